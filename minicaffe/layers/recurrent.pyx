@@ -17,7 +17,7 @@ import numpy as np
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context, settle
-from minicaffe.kernels.types cimport item_size
+from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
 from minicaffe.ops.gemm.blas cimport Blas, blas
@@ -35,6 +35,7 @@ from minicaffe.ops.sums.caffe cimport channel_sums
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError, located
 from minicaffe.layer import register_layer
+from minicaffe.ops.engine import get_precision
 
 cdef extern from "minicaffe/ops/conv/register_tile.hpp" namespace "mc::cpu":
     const int kMaxTileColumns
@@ -237,6 +238,7 @@ cdef class SequenceLayer(DeviceLayer):
         steps.weight, steps.cont = weight.data_on(on), cont.data_on(on)
         # A single step reads its weights once: nothing is gained by packing them.
         steps.packed = self.packed.mutable_data_on(on) if on.stream == NULL and self.steps > 1 else NULL
+        steps.bf16 = self.dtype == FLOAT and get_precision() == "bf16"
         return steps
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:

@@ -198,6 +198,32 @@ def test_changes_of_precision_convert_what_is_kept(bf16):
     assert np.abs(net.blob_by_name("y").cpu_data - values).max() <= TOLERANCE * np.abs(values).max()
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+@pytest.mark.parametrize("steps, sequences, size", [(5, 11, 33), (3, 1, 7), (4, 3, 64), (6, 2, 40)])
+def test_recurrent_layers_round_what_their_steps_multiply(bf16, kind, steps, sequences, size):
+    """The state before each step and its weights, as the products that all steps have in common do."""
+    fields = f'recurrent_param {{ num_output: {size} weight_filler {{ type: "uniform" min: -0.3 max: 0.3 }} }}'
+    text = input_layer((steps, sequences, 5)) + input_layer((steps, sequences), "cont") + layer(kind, "x cont", "y", fields)
+    found = []
+    for name in ("bf16", "float32"):
+        engine.set_precision(name)
+        net = make(text)
+        net.blob_by_name("cont").data[...] = 1
+        step(net)
+        found.append(numbers(net))
+    ours, exact = found
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+    if kind == "RNN":
+        w, b, u, v, o = (blob.cpu_data for blob in net.layers[-1].blobs)
+        h, x = np.zeros((sequences, size)), net.blob_by_name("x").cpu_data
+        for t in range(steps):
+            h = np.tanh(rounded(x[t]) @ rounded(w).T + b + rounded(h) @ rounded(u).T)
+            y = np.tanh(rounded(h) @ rounded(v).T + o)
+            # where a state is as near to two numbers of bf16 either may be taken
+            assert np.abs(y - ours["y data"][t]).max() <= 2e-4 + np.abs(y - exact["y data"][t]).max() / 4, t
+
+
 NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 kernel_size: 3")
          + layer("BatchNorm", "a", "a") + layer("Scale", "a", "a", "scale_param { bias_term: true }")
          + layer("ReLU", "a", "a") + conv("conv2", "a", "y", "num_output: 16 kernel_size: 3"))

@@ -40,6 +40,7 @@ struct Recurrence {
   index_t steps, n, size, gates;
   const void *weight, *cont;
   void* packed;  // scratch memory of gates x size x (size + kMaxTileColumns) elements; null: the weights are not packed
+  bool bf16;     // of float: factors are rounded to Bf16, where the weights are packed
 };
 
 namespace detail {
@@ -58,13 +59,26 @@ template <class T> struct StepProduct {
   bool transpose, add;
   const T* weight;
   T* packed;
+  cpu::PackPairs<Bf16> pairs;
 
   StepProduct(const Context& on, const cpu::Blas& blas, const Recurrence& r, bool transpose)
       : blas(blas), n(transpose ? r.gates * r.size : r.size), k(transpose ? r.size : r.gates * r.size), transpose(transpose),
-        add(transpose), weight(static_cast<const T*>(r.weight)), packed(static_cast<T*>(r.packed)) {
-    if (packed) cpu::for_few_rows<cpu::PackPanels, T>(on.threads, k, n, r.n, weight, transpose, packed);
+        add(transpose), weight(static_cast<const T*>(r.weight)), packed(static_cast<T*>(r.packed)),
+        pairs{k, n, static_cast<const float*>(r.weight), transpose, r.bf16 ? static_cast<Bf16*>(r.packed) : nullptr} {
+    if (pairs.packed)
+      cpu::for_each(on.threads, pairs.blocks(n), pairs, pairs.kWide * k);
+    else if (packed)
+      cpu::for_few_rows<cpu::PackPanels, T>(on.threads, k, n, r.n, weight, transpose, packed);
   }
   void operator()(const Context& on, index_t rows, const T* a, T* c) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (pairs.packed) {
+        const index_t deep = pairs.even(k), blocks = pairs.blocks(n);
+        std::vector<Bf16> rounded(size_t(rows * deep));
+        for (index_t i = 0; i < rows; ++i) for_each_lane<Bf16>(on, k, cpu::Rounded<Bf16>{a + i * k, rounded.data() + i * deep}, 1);
+        return cpu::for_each(on.threads, blocks, cpu::PairsProduct<Bf16>{k, n, rows, rounded.data(), pairs.packed, c, add},
+                             rows * pairs.kWide * k / 8);
+      }
     if (packed) return cpu::for_few_rows<cpu::PackedProduct, T>(on.threads, k, n, rows, a, static_cast<const T*>(packed), c, add);
     gemm(on, blas, false, transpose, rows, n, k, T(1), a, k, weight, transpose ? k : n, add ? T(1) : T(0), c, n);
   }

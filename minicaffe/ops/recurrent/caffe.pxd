@@ -13,6 +13,7 @@ cdef extern from "minicaffe/ops/recurrent/caffe.hpp" namespace "mc" nogil:
         const void* weight
         const void* cont
         void* packed
+        bint bf16
     void rnn_steps_forward(const Context&, const Blas& blas, int dtype, const Recurrence&, const void* h0, void* gates, void* kept,
                            void* h)
     void rnn_steps_backward(const Context&, const Blas& blas, int dtype, const Recurrence&, const void* h, const void* dy,
