@@ -2,8 +2,12 @@
 
 import math
 
+from minicaffe.kernels.types cimport item_size
 from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.eltwise.caffe cimport spread
 from minicaffe.ops.epilogue cimport Part
+from minicaffe.ops.layouts cimport element, joined_layouts, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.base.checks import axis_or_legacy
@@ -44,5 +48,31 @@ cdef class ConcatLayer(StripLayer):
             self.move(on, bottom, top[0], True, False, None if all(missing) else missing)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if len(bottom) > 1:
-            self.move(on, bottom, top[0], False, True, propagate_down)
+        cdef list wanted = list(propagate_down)
+        cdef Part part
+        for i, part in enumerate(self.parts):
+            if part.rectified:      # by a plan alone, which lets all of these parts' ReLUs be computed here
+                wanted[i] = False
+                self.rectify(on, i, bottom, top[0])
+        if len(bottom) > 1 and any(wanted):
+            self.move(on, bottom, top[0], False, True, wanted)
+
+    cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
+        """The gradient of a part and of the ReLU that computed it in place: 0 where the part is 0."""
+        cdef Blob x = bottom[which]
+        cdef list layouts = joined_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
+        cdef Layout layout = layouts[len(bottom)], own = layouts[which]
+        cdef int dtype = element(layout, y)
+        cdef long long size = item_size(dtype), row = stored(layout, y) // self.rows, strip = stored(own, x) // self.rows
+        cdef long long offset = row // y.dims[1] * (<Part> self.parts[which]).first
+        cdef const char* values = <const char*> y.data_in(on, layout)
+        cdef const char* dy = <const char*> y.diff_in(on, layout)
+        cdef char* dx = <char*> x.overwrite_diff_in(on, own)
+        cdef double one = 1
+        cdef void* to
+        cdef long long i, at
+        with nogil:
+            for i in range(self.rows):
+                at, to = (i * row + offset) * size, dx + i * strip * size
+                spread(on, dtype, strip, 1, dy + at, values + at, &one, &to)
+

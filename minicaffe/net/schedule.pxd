@@ -26,6 +26,7 @@ cdef class Step:
     cdef list operations            # of the nodes' layers: they keep things for backward, which end with it
     cdef Operation operation        # gets an epilogue: the other nodes, the part; None: the first node runs alone
     cdef list skipped               # of tops that are not written: `Life`
+    cdef list leaves                # (layer, Part or None): the ReLUs among the nodes, and the part of a Concat that computes the gradient
     cdef list frees                 # `Life` whose last use this is
     cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
     cdef object large               # of a backward: the number of one whose gradient is used part by part; or None
@@ -33,6 +34,7 @@ cdef class Step:
     cdef readonly bint ran_fused, wrote_part    # when forward ran last: the first node computed all; it wrote the part
     cdef readonly Layout layout     # in which it left the first top then; None: plain
     cdef bint forward(self, bint compiled, bint lasting) except -1
+    cdef bint compute(self, bint compiled, bint lasting) except -1
     cdef int one_by_one(self, int start) except -1
     cdef Epilogue epilogue(self, bint lasting)
     cdef int separate(self) except -1
@@ -45,6 +47,7 @@ cdef class Schedule:
     cdef readonly bint training     # a run forward is followed by one backward
     cdef readonly bint plan         # memories end with their last use
     cdef bint lasting               # backward may follow
+    cdef dict left                  # as `find_left` says
     cdef unsigned long long stamp   # of the net's shapes and memories, and what else it was compiled for:
     cdef unsigned epoch             # settings of engines
     cdef int threads, device

@@ -18,7 +18,7 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
 from minicaffe.net.node cimport Node
 from minicaffe.ops.engine cimport Operation, current_epoch
-from minicaffe.ops.epilogue cimport Epilogue, Part
+from minicaffe.ops.epilogue cimport Epilogue, Part, ReluEpilogue
 
 from collections import Counter
 
@@ -59,7 +59,7 @@ cdef class Step:
 
     def __init__(self, list nodes not None, int first):
         self.nodes, self.first = nodes, first
-        self.skipped, self.frees, self.updates = [], [], []
+        self.skipped, self.frees, self.updates, self.leaves = [], [], [], []
         self.operations = [operation for node in nodes for operation in (<Node> node).layer.operations()]
         self.stamp = self.present_stamp()
 
@@ -76,10 +76,15 @@ cdef class Step:
         return stamp
 
     cdef bint forward(self, bint compiled, bint lasting) except -1:
-        """Compute the tops; return whether no engine or layer refused to be fused.
+        """Compute the tops; return whether no engine or layer refused to be fused; `compute` does it."""
+        cdef bint done = self.compute(compiled, lasting)
+        for layer, part in self.leaves:
+            layer.leave(part)
+        return done
 
-        `compiled`: shapes are those that the step was compiled for. `lasting`: backward may follow. What is fused runs layer by layer where
-        the shapes changed, or a view or a blob outside of the net has the memory of a top between the layers.
+    cdef bint compute(self, bint compiled, bint lasting) except -1:
+        """`compiled`: shapes are those that the step was compiled for. `lasting`: backward may follow. What is fused runs layer by layer
+        where the shapes changed, or a view or a blob outside of the net has the memory of a top between the layers.
         """
         cdef Node node = self.nodes[0]
         cdef Epilogue epilogue = None
@@ -266,19 +271,19 @@ cdef class Schedule:
         cdef list head = list(range(count)), rows = [], ends = [None] * (2 * count)
         for step in self.backward:
             head[step.first:step.first + len(step.nodes)] = [step.first] * len(step.nodes)
-        cdef dict lives = find_lives(self.nodes, head, kept, params, self.training)
+        cdef dict lives = find_lives(self.nodes, head, kept, params, self.training, self.left)
         for memory in {id(memory): memory for blob in params for memory in (blob.data_memory, blob.diff_memory)}.values():
             lives.pop(id(memory), None)
         for step in self.forward:
             choose_engines(step.nodes[0], on)
             at = step.first + len(step.nodes) - 1
-            rows.append(row_of(step, "forward", at, [lives[id((<Blob> blob).data_memory)] for blob in step.nodes[len(step.nodes) - 1].tops
+            rows.append(row_of(step, "forward", at, self.left, [lives[id((<Blob> blob).data_memory)] for blob in step.nodes[len(step.nodes) - 1].tops
                                                      if id((<Blob> blob).data_memory) in lives]))
             ends[step.first:at + 1] = [rows[len(rows) - 1]] * len(step.nodes)
         for step in self.backward if self.training else ():
             node = step.nodes[0]
             if node.needs_backward or step.updates:
-                rows.append(row_of(step, "backward", 2 * count - 1 - step.first, []))
+                rows.append(row_of(step, "backward", 2 * count - 1 - step.first, self.left, []))
                 rows[len(rows) - 1]["updates"] = [(<Blob> learnable[i]).name for i in step.updates]
                 for i in range(step.first, step.first + len(step.nodes)):
                     ends[2 * count - 1 - i] = rows[len(rows) - 1]
@@ -310,7 +315,7 @@ cdef int choose_engines(Node node, const Context& on) except -1:
             operation.choose(on, node.bottoms[0])
 
 
-cdef dict row_of(Step step, str direction, int at, list saves):
+cdef dict row_of(Step step, str direction, int at, dict left, list saves):
     """The row of a step, of which the lives of memories add the rest."""
     cdef Node node = step.nodes[0]
     cdef list inner = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
@@ -322,10 +327,11 @@ cdef dict row_of(Step step, str direction, int at, list saves):
         reads, writes = [blob.data_memory for blob in [*bottoms, *blobs]], [blob.data_memory for blob in tops]
     else:
         reads = [blob.diff_memory for blob in tops] + [blob.data_memory for blob in blobs]
-        for node in step.nodes:
+        joining = step.first in {index for index, _ in left.values()}
+        for node in step.nodes if step.first not in left else ():
             if node is step.nodes[0] or not step.carried:
                 reads += [blob.data_memory for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
-                                                        *(node.tops if node.layer.backward_reads_tops else ())]]
+                                                        *(node.tops if node.layer.backward_reads_tops or joining else ())]]
         node = step.nodes[0]
         writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed] + [blob.diff_memory for blob in blobs]
     engines = dict.fromkeys(operation.describe()["engine"] for operation in (<Node> step.nodes[0]).layer.operations())
@@ -432,16 +438,17 @@ cdef Life life_of(dict lives, SyncedMemory memory):
     return lives[id(memory)]
 
 
-cdef dict find_lives(list nodes, list head, kept, list params, bint training):
+cdef dict find_lives(list nodes, list head, kept, list params, bint training, dict left):
     """The lives of the memories of all blobs, by the memory's id.
 
-    `head` has for each node the first node of the step that computes its backward.
+    `head` has for each node the first node of the step that computes its backward, `left` what `find_left` gives.
     """
     cdef Node node, first
     cdef Blob blob
     cdef Life life
     cdef int i, at, count = len(nodes)
     cdef dict lives = {}
+    cdef set joining = {index for index, _ in left.values()}
     for blob in {blob for node in nodes for blob in [*node.bottoms, *node.tops]}:
         for memory in (blob.data_memory, blob.diff_memory):
             life = life_of(lives, memory)
@@ -471,8 +478,8 @@ cdef dict find_lives(list nodes, list head, kept, list params, bint training):
         if head[i] != i and first.bottoms == first.tops:    # it kept what it needs, and reads none of their data
             continue
         at = 2 * count - 1 - <int> head[i]
-        for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()),
-                     *(node.tops if node.layer.backward_reads_tops else ())):
+        for blob in (*(node.bottoms if node.layer.backward_reads_bottoms and i not in left else ()),
+                     *(node.tops if node.layer.backward_reads_tops and i not in left or i in joining else ())):
             life = life_of(lives, blob.data_memory)
             if life.last < at:
                 life.touch(at)
@@ -496,6 +503,28 @@ cdef dict find_places(list nodes, dict lives):
                 found[blob] = i, j, used.get(id(blob.data_memory), -1)
         for blob in [*node.bottoms, *node.tops]:
             used[id(blob.data_memory)] = i
+    return found
+
+
+cdef dict find_left(list nodes, dict places):
+    """The ReLUs whose gradient a Concat behind them computes with that of its part, by number: the number of the Concat, and of the part.
+
+    It needs no data but its own top's, so that the part may be written there at once in a training, too. No layer may change that top.
+    """
+    cdef Node node, whole, later
+    cdef Blob joined_top
+    found = {}
+    for blob, (index, which, last) in places.items():
+        if last < 0:
+            continue
+        node, whole = nodes[last], nodes[index]
+        if not (hasattr(node.layer, "leave") and unchanged(node.layer) and node.needs_backward and whole.bottom_needs[which]
+                            and node.bottoms == node.tops == [blob] and node.layer.join(ReluEpilogue(blob), node.bottoms, True)):
+            continue
+        joined_top = whole.tops[0]
+        if not any([top in later.bottoms and (<Blob> top).data_memory is joined_top.data_memory
+                    for later in nodes[index + 1:] for top in later.tops]):
+            found[last] = index, which
     return found
 
 
@@ -562,13 +591,24 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
     if on.stream != NULL:
         made.device = on.stream.device
     fusion.nodes, fusion.training, fusion.lasting, fusion.places = nodes, training, made.lasting, {}
+    made.left = {}
     if plan:
-        fusion.lives = find_lives(nodes, head, kept, params, training)
+        fusion.lives = find_lives(nodes, head, kept, params, training, {})
         fusion.places = find_places(nodes, fusion.lives)
+        if training and on.stream == NULL:
+            made.left = find_left(nodes, fusion.places)
+            fusion.lives = None
+            fusion.lives = find_lives(nodes, head, kept, params, training, made.left)
     made.forward, made.backward = [], []
     i = 0
     while i < count:
         step = fusion.step(i, on)
+        for k, node in enumerate(step.nodes, i):
+            if step.carried:
+                made.left.pop(k, None)      # a backward before it computes its gradient anyway
+            if hasattr(node.layer, "leave"):
+                index, which = made.left.get(k, (0, 0))
+                step.leaves.append((node.layer, (<Node> nodes[index]).layer.parts[which] if k in made.left else None))
         made.forward.append(step)
         if step.carried:
             head[i:i + len(step.nodes)] = [i] * len(step.nodes)
@@ -589,7 +629,7 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
         return made
     made.plain_copies = [[blob.data_memory for blob in node.blobs] for node in nodes]
     fusion.lives = None     # each Life has a reference to its memory, and `others_hold` allows for one
-    cdef dict lives = find_lives(nodes, head, kept, params, training)
+    cdef dict lives = find_lives(nodes, head, kept, params, training, made.left)
     made.pool = registry.host_pool()
     made.gradients = [life_of(lives, blob.diff_memory) for blob in learnable]
     for step in made.forward:

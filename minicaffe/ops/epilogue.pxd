@@ -12,6 +12,7 @@ cdef class Part:
     cdef readonly str by            # the layer that joins it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
     cdef bint written               # in place of the blob that would have been copied
+    cdef public bint rectified      # its values are those of a ReLU, whose gradient is computed where those of the parts are taken apart
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
     cdef bint take(self)
 

@@ -478,17 +478,69 @@ def test_parts_of_one_pixel_of_winograd(net_of):
         assert_same_output(net, watched)
 
 
-def test_training_copies_what_backward_reads(net_of):
-    """A ReLU's gradient is computed from its top."""
-    loss = 'layer { name: "loss" type: "Reduction" bottom: "j" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
-    net, watched = (net_of(BRANCHES + relu("b") + joined("a", "b") + loss, phase=caffe.TRAIN, plan=plan) for plan in ("memory", None))
-    for blob, other in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, watched)), strict=True):
-        other.data[...] = blob.data
-    feed((net, watched), 1, 3, 9, 8)
-    for each in (net, watched, net, watched):
-        each.clear_param_diffs()
-        each.forward()
-        each.backward()
-    assert fused(net) == {"a": ["joined"], "b": ["relu_b"]}
-    for blob, other in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, watched)), strict=True):
-        np.testing.assert_array_equal(blob.diff, other.diff)
+LOSS = 'layer { name: "loss" type: "Reduction" bottom: "j" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }'
+IN_PLACE = NORM.replace('"y"', '"j"').replace('"norm"', '"later"')
+
+
+def trained(net_of, text, shape=(1, 3, 9, 8), between=lambda net: None, **how):
+    """A net with a plan whose gradients, after two iterations, are those of one without; `between` forward and backward."""
+    net, other = (net_of(text, phase=caffe.TRAIN, **how, plan=plan) for plan in ("memory", None))
+    for blob, same in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, other)), strict=True):
+        same.data[...] = blob.data
+    feed((net, other), *shape)
+    for _ in range(2):
+        for each in (net, other):
+            each.clear_param_diffs()
+            each.forward()
+            if each is net:
+                between(net)
+            each.backward()
+        for blob, same in zip(*([blob for layer in each.layers for blob in layer.blobs] for each in (net, other)), strict=True):
+            np.testing.assert_array_equal(blob.diff, same.diff)
+        assert all(np.abs(layer.blobs[0].diff).max() > 0 for layer in net.layers if layer.type == "Convolution")
+    return net
+
+
+@pytest.mark.parametrize(("layers", "written"), [
+    (relu("b") + joined("a", "b") + LOSS, "ab"),                # the Concat computes the ReLU's gradient, from its own top
+    (relu("b") + conv("x", "c", 16) + relu("c") + joined("b", "a", "c") + LOSS, "abc"),
+    (relu("b").replace("top", "relu_param { negative_slope: 0.25 } top") + joined("a", "b") + LOSS, "a"),
+    (relu("b") + joined("a", "b") + IN_PLACE + LOSS, "a"),      # which changes that top
+    (relu("b") + joined("a", "b") + 'layer { name: "twice" type: "Concat" bottom: "j" bottom: "j" top: "t" }'
+     + LOSS.replace('"j"', '"t"'), "ab"),
+    (NORM.replace('"y"', '"b"') + relu("b") + joined("a", "b") + LOSS, "a")])   # BatchNorm's backward computes the ReLU's
+def test_parts_in_training(net_of, layers, written):
+    net = trained(net_of, BRANCHES + layers)
+    assert {name for name, names in fused(net).items() if "joined" in names} == set(written)
+
+
+@pytest.mark.parametrize("engine", ["CAFFE", "ONEDNN", "WINOGRAD"])
+@pytest.mark.parametrize("channels", [(8, 24), (16, 32), (24, 16), (5, 7)])
+def test_parts_of_any_size_in_training(net_of, engine, channels):
+    from minicaffe.ops import engine as engines
+    engines.prefer(engine)
+    text = conv("x", "a", channels[0]) + conv("x", "b", channels[1]) + relu("a") + relu("b") + joined("a", "b") + LOSS
+    for shape in ((1, 3, 9, 8), (3, 3, 12, 12)):
+        trained(net_of, text, shape)
+
+
+def test_backward_layer_by_layer_of_parts_that_were_written(net_of):
+    seen = []
+    trained(net_of, BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"],
+            between=lambda net: net.before_backward(lambda index: seen.append(index)) if not seen else None)
+    assert len(seen) >= 2 * 5
+
+
+def test_without_its_plan_a_relu_computes_its_gradient_again(net_of):
+    net = trained(net_of, BRANCHES + relu("b") + joined("a", "b") + LOSS, keep=["j"])
+    before = [blob.diff.copy() for layer in net.layers for blob in layer.blobs]
+    relu_b = next(layer for layer in net.layers if layer.type == "ReLU")
+    assert relu_b.part.rectified
+    part = relu_b.part
+    net.before_forward(lambda index: None)      # layer by layer from here on
+    net.clear_param_diffs()
+    net.forward()
+    assert relu_b.part is None and not part.rectified
+    net.backward()
+    for blob, values in zip([blob for layer in net.layers for blob in layer.blobs], before, strict=True):
+        np.testing.assert_allclose(blob.diff, values, 1e-4, 1e-4 * np.abs(values).max())

@@ -1,6 +1,7 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
+from minicaffe.ops.epilogue cimport Part
 
 cdef class NeuronLayer(DeviceLayer):
     cdef public bint reads_bottom   # the gradient needs x, which an in-place forward overwrites
@@ -11,3 +12,5 @@ cdef class NeuronLayer(DeviceLayer):
 
 cdef class ActivationLayer(NeuronLayer):
     cdef public Activation op
+    cdef readonly Part part         # of a joined blob, which its top is, if it left its gradient to the Concat; or None
+    cpdef leave(self, Part part)

@@ -8,6 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.epilogue cimport Part
 from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.errors import ConfigError, Error
@@ -71,10 +72,19 @@ cdef class ActivationLayer(NeuronLayer):
     def operations(self):
         return [self.op]
 
+    cpdef leave(self, Part part):
+        """Leave the gradient to the Concat of which `part` the top is, until the next forward; None: compute it."""
+        if self.part is not None:
+            self.part.rectified = False
+        self.part = part
+        if part is not None:
+            part.rectified = True
+
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        self.leave(None)
         return self.op.forward(on, bottom[0], top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[0]:
+        if propagate_down[0] and self.part is None:
             self.check_in_place(bottom, top)
             self.op.backward(on, bottom[0], top[0])
