@@ -40,15 +40,17 @@ class Weighted {
     data_step_.run(threads_, static_cast<char*>(scratch) + turned_bytes(), {turn_ ? scratch : w_at, dy_at, dx_at});
   }
 
-  void make_backward_weights() {
+  /// Of a bias, too, if there is one: the sums for it take another pass over the gradient of y.
+  void make_backward_weights(bool biased) {
     on_->use_threads(threads_);
     const Array any_dw = Array::any(on_, w.dims(), kFloat);
     const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
-      return create_backward_weights(description, x_.get(), any_dw.get(), bias().get(), dy_.get());
+      return create_backward_weights(description, x_.get(), any_dw.get(), biased ? bias().get() : nullptr, dy_.get());
     });
     weights_x = made.array(kAskSource), dw_ = made.array(kAskWeightsDiff), weights_dy = made.array(kAskTopDiff);
     weights_step_ = Step(on_, made);
-    weights_step_.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_).takes(kBiasDiff, bias());
+    weights_step_.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_);
+    if (biased) weights_step_.takes(kBiasDiff, bias());
     gradient = w.type() == kBf16 ? plain_w : w;
     const std::vector<int64_t> dims = w.dims();
     blocks_ = dims.size() == 4 && dims[0] % 16 == 0 && dims[1] % 16 == 0 && gradient == Array::plain(on_, dims) &&

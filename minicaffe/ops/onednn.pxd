@@ -12,7 +12,7 @@ cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
         void make_backward_data() except +refuse
         size_t data_scratch()
         void backward_data(const void* w, const void* dy, void* dx, void* scratch) except +refuse
-        void make_backward_weights() except +refuse
+        void make_backward_weights(bint biased) except +refuse
         bint overwrites()
         size_t weights_scratch()
         void backward_weights(Threads, const void* x, const void* dy, bint overwrite, void* dw, void* db,
@@ -33,6 +33,7 @@ cdef class OnednnWeighted(Primitive):
     cdef Layout dx, dy                      # of the bottom's gradient
     cdef Layout weights_x, weights_dy, dw
     cdef bint data_made, params_made        # the primitives of the gradients, at their first use
+    cdef bint biased                        # that of the parameters' gradients gives one of a bias, too
     cdef int see(self, Weighted* steps) except -1
 
 

@@ -36,8 +36,9 @@ cdef class OnednnWeighted(Primitive):
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if weight is None:
             raise Refusal("the gradient of a bias alone")
-        if not self.params_made:
-            self.steps.make_backward_weights()
+        if not self.params_made or self.biased != (bias is not None):
+            self.biased = bias is not None
+            self.steps.make_backward_weights(self.biased)
             self.weights_x, self.weights_dy = layout_of(self.steps.weights_x), layout_of(self.steps.weights_dy)
             self.dw = layout_of(self.steps.gradient, &self.steps.plain_w)
             self.params_made = True
