@@ -1,4 +1,4 @@
-"""``minicaffe cache``: the kernels that were compiled at run time and are kept on disk."""
+"""``minicaffe cache``: the kernels that were compiled at run time, and measured choices, which are kept on disk."""
 
 import time
 
@@ -12,12 +12,12 @@ from minicaffe.cuda import compile
 @click.argument("action", type=click.Choice(["show", "clear"]), default="show")
 @options.common
 def cache(action):
-    """Show the folder of compiled kernels with its size, or clear it."""
+    """Show the folder of compiled kernels and measured choices with its size, or clear it."""
     folder = compile.cache_folder()
     if action == "clear":
-        click.echo(f"removed {compile.clear()} kernels from {folder}")
+        click.echo(f"removed {compile.clear()} files from {folder}")
         return
     files = compile.cached()
-    click.echo(f"{folder}: {len(files)} kernels, {sum(size for _, size, _ in files):,} bytes of at most {compile.LIMIT:,}")
+    click.echo(f"{folder}: {len(files)} files, {sum(size for _, size, _ in files):,} bytes of at most {compile.LIMIT:,}")
     for path, size, used in files:
         click.echo(f"{size:>12,}  {time.strftime('%Y-%m-%d %H:%M', time.localtime(used))}  {compile.described(path)}")

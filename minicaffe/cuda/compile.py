@@ -1,8 +1,8 @@
-"""Compiling kernels at run time by NVRTC, and keeping the cubins on disk.
+"""Compiling kernels at run time by NVRTC, and keeping the cubins on disk; beside them which plan of a library was the fastest.
 
 A cubin is kept under the hash of all that it depends on: the headers that it may include, the kernel, the architecture,
 the options and NVRTC's version. Files appear whole or not at all; one whose contents do not match its own checksum is
-compiled anew. `minicaffe cache` shows and clears the folder.
+made again. `minicaffe cache` shows and clears the folder.
 """
 
 import contextlib
@@ -234,10 +234,25 @@ def cache_folder():
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minicaffe" / "kernels"
 
 
+def read_choice(place):
+    """Return the choice that was measured at `place`, a line of all that it depends on, and kept; None if there is none."""
+    found = _read(_choice_path(place))
+    return found[0].decode() if found and found[1] == place else None
+
+
+def write_choice(place, choice):
+    """Keep a measured choice, a str."""
+    _write(_choice_path(place), choice.encode(), place)
+
+
+def _choice_path(place):
+    return cache_folder() / f"{hashlib.sha256(place.encode()).hexdigest()[:40]}.plan"
+
+
 def cached():
     """Return the path, bytes and time of last use of every file in the cache, the latest first."""
     found = []
-    for path in (*cache_folder().glob("*.cubin"), *cache_folder().glob("*.so")):
+    for path in (path for ending in ("cubin", "so", "plan") for path in cache_folder().glob(f"*.{ending}")):
         try:
             status = path.stat()
         except OSError:
@@ -247,8 +262,8 @@ def cached():
 
 
 def described(path):
-    """Return what a file of the cache holds: the kernel, or the library of a user's kernel for the simulated device."""
-    found = _read(path) if path.suffix == ".cubin" else None
+    """Return what a file of the cache holds: a kernel, where a choice holds, or a user's kernel for the simulated device."""
+    found = _read(path) if path.suffix != ".so" else None
     return found[1] if found else path.name
 
 
@@ -287,14 +302,14 @@ def _kernel_texts():
 
 
 def _read(path):
-    """Return the cubin and the kernel's name from a file of the cache; None if there is none or it is damaged."""
+    """Return the cubin and the kernel's name, or a choice and its place, from a file; None if none is there or it is damaged."""
     try:
         content = path.read_bytes()
     except OSError:
         return None
     head, body = content[: len(MAGIC) + 32], content[len(MAGIC) + 32 :]
     if not head.startswith(MAGIC) or hashlib.sha256(body).digest() != head[len(MAGIC) :]:
-        log.warning("%s is damaged; compiling anew", path)
+        log.warning("%s is damaged; it is made again", path)
         return None
     name, _, cubin = body.partition(b"\n")
     try:
@@ -317,5 +332,5 @@ def _write(path, cubin, name):
 
 def warn_unkept(error):
     """Say that the cache cannot be written."""
-    log.warning("cannot keep compiled kernels (%s); they are compiled again in every run; MINICAFFE_CACHE names another folder",
+    log.warning("cannot keep what is compiled and measured (%s); every run does it again; MINICAFFE_CACHE names another folder",
                 error)

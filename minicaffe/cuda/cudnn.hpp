@@ -1,42 +1,60 @@
-// Engine CUDNN: cuDNN 9 through its descriptor interface, by pointers and declarations of our own (no header, no link).
+// Engine CUDNN: cuDNN 9 by pointers and declarations of our own (no header, no link). Convolutions use its graph interface
+// (cudnnBackend...), LRN and BatchNorm its older one.
 //
-// A function throws std::runtime_error with the reason where there is no cuDNN, or where it refuses the case (ops/engine.pyx). An error
-// is kept in the stream. Data stays in Caffe's layout (NCHW).
+// A function throws std::runtime_error with the reason where there is no cuDNN, or where it refuses the case (ops/engine.pyx). An
+// error is kept in the stream.
 //
-// This file has the calls and what all operations need; each operation's part is ops/<operation>/cudnn.hpp. Descriptors and chosen
-// algorithms are kept for each shape as long as the process lives; they are small and on the host.
-// Numbers and types are those of cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h; tests/cuda/test_cudnn.py compares them.
+// This file has the calls and what all operations need; each operation's part is ops/<operation>/cudnn.hpp. Descriptors and plans
+// are kept for each shape as long as the process lives.
+// Numbers and types are those of cudnn_graph.h and cudnn_ops.h; tests/cuda/test_cudnn.py compares them.
 #pragma once
 #include <array>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 #include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
 namespace cuda {
 
-constexpr int kNchw = 0, kAcrossChannels = 0, kSpatial = 1;
+constexpr int kNchw = 0, kNhwc = 1, kAcrossChannels = 0, kSpatial = 1;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
 constexpr int kRefused = -1;                                  // in the place of a status: refused by ourselves
 
-/// cudnnConvolutionFwdAlgoPerf_t and the two for the gradients, which are laid out alike.
-struct CudnnPerf {
-  int algorithm, status;
-  float milliseconds;
-  size_t memory;
-  int determinism, math, reserved[3];
-};
+/// Numbers of the graph interface, by NVIDIA's names without CUDNN_.
+#define MC_CUDNN_NUMBERS(X)                                                                                                       \
+  X(BACKEND_POINTWISE_DESCRIPTOR, 0) X(BACKEND_CONVOLUTION_DESCRIPTOR, 1) X(BACKEND_ENGINE_DESCRIPTOR, 2)                         \
+  X(BACKEND_ENGINECFG_DESCRIPTOR, 3) X(BACKEND_ENGINEHEUR_DESCRIPTOR, 4) X(BACKEND_EXECUTION_PLAN_DESCRIPTOR, 5)                  \
+  X(BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, 10) X(BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, 11)         \
+  X(BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, 12) X(BACKEND_OPERATION_POINTWISE_DESCRIPTOR, 13)                     \
+  X(BACKEND_OPERATIONGRAPH_DESCRIPTOR, 15) X(BACKEND_VARIANT_PACK_DESCRIPTOR, 16) X(BACKEND_TENSOR_DESCRIPTOR, 17)                \
+  X(TYPE_HANDLE, 0) X(TYPE_DATA_TYPE, 1) X(TYPE_BOOLEAN, 2) X(TYPE_INT64, 3) X(TYPE_FLOAT, 4) X(TYPE_DOUBLE, 5)                   \
+  X(TYPE_VOID_PTR, 6) X(TYPE_CONVOLUTION_MODE, 7) X(TYPE_HEUR_MODE, 8) X(TYPE_NUMERICAL_NOTE, 11) X(TYPE_POINTWISE_MODE, 14)      \
+  X(TYPE_BACKEND_DESCRIPTOR, 15) X(ATTR_POINTWISE_MODE, 0) X(ATTR_POINTWISE_MATH_PREC, 1) X(ATTR_CONVOLUTION_COMP_TYPE, 100)      \
+  X(ATTR_CONVOLUTION_CONV_MODE, 101) X(ATTR_CONVOLUTION_DILATIONS, 102) X(ATTR_CONVOLUTION_FILTER_STRIDES, 103)                   \
+  X(ATTR_CONVOLUTION_POST_PADDINGS, 104) X(ATTR_CONVOLUTION_PRE_PADDINGS, 105) X(ATTR_CONVOLUTION_SPATIAL_DIMS, 106)              \
+  X(ATTR_ENGINEHEUR_MODE, 200) X(ATTR_ENGINEHEUR_OPERATION_GRAPH, 201) X(ATTR_ENGINEHEUR_RESULTS, 202)                            \
+  X(ATTR_ENGINECFG_ENGINE, 300) X(ATTR_EXECUTION_PLAN_HANDLE, 400) X(ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401)                      \
+  X(ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402) X(ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, 700)                                     \
+  X(ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, 750) X(ATTR_OPERATION_POINTWISE_XDESC, 751) X(ATTR_OPERATION_POINTWISE_BDESC, 752)    \
+  X(ATTR_OPERATION_POINTWISE_YDESC, 753) X(ATTR_OPERATIONGRAPH_HANDLE, 800) X(ATTR_OPERATIONGRAPH_OPS, 801)                       \
+  X(ATTR_TENSOR_BYTE_ALIGNMENT, 900) X(ATTR_TENSOR_DATA_TYPE, 901) X(ATTR_TENSOR_DIMENSIONS, 902) X(ATTR_TENSOR_STRIDES, 903)     \
+  X(ATTR_TENSOR_UNIQUE_ID, 906) X(ATTR_TENSOR_IS_VIRTUAL, 907) X(ATTR_VARIANT_PACK_UNIQUE_IDS, 1000)                              \
+  X(ATTR_VARIANT_PACK_DATA_POINTERS, 1001) X(ATTR_VARIANT_PACK_WORKSPACE, 1003) X(ATTR_ENGINE_GLOBAL_INDEX, 1301)                 \
+  X(ATTR_ENGINE_NUMERICAL_NOTE, 1303) X(NUMERICAL_NOTE_TENSOR_CORE, 0) X(NUMERICAL_NOTE_DOWN_CONVERT_INPUTS, 1)                   \
+  X(NUMERICAL_NOTE_NONDETERMINISTIC, 4) X(HEUR_MODE_INSTANT, 0) X(HEUR_MODE_FALLBACK, 2) X(POINTWISE_ADD, 0)                      \
+  X(CROSS_CORRELATION, 1)
 
-// The three products have the same arguments: of operands a and b, result c, each with its descriptor, in this order
-//   forward: image, weights, columns    backward data: weights, columns, image    backward weights: image, columns, weights
-#define MC_CUDNN_PRODUCT(X, name, get, find, workspace)                                                                       \
-  X(find, void*, void*, const void*, void*, const void*, void*, void*, void*, int, int*, CudnnPerf*, void*, size_t)            \
-  X(get, void*, void*, void*, void*, void*, int, int*, CudnnPerf*)                                                             \
-  X(workspace, void*, void*, void*, void*, void*, int, size_t*)                                                                \
-  X(name, void*, const void*, void*, const void*, void*, const void*, void*, int, void*, size_t, const void*, void*, void*)
+#define MC_CUDNN_NUMBER(name, number) name = number,
+namespace nv {
+enum Number : int { MC_CUDNN_NUMBERS(MC_CUDNN_NUMBER) };
+}
+#undef MC_CUDNN_NUMBER
 
 /// Every call that is made: its name and arguments; all return a cudnnStatus_t. Descriptors and data are void*.
 #define MC_CUDNN_CALLS(X)                                                                                                     \
@@ -44,18 +62,12 @@ struct CudnnPerf {
   X(cudnnSetStream, void*, void*)                                                                                             \
   X(cudnnCreateTensorDescriptor, void**)                                                                                      \
   X(cudnnSetTensorNdDescriptorEx, void*, int, int, int, const int*)                                                           \
-  X(cudnnCreateFilterDescriptor, void**)                                                                                      \
-  X(cudnnSetFilterNdDescriptor, void*, int, int, int, const int*)                                                             \
-  X(cudnnCreateConvolutionDescriptor, void**)                                                                                 \
-  X(cudnnSetConvolutionNdDescriptor, void*, int, const int*, const int*, const int*, int, int)                                \
-  X(cudnnSetConvolutionGroupCount, void*, int)                                                                                \
-  X(cudnnSetConvolutionMathType, void*, int)                                                                                  \
-  MC_CUDNN_PRODUCT(X, cudnnConvolutionForward, cudnnGetConvolutionForwardAlgorithm_v7, cudnnFindConvolutionForwardAlgorithmEx, \
-                   cudnnGetConvolutionForwardWorkspaceSize)                                                                   \
-  MC_CUDNN_PRODUCT(X, cudnnConvolutionBackwardData, cudnnGetConvolutionBackwardDataAlgorithm_v7,                              \
-                   cudnnFindConvolutionBackwardDataAlgorithmEx, cudnnGetConvolutionBackwardDataWorkspaceSize)                 \
-  MC_CUDNN_PRODUCT(X, cudnnConvolutionBackwardFilter, cudnnGetConvolutionBackwardFilterAlgorithm_v7,                          \
-                   cudnnFindConvolutionBackwardFilterAlgorithmEx, cudnnGetConvolutionBackwardFilterWorkspaceSize)             \
+  X(cudnnBackendCreateDescriptor, int, void**)                                                                                \
+  X(cudnnBackendSetAttribute, void*, int, int, int64_t, const void*)                                                          \
+  X(cudnnBackendGetAttribute, void*, int, int, int64_t, int64_t*, void*)                                                      \
+  X(cudnnBackendFinalize, void*)                                                                                              \
+  X(cudnnBackendExecute, void*, void*, void*)                                                                                 \
+  X(cudnnBackendDestroyDescriptor, void*)                                                                                     \
   X(cudnnCreateLRNDescriptor, void**)                                                                                         \
   X(cudnnSetLRNDescriptor, void*, unsigned, double, double, double)                                                           \
   X(cudnnLRNCrossChannelForward, void*, void*, int, const void*, void*, const void*, const void*, void*, void*)               \
@@ -81,20 +93,21 @@ constexpr const char* kCudnnNames[] = {
 constexpr int kCudnnCalls = sizeof(kCudnnNames) / sizeof(*kCudnnNames);
 static_assert(sizeof(CudnnCalls) == kCudnnCalls * sizeof(void*), "a pointer for each name");
 
-using CudnnKey = std::array<index_t, 24>;
+using CudnnKey = std::array<index_t, 28>;
 
-struct CudnnPlan;  // ops/conv/cudnn.hpp
+struct CudnnPlans;  // ops/conv/cudnn.hpp
 
 struct Cudnn {
   void* handle;
   CudnnCalls call;
-  int tf32, deterministic;        // whether the precision is tf32; whether results must repeat
-  size_t workspace_limit;         // bytes that an algorithm may ask for
+  int tf32, deterministic, tunes; // whether the precision is tf32; whether results must repeat; whether plans may be measured
+  int64_t workspace_limit;        // bytes that a plan may ask for
+  const char* place;              // version, device and limit, for which a measured choice holds
   void (*fail)(Stream*, const char* call, int status);     // take the GIL
   const char* (*status_name)(int status);
   std::mutex mutex;               // a handle serves one thread at a time
   std::map<CudnnKey, void*> descriptors;
-  std::map<CudnnKey, CudnnPlan*> plans;
+  std::map<CudnnKey, CudnnPlans*> plans;
 };
 
 /// Ends a sequence of calls. `status` is that of `call`, or kRefused and `call` says why.
@@ -109,6 +122,10 @@ inline void cudnn_check(int status, const char* call) {
   if (status) throw CudnnStop{call, status};
 }
 #define MC_CUDNN(cudnn, name, ...) ::mc::cuda::cudnn_check((cudnn).call.name(__VA_ARGS__), #name)
+
+inline std::string cudnn_text(const Cudnn& cudnn, const CudnnStop& stop) {
+  return stop.status == kRefused ? stop.call : std::string(stop.call) + ": " + cudnn.status_name(stop.status);
+}
 
 /// work(cudnn) on `count` elements at most in one tensor; opens cuDNN at the first use.
 template <class Work> void with_cudnn(const Context& on, index_t count, const Work& work) {
@@ -125,8 +142,7 @@ template <class Work> void with_cudnn(const Context& on, index_t count, const Wo
   } catch (const CudnnStop& reason) {
     stop = reason;
   }
-  if (stop.status == kRefused) throw std::runtime_error(stop.call);
-  if (cudnn_refuses(stop.status)) throw std::runtime_error(std::string(stop.call) + ": " + cudnn.status_name(stop.status));
+  if (cudnn_refuses(stop.status)) throw std::runtime_error(cudnn_text(cudnn, stop));
   if (stop.status) cudnn.fail(on.stream, stop.call, stop.status);  // without the lock: its holder may wait for the GIL
 }
 
@@ -146,23 +162,73 @@ template <class Make> void* cudnn_descriptor(Cudnn& cudnn, const CudnnKey& key, 
   return cudnn.descriptors[key] = descriptor;
 }
 
-enum CudnnKind { kTensor, kFilter, kLrn };  // the first number of a key
+enum CudnnKind { kTensor, kLrn };  // the first number of a key
 
-/// A dense tensor, or the weights of a convolution.
-inline void* cudnn_tensor(Cudnn& cudnn, int dtype, std::array<index_t, 5> sizes, int axes = 4, bool filter = false) {
-  CudnnKey key = {filter ? kFilter : kTensor, dtype, axes};
-  int dims[5];
-  for (int a = 0; a < axes; ++a) key[3 + a] = sizes[a], dims[a] = int(sizes[a]);
+/// A dense tensor.
+inline void* cudnn_tensor(Cudnn& cudnn, int dtype, const std::array<index_t, 4>& sizes) {
+  CudnnKey key = {kTensor, dtype};
+  int dims[4];
+  for (int a = 0; a < 4; ++a) key[2 + a] = sizes[a], dims[a] = int(sizes[a]);
   return cudnn_descriptor(cudnn, key, [&](void** made) {
-    if (filter) {
-      MC_CUDNN(cudnn, cudnnCreateFilterDescriptor, made);
-      MC_CUDNN(cudnn, cudnnSetFilterNdDescriptor, *made, dtype, kNchw, axes, dims);
-    } else {
-      MC_CUDNN(cudnn, cudnnCreateTensorDescriptor, made);
-      MC_CUDNN(cudnn, cudnnSetTensorNdDescriptorEx, *made, kNchw, dtype, axes, dims);
-    }
+    MC_CUDNN(cudnn, cudnnCreateTensorDescriptor, made);
+    MC_CUDNN(cudnn, cudnnSetTensorNdDescriptorEx, *made, kNchw, dtype, 4, dims);
   });
 }
+
+/// A descriptor of the graph interface, which goes with its owner: set it, finalize it, and then read it or give it to another.
+class CudnnNode {
+ public:
+  CudnnNode() = default;
+  CudnnNode(const Cudnn& cudnn, int kind) : cudnn_(&cudnn) { MC_CUDNN(cudnn, cudnnBackendCreateDescriptor, kind, &node_); }
+  CudnnNode(CudnnNode&& other) noexcept { *this = std::move(other); }
+  CudnnNode& operator=(CudnnNode&& other) noexcept {
+    std::swap(cudnn_, other.cudnn_), std::swap(node_, other.node_);
+    return *this;
+  }
+  ~CudnnNode() {
+    if (node_) cudnn_->call.cudnnBackendDestroyDescriptor(node_);
+  }
+  void* get() const { return node_; }
+
+  CudnnNode& put(int attribute, int type, int64_t count, const void* values) {
+    MC_CUDNN(*cudnn_, cudnnBackendSetAttribute, node_, attribute, type, count, values);
+    return *this;
+  }
+  template <class T> CudnnNode& put(int attribute, int type, const T& value) { return put(attribute, type, 1, &value); }
+  CudnnNode& put(int attribute, int64_t value) { return put(attribute, nv::TYPE_INT64, value); }
+  CudnnNode& put(int attribute, const std::vector<int64_t>& values) {
+    return put(attribute, nv::TYPE_INT64, int64_t(values.size()), values.data());
+  }
+  CudnnNode& put(int attribute, const CudnnNode& node) { return put(attribute, nv::TYPE_BACKEND_DESCRIPTOR, node.node_); }
+  CudnnNode& finalize() {
+    MC_CUDNN(*cudnn_, cudnnBackendFinalize, node_);
+    return *this;
+  }
+
+  /// At most `count` values; how many there are. Nodes that are read are filled.
+  int64_t read(int attribute, int type, int64_t count, void* values) const {
+    int64_t found = 0;
+    MC_CUDNN(*cudnn_, cudnnBackendGetAttribute, node_, attribute, type, count, &found, values);
+    return count ? std::min(found, count) : found;
+  }
+  CudnnNode read_node(int attribute, int kind) const {
+    CudnnNode node(*cudnn_, kind);
+    void* place = node.node_;
+    read(attribute, nv::TYPE_BACKEND_DESCRIPTOR, 1, &place);
+    return node;
+  }
+  std::vector<CudnnNode> read_nodes(int attribute, int kind, int64_t count) const {
+    std::vector<CudnnNode> nodes;
+    std::vector<void*> places;
+    for (int64_t i = 0; i < count; ++i) nodes.emplace_back(*cudnn_, kind), places.push_back(nodes.back().node_);
+    if (count) nodes.erase(nodes.begin() + read(attribute, nv::TYPE_BACKEND_DESCRIPTOR, count, places.data()), nodes.end());
+    return nodes;
+  }
+
+ private:
+  const Cudnn* cudnn_ = nullptr;
+  void* node_ = nullptr;
+};
 
 }  // namespace cuda
 }  // namespace mc

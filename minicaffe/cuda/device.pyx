@@ -58,7 +58,7 @@ cpdef Device get_device(int index):
             found = _devices.get(index)
             if found is None:
                 found = Device(index)
-                libraries.attach(<size_t> &(<Device> found).stream, keep_failure_of)
+                libraries.attach(<size_t> &(<Device> found).stream, found.name, keep_failure_of)
                 _devices[index] = found
     return found
 

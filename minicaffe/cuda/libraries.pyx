@@ -6,9 +6,9 @@ against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas an
 unless ``MINICAFFE_CUBLAS`` or ``MINICAFFE_CUDNN`` names another. On the simulated device only those are opened that these name.
 
 Environment, read when cuDNN is opened: ``MINICAFFE_CUDNN_WORKSPACE`` is how much memory a convolution may ask for (``256MiB``),
-``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results.
-Not here: pooling, Softmax and activations, for which our own kernels take less time; BatchNorm in place; cuDNN's graph interface;
-layouts other than Caffe's.
+``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results, ``MINICAFFE_CUDNN_TUNE=0`` measures nothing.
+Not here: pooling, Softmax and activations, for which our own kernels take less time; BatchNorm in place; layouts other than
+Caffe's.
 """
 
 import ctypes
@@ -34,8 +34,9 @@ cdef extern from "minicaffe/cuda/cudnn.hpp" nogil:
         Cudnn() except +
         void* handle
         int call        # CudnnCalls; only its address is used
-        int tf32, deterministic
-        size_t workspace_limit
+        int tf32, deterministic, tunes
+        long long workspace_limit
+        const char* place
         void (*fail)(CudaStream*, const char*, int) noexcept
         const char* (*status_name)(int) noexcept
     const char** kCudnnNames "mc::cuda::kCudnnNames"
@@ -63,15 +64,18 @@ _cudnn_lock = threading.Lock()
 _keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
 cdef bytes _no_cudnn = None     # the text of which devices have the address
 cdef vector[Libraries*] _attached
+_names = {}         # number of a GPU -> its name
+_places = []        # bytes of which a Cudnn has the address
 
 
-def attach(size_t stream, keep_failure):
+def attach(size_t stream, str device, keep_failure):
     """Open the libraries for the computing stream at address `stream`; the context of its device is the calling thread's.
 
-    What fails later, where nothing can be raised, is given to ``keep_failure(device, error)``.
+    `device` is the GPU's name. What fails later, where nothing can be raised, is given to ``keep_failure(device, error)``.
     """
     global _keep_failure
     _keep_failure = keep_failure
+    _names[(<CudaStream*> stream).device] = device
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
         raise MemoryError()
@@ -225,7 +229,11 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     _checked(_cudnn, _cudnn_error, "cudnnSetStream", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     cudnn.handle = <void*> <uintptr_t> handle.value
     cudnn.deterministic = os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
+    cudnn.tunes = not cudnn.deterministic and os.environ.get("MINICAFFE_CUDNN_TUNE") != "0"
     cudnn.workspace_limit = limit
+    place = f"cuDNN {version} on {_names[stream.device]}, at most {limit} bytes".encode()
+    _places.append(place)
+    cudnn.place = place
     cudnn.fail = fail_cudnn
     cudnn.status_name = <const char* (*)(int) noexcept nogil> <uintptr_t> _address(_cudnn.cudnnGetErrorString)
     log.info("cuDNN %s", version)

@@ -30,6 +30,13 @@ def fake(place, tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
+def no_earlier_choices(request, tmp_path, monkeypatch):
+    """No plan of cuDNN that another test measured, and none in the user's folder."""
+    if "fake" in request.fixturenames:
+        monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
 def gpu_mode(place, device, monkeypatch):
     """GPU mode during each test, the present mode after it."""
     import minicaffe

@@ -2,8 +2,8 @@
 // calls also compute, slowly (slow_cudnn.hpp).
 //
 // Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
-// statuses to return instead, "cudnnConvolutionForward=3000,...". Prototypes are written down again here, from NVIDIA's documentation
-// and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows.
+// statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize plan=5000,...". Prototypes are written down again here, from
+// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,9 +15,9 @@ namespace {
 struct Descriptor {
   std::string text;
   bool is_double;
-  slow::Shape shape, pad, stride, dilation;  // of a tensor; of a convolution
-  int number = 1;                            // of groups; size of an LRN
-  double reals[3] = {};                      // alpha, beta, k of an LRN
+  slow::Shape shape;     // of a tensor
+  int number = 1;        // size of an LRN
+  double reals[3] = {};  // alpha, beta, k of an LRN
 
   slow::Tensor tensor() const { return {shape, is_double}; }
 };
@@ -41,6 +41,12 @@ std::string show(double x) {
 double value(D d, const void* p) { return d->is_double ? *(const double*)p : double(*(const float*)p); }
 std::string factor(D d, const void* p) { return show(value(d, p)); }
 
+/// The status that FAKE_FAIL has for a call.
+int failing(const std::string& name) {
+  std::string all = std::string(",") + (std::getenv("FAKE_FAIL") ? std::getenv("FAKE_FAIL") : ""), key = "," + name + "=";
+  size_t at = all.find(key);
+  return at == std::string::npos ? 0 : std::atoi(all.c_str() + at + key.size());
+}
 template <class... Pairs> int call(const char* name, Pairs... pairs) {
   std::string parts[] = {pairs...};
   std::string line = "{\"call\": " + quoted(name);
@@ -50,9 +56,7 @@ template <class... Pairs> int call(const char* name, Pairs... pairs) {
       std::fprintf(file, "%s}\n", line.c_str());
       std::fclose(file);
     }
-  std::string failing = std::string(",") + (std::getenv("FAKE_FAIL") ? std::getenv("FAKE_FAIL") : ""), key = "," + std::string(name) + "=";
-  size_t at = failing.find(key);
-  return at == std::string::npos ? 0 : std::atoi(failing.c_str() + at + key.size());
+  return failing(name);
 }
 /// The status of a call that was noted; what it computes follows only if it succeeds.
 template <class Work> int computed(int status, const Work& work) {
@@ -70,66 +74,15 @@ int create(const char* name, D* made) {
   return call(name);
 }
 
-struct Perf {
-  int algo, status;
-  float time;
-  size_t memory;
-  int determinism, math, reserved[3];
-};
-// By advice algorithm 0 is the first, by measurement 4, which uses tensor cores whatever the descriptor says, then 1; 2 needs no
-// memory; 3 needs more than a device has.
-const Perf kOffers[] = {{0, 0, -1, 4096, 1, 0, {}}, {1, 0, -1, 1 << 20, 0, 3, {}}, {2, 0, -1, 0, 1, 3, {}},
-                        {3, 0, -1, size_t(1) << 50, 1, 0, {}}, {4, 0, -1, 1 << 19, 1, 1, {}}, {6, 3000, -1, 0, 1, 0, {}}};
-int offer(const int* order, int asked, int* count, Perf* out, size_t room) {
-  *count = 0;
-  for (int i = 0; i < 6 && *count < asked; ++i)
-    if (kOffers[order[i]].memory <= room) out[(*count)++] = kOffers[order[i]];
-  return 0;
-}
-int advise(const char* name, D a, D b, D conv, D c, int asked, int* count, Perf* out) {
-  const int order[] = {0, 1, 3, 2, 4, 5};
-  offer(order, asked, count, out, size_t(-1));
-  return call(name, "a", show(a), "b", show(b), "conv", show(conv), "c", show(c), "asked", show(asked));
-}
-int measure(const char* name, D a, const void* pa, D b, const void* pb, D conv, D c, void* pc, int asked, int* count, Perf* out,
-            void* workspace, size_t bytes) {
-  const int order[] = {3, 4, 1, 0, 2, 5};
-  offer(order, asked, count, out, bytes);
-  return call(name, "a", show(a), "pa", show(pa), "b", show(b), "pb", show(pb), "conv", show(conv), "c", show(c), "pc", show((const void*)pc),
-              "asked", show(asked), "workspace", show((const void*)workspace), "bytes", show(bytes));
-}
-int room(const char* name, D a, D b, D conv, D c, int algo, size_t* bytes) {
-  *bytes = algo < 5 ? kOffers[algo].memory : 0;
-  return call(name, "a", show(a), "b", show(b), "conv", show(conv), "c", show(c), "algo", show(algo));
-}
-int run(const char* name, const void* alpha, D a, const void* pa, D b, const void* pb, D conv, int algo, void* workspace, size_t bytes,
-        const void* beta, D c, void* pc) {
-  int status = call(name, "alpha", factor(c, alpha), "a", show(a), "pa", show(pa), "b", show(b), "pb", show(pb), "conv", show(conv),
-                    "algo", show(algo), "workspace", show((const void*)workspace), "bytes", show(bytes), "beta", factor(c, beta), "c",
-                    show(c), "pc", show((const void*)pc));
-  return computed(status, [&] {
-    // Each is the image, the weights or the columns, as the product has it.
-    const bool forward = !std::strcmp(name, "cudnnConvolutionForward"), data = !std::strcmp(name, "cudnnConvolutionBackwardData");
-    const slow::Values va = a->tensor().read(pa), vb = b->tensor().read(pb);
-    slow::Values out(slow::count(c->shape));
-    const D image = data ? c : a, weights = forward ? b : data ? a : c, columns = forward ? c : b;
-    slow::convolve(image->shape, weights->shape, columns->shape, conv->pad, conv->stride, conv->dilation, conv->number,
-                   [&](size_t i, size_t w, size_t o) {
-                     if (forward) out[o] += va[i] * vb[w];
-                     else if (data) out[i] += va[w] * vb[o];
-                     else out[w] += va[i] * vb[o];
-                   });
-    c->tensor().blend(pc, value(c, alpha), out, value(c, beta));
-  });
-}
-
 }  // namespace
+
+#include "fake_graph.hpp"
 
 extern "C" {
 
 size_t cudnnGetVersion() { return std::getenv("FAKE_VERSION") ? std::atoi(std::getenv("FAKE_VERSION")) : 92800; }
 const char* cudnnGetErrorString(int status) {
-  return status == 3000 ? "CUDNN_STATUS_NOT_SUPPORTED" : status == 3002 ? "CUDNN_STATUS_NOT_SUPPORTED_SHAPE"
+  return status == 2000 ? "CUDNN_STATUS_BAD_PARAM" : status == 3000 ? "CUDNN_STATUS_NOT_SUPPORTED" : status == 3002 ? "CUDNN_STATUS_NOT_SUPPORTED_SHAPE"
          : status == 5000 ? "CUDNN_STATUS_EXECUTION_FAILED" : status == 1001 ? "CUDNN_STATUS_NOT_INITIALIZED" : "CUDNN_STATUS_OTHER";
 }
 void cudnnGetLastErrorString(char* text, size_t size) { std::snprintf(text, size, "said the fake"); }
@@ -141,46 +94,6 @@ int cudnnSetTensorNdDescriptorEx(D d, int format, int type, int n, const int* di
   *d = {"tensor " + show(format) + " " + show(type) + " " + list(n, dims), type == 1, slow::Shape(dims, dims + n)};
   return call("cudnnSetTensorNdDescriptorEx");
 }
-int cudnnCreateFilterDescriptor(D* d) { return create("cudnnCreateFilterDescriptor", d); }
-int cudnnSetFilterNdDescriptor(D d, int type, int format, int n, const int* dims) {
-  *d = {"filter " + show(format) + " " + show(type) + " " + list(n, dims), type == 1, slow::Shape(dims, dims + n)};
-  return call("cudnnSetFilterNdDescriptor");
-}
-int cudnnCreateConvolutionDescriptor(D* d) { return create("cudnnCreateConvolutionDescriptor", d); }
-int cudnnSetConvolutionNdDescriptor(D d, int n, const int* pad, const int* stride, const int* dilation, int mode, int type) {
-  d->pad.assign(pad, pad + n), d->stride.assign(stride, stride + n), d->dilation.assign(dilation, dilation + n);
-  d->text = "pad " + list(n, pad) + " stride " + list(n, stride) + " dilation " + list(n, dilation) + " mode " + show(mode) + " type " + show(type);
-  return call("cudnnSetConvolutionNdDescriptor");
-}
-int cudnnSetConvolutionGroupCount(D d, int groups) {
-  d->number = groups;
-  d->text += " groups " + show(groups);
-  return call("cudnnSetConvolutionGroupCount");
-}
-int cudnnSetConvolutionMathType(D d, int math) {
-  d->text = d->text.substr(0, d->text.find(" math")) + " math " + show(math);
-  return call("cudnnSetConvolutionMathType");
-}
-
-#define PRODUCT(kind)                                                                                                             \
-  int cudnnGetConvolution##kind##Algorithm_v7(void*, D a, D b, D conv, D c, int asked, int* count, Perf* out) {                    \
-    return advise("cudnnGetConvolution" #kind "Algorithm_v7", a, b, conv, c, asked, count, out);                                   \
-  }                                                                                                                               \
-  int cudnnFindConvolution##kind##AlgorithmEx(void*, D a, const void* pa, D b, const void* pb, D conv, D c, void* pc, int asked,   \
-                                              int* count, Perf* out, void* workspace, size_t bytes) {                             \
-    return measure("cudnnFindConvolution" #kind "AlgorithmEx", a, pa, b, pb, conv, c, pc, asked, count, out, workspace, bytes);    \
-  }                                                                                                                               \
-  int cudnnGetConvolution##kind##WorkspaceSize(void*, D a, D b, D conv, D c, int algo, size_t* bytes) {                            \
-    return room("cudnnGetConvolution" #kind "WorkspaceSize", a, b, conv, c, algo, bytes);                                          \
-  }                                                                                                                               \
-  int cudnnConvolution##kind(void*, const void* alpha, D a, const void* pa, D b, const void* pb, D conv, int algo,                 \
-                             void* workspace, size_t bytes, const void* beta, D c, void* pc) {                                     \
-    return run("cudnnConvolution" #kind, alpha, a, pa, b, pb, conv, algo, workspace, bytes, beta, c, pc);                          \
-  }
-PRODUCT(Forward)
-PRODUCT(BackwardData)
-PRODUCT(BackwardFilter)
-
 int cudnnCreateLRNDescriptor(D* d) { return create("cudnnCreateLRNDescriptor", d); }
 int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) {
   d->number = int(n), d->reals[0] = alpha, d->reals[1] = beta, d->reals[2] = k;

@@ -6,6 +6,8 @@
 #include <dlfcn.h>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <stdexcept>
 #include <vector>
@@ -27,6 +29,7 @@ struct Tensor {
   bool is_double;
 
   static int driver(const char* name, void* a, void* b, size_t n) {
+    if (std::getenv("FAKE_HOST")) return std::memcpy(a, b, n), 0;  // arrays of a program without a device
     static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     auto function = reinterpret_cast<int (*)(void*, void*, size_t)>(dlsym(library, name));
     return function ? function(a, b, n) : -1;

@@ -1,23 +1,26 @@
 """Engine CUDNN. On a GPU each case is compared with engine CAFFE. Everywhere else a fake cuDNN records the calls on the simulated
 device: which, in what order, with which descriptors, pointers, factors and workspace; what is refused and what fails. Asked to,
-it computes what cuDNN's book says of each call (slow_cudnn.hpp), and is compared with engine CAFFE too.
+it computes what cuDNN's book says of each call (slow_cudnn.hpp), and is compared with engine CAFFE too. It checks itself what it
+is given, and says on standard error what is wrong (fake_graph.hpp).
 
 A real cuDNN computes with ``--device gpu`` alone.
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cplusplus import compiler
 from cudnn_cases import CASES
-from processes import run, start
+from processes import command, run, start
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -25,7 +28,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def cases(what, wishes, device, **environment):
-    text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(wishes)], device, "", 0, None, **environment)
+    with tempfile.TemporaryDirectory() as cache:    # no choice of an earlier test
+        text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(wishes)], device, "", 0, None,
+                     **{"MINICAFFE_CACHE": cache, **environment})  # fmt: skip
+    assert "the slow cuDNN" not in text, text
     return json.loads(re.search(r"^RESULT (.*)$", text, re.MULTILINE)[1])
 
 
@@ -35,8 +41,14 @@ def record(fake, tmp_path, *wishes, **environment):
 
 def named(result, *names):
     """The calls that compute something, or those called `names`."""
-    pattern = re.compile("|".join(names) if names else "cudnn(Find|Convolution|LRN|Batch)")
+    pattern = re.compile("|".join(names) if names else "cudnn(BackendExecute|LRN|Batch)")
     return [call for call in result["calls"] if pattern.match(call["call"])]
+
+
+def products(result):
+    """The convolutions in their order: (product, the executions to measure it, the one that computes)."""
+    groups = [(product, list(group)) for product, group in itertools.groupby(named(result, "cudnnBackendExecute"), lambda call: call["product"])]
+    return [(product, group[:-1], group[-1]) for product, group in groups]
 
 
 @pytest.fixture(scope="module")
@@ -59,56 +71,51 @@ def test_the_library_is_opened_once_and_set_to_the_computing_stream(recorded):
 
 def test_convolution(recorded):
     """Each product is measured in the first step and computed in both; weights add to their gradient, nothing else does."""
-    result = recorded["conv"]
-    x, y, w = "tensor 0 0 [2,6,9,7]", "tensor 0 0 [2,4,5,6]", "filter 0 0 [4,3,3,2]"
-    how = "pad [1,0] stride [2,1] dilation [1,1] mode 1 type 0 groups 2 math 3"     # CUDNN_FMA_MATH
-    at = result["at"]
-    operands = {"Forward": (x, "x", w, "w0", y, "y"), "BackwardFilter": (x, "x", y, "dy", w, "dw0"),
-                "BackwardData": (w, "w0", y, "dy", x, "dx")}
-    order = ["cudnnFindConvolutionForwardAlgorithmEx", "cudnnConvolutionForward", "cudnnFindConvolutionBackwardDataAlgorithmEx",
-             "cudnnConvolutionBackwardData", "cudnnFindConvolutionBackwardFilterAlgorithmEx", "cudnnConvolutionBackwardFilter"]
-    calls = named(result)
-    assert [call["call"] for call in calls] == [*order, *order[1::2]]
-    for call in calls:
-        kind = re.search("Forward|BackwardFilter|BackwardData", call["call"])[0]
-        a, pa, b, pb, c, pc = operands[kind]
-        assert (call["a"], call["b"], call["c"]) == (a, b, c)
-        assert (call["pa"], call["pb"]) == (at[pa], at[pb])
-        if call["call"].startswith("cudnnFind"):
-            # In the memory of the algorithm that needs most below the limit.
-            assert call["conv"] == how
-            assert call["bytes"] == MIB and call["workspace"] and call["asked"] >= 8
-            assert (call["pc"] == at[pc]) == (kind != "BackwardFilter")     # a gradient that is added to is not for trials
-            if kind == "BackwardFilter":
-                assert call["workspace"] == call["pc"] + 512 and call["pc"] not in at.values()  # 4x3x3x2 floats and a bit
-        else:
-            assert call["conv"] == how and call["pc"] == at[pc]
-            assert (call["alpha"], call["beta"]) == (1, float(kind == "BackwardFilter"))
-            assert (call["algo"], call["bytes"]) == (1, MIB) and call["workspace"] and call["workspace"] not in at.values()
+    result, at = recorded["conv"], recorded["conv"]["at"]
     assert result["error"] is None and not result["log"]
+    found = products(result)
+    assert [product for product, _, _ in found] == ["forward", "data", "weights"] * 2
+    places = {"forward": ("x", "w0", "y"), "data": ("dx", "w0", "dy"), "weights": ("x", "dw0", "dy")}
+    for i, (product, trials, last) in enumerate(found):
+        whole = product != "data"   # the graph has more than the product: the bias, or what was there
+        for call in [*trials, last]:
+            assert [call[name] for name in "xwy"] == ["0 [2,6,9,7] [378,63,7,1] 16", "0 [4,3,3,2] [18,6,2,1] 16", "0 [2,4,5,6] [120,30,6,1] 16"]
+            assert call["conv"] == "pad [1,0] [1,0] stride [2,1] dilation [1,1] mode 1 type 0" and call["alpha"] == 1
+            assert call["beta"] == float(product == "weights" and call["engine"] > 100)
+            assert call["pbias"] == (at["w1"] if product == "forward" and call["engine"] > 100 else 0)
+            # A gradient that is added to is not for trials.
+            for name, place in zip("xwy", places[product]):
+                assert (call[f"p{name}"] == at[place]) == (call is last or place != "dw0")
+            assert call["workspace"] not in at.values() and bool(call["workspace"]) == bool(call["bytes"])
+        assert last["engine"] == (111 if whole else 11) and last["bytes"] == MIB
+        # In float32 neither on tensor cores (12) nor with rounded inputs (16); nor what does not fit (13) or cannot be made (14).
+        engines = {call["engine"] for call in trials}
+        assert engines == ({10, 11, 15} | ({110, 111, 115} if whole else set()) if i < 3 else set())
 
 
 @pytest.mark.parametrize(("name", "x", "y", "w", "how"), [
-    ("conv without bias", "[2,2,8,9]", "[2,3,4,5]", "[3,2,3,3]", "pad [0,0] stride [1,1] dilation [2,2] mode 1 type 0 groups 1"),
-    ("conv depthwise", "[2,4,8,8]", "[2,4,8,8]", "[4,1,3,3]", "pad [1,1] stride [1,1] dilation [1,1] mode 1 type 0 groups 4"),
-    ("conv 1 axis", "[2,3,1,10]", "[2,4,1,6]", "[4,3,1,3]", "pad [0,2] stride [1,2] dilation [1,1] mode 1 type 0 groups 1"),
-    ("conv 3 axes", "[2,2,4,5,6]", "[2,4,3,5,6]", "[4,2,2,3,1]",
-     "pad [0,1,0] stride [1,1,1] dilation [1,1,1] mode 1 type 0 groups 1"),
+    ("conv without bias", "[2,2,8,9]", "[2,3,4,5]", "[3,2,3,3]", "pad [0,0] [0,0] stride [1,1] dilation [2,2]"),
+    ("conv depthwise", "[2,4,8,8]", "[2,4,8,8]", "[4,1,3,3]", "pad [1,1] [1,1] stride [1,1] dilation [1,1]"),
+    ("conv 1 axis", "[2,3,1,10]", "[2,4,1,6]", "[4,3,1,3]", "pad [0,2] [0,2] stride [1,2] dilation [1,1]"),
+    ("conv 3 axes", "[2,2,4,5,6]", "[2,4,3,5,6]", "[4,2,2,3,1]", "pad [0,1,0] [0,1,0] stride [1,1,1] dilation [1,1,1]"),
 ])  # fmt: skip
 def test_shapes_of_convolutions(recorded, name, x, y, w, how):
-    call = named(recorded[name], "cudnnConvolutionForward")[0]
-    assert (call["a"], call["b"], call["c"]) == (f"tensor 0 0 {x}", f"filter 0 0 {w}", f"tensor 0 0 {y}")
-    assert call["conv"].startswith(how)
+    for product, trials, last in products(recorded[name]):
+        assert [last[tensor].split()[1] for tensor in "xwy"] == [x, w, y] and last["conv"].startswith(how)
+        biased = {call["pbias"] > 0 for call in trials}
+        if product == "forward" and trials:     # a depthwise one has no plan with the bias
+            assert biased == ({False} if name in ("conv without bias", "conv depthwise") else {False, True})
 
 
 def test_deconvolution_is_the_same_backward(recorded):
     result, at = recorded["deconv"], recorded["deconv"]["at"]
-    forward, weights, data = (named(result, f"cudnnConvolution{kind}$")[0] for kind in ("BackwardData", "BackwardFilter", "Forward"))
-    image, columns, w = "tensor 0 0 [2,4,9,7]", "tensor 0 0 [2,6,5,4]", "filter 0 0 [6,2,3,3]"
-    assert (forward["a"], forward["b"], forward["c"]) == (w, columns, image)
-    assert (forward["pa"], forward["pb"], forward["pc"]) == (at["w0"], at["x"], at["y"])
-    assert (weights["pa"], weights["pb"], weights["pc"], weights["beta"]) == (at["dy"], at["x"], at["dw0"], 1)
-    assert (data["a"], data["pa"], data["pb"], data["pc"]) == (image, at["dy"], at["w0"], at["dx"])
+    (forward, _, to_y), (backward, _, to_x), (weights, _, to_w) = products(result)[:3]
+    assert (forward, backward, weights) == ("data", "forward", "weights")
+    for call in to_y, to_x, to_w:
+        assert [call[tensor].split()[1] for tensor in "xwy"] == ["[2,4,9,7]", "[6,2,3,3]", "[2,6,5,4]"] and call["pbias"] == 0
+    assert [to_y[name] for name in ("px", "pw", "py")] == [at["y"], at["w0"], at["x"]]
+    assert [to_x[name] for name in ("px", "pw", "py")] == [at["dy"], at["w0"], at["dx"]]
+    assert [to_w[name] for name in ("px", "pw", "py", "beta")] == [at["dy"], at["dw0"], at["x"], 1]
 
 
 def test_lrn(recorded):
@@ -143,9 +150,8 @@ def test_batch_norm(recorded):
 def test_double(fake, tmp_path):
     """Tensors and factors are double then; single factors would be read as rubbish."""
     conv, lrn = record(fake, tmp_path, {"name": "conv 1x1", "dtype": "DOUBLE"}, {"name": "lrn", "dtype": "DOUBLE"})
-    for call in named(conv, "cudnnConvolution"):
-        assert call["a"].split()[2] == call["c"].split()[2] == "1" and " type 1 " in call["conv"]
-        assert (call["alpha"], call["beta"]) == (1, float("Filter" in call["call"]))
+    assert {call["x"] for call in named(conv)} == {"1 [3,4,6,5] [120,30,5,1] 16"}
+    assert all(" type 1" in call["conv"] for call in named(conv)) and {call["beta"] for call in named(conv)} == {0, 1}
     assert named(lrn)[0]["x"] == "tensor 0 1 [2,7,1,12]" and named(lrn)[0]["alpha"] == 1
 
 
@@ -190,10 +196,11 @@ def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
 
 
 REFUSALS = [
-    ("conv", "cudnnGetConvolutionForwardAlgorithm_v7"), ("conv", "cudnnFindConvolutionBackwardDataAlgorithmEx"),
-    ("conv", "cudnnConvolutionBackwardFilter"), ("conv", "cudnnSetConvolutionGroupCount"),
+    ("conv", "cudnnBackendFinalize graph"), ("conv", "cudnnBackendFinalize heuristic"), ("conv", "cudnnBackendFinalize plan"),
+    ("conv", "cudnnBackendExecute"), ("conv", "cudnnBackendFinalize data"), ("conv", "cudnnBackendCreateDescriptor weights"),
     ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward"),
     ("batch norm", "cudnnBatchNormalizationForwardTraining"), ("batch norm", "cudnnBatchNormalizationBackward")]  # fmt: skip
+PLANS = "cudnnBackendFinalize plan", "cudnnBackendExecute"
 
 
 def test_what_cudnn_refuses(fake, tmp_path):
@@ -201,46 +208,168 @@ def test_what_cudnn_refuses(fake, tmp_path):
     wishes = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2, "use": True} for i, (name, call) in enumerate(REFUSALS)]
     for (name, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
         assert result["error"] is None, (name, call)
-        assert result["log"] == [f"engine CUDNN refuses: {call}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"]
-        assert len(named(result, f"{call}$")) == 1
-        gradient = "Backward" in call and name != "lrn"    # whose backward needs what its forward kept
+        said = call.split()[0]
+        assert result["log"] == [f"engine CUDNN refuses: {said}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"] or (
+            name == "conv" and not result["log"])   # the same reason was said before
+        gradient = "Backward" in call and name == "batch norm" or call.endswith((" data", " weights"))
         assert result["engines"] == ["CUDNN/CAFFE" if gradient else "CAFFE"], (name, call)
         if name == "conv":
-            assert bool(named(result, "cudnnConvolution(Forward|BackwardData)$")) == gradient
+            computed = [product for product, _, _ in products(result)]
+            other = "weights" if call.endswith("data") else "data"
+            assert computed == (["forward", other] * 2 if gradient else [])
+        else:
+            assert len(named(result, f"{call}$")) == 1
 
 
 def test_what_fails(fake, tmp_path):
+    """It is an error; only where all plans fail does engine CAFFE compute."""
     wishes = [{"name": name, "fail": f"{call}=5000", "images": 10 + i, "use": True} for i, (name, call) in enumerate(REFUSALS)]
     for (_, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
+        said = call.split()[0]
+        if call in PLANS:
+            assert result["error"] is None and result["engines"] == ["CAFFE"]
+            assert result["log"] == [f"engine CUDNN refuses: {said}: CUDNN_STATUS_EXECUTION_FAILED; engine CAFFE computes instead"]
+            continue
         text, code = result["error"]
         assert code == "CUDNN_STATUS_EXECUTION_FAILED" and not result["log"]
-        assert f"{call}: CUDNN_STATUS_EXECUTION_FAILED: said the fake" in text and "engine: CAFFE" in text
+        assert f"{said}: CUDNN_STATUS_EXECUTION_FAILED: said the fake" in text and "engine: CAFFE" in text
 
 
 def test_a_layer_goes_on_after_a_failure(fake, tmp_path):
     again = {"name": "conv", "images": 3}
-    failed, result = record(fake, tmp_path, {**again, "fail": "cudnnConvolutionForward=5000"}, again)
+    failed, result = record(fake, tmp_path, {**again, "fail": "cudnnBackendFinalize data=5000"}, again)
     assert failed["error"] and result["error"] is None
-    assert named(result, "cudnnConvolutionForward") and not named(result, "cudnnFindConvolutionForward")
+    assert [(product, bool(trials)) for product, trials, _ in products(result)] == [("forward", False), ("data", True), ("weights", True)]
 
 
-def test_choice_of_algorithms(fake, tmp_path):
-    """Deterministic ones, those that fit, exact arithmetic: settings of the process."""
-    one = [{"name": "conv 1x1"}]
-    result = record(fake, tmp_path, *one, MINICAFFE_DETERMINISTIC="1")[0]
-    assert {(call["algo"], call["bytes"]) for call in named(result, "cudnnConvolution")} == {(0, 4 * KIB)}
-    result = record(fake, tmp_path, *one, MINICAFFE_CUDNN_WORKSPACE="8KiB")[0]
-    assert {call["bytes"] for call in named(result, "cudnnFindConvolutionForward")} == {4 * KIB}
-    assert {call["algo"] for call in named(result, "cudnnConvolution")} == {0}
-    result = record(fake, tmp_path, *one, MINICAFFE_CUDNN_WORKSPACE="0")[0]
-    assert {(call["algo"], call["bytes"]) for call in named(result, "cudnnConvolution")} == {(2, 0)}
+# ---- the fake: which plan
 
 
-def test_no_algorithm_at_all(fake, tmp_path):
-    wishes = [{"name": "conv 1x1", "fail": "cudnnGetConvolutionForwardWorkspaceSize=3000", "steps": 2}]
-    result = record(fake, tmp_path, *wishes)[0]
-    assert result["log"] == ["engine CUDNN refuses: convolution: no algorithm within the workspace limit; engine CAFFE computes instead"]
-    assert len(named(result, "cudnnFindConvolutionForward")) == 1 and not named(result, "cudnnConvolutionForward")
+def engines(result):
+    """The engines that compute, by the product."""
+    return {product: last["engine"] for product, _, last in products(result)}
+
+
+def test_choice_of_plans(fake, tmp_path):
+    """Deterministic ones, those that fit: settings of the process. Without measuring it is the first, and no choice is kept."""
+    one = {"name": "conv 1x1"}
+    for environment, expected, trials in (
+            ({}, {"forward": 111, "data": 11, "weights": 111}, True),
+            ({"MINICAFFE_CUDNN_TUNE": "1"}, {"forward": 111, "data": 11, "weights": 111}, True),
+            ({"MINICAFFE_CUDNN_TUNE": "0"}, {"forward": 110, "data": 10, "weights": 110}, False),
+            ({"MINICAFFE_DETERMINISTIC": "1"}, {"forward": 110, "data": 10, "weights": 110}, False),
+            ({"MINICAFFE_DETERMINISTIC": "1", "FAKE_OFFERS": "11/N/0/0/0/0;17//0/0/0/0"}, {"forward": 117, "data": 17, "weights": 117}, False),
+            ({"MINICAFFE_CUDNN_WORKSPACE": "8KiB"}, {"forward": 110, "data": 10, "weights": 110}, True),
+            ({"MINICAFFE_CUDNN_WORKSPACE": "0"}, {"forward": 115, "data": 15, "weights": 115}, True),
+            ({"FAKE_WHOLE": "4"}, {"forward": 11, "data": 11, "weights": 11}, True),
+            ({"FAKE_NONE": "beta"}, {"forward": 111, "data": 11, "weights": 11}, True),
+            ({"FAKE_NONE": "bias"}, {"forward": 11, "data": 11, "weights": 111}, True),
+            ({"FAKE_NONE": "instant"}, {"forward": 130, "data": 30, "weights": 130}, True),
+            ({"FAKE_OFFERS": ";".join(f"{i}//0/{8000 if i < 57 else 1}/0/0" for i in range(50, 60))},
+             {"forward": 157, "data": 57, "weights": 157}, True)):  # fmt: skip
+        cache = tmp_path / f"cache {len(list(tmp_path.iterdir()))}"
+        result = record(fake, tmp_path, one, MINICAFFE_CACHE=str(cache), **environment)[0]
+        assert engines(result) == expected, environment
+        assert result["error"] is None and not result["log"]
+        assert all(bool(measured) == trials for _, measured, _ in products(result)), environment
+        assert len(list(cache.glob("*.plan"))) == (3 if trials else 0)
+        if "FAKE_OFFERS" in environment and trials:     # the first 8 of each graph
+            assert {call["engine"] for call in products(result)[1][1]} == set(range(50, 58))
+        weights = products(result)[2][2]
+        apart = weights["engine"] < 100     # then our kernel adds what is in memory apart
+        assert weights["beta"] == (not apart) and (weights["pw"] == result["at"]["dw0"]) == (not apart)
+        assert not apart or not weights["workspace"] or weights["workspace"] == weights["pw"] + 256
+
+
+@pytest.mark.parametrize(("environment", "why"), [
+    ({"FAKE_NONE": "instant,fallback"}, "convolution: no plan"),
+    ({"FAKE_NONE": "fallback", "FAKE_OFFERS": "11/N/0/0/0/0", "MINICAFFE_DETERMINISTIC": "1"}, "convolution: no plan that repeats its results"),
+    ({"FAKE_NONE": "fallback", "FAKE_OFFERS": "12/T/0/0/0/0;16/D/0/0/0/0"}, "convolution: no plan"),
+    ({"FAKE_OFFERS": "11//4096/0/0/0", "MINICAFFE_CUDNN_WORKSPACE": "1KiB"}, "convolution: no plan within the workspace limit"),
+    ({"FAKE_OFFERS": "11//0/0/3002/0;12//0/0/3000/0"}, "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED_SHAPE")])  # fmt: skip
+@pytest.mark.parametrize("tune", ["0", "1"])
+def test_no_plan_at_all(fake, tmp_path, environment, why, tune):
+    result = record(fake, tmp_path, {"name": "conv 1x1", "steps": 2}, MINICAFFE_CUDNN_TUNE=tune, **environment)[0]
+    assert result["log"] == [f"engine CUDNN refuses: {why}; engine CAFFE computes instead"]
+    assert result["error"] is None and result["engines"] == ["CAFFE"] and not named(result)
+    made = [call["engine"] for call in named(result, "cudnnBackendFinalize") if call["kind"] == "plan"]
+    assert len(made) == len(set(made))      # nothing is tried twice
+
+
+@pytest.mark.parametrize("tune", ["0", "1"])
+def test_a_plan_that_fails_when_it_runs(fake, tmp_path, tune):
+    """The next one is taken, in the measurement and without one; one line says so."""
+    offers = "10//0/1/0/5000;11//0/1/0/3000;12//0/3000/0/0"
+    environment = {"MINICAFFE_CUDNN_TUNE": tune, "FAKE_OFFERS": offers, "FAKE_COMPUTES": "1"}
+    with tempfile.TemporaryDirectory() as cache:
+        text = start([sys.executable, str(HERE / "cudnn_cases.py"), "compare", json.dumps([{"name": "conv", "dtype": "FLOAT"}])], "sim", "", 0,
+                     None, MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=cache, FAKE_LOG=str(tmp_path / "calls"), **environment)  # fmt: skip
+    assert json.loads(re.search(r"^RESULT (.*)$", text, re.MULTILINE)[1])[0]["worst"] < 1e-5
+    lines = (tmp_path / "calls").read_text().splitlines()
+    ran = [call["engine"] for call in map(json.loads, lines) if call["call"] == "cudnnBackendExecute"]
+    assert all(ran.count(engine) == (2 if engine > 100 else 3 if tune == "1" else 1) for engine in (10, 11)), ran
+    assert ran[-1] in (12, 112) and "leaves out a plan of a convolution: cudnnBackendExecute: CUDNN_STATUS_EXECUTION_FAILED" in text
+
+
+# ---- the fake: the choice is kept
+
+
+def test_choices_are_kept(fake, tmp_path):
+    """By all that they depend on; what is damaged, or is there no longer, is measured again."""
+    cache = tmp_path / "cache"
+
+    def trials(wish=None, **environment):
+        """How many products were measured, and whether engine 11 was the fastest."""
+        result = record(fake, tmp_path, {"name": "conv 1x1", **(wish or {})}, MINICAFFE_CACHE=str(cache), **environment)[0]
+        assert result["error"] is None and not result["log"]
+        return sum(bool(measured) for _, measured, _ in products(result)), set(engines(result).values())
+
+    assert trials() == (3, {11, 111})
+    files = {path: path.read_bytes() for path in cache.glob("*.plan")}
+    assert len(files) == 3 == len(list(cache.iterdir())) and any(b"1: engine 111" in content for content in files.values())
+    assert any(b"cuDNN 92800 on minicaffe simulated device, at most 268435456 bytes: " in content for content in files.values())
+    assert trials() == (0, {11, 111})
+    for (path, content), damage in zip(files.items(), (lambda whole: b"", lambda whole: whole[:40], lambda whole: whole[:-1] + b"x")):
+        path.write_bytes(damage(content))
+        assert trials()[0] == 1 and path.read_bytes() == content
+    assert trials(FAKE_VERSION="92900")[0] == trials({"images": 5})[0] == trials({"dtype": "DOUBLE"})[0] == 3
+    assert trials({"precision": "tf32"})[0] == trials(MINICAFFE_CUDNN_WORKSPACE="2MiB")[0] == 3
+    assert len(list(cache.glob("*.plan"))) == 18
+    assert trials() == (0, {11, 111})
+    assert trials(MINICAFFE_CUDNN_TUNE="0") == (0, {10, 110}) and trials(MINICAFFE_DETERMINISTIC="1") == (0, {10, 110})
+    # Place 1 of the list is another engine, or there is no place 1.
+    assert trials(FAKE_OFFERS="10//0/2000/0/0;17//0/9000/0/0") == (3, {10, 110})
+    assert trials() == (0, {10, 110})       # that was measured here, so that it holds here
+    for path in files:
+        path.write_bytes(files[path])
+    assert trials(FAKE_OFFERS="10//0/1/0/0")[0] == 3
+    for path in files:
+        path.write_bytes(files[path])
+    assert trials(FAKE_OFFERS="10//0/4000/0/0;11//0/1/3000/0;17//0/9000/0/0") == (3, {10, 110})     # it can no longer be made
+
+
+def test_a_cache_that_cannot_be_written(fake, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    text = run(f"""
+    import logging
+    logging.basicConfig()
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import make, step
+    minicaffe.set_mode_gpu()
+    for _ in range(2):
+        step(*make("conv"))
+    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "file"))
+    assert "cannot keep what is compiled and measured" in text and "MINICAFFE_CACHE names another folder" in text
+
+
+def test_the_command_shows_choices(fake, tmp_path):
+    environment = {"MINICAFFE_CACHE": str(tmp_path / "cache")}
+    record(fake, tmp_path, {"name": "conv 1x1"}, **environment)
+    assert command("cache", **environment).count("convolution by cuDNN 92800 on minicaffe simulated device") == 3
+    assert "removed 3 files" in command("cache", "clear", **environment) and not list((tmp_path / "cache").iterdir())
+
+
+# ---- the fake: who computes without it
 
 
 def test_without_cudnn(fake, tmp_path):
@@ -319,30 +448,155 @@ def test_in_a_graph(fake, tmp_path):
         counts.append(len(open({str(calls)!r}).readlines()))
     assert counts[0] < counts[2] == counts[3] == counts[4], counts
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
-    text = calls.read_text()
-    assert text.count("cudnnFindConvolutionForward") == 1 and text.count('"cudnnConvolutionForward"') == 3
-    assert "cudnnConvolutionBackwardData" not in text   # nobody wants the gradient of the data
+    found = products({"calls": [json.loads(line) for line in calls.read_text().splitlines()]})
+    assert [(product, bool(trials)) for product, trials, _ in found] == [("forward", True), ("weights", True), *[("forward", False), ("weights", False)] * 2]
+    # Nobody wants the gradient of the data.
 
 
 def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
-    """Nothing can be measured then: cuDNN's advice is taken."""
+    """Nothing can be measured then: the first plan is taken, or the one that was chosen in an earlier run."""
     calls = tmp_path / "calls"
-    calls.write_text("")
+    for engine in 110, 111:
+        calls.write_text("")
+        run(f"""
+        sys.path.insert(0, {str(HERE)!r})
+        from cudnn_cases import make, step, run_forward
+        minicaffe.set_mode_gpu()
+        net, rng = make("conv", "DEFAULT")
+        cuda.use_cudnn(False)
+        step(net, rng)
+        cuda.use_cudnn()
+        with cuda.Graph(cuda.current()):
+            run_forward(net)
+        run_forward(net)
+        """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_CACHE=str(tmp_path / "cache"))
+        found = named({"calls": [json.loads(line) for line in calls.read_text().splitlines()]})
+        assert [(call["product"], call["engine"]) for call in found] == [("forward", engine)] * 2
+        record(fake, tmp_path, {"name": "conv"}, MINICAFFE_CACHE=str(tmp_path / "cache"))
+
+
+# ---- the fake: what goes wrong in the middle
+
+
+@pytest.mark.parametrize("tune", ["0", "1"])
+def test_any_call_that_fails(fake, tmp_path, tune):
+    """An error or a right result, and no descriptor is left behind; the next step computes."""
+    run(f"""
+    import ctypes
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import CASES, conv, make, step
+    fake = ctypes.CDLL({str(fake)!r})
+    minicaffe.set_mode_gpu()
+    layer = conv("num_output: 2 kernel_h: 2 kernel_w: 1 pad_h: 1 group: 2")
+
+    def results(net):
+        return [np.array(a) for a in (net.tops[-1][0].data, net.bottoms[-1][0].diff, *[b.diff for b in net.layers[-1].blobs])]
+
+    def check(width):
+        "The calls, and the descriptors that stay."
+        CASES["small"] = layer, (1, 4, 3, width)
+        calls, live = fake.fake_calls(), fake.fake_live()
+        net, rng = make("small")
+        step(net, rng)
+        expected, rng = make("small", "CAFFE")
+        step(expected, rng)
+        for a, b in zip(results(net), results(expected)):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        return fake.fake_calls() - calls, fake.fake_live() - live
+
+    check(1)
+    calls, stay = check(2)
+    assert check(2)[1] == 0 and calls > 200 and 0 < stay < 60
+    errors_seen = right = 0
+    for n, at in enumerate(range(0, calls, {3 if tune == "0" else 17})):
+        before = fake.fake_live()
+        fake.fake_fail_at(at, (4000, 3000, 5000)[n % 3])
+        try:
+            check(3 + n)
+            right += 1
+        except errors.DeviceError as error:
+            assert "said the fake" in str(error), error
+            errors_seen += 1
+        fake.fake_fail_at(-1 - fake.fake_calls(), 0)
+        check(3 + n)
+        assert check(3 + n)[1] == 0
+        assert fake.fake_live() - before <= stay + 1, (at, fake.fake_live() - before, stay)
+    assert errors_seen > 5 and right > 5, (errors_seen, right)
+    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), MINICAFFE_CUDNN_TUNE=tune, FAKE_SLEEP="0", FAKE_COMPUTES="1",
+        FAKE_OFFERS="10//4096/0/0/0;11/N/0/0/0/0;14//0/0/3000/0", FAKE_LOG=os.devnull)  # fmt: skip
+
+
+def test_threads(fake, tmp_path):
+    """They meet the same new shape at once."""
+    text = run(f"""
+    import threading
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import make, step
+    minicaffe.set_mode_gpu()
+    nets = [make("conv", images=3) for _ in range(4)]
+    expected, rng = make("conv", "CAFFE", images=3)
+    step(expected, rng)
+    barrier, failed = threading.Barrier(4), []
+
+    def work(net, rng):
+        try:
+            minicaffe.set_mode_gpu()
+            barrier.wait()
+            step(net, rng)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in nets]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failed, failed
+    for net, _ in nets:
+        np.testing.assert_allclose(net.tops[-1][0].data, expected.tops[-1][0].data, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(net.layers[-1].blobs[0].diff, expected.layers[-1].blobs[0].diff, rtol=1e-4, atol=1e-4)
+    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), FAKE_COMPUTES="1", FAKE_LOG=os.devnull)
+    assert "the slow cuDNN" not in text, text
+
+
+@pytest.mark.parametrize("none", ["", "beta,bias"])
+def test_nan(fake, tmp_path, none):
+    """What was in a result does not matter, a NaN in an operand does as with engine CAFFE."""
     run(f"""
     sys.path.insert(0, {str(HERE)!r})
-    from cudnn_cases import make, step, run_forward
+    from cudnn_cases import make, run_backward, run_forward
     minicaffe.set_mode_gpu()
-    step(*make("conv 1x1"))
-    net, rng = make("conv", "DEFAULT")
-    cuda.use_cudnn(False)
-    step(net, rng)
-    cuda.use_cudnn()
-    with cuda.Graph(cuda.current()):
-        run_forward(net)
-    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
-    last = [json.loads(line) for line in calls.read_text().splitlines()][-1]
-    assert last["call"] == "cudnnConvolutionForward" and last["algo"] == 0 and "[2,6,9,7]" in last["a"]
-    assert calls.read_text().count("cudnnFindConvolutionForward") == 1
+    found = []
+    for engine in "CAFFE", "CUDNN":
+        for name in "conv", "deconv":
+            net, rng = make(name, engine)
+            x, y = net.bottoms[-1][0], net.tops[-1][0]
+            y.data[...] = np.nan
+            x.diff[...] = np.nan
+            x.data[0, 1, 2, 2] = np.nan     # where no window meets the padding, by whose zeros engine CAFFE multiplies
+            for blob in net.layers[-1].blobs:
+                blob.diff[...] = 0.25
+            run_forward(net)
+            dy = rng.standard_normal(y.shape)
+            dy[1, 2, 1, 1] = np.nan
+            run_backward(net, [0], [dy])
+            found.append([np.array(a) for a in (y.data, x.diff, *[blob.diff for blob in net.layers[-1].blobs])])
+    for a, b in zip(found[:2], found[2:]):
+        for one, other in zip(a, b):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+            assert np.isnan(one).any()
+        assert not all(np.isnan(one).all() for one in a[:2])
+    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), FAKE_COMPUTES="1", FAKE_NONE=none, FAKE_LOG=os.devnull)
+
+
+def test_channels_last(fake, tmp_path):
+    """The same numbers from arrays in NHWC, and from arrays that lie at any element (cudnn_layouts.cpp)."""
+    program = tmp_path / "layouts"
+    subprocess.run([*compiler(), "-std=c++17", "-O1", f"-I{ROOT}", str(HERE / "cudnn_layouts.cpp"), "-o", str(program), "-ldl", "-pthread"], check=True)
+    done = subprocess.run([program, fake], capture_output=True, text=True, env={**os.environ, "FAKE_HOST": "1", "FAKE_COMPUTES": "1",
+                                                                               "FAKE_SLEEP": "0", "FAKE_LOG": str(tmp_path / "calls")})  # fmt: skip
+    assert done.returncode == 0 and done.stdout == "24 products\n" and not done.stderr, (done.stdout, done.stderr)
+    calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
+    arrays = {call["x"] for call in calls if call["call"] == "cudnnBackendExecute"}
+    assert "0 [2,4,5,6] [120,1,24,4] 16" in arrays and "1 [2,4,5,6] [120,30,6,1] 8" in arrays
 
 
 # ---- NVIDIA's declarations, where they are installed
@@ -375,7 +629,6 @@ def test_declarations_against_the_headers(tmp_path):
 HEADER_CHECK = r"""
 #include <cudnn_graph.h>
 #include <cudnn_ops.h>
-#include <cudnn_cnn.h>
 #include <cstddef>
 #include <type_traits>
 #include "minicaffe/ops/conv/cudnn.hpp"
@@ -391,19 +644,26 @@ template <class... A, class... B> struct Same<int (*)(A...), cudnnStatus_t(B...)
 MC_CUDNN_CALLS(CHECK)
 
 using namespace mc::cuda;
-static_assert(kNchw == CUDNN_TENSOR_NCHW && kCrossCorrelation == CUDNN_CROSS_CORRELATION);
-static_assert(kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1 && kSpatial == CUDNN_BATCHNORM_SPATIAL);
-static_assert(kDefaultMath == CUDNN_DEFAULT_MATH && kFmaMath == CUDNN_FMA_MATH && kDeterministic == CUDNN_DETERMINISTIC);
+#define CHECK_NUMBER(name, number) static_assert(nv::name == CUDNN_##name, #name);
+MC_CUDNN_NUMBERS(CHECK_NUMBER)
+// The attributes of an operation in a row: alpha, beta, convolution, weights, image, columns.
+#define CHECK_ROW(kind, w, x, y, product) static_assert( \
+  CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA == nv::ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA + 6 * product && \
+  CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_BETA == CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 1 && \
+  CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_CONV_DESC == CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 2 && \
+  CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##w == CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 3 && \
+  CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##x == CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 4 && \
+  CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_##y == CUDNN_ATTR_OPERATION_CONVOLUTION_##kind##_ALPHA + 5, #kind);
+CHECK_ROW(FORWARD, W, X, Y, kForward)
+CHECK_ROW(BWD_DATA, W, DX, DY, kBackwardData)
+CHECK_ROW(BWD_FILTER, DW, X, DY, kBackwardWeights)
+static_assert(kNotes >= CUDNN_NUMERICAL_NOTE_TYPE_COUNT && std::is_same_v<cudnnBackendDescriptor_t, void*> && sizeof(cudnnHandle_t) == sizeof(void*));
+static_assert(sizeof(cudnnDataType_t) == 4 && sizeof(cudnnConvolutionMode_t) == 4 && sizeof(cudnnBackendHeurMode_t) == 4 &&
+              sizeof(cudnnPointwiseMode_t) == 4 && sizeof(cudnnBackendNumericalNote_t) == 4 && sizeof(bool) == 1);
+static_assert(kNchw == CUDNN_TENSOR_NCHW && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1 && kSpatial == CUDNN_BATCHNORM_SPATIAL);
 static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_DOUBLE == 1 && CUDNN_STATUS_SUCCESS == 0);
 static_assert(CUDNN_STATUS_NOT_SUPPORTED == kNotSupported && CUDNN_STATUS_INTERNAL_ERROR == kNotSupportedEnd);
 static_assert(CUDNN_LRN_MAX_N == 16 && CUDNN_LRN_MIN_K == 1e-5 && CUDNN_LRN_MIN_BETA == 0.01);
-
-template <class Perf> constexpr bool laid_out = sizeof(Perf) == sizeof(CudnnPerf) &&
-  offsetof(Perf, algo) == offsetof(CudnnPerf, algorithm) && offsetof(Perf, status) == offsetof(CudnnPerf, status) &&
-  offsetof(Perf, memory) == offsetof(CudnnPerf, memory) && offsetof(Perf, determinism) == offsetof(CudnnPerf, determinism) &&
-  offsetof(Perf, mathType) == offsetof(CudnnPerf, math);
-static_assert(laid_out<cudnnConvolutionFwdAlgoPerf_t> && laid_out<cudnnConvolutionBwdDataAlgoPerf_t> &&
-              laid_out<cudnnConvolutionBwdFilterAlgoPerf_t>);
 """
 
 
@@ -438,8 +698,10 @@ def test_the_comparison_itself(place):
 
 def test_what_the_calls_mean(fake):
     """cuDNN as its book has it gives engine CAFFE's results: pointers, shapes and factors are right."""
-    environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_COMPUTES": "1", "FAKE_LOG": os.devnull}
+    environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_COMPUTES": "1", "FAKE_SLEEP": "0", "FAKE_LOG": os.devnull}
     check_engines("sim", True, **environment)
+    for other in {"FAKE_NONE": "beta,bias"}, {"FAKE_NONE": "instant"}, {"MINICAFFE_CUDNN_TUNE": "0"}:
+        check_engines("sim", True, **environment, **other)
     # Not because both were engine CAFFE: sums in another order differ.
     assert sum(result["worst"] > 0 for _, result in apart("sim", **environment)) > len(CASES) // 2
 

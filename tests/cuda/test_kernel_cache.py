@@ -88,7 +88,7 @@ def test_a_damaged_entry_is_compiled_anew(cache, compiled, damage, caplog):
     whole = file.read_bytes()
     file.write_bytes(damage(whole))
     assert twice()[0] == cubin and len(compiled) == 2
-    assert "is damaged; compiling anew" in caplog.text
+    assert "is damaged; it is made again" in caplog.text
     assert file.read_bytes() == whole
     assert twice()[0] == cubin and len(compiled) == 2
 
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, compiled, caplog
     for _ in range(2):
         assert twice()[0][:4] == b"\x7fELF"
     assert len(compiled) == 2  # it works, every time anew
-    assert "cannot keep compiled kernels" in caplog.text and "MINICAFFE_CACHE names another folder" in caplog.text
+    assert "cannot keep what is compiled" in caplog.text and "MINICAFFE_CACHE names another folder" in caplog.text
     assert (tmp_path / "cache").read_text() == "in the way"
 
 
@@ -111,7 +111,7 @@ def test_a_read_only_folder(cache, compiled, caplog):
     try:
         assert twice() and len(compiled) == 1  # reading goes on
         twice(options=["-DN=2"])
-        assert "cannot keep compiled kernels" in caplog.text
+        assert "cannot keep what is compiled" in caplog.text
     finally:
         cache.chmod(0o755)
 
@@ -220,13 +220,13 @@ def test_nvrtcs_second_library_is_loaded_if_it_can_be(nvrtc, tmp_path, monkeypat
 
 
 def test_the_command_shows_and_clears(cache, nvrtc):
-    assert "0 kernels, 0 bytes of at most" in command("cache")  # the folder is not even there
+    assert "0 files, 0 bytes of at most" in command("cache")  # the folder is not even there
     twice()
     compile.kernel_image(FILL, 24, "sm_90")
     (cache / "notes.txt").write_text("not ours")
     (cache / "broken.cubin").write_bytes(b"damaged")
     text = command("cache", "show")
-    assert os.fspath(cache) in text and "3 kernels" in text and "twice" in text and "Fill" in text and "broken.cubin" in text
-    assert "removed 3 kernels" in command("cache", "clear")
+    assert os.fspath(cache) in text and "3 files" in text and "twice" in text and "Fill" in text and "broken.cubin" in text
+    assert "removed 3 files" in command("cache", "clear")
     assert [p.name for p in cache.iterdir()] == ["notes.txt"]
-    assert "removed 0 kernels" in command("cache", "clear")
+    assert "removed 0 files" in command("cache", "clear")

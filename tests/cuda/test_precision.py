@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import command, run
-from test_cudnn import named, record
+from test_cudnn import engines, products, record
 from training import NET
 
 import minicaffe
@@ -70,9 +70,12 @@ def step():
     return calls, cuda.current().launches - before
 
 def convolutions(calls):
-    "How the convolutions were measured and computed."
-    return [(call["call"], int(call["conv"].split()[-1])) for call in calls
-            if call["call"].startswith(("cudnnFind", "cudnnConvolution"))]
+    "The products that were computed, and by which engine of cuDNN; before each those that were measured are left out."
+    calls = [(call["product"], call["engine"]) for call in calls if call["call"] == "cudnnBackendExecute"]
+    return [call for call, behind in zip(calls, [*calls[1:], ("", 0)]) if call[0] != behind[0]]
+
+def measured(calls):
+    return len([call for call in calls if call["call"] == "cudnnBackendExecute"]) > len(convolutions(calls))
 
 minicaffe.set_mode_gpu()
 solver = make_solver(NET)
@@ -82,10 +85,6 @@ solver = make_solver(NET)
 def test_it_changes_in_the_middle_of_a_training(fake, tmp_path):
     """The iteration after a change is computed anew, and then recorded anew."""
     run(TRAINING + """
-forward, weights = "cudnnConvolutionForward", "cudnnConvolutionBackwardFilter"
-def measured(math):
-    return [("cudnnFindConvolutionForwardAlgorithmEx", math), ("cudnnFindConvolutionBackwardFilterAlgorithmEx", math)]
-
 for _ in range(3):
     first = step()
 assert step() == ([], 0)
@@ -94,15 +93,14 @@ found = calls_of(lambda: minicaffe.set_precision("tf32"))
 assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 3)], found    # CUBLAS_TF32_TENSOR_OP_MATH
 calls, launches = step()
 assert launches and any(call["call"] == "cublasSgemmStridedBatched" for call in calls)
-find, compute = convolutions(calls)[::2], convolutions(calls)[1::2]
-assert find == measured(0) and compute == [(forward, 1), (weights, 1)], convolutions(calls)     # CUDNN_DEFAULT_MATH; as found
+assert measured(calls) and convolutions(calls) == [("forward", 112), ("weights", 112)], convolutions(calls)     # on tensor cores
 step(), step()
 assert step() == ([], 0)
 
 found = calls_of(lambda: minicaffe.set_precision("float32"))
 assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 0)], found
 calls, launches = step()
-assert launches and convolutions(calls) == [(forward, 3), (weights, 3)], convolutions(calls)    # CUDNN_FMA_MATH, measured before
+assert launches and convolutions(calls) == [("forward", 111), ("weights", 111)] and not measured(calls)     # that was before
 step(), step()
 assert step() == ([], 0)
 """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))
@@ -148,17 +146,16 @@ def test_from_the_environment(fake, tmp_path):
     """, "sim", MINICAFFE_PRECISION="tf32", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
     found = [json.loads(line) for line in calls.read_text().splitlines()]
     assert {call["mode"] for call in found if call["call"] == "cublasSetMathMode"} == {3}
-    assert all(call["conv"].endswith(" math 0") for call in found if call["call"].startswith("cudnnFind"))
+    assert 12 in {call["engine"] for call in found if call["call"] == "cudnnBackendExecute"}    # on tensor cores
 
 
 def test_algorithms(fake, tmp_path):
-    """In float32 none that was measured on tensor cores; each precision keeps its choice; float64 knows one arithmetic."""
+    """In float32 none on tensor cores; each precision keeps its choice; float64 has one, since tensor cores round nothing of it."""
     one = {"name": "conv 1x1"}
     wishes = [{**one, "precision": "tf32"}, one, {**one, "precision": "tf32"}, {**one, "dtype": "DOUBLE", "precision": "tf32"}]
     results = record(fake, tmp_path, *wishes)
-    chosen = [{(call["algo"], call["conv"].split()[-1]) for call in named(result, "cudnnConvolution")} for result in results]
-    assert chosen == [{(4, "1")}, {(1, "3")}, {(4, "1")}, {(1, "3")}]
-    assert [bool(named(result, "cudnnFind")) for result in results] == [True, True, False, True]
+    assert [engines(result)["data"] for result in results] == [12, 11, 12, 12]
+    assert [any(trials for _, trials, _ in products(result)) for result in results] == [True, True, False, True]
 
 
 def test_tf32_on_a_gpu(place, set_precision):

@@ -1,55 +1,59 @@
-// Convolution by cuDNN (cuda/cudnn.hpp): which algorithm is the fastest is measured once for each shape and product.
+// Convolution by plans of cuDNN's graph interface (cuda/cudnn.hpp), which engine_cudnn.pyx measures and chooses.
+//
+// A product of images x, weights w and columns y is an operation graph. cuDNN's heuristic lists engines for it and how to set them.
+// Those whose arithmetic is not allowed are left out; each of the others makes a plan, if it can.
+//
+// The bias is part of the graph of the forward product, and the graph adds a gradient of weights (beta 1), where there are engines
+// for that. Behind them in the list are those of the product alone, after which a kernel of ours adds, so that measuring compares
+// both. Only the list, and whether a plan can be made, show which engines take beta 1; the numbers of an engine say nothing of it.
 #pragma once
-#include <algorithm>
-#include "minicaffe/ops/conv/shape.hpp"
+#include <memory>
 #include "minicaffe/cuda/cudnn.hpp"
+#include "minicaffe/kernels/pointwise.hpp"
+#include "minicaffe/ops/broadcast/caffe.hpp"
+#include "minicaffe/ops/conv/shape.hpp"
 
 namespace mc {
 namespace cuda {
 
-/// Of operands a and b, with the result c:
-///   kForward: image, weights -> columns    kBackwardData: weights, columns -> image    kBackwardWeights: image, columns -> weights
-enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };
-constexpr int kCrossCorrelation = 1, kDefaultMath = 0, kFmaMath = 3, kDeterministic = 1;  // kDefaultMath allows TF32
-constexpr int kAlgorithms = 16;  // as many as are asked for; cuDNN has at most 8 for a product, some with two kinds of arithmetic
+enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  // x, w -> y    w, y -> x    x, y added to w
+enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };                 // kUnbiased is nowhere in memory
+constexpr int kMeasured = 8, kNotes = 32;  // plans of each graph that are measured; more than an engine has
 
-/// How a product of one shape is computed.
-struct CudnnPlan {
-  void *a, *b, *c, *convolution;  // descriptors; each plan has its own of the convolution, which holds the kind of arithmetic
-  bool tf32;                      // whether factors may be rounded to TF32; otherwise FMA alone computes
-  size_t trial_bytes;             // of a gradient of weights, which trials must not write to since it is added to
-  int algorithm;
-  size_t workspace;               // bytes
-  bool chosen;
-  CudnnStop refused;              // why; the call is null if it is not
-};
+/// What is computed, with which arrays. The bias is null or has a value for each channel of x or y, which then is the result.
+struct CudnnArguments {
+  int product, dtype, layout;  // kNchw or kNhwc
+  void *x, *w, *y;
+  const void* bias;
+  int64_t alignment;  // bytes that all arrays are aligned to, at most the 16 that faster plans need
+  bool trial = false;  // a gradient of weights goes elsewhere, as it is added to
 
-/// The calls of one product.
-struct CudnnProductCalls {
-  decltype(CudnnCalls::cudnnGetConvolutionForwardAlgorithm_v7) advise;
-  decltype(CudnnCalls::cudnnFindConvolutionForwardAlgorithmEx) measure;
-  decltype(CudnnCalls::cudnnGetConvolutionForwardWorkspaceSize) workspace;
-  decltype(CudnnCalls::cudnnConvolutionForward) run;
-  const char *advise_name, *measure_name, *run_name;
-};
-inline CudnnProductCalls cudnn_calls_of(const CudnnCalls& call, int product) {
-#define MC_CUDNN_PRODUCT_CALLS(kind)                                                                                       \
-  CudnnProductCalls {                                                                                                      \
-    call.cudnnGetConvolution##kind##Algorithm_v7, call.cudnnFindConvolution##kind##AlgorithmEx,                            \
-        call.cudnnGetConvolution##kind##WorkspaceSize, call.cudnnConvolution##kind,                                        \
-        "cudnnGetConvolution" #kind "Algorithm_v7", "cudnnFindConvolution" #kind "AlgorithmEx", "cudnnConvolution" #kind   \
+  CudnnArguments() = default;
+  CudnnArguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias)
+      : product(product), dtype(dtype), layout(layout), x(x), w(w), y(y), bias(bias) {
+    alignment = (size_t(x) | size_t(w) | size_t(y) | size_t(bias)) % 16 ? int64_t(item_size(dtype)) : 16;
   }
-  if (product == kForward) return MC_CUDNN_PRODUCT_CALLS(Forward);
-  if (product == kBackwardData) return MC_CUDNN_PRODUCT_CALLS(BackwardData);
-  return MC_CUDNN_PRODUCT_CALLS(BackwardFilter);
-#undef MC_CUDNN_PRODUCT_CALLS
-}
+};
 
-/// A refusal counts for good.
-inline void cudnn_check_plan(CudnnPlan& plan, int status, const char* call) {
-  if (cudnn_refuses(status)) plan.refused = {call, status};
-  cudnn_check(status, call);
-}
+struct CudnnPlan {
+  CudnnNode settings, plan;  // of an engine; null until it is needed
+  bool whole;                // it adds by itself
+  int64_t workspace;         // bytes
+  CudnnStop failed;          // why it is not used; the call is null if it may be
+};
+struct CudnnPlans {
+  std::vector<CudnnPlan> all;  // in the heuristic's order
+  int chosen = -1;
+  CudnnStop refused = {nullptr, 0};
+  std::string none;  // why none of all can be used
+};
+
+/// What the caller has to know before it computes: the number of the chosen plan, -1 if there is none yet, and the memory for it.
+struct CudnnState {
+  int chosen = -1;
+  index_t bytes = 0;
+  bool tunes = false;  // plans may be measured
+};
 
 /// Elements of the largest tensor.
 inline index_t cudnn_count(const ConvShape& s) {
@@ -57,120 +61,250 @@ inline index_t cudnn_count(const ConvShape& s) {
   return image && columns ? std::max({image, columns, s.outputs * s.k}) : 0;
 }
 
-/// The plan of a product, with its descriptors but perhaps no algorithm yet.
-inline CudnnPlan& cudnn_plan(Cudnn& cudnn, int dtype, const ConvShape& s, int product) {
+/// A tensor of images, channels and pixels along each axis: the one place that knows how a layout lies in memory.
+inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64_t uid, const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = of.layout == kNhwc ? sizes[1] : 1;
+  for (size_t a = sizes.size() - 1; a > 1; --a) strides[a] = step, step *= sizes[a];
+  strides[0] = of.layout == kNhwc ? step : step * sizes[1], strides[1] = of.layout == kNhwc ? 1 : step;
+  CudnnNode node(cudnn, nv::BACKEND_TENSOR_DESCRIPTOR);
+  node.put(nv::ATTR_TENSOR_DATA_TYPE, nv::TYPE_DATA_TYPE, of.dtype).put(nv::ATTR_TENSOR_UNIQUE_ID, uid);
+  node.put(nv::ATTR_TENSOR_DIMENSIONS, sizes).put(nv::ATTR_TENSOR_STRIDES, strides);
+  node.put(nv::ATTR_TENSOR_BYTE_ALIGNMENT, of.alignment);
+  if (uid == kUnbiased) node.put(nv::ATTR_TENSOR_IS_VIRTUAL, nv::TYPE_BOOLEAN, true);
+  return std::move(node.finalize());
+}
+
+/// The operation graph of a product, with what is to be added if `whole`.
+inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of, bool whole) {
+  const Window& w = s.window;
+  const int axes = std::max(2, w.num_axes), from = axes - w.num_axes;  // along one axis: images of height 1
+  std::vector<int64_t> image = {s.images, s.channels}, columns = {s.images, s.outputs}, weights = {s.outputs, s.group_channels},
+                       biases = {1, s.outputs}, pads(axes, 0), strides(axes, 1), dilations(axes, 1);
+  for (auto* sizes : {&image, &columns, &weights, &biases}) sizes->resize(axes + 2, 1);
+  for (int a = 0, to = from; a < w.num_axes; ++a, ++to) {
+    image[2 + to] = w.in[a], columns[2 + to] = w.out[a], weights[2 + to] = w.kernel[a];
+    pads[to] = w.pad[a], strides[to] = w.stride[a], dilations[to] = w.dilation[a];
+  }
+  CudnnNode convolution(cudnn, nv::BACKEND_CONVOLUTION_DESCRIPTOR);
+  convolution.put(nv::ATTR_CONVOLUTION_COMP_TYPE, nv::TYPE_DATA_TYPE, of.dtype).put(nv::ATTR_CONVOLUTION_SPATIAL_DIMS, axes);
+  convolution.put(nv::ATTR_CONVOLUTION_CONV_MODE, nv::TYPE_CONVOLUTION_MODE, int(nv::CROSS_CORRELATION));
+  convolution.put(nv::ATTR_CONVOLUTION_DILATIONS, dilations).put(nv::ATTR_CONVOLUTION_FILTER_STRIDES, strides);
+  convolution.put(nv::ATTR_CONVOLUTION_PRE_PADDINGS, pads).put(nv::ATTR_CONVOLUTION_POST_PADDINGS, pads).finalize();
+
+  static const int kKinds[] = {nv::BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                               nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                               nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR};
+  const bool biased = whole && of.bias;
+  const int real = of.dtype == DOUBLE ? nv::TYPE_DOUBLE : nv::TYPE_FLOAT;
+  const CudnnNode x = cudnn_array(cudnn, of, kX, image), weight = cudnn_array(cudnn, of, kW, weights);
+  const CudnnNode y = cudnn_array(cudnn, of, biased ? kUnbiased : kY, columns);
+  CudnnNode product(cudnn, kKinds[of.product]), add;
+  int attribute = nv::ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA + 6 * of.product;  // then beta, convolution, weights, image, columns
+  product.put(attribute++, real, 1, cudnn_factor(of.dtype, true));
+  product.put(attribute++, real, 1, cudnn_factor(of.dtype, whole && of.product == kBackwardWeights));
+  const CudnnNode* nodes[] = {&convolution, &weight, &x, &y};
+  for (const CudnnNode* node : nodes) product.put(attribute++, *node);
+  std::vector<void*> operations = {product.finalize().get()};
+  if (biased) {
+    CudnnNode addition(cudnn, nv::BACKEND_POINTWISE_DESCRIPTOR);
+    addition.put(nv::ATTR_POINTWISE_MODE, nv::TYPE_POINTWISE_MODE, int(nv::POINTWISE_ADD));
+    addition.put(nv::ATTR_POINTWISE_MATH_PREC, nv::TYPE_DATA_TYPE, of.dtype).finalize();
+    add = CudnnNode(cudnn, nv::BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    add.put(nv::ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, addition).put(nv::ATTR_OPERATION_POINTWISE_XDESC, y);
+    add.put(nv::ATTR_OPERATION_POINTWISE_BDESC, cudnn_array(cudnn, of, kBias, biases));
+    add.put(nv::ATTR_OPERATION_POINTWISE_YDESC, cudnn_array(cudnn, of, kY, columns));
+    operations.push_back(add.finalize().get());
+  }
+  CudnnNode graph(cudnn, nv::BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.put(nv::ATTR_OPERATIONGRAPH_HANDLE, nv::TYPE_HANDLE, cudnn.handle);
+  graph.put(nv::ATTR_OPERATIONGRAPH_OPS, nv::TYPE_BACKEND_DESCRIPTOR, int64_t(operations.size()), operations.data());
+  return std::move(graph.finalize());
+}
+
+/// Append what the heuristic lists for the product; that of mode FALLBACK where the other one has nothing.
+inline void cudnn_list(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of, bool whole, CudnnPlans& plans) {
+  const size_t before = plans.all.size();
+  for (int mode : {nv::HEUR_MODE_INSTANT, nv::HEUR_MODE_FALLBACK}) {
+    if (plans.all.size() > before) return;
+    try {
+      const CudnnNode graph = cudnn_graph(cudnn, s, of, whole);
+      CudnnNode heuristic(cudnn, nv::BACKEND_ENGINEHEUR_DESCRIPTOR);
+      heuristic.put(nv::ATTR_ENGINEHEUR_OPERATION_GRAPH, graph).put(nv::ATTR_ENGINEHEUR_MODE, nv::TYPE_HEUR_MODE, mode).finalize();
+      const int64_t count = heuristic.read(nv::ATTR_ENGINEHEUR_RESULTS, nv::TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
+      for (CudnnNode& settings : heuristic.read_nodes(nv::ATTR_ENGINEHEUR_RESULTS, nv::BACKEND_ENGINECFG_DESCRIPTOR, count)) {
+        int notes[kNotes];
+        const int* end = notes + settings.read_node(nv::ATTR_ENGINECFG_ENGINE, nv::BACKEND_ENGINE_DESCRIPTOR).read(
+            nv::ATTR_ENGINE_NUMERICAL_NOTE, nv::TYPE_NUMERICAL_NOTE, kNotes, notes);
+        auto noted = [&](int note) { return std::find<const int*>(notes, end, note) != end; };
+        if (noted(nv::NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) || (cudnn.deterministic && noted(nv::NUMERICAL_NOTE_NONDETERMINISTIC)) ||
+            (of.dtype == FLOAT && !cudnn.tf32 && noted(nv::NUMERICAL_NOTE_TENSOR_CORE)))
+          continue;
+        plans.all.push_back({std::move(settings), CudnnNode(), whole, 0, {nullptr, 0}});
+      }
+    } catch (const CudnnStop& stop) {
+      if (!whole && !cudnn_refuses(stop.status)) throw;  // without `whole` there is the product alone
+      plans.refused = stop;
+    }
+  }
+}
+
+/// Whether the plan can be made and fits; it is made.
+inline bool cudnn_fits(const Cudnn& cudnn, CudnnPlan& plan) {
+  if (plan.failed.call || plan.plan.get()) return !plan.failed.call;
+  try {
+    CudnnNode made(cudnn, nv::BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    made.put(nv::ATTR_EXECUTION_PLAN_HANDLE, nv::TYPE_HANDLE, cudnn.handle);
+    made.put(nv::ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan.settings).finalize();
+    made.read(nv::ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, nv::TYPE_INT64, 1, &plan.workspace);
+    if (plan.workspace > cudnn.workspace_limit) throw CudnnStop{"convolution: no plan within the workspace limit", kRefused};
+    plan.plan = std::move(made);
+  } catch (const CudnnStop& stop) {
+    plan.failed = stop;
+  }
+  return !plan.failed.call;
+}
+
+inline CudnnKey cudnn_key(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of) {
+  const Window& w = s.window;
+  CudnnKey key = {of.product, of.dtype, of.layout, of.bias != nullptr, of.alignment, cudnn.tf32 && of.dtype == FLOAT,
+                  w.num_axes, s.images, s.channels, s.outputs, s.groups};
+  for (int a = 0; a < std::min(3, w.num_axes); ++a) {
+    const index_t numbers[] = {w.in[a], w.kernel[a], w.pad[a], w.stride[a], w.dilation[a]};
+    std::copy(numbers, numbers + 5, &key[11 + 5 * a]);
+  }
+  return key;
+}
+
+/// The plans of a product; throws why there are none, which counts for good if it is a refusal.
+inline CudnnPlans& cudnn_plans(Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of) {
   const Window& w = s.window;
   if (w.num_axes > 3) throw CudnnStop{"convolution along more than 3 axes", kRefused};
-  const int axes = std::max(2, w.num_axes), from = axes - w.num_axes;  // along one axis: images of height 1
-  std::array<index_t, 5> image = {s.images, s.channels, 1, 1, 1}, columns = {s.images, s.outputs, 1, 1, 1},
-                         weights = {s.outputs, s.group_channels, 1, 1, 1};
-  int pad[3] = {0, 0, 0}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1};
-  const bool tf32 = cudnn.tf32 && dtype == FLOAT;
-  CudnnKey key = {product, dtype, tf32, w.num_axes, s.images, s.channels, s.outputs, s.groups};
   for (int a = 0; a < w.num_axes; ++a) {
-    image[2 + from + a] = w.in[a], columns[2 + from + a] = w.out[a], weights[2 + from + a] = w.kernel[a];
-    pad[from + a] = w.pad[a], stride[from + a] = w.stride[a], dilation[from + a] = w.dilation[a];
     // The size that cuDNN computes for the output; Caffe's differs, being 1, where the window is larger than the image.
     index_t room = index_t(w.in[a]) + 2 * w.pad[a] - index_t(w.dilation[a]) * (w.kernel[a] - 1) - 1;
     if (room < 0 || room / w.stride[a] + 1 != w.out[a])
       throw CudnnStop{"convolution windows larger than the padded image", kRefused};
-    const index_t numbers[] = {w.in[a], w.kernel[a], w.pad[a], w.stride[a], w.dilation[a]};
-    std::copy(numbers, numbers + 5, &key[8 + 5 * a]);
   }
-  const auto found = cudnn.plans.find(key);
-  if (found != cudnn.plans.end()) return *found->second;
-  CudnnPlan plan = {};
-  plan.tf32 = tf32;
-  void* x = cudnn_tensor(cudnn, dtype, image, axes + 2);
-  void* y = cudnn_tensor(cudnn, dtype, columns, axes + 2);
-  void* filter = cudnn_tensor(cudnn, dtype, weights, axes + 2, true);
-  plan.a = product == kBackwardData ? filter : x;
-  plan.b = product == kForward ? filter : y;
-  plan.c = product == kForward ? y : product == kBackwardData ? x : filter;
-  size_t weight_bytes = size_t(s.outputs * s.k * item_size(dtype));
-  plan.trial_bytes = product == kBackwardWeights ? (weight_bytes + 255) / 256 * 256 : 0;  // the workspace lies behind it
-  MC_CUDNN(cudnn, cudnnCreateConvolutionDescriptor, &plan.convolution);
-  MC_CUDNN(cudnn, cudnnSetConvolutionNdDescriptor, plan.convolution, axes, pad, stride, dilation, kCrossCorrelation, dtype);
-  MC_CUDNN(cudnn, cudnnSetConvolutionGroupCount, plan.convolution, int(s.groups));
-  MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, tf32 ? kDefaultMath : kFmaMath);
-  return *(cudnn.plans[key] = new CudnnPlan(plan));
+  const CudnnKey key = cudnn_key(cudnn, s, of);
+  auto found = cudnn.plans.find(key);
+  if (found == cudnn.plans.end()) {
+    auto plans = std::make_unique<CudnnPlans>();
+    const bool depthwise = s.groups > 1 && s.group_channels == 1;  // a bias in the graph costs seven times the product there
+    if (of.product == kBackwardWeights || (of.product == kForward && of.bias && !depthwise)) cudnn_list(cudnn, s, of, true, *plans);
+    cudnn_list(cudnn, s, of, false, *plans);
+    if (!plans->refused.call)
+      plans->refused = {cudnn.deterministic ? "convolution: no plan that repeats its results" : "convolution: no plan", kRefused};
+    found = cudnn.plans.emplace(key, plans.release()).first;
+  }
+  if (found->second->all.empty()) throw found->second->refused;
+  return *found->second;
 }
 
-/// Take the first algorithm that works, fits into `room` bytes, and repeats its results if that is asked for.
-inline void cudnn_choose(Cudnn& cudnn, CudnnPlan& plan, const CudnnProductCalls& calls, const CudnnPerf* found, int count,
-                         size_t room) {
-  for (int i = 0; i < count; ++i) {
-    if (found[i].status || (cudnn.deterministic && found[i].determinism != kDeterministic)) continue;
-    if (!plan.tf32 && found[i].math != kFmaMath && found[i].math != kDefaultMath) continue;  // measured on tensor cores
-    if (plan.tf32) MC_CUDNN(cudnn, cudnnSetConvolutionMathType, plan.convolution, found[i].math);
-    size_t bytes = 0;
-    if (calls.workspace(cudnn.handle, plan.a, plan.b, plan.convolution, plan.c, found[i].algorithm, &bytes) || bytes > room)
-      continue;
-    plan.algorithm = found[i].algorithm, plan.workspace = bytes, plan.chosen = true;
-    return;
-  }
-  cudnn_check_plan(plan, kRefused, cudnn.deterministic ? "convolution: no deterministic algorithm within the workspace limit"
-                                                       : "convolution: no algorithm within the workspace limit");
+/// Memory of a plan: a gradient apart, that our kernel adds or of a trial, and behind it the workspace, aligned.
+inline index_t cudnn_bytes(const ConvShape& s, const CudnnArguments& of, const CudnnPlan& plan) {
+  const bool apart = of.product == kBackwardWeights && (!plan.whole || of.trial);
+  return (apart ? round_up(s.outputs * s.k * item_size(of.dtype), 256) : 0) + plan.workspace;
 }
 
-/// Memory for a product, in bytes.
-struct CudnnRoom {
-  index_t workspace;  // of the chosen algorithm; -1 if there is none
-  index_t trial;      // for measuring the algorithms, which is still to be done; -1 if there is nothing to measure
-};
-
-inline CudnnRoom cudnn_room(const Context& on, int dtype, const ConvShape& s, int product) {
-  CudnnRoom room = {-1, -1};
+/// work(cudnn, the product's plans); the state after it.
+template <class Work>
+CudnnState with_plans(const Context& on, const ConvShape& s, const CudnnArguments& of, const Work& work) {
+  CudnnState state;
   with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
-    CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
-    if (plan.refused.call) throw plan.refused;
-    if (!plan.chosen) {
-      const CudnnProductCalls calls = cudnn_calls_of(cudnn.call, product);
-      CudnnPerf found[kAlgorithms];
-      int count = 0;
-      cudnn_check_plan(plan, calls.advise(cudnn.handle, plan.a, plan.b, plan.convolution, plan.c, kAlgorithms, &count, found),
-                       calls.advise_name);
-      if (on.stream->rate) {  // a graph is recorded, so that nothing can be measured: the advice must do
-        cudnn_choose(cudnn, plan, calls, found, count, cudnn.workspace_limit);
-      } else {
-        size_t most = 0;
-        for (int i = 0; i < count; ++i)
-          if (!found[i].status && found[i].memory <= cudnn.workspace_limit) most = std::max(most, found[i].memory);
-        room.trial = index_t(plan.trial_bytes + most);
-      }
+    CudnnPlans& plans = cudnn_plans(cudnn, s, of);
+    work(cudnn, plans);
+    state.chosen = plans.chosen, state.tunes = cudnn.tunes;
+    if (plans.chosen >= 0) state.bytes = cudnn_bytes(s, of, plans.all[size_t(plans.chosen)]);
+  });
+  return state;
+}
+inline CudnnState cudnn_state(const Context& on, const ConvShape& s, const CudnnArguments& of) {
+  return with_plans(on, s, of, [](Cudnn&, CudnnPlans&) {});
+}
+
+/// Choose plan `wanted` if it fits, else the first that does. If none does, engine CAFFE computes, whatever the reason.
+inline CudnnState cudnn_choose(const Context& on, const ConvShape& s, const CudnnArguments& of, int wanted) {
+  return with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
+    auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]); };
+    if (fits(plans.chosen)) return;  // another thread was first, and a graph may have recorded its plan
+    for (int i = 0; !fits(wanted) && i < int(plans.all.size()); ++i) wanted = i;
+    plans.chosen = -1;
+    if (!fits(wanted)) {
+      if (plans.none.empty()) plans.none = cudnn_text(cudnn, plans.all[0].failed);
+      throw CudnnStop{plans.none.c_str(), kRefused};
     }
-    if (plan.chosen) room.workspace = index_t(plan.workspace);
-  });
-  return room;
-}
-
-/// Measure the algorithms of a product and choose one. `trial` has room.trial bytes; c is overwritten, except for a gradient of
-/// weights.
-inline void cudnn_measure(const Context& on, int dtype, const ConvShape& s, int product, const void* a,
-                          const void* b, void* c, void* trial, index_t trial_bytes) {
-  with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
-    CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
-    const CudnnProductCalls calls = cudnn_calls_of(cudnn.call, product);
-    const size_t room = size_t(trial_bytes) - plan.trial_bytes;
-    CudnnPerf found[kAlgorithms];
-    int count = 0;
-    cudnn_check_plan(plan, calls.measure(cudnn.handle, plan.a, a, plan.b, b, plan.convolution, plan.c,
-                                         plan.trial_bytes ? trial : c, kAlgorithms, &count, found,
-                                         static_cast<char*>(trial) + plan.trial_bytes, room), calls.measure_name);
-    cudnn_choose(cudnn, plan, calls, found, count, room);
+    plans.chosen = wanted;
+    for (int i = 0; i < int(plans.all.size()); ++i)
+      if (i != wanted && !plans.all[size_t(i)].failed.call) plans.all[size_t(i)].plan = CudnnNode();
   });
 }
 
-/// c = the product of a and b, or c += for the gradient of weights. `workspace` has room.workspace bytes, which are not -1.
-inline void cudnn_convolve(const Context& on, int dtype, const ConvShape& s, int product, const void* a,
-                           const void* b, void* c, void* workspace) {
-  with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
-    CudnnPlan& plan = cudnn_plan(cudnn, dtype, s, product);
-    const CudnnProductCalls calls = cudnn_calls_of(cudnn.call, product);
-    cudnn_check_plan(plan, calls.run(cudnn.handle, cudnn_factor(dtype, true), plan.a, a, plan.b, b, plan.convolution,
-                                     plan.algorithm, workspace, plan.workspace, cudnn_factor(dtype, product == kBackwardWeights),
-                                     plan.c, c), calls.run_name);
+/// Two lines: all that a choice depends on; plan i, if it fits, by its place in the list, which that determines, and by its engine.
+inline std::string cudnn_name(const Context& on, const ConvShape& s, const CudnnArguments& of, int i) {
+  std::string name;
+  with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
+    int64_t engine = -1;
+    if (i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]))
+      plans.all[size_t(i)].settings.read_node(nv::ATTR_ENGINECFG_ENGINE, nv::BACKEND_ENGINE_DESCRIPTOR)
+          .read(nv::ATTR_ENGINE_GLOBAL_INDEX, nv::TYPE_INT64, 1, &engine);
+    name = std::string("convolution by ") + cudnn.place + ":";
+    for (index_t number : cudnn_key(cudnn, s, of)) name += " " + std::to_string(number);
+    name += "\n" + std::to_string(i) + ": engine " + std::to_string(engine);
   });
+  return name;
+}
+
+/// The numbers of the plans to measure, of each graph the first that fit, and the memory that each of them has enough of.
+inline std::vector<int> cudnn_candidates(const Context& on, const ConvShape& s, const CudnnArguments& of, index_t* bytes) {
+  std::vector<int> fitting;
+  with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
+    int counts[2] = {0, 0}, i = -1;
+    for (CudnnPlan& plan : plans.all) {
+      ++i;
+      if (counts[plan.whole] == kMeasured || !cudnn_fits(cudnn, plan)) continue;
+      ++counts[plan.whole], fitting.push_back(i), *bytes = std::max(*bytes, cudnn_bytes(s, of, plan));
+    }
+  });
+  return fitting;
+}
+
+/// Compute by plan i in `memory`. Returns "", or why it failed; then it is not taken again.
+inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnArguments& of, int i, void* memory, index_t bytes) {
+  std::string why;
+  bool whole = true;
+  with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
+    if (i >= int(plans.all.size()) || cudnn_bytes(s, of, plans.all[size_t(i)]) > bytes) {
+      why = "the precision has changed meanwhile";
+      return;
+    }
+    CudnnPlan& plan = plans.all[size_t(i)];
+    whole = plan.whole;
+    if (cudnn_fits(cudnn, plan)) try {
+      const index_t apart = cudnn_bytes(s, of, plan) - plan.workspace;
+      std::vector<int64_t> uids = {kX, kW, kY};
+      const void* arrays[] = {of.x, apart ? memory : of.w, of.y, of.bias};
+      if (whole && of.bias) uids.push_back(kBias);
+      void* workspace = plan.workspace ? static_cast<char*>(memory) + apart : nullptr;
+      CudnnNode pack(cudnn, nv::BACKEND_VARIANT_PACK_DESCRIPTOR);
+      pack.put(nv::ATTR_VARIANT_PACK_UNIQUE_IDS, uids).put(nv::ATTR_VARIANT_PACK_WORKSPACE, nv::TYPE_VOID_PTR, workspace);
+      pack.put(nv::ATTR_VARIANT_PACK_DATA_POINTERS, nv::TYPE_VOID_PTR, int64_t(uids.size()), arrays).finalize();
+      MC_CUDNN(cudnn, cudnnBackendExecute, cudnn.handle, plan.plan.get(), pack.get());
+    } catch (const CudnnStop& stop) {
+      plan.failed = stop;
+    }
+    if (plan.failed.call) why = cudnn_text(cudnn, plan.failed);
+  });
+  if (whole || !why.empty() || on.stream->failed) return why;
+  const bool columns = of.product == kForward, last = of.layout == kNhwc;
+  const index_t plane = columns ? s.positions : s.pixels;
+  const Channels channels(s.images * (last ? plane : 1), columns ? s.outputs : s.channels, last ? 1 : plane);
+  void* to = columns ? of.y : of.x;
+  if (of.product == kBackwardWeights)
+    map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, of.trial ? memory : of.w, of.trial ? memory : of.w, 1.0);
+  else if (of.bias)
+    broadcast1<ShiftBy>(on, of.dtype, channels, to, to, nullptr, of.bias);
+  return why;
 }
 
 }  // namespace cuda

@@ -1,81 +1,145 @@
-"""Convolution by engine CUDNN (ops/conv/cudnn.hpp)."""
+"""Convolution by engine CUDNN (ops/conv/cudnn.hpp): which plan takes the least time is measured once for each shape and kept."""
+
+import logging
+
+from libcpp.string cimport string
+from libcpp.vector cimport vector
 
 from minicaffe.kernels.types cimport item_size
-from minicaffe.ops.broadcast.caffe cimport shift_by
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
 from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive, refuse
-from minicaffe.ops.lanes.caffe cimport Channels
 
+from minicaffe.cuda import compile
 from minicaffe.ops.engines import CUDNN
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
+    enum: kNchw
     enum CudnnProduct:
-        kForward            # image, weights -> columns
-        kBackwardData       # weights, columns -> image
-        kBackwardWeights    # image, columns -> weights
-    struct CudnnRoom:
-        long long workspace, trial
-    CudnnRoom cudnn_room(const Context&, int dtype, const ConvShape&, int product) except +refuse
-    void cudnn_measure(const Context&, int dtype, const ConvShape&, int product, const void* a, const void* b, void* c,
-                       void* trial, long long trial_bytes) except +refuse
-    void cudnn_convolve(const Context&, int dtype, const ConvShape&, int product, const void* a, const void* b, void* c,
-                        void* workspace) except +refuse
+        kForward            # x, w -> y
+        kBackwardData       # w, y -> x
+        kBackwardWeights    # x, y added to w
+    cppclass Arguments "mc::cuda::CudnnArguments":
+        Arguments()
+        Arguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias)
+        bint trial
+    cppclass CudnnState:
+        int chosen
+        long long bytes
+        bint tunes
+    CudnnState cudnn_state(const Context&, const ConvShape&, const Arguments&) except +refuse
+    CudnnState cudnn_choose(const Context&, const ConvShape&, const Arguments&, int wanted) except +refuse
+    string cudnn_name(const Context&, const ConvShape&, const Arguments&, int plan) except +refuse
+    vector[int] cudnn_candidates(const Context&, const ConvShape&, const Arguments&, long long* bytes) except +refuse
+    string cudnn_run(const Context&, const ConvShape&, const Arguments&, int plan, void* memory, long long bytes) except +refuse
+
+TURNS, RUNS = 3, 3  # each plan is measured so often, that many runs at once
+FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
+SLOW = 3.0          # times the least time: not measured again
+log = logging.getLogger(__name__)
 
 
 cdef class CudnnConvolution(Primitive):
-    """The three products; the bias is added by kernels of engine CAFFE."""
+    """The three products."""
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
-        cdef const void* w = weight.data_on(on)
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef const void* from_ = x.data_on(on)
-        cdef void* to = y.mutable_data_on(on)
-        self.across(on, op, op.transposed, from_, w, to)
-        if b != NULL:
-            with nogil:
-                shift_by(on, op.dtype, Channels(op.images, op.outputs, op.plane), to, to, NULL, b)
-        return 0
+        return self.across(on, op, op.transposed, x.data_on(on), weight.data_on(on), y.mutable_data_on(on), b)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
-        return self.across(on, op, not op.transposed, y.diff_on(on), weight.data_on(on), x.mutable_diff_on(on))
+        return self.across(on, op, not op.transposed, y.diff_on(on), weight.data_on(on), x.mutable_diff_on(on), NULL)
 
-    cdef int across(self, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to) except -1:
+    cdef int across(self, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to,
+                    const void* bias) except -1:
         """Columns from the image, or with `to_image` the image from columns."""
         if to_image:
-            return self.product(on, op, kBackwardData, w, from_, to)
-        return self.product(on, op, kForward, from_, w, to)
+            return self.product(on, op, Arguments(kBackwardData, op.dtype, kNchw, to, <void*> w, <void*> from_, bias))
+        return self.product(on, op, Arguments(kForward, op.dtype, kNchw, <void*> from_, <void*> w, to, bias))
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
-        cdef const void* bottom
-        cdef const void* top
+        cdef const void *image, *columns
+        cdef void* w
         if weight is not None:
-            bottom, top = x.data_on(on), y.diff_on(on)
+            image, columns, w = x.data_on(on), y.diff_on(on), weight.mutable_diff_on(on)
             if op.transposed:
-                bottom, top = top, bottom
-            self.product(on, op, kBackwardWeights, bottom, top, weight.mutable_diff_on(on))
+                image, columns = columns, image
+            self.product(on, op, Arguments(kBackwardWeights, op.dtype, kNchw, <void*> image, w, <void*> columns, NULL))
         return backward_bias(on, op, y, bias) if bias is not None else 0    # last: who refuses has added nothing
 
-    cdef int product(self, const Context& on, Convolution op, CudnnProduct product, const void* a, const void* b, void* c) except -1:
-        """Compute c from a and b. The first time, measure how."""
-        cdef CudnnRoom room
-        cdef Blob trial
+    cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:
+        """Compute by the chosen plan; by another one if it fails, which adds nothing then."""
+        cdef CudnnState state
+        cdef string why
         cdef void* memory
-        cdef long long size = item_size(op.dtype)
         with nogil:
-            room = cudnn_room(on, op.dtype, op.shape, product)
-        if room.trial >= 0:
-            trial = Blob((room.trial // size + 1,), op.dtype, "cuDNN trial")
-            memory = trial.mutable_data_on(on)
+            state = cudnn_state(on, op.shape, what)
+        if state.chosen < 0:
+            state = self.choose(on, op, what, state.tunes)
+        while not on.stream.failed:
+            memory = op.scratch(on, (state.bytes + item_size(op.dtype) - 1) // item_size(op.dtype))
             with nogil:
-                cudnn_measure(on, op.dtype, op.shape, product, a, b, c, memory, room.trial)
-                room = cudnn_room(on, op.dtype, op.shape, product)
-        memory = op.scratch(on, (room.workspace + size - 1) // size)
-        with nogil:
-            cudnn_convolve(on, op.dtype, op.shape, product, a, b, c, memory)
+                why = cudnn_run(on, op.shape, what, state.chosen, memory, state.bytes)
+            if why.empty():
+                break
+            log.warning(FAILED, why.decode())
+            with nogil:
+                state = cudnn_choose(on, op.shape, what, -1)
         return 0
+
+    cdef CudnnState choose(self, const Context& on, Convolution op, Arguments what, bint tunes) except *:
+        """Choose the plan: that of an earlier run, or the fastest; the first of all where nothing may be measured."""
+        cdef int wanted = -1
+        cdef CudnnState state
+        if tunes:
+            kept = compile.read_choice(self.name(on, op, what, -1)[0])
+            wanted = int(kept.split(":")[0]) if kept else -1
+            if not kept or self.name(on, op, what, wanted)[1] != kept:
+                wanted = self.fastest(on, op, what) if on.stream.rate == NULL else -1   # while a graph is recorded nothing runs
+                if wanted >= 0:
+                    compile.write_choice(*self.name(on, op, what, wanted))
+        with nogil:
+            state = cudnn_choose(on, op.shape, what, wanted)
+        return state
+
+    cdef list name(self, const Context& on, Convolution op, Arguments what, int plan):
+        cdef string text
+        with nogil:
+            text = cudnn_name(on, op.shape, what, plan)
+        return text.decode().split("\n")
+
+    cdef int fastest(self, const Context& on, Convolution op, Arguments what) except -2:
+        """Measure the plans; -1 if none runs. The result is overwritten, but not a gradient of weights, which is added to."""
+        from minicaffe.cuda.device import Event, computing, get_device
+        cdef long long bytes = 0
+        cdef vector[int] numbers
+        cdef int plan, turn
+        cdef string why
+        what.trial = True
+        with nogil:
+            numbers = cudnn_candidates(on, op.shape, what, &bytes)
+        cdef Blob trial = Blob((bytes // item_size(op.dtype) + 1,), op.dtype, "cuDNN trial")
+        cdef void* memory = trial.mutable_data_on(on)
+        device = get_device(on.stream.device)
+        line, begin, end = computing(device), Event(device, timing=True), Event(device, timing=True)
+        times = {number: [] for number in numbers}
+        for turn in range(-1, TURNS):   # before the first one kernels are loaded
+            for plan in list(times):
+                begin.record(line)
+                for _ in range(RUNS if turn >= 0 else 1):
+                    with nogil:
+                        why = cudnn_run(on, op.shape, what, plan, memory, bytes)
+                end.record(line)
+                end.synchronize()
+                if not why.empty() or on.stream.failed:
+                    log.warning(FAILED, why.decode())
+                    del times[plan]
+                elif turn >= 0:
+                    times[plan].append(end.elapsed(begin))
+            least = min(map(min, times.values()), default=0) if turn >= 0 else 0
+            times = {number: taken for number, taken in times.items() if turn < 0 or min(taken) <= SLOW * least}
+        return min(times, key=lambda number: sorted(times[number])[len(times[number]) // 2], default=-1)
 
 
 CUDNN.computes(Convolution, CudnnConvolution)
