@@ -25,7 +25,7 @@ struct CudnnArguments {
   int product, dtype, layout;  // kNchw or kNhwc
   void *x, *w, *y;
   const void* bias;
-  int64_t alignment;  // bytes that all arrays are aligned to, at most the 16 that faster plans need
+  int64_t alignment;   // of all arrays, in bytes, at most the 16 that faster plans need
   bool trial = false;  // a gradient of weights goes elsewhere, as it is added to
 
   CudnnArguments() = default;
@@ -219,15 +219,12 @@ CudnnState with_plans(const Context& on, const ConvShape& s, const CudnnArgument
   });
   return state;
 }
-inline CudnnState cudnn_state(const Context& on, const ConvShape& s, const CudnnArguments& of) {
-  return with_plans(on, s, of, [](Cudnn&, CudnnPlans&) {});
-}
 
-/// Choose plan `wanted` if it fits, else the first that does. If none does, engine CAFFE computes, whatever the reason.
+/// Choose plan `wanted` if it fits, else the first that does; -2: only look. If none does, engine CAFFE computes, whatever the reason.
 inline CudnnState cudnn_choose(const Context& on, const ConvShape& s, const CudnnArguments& of, int wanted) {
   return with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
     auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]); };
-    if (fits(plans.chosen)) return;  // another thread was first, and a graph may have recorded its plan
+    if (wanted < -1 || fits(plans.chosen)) return;  // another thread was first, and a graph may have recorded its plan
     for (int i = 0; !fits(wanted) && i < int(plans.all.size()); ++i) wanted = i;
     plans.chosen = -1;
     if (!fits(wanted)) {
@@ -235,8 +232,8 @@ inline CudnnState cudnn_choose(const Context& on, const ConvShape& s, const Cudn
       throw CudnnStop{plans.none.c_str(), kRefused};
     }
     plans.chosen = wanted;
-    for (int i = 0; i < int(plans.all.size()); ++i)
-      if (i != wanted && !plans.all[size_t(i)].failed.call) plans.all[size_t(i)].plan = CudnnNode();
+    for (CudnnPlan& plan : plans.all)
+      if (&plan != &plans.all[size_t(wanted)] && !plan.failed.call) plan.plan = CudnnNode();
   });
 }
 
@@ -259,11 +256,11 @@ inline std::string cudnn_name(const Context& on, const ConvShape& s, const Cudnn
 inline std::vector<int> cudnn_candidates(const Context& on, const ConvShape& s, const CudnnArguments& of, index_t* bytes) {
   std::vector<int> fitting;
   with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
-    int counts[2] = {0, 0}, i = -1;
+    int counts[2] = {0, 0};
     for (CudnnPlan& plan : plans.all) {
-      ++i;
       if (counts[plan.whole] == kMeasured || !cudnn_fits(cudnn, plan)) continue;
-      ++counts[plan.whole], fitting.push_back(i), *bytes = std::max(*bytes, cudnn_bytes(s, of, plan));
+      ++counts[plan.whole], *bytes = std::max(*bytes, cudnn_bytes(s, of, plan));
+      fitting.push_back(int(&plan - plans.all.data()));
     }
   });
   return fitting;
@@ -297,13 +294,11 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
   });
   if (whole || !why.empty() || on.stream->failed) return why;
   const bool columns = of.product == kForward, last = of.layout == kNhwc;
+  void* to = columns ? of.y : of.product == kBackwardData ? of.x : of.trial ? memory : of.w;
   const index_t plane = columns ? s.positions : s.pixels;
   const Channels channels(s.images * (last ? plane : 1), columns ? s.outputs : s.channels, last ? 1 : plane);
-  void* to = columns ? of.y : of.x;
-  if (of.product == kBackwardWeights)
-    map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, of.trial ? memory : of.w, of.trial ? memory : of.w, 1.0);
-  else if (of.bias)
-    broadcast1<ShiftBy>(on, of.dtype, channels, to, to, nullptr, of.bias);
+  if (of.product == kBackwardWeights) map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, to, to, 1.0);
+  else if (of.bias) broadcast1<ShiftBy>(on, of.dtype, channels, to, to, nullptr, of.bias);
   return why;
 }
 

@@ -26,15 +26,14 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
         int chosen
         long long bytes
         bint tunes
-    CudnnState cudnn_state(const Context&, const ConvShape&, const Arguments&) except +refuse
     CudnnState cudnn_choose(const Context&, const ConvShape&, const Arguments&, int wanted) except +refuse
     string cudnn_name(const Context&, const ConvShape&, const Arguments&, int plan) except +refuse
     vector[int] cudnn_candidates(const Context&, const ConvShape&, const Arguments&, long long* bytes) except +refuse
     string cudnn_run(const Context&, const ConvShape&, const Arguments&, int plan, void* memory, long long bytes) except +refuse
 
 TURNS, RUNS = 3, 3  # each plan is measured so often, that many runs at once
-FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
 SLOW = 3.0          # times the least time: not measured again
+FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
 log = logging.getLogger(__name__)
 
 
@@ -74,7 +73,7 @@ cdef class CudnnConvolution(Primitive):
         cdef string why
         cdef void* memory
         with nogil:
-            state = cudnn_state(on, op.shape, what)
+            state = cudnn_choose(on, op.shape, what, -2)
         if state.chosen < 0:
             state = self.choose(on, op, what, state.tunes)
         while not on.stream.failed:
@@ -124,22 +123,23 @@ cdef class CudnnConvolution(Primitive):
         device = get_device(on.stream.device)
         line, begin, end = computing(device), Event(device, timing=True), Event(device, timing=True)
         times = {number: [] for number in numbers}
-        for turn in range(-1, TURNS):   # before the first one kernels are loaded
+        for turn in range(TURNS + 1):   # in the first one kernels are loaded: it does not count
             for plan in list(times):
                 begin.record(line)
-                for _ in range(RUNS if turn >= 0 else 1):
+                for _ in range(RUNS if turn else 1):
                     with nogil:
                         why = cudnn_run(on, op.shape, what, plan, memory, bytes)
                 end.record(line)
                 end.synchronize()
-                if not why.empty() or on.stream.failed:
+                if on.stream.failed:
+                    return -1
+                times[plan].append(end.elapsed(begin))
+                if not why.empty():
                     log.warning(FAILED, why.decode())
                     del times[plan]
-                elif turn >= 0:
-                    times[plan].append(end.elapsed(begin))
-            least = min(map(min, times.values()), default=0) if turn >= 0 else 0
-            times = {number: taken for number, taken in times.items() if turn < 0 or min(taken) <= SLOW * least}
-        return min(times, key=lambda number: sorted(times[number])[len(times[number]) // 2], default=-1)
+            least = min([taken[turn] for taken in times.values()], default=0)
+            times = {number: taken for number, taken in times.items() if not turn or taken[turn] <= SLOW * least}
+        return min(times, key=lambda number: sorted(times[number][1:])[TURNS // 2], default=-1)
 
 
 CUDNN.computes(Convolution, CudnnConvolution)
