@@ -8,7 +8,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_
 
 import numpy as np
 
-from minicaffe.device.strided import DeviceArray, c_strides
+from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import WrongTypeError
 
 cdef enum:
@@ -85,6 +85,5 @@ def from_capsule(capsule, str name):
                              f"{tensor.dtype.lanes} lanes have no type in NumPy; convert the array to float32 first",
                              field=name) from None
     shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
-    strides = (c_strides(shape, dtype.itemsize) if tensor.strides == NULL else
-               tuple([tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)]))
+    strides = None if tensor.strides == NULL else [tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)]
     return DeviceArray(<uintptr_t> tensor.data + tensor.byte_offset, shape, dtype, owner, strides)

@@ -12,7 +12,7 @@ import operator
 
 import numpy as np
 
-from minicaffe.errors import ShapeError, WrongTypeError, shown
+from minicaffe.errors import ShapeError, WrongTypeError, int_of, shown
 
 CONTIGUOUS, ANY = -2, -1  # THC's numbers for them
 MAX_AXES = 8  # kMaxStridedAxes of ops/strided/kernel.hpp
@@ -61,8 +61,7 @@ class DeviceArray:
     @property
     def is_packed(self):
         """bool: whether the elements are contiguous in C order."""
-        return not self.size or all(size == 1 or stride == step for size, stride, step in
-                                    zip(self.shape, self.strides, c_strides(self.shape, self.dtype.itemsize)))
+        return self._shadow().flags.c_contiguous
 
     @property
     def __cuda_array_interface__(self):
@@ -70,53 +69,36 @@ class DeviceArray:
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, self.readonly), "version": 3,
                 "strides": None if packed else self.strides}
 
-    def view(self, address, shape, strides):
-        """Return another array on the same memory; nothing is checked."""
-        return DeviceArray(address, shape, self.dtype, self.base, strides, self.readonly)
+    def _shadow(self):
+        """Return a NumPy array of the same addresses, whose elements nobody may touch: it makes views as NumPy does."""
+        # At address 0, where an array without elements may be, NumPy would take memory; any other address will do for it.
+        interface = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address or 1, True), "version": 3,
+                     "strides": self.strides}
+        try:
+            return np.asarray(_Interface(interface))
+        except (ValueError, OverflowError) as error:
+            raise ShapeError(f"no memory holds an array of shape {self.shape} and strides {self.strides}: {error}") from None
+
+    def _view(self, take, refusal):
+        """Return the view that `take` gives of the shadow; raise ShapeError with `refusal` and NumPy's reason if there is none."""
+        try:
+            view = take(self._shadow())
+        except (IndexError, TypeError, ValueError) as error:
+            raise ShapeError(f"{refusal}: {error}") from None
+        return DeviceArray(self.address and view.ctypes.data, view.shape, self.dtype, self.base, view.strides, self.readonly)
 
     def __getitem__(self, key):
-        key = key if isinstance(key, tuple) else (key,)
-        if not any(k is Ellipsis for k in key):
-            key = (*key, Ellipsis)
-        rest = self.ndim - sum(k is not None and k is not Ellipsis for k in key)
-        if rest < 0 or sum(k is Ellipsis for k in key) > 1:
-            raise ShapeError(f"an array of shape {self.shape} takes at most {self.ndim} indices and one ..., got {len(key)} in all")
-        address, shape, strides, axis = self.address, [], [], 0
-        for k in key:
-            if k is None:
-                shape.append(1)
-                strides.append(0)
-                continue
-            if k is Ellipsis:
-                shape += self.shape[axis : axis + rest]
-                strides += self.strides[axis : axis + rest]
-                axis += rest
-                continue
-            size, stride = self.shape[axis], self.strides[axis]
-            if isinstance(k, slice):
-                try:
-                    taken = range(size)[k]
-                except (TypeError, ValueError) as error:  # a step of 0, ends that are no integers
-                    raise ShapeError(f"axis {axis}: {k} is no slice of {size} elements: {error}") from None
-                address += taken[0] * stride if taken else 0
-                shape.append(len(taken))
-                strides.append(stride * taken.step)
-            else:
-                address += _index(k, size, axis) * stride
-            axis += 1
-        return self.view(address, shape, strides)
+        key = tuple(map(_index, key if isinstance(key, tuple) else (key,)))
+        # With ... NumPy gives a view where each axis has an index, too; without it would read the element.
+        return self._view(lambda shadow: shadow[key if Ellipsis in key else (*key, Ellipsis)],
+                          f"an array of shape {self.shape} has no such view")
 
     def transpose(self, *axes):
         """Return the array with its axes in another order, reversed by default (``numpy.ndarray.transpose``).
 
         Raises ShapeError unless each axis is named once.
         """
-        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes or range(self.ndim)[::-1]
-        whole = all(isinstance(a, (int, np.integer)) for a in order)
-        order = [a + self.ndim if a < 0 else a for a in order] if whole else []
-        if sorted(order) != list(range(self.ndim)):
-            raise ShapeError(f"transpose needs each of {self.ndim} axes once, got {axes}")
-        return self.view(self.address, [self.shape[a] for a in order], [self.strides[a] for a in order])
+        return self._view(lambda shadow: shadow.transpose(*axes), f"transpose needs each of {self.ndim} axes once, got {axes}")
 
     @property
     def T(self):
@@ -131,7 +113,7 @@ class DeviceArray:
         if missing < 0 or any(have not in (1, want) for have, want in zip(self.shape, shape[missing:])):
             raise ShapeError(f"shape {self.shape} cannot be broadcast to {shape}")
         own = [0 if have == 1 else stride for have, stride in zip(self.shape, self.strides)]
-        return self.view(self.address, shape, [0] * missing + own)
+        return DeviceArray(self.address, shape, self.dtype, self.base, [0] * missing + own, self.readonly)
 
     def bounds(self):
         """Return the address of the lowest byte, and of the byte after the highest; of an array that has elements."""
@@ -149,11 +131,8 @@ class DeviceArray:
 
     def overlaps(self, other):
         """Whether it shares a byte with `other`. Both have elements."""
-        (low, high), (other_low, other_high) = self.bounds(), other.bounds()
-        if high <= other_low or other_high <= low:
-            return False
         try:
-            return np.shares_memory(_Shadow(self).array, _Shadow(other).array, max_work=100_000)
+            return np.shares_memory(self._shadow(), other._shadow(), max_work=100_000)
         except RuntimeError:  # TooHardError
             return True
 
@@ -166,33 +145,28 @@ class DeviceArray:
                 f"{self.strides}{', read-only' if self.readonly else ''}>")
 
 
-class _Shadow:
-    """A NumPy array of the same addresses, for NumPy's exact test of overlap, which looks at no element."""
+class _Interface:
+    """What NumPy makes an array of."""
 
-    def __init__(self, of):
-        self.__array_interface__ = {"shape": of.shape, "typestr": of.dtype.str, "data": (of.address, True), "version": 3,
-                                    "strides": of.strides}
-        self.array = np.asarray(self)
+    def __init__(self, interface):
+        self.__array_interface__ = interface
 
 
 def _integers(numbers):
     try:
-        return tuple(operator.index(number) for number in numbers)
+        return tuple(map(operator.index, numbers))
     except TypeError:
         raise ShapeError(f"sizes and strides must be integers, got {shown(numbers)}") from None
 
 
-def _index(k, size, axis):
+def _index(k):
+    if type(k) in (slice, int) or k is None or k is Ellipsis:
+        return k
     try:
-        index = operator.index(k)
-    except TypeError:
-        index = None
-    if index is None or isinstance(k, (bool, np.bool_)):
-        raise WrongTypeError(f"axis {axis}: a DeviceArray takes integers, slices, None and ... as indices, got {shown(k)};"
-                             " copy it to the host to pick elements by lists or masks")
-    if not -size <= index < size:
-        raise ShapeError(f"axis {axis}: index {index} is out of range for {size} elements")
-    return index % size
+        return int_of(k, "an index")
+    except WrongTypeError:
+        raise WrongTypeError(f"a DeviceArray takes integers, slices, None and ... as indices, got {shown(k)}; copy it to the host "
+                             "to pick elements by lists or masks") from None
 
 
 def c_strides(shape, itemsize):

@@ -75,18 +75,19 @@ def test_transposes():
     assert array.strides == (48, 16, 4) and array.T.shape == (4, 3, 2) and array.T.strides == (4, 16, 48)
     for view in array.transpose(1, 0, -1), array.transpose((1, 0, 2)):
         assert view.shape == (3, 2, 4) and view.strides == (16, 48, 4)
-    for axes in (0, 1), (0, 1, 1), (0, 1, 3), ((0, 1),), ('ab',), (0, 1, 2.0), (None,):
+    for axes in (0, 1), (0, 1, 1), (0, 1, 3), ((0, 1),), ('ab',), (0, 1, 2.0):
         with pytest.raises(ShapeError, match="each of 3 axes once"):
             array.transpose(*axes)
     assert "2x3x4 float32" in repr(array) and "(48, 16, 4)" in repr(array)
 
 
 @pytest.mark.parametrize(("key", "error", "words"), [
-    (4, ShapeError, "axis 0: index 4 is out of range for 4 elements"), (-5, ShapeError, "index -5"), ((0, 6), ShapeError, "axis 1"),
-    ((0, 0, 0), ShapeError, "at most 2 indices"), ((..., ...), ShapeError, "one ..."),
+    (4, ShapeError, r"an array of shape \(4, 6\) has no such view: index 4 is out of bounds for axis 0 with size 4"),
+    (-5, ShapeError, "index -5"), ((0, 6), ShapeError, "axis 1"), ((0, 0, 0), ShapeError, "too many indices"),
+    ((..., ...), ShapeError, "single ellipsis"), (np.array(4), ShapeError, "index 4"), (np.array(True), WrongTypeError, "True"),
     ([0, 1], WrongTypeError, "integers, slices, None"), (np.array([0]), WrongTypeError, "copy it to the host"),
     (True, WrongTypeError, "True"), (1.0, WrongTypeError, "1.0"), ("a", WrongTypeError, "'a'"),
-    (slice(None, None, 0), ShapeError, "no slice"), (slice(0.5), ShapeError, "no slice")])  # fmt: skip
+    (slice(None, None, 0), ShapeError, "step cannot be zero"), (slice(0.5), ShapeError, "must be integers")])  # fmt: skip
 def test_indices_that_are_refused(key, error, words):
     with pytest.raises(error, match=words):
         numbered(4, 6).mutable_gpu_data[key]
