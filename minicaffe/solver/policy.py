@@ -17,38 +17,7 @@ def _pow(base, exponent):
         return math.inf
 
 
-def fixed(param, t, current_step):
-    """``base_lr``"""
-    return param.base_lr
-
-
-def step(param, t, current_step):
-    """``base_lr gamma^floor(t / stepsize)``; `current_step` carries the exponent."""
-    return param.base_lr * _pow(param.gamma, current_step)
-
-
-def exp(param, t, current_step):
-    """``base_lr gamma^t``"""
-    return param.base_lr * _pow(param.gamma, t)
-
-
-def inv(param, t, current_step):
-    """``base_lr (1 + gamma t)^-power``"""
-    return param.base_lr * _pow(1 + param.gamma * t, -param.power)
-
-
-def multistep(param, t, current_step):
-    """``base_lr gamma^current_step``; `current_step` counts the stepvalues that were reached."""
-    return param.base_lr * _pow(param.gamma, current_step)
-
-
-def plateau(param, t, current_step):
-    """``base_lr gamma^current_step``; `current_step` counts the windows that ended without a lower loss (`watch_plateau`)."""
-    return param.base_lr * _pow(param.gamma, current_step)
-
-
-def poly(param, t, current_step):
-    """``base_lr (1 - t / max_iter)^power``"""
+def _poly(param, t, current_step):
     left = 1 - t / param.max_iter
     if left < 0 and param.power % 1:  # of inf it is nan, which is true too
         raise ConfigError(f"poly with power {param.power:g} has no rate beyond max_iter {param.max_iter}, got iteration {t}; "
@@ -58,13 +27,21 @@ def poly(param, t, current_step):
     return param.base_lr * _pow(left, param.power)
 
 
-def sigmoid(param, t, current_step):
-    """``base_lr / (1 + exp(-gamma (t - stepsize)))``"""
-    # exp overflows beyond 709, where the rate is 0 to all digits anyway
-    return param.base_lr / (1 + math.exp(min(700.0, -param.gamma * (t - param.stepsize))))
+def _falling(param, t, current_step):
+    return param.base_lr * _pow(param.gamma, current_step)
 
 
-POLICIES = {f.__name__: f for f in (fixed, step, exp, inv, multistep, plateau, poly, sigmoid)}
+POLICIES = {  # each: function(param, t, current_step)
+    "fixed": lambda param, t, _: param.base_lr,
+    "step": _falling,       # base_lr gamma^floor(t / stepsize): `current_step` carries the exponent
+    "exp": lambda param, t, _: param.base_lr * _pow(param.gamma, t),
+    "inv": lambda param, t, _: param.base_lr * _pow(1 + param.gamma * t, -param.power),
+    "multistep": _falling,  # `current_step` counts the stepvalues that were reached
+    "plateau": _falling,    # it counts the windows that ended without a lower loss (`watch_plateau`)
+    "poly": _poly,          # base_lr (1 - t / max_iter)^power
+    # base_lr / (1 + exp(-gamma (t - stepsize))); exp overflows beyond 709, where the rate is 0 to all digits anyway
+    "sigmoid": lambda param, t, _: param.base_lr / (1 + math.exp(min(700.0, -param.gamma * (t - param.stepsize)))),
+}
 
 
 def check_policy(param):
