@@ -99,10 +99,11 @@ def image(source, expression, architecture, what="", options=()):
         log.warning("compiling kernels for %s; they are kept in %s", architecture, path.parent)
         _told = True
     start = time.perf_counter()
-    made = compile_cubin(source, expression, options)
+    cubin, name = compile_cubin(source, expression, options)
     log.info("compiled %s in %.0f ms", what or expression, 1e3 * (time.perf_counter() - start))
-    _write(path, *made)
-    return made
+    body = name.encode() + b"\n" + cubin
+    keep(path, MAGIC + hashlib.sha256(body).digest() + body)
+    return cubin, name
 
 
 @functools.cache
@@ -319,12 +320,12 @@ def _read(path):
     return cubin, name.decode()
 
 
-def _write(path, cubin, name):
-    body = name.encode() + b"\n" + cubin
+def keep(path, content):
+    """Write a file of the cache, whole or not at all, and clear what is too much; say so if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
-            file.write(MAGIC + hashlib.sha256(body).digest() + body)
+            file.write(content)
         clear(keep=LIMIT)
     except (OSError, Error) as error:
         warn_unkept(error)

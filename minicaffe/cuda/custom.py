@@ -17,9 +17,8 @@ import numpy as np
 from minicaffe import sim
 from minicaffe.cuda import compile, device, driver
 from minicaffe.device.strided import HasDeviceArray
-from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error, WrongTypeError, shown
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, WrongTypeError, shown
 from minicaffe.memory.buffer import wrap
-from minicaffe.proto.atomic import replacing
 
 
 class Kernel:
@@ -123,14 +122,8 @@ class Kernel:
                                    os.fspath(source), "-o", os.fspath(made)], capture_output=True, text=True)
             if done.returncode:
                 raise DeviceError(f"kernel {self.name} does not compile:\n{done.stderr}{compile.numbered(self.source)}")
-            try:
-                library.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(library) as file:
-                    file.write(made.read_bytes())
-                return ctypes.CDLL(os.fspath(library))
-            except (OSError, Error) as error:
-                compile.warn_unkept(error)
-                return ctypes.CDLL(os.fspath(made))  # it stays loaded when the file goes
+            compile.keep(library, made.read_bytes())
+            return ctypes.CDLL(os.fspath(made))  # it stays loaded when the file goes
 
 
 def kernel(source, name, options=()):
