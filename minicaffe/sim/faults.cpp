@@ -21,10 +21,7 @@ namespace {
 
 struct Guard {
   pthread_t thread;
-  Device* device;
-  Fault* fault;
-  std::vector<std::shared_ptr<Allocation>>* opened;
-  std::shared_ptr<Allocation>* read_unwritten;
+  Guarded* run;
   sigjmp_buf escape;
 };
 
@@ -46,14 +43,14 @@ Touching access(const void* context) {
 }
 
 /// Open what holds `address` one step further. False where there is nothing to open.
-bool open_allocation(Guard& g, uintptr_t address, Touching kind) {
+bool open_allocation(Guarded& run, uintptr_t address, Touching kind) {
   auto a = find_block(address);
   if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
-  if (a->device != g.device && !g.device->context.peers.count(a->device->ordinal)) return false;
+  if (a->device != run.device && !run.device->context.peers.count(a->device->ordinal)) return false;
   const bool write = kind == Touching::Write || (kind == Touching::Unknown && a->open == PROT_READ);
-  if (kind == Touching::Read && !a->written && !*g.read_unwritten) *g.read_unwritten = a;
+  if (kind == Touching::Read && !a->written && !run.read_unwritten) run.read_unwritten = a;
   // A vector's memory comes from malloc, which is safe here: the fault is the kernel's own, and kernels allocate nothing.
-  if (!a->open) g.opened->push_back(a);
+  if (!a->open) run.opened.push_back(a);
   a->open = write ? PROT_READ | PROT_WRITE : PROT_READ;
   return mprotect(a->device->base + a->start, a->pages, a->open) == 0;
 }
@@ -96,14 +93,11 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   Guard* g = guard;
   if (g && !sent && pthread_equal(g->thread, pthread_self())) {
     Touching kind = access(context);
-    if (signal == SIGSEGV && has_address && open_allocation(*g, address, kind)) {
+    if (signal == SIGSEGV && has_address && open_allocation(*g->run, address, kind)) {
       errno = keep;
       return;
     }
-    g->fault->signal = signal;
-    g->fault->address = address;
-    g->fault->has_address = has_address;
-    g->fault->write = kind == Touching::Write;
+    g->run->fault = {address, has_address, kind == Touching::Write, signal};
     siglongjmp(g->escape, 1);
   }
   if (signal == SIGSEGV && !sent && has_address && !state().forked && device_of(address)) explain(address);
@@ -143,23 +137,19 @@ void install_fault_handler() {
   }
 }
 
-bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault,
-                 std::vector<std::shared_ptr<Allocation>>* opened, std::shared_ptr<Allocation>* read_unwritten) {
+bool run_guarded(Guarded& run, void (*f)(Launch&), Launch& launch) {
   install_fault_handler();
   ensure_signal_stack();
   static Guard g;  // not on the stack, which a jump would leave with unknown contents
   g.thread = pthread_self();
-  g.device = &device;
-  g.fault = fault;
-  g.opened = opened;
-  g.read_unwritten = read_unwritten;
+  g.run = &run;
   struct Close {  // also when the launch fails for another reason
-    std::vector<std::shared_ptr<Allocation>>* opened;
+    Guarded& run;
     ~Close() {
       guard = nullptr;
-      for (auto& a : *opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);
+      for (auto& a : run.opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);
     }
-  } close{opened};
+  } close{run};
   if (sigsetjmp(g.escape, 1)) return false;
   guard = &g;
   f(launch);

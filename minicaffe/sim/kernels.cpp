@@ -107,10 +107,10 @@ void run_kernel(Operation& op, const Plan& plan) {
   launch = Launch();
   launch.plan = &plan;
   launch.shared = shared_memory(plan.shared);
-  Fault fault;
-  std::vector<std::shared_ptr<Allocation>> opened;
-  std::shared_ptr<Allocation> unwritten;
-  bool whole = run_guarded(launch, *context.device, run_blocks, &fault, &opened, &unwritten);
+  Guarded run = {context.device, {}, nullptr, {}};
+  const bool whole = run_guarded(run, run_blocks, launch);
+  const Fault& fault = run.fault;
+  auto& unwritten = run.read_unwritten;
 
   std::string who = "kernel " + plan.function->name, where = who;
   if (launch.current) {
@@ -124,7 +124,7 @@ void run_kernel(Operation& op, const Plan& plan) {
   counter.threads += (unsigned long long)(b.blocks_x) * b.blocks_y * b.blocks_z * threads_of(b);
 
   std::string damage;
-  for (auto& a : opened) {
+  for (auto& a : run.opened) {
     bool write = a->open & PROT_WRITE;
     a->open = 0;
     if (!write && !a->written && !unwritten) unwritten = a;

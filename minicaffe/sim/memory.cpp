@@ -86,17 +86,15 @@ CUdeviceptr allocate(Device& device, size_t size) {
 }
 
 const Freed* find_freed(Device& device, CUdeviceptr address) {
-  size_t offset = address - CUdeviceptr(device.base);
-  auto it = device.freed.upper_bound(offset);
-  if (it == device.freed.begin()) return nullptr;
-  --it;
-  return offset < it->first + it->second.pages ? &it->second : nullptr;
+  const size_t offset = address - CUdeviceptr(device.base);
+  auto* entry = up_to(device.freed, offset);
+  return entry && offset < entry->first + entry->second.pages ? &entry->second : nullptr;
 }
 
 /// The live allocation that begins at or before `address`, whether or not it reaches there.
 std::shared_ptr<Allocation> before(Device& device, CUdeviceptr address) {
-  auto it = device.live.upper_bound(address - CUdeviceptr(device.base));
-  return it == device.live.begin() ? nullptr : std::prev(it)->second;
+  auto* entry = up_to(device.live, address - CUdeviceptr(device.base));
+  return entry ? entry->second : nullptr;
 }
 
 /// The nearer one of what ends before `address` and what begins after it; either may be null, not both.
@@ -178,10 +176,8 @@ std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
 std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
   auto a = find_allocation(address);
   if (!a || !a->divided) return a;
-  auto after = a->blocks.upper_bound(address);
-  if (after == a->blocks.begin()) return nullptr;
-  auto block = std::prev(after)->second;
-  return address - block->address < block->size ? block : nullptr;
+  auto* entry = up_to(a->blocks, address);
+  return entry && address - entry->first < entry->second->size ? entry->second : nullptr;
 }
 
 std::string describe(CUdeviceptr address) {
@@ -216,10 +212,8 @@ bool is_mapped_host(uintptr_t address) {
 }
 
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address) {
-  auto it = state().pinned.upper_bound(address);
-  if (it == state().pinned.begin()) return nullptr;
-  --it;
-  return address - it->first < it->second.size ? &*it : nullptr;
+  auto* entry = up_to(state().pinned, address);
+  return entry && address - entry->first < entry->second.size ? entry : nullptr;
 }
 
 void release_memory(Device& device, const std::shared_ptr<Allocation>& a) {

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <regex>
 
 #include "sim.hpp"
 
@@ -30,52 +31,42 @@ constexpr std::pair<const char*, bool Settings::*> kFlags[] = {
   fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
 }
 
-bool parse_number(const std::string& text, unsigned long long* value, std::string* rest) {
-  if (text.empty() || text[0] < '0' || text[0] > '9' || text.size() > 18) return false;
-  char* end;
-  *value = strtoull(text.c_str(), &end, 10);
-  *rest = end;
-  return true;
+/// What the groups of an expression hold, from 1 on, where it matches the whole text; nothing where it does not.
+std::vector<std::string> parts(const std::string& text, const char* expression) {
+  std::smatch found;
+  if (!std::regex_match(text, found, std::regex(expression))) return {};
+  return {found.begin(), found.end()};
 }
 
 /// 4096, 64K, 512MiB, 2GB: all in powers of 1024.
 size_t parse_size(const std::string& setting, const std::string& text) {
-  unsigned long long value;
-  std::string rest;
-  int shift = -1;
-  if (parse_number(text, &value, &rest)) {
-    if (rest.empty() || rest == "B") shift = 0;
-    const std::string units = "KMGT";
-    size_t unit = rest.empty() ? std::string::npos : units.find(rest[0]);
-    if (unit != std::string::npos && (rest.size() == 1 || rest.substr(1) == "B" || rest.substr(1) == "iB"))
-      shift = 10 * int(unit + 1);
-  }
-  if (shift < 0 || !value || value > (1ull << 36 >> shift))
+  auto found = parts(text, "([0-9]{1,18})(?:B|([KMGT])(?:i?B)?)?");
+  const size_t value = found.empty() ? 0 : std::stoull(found[1]);
+  const int shift = found.empty() || found[2].empty() ? 0 : 10 * int(std::string("KMGT").find(found[2]) + 1);
+  if (!value || value > (1ull << 36 >> shift))
     ill_formed(setting, "a size is a number up to 64GiB with K, M or G (or KiB, MiB, GiB)");
-  return size_t(value) << shift;
+  return value << shift;
 }
 
 /// CALL:N or CALL:N:CODE
 void parse_failure(const std::string& setting, const std::string& text) {
-  size_t first = text.find(':'), second = first == std::string::npos ? first : text.find(':', first + 1);
-  std::string call = text.substr(0, first), rest;
-  Planned planned = {0, call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
-  if (first == std::string::npos) ill_formed(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
+  auto found = parts(text, "([^:]*):([^:]*)(?::(.*))?");
+  if (found.empty()) ill_formed(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
+  const std::string &call = found[1], &code = found[3];
   if (!is_entry_point(call)) ill_formed(setting, "the simulated driver has no such call");
-  size_t length = second == std::string::npos ? second : second - first - 1;
-  if (!parse_number(text.substr(first + 1, length), &planned.in, &rest) || !rest.empty() || !planned.in)
-    ill_formed(setting, "N must be a number from 1");
-  if (second != std::string::npos && (!error_code(text.substr(second + 1), &planned.code) || planned.code == CUDA_SUCCESS))
+  if (parts(found[2], "0*[1-9][0-9]{0,17}").empty()) ill_formed(setting, "N must be a number from 1");
+  Planned planned = {std::stoull(found[2]), call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
+  if (std::count(text.begin(), text.end(), ':') > 1 && (!error_code(code, &planned.code) || planned.code == CUDA_SUCCESS))
     ill_formed(setting, "the code must be a name such as CUDA_ERROR_NOT_SUPPORTED");
   state().planned[call] = planned;
 }
 
 /// A-B, two devices
 bool parse_pair(const std::string& text, std::set<std::pair<int, int>>* pairs) {
-  if (text.size() != 3 || text[0] < '0' || text[0] > '7' || text[1] != '-' || text[2] < '0' || text[2] > '7' || text[0] == text[2])
-    return false;
-  pairs->insert({text[0] - '0', text[2] - '0'});
-  pairs->insert({text[2] - '0', text[0] - '0'});
+  auto found = parts(text, "([0-7])-(?!\\1)([0-7])");
+  if (found.empty()) return false;
+  const int one = std::stoi(found[1]), other = std::stoi(found[2]);
+  pairs->insert({{one, other}, {other, one}});
   return true;
 }
 
@@ -83,11 +74,10 @@ void parse(Settings& settings, const std::string& setting) {
   size_t equals = setting.find('=');
   std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
   if (key == "devices") {
-    unsigned long long count;
-    std::string rest;
-    if (!parse_number(value, &count, &rest) || !rest.empty() || count > 8) ill_formed(setting, "must be 0 to 8");
-    if (state().initialized && int(count) != settings.devices) ill_formed(setting, "cannot change after cuInit");
-    settings.devices = int(count);
+    if (parts(value, "0*[0-8]").empty()) ill_formed(setting, "must be 0 to 8");
+    const int count = std::stoi(value);
+    if (state().initialized && count != settings.devices) ill_formed(setting, "cannot change after cuInit");
+    settings.devices = count;
   } else if (key == "peers" && equals != std::string::npos) {
     settings.peers.clear();
     if (!value.empty() && !parse_pair(value, &settings.peers))
@@ -101,11 +91,9 @@ void parse(Settings& settings, const std::string& setting) {
         if (size > device->range / 2) ill_formed(setting, "cannot grow so far after cuInit");
     settings.memory = size;
   } else if (key == "capability") {
-    unsigned long long major;
-    std::string rest;
-    if (!parse_number(value, &major, &rest) || major > 99 || rest.size() != 2 || rest[0] != '.' || rest[1] < '0' || rest[1] > '9')
-      ill_formed(setting, "must be a compute capability such as 7.5");
-    settings.capability = 10 * int(major) + rest[1] - '0';
+    auto found = parts(value, "([0-9]{1,2})[.]([0-9])");
+    if (found.empty()) ill_formed(setting, "must be a compute capability such as 7.5");
+    settings.capability = 10 * std::stoi(found[1]) + std::stoi(found[2]);
   } else if (key == "fail") {
     parse_failure(setting, value);
   } else {

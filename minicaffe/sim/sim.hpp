@@ -81,6 +81,12 @@ template <class T, Kind kind> class Handles {
   uint64_t last_ = 0;
 };
 
+/// The entry of a map with the largest key up to `key`; null if there is none.
+template <class M> auto up_to(M& map, typename M::key_type key) {
+  auto after = map.upper_bound(key);
+  return after == map.begin() ? nullptr : &*std::prev(after);
+}
+
 // ---- streams.cpp: the order of work
 
 struct Context;
@@ -280,9 +286,15 @@ struct Fault {
 };
 
 struct Launch;
-/// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `fault` tells.
-bool run_guarded(Launch& launch, Device& device, void (*f)(Launch&), Fault* fault,
-                 std::vector<std::shared_ptr<Allocation>>* opened, std::shared_ptr<Allocation>* read_unwritten);
+/// What a launch did to device memory.
+struct Guarded {
+  Device* device;
+  std::vector<std::shared_ptr<Allocation>> opened;
+  std::shared_ptr<Allocation> read_unwritten;
+  Fault fault;
+};
+/// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `run.fault` tells.
+bool run_guarded(Guarded& run, void (*f)(Launch&), Launch& launch);
 void install_fault_handler();
 /// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.
 unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
