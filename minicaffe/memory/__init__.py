@@ -9,11 +9,10 @@ from minicaffe.memory import reporter
 from minicaffe.memory.allocator import Allocator, FailAllocator, LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
 from minicaffe.memory.buffer import Buffer
-from minicaffe.memory.caching import CachingAllocator
+from minicaffe.memory.caching import CachingAllocator, CachingHostAllocator
 from minicaffe.memory.copy import copy
 from minicaffe.memory.layout import Layout
 from minicaffe.memory.named import make_allocator
-from minicaffe.memory.pinned import CachingHostAllocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry as _registry
 from minicaffe.memory.reporter import record

@@ -1,4 +1,5 @@
-"""The caching allocator of devices (after Torch's THCCachingAllocator and PyTorch's CUDACachingAllocator).
+"""The caching allocators: of devices (after Torch's THCCachingAllocator and PyTorch's CUDACachingAllocator), and of page-locked
+host memory (after THCCachingHostAllocator and PyTorch's CachingHostAllocator before it got background threads).
 
 Asking a driver for memory is slow, and giving memory back waits for the whole device. So memory is taken in segments
 and kept: a freed block goes to a free list, and the next request that fits takes it from there.
@@ -20,6 +21,13 @@ of 1 GiB, of which the free blocks that fit best are used first: blocks of many 
 pages than are in use at most.
 
     any                 512 bytes       1 GiB                       512 bytes or more
+
+Locking pages of the host costs far more than copying a batch, so `CachingHostAllocator` keeps each block whole. THC kept each at the
+size first asked for and gave out the smallest that fits; here, as in later PyTorch, sizes are powers of two with one free list for
+each, so that taking a block is no search; the price is that up to half of a block stays unused. Such a block belongs to no stream: copies
+to and from a device run later than the host, so it is given out again when events recorded on the streams that use it are done.
+
+    any                 powers of 2     its size                    never
 
 Small and large blocks live in pools of their own, so that a small one never pins a large segment. The free block that
 fits best is taken: of the current stream, the smallest, the lowest. A freed block is merged with its free neighbours.
@@ -44,7 +52,7 @@ from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
+from minicaffe.memory.streams cimport NO_STREAM, StreamAllocator, StreamOrder
 
 from collections import namedtuple
 
@@ -61,13 +69,15 @@ blocks split and merged; times that upstream had no memory at first; bytes freed
 in segments that are partly in use (fragmentation: they cannot be given back); bytes of the largest free block."""
 
 Segment = namedtuple("Segment", "address nbytes stream pool blocks")
-Segment.__doc__ = """Memory taken from upstream at once; `pool` is small or large, `blocks` lists `SegmentBlock` by address."""
+Segment.__doc__ = """Memory taken from upstream at once; `pool` is small, large or ``whole``, `blocks` lists `SegmentBlock` by address."""
 SegmentBlock = namedtuple("SegmentBlock", "address nbytes asked state name")
 SegmentBlock.__doc__ = """Part of a segment; `state` is live, free or waiting (for streams). Of a live one, `asked` is what
 the user wants of its `nbytes`, and `name` the blob it serves."""
 
 cdef enum:
     GRAIN = 512                     # bytes: sizes of blocks are multiples of this
+    LEAST_ORDER = 9                 # the smallest block that stays whole has 1 << 9 bytes
+    ORDERS = 48
 
 cdef struct Constants:
     size_t large_request            # the smallest that the large pool serves
@@ -78,11 +88,13 @@ cdef struct Constants:
     size_t middle_segment           # this size
     size_t segment_grain            # segments for larger requests are multiples of this
 
+cdef size_t ANY = <size_t>-1
 cdef size_t MIB = 1 << 20
 cdef dict CONSTANTS = {
     "pytorch": Constants(MIB + 1, MIB + 1, GRAIN, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
     "thc": Constants(MIB + 1, MIB + 1, 128 << 10, MIB, 0, 0, 1),
     "arena": Constants(0, GRAIN, GRAIN, 0, 1024 * MIB, 1024 * MIB, 2 * MIB)}
+cdef Constants WHOLE = Constants(0, ANY, GRAIN, 0, 0, 0, 1)     # of blocks that stay whole
 
 cdef enum:
     SMALL
@@ -93,8 +105,6 @@ cdef enum:
     FREE
     LIVE            # or waiting for streams
 
-cdef size_t ANY = <size_t>-1
-
 cdef struct Block:
     size_t address
     size_t nbytes
@@ -102,42 +112,23 @@ cdef struct Block:
     size_t stream
     Block* left         # neighbours in the segment; NULL at its ends
     Block* right
-    int pool
+    int pool            # SMALL or LARGE; of a block that stays whole the order: it has 1 << pool bytes
     int state
 
 ctypedef pair[size_t, pair[size_t, size_t]] Key     # stream, bytes, address: the order of the best fit
 ctypedef ordered_map[Key, Block*] FreeBlocks
 
 
-@cython.final
 @cython.no_gc_clear     # __dealloc__ needs upstream
-cdef class CachingAllocator(StreamAllocator):
-    """Keep freed blocks for the next request.
-
-    Parameters
-    ----------
-    upstream : Allocator
-        Gives the segments. If there are streams, its `free` must wait for all of them, as cuMemFree does.
-    streams : StreamOrder, optional
-        Of the device; without, all work is taken to be in order.
-    limit : int, optional
-        Bytes to be held from `upstream` at most; see `set_limit`.
-    constants : {"pytorch", "thc", "arena"}
-        Sizes of segments and blocks: later PyTorch's, those of the first THCCachingAllocator, or few large segments.
-    red_zones : bool
-        False: free blocks may be written, as a replay of a CUDA graph does with those that were free when its recording ended.
-
-    Notes
-    -----
-    Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments. The private pool of CUDA graphs is one more of these
-    above the device's own (cuda/graph.pyx).
-    """
+cdef class BlockCache(StreamAllocator):
+    """What the caching allocators do; `CachingAllocator` says what the arguments are."""
     cdef object __weakref__
     cdef RedZones zones
     cdef Constants constants
     cdef size_t small_grain, large_grain        # those of the constants, or more where red zones lie between blocks
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; a Block stays where it is until erased
     cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
+    cdef vector[vector[Block*]] whole           # by order: free blocks that stay whole; the last one freed is the first one taken
     cdef size_t peak_held, limit
     cdef size_t hits, upstream_allocations, splits, merges, retries
     cdef str refusal                            # what stood against the last segment that could not be had
@@ -173,6 +164,13 @@ cdef class CachingAllocator(StreamAllocator):
             stream = self.next_stream()
             if self.waiting.size() > 0:
                 self.take_back(False)
+        if self.whole.size() > 0:
+            stream, pool = NO_STREAM, LEAST_ORDER
+            while pool < ORDERS and (<size_t>1 << pool) < nbytes:
+                pool += 1
+            if pool == ORDERS:
+                raise out_of_memory(self, nbytes, f"{<size_t>1 << (ORDERS - 1):,} bytes for one block")
+            size = <size_t>1 << pool
         if nbytes > ANY >> 1:       # beyond it sums could overflow
             raise out_of_memory(self, nbytes, "half of the address space")
         block = self.take_cached(pool, stream, size)
@@ -208,9 +206,16 @@ cdef class CachingAllocator(StreamAllocator):
     cdef int reuse(self, size_t address) except -1:
         return self.cache(&self.blocks[address])
 
+    @cython.final
     cdef Block* take_cached(self, int pool, size_t stream, size_t nbytes) noexcept:
         """Take the free block that fits best off its list; NULL if there is none."""
         cdef Block* block
+        if self.whole.size() > 0:
+            if self.whole[pool].empty():
+                return NULL
+            block = self.whole[pool].back()
+            self.whole[pool].pop_back()
+            return block
         found = self.cached[pool].lower_bound(key(stream, nbytes, 0))
         if found == self.cached[pool].end() or dereference(found).first.first != stream:
             return NULL
@@ -218,6 +223,7 @@ cdef class CachingAllocator(StreamAllocator):
         self.cached[pool].erase(found)
         return block
 
+    @cython.final
     cdef void split(self, Block* block, size_t nbytes) noexcept:
         """Cut `block` after `nbytes`; the rest is free."""
         cdef Block* rest = &self.blocks[block.address + nbytes]
@@ -235,6 +241,7 @@ cdef class CachingAllocator(StreamAllocator):
         self.list_free(rest)
         self.splits += 1
 
+    @cython.final
     cdef int cache(self, Block* block) except -1:
         """Make `block` free, one with its free neighbours."""
         cdef size_t before = block.nbytes
@@ -251,6 +258,7 @@ cdef class CachingAllocator(StreamAllocator):
             self.tell("merge", block.address, block.nbytes, "")
         return 0
 
+    @cython.final
     cdef void absorb_right(self, Block* block) noexcept:
         cdef Block* right = block.right
         block.nbytes += right.nbytes
@@ -260,11 +268,20 @@ cdef class CachingAllocator(StreamAllocator):
         self.blocks.erase(right.address)
         self.merges += 1
 
+    @cython.final
     cdef void list_free(self, Block* block) noexcept:
-        self.cached[block.pool][key(block.stream, block.nbytes, block.address)] = block
+        if self.whole.size() > 0:
+            self.whole[block.pool].push_back(block)
+        else:
+            self.cached[block.pool][key(block.stream, block.nbytes, block.address)] = block
 
+    @cython.final
     cdef void unlist(self, Block* block) noexcept:
-        self.cached[block.pool].erase(key(block.stream, block.nbytes, block.address))
+        """Take a free block off its list; of blocks that stay whole the last of one."""
+        if self.whole.size() > 0:
+            self.whole[block.pool].pop_back()
+        else:
+            self.cached[block.pool].erase(key(block.stream, block.nbytes, block.address))
 
     cdef Block* grow(self, int pool, size_t stream, size_t size) except? NULL:
         """Take a segment and give it as one block; where there is no memory, do as the head of this file says."""
@@ -343,7 +360,10 @@ cdef class CachingAllocator(StreamAllocator):
         """Find the smallest segment that is one free block of at least `least` bytes; NULL if there is none."""
         cdef Block* block
         cdef Block* smallest = NULL
-        cdef int pool
+        cdef size_t pool
+        for pool in range(self.whole.size()):
+            if not self.whole[pool].empty() and (<size_t>1 << pool) >= least:
+                return self.whole[pool].back()
         for pool in range(POOLS):
             for item in self.cached[pool]:
                 block = item.second
@@ -373,7 +393,11 @@ cdef class CachingAllocator(StreamAllocator):
     cdef pair[size_t, size_t] free_bytes(self, size_t stream) noexcept:
         """Count all free bytes of `stream`, or of ANY, and those of the largest free block."""
         cdef pair[size_t, size_t] found
-        cdef int pool
+        cdef size_t pool
+        for pool in range(self.whole.size()):
+            if not self.whole[pool].empty():
+                found.first += self.whole[pool].size() << pool
+                found.second = <size_t>1 << pool
         for pool in range(POOLS):
             for item in self.cached[pool]:
                 if stream == ANY or item.second.stream == stream:
@@ -439,12 +463,13 @@ cdef class CachingAllocator(StreamAllocator):
         for address, nbytes, asked, state, stream, pool, first in sorted(rows):
             if first:
                 blocks = []
-                segments.append(Segment(address, 0, stream, ("small", "large")[pool], blocks))
+                segments.append(Segment(address, 0, stream, {SMALL: "small", LARGE: "large"}.get(pool, "whole"), blocks))
             word = "free" if state == FREE else "waiting" if address in late else "live"
             asked, name = (asked, names.get(address, "")) if word == "live" else (0, "")
             blocks.append(SegmentBlock(address, nbytes, asked, word, name))
         return [segment._replace(nbytes=sum(b.nbytes for b in segment.blocks)) for segment in segments]
 
+    @cython.final
     cdef Block* find_live(self, size_t address) except NULL:
         known = self.blocks.find(address)
         if known == self.blocks.end() or dereference(known).second.state != LIVE or \
@@ -464,10 +489,55 @@ cdef class CachingAllocator(StreamAllocator):
             why = f"lies inside the block at {start:#x}, but no block starts there"
         else:
             why = "is free already" + (" and waits for its streams" if self.waiting.count(address) else "")
-        return PointerError(f"CachingAllocator: {address:#x} {why}")
+        return PointerError(f"{type(self).__name__}: {address:#x} {why}")
 
     cdef int tell(self, str kind, size_t address, size_t nbytes, str detail) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", detail)
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class CachingAllocator(BlockCache):
+    """Keep freed blocks for the next request.
+
+    Parameters
+    ----------
+    upstream : Allocator
+        Gives the segments. If there are streams, its `free` must wait for all of them, as cuMemFree does.
+    streams : StreamOrder, optional
+        Of the device; without, all work is taken to be in order.
+    limit : int, optional
+        Bytes to be held from `upstream` at most; see `set_limit`.
+    constants : {"pytorch", "thc", "arena"}
+        Sizes of segments and blocks: later PyTorch's, those of the first THCCachingAllocator, or few large segments.
+    red_zones : bool
+        False: free blocks may be written, as a replay of a CUDA graph does with those that were free when its recording ended.
+
+    Notes
+    -----
+    Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments. The private pool of CUDA graphs is one more of these
+    above the device's own (cuda/graph.pyx).
+    """
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.no_gc_clear
+cdef class CachingHostAllocator(BlockCache):
+    """Keep freed blocks of page-locked host memory for the next request of their size; nothing is split or merged.
+
+    Parameters
+    ----------
+    upstream : Allocator
+        Of pinned (or any host) memory.
+    streams : StreamOrder, optional
+        Of the device that copies; without, blocks are free at once.
+    """
+
+    def __init__(self, Allocator upstream not None, StreamOrder streams=None):
+        super().__init__(upstream, streams, red_zones=False)
+        self.constants = WHOLE
+        self.whole.resize(ORDERS)
 
 
 cdef inline Key key(size_t stream, size_t nbytes, size_t address) noexcept:

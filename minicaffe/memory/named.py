@@ -6,8 +6,7 @@ import re
 from minicaffe.errors import ConfigError, check_type, close_matches
 from minicaffe.memory.allocator import LimitAllocator, SystemAllocator
 from minicaffe.memory.buddy import BuddyAllocator
-from minicaffe.memory.caching import CachingAllocator
-from minicaffe.memory.pinned import CachingHostAllocator
+from minicaffe.memory.caching import CachingAllocator, CachingHostAllocator
 from minicaffe.memory.place import PinnedPlace
 from minicaffe.memory.sizes import host_memory, parse_size
 

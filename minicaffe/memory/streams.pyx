@@ -101,7 +101,7 @@ cdef class StreamAllocator(Allocator):
         if isinstance(self.upstream, StreamAllocator):
             return (<StreamAllocator>self.upstream).alloc_on(nbytes, stream)
         ptr = self.upstream.alloc_ptr(nbytes)
-        if self.streams is not None and stream != self.streams.current():
+        if self.streams is not None and stream != NO_STREAM and stream != self.streams.current():
             try:    # one further below may keep streams apart, and takes the memory to be of the current one
                 self.upstream.record_stream(<size_t>ptr, stream)
             except BaseException:
