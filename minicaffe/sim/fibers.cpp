@@ -4,13 +4,6 @@
 
 #include "sim.hpp"
 
-#if !defined(MCSIM_UCONTEXT) && !defined(__x86_64__) && !defined(__aarch64__)
-#define MCSIM_UCONTEXT  // also by hand, to try it
-#endif
-#ifdef MCSIM_UCONTEXT
-#include <ucontext.h>
-#endif
-
 extern "C" {
 void mcsim_switch(void** save, void* load) __attribute__((visibility("hidden")));
 void mcsim_fiber_main() __attribute__((visibility("hidden")));
@@ -23,7 +16,7 @@ constexpr size_t kStack = 128 << 10;  // of one thread; only touched pages take 
 
 // Save what a called function must preserve on this stack, change to the other one, restore from there. A jump, since the
 // processor would predict that `ret` goes back to where this call came from.
-#if defined(__x86_64__) && !defined(MCSIM_UCONTEXT)
+#if defined(__x86_64__)
 asm(R"(
 .text
 .globl mcsim_switch
@@ -55,7 +48,7 @@ void* first_frame(char* top) {
   frame[6] = reinterpret_cast<void*>(mcsim_fiber_main);
   return frame;
 }
-#elif defined(__aarch64__) && !defined(MCSIM_UCONTEXT)
+#elif defined(__aarch64__)
 asm(R"(
 .text
 .globl mcsim_switch
@@ -98,18 +91,7 @@ void* first_frame(char* top) {
   return frame;
 }
 #else
-// Elsewhere ucontext, whose switch is a system call: a context stands at the top of each stack.
-ucontext_t scheduler_context;
-
-void* first_frame(char* top) {
-  ucontext_t* context = reinterpret_cast<ucontext_t*>(top - (sizeof(ucontext_t) + 63) / 64 * 64);
-  getcontext(context);
-  context->uc_stack.ss_sp = top - kStack;
-  context->uc_stack.ss_size = size_t(reinterpret_cast<char*>(context) - (top - kStack));
-  context->uc_link = nullptr;
-  makecontext(context, mcsim_fiber_main, 0);
-  return context;
-}
+#error CUDA is for x86-64 and AArch64, and so is the simulated device
 #endif
 
 struct Fiber {
@@ -151,13 +133,6 @@ void resume(Fiber& fiber, mc::Thread** current) {
 }
 
 }  // namespace
-
-#ifdef MCSIM_UCONTEXT
-extern "C" void mcsim_switch(void** save, void* load) {
-  if (!*save) *save = &scheduler_context;
-  swapcontext(static_cast<ucontext_t*>(*save), static_cast<ucontext_t*>(load));
-}
-#endif
 
 extern "C" void mcsim_fiber_main() {
   running_kernel->call(running_arguments, &running->thread, running_shared);
