@@ -155,20 +155,14 @@ def compile_cubin(source, expression, options, kind="CUBIN"):
     """
     if not expression.isidentifier():
         return _compile(source, expression, options, kind)
-    other = f"mc_kernel_{expression}"
-    attempts = (source, expression, True), (source, expression, False), (renamed(source, expression, other), other, False)
-    failed = None
-    for text, name, is_symbol in attempts:
-        if failed and text == source:
-            continue  # the expression adds errors and removes none
+    try:
+        return _compile(source, expression, options, kind, is_symbol=True) or _compile(source, expression, options, kind)
+    except DeviceError as error:
+        other = f"mc_kernel_{expression}"
         try:
-            made = _compile(text, name, options, kind, is_symbol)
-        except DeviceError as error:
-            failed = failed or error
-        else:
-            if made:
-                return made
-    raise failed
+            return _compile(renamed(source, expression, other), other, options, kind)
+        except DeviceError:
+            raise error from None
 
 
 def renamed(source, name, other):

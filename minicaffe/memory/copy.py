@@ -13,6 +13,7 @@ from numbers import Integral
 
 import numpy as np
 
+from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.place import CPUPlace, CUDAPlace
@@ -133,23 +134,20 @@ def _end(value, name):
 
 def _device_end(interface, value, name):
     try:
-        dtype, shape, (address, readonly) = np.dtype(interface["typestr"]), interface["shape"], interface["data"]
-        dims = list(zip(shape, interface.get("strides") or [None] * len(shape), strict=True))
+        address, readonly = interface["data"]
+        array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), readonly)
     except (KeyError, TypeError, ValueError) as error:
         raise WrongTypeError(f"memory.copy: {name} has no proper __cuda_array_interface__: {error!r}") from None
-    nbytes = dtype.itemsize
-    for size, stride in reversed(dims):
-        if stride not in (None, nbytes) and size > 1:
-            raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make a contiguous copy of it first")
-        nbytes *= size
+    if not array.is_packed:
+        raise ConfigError(f"memory.copy: {name} is not contiguous in C order; make a contiguous copy of it first")
     place = registry.device_place
-    if nbytes:
+    if array.size:
         gpu = registry.device_side(place).device_of(address)
         place = place if gpu < 0 else CUDAPlace(gpu)
         if interface.get("stream") not in (None, 1):  # 1: the legacy default stream, for which all computing waits
             order = registry.stream_order(place)
             order.wait(order.record(interface["stream"]))
-    return End(wrap(address or 0, nbytes, place, value), dtype, readonly)
+    return End(wrap(array.address, array.size * array.dtype.itemsize, place, value), array.dtype, readonly)
 
 
 def _block_at(place, address, name):
