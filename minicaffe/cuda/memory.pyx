@@ -118,47 +118,40 @@ cdef class CudaSide(DeviceSide):
         while held and held[0][0].done():
             held.popleft()
 
-    cdef int finish(self) except -1:
-        cdef cydriver.CUresult code
-        cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
-        with nogil:
-            code = cydriver.cuStreamSynchronize(stream)
-        check(code, "cuStreamSynchronize")
+    cdef cydriver.CUstream line(self) noexcept:
+        return <cydriver.CUstream> self.device.stream.handle
 
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
-            check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, <cydriver.CUstream> self.device.stream.handle),
-                  "cuMemcpyHtoDAsync", (hex(dst), hex(src), nbytes))
-            self.finish()
+            check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, self.line()), "cuMemcpyHtoDAsync",
+                  (hex(dst), hex(src), nbytes))
+            computing(self.device).synchronize()
 
     cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
             if self.device.stream.failed:
                 raise_failure(&self.device.stream)
-            check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle),
-                  "cuMemcpyDtoHAsync", (hex(dst), hex(src), nbytes))
-            self.finish()
+            check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, self.line()), "cuMemcpyDtoHAsync",
+                  (hex(dst), hex(src), nbytes))
+            computing(self.device).synchronize()
 
     cpdef zero(self, size_t dst, size_t nbytes):
         self.begin()
-        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemsetD8Async",
-              (hex(dst), 0, nbytes))
+        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, self.line()), "cuMemsetD8Async", (hex(dst), 0, nbytes))
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
-            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, <cydriver.CUstream> self.device.stream.handle), "cuMemcpyDtoDAsync",
-                  (hex(dst), hex(src), nbytes))
+            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, self.line()), "cuMemcpyDtoDAsync", (hex(dst), hex(src), nbytes))
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
         cdef Device other = (<CudaSide?> source).device
         self.begin()
         follow_all(computing(self.device), other)
         src.record_stream(<size_t> self.device.stream.handle)
-        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes,
-                                         <cydriver.CUstream> self.device.stream.handle),
+        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes, self.line()),
               "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
         follow(computing(other), self.device)   # what it does to the source next comes after the copy
         self.device.activate()

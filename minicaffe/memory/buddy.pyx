@@ -85,7 +85,7 @@ cdef class BuddyAllocator(StreamAllocator):
     back all. The records of a pool take 10 bytes of host memory for each `min_chunk_size` at most, less where blocks are larger.
     """
     cdef readonly size_t min_chunk_size
-    cdef ordered_map[size_t, Pool] pools    # base -> pool
+    cdef ordered_map[size_t, Pool*] pools   # base -> pool
     cdef RedZones zones
     cdef size_t guard                       # bytes behind each block: a word on the host, a red zone on a device that has them
     cdef bint words                         # whether words are kept in the memory, as only the host can
@@ -123,8 +123,7 @@ cdef class BuddyAllocator(StreamAllocator):
         # Whoever holds a Buffer from here holds this object, so only blocks of raw addresses can still be out.
         if self.upstream is not None:
             for item in self.pools:
-                c_free(item.second.largest)
-                c_free(item.second.asked)
+                free_records(item.second)
                 self.drop(item.first)
             for large in self.sizes:
                 self.drop(large.first)
@@ -268,13 +267,10 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef Pool* best_pool(self, int wanted, size_t stream) noexcept:
         """Find the pool of `stream` whose largest free chunk is the smallest that will do; NULL if there is none."""
         cdef Pool* best = NULL
-        cdef Pool* pool
-        now = self.pools.begin()
-        while now != self.pools.end():
-            pool = &dereference(now).second
-            if pool.largest[1] > wanted and pool.stream == stream and (best == NULL or pool.largest[1] < best.largest[1]):
-                best = pool
-            preincrement(now)
+        for item in self.pools:
+            if item.second.largest[1] > wanted and item.second.stream == stream \
+                    and (best == NULL or item.second.largest[1] < best.largest[1]):
+                best = item.second
         return best
 
     cdef int grow(self, int wanted, size_t nbytes, size_t stream) except -1:
@@ -293,18 +289,18 @@ cdef class BuddyAllocator(StreamAllocator):
                 base = <size_t>self.take(self.min_chunk_size << order, stream)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_of(error)) from error
-        cdef Pool pool
+        cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
         cdef int level
+        if pool != NULL:
+            pool.largest = <uint8_t*>malloc(<size_t>2 << order)
+            pool.asked = <size_t*>calloc(<size_t>1 << order, sizeof(size_t))
+        if pool == NULL or pool.largest == NULL or pool.asked == NULL:
+            free_records(pool)
+            self.upstream.free_ptr(<void*>base)
+            raise MemoryError("BuddyAllocator: no host memory for the records of a pool")
         pool.base = base
         pool.stream = stream
         pool.order = order
-        pool.largest = <uint8_t*>malloc(<size_t>2 << order)
-        pool.asked = <size_t*>calloc(<size_t>1 << order, sizeof(size_t))
-        if pool.largest == NULL or pool.asked == NULL:
-            c_free(pool.largest)
-            c_free(pool.asked)
-            self.upstream.free_ptr(<void*>base)
-            raise MemoryError("BuddyAllocator: no host memory for the records of a pool")
         for level in range(order + 1):
             memset(pool.largest + (<size_t>1 << level), order - level + 1, <size_t>1 << level)
         self.next_order = min(order + 1, self.max_order)
@@ -319,8 +315,7 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef int drop_pool(self, Pool* pool) except -1:
         cdef size_t base = pool.base
         cdef size_t nbytes = self.min_chunk_size << pool.order
-        c_free(pool.largest)
-        c_free(pool.asked)
+        free_records(pool)
         self.pools.erase(base)
         self.empty_pools -= 1
         self.held -= nbytes
@@ -332,7 +327,7 @@ cdef class BuddyAllocator(StreamAllocator):
         now = self.pools.begin()
         while now != self.pools.end():
             if dereference(now).second.largest[1] == dereference(now).second.order + 1:
-                self.drop_pool(&dereference(now).second)
+                self.drop_pool(dereference(now).second)
                 now = self.pools.begin()    # dropping one may run other code, so search anew
             else:
                 preincrement(now)
@@ -355,16 +350,12 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef Pool* spare_pool(self, size_t stream) noexcept:
         """Find the smallest empty pool of `stream`; NULL if there are fewer than two."""
         cdef Pool* smallest = NULL
-        cdef Pool* pool
         cdef int count = 0
-        now = self.pools.begin()
-        while now != self.pools.end():
-            pool = &dereference(now).second
-            if pool.largest[1] == pool.order + 1 and pool.stream == stream:
+        for item in self.pools:
+            if item.second.largest[1] == item.second.order + 1 and item.second.stream == stream:
                 count += 1
-                if smallest == NULL or pool.order < smallest.order:
-                    smallest = pool
-            preincrement(now)
+                if smallest == NULL or item.second.order < smallest.order:
+                    smallest = item.second
         return smallest if count > 1 else NULL
 
     cdef size_t largest_free(self) noexcept:
@@ -379,7 +370,7 @@ cdef class BuddyAllocator(StreamAllocator):
         segments = []
         for base in [item.first for item in self.pools]:
             chunks = []
-            self.list_chunks(&self.pools[base], 1, self.pools[base].order, names, chunks)
+            self.list_chunks(self.pools[base], 1, self.pools[base].order, names, chunks)
             segments.append(Segment(base, self.min_chunk_size << self.pools[base].order, self.pools[base].stream, "buddy", chunks))
         return segments
 
@@ -405,7 +396,7 @@ cdef class BuddyAllocator(StreamAllocator):
         if after == self.pools.begin():
             return NULL
         predecrement(after)
-        cdef Pool* pool = &dereference(after).second
+        cdef Pool* pool = dereference(after).second
         return pool if address - pool.base < self.min_chunk_size << pool.order else NULL
 
     cdef size_t leaf_of(self, Pool* pool, size_t address) except? 0:
@@ -427,6 +418,13 @@ cdef class BuddyAllocator(StreamAllocator):
 
     cdef int tell(self, str kind, size_t address, size_t nbytes) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", "")
+
+
+cdef void free_records(Pool* pool) noexcept:
+    if pool != NULL:
+        c_free(pool.largest)
+        c_free(pool.asked)
+        c_free(pool)
 
 
 cdef inline void write_guard(size_t address, size_t nbytes) noexcept:

@@ -130,9 +130,7 @@ using namespace mcsim;
 extern "C" {
 
 CUresult CUDAAPI cuInit(unsigned flags) {
-  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;
-  std::lock_guard<std::recursive_mutex> hold(state().lock);
-  return guarded([&] {
+  return locked([&] {
     if (flags) fail(CUDA_ERROR_INVALID_VALUE, "cuInit: flags must be 0");
     configure_from_environment();
     strike_planned("cuInit");

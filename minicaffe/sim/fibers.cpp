@@ -2,6 +2,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "sim.hpp"
 
 extern "C" {
@@ -16,13 +18,12 @@ constexpr size_t kStack = 128 << 10;  // of one thread; only touched pages take 
 
 // Save what a called function must preserve on this stack, change to the other one, restore from there. A jump, since the
 // processor would predict that `ret` goes back to where this call came from.
+#define MCSIM_SWITCH(body) \
+  asm(".text\n.globl mcsim_switch\n.hidden mcsim_switch\n.type mcsim_switch, %function\n" \
+      "mcsim_switch:" body ".size mcsim_switch, .-mcsim_switch\n")
 #if defined(__x86_64__)
-asm(R"(
-.text
-.globl mcsim_switch
-.hidden mcsim_switch
-.type mcsim_switch, @function
-mcsim_switch:
+constexpr int kFrame = 8, kReturn = 6;  // six registers, where to go, and no return from there
+MCSIM_SWITCH(R"(
   pushq %rbp
   pushq %rbx
   pushq %r12
@@ -39,22 +40,10 @@ mcsim_switch:
   popq %rbp
   popq %rcx
   jmp *%rcx
-.size mcsim_switch, .-mcsim_switch
 )");
-
-void* first_frame(char* top) {
-  void** frame = reinterpret_cast<void**>(top) - 8;  // six registers, where to go, and no return from there
-  for (int i = 0; i < 8; ++i) frame[i] = nullptr;
-  frame[6] = reinterpret_cast<void*>(mcsim_fiber_main);
-  return frame;
-}
 #elif defined(__aarch64__)
-asm(R"(
-.text
-.globl mcsim_switch
-.hidden mcsim_switch
-.type mcsim_switch, %function
-mcsim_switch:
+constexpr int kFrame = 20, kReturn = 11;  // x30
+MCSIM_SWITCH(R"(
   sub sp, sp, #160
   stp x19, x20, [sp, #0]
   stp x21, x22, [sp, #16]
@@ -81,18 +70,17 @@ mcsim_switch:
   ldp d14, d15, [sp, #144]
   add sp, sp, #160
   br x30
-.size mcsim_switch, .-mcsim_switch
 )");
-
-void* first_frame(char* top) {
-  void** frame = reinterpret_cast<void**>(top) - 20;
-  for (int i = 0; i < 20; ++i) frame[i] = nullptr;
-  frame[11] = reinterpret_cast<void*>(mcsim_fiber_main);  // x30
-  return frame;
-}
 #else
 #error CUDA is for x86-64 and AArch64, and so is the simulated device
 #endif
+
+void* first_frame(char* top) {
+  void** frame = reinterpret_cast<void**>(top) - kFrame;
+  std::fill_n(frame, kFrame, nullptr);
+  frame[kReturn] = reinterpret_cast<void*>(mcsim_fiber_main);
+  return frame;
+}
 
 struct Fiber {
   mc::Thread thread;

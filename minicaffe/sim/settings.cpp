@@ -178,8 +178,7 @@ extern "C" {
 
 /// Settings as in MINICAFFE_SIM, for tests, at run time.
 __attribute__((visibility("default"))) CUresult mcsim_configure(const char* text) {
-  std::lock_guard<std::recursive_mutex> hold(state().lock);
-  return guarded([&] {
+  return locked([&] {
     configure_from_environment();
     configure(text ? text : "");
   });

@@ -374,7 +374,10 @@ template <class T> void need(T* pointer, const char* call, const char* name) {
   if (!pointer) fail(CUDA_ERROR_INVALID_VALUE, "%s: %s is null", call, name);
 }
 
-template <class F> CUresult guarded(F body) {
+/// Run body() with the lock; the code of what it throws.
+template <class F> CUresult locked(F body) {
+  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;  // before the lock: another thread may have held it at the fork
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
   try {
     body();
     return CUDA_SUCCESS;
@@ -387,19 +390,12 @@ template <class F> CUresult guarded(F body) {
 
 /// The frame of a call that needs cuInit only.
 template <class F> CUresult on_driver(const char* call, F body) {
-  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;  // before the lock: another thread may have held it at the fork
-  std::lock_guard<std::recursive_mutex> hold(state().lock);
-  return guarded([&] {
-    enter(call);
-    body();
-  });
+  return locked([&] { enter(call), body(); });
 }
 
 /// The frame of a call that works on the current context.
 template <class F> CUresult on_context(const char* call, F body) {
-  if (state().forked) return CUDA_ERROR_NOT_INITIALIZED;
-  std::lock_guard<std::recursive_mutex> hold(state().lock);
-  return guarded([&] { body(enter_context(call)); });
+  return locked([&] { body(enter_context(call)); });
 }
 
 /// The same frames for a call that gives what `body` returns; `place` says what `out` is for.
