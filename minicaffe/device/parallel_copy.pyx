@@ -3,8 +3,6 @@
 One thread reaches only a part of the memory's bandwidth.
 """
 
-from cpython.buffer cimport PyBUF_C_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-
 from minicaffe.device.threads cimport Threads, num_threads
 
 import numpy as np
@@ -31,18 +29,13 @@ def copy_array(target, source):
     target, source : numpy.ndarray
         What has to be converted, broadcast or gathered NumPy copies, on one thread; so it does where both share memory.
     """
-    cdef Py_buffer to, from_
+    cdef unsigned char[::1] to
+    cdef const unsigned char[::1] from_
     plain = target.dtype == source.dtype and target.shape == source.shape and not source.dtype.hasobject
     if not plain or not target.flags.c_contiguous or not source.flags.c_contiguous or np.may_share_memory(target, source):
         target[...] = source
         return
-    PyObject_GetBuffer(target, &to, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
-    try:
-        PyObject_GetBuffer(source, &from_, PyBUF_C_CONTIGUOUS)
-        try:
-            with nogil:
-                copy_in_parts(num_threads(), to.buf, from_.buf, to.len)
-        finally:
-            PyBuffer_Release(&from_)
-    finally:
-        PyBuffer_Release(&to)
+    to, from_ = target.reshape(-1).view(np.uint8), source.reshape(-1).view(np.uint8)
+    if to.shape[0]:
+        with nogil:
+            copy_in_parts(num_threads(), &to[0], &from_[0], to.shape[0])

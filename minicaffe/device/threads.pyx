@@ -100,8 +100,7 @@ def _cgroup_quota(root):
         return None
     quotas = []
     for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers and "cpu" not in controllers.split(","):
             continue
         top = root / ("sys/fs/cgroup/cpu" if controllers else "sys/fs/cgroup")
@@ -112,11 +111,10 @@ def _cgroup_quota(root):
                 break
             try:
                 if controllers:
-                    quota = int((place / "cpu.cfs_quota_us").read_text())
-                    period = int((place / "cpu.cfs_period_us").read_text())
+                    texts = [(place / name).read_text() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
                 else:
-                    quota, period = ((place / "cpu.max").read_text().split() + ["100000"])[:2]
-                    quota, period = (-1 if quota == "max" else int(quota)), int(period)
+                    texts = (place / "cpu.max").read_text().split()     # the quota may be max
+                quota, period = map(int, texts)
             except (OSError, ValueError):
                 continue
             if quota > 0 and period > 0:

@@ -139,7 +139,7 @@ cdef class BlockCache(StreamAllocator):
         if constants not in CONSTANTS:
             raise ConfigError(f"must be one of {', '.join(CONSTANTS)}, got '{constants}'", field="CachingAllocator.constants")
         self.constants = CONSTANTS[constants]
-        self.zones = upstream.red_zones() if red_zones else RedZones(0, 0, 0)
+        self.zones = upstream.red_zones() if red_zones else RedZones()
         self.small_grain = max(<size_t>GRAIN, self.zones.nbytes)
         self.large_grain = max(self.constants.large_grain, self.zones.nbytes)
         self.cached.resize(POOLS)
