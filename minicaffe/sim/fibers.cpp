@@ -1,7 +1,4 @@
 // Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one goes on.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "sim.hpp"
@@ -98,17 +95,9 @@ const mc::HostKernel* running_kernel;
 void** running_arguments;
 void* running_shared;
 
-size_t page_size() { return size_t(sysconf(_SC_PAGESIZE)); }
-
 /// The low end of the n-th stack, with a closed page below it.
 char* stack_of(size_t n) {
-  while (stacks.size() <= n) {
-    void* memory =
-        mmap(nullptr, kStack + page_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for the stack of thread %zu", n);
-    mprotect(memory, page_size(), PROT_NONE);
-    stacks.push_back(static_cast<char*>(memory) + page_size());
-  }
+  while (stacks.size() <= n) stacks.push_back(fenced_memory(kStack, "the stack of a thread"));
   return stacks[n];
 }
 

@@ -1,7 +1,6 @@
 // Modules, functions and launches. A module is a mc::HostImage: kernels that the host compiler made (kernels/grid.hpp).
 #include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -42,14 +41,8 @@ std::string readable(const char* name) {
 
 /// Shared memory ends at a closed page (but for the alignment to 64 bytes), so running over its end is found.
 char* shared_memory(size_t size) {
-  static const size_t page = size_t(sysconf(_SC_PAGESIZE)), pages = (kMaxShared + page - 1) / page * page;
-  static char* const base = [] {
-    void* memory = mmap(nullptr, pages + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for a block's shared memory");
-    mprotect(static_cast<char*>(memory) + page, pages, PROT_READ | PROT_WRITE);
-    return static_cast<char*>(memory) + page;
-  }();
-  return base + pages - (std::max<size_t>(size, 1) + 63) / 64 * 64;
+  static char* const base = fenced_memory(kMaxShared, "a block's shared memory");
+  return base + kMaxShared - (std::max<size_t>(size, 1) + 63) / 64 * 64;
 }
 
 void run_blocks(Launch& launch) {

@@ -17,11 +17,6 @@ constexpr size_t kGranule = 256;  // cuMemAlloc's alignment
 constexpr unsigned char kCanary = 0xc5;
 constexpr size_t kFreedKept = 65536;
 
-size_t page_size() {
-  static const size_t size = size_t(sysconf(_SC_PAGESIZE));
-  return size;
-}
-
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 char* backing(const Allocation& a) { return a.device->backing + a.start; }
@@ -124,6 +119,19 @@ void free_device(CUdeviceptr address) {
 }
 
 }  // namespace
+
+size_t page_size() {
+  static const size_t size = size_t(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+char* fenced_memory(size_t size, const char* what) {
+  const size_t page = page_size(), inside = round_up(size, page);
+  void* memory = mmap(nullptr, inside + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for %s", what);
+  mprotect(static_cast<char*>(memory) + page, inside, PROT_READ | PROT_WRITE);
+  return static_cast<char*>(memory) + page + inside - size;
+}
 
 std::string Allocation::text() const {
   if (is_block) return print("a block of %zu bytes at 0x%llx in allocation #%u on device %d", size, address, number, device->ordinal);

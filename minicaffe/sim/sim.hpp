@@ -251,6 +251,9 @@ struct Device {
   bool holds(CUdeviceptr address) const { return address - reinterpret_cast<CUdeviceptr>(base) < range; }
 };
 
+size_t page_size();
+/// Memory of the host before a closed page, after another one; `what` is what it is for.
+char* fenced_memory(size_t size, const char* what);
 std::unique_ptr<Device> make_device(int ordinal, size_t memory);
 Device* device_of(CUdeviceptr address);
 std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // of cuMemAlloc; null where there is none

@@ -211,11 +211,12 @@ using namespace mcsim;
 
 namespace {
 
-/// An event that was last recorded under capture stands for no time.
-void refuse_captured(Event& event, const char* call) {
-  if (!event.capture) return;
+/// An event that the host looks at. One that was last recorded under capture stands for no time.
+std::shared_ptr<Event> event_of(CUevent handle, const char* call) {
+  auto event = state().events.find(handle);
+  if (!event->capture) return event;
   std::string why = print("%s: the event was last recorded in a captured stream", call);
-  if (event.capture->active) break_capture(*event.capture, CUDA_ERROR_CAPTURED_EVENT, why);
+  if (event->capture->active) break_capture(*event->capture, CUDA_ERROR_CAPTURED_EVENT, why);
   fail(CUDA_ERROR_CAPTURED_EVENT, "%s", why.c_str());
 }
 
@@ -324,8 +325,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
 /// Work that waits (deferred=1) is done after a first "not ready", as a device would meanwhile.
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
   return on_context("cuEventQuery", [&](Context&) {
-    auto event = state().events.find(handle);
-    refuse_captured(*event, "cuEventQuery");
+    auto event = event_of(handle, "cuEventQuery");
     forbid_in_capture("cuEventQuery");
     const bool ready = !event->recorded || event->recorded->done;
     if (!ready) finish({event->recorded}), fail(CUDA_ERROR_NOT_READY, "cuEventQuery: not ready");
@@ -335,8 +335,7 @@ CUresult CUDAAPI cuEventQuery(CUevent handle) {
 
 CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   return on_context("cuEventSynchronize", [&](Context&) {
-    auto event = state().events.find(handle);
-    refuse_captured(*event, "cuEventSynchronize");
+    auto event = event_of(handle, "cuEventSynchronize");
     forbid_in_capture("cuEventSynchronize");
     synchronize(event->recorded);
   });
@@ -345,9 +344,8 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
 /// Host time between the two, so it tells nothing about a GPU.
 CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, CUevent end_handle) {
   return on_context("cuEventElapsedTime", milliseconds, "the time's place", [&](Context&) {
-    auto begin = state().events.find(begin_handle), end = state().events.find(end_handle);
+    auto begin = event_of(begin_handle, "cuEventElapsedTime"), end = event_of(end_handle, "cuEventElapsedTime");
     for (auto& event : {begin, end}) {
-      refuse_captured(*event, "cuEventElapsedTime");
       if (event->flags & CU_EVENT_DISABLE_TIMING)
         fail(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: an event was created with CU_EVENT_DISABLE_TIMING");
       if (!event->recorded) fail(CUDA_ERROR_INVALID_HANDLE, "cuEventElapsedTime: an event was never recorded");
