@@ -307,10 +307,8 @@ def _read(path):
         log.warning("%s is damaged; it is made again", path)
         return None
     name, _, cubin = body.partition(b"\n")
-    try:
+    with contextlib.suppress(OSError):  # a cache of another user may be read only; then age means age since writing
         os.utime(path)
-    except OSError:
-        pass  # a cache of another user may be read only; then age means age since writing
     return cubin, name.decode()
 
 

@@ -4,6 +4,7 @@ A thread of each rank sends a message to the next rank, round a ring, every seco
 needs the GIL, but not the main thread, which may well wait for other ranks inside MPI.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -143,14 +144,10 @@ class Signs:
 
     def _end_all(self, line, status=1):
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError, AttributeError):   # closed, or none
                 stream.flush()
-            except (OSError, ValueError, AttributeError):   # closed, or none
-                pass
-        try:
+        with contextlib.suppress(OSError):
             os.write(2, f"minicaffe: {line}; all ranks end\n".encode())    # not by way of what the main thread may have locked
-        except OSError:
-            pass
         abort(self.comm, status)
 
 
