@@ -5,7 +5,7 @@ one allocator for the CPU that could be exchanged. Here each place has one, and 
 the C library keeps freed memory itself, so a cache above it wins little and holds more.
 
 An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
-`FailAllocator` here, and a module of its own for each that caches (``caching.pyx``, ``pinned.pyx``, ``buddy.pyx``). What
+`FailAllocator` here; those that cache are in modules of their own (``caching.pyx``, ``buddy.pyx``). What
 one gets from below it gets from `upstream`. A `Buffer` (``buffer.pyx``) is one block.
 
 A subclass in Cython overrides `alloc_ptr` and `free_ptr` and either calls `remember` and `forget`, which keep sizes and
