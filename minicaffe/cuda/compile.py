@@ -101,8 +101,7 @@ def image(source, expression, architecture, what="", options=()):
     start = time.perf_counter()
     cubin, name = compile_cubin(source, expression, options)
     log.info("compiled %s in %.0f ms", what or expression, 1e3 * (time.perf_counter() - start))
-    body = name.encode() + b"\n" + cubin
-    keep(path, MAGIC + hashlib.sha256(body).digest() + body)
+    _write(path, cubin, name)
     return cubin, name
 
 
@@ -310,6 +309,12 @@ def _read(path):
     with contextlib.suppress(OSError):  # a cache of another user may be read only; then age means age since writing
         os.utime(path)
     return cubin, name.decode()
+
+
+def _write(path, content, name):
+    """Keep what `_read` returns."""
+    body = name.encode() + b"\n" + content
+    keep(path, MAGIC + hashlib.sha256(body).digest() + body)
 
 
 def keep(path, content):
