@@ -302,3 +302,19 @@ def test_what_is_refused_is_computed_by_engine_caffe(onednn, text, dtype, reason
     step(net)
     description = net.layers[-1].operations()[0].describe()
     assert description["engine"] == "CAFFE" and reason in description["refused"]["ONEDNN"]
+
+
+def test_a_bias_that_learns_now_and_then(onednn):
+    """oneDNN has a primitive for the gradient of weights with that of a bias, and one without."""
+    net = make(input_layer((2, 16, 9, 7)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3"))
+    one, found = net.layers[-1], []
+    for learns in (True, False, True):
+        one.param_propagate_down = [True, learns]
+        net.clear_param_diffs()
+        step(net)
+        assert engines(net) == ["ONEDNN"]
+        found.append([blob.cpu_diff.copy() for blob in one.blobs])
+    np.testing.assert_allclose(found[0][1], net.blob_by_name("y").cpu_diff.sum((0, 2, 3)), 1e-4, 1e-4)
+    assert not found[1][1].any() and np.array_equal(found[2][1], found[0][1])
+    for weights, _ in found:
+        np.testing.assert_allclose(weights, found[0][0], 1e-5, 1e-5)
