@@ -4,6 +4,7 @@
 both engines and prints how far the results are apart.
 """
 
+import ctypes
 import json
 import logging
 import os
@@ -105,12 +106,31 @@ class Refusals(logging.Handler):
         self.texts.append(record.getMessage())
 
 
+def take_fake_times():
+    """Let events tell the time of the fake library, which other processes do not disturb."""
+    from minicaffe.cuda import device
+    fake = ctypes.CDLL(os.environ["MINICAFFE_CUDNN"])
+    fake.fake_clock.restype = ctypes.c_longlong
+
+    class Event(device.Event):
+        def record(self, stream):
+            super().record(stream)
+            self.at = fake.fake_clock()
+
+        def elapsed(self, start):
+            super().elapsed(start)
+            return (self.at - start.at) / 1e3
+
+    device.Event = Event
+
+
 def record(wishes):
     """Each wish: {name, engine, dtype, images, fail, use, precision, steps}; `use` is the argument of use_cudnn."""
     log, done = Refusals(), []
     at_first = engine.preferred()
     calls = Path(os.environ["FAKE_LOG"])
     minicaffe.set_mode_gpu()
+    take_fake_times()
     for wish in wishes:
         calls.write_text("")
         del log.texts[:]

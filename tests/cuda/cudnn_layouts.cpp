@@ -57,10 +57,14 @@ template <class T> void compare(const Context& on, const ConvShape& s, int dtype
       Array<T> x(image, s.images, s.channels, s.pixels, layout, shift), w(weights, s.outputs, s.group_channels, s.taps, layout, shift),
           y(columns, s.images, s.outputs, s.positions, layout, shift), b(bias, 1, s.outputs, 1, layout, shift);
       const CudnnArguments what(product, dtype, layout, x.at, w.at, y.at, product == kForward ? b.at : nullptr);
-      const CudnnState state = cudnn_choose(on, s, what, -1);
-      std::vector<double> memory(size_t(state.bytes) / 8 + 2);
+      int plan = -1;
+      index_t bytes = 0;
+      CudnnPlans* plans = cudnn_plans(on, s, what, &plan, &bytes);
+      check(plans && plan < 0, "no plans, or chosen ones");
+      plan = cudnn_choose(on, *plans, -1, &bytes);
+      std::vector<double> memory(size_t(bytes) / 8 + 2);
       void* aligned = reinterpret_cast<char*>(memory.data()) + size_t(memory.data()) % 16;
-      check(cudnn_run(on, s, what, state.chosen, aligned, state.bytes).empty(), "a plan failed");
+      check(cudnn_run(on, s, what, *plans, plan, aligned).empty(), "a plan failed");
       const auto found = product == kForward ? y.values() : product == kBackwardData ? x.values() : w.values();
       if (!way) expected = found;
       check(found != (product == kForward ? columns : product == kBackwardData ? image : weights), "nothing was computed");

@@ -281,6 +281,18 @@ def test_choice_of_plans(fake, tmp_path):
         assert not apart or not weights["workspace"] or weights["workspace"] == weights["pw"] + 256
 
 
+def test_the_time_is_that_of_the_device(fake, tmp_path):
+    """By events of the stream, not by the fake's clock."""
+    run(f"""
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import make, run_forward
+    minicaffe.set_mode_gpu()
+    run_forward(make("conv without bias")[0])
+    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), FAKE_SLEEP="1", FAKE_OFFERS="10//0/80000/0/0;11//0/1/0/0;12/T/0/0/0/0")
+    ran = [call["engine"] for call in named({"calls": [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]})]
+    assert ran.count(10) == 4 and ran.count(11) == 11 and ran[-1] == 11     # the slow one in the first turn only
+
+
 @pytest.mark.parametrize(("environment", "why"), [
     ({"FAKE_NONE": "instant,fallback"}, "convolution: no plan"),
     ({"FAKE_NONE": "fallback", "FAKE_OFFERS": "11/N/0/0/0/0", "MINICAFFE_DETERMINISTIC": "1"}, "convolution: no plan that repeats its results"),
@@ -522,7 +534,7 @@ def test_any_call_that_fails(fake, tmp_path, tune):
         assert check(3 + n)[1] == 0
         assert fake.fake_live() - before <= stay + 1, (at, fake.fake_live() - before, stay)
     assert errors_seen > 5 and right > 5, (errors_seen, right)
-    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), MINICAFFE_CUDNN_TUNE=tune, FAKE_SLEEP="0", FAKE_COMPUTES="1",
+    """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), MINICAFFE_CUDNN_TUNE=tune, FAKE_COMPUTES="1",
         FAKE_OFFERS="10//4096/0/0/0;11/N/0/0/0/0;14//0/0/3000/0", FAKE_LOG=os.devnull)  # fmt: skip
 
 
@@ -592,7 +604,7 @@ def test_channels_last(fake, tmp_path):
     program = tmp_path / "layouts"
     subprocess.run([*compiler(), "-std=c++17", "-O1", f"-I{ROOT}", str(HERE / "cudnn_layouts.cpp"), "-o", str(program), "-ldl", "-pthread"], check=True)
     done = subprocess.run([program, fake], capture_output=True, text=True, env={**os.environ, "FAKE_HOST": "1", "FAKE_COMPUTES": "1",
-                                                                               "FAKE_SLEEP": "0", "FAKE_LOG": str(tmp_path / "calls")})  # fmt: skip
+                                                                               "FAKE_LOG": str(tmp_path / "calls")})  # fmt: skip
     assert done.returncode == 0 and done.stdout == "24 products\n" and not done.stderr, (done.stdout, done.stderr)
     calls = [json.loads(line) for line in (tmp_path / "calls").read_text().splitlines()]
     arrays = {call["x"] for call in calls if call["call"] == "cudnnBackendExecute"}
@@ -698,7 +710,7 @@ def test_the_comparison_itself(place):
 
 def test_what_the_calls_mean(fake):
     """cuDNN as its book has it gives engine CAFFE's results: pointers, shapes and factors are right."""
-    environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_COMPUTES": "1", "FAKE_SLEEP": "0", "FAKE_LOG": os.devnull}
+    environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_COMPUTES": "1", "FAKE_LOG": os.devnull}
     check_engines("sim", True, **environment)
     for other in {"FAKE_NONE": "beta,bias"}, {"FAKE_NONE": "instant"}, {"MINICAFFE_CUDNN_TUNE": "0"}:
         check_engines("sim", True, **environment, **other)

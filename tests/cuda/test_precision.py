@@ -54,6 +54,7 @@ def product(dtype=Dtype.FLOAT):
 TRAINING = f"""
 import json
 sys.path.insert(0, {str(HERE)!r})
+from cudnn_cases import take_fake_times
 from training import NET, make_solver
 log = os.environ["FAKE_LOG"]
 
@@ -78,6 +79,7 @@ def measured(calls):
     return len([call for call in calls if call["call"] == "cudnnBackendExecute"]) > len(convolutions(calls))
 
 minicaffe.set_mode_gpu()
+take_fake_times()
 solver = make_solver(NET)
 """
 

@@ -41,18 +41,17 @@ struct CudnnPlan {
   int64_t workspace;         // bytes
   CudnnStop failed;          // why it is not used; the call is null if it may be
 };
+/// The plans of a product of one shape; they stay for good.
 struct CudnnPlans {
   std::vector<CudnnPlan> all;  // in the heuristic's order
   int chosen = -1;
+  bool tunes;                  // whether they may be measured
+  index_t gradient;            // bytes of a gradient of weights
+  std::string place, none;     // all that a choice depends on; why none of all can be used
   CudnnStop refused = {nullptr, 0};
-  std::string none;  // why none of all can be used
-};
 
-/// What the caller has to know before it computes: the number of the chosen plan, -1 if there is none yet, and the memory for it.
-struct CudnnState {
-  int chosen = -1;
-  index_t bytes = 0;
-  bool tunes = false;  // plans may be measured
+  /// Memory for a plan: a gradient apart, which our kernel adds or which is for trial, and behind it the workspace.
+  index_t bytes(const CudnnPlan& plan, bool trial) const { return (plan.whole && !trial ? 0 : gradient) + plan.workspace; }
 };
 
 /// Elements of the largest tensor.
@@ -176,112 +175,99 @@ inline CudnnKey cudnn_key(const Cudnn& cudnn, const ConvShape& s, const CudnnArg
   return key;
 }
 
-/// The plans of a product; throws why there are none, which counts for good if it is a refusal.
-inline CudnnPlans& cudnn_plans(Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of) {
+/// The plans of a product, the number of the chosen one or -1, and its memory; null if the stream has failed. Throws why there are
+/// none, which counts for good if it is a refusal.
+inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const CudnnArguments& of, int* chosen, index_t* bytes) {
   const Window& w = s.window;
-  if (w.num_axes > 3) throw CudnnStop{"convolution along more than 3 axes", kRefused};
-  for (int a = 0; a < w.num_axes; ++a) {
-    // The size that cuDNN computes for the output; Caffe's differs, being 1, where the window is larger than the image.
-    index_t room = index_t(w.in[a]) + 2 * w.pad[a] - index_t(w.dilation[a]) * (w.kernel[a] - 1) - 1;
-    if (room < 0 || room / w.stride[a] + 1 != w.out[a])
-      throw CudnnStop{"convolution windows larger than the padded image", kRefused};
-  }
-  const CudnnKey key = cudnn_key(cudnn, s, of);
-  auto found = cudnn.plans.find(key);
-  if (found == cudnn.plans.end()) {
-    auto plans = std::make_unique<CudnnPlans>();
-    const bool depthwise = s.groups > 1 && s.group_channels == 1;  // a bias in the graph costs seven times the product there
-    if (of.product == kBackwardWeights || (of.product == kForward && of.bias && !depthwise)) cudnn_list(cudnn, s, of, true, *plans);
-    cudnn_list(cudnn, s, of, false, *plans);
-    if (!plans->refused.call)
-      plans->refused = {cudnn.deterministic ? "convolution: no plan that repeats its results" : "convolution: no plan", kRefused};
-    found = cudnn.plans.emplace(key, plans.release()).first;
-  }
-  if (found->second->all.empty()) throw found->second->refused;
-  return *found->second;
-}
-
-/// Memory of a plan: a gradient apart, that our kernel adds or of a trial, and behind it the workspace, aligned.
-inline index_t cudnn_bytes(const ConvShape& s, const CudnnArguments& of, const CudnnPlan& plan) {
-  const bool apart = of.product == kBackwardWeights && (!plan.whole || of.trial);
-  return (apart ? round_up(s.outputs * s.k * item_size(of.dtype), 256) : 0) + plan.workspace;
-}
-
-/// work(cudnn, the product's plans); the state after it.
-template <class Work>
-CudnnState with_plans(const Context& on, const ConvShape& s, const CudnnArguments& of, const Work& work) {
-  CudnnState state;
+  CudnnPlans* plans = nullptr;
   with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
-    CudnnPlans& plans = cudnn_plans(cudnn, s, of);
-    work(cudnn, plans);
-    state.chosen = plans.chosen, state.tunes = cudnn.tunes;
-    if (plans.chosen >= 0) state.bytes = cudnn_bytes(s, of, plans.all[size_t(plans.chosen)]);
-  });
-  return state;
-}
-
-/// Choose plan `wanted` if it fits, else the first that does; -2: only look. If none does, engine CAFFE computes, whatever the reason.
-inline CudnnState cudnn_choose(const Context& on, const ConvShape& s, const CudnnArguments& of, int wanted) {
-  return with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
-    auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]); };
-    if (wanted < -1 || fits(plans.chosen)) return;  // another thread was first, and a graph may have recorded its plan
-    for (int i = 0; !fits(wanted) && i < int(plans.all.size()); ++i) wanted = i;
-    plans.chosen = -1;
-    if (!fits(wanted)) {
-      if (plans.none.empty()) plans.none = cudnn_text(cudnn, plans.all[0].failed);
-      throw CudnnStop{plans.none.c_str(), kRefused};
+    if (w.num_axes > 3) throw CudnnStop{"convolution along more than 3 axes", kRefused};
+    for (int a = 0; a < w.num_axes; ++a) {
+      // The size that cuDNN computes for the output; Caffe's differs, being 1, where the window is larger than the image.
+      index_t room = index_t(w.in[a]) + 2 * w.pad[a] - index_t(w.dilation[a]) * (w.kernel[a] - 1) - 1;
+      if (room < 0 || room / w.stride[a] + 1 != w.out[a])
+        throw CudnnStop{"convolution windows larger than the padded image", kRefused};
     }
-    plans.chosen = wanted;
-    for (CudnnPlan& plan : plans.all)
-      if (&plan != &plans.all[size_t(wanted)] && !plan.failed.call) plan.plan = CudnnNode();
+    const CudnnKey key = cudnn_key(cudnn, s, of);
+    auto found = cudnn.plans.find(key);
+    if (found == cudnn.plans.end()) {
+      auto made = std::make_unique<CudnnPlans>();
+      const bool depthwise = s.groups > 1 && s.group_channels == 1;  // a bias in the graph costs seven times the product there
+      if (of.product == kBackwardWeights || (of.product == kForward && of.bias && !depthwise))
+        cudnn_list(cudnn, s, of, true, *made);
+      cudnn_list(cudnn, s, of, false, *made);
+      if (!made->refused.call)
+        made->refused = {cudnn.deterministic ? "convolution: no plan that repeats its results" : "convolution: no plan", kRefused};
+      made->tunes = cudnn.tunes;
+      made->gradient = of.product == kBackwardWeights ? round_up(s.outputs * s.k * item_size(of.dtype), 256) : 0;
+      made->place = std::string("convolution by ") + cudnn.place + ":";
+      for (index_t number : key) made->place += " " + std::to_string(number);
+      found = cudnn.plans.emplace(key, made.release()).first;
+    }
+    if (found->second->all.empty()) throw found->second->refused;
+    plans = found->second, *chosen = plans->chosen;
+    if (*chosen >= 0) *bytes = plans->bytes(plans->all[size_t(*chosen)], false);
   });
+  return plans;
 }
 
-/// Two lines: all that a choice depends on; plan i, if it fits, by its place in the list, which that determines, and by its engine.
-inline std::string cudnn_name(const Context& on, const ConvShape& s, const CudnnArguments& of, int i) {
-  std::string name;
-  with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
-    int64_t engine = -1;
-    if (i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]))
-      plans.all[size_t(i)].settings.read_node(nv::ATTR_ENGINECFG_ENGINE, nv::BACKEND_ENGINE_DESCRIPTOR)
-          .read(nv::ATTR_ENGINE_GLOBAL_INDEX, nv::TYPE_INT64, 1, &engine);
-    name = std::string("convolution by ") + cudnn.place + ":";
-    for (index_t number : cudnn_key(cudnn, s, of)) name += " " + std::to_string(number);
-    name += "\n" + std::to_string(i) + ": engine " + std::to_string(engine);
+/// Choose plan `wanted` if it fits, else the first that does; its number and its memory. If none does, engine CAFFE computes,
+/// whatever the reason.
+inline int cudnn_choose(const Context& on, CudnnPlans& plans, int wanted, index_t* bytes) {
+  with_cudnn(on, 0, [&](Cudnn& cudnn) {
+    auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]); };
+    if (!fits(plans.chosen)) {  // else another thread was first, and a graph may have recorded its plan
+      for (int i = 0; !fits(wanted) && i < int(plans.all.size()); ++i) wanted = i;
+      if (!fits(wanted)) {
+        plans.chosen = -1;
+        if (plans.none.empty()) plans.none = cudnn_text(cudnn, plans.all[0].failed);
+        throw CudnnStop{plans.none.c_str(), kRefused};
+      }
+      plans.chosen = wanted;
+      for (CudnnPlan& plan : plans.all)
+        if (&plan != &plans.all[size_t(wanted)] && !plan.failed.call) plan.plan = CudnnNode();
+    }
+    wanted = plans.chosen, *bytes = plans.bytes(plans.all[size_t(wanted)], false);
   });
-  return name;
+  return wanted;
+}
+
+/// What tells plan i, if there is one and it fits, from the others: its place in the list and its engine.
+inline std::string cudnn_name(const Context& on, CudnnPlans& plans, int i) {
+  int64_t engine = -1;
+  with_cudnn(on, 0, [&](Cudnn& cudnn) {
+    if (i < 0 || i >= int(plans.all.size()) || !cudnn_fits(cudnn, plans.all[size_t(i)])) return;
+    const CudnnNode node = plans.all[size_t(i)].settings.read_node(nv::ATTR_ENGINECFG_ENGINE, nv::BACKEND_ENGINE_DESCRIPTOR);
+    node.read(nv::ATTR_ENGINE_GLOBAL_INDEX, nv::TYPE_INT64, 1, &engine);
+  });
+  return std::to_string(i) + ": engine " + std::to_string(engine);
 }
 
 /// The numbers of the plans to measure, of each graph the first that fit, and the memory that each of them has enough of.
-inline std::vector<int> cudnn_candidates(const Context& on, const ConvShape& s, const CudnnArguments& of, index_t* bytes) {
+inline std::vector<int> cudnn_candidates(const Context& on, CudnnPlans& plans, index_t* bytes) {
   std::vector<int> fitting;
-  with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
+  with_cudnn(on, 0, [&](Cudnn& cudnn) {
     int counts[2] = {0, 0};
     for (CudnnPlan& plan : plans.all) {
       if (counts[plan.whole] == kMeasured || !cudnn_fits(cudnn, plan)) continue;
-      ++counts[plan.whole], *bytes = std::max(*bytes, cudnn_bytes(s, of, plan));
+      ++counts[plan.whole], *bytes = std::max(*bytes, plans.bytes(plan, true));
       fitting.push_back(int(&plan - plans.all.data()));
     }
   });
   return fitting;
 }
 
-/// Compute by plan i in `memory`. Returns "", or why it failed; then it is not taken again.
-inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnArguments& of, int i, void* memory, index_t bytes) {
+/// Compute by plan i, in the memory that it needs. Returns "", or why it failed; then it is not taken again.
+inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnArguments& of, CudnnPlans& plans, int i,
+                             void* memory) {
+  CudnnPlan& plan = plans.all[size_t(i)];
   std::string why;
-  bool whole = true;
-  with_plans(on, s, of, [&](Cudnn& cudnn, CudnnPlans& plans) {
-    if (i >= int(plans.all.size()) || cudnn_bytes(s, of, plans.all[size_t(i)]) > bytes) {
-      why = "the precision has changed meanwhile";
-      return;
-    }
-    CudnnPlan& plan = plans.all[size_t(i)];
-    whole = plan.whole;
+  with_cudnn(on, 0, [&](Cudnn& cudnn) {
     if (cudnn_fits(cudnn, plan)) try {
-      const index_t apart = cudnn_bytes(s, of, plan) - plan.workspace;
+      const index_t apart = plans.bytes(plan, of.trial) - plan.workspace;
       std::vector<int64_t> uids = {kX, kW, kY};
       const void* arrays[] = {of.x, apart ? memory : of.w, of.y, of.bias};
-      if (whole && of.bias) uids.push_back(kBias);
+      if (plan.whole && of.bias) uids.push_back(kBias);
       void* workspace = plan.workspace ? static_cast<char*>(memory) + apart : nullptr;
       CudnnNode pack(cudnn, nv::BACKEND_VARIANT_PACK_DESCRIPTOR);
       pack.put(nv::ATTR_VARIANT_PACK_UNIQUE_IDS, uids).put(nv::ATTR_VARIANT_PACK_WORKSPACE, nv::TYPE_VOID_PTR, workspace);
@@ -292,7 +278,7 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
     }
     if (plan.failed.call) why = cudnn_text(cudnn, plan.failed);
   });
-  if (whole || !why.empty() || on.stream->failed) return why;
+  if (plan.whole || !why.empty() || on.stream->failed) return why;
   const bool columns = of.product == kForward, last = of.layout == kNhwc;
   void* to = columns ? of.y : of.product == kBackwardData ? of.x : of.trial ? memory : of.w;
   const index_t plane = columns ? s.positions : s.pixels;

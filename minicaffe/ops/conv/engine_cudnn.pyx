@@ -22,14 +22,14 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
         Arguments()
         Arguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias)
         bint trial
-    cppclass CudnnState:
-        int chosen
-        long long bytes
+    cppclass CudnnPlans:
         bint tunes
-    CudnnState cudnn_choose(const Context&, const ConvShape&, const Arguments&, int wanted) except +refuse
-    string cudnn_name(const Context&, const ConvShape&, const Arguments&, int plan) except +refuse
-    vector[int] cudnn_candidates(const Context&, const ConvShape&, const Arguments&, long long* bytes) except +refuse
-    string cudnn_run(const Context&, const ConvShape&, const Arguments&, int plan, void* memory, long long bytes) except +refuse
+        string place
+    CudnnPlans* cudnn_plans(const Context&, const ConvShape&, const Arguments&, int* chosen, long long* bytes) except +refuse
+    int cudnn_choose(const Context&, CudnnPlans&, int wanted, long long* bytes) except +refuse
+    string cudnn_name(const Context&, CudnnPlans&, int plan) except +refuse
+    vector[int] cudnn_candidates(const Context&, CudnnPlans&, long long* bytes) except +refuse
+    string cudnn_run(const Context&, const ConvShape&, const Arguments&, CudnnPlans&, int plan, void* memory) except +refuse
 
 TURNS, RUNS = 3, 3  # each plan is measured so often, that many runs at once
 SLOW = 3.0          # times the least time: not measured again
@@ -69,46 +69,45 @@ cdef class CudnnConvolution(Primitive):
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:
         """Compute by the chosen plan; by another one if it fails, which adds nothing then."""
-        cdef CudnnState state
+        cdef CudnnPlans* plans
+        cdef int plan = -1
+        cdef long long bytes = 0
         cdef string why
         cdef void* memory
         with nogil:
-            state = cudnn_choose(on, op.shape, what, -2)
-        if state.chosen < 0:
-            state = self.choose(on, op, what, state.tunes)
+            plans = cudnn_plans(on, op.shape, what, &plan, &bytes)
+        if plan < 0 and plans != NULL:
+            plan = self.choose(on, op, what, plans, &bytes)
         while not on.stream.failed:
-            memory = op.scratch(on, (state.bytes + item_size(op.dtype) - 1) // item_size(op.dtype))
+            memory = op.scratch(on, (bytes + item_size(op.dtype) - 1) // item_size(op.dtype))
             with nogil:
-                why = cudnn_run(on, op.shape, what, state.chosen, memory, state.bytes)
+                why = cudnn_run(on, op.shape, what, plans[0], plan, memory)
             if why.empty():
                 break
             log.warning(FAILED, why.decode())
             with nogil:
-                state = cudnn_choose(on, op.shape, what, -1)
+                plan = cudnn_choose(on, plans[0], -1, &bytes)
         return 0
 
-    cdef CudnnState choose(self, const Context& on, Convolution op, Arguments what, bint tunes) except *:
+    cdef int choose(self, const Context& on, Convolution op, Arguments what, CudnnPlans* plans, long long* bytes) except -2:
         """Choose the plan: that of an earlier run, or the fastest; the first of all where nothing may be measured."""
-        cdef int wanted = -1
-        cdef CudnnState state
-        if tunes:
-            kept = compile.read_choice(self.name(on, op, what, -1)[0])
-            wanted = int(kept.split(":")[0]) if kept else -1
-            if not kept or self.name(on, op, what, wanted)[1] != kept:
-                wanted = self.fastest(on, op, what) if on.stream.rate == NULL else -1   # while a graph is recorded nothing runs
-                if wanted >= 0:
-                    compile.write_choice(*self.name(on, op, what, wanted))
+        cdef int plan = -1
+        cdef string name
+        if plans.tunes:
+            place = plans.place.decode()
+            kept = compile.read_choice(place)
+            plan = int(kept.split(":")[0]) if kept else -1
+            with nogil:
+                name = cudnn_name(on, plans[0], plan)
+            if name.decode() != kept:
+                plan = self.fastest(on, op, what, plans) if on.stream.rate == NULL else -1  # while a graph is recorded nothing runs
+                if plan >= 0:
+                    compile.write_choice(place, cudnn_name(on, plans[0], plan).decode())
         with nogil:
-            state = cudnn_choose(on, op.shape, what, wanted)
-        return state
+            plan = cudnn_choose(on, plans[0], plan, bytes)
+        return plan
 
-    cdef list name(self, const Context& on, Convolution op, Arguments what, int plan):
-        cdef string text
-        with nogil:
-            text = cudnn_name(on, op.shape, what, plan)
-        return text.decode().split("\n")
-
-    cdef int fastest(self, const Context& on, Convolution op, Arguments what) except -2:
+    cdef int fastest(self, const Context& on, Convolution op, Arguments what, CudnnPlans* plans) except -2:
         """Measure the plans; -1 if none runs. The result is overwritten, but not a gradient of weights, which is added to."""
         from minicaffe.cuda.device import Event, computing, get_device
         cdef long long bytes = 0
@@ -117,7 +116,7 @@ cdef class CudnnConvolution(Primitive):
         cdef string why
         what.trial = True
         with nogil:
-            numbers = cudnn_candidates(on, op.shape, what, &bytes)
+            numbers = cudnn_candidates(on, plans[0], &bytes)
         cdef Blob trial = Blob((bytes // item_size(op.dtype) + 1,), op.dtype, "cuDNN trial")
         cdef void* memory = trial.mutable_data_on(on)
         device = get_device(on.stream.device)
@@ -128,7 +127,7 @@ cdef class CudnnConvolution(Primitive):
                 begin.record(line)
                 for _ in range(RUNS if turn else 1):
                     with nogil:
-                        why = cudnn_run(on, op.shape, what, plan, memory, bytes)
+                        why = cudnn_run(on, op.shape, what, plans[0], plan, memory)
                 end.record(line)
                 end.synchronize()
                 if on.stream.failed:
