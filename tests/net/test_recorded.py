@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -259,3 +260,28 @@ def test_two_graphs_share_a_pool(replays):
         for net, numbers in zip(nets, expected, strict=True):
             same(forwards(net), numbers)
     assert len(set(replays)) == 2
+
+
+def test_threads_with_nets_of_their_own(replays):
+    """Each records and replays while the others compute; what they compute is theirs."""
+    nets = [net_of(CHAIN, "TEST", plan=plan) for plan in ("memory", None, "memory")]
+    for factor, net in enumerate(nets):
+        net.layers[1].blobs[0].scale_data(factor + 1)
+    expected = []
+    for net in nets:
+        net.use_graphs = False
+        expected.append(forwards(net, 8))
+        net.use_graphs = True
+    seen = [None] * len(nets)
+
+    def work(i):
+        seen[i] = forwards(nets[i], 8)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(nets))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for found, numbers in zip(seen, expected, strict=True):
+        same(found, numbers)
+    assert len(set(replays)) == 3 and len(replays) == 3 * 6
