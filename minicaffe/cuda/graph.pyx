@@ -55,7 +55,7 @@ cdef class Graph:
     cdef Inputs inputs
     cdef Buffer on_device   # the inputs that the recorded launches read
     cdef object pool        # gave the blocks of the device that were taken while it was recorded
-    cdef list kept          # other Buffers that were dropped meanwhile
+    cdef list kept          # other Buffers that were dropped during the recording
 
     def __init__(self, Device device not None):
         self.device = device

@@ -26,7 +26,7 @@ class RecordedWork:
 
     def __init__(self, what):
         self.what = what
-        self.told = None
+        self.logged = None
         self.forget()
 
     def forget(self):
@@ -36,9 +36,9 @@ class RecordedWork:
 
     def leave(self, reason):
         """Free the graph, for a reason that the log says once."""
-        if reason != self.told:
+        if reason != self.logged:
             log.debug("no CUDA graph: %s", reason)
-            self.told = reason
+            self.logged = reason
         self.forget()
 
     def obstacle(self, net):
