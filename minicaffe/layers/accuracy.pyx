@@ -32,6 +32,7 @@ cdef class AccuracyLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 2
     min_top_blobs = 1
+    refuses_in_place = True
     max_top_blobs = 2
 
     cdef Labels labels

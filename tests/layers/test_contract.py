@@ -115,7 +115,7 @@ def test_a_loss_needs_no_top(name, bottoms, fields):
     assert run_forward(net) == net.tops[-1][0].data.item()
 
 
-NOT_IN_PLACE = ["AbsVal", "BatchReindex", "Concat", "Convolution", "Crop", "Deconvolution", "Eltwise", "Embed", "Filter", "Im2col",
+NOT_IN_PLACE = ["AbsVal", "Accuracy", "BatchReindex", "Concat", "Convolution", "Crop", "Deconvolution", "Eltwise", "Embed", "Filter", "Im2col",
                 "InnerProduct", "LRN", "LSTM", "LSTMUnit", "Permute", "Pooling", "RNN", "Reduction", "Slice", "Split", "Tile"]
 
 
