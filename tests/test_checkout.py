@@ -99,7 +99,7 @@ def test_without_a_compiler(tmp_path):
         if shutil.which(tool):
             (tmp_path / tool).symlink_to(shutil.which(tool))
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, meson, "setup", tmp_path / "build", ROOT], env=environment, capture_output=True, text=True)
+    done = subprocess.run([meson, "setup", tmp_path / "build", ROOT], env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and "no C++ compiler was found: install g++ or clang++" in done.stdout, done.stdout + done.stderr
 
 
