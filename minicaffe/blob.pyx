@@ -9,7 +9,9 @@ import numpy as np
 
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport HEAD_AT_CPU, HEAD_AT_GPU, HEAD_AT_PRIVATE, UNINITIALIZED, SyncedMemory
+from minicaffe.memory.synced cimport (
+    HEAD_AT_CPU, HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, HEAD_AT_PRIVATE, SYNCED_GPU_PRIVATE, UNINITIALIZED, SyncedMemory,
+)
 from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
@@ -356,8 +358,12 @@ cdef class Blob:
 
     cdef int fill_diff_on(self, const Context& on, double value) except -1:
         check_arithmetic(self)
-        if self.count and not (value == 0 and on.stream == NULL and self.diff_memory.clear(self.count * item_size(self.dtype))):
-            fill_typed(on, self.dtype, self.count, value, self.mutable_diff_on(on))
+        if self.count == 0 or value == 0 and on.stream == NULL and self.diff_memory.clear(self.count * item_size(self.dtype)):
+            return 0
+        cdef Layout layout = self.diff_memory.layout() if value == 0 and on.stream != NULL else None
+        if layout is None or not layout.on_device or layout.dtype != self.dtype:
+            layout = None
+        fill_typed(on, self.dtype, self.count, value, self.mutable_diff_in(on, layout))
 
     def fill_diff(self, value):
         """Set the gradient to `value` where the present mode computes, on the CPU or the device."""
@@ -787,10 +793,10 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     if memory.head == UNINITIALIZED or count == 0:
         return 0
     check_arithmetic(blob)
-    cdef Context on = context() if memory.head == HEAD_AT_GPU else cpu_context()
+    cdef Context on = context() if memory.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE) else cpu_context()
     cdef double total = 0
     cdef double* out = &total
-    cdef Layout layout = memory.layout() if memory.head == HEAD_AT_PRIVATE else None
+    cdef Layout layout = memory.layout() if memory.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) else None
     cdef const void* x
     cdef Buffer on_device
     if layout is not None and layout.dtype == blob.dtype:      # its padding adds zeros

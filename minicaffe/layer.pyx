@@ -123,7 +123,7 @@ cdef class Layer:
         """Return the blocks on the device, which a CUDA graph uses, of what `release_memory` frees."""
         cdef Blob blob
         blobs = [*self.scratch_blobs(), *(blob for operation in self.operations() for blob in operation.own_blobs())]
-        return [memory.gpu_data() for blob in blobs for memory in (blob.data_memory, blob.diff_memory) if memory.own_gpu_data]
+        return [block for blob in blobs for memory in (blob.data_memory, blob.diff_memory) for block in memory.blocks_on_device()]
 
     def release_memory(self):
         """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""

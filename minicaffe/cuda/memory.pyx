@@ -194,6 +194,10 @@ cdef class CudaSide(DeviceSide):
             raise PointerError(f"{address:#x} is no memory of a GPU, says the driver; give the address of memory that is")
         return found[0]
 
+    cpdef size_t stream(self) except 0:
+        self.begin()
+        return <size_t> &self.device.stream
+
     cpdef admit(self, str name, Buffer block):
         cdef Device user = get_device(current_gpu)
         borrow(user, self.device, name)

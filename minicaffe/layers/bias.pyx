@@ -26,7 +26,7 @@ cdef class BiasLayer(AxesLayer):
         cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
         cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
-            shift_by(on, self.dtype, self.axes, x, y, NULL, b)
+            shift_by(on, self.dtype, self.stored, x, y, NULL, b)
 
     def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
@@ -36,7 +36,7 @@ cdef class BiasLayer(AxesLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef bint learned = len(bottom) == 1
         cdef Blob x = bottom[0]
-        cdef Layout layout = by_channels(diff_layout(on, top), x, &self.axes)
+        cdef Layout layout = by_channels(diff_layout(on, top), x, self.axes, &self.stored)
         cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
         if self.learns(0) if learned else propagate_down[1]:
             self.sum_dy(on, dy, self.values(bottom), learned)

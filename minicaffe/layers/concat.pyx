@@ -7,7 +7,7 @@ from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport spread
 from minicaffe.ops.epilogue cimport Part
-from minicaffe.ops.layouts cimport element, joined_layouts, stored
+from minicaffe.ops.layouts cimport element, joined_layouts, rows_of, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.base.checks import axis_or_legacy
@@ -63,7 +63,8 @@ cdef class ConcatLayer(StripLayer):
         cdef list layouts = joined_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], own = layouts[which]
         cdef int dtype = element(layout, y)
-        cdef long long size = item_size(dtype), row = stored(layout, y) // self.rows, strip = stored(own, x) // self.rows
+        cdef long long rows = self.rows if layout is None else rows_of(layout, y)
+        cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(own, x) // rows
         cdef long long offset = row // y.dims[1] * (<Part> self.parts[which]).first
         cdef const char* values = <const char*> y.data_in(on, layout)
         cdef const char* dy = <const char*> y.diff_in(on, layout)
@@ -72,7 +73,7 @@ cdef class ConcatLayer(StripLayer):
         cdef void* to
         cdef long long i, at
         with nogil:
-            for i in range(self.rows):
+            for i in range(rows):
                 at, to = (i * row + offset) * size, dx + i * strip * size
                 spread(on, dtype, strip, 1, dy + at, values + at, &one, &to)
 

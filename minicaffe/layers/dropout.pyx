@@ -1,7 +1,8 @@
 """Dropout (Caffe dropout_layer.cpp; Srivastava et al., 2014).
 
 Different from Caffe: the mask is not stored. Random numbers are a function of seed and position in the stream
-(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it.
+(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it. The mask follows Caffe's
+order of elements, or on a device the order in which the bottom is.
 """
 
 from minicaffe.blob cimport Blob
@@ -33,6 +34,7 @@ cdef class DropoutLayer(DeviceLayer):
     cdef double scale
     cdef unsigned int threshold
     cdef unsigned long long seed, start  # of the mask of the last forward
+    cdef Layout layout                   # ... in whose order it was drawn
 
     cpdef layer_setup(self, list bottom, list top):
         ratio = self.param.dropout_param.dropout_ratio
@@ -50,12 +52,12 @@ cdef class DropoutLayer(DeviceLayer):
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
         elif top[0] is x:
             return 0
-        cdef Layout layout = data_layout(on, bottom) if self.phase == TEST else None     # masks are drawn in plain order
-        self._apply(on, stored(layout, x), x.data_in(on, layout), (<Blob> top[0]).overwrite_data_in(on, layout))
+        self.layout = data_layout(on, bottom) if self.phase == TEST or on.stream != NULL else None
+        self._apply(on, stored(self.layout, x), x.data_in(on, self.layout), (<Blob> top[0]).overwrite_data_in(on, self.layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
-        cdef Layout layout = diff_layout(on, top) if self.phase == TEST else None
+        cdef Layout layout = diff_layout(on, top) if self.phase == TEST else self.layout
         if propagate_down[0] and not (self.phase == TEST and top[0] is x):
             self._apply(on, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
 

@@ -40,7 +40,7 @@ cdef class PReLULayer(BroadcastLayer):
         cdef Blob x = bottom[0], y = top[0]
         cdef void* kept = self.keep(on, bottom, top, layout)
         with nogil:
-            prelu_forward(on, self.dtype, self.axes, x.data_in(on, layout), y.overwrite_data_in(on, layout), kept, a)
+            prelu_forward(on, self.dtype, self.stored, x.data_in(on, layout), y.overwrite_data_in(on, layout), kept, a)
 
     def join(self, Epilogue epilogue, list bottom, bint backward):
         return not backward and epilogue.rectify(self.blobs[0])
@@ -54,8 +54,8 @@ cdef class PReLULayer(BroadcastLayer):
         if self.learns(0):
             out = slope.mutable_diff_on(on)
             with nogil:
-                channel_prelu_sums(on, self.dtype, self.axes, 1, True, out, x, dy)
+                channel_prelu_sums(on, self.dtype, self.stored, 1, True, out, x, dy)
         if propagate_down[0]:
             out = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
-                prelu_backward(on, self.dtype, self.axes, x, dy, out, slope.data_on(on))
+                prelu_backward(on, self.dtype, self.stored, x, dy, out, slope.data_on(on))

@@ -54,9 +54,9 @@ cdef class ScaleLayer(AxesLayer):
         cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
         with nogil:
             if b:
-                scale_shift(on, self.dtype, self.axes, x, y, kept, s, b)
+                scale_shift(on, self.dtype, self.stored, x, y, kept, s, b)
             else:
-                scale_by(on, self.dtype, self.axes, x, y, kept, s)
+                scale_by(on, self.dtype, self.stored, x, y, kept, s)
 
     def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
@@ -78,8 +78,8 @@ cdef class ScaleLayer(AxesLayer):
         if self.learns(0) if learned else propagate_down[1]:
             x, out = self.forward_x(bottom, top).data_in(on, layout), values.mutable_diff_on(on)
             with nogil:
-                channel_dots(on, self.dtype, self.axes, 1, learned, out, x, dy)
+                channel_dots(on, self.dtype, self.stored, 1, learned, out, x, dy)
         if propagate_down[0]:
             s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in(on, layout)
             with nogil:
-                scale_by(on, self.dtype, self.axes, dy, out, NULL, s)
+                scale_by(on, self.dtype, self.stored, dy, out, NULL, s)

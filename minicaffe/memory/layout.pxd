@@ -6,6 +6,7 @@ cdef class Layout:
     cdef readonly tuple dims            # the shape of the array
     cdef readonly int lanes             # of so many channels, axis 1, elements are neighbours; 0: not of channels
     cdef readonly bint scaled           # its elements are the plain array's times something, and are read alone
-    cpdef to_plain(self, size_t plain, size_t private)
-    cpdef from_plain(self, size_t private, size_t plain)
+    cdef readonly bint on_device        # of memory of a device
+    cpdef to_plain(self, size_t plain, size_t private, size_t stream=*)
+    cpdef from_plain(self, size_t private, size_t plain, size_t stream=*)
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1

@@ -28,10 +28,12 @@ cdef class Layout:
         The type of its elements, a number of kernels/types.hpp; it may be another than the plain array's.
     scaled : bool
         Its elements are the plain array's, each times something: who computes with the array as it is cannot take them.
+    on_device : bool
+        Of memory of a device, where blocks in it have no padding.
     """
 
     def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT,
-                 bint scaled=False):
+                 bint scaled=False, bint on_device=False):
         self.nbytes = nbytes
         self.plain_nbytes = plain_nbytes
         self.name = name
@@ -39,12 +41,13 @@ cdef class Layout:
         self.lanes = lanes
         self.dtype = dtype
         self.scaled = scaled
+        self.on_device = on_device
 
-    cpdef to_plain(self, size_t plain, size_t private):
-        """Write the array at address `private` to address `plain`."""
+    cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
+        """Write the array at address `private` to address `plain`; on a device in order with `stream`, an address of a `CudaStream`."""
         raise Error(f"{type(self).__name__} must override to_plain")
 
-    cpdef from_plain(self, size_t private, size_t plain):
+    cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
         """Write the plain array at address `plain` to address `private`, all `nbytes` of it: padding is zero."""
         raise Error(f"{type(self).__name__} must override from_plain")
 

@@ -10,6 +10,8 @@ cpdef enum SyncedHead:
     SYNCED
     HEAD_AT_PRIVATE
     SYNCED_PRIVATE
+    HEAD_AT_GPU_PRIVATE
+    SYNCED_GPU_PRIVATE
     RECYCLED
 
 
@@ -22,6 +24,7 @@ cdef class DeviceSide:
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source)
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh)
     cpdef int device_of(self, size_t address) except? -1
+    cpdef size_t stream(self) except 0
     cpdef admit(self, str name, Buffer block)
 
 
@@ -35,7 +38,7 @@ cdef class SyncedMemory:
     cdef readonly size_t reorders
     cdef Buffer host
     cdef Buffer device
-    cdef Buffer private_side        # of the host, in `arrangement`
+    cdef Buffer private_side        # in `arrangement`, of the host or the device as that says
     cdef Layout arrangement
     cdef DeviceSide side            # None until the first GPU call
     cdef public Allocator pool      # gives the host's blocks; None: that of the place
@@ -57,6 +60,11 @@ cdef class SyncedMemory:
     cpdef renew(self)
     cpdef Layout layout(self)
     cdef bint shown(self) noexcept
+    cdef Buffer plain_side(self)
+    cdef bint plain_is_held(self) noexcept
+    cdef bint has_blocks(self, tuple state) except -1
+    cdef int own_on_device(self, tuple state) except -1
+    cdef int after_replay(self, tuple state) except -1
     cdef int arrange(self, int call, Layout layout) except -1 with gil
     cdef int change_layout(self, int call, Layout layout) except -1
     cpdef Buffer cpu_data(self)
@@ -74,5 +82,8 @@ cdef class SyncedMemory:
     cdef Buffer new_host(self)
     cdef Buffer new_private(self, Layout layout)
     cdef Buffer new_device(self)
+    cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1
+    cdef bint ready(self, int call, Layout layout) noexcept nogil
+    cdef int leave_private(self, str why) except -1
     cdef int find_side(self) except -1
     cdef wrong(self, str call, str message)

@@ -5,9 +5,9 @@ does in each state. Unlike Caffe's, a block outlives its SyncedMemory while a vi
 instead of ending the process, and copies are counted. Several threads may look at one object (docs/threads.md): a call that has
 something to do holds `device_lock`. A pointer is valid as long as nobody puts other memory in its place.
 
-An engine may keep the array in an order of its own (memory/layout.pyx): that is the private side, on the host. Whoever asks for
-a plain side gets one, by a reorder, which is counted. Somebody who holds a view of the host side may write there, and reads there
-what a net has computed, whenever he likes; so while there is one, private data is not trusted to be current (`shown`).
+An engine may keep the array in an order of its own (memory/layout.pyx): that is the private side, on the host or on the device. A call
+for a plain side reorders, which is counted. A view of the plain side beside it may be written, and read, at any time; so while there is
+one, private data is not taken for current (`plain_is_held`).
 """
 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -43,10 +43,11 @@ cpdef enum Action:
     ADOPT_HOST      # take foreign memory as the host side
     ADOPT_DEVICE
     ZERO_PRIVATE    # fill the private side with zeros, which are zeros in any layout; allocate it if there is none
-    TO_PRIVATE      # reorder host to private; allocate the private side if there is none
-    TO_PLAIN        # reorder private to host; allocate the host side if there is none
+    TO_PRIVATE      # reorder the plain side where the private one is to private; allocate the private side if there is none
+    TO_PLAIN        # reorder private to that plain side; allocate that if there is none
     TAKE_PRIVATE    # allocate the private side if there is none; what it holds does not matter
     VIA_HOST        # do CPU_DATA first, then what this call does in the state after it
+    VIA_DEVICE      # the same with GPU_DATA
     REFUSE
 
 cpdef enum Call:
@@ -62,41 +63,55 @@ cpdef enum Call:
     PRIVATE_DATA
     MUTABLE_PRIVATE_DATA
     OVERWRITE_PRIVATE_DATA
+    GPU_PRIVATE_DATA            # those of a layout of devices, in the same order
+    MUTABLE_GPU_PRIVATE_DATA
+    OVERWRITE_GPU_PRIVATE_DATA
 
 cdef enum:
-    STATES = 7
-    CALLS = 12
+    STATES = 9
+    CALLS = 15
+    TO_DEVICE_CALL = 3          # from a call for a private side on the host to the one on the device
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
-OWN, HOST, GONE = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE, SyncedHead.RECYCLED
+OWN, HOST = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE
+GPU_OWN, DEVICE, GONE = SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE, SyncedHead.RECYCLED
 
-# state x call -> action, new state. The code below does what this table says and decides nothing itself.
+# state x call -> action, new state. The code below does what this table says and decides nothing itself. From one private side to one in
+# another layout, as from host to device, there is a way by a plain side alone (`change_layout`).
 TABLE = {
     # from            UNINITIALIZED         HEAD_AT_CPU          HEAD_AT_GPU          SYNCED
-    #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE       RECYCLED
+    #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE       HEAD_AT_GPU_PRIVATE  SYNCED_GPU_PRIVATE   RECYCLED
     CPU_DATA:         ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, BOTH),     (KEEP, BOTH),
-                       (TO_PLAIN, HOST),    (KEEP, HOST),        (REFUSE, GONE)),
+                       (TO_PLAIN, HOST),    (KEEP, HOST),        (VIA_DEVICE, BOTH),  (TO_HOST, BOTH),     (REFUSE, GONE)),
     MUTABLE_CPU_DATA: ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, CPU),      (KEEP, CPU),
-                       (TO_PLAIN, CPU),     (KEEP, CPU),         (REFUSE, GONE)),
+                       (TO_PLAIN, CPU),     (KEEP, CPU),         (VIA_DEVICE, CPU),   (TO_HOST, CPU),      (REFUSE, GONE)),
     GPU_DATA:         ((ZERO_DEVICE, GPU),  (TO_DEVICE, BOTH),   (KEEP, GPU),         (KEEP, BOTH),
-                       (VIA_HOST, BOTH),    (TO_DEVICE, BOTH),   (REFUSE, GONE)),
+                       (VIA_HOST, BOTH),    (TO_DEVICE, BOTH),   (TO_PLAIN, DEVICE),  (KEEP, DEVICE),      (REFUSE, GONE)),
     MUTABLE_GPU_DATA: ((ZERO_DEVICE, GPU),  (TO_DEVICE, GPU),    (KEEP, GPU),         (KEEP, GPU),
-                       (VIA_HOST, GPU),     (TO_DEVICE, GPU),    (REFUSE, GONE)),
-    SET_CPU_DATA:     ((ADOPT_HOST, CPU),) * 7,
-    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU),) * 7,
+                       (VIA_HOST, GPU),     (TO_DEVICE, GPU),    (TO_PLAIN, GPU),     (KEEP, GPU),         (REFUSE, GONE)),
+    SET_CPU_DATA:     ((ADOPT_HOST, CPU),) * 9,
+    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU),) * 9,
     SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH),
-                       (REFUSE, OWN),       (REFUSE, HOST),      (REFUSE, GONE)),
+                       (REFUSE, OWN),       (REFUSE, HOST),      (VIA_DEVICE, BOTH),  (ADOPT_HOST, BOTH),  (REFUSE, GONE)),
     ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH),
-                       (VIA_HOST, BOTH),    (PUSH, BOTH),        (REFUSE, GONE)),
-    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),) * 7,
+                       (VIA_HOST, BOTH),    (PUSH, BOTH),        (REFUSE, GPU_OWN),   (REFUSE, DEVICE),    (REFUSE, GONE)),
+    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),) * 9,
     PRIVATE_DATA:     ((ZERO_PRIVATE, OWN), (TO_PRIVATE, HOST),  (VIA_HOST, HOST),    (TO_PRIVATE, HOST),
-                       (KEEP, OWN),         (KEEP, HOST),        (REFUSE, GONE)),
+                       (KEEP, OWN),         (KEEP, HOST),        (VIA_HOST, HOST),    (VIA_HOST, HOST),    (REFUSE, GONE)),
     MUTABLE_PRIVATE_DATA: (
                       (ZERO_PRIVATE, OWN),  (TO_PRIVATE, OWN),   (VIA_HOST, OWN),     (TO_PRIVATE, OWN),
-                      (KEEP, OWN),          (KEEP, OWN),         (REFUSE, GONE)),
+                      (KEEP, OWN),          (KEEP, OWN),         (VIA_HOST, OWN),     (VIA_HOST, OWN),     (REFUSE, GONE)),
     OVERWRITE_PRIVATE_DATA: (
                       (TAKE_PRIVATE, OWN),  (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN),
-                      (KEEP, OWN),          (KEEP, OWN),         (REFUSE, GONE)),
+                      (KEEP, OWN),          (KEEP, OWN),         (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (REFUSE, GONE)),
+    GPU_PRIVATE_DATA: ((ZERO_PRIVATE, GPU_OWN), (VIA_DEVICE, DEVICE), (TO_PRIVATE, DEVICE), (TO_PRIVATE, DEVICE),
+                       (VIA_DEVICE, DEVICE), (VIA_DEVICE, DEVICE), (KEEP, GPU_OWN), (KEEP, DEVICE),        (REFUSE, GONE)),
+    MUTABLE_GPU_PRIVATE_DATA: (
+                      (ZERO_PRIVATE, GPU_OWN), (VIA_DEVICE, GPU_OWN), (TO_PRIVATE, GPU_OWN), (TO_PRIVATE, GPU_OWN),
+                      (VIA_DEVICE, GPU_OWN), (VIA_DEVICE, GPU_OWN), (KEEP, GPU_OWN), (KEEP, GPU_OWN),      (REFUSE, GONE)),
+    OVERWRITE_GPU_PRIVATE_DATA: (
+                      (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN),
+                      (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (KEEP, GPU_OWN), (KEEP, GPU_OWN),  (REFUSE, GONE)),
 }
 
 cdef struct Step:
@@ -160,6 +175,10 @@ cdef class DeviceSide:
         """Give the number of the GPU whose memory `address` is; -1 if nobody can say."""
         return -1
 
+    cpdef size_t stream(self) except 0:
+        """Give the address of the `CudaStream` on which the device computes, ready for launches by the calling thread."""
+        raise Error(f"{type(self).__name__} must override stream")
+
     cpdef admit(self, str name, Buffer block):
         """Raise WrongDeviceError if the current GPU may not use memory of this one; otherwise see to the order of their work.
 
@@ -220,27 +239,40 @@ cdef class SyncedMemory:
         return self.device.ptr
 
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil:
-        if self.arrangement is not layout or not steps[<int>PRIVATE_DATA][<int>self.head].idle:
+        if not self.ready(PRIVATE_DATA, layout):
             self.arrange(PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil:
-        if self.arrangement is not layout or not steps[<int>MUTABLE_PRIVATE_DATA][<int>self.head].idle:
+        if not self.ready(MUTABLE_PRIVATE_DATA, layout):
             self.arrange(MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil:
-        if self.arrangement is not layout or not steps[<int>OVERWRITE_PRIVATE_DATA][<int>self.head].idle:
+        if not self.ready(OVERWRITE_PRIVATE_DATA, layout):
             # What lies beyond the array, in memory that serves a smaller one for now, is not overwritten.
             self.arrange(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
+    cdef bint ready(self, int call, Layout layout) noexcept nogil:
+        """Whether `call`, one of those for the host, has nothing to do for the private side in `layout`."""
+        if self.arrangement is not layout or layout.on_device and self.gpu != current_gpu:
+            return False
+        return steps[call + TO_DEVICE_CALL * layout.on_device][<int>self.head].idle
+
     cpdef int show_private(self) except -1:
-        """Say that what `mutable_private_data` or `overwrite_private_data` began is written: views of the host side show it."""
-        if self.head == HEAD_AT_PRIVATE and self.shown():
+        """Say that what `mutable_private_data` or `overwrite_private_data` began is written: views of the plain side show it."""
+        if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and self.plain_is_held():
             with device_lock:
-                self.carry_out(CPU_DATA, None)
-                self.become(HEAD_AT_CPU, "show_private")
+                self.leave_private("show_private")
+        return 0
+
+    cdef int leave_private(self, str why) except -1:
+        """Let the plain side beside the private one be the only valid one."""
+        if self.head == HEAD_AT_PRIVATE or self.head == HEAD_AT_GPU_PRIVATE:
+            self.carry_out(CPU_DATA if self.head == HEAD_AT_PRIVATE else GPU_DATA, None)
+        if self.head == SYNCED_PRIVATE or self.head == SYNCED_GPU_PRIVATE:
+            self.become(HEAD_AT_CPU if self.head == SYNCED_PRIVATE else HEAD_AT_GPU, why)
         return 0
 
     def clear(self, nbytes):
@@ -260,20 +292,23 @@ cdef class SyncedMemory:
         return True
 
     cpdef int drop_plain(self) except -1:
-        """Give the host side up where the private side says the same, or more; not where somebody has a hold on it."""
-        if self.host is None or self.layout() is None:
+        """Free the plain side beside a private one that has the same values, unless a view holds it."""
+        if self.layout() is None or self.plain_side() is None:
             return 0
         with device_lock:
             if self.layout() is not None and self.arrangement.dtype != BF16 and self.arrangement.plain_nbytes == self.size \
-                    and not self.shown():
-                self.host = None
-                self.become(HEAD_AT_PRIVATE, "drop_plain")
+                    and not self.plain_is_held():
+                if self.arrangement.on_device:
+                    self.device = None
+                else:
+                    self.host = None
+                self.become(HEAD_AT_GPU_PRIVATE if self.arrangement.on_device else HEAD_AT_PRIVATE, "drop_plain")
         return 0
 
     def drop_host(self):
-        """Give the host side up where the device side alone is valid, so that a later copy to the host goes to new memory."""
+        """Free the host side where only a side on the device is valid, so that a later copy to the host goes to new memory."""
         with device_lock:
-            if self.head == HEAD_AT_GPU:
+            if self.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE):
                 self.host = None
 
     def overwrite_zeros(self):
@@ -289,10 +324,7 @@ cdef class SyncedMemory:
     cdef int drop_private(self) except -1:
         """Give the private side up, for an array of another shape."""
         with device_lock:
-            if self.head == HEAD_AT_PRIVATE:
-                self.carry_out(CPU_DATA, None)
-            if self.head == SYNCED_PRIVATE:
-                self.become(HEAD_AT_CPU, "drop_private")
+            self.leave_private("drop_private")
             self.private_side = self.arrangement = None
         return 0
 
@@ -305,8 +337,9 @@ cdef class SyncedMemory:
             if self.private_side is None or memory.private_side is None or self.arrangement != memory.arrangement:
                 raise self.wrong("exchange_private", f"needs a memory whose private side has the same layout, got {other!r}")
             self.private_side, memory.private_side = memory.private_side, self.private_side
-            self.become(HEAD_AT_PRIVATE, "exchange_private")
-            memory.become(HEAD_AT_PRIVATE, "exchange_private")
+            head = HEAD_AT_GPU_PRIVATE if self.arrangement.on_device else HEAD_AT_PRIVATE
+            self.become(head, "exchange_private")
+            memory.become(head, "exchange_private")
             self.private_side.name, memory.private_side.name = self._name, memory._name
 
     cpdef bint recycle(self) except -1:
@@ -318,8 +351,7 @@ cdef class SyncedMemory:
             Whether that was done.
         """
         with device_lock:
-            if self.shown() or (self.device is not None and (self.device.allocator is None
-                                                             or Py_REFCNT(<PyObject*>self.device) > 1)):
+            if held(<PyObject*>self.host) or held(<PyObject*>self.device):
                 return False
             self.host = self.device = self.private_side = self.arrangement = None
             self.become(RECYCLED, "recycle")
@@ -332,45 +364,96 @@ cdef class SyncedMemory:
 
     cpdef Layout layout(self):
         """Give the layout of the private side if that is valid and holds the array as it is, else None: plain."""
-        cdef bint valid = self.head == HEAD_AT_PRIVATE or self.head == SYNCED_PRIVATE
+        cdef bint valid = HEAD_AT_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
         return self.arrangement if valid and not self.arrangement.scaled else None
 
     cdef bint shown(self) noexcept:
-        """Whether somebody else has a hold on the host side, and may read or write there without asking."""
-        return self.host is not None and (self.host.allocator is None or Py_REFCNT(<PyObject*>self.host) > 1)
+        """Whether a view holds the host side, so that it may be read or written there at any time."""
+        return held(<PyObject*>self.host)
+
+    cdef Buffer plain_side(self):
+        """Give the plain side where the private one is, if there is one."""
+        return self.device if self.arrangement.on_device else self.host
+
+    cdef bint plain_is_held(self) noexcept:
+        """Whether a view holds the plain side where the private one is."""
+        if self.arrangement.on_device:
+            return held(<PyObject*>self.device)
+        return held(<PyObject*>self.host)
+
+    def device_state(self):
+        """Return the head, the plain block and the private one on the device; of what is recycled None."""
+        private = self.private_side if self.arrangement is not None and self.arrangement.on_device else None
+        return None if self.head == RECYCLED else (self.head, self.device, private)
+
+    cdef bint has_blocks(self, tuple state) except -1:
+        """Whether the blocks of a `device_state` are its own still."""
+        _, device, private = state
+        return (device is None or device is self.device) and (private is None or private is self.private_side)
+
+    cdef int own_on_device(self, tuple state) except -1:
+        """Let a side on the device, if there is one, be the only valid one: the private one where that is valid.
+
+        With a `device_state`, which side is as it was then.
+        """
+        cdef bint private = HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
+        if state is not None and self.device_state() is not None:
+            private = state[0] == HEAD_AT_GPU_PRIVATE if state[2] is self.private_side and state[2] is not None else False
+        if private:
+            self.mutable_private_data_ptr(self.arrangement)
+        elif self.device is not None or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE:
+            self.mutable_gpu_data_ptr()
+        return 0
+
+    cdef int after_replay(self, tuple state) except -1:
+        """Take the head of a `device_state` after a CUDA graph that wrote or converted the private side, or the plain one beside it."""
+        cdef SyncedHead head = state[0]
+        if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE) \
+                and head != self.head and self.head != RECYCLED:
+            self.become(head, "a CUDA graph")
+        return 0
+
+    def blocks_on_device(self):
+        """Return the blocks that it has on the device, as a list."""
+        private = self.private_side if self.arrangement is not None and self.arrangement.on_device else None
+        return [block for block in (self.device, private) if block is not None]
 
     cdef int arrange(self, int call, Layout layout) except -1 with gil:
         """Do `call` for the private side in `layout`."""
+        cdef bint elsewhere = layout.on_device and current_gpu >= 0 and self.gpu != current_gpu
         with device_lock:
             if layout.plain_nbytes > self.size:
                 raise self.wrong(Call(call).name.lower(), f"has {self.size} bytes, the layout needs {layout.plain_nbytes}")
+            if elsewhere:
+                self.use_on_device(-1)
             if self.arrangement is not layout and self.arrangement != layout:
                 self.change_layout(call, layout)
+            call += TO_DEVICE_CALL * layout.on_device
             if not steps[call][<int>self.head].idle:
                 self.carry_out(call, None)
-            if self.head == SYNCED_PRIVATE and self.shown():
-                self.become(HEAD_AT_CPU, "a view")  # good for this once: it may be written there without a word
+            if self.head in (SYNCED_PRIVATE, SYNCED_GPU_PRIVATE) and self.plain_is_held():
+                self.leave_private("a view")    # the private side is current for this call alone, as the view may be written
+            if elsewhere and self.gpu != current_gpu:
+                self.side.admit(self._name, self.private_side)
         return 0
 
     cdef int change_layout(self, int call, Layout layout) except -1:
         """Let the private side be in `layout`: valid if only the private side was, and the layouts know a way."""
         cdef Buffer block
         cdef long long began
-        if self.head == HEAD_AT_PRIVATE:
+        if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and layout.on_device == self.arrangement.on_device:
             block = self.new_private(layout)
             began = _reporter.clock()
             if call == OVERWRITE_PRIVATE_DATA:
-                clear(block, layout, False)
+                self.clear_block(block, layout, False)
             elif layout.from_layout(<size_t>block.ptr, self.arrangement, <size_t>self.private_side.ptr):
                 self.count_reorder(block, f"{self.arrangement.name} to {layout.name}", began)
             else:
-                self.carry_out(CPU_DATA, None)
                 block = None
             if block is not None:
                 self.private_side, self.arrangement = block, layout
                 return 0
-        if self.head == SYNCED_PRIVATE:
-            self.become(HEAD_AT_CPU, "another layout")
+        self.leave_private("another layout")
         self.private_side, self.arrangement = None, layout
         return 0
 
@@ -536,13 +619,14 @@ cdef class SyncedMemory:
         cdef Buffer host, device, private, side
         cdef SyncedMemory source
         cdef long long began
-        cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA)    # for who reads what nobody wrote
+        cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)  # read before written
+        cdef size_t stream = 0
         while True:
             # Now, as another thread may have been here meanwhile; and again, if the allocator ran code that looked at this memory.
             head, host, device, private = self.head, self.host, self.device, self.private_side
             step = steps[call][<int>head]
-            if step.action == VIA_HOST:
-                self.carry_out(CPU_DATA, None)
+            if step.action == VIA_HOST or step.action == VIA_DEVICE:
+                self.carry_out(CPU_DATA if step.action == VIA_HOST else GPU_DATA, None)
                 continue
             side = self.block_for(step.action)
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
@@ -582,17 +666,25 @@ cdef class SyncedMemory:
             self.find_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            clear(side, self.arrangement, step.action == ZERO_PRIVATE and zeros)
+            self.clear_block(side, self.arrangement, step.action == ZERO_PRIVATE and zeros)
             self.private_side = side
         elif step.action == TO_PRIVATE:
-            self.arrangement.from_plain(<size_t>side.ptr, <size_t>host.ptr)
+            stream = self.side.stream() if self.arrangement.on_device else 0
+            self.arrangement.from_plain(<size_t>side.ptr, <size_t>self.plain_side().ptr, stream)
             self.private_side = side
             self.count_reorder(side, f"plain to {self.arrangement.name}", began)
         elif step.action == TO_PLAIN:
-            if host is None and self.arrangement.plain_nbytes < self.size:
-                memset(side.ptr, 0, side.nbytes)
-            self.arrangement.to_plain(<size_t>side.ptr, <size_t>private.ptr)
-            self.host = side
+            if self.plain_side() is None and self.arrangement.plain_nbytes < self.size:
+                if self.arrangement.on_device:
+                    self.side.zero(<size_t>side.ptr, self.size)
+                else:
+                    memset(side.ptr, 0, side.nbytes)
+            stream = self.side.stream() if self.arrangement.on_device else 0
+            self.arrangement.to_plain(<size_t>side.ptr, <size_t>private.ptr, stream)
+            if self.arrangement.on_device:
+                self.device = side
+            else:
+                self.host = side
             self.count_reorder(side, f"{self.arrangement.name} to plain", began)
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
@@ -615,9 +707,10 @@ cdef class SyncedMemory:
 
     cdef Buffer block_for(self, int action):
         """Give the block that `action` writes, a new one if there is none."""
-        if action == ZERO_HOST or action == TO_HOST or action == TO_PLAIN:
+        cdef bint to_device = action == TO_PLAIN and self.arrangement.on_device
+        if action in (ZERO_HOST, TO_HOST, TO_PLAIN) and not to_device:
             return self.new_host() if self.host is None else self.host
-        if action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE):
+        if to_device or action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE):
             return self.new_device() if self.device is None else self.device
         if action in (ZERO_PRIVATE, TO_PRIVATE, TAKE_PRIVATE):
             return self.new_private(self.arrangement) if self.private_side is None else self.private_side
@@ -638,6 +731,9 @@ cdef class SyncedMemory:
         return 0
 
     cdef Buffer new_private(self, Layout layout):
+        if layout.on_device:
+            self.find_side()
+            return Buffer(registry.allocator(self.place), layout.nbytes, self._name)
         return Buffer(registry.allocator(CPUPlace()) if self.pool is None else self.pool, layout.nbytes, self._name)
 
     cdef Buffer new_host(self):
@@ -648,6 +744,17 @@ cdef class SyncedMemory:
     cdef Buffer new_device(self):
         self.find_side()
         return Buffer(registry.allocator(self.place), self.size, self._name)
+
+    cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1:
+        """Fill a private block with zeros if it is to be zero as a `whole`, or has padding in this layout, which is always zero."""
+        cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)
+        if layout.on_device:
+            if whole:
+                self.side.zero(<size_t>block.ptr, layout.nbytes)
+        elif whole or as_plain > layout.plain_nbytes:
+            with nogil:
+                memset(block.ptr, 0, block.nbytes)
+        return 0
 
     cdef int find_side(self) except -1:
         if self.side is None:
@@ -694,10 +801,6 @@ cdef class SyncedMemory:
                              "copy a NumPy view of it")
 
 
-cdef int clear(Buffer block, Layout layout, bint whole) except -1:
-    """Fill a block with zeros if it is to be zero as a `whole`, or has padding in this layout, which engines expect to be zero."""
-    cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)
-    if whole or as_plain > layout.plain_nbytes:
-        with nogil:
-            memset(block.ptr, 0, block.nbytes)
-    return 0
+cdef bint held(PyObject* block) noexcept:
+    """Whether a view holds a block, which may be None, or it is foreign memory: it may be read or written at any time."""
+    return block != <PyObject*>None and (Py_REFCNT(block) > 1 or (<Buffer>block).allocator is None)

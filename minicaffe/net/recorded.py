@@ -31,7 +31,7 @@ class RecordedWork:
 
     def forget(self):
         """Free the graph."""
-        self.graph = self.state = self.blocks = self.scratch = None
+        self.graph = self.state = self.before = self.after = self.scratch = None
         self.seen = 0  # runs in a row with the same state
 
     def leave(self, reason):
@@ -80,7 +80,7 @@ class RecordedWork:
         state = net.stamp(), generator.seed, settings_epoch(), *state
         if self.graph is not None:
             net.inspect_inputs()    # may read what the host will take for old
-        if state != self.state or self.graph is not None and not net.own_on_device(others, self.blocks):
+        if state != self.state or self.graph is not None and not net.own_on_device(others, self.before, self.after):
             if self.graph is not None:
                 log.debug("CUDA graph of %s: shapes, memory, the random seed, the other ranks, the precision or the engine "
                           "changed; back to single launches", self.what)
@@ -94,6 +94,7 @@ class RecordedWork:
                 return False, launch(False)
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
+            net.after_replay(others, self.after)
         generator.take(self.draws)
         return True, None
 
@@ -101,6 +102,7 @@ class RecordedWork:
         """Record the work, of which nothing runs; return whether that went well."""
         self.first_draw = generator.offset
         net.own_on_device(others)
+        before = net.device_state(others)
         try:
             graph = cuda.Graph(cuda.current())
             with device_lock, graph:
@@ -111,7 +113,7 @@ class RecordedWork:
             return False
         finally:
             generator.offset = self.first_draw
-        self.graph, self.blocks = graph, net.device_blocks(others)
+        self.graph, self.before, self.after = graph, before, net.device_state(others)
         self.scratch = [block for layer in net.layers for block in layer.scratch_blocks()]  # which other runs may replace
         log.debug("CUDA graph: %s is recorded, %d nodes", self.what, graph.nodes)
         return True

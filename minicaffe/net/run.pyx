@@ -622,22 +622,22 @@ cdef class Runner:
         """Return a number that changes whenever a blob gets another shape or memory."""
         return stamps(self.blob_list, self.learnable_params)
 
-    def own_on_device(self, others, blocks=None):
-        """Make the device's copy the only valid one of every blob that is there, but for what sources give; of `others` too.
+    def own_on_device(self, others, before=None, after=None):
+        """Make a side on the device the only valid one of every blob that is there, but for what sources give; of `others` too.
 
         Labels are checked on the host, so what sources give stays valid there, also where it is the data of a Split's tops.
 
         Parameters
         ----------
         others : list of Blob
-        blocks : list, optional
-            What `device_blocks` returned when a CUDA graph was recorded. A memory that was recycled then is recycled, since a replay
-            computes it elsewhere.
+        before, after : list, optional
+            What `device_state` returned before and after a CUDA graph was recorded. Each memory is put into the state of before,
+            unless it was recycled afterwards: then it is recycled, since a replay computes it elsewhere.
 
         Returns
         -------
         bool
-            False if a memory has another block than in `blocks`, or cannot be recycled.
+            False if a memory has another block than when the graph was recorded, or cannot be recycled.
         """
         cdef Blob blob
         cdef SyncedMemory memory
@@ -647,22 +647,34 @@ cdef class Runner:
         for blob in [*self.blob_list, *self.learnable_params, *others]:
             for memory in (blob.data_memory, blob.diff_memory):
                 i += 1
-                block = None if blocks is None else blocks[i]
-                if block is False:
+                if after is not None and after[i] is None:
                     if memory.head != RECYCLED and not memory.recycle():
                         return False
-                elif block is not None and memory.device is not block:
+                    continue
+                if memory is blob.data_memory and blob in self.given:
+                    memory.leave_private("a CUDA graph")    # which is to convert what is given each time
+                else:
+                    memory.own_on_device(before[i] if before is not None else None)
+                if after is not None and not memory.has_blocks(after[i]):
                     return False
-                elif memory.device is not None and not (memory is blob.data_memory and blob in self.given):
-                    memory.mutable_gpu_data_ptr()
         return True
 
-    def device_blocks(self, others):
-        """Return the block on the device of each memory of the net and of `others`: None if it has none, False if it is recycled."""
+    def device_state(self, others):
+        """Return for each memory of the net and of `others` its head and blocks on the device (`SyncedMemory.device_state`)."""
+        cdef Blob blob
+        return [memory.device_state() for blob in [*self.blob_list, *self.learnable_params, *others]
+                for memory in (blob.data_memory, blob.diff_memory)]
+
+    def after_replay(self, others, after):
+        """Let the side on the device be valid of each memory that was so after the CUDA graph was recorded."""
         cdef Blob blob
         cdef SyncedMemory memory
-        return [False if memory.head == RECYCLED else memory.device for blob in [*self.blob_list, *self.learnable_params, *others]
-                for memory in (blob.data_memory, blob.diff_memory)]
+        cdef int i = -1
+        for blob in [*self.blob_list, *self.learnable_params, *others]:
+            for memory in (blob.data_memory, blob.diff_memory):
+                i += 1
+                if after[i] is not None:
+                    memory.after_replay(after[i])
 
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""

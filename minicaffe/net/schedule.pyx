@@ -342,10 +342,10 @@ cdef dict row_of(Step step, str direction, int at, dict left, list saves):
 
 
 cdef str layout_text(Layout layout):
-    """How oneDNN and others write it: nChw16c has 16 channels beside each other. None: plain order."""
+    """How oneDNN and others write it: nChw16c has 16 channels beside each other, NHWC all of them. None: plain order."""
     if layout is None:
         return None
-    text = f"nChw{layout.lanes}c" if layout.lanes else "private"
+    text = "NHWC" if layout.on_device else f"nChw{layout.lanes}c" if layout.lanes else "private"
     return f"{text} bf16" if layout.dtype == BF16 else text
 
 

@@ -154,12 +154,12 @@ def _dotted(numbers):
 cdef class OnednnLayout(Layout):
     """How oneDNN arranges an array, such as ``nChw16c``. The GIL is held while it reorders: its primitives serve one thread."""
 
-    cpdef to_plain(self, size_t plain, size_t private):
+    cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
         if not self.back.made():
             self.back.make(&_library, num_threads().count, self.array, self.plain, False, 0)
         self.back.run(num_threads().count, <const void*> private, <void*> plain, NULL)
 
-    cpdef from_plain(self, size_t private, size_t plain):
+    cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
         if not self.forth.made():
             self.forth.make(&_library, num_threads().count, self.plain, self.array, False, self.factors.size())
         self.forth.run(num_threads().count, <const void*> plain, <void*> private, self.factors.data())

@@ -9,5 +9,6 @@ cdef long long stored(Layout layout, Blob blob)
 cdef int element(Layout layout, Blob blob)
 cdef Layout in_lanes(Layout layout)
 cdef int clear_padding(Layout layout, Blob blob, void* values) except -1
-cdef Layout by_channels(Layout layout, Blob blob, Channels* channels)
+cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channels* found)
+cdef long long rows_of(Layout layout, Blob blob)
 cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff)

@@ -15,19 +15,19 @@ cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):
 
     Only who says `bf16`, and asks for the type of its elements (`element`), gets one of BF16.
     """
-    return first([(<Blob> blob).data_memory for blob in blobs], bf16) if on.stream == NULL else None
+    return first(on, [(<Blob> blob).data_memory for blob in blobs], bf16)
 
 
 cdef Layout diff_layout(const Context& on, list blobs, bint bf16=False):
     """The same of the gradients."""
-    return first([(<Blob> blob).diff_memory for blob in blobs], bf16) if on.stream == NULL else None
+    return first(on, [(<Blob> blob).diff_memory for blob in blobs], bf16)
 
 
-cdef Layout first(list memories, bint bf16):
+cdef Layout first(const Context& on, list memories, bint bf16):
     cdef Layout layout
     for memory in memories:
         layout = (<SyncedMemory> memory).layout()
-        if layout is not None and (bf16 or layout.dtype != BF16):
+        if layout is not None and layout.on_device == (on.stream != NULL) and (bf16 or layout.dtype != BF16):
             return layout
     return None
 
@@ -50,21 +50,29 @@ cdef Layout in_lanes(Layout layout):
 cdef int clear_padding(Layout layout, Blob blob, void* values) except -1:
     """Put zeros where `values`, in this layout or None, have no channel."""
     cdef Channels channels
-    if layout is not None:
+    if layout is not None and not layout.on_device:
         channels.outer, channels.channels, channels.lanes = layout.dims[0], layout.dims[1], layout.lanes
         channels.inner = math.prod(layout.dims[2:])
         fill_padding(layout.dtype, channels, values)
     return 0
 
 
-cdef Layout by_channels(Layout layout, Blob blob, Channels* channels):
-    """`layout` if it has the blob's channels, axis 1, in lanes, which `channels` gets to know; otherwise None, plain."""
-    if (layout is not None and layout.lanes and channels.outer == blob.dims[0] and channels.channels == blob.dims[1]
-            and layout.dims == blob.shape):
-        channels.lanes = layout.lanes
-        return layout
-    channels.lanes = 1
-    return None
+cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channels* found):
+    """`layout` if it has the channels of `plain`, axis 1 of the blob, in lanes, otherwise None: plain; and in `found` the channels there."""
+    found[0] = plain
+    if (layout is None or not layout.lanes or plain.outer != blob.dims[0] or plain.channels != blob.dims[1]
+            or layout.dims != blob.shape):
+        return None
+    if layout.on_device:    # the last axis
+        found.outer, found.inner = plain.outer * plain.inner, 1
+    else:
+        found.lanes = layout.lanes
+    return layout
+
+
+cdef long long rows_of(Layout layout, Blob blob):
+    """How many rows of channels the blob has in this layout, to join along axis 1: pixels where channels are last, else images."""
+    return blob.count // blob.dims[1] if layout is not None and layout.on_device else blob.dims[0]
 
 
 cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):

@@ -11,7 +11,8 @@ from minicaffe.trace.model import Usage, launch_of
 
 WIDE = 112      # columns for speeds and the names of memories whose head changed
 SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
-         "SYNCED_PRIVATE": "host+private", "RECYCLED": "gone", None: "?"}
+         "SYNCED_PRIVATE": "host+private", "HEAD_AT_GPU_PRIVATE": "device private", "SYNCED_GPU_PRIVATE": "device+private",
+         "RECYCLED": "gone", None: "?"}
 PLACES = {"CPUPlace()": "on the host", "PinnedPlace()": "in the host's page-locked memory"}
 MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
 DECISIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",

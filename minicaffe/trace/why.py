@@ -16,6 +16,8 @@ HEADS = {
     "SYNCED": "host and device hold the same",
     "HEAD_AT_PRIVATE": "only the side in an engine's layout is valid",
     "SYNCED_PRIVATE": "the host's plain side and the one in an engine's layout hold the same",
+    "HEAD_AT_GPU_PRIVATE": "only the device's side in an engine's layout is valid",
+    "SYNCED_GPU_PRIVATE": "the device's plain side and the one in an engine's layout hold the same",
     "RECYCLED": "its memory serves others",
 }
 WRITES = re.compile(r" by ((?:mutable|overwrite|set|copy_on|exchange)_\w+)$")

@@ -5,7 +5,8 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.lanes.caffe cimport Channels
 
 cdef class BroadcastLayer(DeviceLayer):
-    cdef Channels axes
+    cdef Channels axes      # of x in plain order
+    cdef Channels stored    # in the layout of the present pass
     cdef Blob kept   # x, where the layer works in place and its gradient needs x
     cdef int see(self, Blob x, int axis, int num_axes) except -1
     cdef Layout layout_forward(self, const Context& on, list bottom)

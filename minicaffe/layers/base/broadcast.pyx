@@ -25,11 +25,11 @@ cdef class BroadcastLayer(DeviceLayer):
 
     cdef Layout layout_forward(self, const Context& on, list bottom):
         """In which x is, if the parameters are of its channels, otherwise None: plain."""
-        return by_channels(data_layout(on, bottom[:1]), bottom[0], &self.axes)
+        return by_channels(data_layout(on, bottom[:1]), bottom[0], self.axes, &self.stored)
 
     cdef Layout layout_backward(self, const Context& on, list bottom, list top):
         """In which dy is, or x if that is plain; None as above."""
-        return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0], &self.axes)
+        return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0], self.axes, &self.stored)
 
     def scratch_blobs(self):
         return [] if self.kept is None else [self.kept]
@@ -83,4 +83,4 @@ cdef class AxesLayer(BroadcastLayer):
         """The gradient of a bias: the sum of dy."""
         cdef void* out = values.mutable_diff_on(on)
         with nogil:
-            channel_sums(on, self.dtype, self.axes, 1, add, out, dy)
+            channel_sums(on, self.dtype, self.stored, 1, add, out, dy)

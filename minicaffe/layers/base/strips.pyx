@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport element, joined_layouts
+from minicaffe.ops.layouts cimport element, joined_layouts, rows_of
 from minicaffe.ops.strips.caffe cimport copy_strips
 
 
@@ -20,10 +20,8 @@ cdef class StripLayer(DeviceLayer):
     refuses_in_place = True
 
     cdef int see_parts(self, list parts, Blob whole) except -1:
-        """Find the sizes of the parts in a row; return whether there is one part only."""
-        cdef Blob part
+        """Find the number of rows; return whether there is one part only."""
         self.rows = whole.count_range(0, self.axis)
-        self.strips = [part.count_range(self.axis, part.num_axes) for part in parts]
         return len(parts) == 1
 
     cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
@@ -34,7 +32,8 @@ cdef class StripLayer(DeviceLayer):
             layouts = joined_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
         cdef Layout layout = layouts[len(parts)]
         size = item_size(element(layout, whole))
-        pitch = sum(self.strips) * size
+        cdef long long rows = self.rows if layout is None else rows_of(layout, whole)
+        pitch = whole.count // max(rows, 1) * size
         cdef char* there
         if join and wanted is not None:
             there = <char*> (whole.mutable_diff_in(on, layout) if diff else whole.mutable_data_in(on, layout))
@@ -46,14 +45,15 @@ cdef class StripLayer(DeviceLayer):
         cdef Blob part
         cdef int i
         for i in range(len(parts)):
-            part, strip, layout = parts[i], self.strips[i] * size, layouts[i]
+            part, layout = parts[i], layouts[i]
+            strip = part.count // max(rows, 1) * size
             if wanted is None or wanted[i]:
                 if join:
                     here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
                     with nogil:
-                        copy_strips(on, self.rows, strip, here, strip, there + offset, pitch)
+                        copy_strips(on, rows, strip, here, strip, there + offset, pitch)
                 else:
                     here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
                     with nogil:
-                        copy_strips(on, self.rows, strip, there + offset, pitch, here, strip)
+                        copy_strips(on, rows, strip, there + offset, pitch, here, strip)
             offset += strip

@@ -6,6 +6,9 @@ iterations, and no gradient is written that nobody asked for.
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.channels_last cimport ChannelsLast
+from minicaffe.ops.layouts cimport data_layout
 from minicaffe.ops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
@@ -26,6 +29,7 @@ cdef class PermuteLayer(DeviceLayer):
     cdef bint identity
     cdef int axes
     cdef long long[32] sizes, x_strides, y_strides   # of the top; in the order of its axes
+    cdef list order
 
     cpdef layer_setup(self, list bottom, list top):
         order = list(self.param.permute_param.order)
@@ -42,6 +46,7 @@ cdef class PermuteLayer(DeviceLayer):
                 raise ConfigError(f"must be an axis of the bottom, whose shape is {list(x.shape)}, got {named}",
                                   field=f"permute_param.order[{i}]")
         order += [axis for axis in range(x.num_axes) if axis not in order]
+        self.order = order
         self.axes = x.num_axes
         self.identity = order == sorted(order)
         y.reshape_to([x.dims[axis] for axis in order])
@@ -57,9 +62,18 @@ cdef class PermuteLayer(DeviceLayer):
         if self.identity:
             return 0
         cdef Blob x = bottom[0], y = top[0]
+        cdef Layout layout = data_layout(on, bottom) if on.stream != NULL else None
+        cdef long long[32] last_strides
+        cdef const long long* strides = self.x_strides
+        cdef int i
+        if layout is not None and layout.dims != x.shape:
+            layout = None
+        if layout is not None:
+            for i in range(self.axes):
+                last_strides[i] = (<ChannelsLast> layout).stride(self.order[i])
+            strides = last_strides
         with nogil:
-            copy_strided(on, self.dtype, self.axes, self.sizes, x.data_on(on), self.x_strides, y.mutable_data_on(on),
-                         self.y_strides)
+            copy_strided(on, self.dtype, self.axes, self.sizes, x.data_in(on, layout), strides, y.mutable_data_on(on), self.y_strides)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.identity or not propagate_down[0]:

@@ -38,7 +38,8 @@ cdef class CaffeStandardize(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Standardize op = operation
-        cdef Layout layout = by_channels(data_layout(on, [x], True), x, &op.shape)
+        cdef Channels shape
+        cdef Layout layout = by_channels(data_layout(on, [x], True), x, op.shape, &shape)
         cdef int dtype = element(layout, x)
         cdef const void* from_ = x.data_in(on, layout)
         cdef void* kept = NULL
@@ -47,7 +48,7 @@ cdef class CaffeStandardize(Primitive):
         if together:
             s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
             with nogil:
-                standardize_moments(on, dtype, op.shape, from_, s.mean, s.variance)
+                standardize_moments(on, dtype, shape, from_, s.mean, s.variance)
             op.join_moments()
         cdef NormEpilogue epilogue = op.epilogue
         op.epilogue = None
@@ -68,7 +69,7 @@ cdef class CaffeStandardize(Primitive):
                 kept = NULL
         cdef void* to = y.overwrite_data_in(on, layout)
         with nogil:
-            standardize_forward(on, dtype, op.shape, s, from_, to, kept)
+            standardize_forward(on, dtype, shape, s, from_, to, kept)
         cdef long long count = op.shape.outer * op.shape.inner + op.elsewhere
         op.unbiased = count / <double> max(count - 1, 1)
 
@@ -78,7 +79,8 @@ cdef class CaffeStandardize(Primitive):
         cdef Blob values = op.kept if op.keeps_x() else x
         if values.count != x.count:
             raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again", field="bottom[0]")
-        cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, &op.shape)
+        cdef Channels shape
+        cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, op.shape, &shape)
         cdef int dtype = element(layout, x)
         cdef const void* v = values.data_in(on, layout)
         cdef const void* dy = y.diff_in(on, layout)
@@ -100,11 +102,11 @@ cdef class CaffeStandardize(Primitive):
         cdef Part part = WHOLE
         if op.group is not None and not op.given:
             with nogil:
-                standardize_backward(on, dtype, op.shape, s, BEFORE, v, dy, dx, gamma, beta, scratch)
+                standardize_backward(on, dtype, shape, s, BEFORE, v, dy, dx, gamma, beta, scratch)
             op.join_gradients()
             part, scratch = AFTER, op.sums.mutable_data_on(on)
         with nogil:
-            standardize_backward(on, dtype, op.shape, s, part, v, dy, dx, gamma, beta, scratch)
+            standardize_backward(on, dtype, shape, s, part, v, dy, dx, gamma, beta, scratch)
 
 
 cdef double slope_of(NormEpilogue epilogue):

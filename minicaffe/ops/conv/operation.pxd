@@ -1,5 +1,6 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation
 
 cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
@@ -12,7 +13,7 @@ cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
         int* dilation
         int* out
     cppclass ConvShape:
-        long long channels
+        long long images, channels, outputs, groups, group_channels
         Window window
         void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +
 
@@ -25,4 +26,4 @@ cdef class Convolution(Operation):
                             long long plane) except -1
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
 
-cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1
+cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Layout layout=*) except -1

@@ -29,7 +29,10 @@ cdef class Convolution(Operation):
                 and Operation.fuses(self, on, x, y))
 
 
-cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias) except -1:
-    """Add to the gradient of each bias the sum of y's over its channel."""
+cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Layout layout=None) except -1:
+    """Add to the gradient of each bias the sum of y's, whose gradient is wanted in `layout`, over its channel."""
+    cdef Channels channels = Channels(op.images, op.outputs, op.plane)
+    if layout is not None:
+        channels = Channels(op.images * op.plane, op.outputs, 1)
     with nogil:
-        channel_sums(on, op.dtype, Channels(op.images, op.outputs, op.plane), 1, True, bias.mutable_diff_on(on), y.diff_on(on))
+        channel_sums(on, op.dtype, channels, 1, True, bias.mutable_diff_on(on), y.diff_in(on, layout))

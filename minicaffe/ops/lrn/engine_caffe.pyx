@@ -1,6 +1,7 @@
 """Local response normalisation by engine CAFFE (ops/lrn/caffe.hpp)."""
 
-from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.ops.layouts cimport data_layout
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.ops.engines import CAFFE
@@ -14,24 +15,35 @@ cdef extern from "minicaffe/ops/lrn/caffe.hpp" namespace "mc" nogil:
 
 cdef class CaffeLRN(Primitive):
     cdef Blob scale     # s, kept on a device
+    cdef Layout layout  # of all blobs in the last forward
+    cdef LrnShape shape # ... in which the window is along the rows where channels are last
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
         cdef void* scale = NULL
+        self.layout, self.shape = None, op.shape
         if on.stream != NULL:
+            self.layout = data_layout(on, [x]) if not op.shape.half_columns else None
+            if self.layout is not None and self.layout.dims != x.shape:
+                self.layout = None
+            if self.layout is not None:
+                self.shape.groups, self.shape.rows, self.shape.width = op.shape.groups * op.shape.width, 1, op.shape.rows
+                self.shape.half_rows, self.shape.half_columns = 0, min(op.shape.half_rows, op.shape.rows)
             if self.scale is None:
                 self.scale = Blob((0,), op.dtype, "scale")
             self.scale.reshape_like(x)
             scale = self.scale.mutable_data_on(on)
         with nogil:
-            lrn_forward(on, op.dtype, op.shape, x.data_on(on), y.mutable_data_on(on), scale)
+            lrn_forward(on, op.dtype, self.shape, x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), scale)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
         cdef void* scratch = op.scratch(on, lrn_scratch(on, op.shape))
         with nogil:
-            lrn_backward(on, op.dtype, op.shape, x.data_on(on), y.data_on(on) if on.stream != NULL else NULL,
-                         self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_on(on), x.mutable_diff_on(on), scratch)
+            lrn_backward(on, op.dtype, self.shape, x.data_in(on, self.layout),
+                         y.data_in(on, self.layout) if on.stream != NULL else NULL,
+                         self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_in(on, self.layout),
+                         x.overwrite_diff_in(on, self.layout), scratch)
 
 
 CAFFE.computes(LRN, CaffeLRN)

@@ -23,4 +23,8 @@ cdef class CudnnLRN(Primitive):
             cudnn_lrn_backward(on, op.dtype, op.shape, x.data_on(on), y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
 
 
-CUDNN.computes(LRN, CudnnLRN)
+def refuses(LRN op):
+    return "LRN of a bottom whose channels are last" if op.layout is not None else None
+
+
+CUDNN.computes(LRN, CudnnLRN, refuses)

@@ -253,6 +253,46 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
   });
 }
 
+/// work(number) with an integral constant of how many channels a thread takes: what 16 bytes hold, or one.
+template <class X, class Work> void with_pool_pack(index_t channels, const Work& work) {
+  constexpr int kMost = Pack<X>::kSize;
+  if (channels % kMost)
+    work(std::integral_constant<int, 1>());
+  else
+    work(std::integral_constant<int, kMost>());
+}
+
+/// Where channels are last, of a device; `dtype` is that of x and y, as stored, and `mask`, or null, of the type that is computed in.
+template <template <class> class Op>
+void pool_forward_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* x, void* y,
+                       void* mask) {
+  dispatch_layout(dtype, [&](auto type) {
+    using X = decltype(type);
+    using T = typename Element<X>::Compute;
+    with_pool_pack<X>(channels, [&](auto pack) {
+      cuda::for_each(*on.stream, images * s.out_height * s.out_width * (channels / pack), PoolForwardLast<X, Op<T>, decltype(pack)::value>{
+          s, channels, static_cast<const X*>(x), static_cast<X*>(y), static_cast<T*>(mask)});
+    });
+  });
+}
+
+/// The same for the gradient: of MAX with a mask, of AVE with null.
+inline void pool_backward_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* dy,
+                               const void* mask, void* dx) {
+  dispatch_layout(dtype, [&](auto type) {
+    using X = decltype(type);
+    using T = typename Element<X>::Compute;
+    with_pool_pack<X>(channels, [&](auto pack) {
+      auto run = [&](auto masked) {
+        cuda::for_each(*on.stream, images * s.height * s.width * (channels / pack),
+                       PoolBackwardLast<X, decltype(masked)::value, decltype(pack)::value>{
+                           s, channels, static_cast<const X*>(dy), static_cast<const T*>(mask), static_cast<X*>(dx)});
+      };
+      mask ? run(std::true_type()) : run(std::false_type());
+    });
+  });
+}
+
 inline void mean_backward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx,
                           void* scratch) {
   dispatch(dtype, [&](auto type) {

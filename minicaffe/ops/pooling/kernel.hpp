@@ -2,6 +2,7 @@
 // mask holds for each output the position h W + w of the pixel it came from within its plane, or -1.
 #pragma once
 #include "minicaffe/kernels/random.hpp"
+#include "minicaffe/kernels/vector.hpp"
 
 namespace mc {
 
@@ -136,6 +137,85 @@ template <class T, bool kMasked> struct PoolBackward {
         else if (index_t(mask[o]) == h * s.width + w) sum += dy[o];
       }
     dx[i] = sum;
+  }
+};
+
+// ---- where channels are last, of a device: an index is that of kPack neighbouring channels of a pixel. Values are stored as X; the
+// mask is as in plain order, with the channels last.
+
+/// kPack values of X that are read or written at once.
+template <class X, int kPack> struct alignas(kPack * sizeof(X)) PoolPack {
+  X value[kPack];
+};
+
+/// Where index i is in [images, height, width, channels / kPack].
+template <int kPack> struct PoolPlace {
+  index_t image, h, w, channel, at;  // at: the first element
+  MC_HD PoolPlace(index_t i, index_t height, index_t width, index_t channels) {
+    const index_t packs = channels / kPack, pixel = i / packs, row = pixel / width;
+    image = row / height, h = row - image * height, w = pixel - row * width;
+    channel = (i - pixel * packs) * kPack, at = i * kPack;
+  }
+};
+
+template <class X, class Op, int kPack> struct PoolForwardLast {
+  using T = typename Element<X>::Compute;
+  using Values = PoolPack<X, kPack>;
+  using Places = PoolPack<T, kPack>;
+  PoolShape s;
+  index_t channels;
+  const X* x;
+  X* y;
+  T* mask;  // null: none
+  MC_HD void operator()(index_t i) const {
+    const PoolPlace<kPack> to(i, s.out_height, s.out_width, channels);
+    const PoolWindow window = pool_window(s, to.h, to.w);
+    const X* image = x + to.image * s.height * s.width * channels + to.channel;
+    Op op[kPack];
+    for (index_t h = window.top; h < window.bottom; ++h)
+      for (index_t w = window.left; w < window.right; ++w) {
+        const Values from = *reinterpret_cast<const Values*>(image + (h * s.width + w) * channels);
+        for (int l = 0; l < kPack; ++l) op[l].take(T(from.value[l]), int(h * s.width + w));
+      }
+    T values[kPack];
+    Places where;
+    for (int l = 0; l < kPack; ++l) op[l].put(l, T(window.area), values, where.value);
+    Values result;
+    for (int l = 0; l < kPack; ++l) result.value[l] = X(values[l]);
+    *reinterpret_cast<Values*>(y + to.at) = result;
+    if (mask) *reinterpret_cast<Places*>(mask + to.at) = where;
+  }
+};
+
+template <class X, bool kMasked, int kPack> struct PoolBackwardLast {
+  using T = typename Element<X>::Compute;
+  using Values = PoolPack<X, kPack>;
+  using Places = PoolPack<T, kPack>;
+  PoolShape s;
+  index_t channels;
+  const X* dy;
+  const T* mask;
+  X* dx;
+  MC_HD void operator()(index_t i) const {
+    const PoolPlace<kPack> to(i, s.height, s.width, channels);
+    const PoolCover rows = pool_cover(to.h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
+    const PoolCover columns = pool_cover(to.w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
+    T sum[kPack] = {};
+    for (index_t ph = rows.begin; ph < rows.end; ++ph)
+      for (index_t pw = columns.begin; pw < columns.end; ++pw) {
+        const index_t at = ((to.image * s.out_height + ph) * s.out_width + pw) * channels + to.channel;
+        const Values from = *reinterpret_cast<const Values*>(dy + at);
+        if constexpr (kMasked) {
+          const Places where = *reinterpret_cast<const Places*>(mask + at);
+          for (int l = 0; l < kPack; ++l) sum[l] += index_t(where.value[l]) == to.h * s.width + to.w ? T(from.value[l]) : T(0);
+        } else {
+          const T area = T(pool_window(s, ph, pw).area);
+          for (int l = 0; l < kPack; ++l) sum[l] += T(from.value[l]) / area;
+        }
+      }
+    Values result;
+    for (int l = 0; l < kPack; ++l) result.value[l] = X(sum[l]);
+    *reinterpret_cast<Values*>(dx + to.at) = result;
   }
 };
 

@@ -1,7 +1,11 @@
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.lanes.caffe cimport Channels
 
 
 cdef class Softmax(Operation):
     cdef long long outer, channels, inner
     cpdef int see(self, Blob x, int axis) except -1
+    cdef Layout find(self, const Context& on, Layout layout, Blob x, Channels* found)

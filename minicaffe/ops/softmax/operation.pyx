@@ -1,6 +1,8 @@
 """Softmax along one axis, by engine CAFFE (ops/softmax/kernel.hpp)."""
 
-from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
+from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
 
 from minicaffe.ops.engines import CAFFE
 
@@ -19,17 +21,26 @@ cdef class Softmax(Operation):
         self.inner = x.count_range(axis + 1, x.num_axes)
         return self.changed()
 
+    cdef Layout find(self, const Context& on, Layout layout, Blob x, Channels* found):
+        """`layout`, of a device, if its channels are the softmax's, or None; and in `found` the shape there."""
+        return by_channels(layout if on.stream != NULL else None, x, Channels(self.outer, self.channels, self.inner), found)
+
 
 cdef class CaffeSoftmax(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
+        cdef Channels c
+        cdef Layout layout = op.find(on, data_layout(on, [x]), x, &c)
         with nogil:
-            softmax_forward(on, op.dtype, op.outer, op.channels, op.inner, x.data_on(on), y.mutable_data_on(on))
+            softmax_forward(on, op.dtype, c.outer, c.channels, c.inner, x.data_in(on, layout), y.overwrite_data_in(on, layout))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
+        cdef Channels c
+        cdef Layout layout = op.find(on, diff_layout(on, [y]) or data_layout(on, [y]), x, &c)
         with nogil:
-            softmax_backward(on, op.dtype, op.outer, op.channels, op.inner, y.data_on(on), y.diff_on(on), x.mutable_diff_on(on))
+            softmax_backward(on, op.dtype, c.outer, c.channels, c.inner, y.data_in(on, layout), y.diff_in(on, layout),
+                             x.overwrite_diff_in(on, layout))
 
 
 CAFFE.computes(Softmax, CaffeSoftmax)
