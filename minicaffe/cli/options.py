@@ -183,7 +183,7 @@ threads = click.option("--threads", type=click.IntRange(min=1), expose_value=Fal
 precision = together(
     click.option("--precision", expose_value=False, callback=_apply, metavar="float32|tf32|bf16", help=(
         "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
-        "bfloat16 on the CPU, with parameters in float32, by oneDNN, with AVX512_BF16 or AMX.")),
+        "bfloat16 with parameters in float32, on such a GPU by cuDNN, or on the CPU by oneDNN with AVX512_BF16 or AMX.")),
     click.option("--exact", is_flag=True, expose_value=False, callback=_apply, help=(
         "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more.")))
 computing = together(precision, threads, model_file, common)    # of a command that runs a net

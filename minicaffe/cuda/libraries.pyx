@@ -89,7 +89,7 @@ def attach(size_t stream, str device, keep_failure):
 
 cdef int set_math(Libraries* libraries) except -1:
     """Let what is open compute products of float32 in the precision that is set."""
-    cdef bint tf32 = get_precision() == "tf32"
+    cdef bint tf32 = get_precision() != "float32"   # bf16: also what is computed from float32
     if libraries.cublas != NULL:
         _checked(_cublas, _cublas_error, "cublasSetMathMode", ctypes.c_void_p(<uintptr_t> libraries.cublas),
                  TF32_MATH if tf32 else DEFAULT_MATH)

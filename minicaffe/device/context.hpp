@@ -14,19 +14,17 @@ struct Context {
   cuda::Stream* stream;  // null: the CPU
 };
 
-/// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation. Devices have no arrays of Bf16.
+/// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.
 template <class F> void for_each(const Context& on, index_t n, const F& f, index_t cost = 1) {
-  if constexpr (!cpu::uses<Bf16, F>::value)
-    if (on.stream) return cuda::for_each(*on.stream, n, f);
+  if (on.stream) return cuda::for_each(*on.stream, n, f);
   cpu::for_each(on.threads, n, f, cost);
 }
 
 /// y[i] = f(x[i], ...) of up to three inputs; `rest` are further inputs and, last, y.
 template <class F, class T, class... Rest> void map(const Context& on, index_t n, const F& f, const T* x, Rest... rest) {
-  if constexpr (!std::is_same_v<T, Bf16>)
-    if (on.stream)
-      return cuda::launch(*on.stream, Vector<F, T, sizeof...(Rest)>{{f, x, rest...}, n},
-                          cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
+  if (on.stream)
+    return cuda::launch(*on.stream, Vector<F, T, sizeof...(Rest)>{{f, x, rest...}, n},
+                        cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
   cpu::map(on.threads, n, f, x, rest...);
 }
 

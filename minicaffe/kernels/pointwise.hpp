@@ -31,6 +31,22 @@ template <class T> struct Fill {
   MC_HD void operator()(index_t i) const { y[i] = value; }
 };
 
+/// y[i] = x[i], rounded if Y is narrower
+// e.g. Convert<T, Bf16>
+template <class X, class Y> struct Convert {
+  const X* x;
+  Y* y;
+  MC_HD void operator()(index_t i) const { y[i] = Y(x[i]); }
+};
+
+/// y[i] += x[i]
+// e.g. AddConverted<Bf16, T>
+template <class X, class Y> struct AddConverted {
+  const X* x;
+  Y* y;
+  MC_HD void operator()(index_t i) const { y[i] += Y(x[i]); }
+};
+
 /// x
 template <class T> struct Same {
   MC_HD T operator()(T x) const { return x; }

@@ -2,7 +2,7 @@
 //
 // A row: name and number (minicaffe.blob.Dtype), the type in memory, the type that functors compute in, the type that sums are
 // added up in, NumPy's name. Layers compute on the types of MC_COMPUTED_TYPES; blobs of MC_TYPES' others only keep values.
-// Those of MC_LAYOUT_TYPES are in layouts of engine ONEDNN only (memory/layout.pyx), on the CPU.
+// Those of MC_LAYOUT_TYPES are in layouts of engines only (memory/layout.pyx).
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 

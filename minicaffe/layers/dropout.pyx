@@ -52,19 +52,20 @@ cdef class DropoutLayer(DeviceLayer):
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
         elif top[0] is x:
             return 0
-        self.layout = data_layout(on, bottom) if self.phase == TEST or on.stream != NULL else None
-        self._apply(on, stored(self.layout, x), x.data_in(on, self.layout), (<Blob> top[0]).overwrite_data_in(on, self.layout))
+        self.layout = data_layout(on, bottom, True) if self.phase == TEST or on.stream != NULL else None
+        self._apply(on, self.layout, stored(self.layout, x), x.data_in(on, self.layout), (<Blob> top[0]).overwrite_data_in(on, self.layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
-        cdef Layout layout = diff_layout(on, top) if self.phase == TEST else self.layout
+        cdef Layout layout = diff_layout(on, top, True) if self.phase == TEST else self.layout
         if propagate_down[0] and not (self.phase == TEST and top[0] is x):
-            self._apply(on, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
+            self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
 
-    cdef int _apply(self, const Context& on, long long count, const void* source, void* target) except -1:
+    cdef int _apply(self, const Context& on, Layout layout, long long count, const void* source, void* target) except -1:
         cdef bint test = self.phase == TEST
+        cdef int dtype = self.dtype if layout is None else layout.dtype
         with nogil:
             if test:
-                copy_typed(on, self.dtype, count, source, target)
+                copy_typed(on, dtype, count, source, target)
             else:
-                dropout(on, self.dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
+                dropout(on, dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)

@@ -238,7 +238,7 @@ cdef class SequenceLayer(DeviceLayer):
         steps.weight, steps.cont = weight.data_on(on), cont.data_on(on)
         # A single step reads its weights once: nothing is gained by packing them.
         steps.packed = self.packed.mutable_data_on(on) if on.stream == NULL and self.steps > 1 else NULL
-        steps.bf16 = self.dtype == FLOAT and get_precision() == "bf16"
+        steps.bf16 = on.stream == NULL and self.dtype == FLOAT and get_precision() == "bf16"
         return steps
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:

@@ -5,7 +5,7 @@ cdef class ChannelsLast(Layout):
     cdef long long sizes[3]     # images, channels, pixels
     cdef long long plain[3]     # strides in plain order
     cdef long long last[3]      # ... and in this one
-    cdef int copy(self, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
+    cdef int copy(self, bint back, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
                   size_t stream) except -1
     cdef long long stride(self, int axis)
 

@@ -1,14 +1,14 @@
 """ChannelsLast: arrays on a device whose channels, axis 1 in Caffe's order, are neighbours: images NHWC, weights KRSC.
 
-GPUs multiply matrices in this order; from NCHW cuDNN converts each time. An engine asks for the layout, and what follows keeps it
+GPUs multiply matrices in this order; from NCHW cuDNN converts each time. In precision bf16 the elements are rounded to bf16. An engine asks for the layout, and what follows keeps it
 (ops/layouts.pyx). To all that looks at channels alone such an array is rows of channels.
 """
 
 from minicaffe.device.context cimport Context, CudaStream
 from minicaffe.device.threads cimport num_threads
-from minicaffe.kernels.types cimport item_size
+from minicaffe.kernels.types cimport BF16, FLOAT, item_size
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.strided.caffe cimport copy_strided
+from minicaffe.ops.strided.caffe cimport copy_strided, copy_strided_bf16
 
 import math
 from weakref import WeakValueDictionary
@@ -17,29 +17,34 @@ _layouts = WeakValueDictionary()    # (dims, dtype) -> the layout, so that equal
 
 
 cdef class ChannelsLast(Layout):
-    """The layout of arrays of shape `dims`, (N, C, ...)."""
+    """The layout of arrays of shape `dims`, (N, C, ...), and elements of `dtype`; BF16 those of a float32 array."""
 
     def __init__(self, tuple dims, int dtype):
         cdef long long images = dims[0], channels = dims[1], pixels = math.prod(dims[2:])
-        cdef size_t nbytes = images * channels * pixels * item_size(dtype)
-        super().__init__(nbytes, nbytes, f"channels last {'x'.join(map(str, dims))}", dims, channels, dtype, False, True)
+        cdef size_t count = images * channels * pixels
+        name = f"channels last {'bf16 ' if dtype == BF16 else ''}{'x'.join(map(str, dims))}"
+        super().__init__(count * item_size(dtype), count * item_size(FLOAT if dtype == BF16 else dtype), name, dims, channels, dtype, False,
+                         True)
         self.sizes[:] = [images, channels, pixels]
         self.plain[:] = [channels * pixels, pixels, 1]
         self.last[:] = [channels * pixels, 1, channels]
 
-    cdef int copy(self, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
+    cdef int copy(self, bint back, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
                   size_t stream) except -1:
         cdef Context on
         on.threads, on.stream = num_threads(), <CudaStream*> stream
         with nogil:
-            copy_strided(on, self.dtype, 3, self.sizes, <const void*> source, source_strides, <void*> target, target_strides)
+            if self.dtype == BF16:
+                copy_strided_bf16(on, back, 3, self.sizes, <const void*> source, source_strides, <void*> target, target_strides)
+            else:
+                copy_strided(on, self.dtype, 3, self.sizes, <const void*> source, source_strides, <void*> target, target_strides)
         return 0
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
-        self.copy(private, self.last, plain, self.plain, stream)
+        self.copy(True, private, self.last, plain, self.plain, stream)
 
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
-        self.copy(plain, self.plain, private, self.last, stream)
+        self.copy(False, plain, self.plain, private, self.last, stream)
 
     cdef long long stride(self, int axis):
         """Give the stride of an axis of the array in Caffe's order of axes, in elements."""
@@ -48,12 +53,17 @@ cdef class ChannelsLast(Layout):
         return self.sizes[1] * math.prod(self.dims[axis + 1:])
 
     def with_shape(self, shape):
+        if self.dtype == BF16 and shape[1] % 2:     # parts of rows are copied by words of 4 bytes
+            return None
         return channels_last(tuple(shape), self.dtype)
 
 
 cdef Layout channels_last(tuple dims, int dtype):
-    """Return the layout of arrays of shape `dims`, of which the first two are images and channels; None if plain order is the same."""
-    if len(dims) < 3 or dims[1] == 1 or math.prod(dims[2:]) <= 1:
+    """Return the layout of arrays of shape `dims`, of which the first two are images and channels; None if there is none but plain order.
+
+    Elements are of `dtype`.
+    """
+    if len(dims) < 2 or dtype != BF16 and (dims[1] == 1 or math.prod(dims[2:]) <= 1):
         return None
     layout = _layouts.get((dims, dtype))
     if layout is None:

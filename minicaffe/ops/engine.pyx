@@ -12,7 +12,7 @@ import logging
 import os
 
 from minicaffe.blob cimport FLOAT
-from minicaffe.device.context cimport context
+from minicaffe.device.context cimport context, on_device
 from minicaffe.ops.layouts cimport data_layout
 
 from minicaffe.errors import ConfigError, DependencyError, Error, check_type
@@ -25,7 +25,7 @@ cdef extern from *:
 
 DEFAULT = 0     # the field `engine` of layers that name none
 # And where they can be computed; float32 everywhere.
-PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU"}
+PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU, or a GPU of compute capability 8.0 or more"}
 log = logging.getLogger(__name__)
 _told = set()
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
@@ -363,10 +363,11 @@ def set_precision(name):
         to 10 bits of mantissa and add up in float32, on tensor cores. It is faster, with errors of about 1e-3. Our own kernels,
         which compute what these libraries do not, always compute in float32, which is at least as exact.
 
-        "bf16" is for the CPU: engine ONEDNN takes and gives data and diffs rounded to bfloat16, adds up in float32, and computes
-        from a rounded copy of the weights. Parameters, their diffs and history, and all that other engines compute stay float32.
-        What bf16 would slow down, inner products of few rows by weights that learn and channels that do not fill blocks, is
-        computed in float32, and a warning says so.
+        "bf16" is for the CPU, and for GPUs of compute capability 8.0 or more: engines ONEDNN and CUDNN take and give data and diffs
+        rounded to bfloat16, add up in float32, and compute from a rounded copy of the weights. Layers behind a convolution keep data
+        and diffs so. Parameters, their diffs and history, statistics and losses stay float32. What bf16 would slow down on the CPU,
+        inner products of few rows by weights that learn and channels that do not fill blocks, is computed in float32, and a warning
+        says so. On a GPU inner products compute from float32, as in tf32.
 
     Raises
     ------
@@ -374,7 +375,7 @@ def set_precision(name):
         If there is no such precision, or MINICAFFE_ENGINE names an engine that does not compute in bf16. CPU or GPU may be chosen
         later: if it does not compute in this precision, the first layer that computes there raises.
     DependencyError
-        For bf16, if there is no oneDNN, or the processor has neither AVX512_BF16 nor AMX.
+        For bf16 on the CPU, if there is no oneDNN, or the processor has neither AVX512_BF16 nor AMX.
     """
     global _epoch
     _choose_precision(name, "precision")
@@ -397,7 +398,7 @@ cdef tuple precisions_of(const Context& on):
     """Return the precisions of the CPU, or of the device of a context."""
     if on.stream == NULL:
         return "float32", "bf16"
-    return ("float32", "tf32") if on.stream.capability >= 80 else ("float32",)
+    return tuple(PRECISIONS) if on.stream.capability >= 80 else ("float32",)
 
 
 cdef int check_place(const Context& on) except -1:
@@ -408,6 +409,10 @@ cdef int check_place(const Context& on) except -1:
             f"GPU {on.stream.device} of compute capability {on.stream.capability // 10}.{on.stream.capability % 10}")
         raise ConfigError(f"must be {' or '.join(known)} on {place}, got '{name}'; use float32, or compute on {PRECISIONS[name]}",
                           field=_precision_field)
+    if on.stream == NULL:
+        for engine in ENGINES.values():
+            if engine.on_cpu and (check := engine.precisions.get(name)) is not None:
+                check()
 
 
 def _choose_precision(name, field):
@@ -418,6 +423,7 @@ def _choose_precision(name, field):
     if able and preferred() not in ("", *able):
         raise ConfigError(f"only engine {' or '.join(able)} computes in {name}, and MINICAFFE_ENGINE is {preferred().lower()}; "
                           "unset one of them", field=field)
-    for check in able.values():
-        check()
+    if not on_device():
+        for check in filter(None, able.values()):
+            check()
     _precision, _precision_field = name, field

@@ -33,7 +33,7 @@ class Engine:
         self.kinds[kind] = make, refuses, slower
 
 
-CUDNN = Engine("CUDNN", 2, on_cpu=False, on_gpu=True, precisions={"float32": None, "tf32": None})
+CUDNN = Engine("CUDNN", 2, on_cpu=False, on_gpu=True, precisions={"float32": None, "tf32": None, "bf16": None})
 WINOGRAD = Engine("WINOGRAD", no_float64="float64 data: its results would be no better than those of float32")
 ONEDNN = Engine("ONEDNN", no_float64="float64 data: oneDNN computes float32 only", precisions={"float32": None, "bf16": check_bf16})
 CAFFE = Engine("CAFFE", 1, on_gpu=True, takes_empty=True, precisions={"float32": None, "tf32": None})

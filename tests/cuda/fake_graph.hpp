@@ -163,8 +163,12 @@ void check_operation(const Node& op) {
   require(op.values.at(at).type == (type == 1 ? DOUBLE : FLOAT) && op.values.at(at + 1).type == op.values.at(at).type, "type of alpha and beta");
   for (const Node* tensor : {&w, &x, &y}) {
     require(int64_t(tensor->ints(902).size()) == axes + 2, "a tensor does not have the axes of the convolution");
-    require(tensor->number(901) == type, "a tensor of another type than the convolution");
+    const bool rounded = tensor->number(901) == 9 && type == 0;  // bfloat16, added up in float
+    require(tensor->number(901) == type || rounded, "a tensor of another type than the convolution");
   }
+  const bool gradient = op.kind == WEIGHTS;
+  require(x.number(901) == y.number(901) || y.is_virtual(), "types of image and columns");
+  require(w.number(901) == x.number(901) || (gradient && w.number(901) == 0), "type of the weights");
   const auto &dw = w.ints(902), &dx = x.ints(902), &dy = y.ints(902);
   require(std::set<int64_t>{w.number(906), x.number(906), y.number(906)}.size() == 3, "unique identifiers that are not unique");
   require(dx[0] == dy[0] && dy[1] == dw[0] && dx[1] % dw[1] == 0 && dy[1] % (dx[1] / dw[1]) == 0, "channels that do not fit");
@@ -227,7 +231,7 @@ int finalize(Node& node) {
     require(dims.size() == strides.size() && dims.size() >= 4, "dimensions and strides");
     for (int64_t number : dims) require(number > 0, "a dimension below 1");
     for (int64_t number : strides) require(number > 0, "a stride below 1");
-    require(node.number(900) % (node.number(901) == 1 ? 8 : 4) == 0, "alignment");
+    require(node.number(900) % (node.number(901) == 1 ? 8 : node.number(901) == 9 ? 2 : 4) == 0, "alignment");
   } else if (node.kind == CONVOLUTION) {
     for (int a = 102; a <= 105; ++a) require(int64_t(node.ints(a).size()) == node.number(106), "values for each axis");
   } else if (node.kind >= FORWARD && node.kind <= DATA) {
@@ -305,7 +309,7 @@ struct Array {
       places.push_back(place);
     }
     require(std::set<size_t>(places.begin(), places.end()).size() == places.size(), "strides by which elements lie on each other");
-    memory = {{int(extent)}, tensor.number(901) == 1};
+    memory = {{int(extent)}, int(tensor.number(901))};
   }
   slow::Values read(const void* p) const {
     const slow::Values all = memory.read(p);

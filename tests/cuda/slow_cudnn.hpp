@@ -26,7 +26,7 @@ inline size_t count(const Shape& shape) {
 /// Dense memory of a device: read whole, written whole.
 struct Tensor {
   Shape shape;
-  bool is_double;
+  int type;  // 0 float, 1 double, 9 bfloat16, as cudnnDataType_t
 
   static int driver(const char* name, void* a, void* b, size_t n) {
     if (std::getenv("FAKE_HOST")) return std::memcpy(a, b, n), 0;  // arrays of a program without a device
@@ -36,18 +36,35 @@ struct Tensor {
   }
   Values read(const void* p) const {
     Values values(count(shape));
-    std::vector<float> floats(is_double ? 0 : values.size());
-    void* to = is_double ? static_cast<void*>(values.data()) : floats.data();
-    size_t bytes = values.size() * (is_double ? 8 : 4);
-    if (driver("cuMemcpyDtoH_v2", to, const_cast<void*>(p), bytes)) throw std::runtime_error("no such memory to read");
-    for (size_t i = 0; i < floats.size(); ++i) values[i] = floats[i];
+    std::vector<char> bytes(values.size() * size());
+    if (driver("cuMemcpyDtoH_v2", bytes.data(), const_cast<void*>(p), bytes.size())) throw std::runtime_error("no such memory to read");
+    for (size_t i = 0; i < values.size(); ++i) values[i] = get(&bytes[i * size()]);
     return values;
   }
   void write(void* p, const Values& values) const {
-    std::vector<float> floats(values.begin(), is_double ? values.begin() : values.end());
-    const void* from = is_double ? static_cast<const void*>(values.data()) : floats.data();
-    size_t bytes = values.size() * (is_double ? 8 : 4);
-    if (driver("cuMemcpyHtoD_v2", p, const_cast<void*>(from), bytes)) throw std::runtime_error("no such memory to write");
+    std::vector<char> bytes(values.size() * size());
+    for (size_t i = 0; i < values.size(); ++i) put(&bytes[i * size()], values[i]);
+    if (driver("cuMemcpyHtoD_v2", p, bytes.data(), bytes.size())) throw std::runtime_error("no such memory to write");
+  }
+  size_t size() const { return type == 1 ? 8 : type == 9 ? 2 : 4; }
+  double get(const char* from) const {
+    if (type == 1) return *reinterpret_cast<const double*>(from);
+    unsigned bits = type == 9 ? unsigned(*reinterpret_cast<const unsigned short*>(from)) << 16 : *reinterpret_cast<const unsigned*>(from);
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+  }
+  void put(char* to, double x) const {
+    if (type == 1) return void(std::memcpy(to, &x, 8));
+    float value = float(x);
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    if (type == 9) {  // to the nearest, of two as near to the even one
+      bits = value != value ? bits >> 16 | 64 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+      std::memcpy(to, &bits, 2);
+    } else {
+      std::memcpy(to, &bits, 4);
+    }
   }
   /// memory = alpha values + beta memory
   void blend(void* p, double alpha, Values values, double beta) const {

@@ -6,7 +6,7 @@ using namespace test;
 
 // Computed with the instructions that every processor has, so that float64 gives the same bits everywhere (device/apply.hpp).
 static_assert(mc::cpu::uses<double, mc::Map<Weighted<double>, double, 3>>::value);
-static_assert(!mc::cpu::uses<double, mc::StridedCopy<float, unsigned>>::value);
+static_assert(!mc::cpu::uses<double, mc::StridedCopy<float, float, unsigned>>::value);
 
 // Every quotient of a divisor d is right if 2^(32+shift) <= (2^32 + magic) d <= 2^(32+shift) + 2^(shift+1) (Granlund, Montgomery:
 // theorem 4.2 with 31 bits), which is checked for all small divisors and many large ones.

@@ -20,7 +20,8 @@ enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  //
 enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };                 // kUnbiased is nowhere in memory
 constexpr int kMeasured = 8, kNotes = 32;  // plans of each graph that are measured; more than an engine has
 
-/// What is computed, with which arrays. The bias is null or has a value for each channel of x or y, which then is the result.
+/// What is computed, with which arrays. The bias is null or has a value for each channel of x or y, which then is the result. With
+/// `dtype` BF16 images, columns and weights are Bf16; a bias and a gradient of weights are floats.
 struct CudnnArguments {
   int product, dtype, layout;  // kNchw or kNhwc
   void *x, *w, *y;
@@ -46,7 +47,7 @@ struct CudnnPlans {
   std::vector<CudnnPlan> all;  // in the heuristic's order
   int chosen = -1;
   bool tunes;                  // whether they may be measured
-  index_t gradient;            // bytes of a gradient of weights
+  index_t gradient;            // bytes of a gradient of weights, in floats if not of a wider type
   std::string place, none;     // all that a choice depends on; why none of all can be used
   CudnnStop refused = {nullptr, 0};
 
@@ -60,14 +61,21 @@ inline index_t cudnn_count(const ConvShape& s) {
   return image && columns ? std::max({image, columns, s.outputs * s.k}) : 0;
 }
 
+/// The number of the table in kernels/types.hpp as cuDNN's.
+inline int cudnn_type(int dtype) {
+  return dtype == BF16 ? nv::DATA_BFLOAT16 : dtype == DOUBLE ? nv::DATA_DOUBLE : nv::DATA_FLOAT;
+}
+/// What is computed with, and biases are.
+inline int cudnn_real(int dtype) { return dtype == BF16 ? FLOAT : dtype; }
+
 /// A tensor of images, channels and pixels along each axis: the one place that knows how a layout lies in memory.
-inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64_t uid, const std::vector<int64_t>& sizes) {
+inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64_t uid, int dtype, const std::vector<int64_t>& sizes) {
   std::vector<int64_t> strides(sizes.size());
   int64_t step = of.layout == kNhwc ? sizes[1] : 1;
   for (size_t a = sizes.size() - 1; a > 1; --a) strides[a] = step, step *= sizes[a];
   strides[0] = of.layout == kNhwc ? step : step * sizes[1], strides[1] = of.layout == kNhwc ? 1 : step;
   CudnnNode node(cudnn, nv::BACKEND_TENSOR_DESCRIPTOR);
-  node.put(nv::ATTR_TENSOR_DATA_TYPE, nv::TYPE_DATA_TYPE, of.dtype).put(nv::ATTR_TENSOR_UNIQUE_ID, uid);
+  node.put(nv::ATTR_TENSOR_DATA_TYPE, nv::TYPE_DATA_TYPE, cudnn_type(dtype)).put(nv::ATTR_TENSOR_UNIQUE_ID, uid);
   node.put(nv::ATTR_TENSOR_DIMENSIONS, sizes).put(nv::ATTR_TENSOR_STRIDES, strides);
   node.put(nv::ATTR_TENSOR_BYTE_ALIGNMENT, of.alignment);
   if (uid == kUnbiased) node.put(nv::ATTR_TENSOR_IS_VIRTUAL, nv::TYPE_BOOLEAN, true);
@@ -86,7 +94,8 @@ inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const Cudnn
     pads[to] = w.pad[a], strides[to] = w.stride[a], dilations[to] = w.dilation[a];
   }
   CudnnNode convolution(cudnn, nv::BACKEND_CONVOLUTION_DESCRIPTOR);
-  convolution.put(nv::ATTR_CONVOLUTION_COMP_TYPE, nv::TYPE_DATA_TYPE, of.dtype).put(nv::ATTR_CONVOLUTION_SPATIAL_DIMS, axes);
+  const int real = cudnn_real(of.dtype), compute = cudnn_type(real), factor = real == DOUBLE ? nv::TYPE_DOUBLE : nv::TYPE_FLOAT;
+  convolution.put(nv::ATTR_CONVOLUTION_COMP_TYPE, nv::TYPE_DATA_TYPE, compute).put(nv::ATTR_CONVOLUTION_SPATIAL_DIMS, axes);
   convolution.put(nv::ATTR_CONVOLUTION_CONV_MODE, nv::TYPE_CONVOLUTION_MODE, int(nv::CROSS_CORRELATION));
   convolution.put(nv::ATTR_CONVOLUTION_DILATIONS, dilations).put(nv::ATTR_CONVOLUTION_FILTER_STRIDES, strides);
   convolution.put(nv::ATTR_CONVOLUTION_PRE_PADDINGS, pads).put(nv::ATTR_CONVOLUTION_POST_PADDINGS, pads).finalize();
@@ -95,24 +104,24 @@ inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const Cudnn
                                nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
                                nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR};
   const bool biased = whole && of.bias;
-  const int real = of.dtype == DOUBLE ? nv::TYPE_DOUBLE : nv::TYPE_FLOAT;
-  const CudnnNode x = cudnn_array(cudnn, of, kX, image), weight = cudnn_array(cudnn, of, kW, weights);
-  const CudnnNode y = cudnn_array(cudnn, of, biased ? kUnbiased : kY, columns);
+  const bool adds = whole && of.product == kBackwardWeights;
+  const CudnnNode x = cudnn_array(cudnn, of, kX, of.dtype, image), weight = cudnn_array(cudnn, of, kW, adds ? real : of.dtype, weights);
+  const CudnnNode y = biased ? cudnn_array(cudnn, of, kUnbiased, real, columns) : cudnn_array(cudnn, of, kY, of.dtype, columns);
   CudnnNode product(cudnn, kKinds[of.product]), add;
   int attribute = nv::ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA + 6 * of.product;  // then beta, convolution, weights, image, columns
-  product.put(attribute++, real, 1, cudnn_factor(of.dtype, true));
-  product.put(attribute++, real, 1, cudnn_factor(of.dtype, whole && of.product == kBackwardWeights));
+  product.put(attribute++, factor, 1, cudnn_factor(real, true));
+  product.put(attribute++, factor, 1, cudnn_factor(real, adds));
   const CudnnNode* nodes[] = {&convolution, &weight, &x, &y};
   for (const CudnnNode* node : nodes) product.put(attribute++, *node);
   std::vector<void*> operations = {product.finalize().get()};
   if (biased) {
     CudnnNode addition(cudnn, nv::BACKEND_POINTWISE_DESCRIPTOR);
     addition.put(nv::ATTR_POINTWISE_MODE, nv::TYPE_POINTWISE_MODE, int(nv::POINTWISE_ADD));
-    addition.put(nv::ATTR_POINTWISE_MATH_PREC, nv::TYPE_DATA_TYPE, of.dtype).finalize();
+    addition.put(nv::ATTR_POINTWISE_MATH_PREC, nv::TYPE_DATA_TYPE, compute).finalize();
     add = CudnnNode(cudnn, nv::BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     add.put(nv::ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, addition).put(nv::ATTR_OPERATION_POINTWISE_XDESC, y);
-    add.put(nv::ATTR_OPERATION_POINTWISE_BDESC, cudnn_array(cudnn, of, kBias, biases));
-    add.put(nv::ATTR_OPERATION_POINTWISE_YDESC, cudnn_array(cudnn, of, kY, columns));
+    add.put(nv::ATTR_OPERATION_POINTWISE_BDESC, cudnn_array(cudnn, of, kBias, real, biases));
+    add.put(nv::ATTR_OPERATION_POINTWISE_YDESC, cudnn_array(cudnn, of, kY, of.dtype, columns));
     operations.push_back(add.finalize().get());
   }
   CudnnNode graph(cudnn, nv::BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -199,7 +208,7 @@ inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const Cudn
       if (!made->refused.call)
         made->refused = {cudnn.deterministic ? "convolution: no plan that repeats its results" : "convolution: no plan", kRefused};
       made->tunes = cudnn.tunes;
-      made->gradient = of.product == kBackwardWeights ? round_up(s.outputs * s.k * item_size(of.dtype), 256) : 0;
+      made->gradient = of.product == kBackwardWeights ? round_up(s.outputs * s.k * item_size(cudnn_real(of.dtype)), 256) : 0;
       made->place = std::string("convolution by ") + cudnn.place + ":";
       for (index_t number : key) made->place += " " + std::to_string(number);
       found = cudnn.plans.emplace(key, made.release()).first;
@@ -283,7 +292,9 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
   void* to = columns ? of.y : of.product == kBackwardData ? of.x : of.trial ? memory : of.w;
   const index_t plane = columns ? s.positions : s.pixels;
   const Channels channels(s.images * (last ? plane : 1), columns ? s.outputs : s.channels, last ? 1 : plane);
-  if (of.product == kBackwardWeights) map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, to, to, 1.0);
+  if (of.product == kBackwardWeights && of.dtype == BF16)
+    for_each(on, s.outputs * s.k, AddConverted<Bf16, float>{static_cast<const Bf16*>(memory), static_cast<float*>(to)});
+  else if (of.product == kBackwardWeights) map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, to, to, 1.0);
   else if (of.bias) broadcast1<ShiftBy>(on, of.dtype, channels, to, to, nullptr, of.bias);
   return why;
 }

@@ -1,6 +1,7 @@
 """Convolution by engine CUDNN (ops/conv/cudnn.hpp): which plan takes the least time is measured once for each shape and kept.
 
-The layout of images and weights is chosen here, by `wants_channels_last`; MINICAFFE_CUDNN_LAYOUT names another.
+The layout of images and weights is chosen here, by `wants_channels_last`; MINICAFFE_CUDNN_LAYOUT names another. In precision bf16 images
+and columns are kept in bf16 with channels last, weights are rounded in each forward, and the gradients of parameters are float32.
 """
 
 import logging
@@ -9,14 +10,14 @@ import os
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from minicaffe.kernels.types cimport item_size
+from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.ops.channels_last cimport channels_last
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
+from minicaffe.ops.strided.caffe cimport round_to_bf16
 
 from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError
-from minicaffe.ops.engine import get_precision
 from minicaffe.ops.engines import CUDNN
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
@@ -57,42 +58,57 @@ cdef bint wants_channels_last(Convolution op) except -1:
     if wish:
         return wish == "nhwc"
     cdef long long inputs = op.shape.channels, outputs = op.shape.outputs
-    return get_precision() == "tf32" and not outputs % ALIGNED and (not inputs % ALIGNED or inputs < ALIGNED and not outputs % 16)
+    return op.precision() == "tf32" and not outputs % ALIGNED and (not inputs % ALIGNED or inputs < ALIGNED and not outputs % 16)
 
 
 cdef class CudnnConvolution(Primitive):
     """The three products."""
     cdef Layout x, w, y     # of bottom, weights and top, and of their gradients; None: plain
     cdef int layout
+    cdef int dtype          # of images, columns and weights as cuDNN reads them
 
     def __cinit__(self, Convolution op):
         cdef int i, axes = op.shape.window.num_axes
-        self.layout = kNhwc if wants_channels_last(op) else kNchw
+        self.dtype = BF16 if op.precision() == "bf16" else op.dtype
+        self.layout = kNhwc if self.dtype == BF16 or wants_channels_last(op) else kNchw
         if self.layout == kNchw:
             return
         image = op.shape.images, op.shape.channels, *[op.shape.window.in_[i] for i in range(axes)]
         columns = op.shape.images, op.shape.outputs, *[op.shape.window.out[i] for i in range(axes)]
         kernel = op.shape.outputs, op.shape.group_channels, *[op.shape.window.kernel[i] for i in range(axes)]
-        self.x, self.y = channels_last(columns if op.transposed else image, op.dtype), channels_last(
-            image if op.transposed else columns, op.dtype)
+        self.x, self.y = [channels_last(dims, self.dtype) for dims in ((columns, image) if op.transposed else (image, columns))]
         self.w = channels_last(kernel, op.dtype)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        return self.across(on, op, op.transposed, x.data_in(on, self.x), weight.data_in(on, self.w), y.overwrite_data_in(on, self.y), b)
+        cdef const void* from_ = x.data_in(on, self.x)
+        return self.across(on, op, op.transposed, from_, self.weights(on, op, weight, True), y.overwrite_data_in(on, self.y), b)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
-        return self.across(on, op, not op.transposed, y.diff_in(on, self.y), weight.data_in(on, self.w),
+        return self.across(on, op, not op.transposed, y.diff_in(on, self.y), self.weights(on, op, weight, False),
                            x.overwrite_diff_in(on, self.x), NULL)
+
+    cdef const void* weights(self, const Context& on, Convolution op, Blob weight, bint forward) except? NULL:
+        """Give the weights in the layout and type of the products; bf16 is rounded to in forward and kept for backward."""
+        cdef const void* w = weight.data_in(on, self.w)
+        cdef void* rounded
+        if self.dtype != BF16:
+            return w
+        if not forward and op.kept is not None:
+            return op.kept.data_on(on)
+        rounded = op.keep(((weight.count + 1) // 2,)).mutable_data_on(on)
+        with nogil:
+            round_to_bf16(on, weight.count, w, rounded)
+        return rounded
 
     cdef int across(self, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to,
                     const void* bias) except -1:
         """Columns from the image, or with `to_image` the image from columns."""
         if to_image:
-            return self.product(on, op, Arguments(kBackwardData, op.dtype, self.layout, to, <void*> w, <void*> from_, bias))
-        return self.product(on, op, Arguments(kForward, op.dtype, self.layout, <void*> from_, <void*> w, to, bias))
+            return self.product(on, op, Arguments(kBackwardData, self.dtype, self.layout, to, <void*> w, <void*> from_, bias))
+        return self.product(on, op, Arguments(kForward, self.dtype, self.layout, <void*> from_, <void*> w, to, bias))
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
@@ -102,7 +118,7 @@ cdef class CudnnConvolution(Primitive):
             image, columns, w = x.data_in(on, self.x), y.diff_in(on, self.y), weight.mutable_diff_in(on, self.w)
             if op.transposed:
                 image, columns = columns, image
-            self.product(on, op, Arguments(kBackwardWeights, op.dtype, self.layout, <void*> image, w, <void*> columns, NULL))
+            self.product(on, op, Arguments(kBackwardWeights, self.dtype, self.layout, <void*> image, w, <void*> columns, NULL))
         return backward_bias(on, op, y, bias, self.y) if bias is not None else 0    # last: who refuses has added nothing
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:

@@ -4,6 +4,7 @@
 // 64 numbers of a block in four vector-wide pieces.
 #pragma once
 #include "minicaffe/kernels/random.hpp"
+#include "minicaffe/kernels/types.hpp"
 
 namespace mc {
 
@@ -14,13 +15,13 @@ template <class T> struct Dropout {
   Philox random;
   u64 start;
   u32 threshold;
-  T scale;
+  typename Element<T>::Compute scale;
   const T* x;
   T* y;
   MC_HD void operator()(index_t i) const {
     u32 bits[4];
     random(start + u64(i / kDropBlock * kDropLanes + i % kDropLanes), bits);
-    y[i] = bits[i / kDropLanes % 4] >= threshold ? x[i] * scale : T(0);
+    y[i] = bits[i / kDropLanes % 4] >= threshold ? T(x[i] * scale) : T(0);
   }
 };
 
@@ -34,7 +35,7 @@ template <class T> struct DropoutLane {
     one.random(one.start + (drawn ? *drawn : 0) + u64(i), bits);
     index_t at = i / kDropLanes * kDropBlock + i % kDropLanes;
     for (int k = 0; k < 4; ++k, at += kDropLanes)
-      if (at < count) one.y[at] = bits[k] >= one.threshold ? one.x[at] * one.scale : T(0);
+      if (at < count) one.y[at] = bits[k] >= one.threshold ? T(one.x[at] * one.scale) : T(0);
   }
 };
 

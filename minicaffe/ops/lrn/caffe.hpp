@@ -88,10 +88,10 @@ template <class T, class Power> struct LrnBackwardTile {
   }
 };
 
-/// work(T(), power) with the element type of `dtype` and the functor for beta.
+/// work(X(), power) with the element type of `dtype` and the functor for beta.
 template <class Work> void with_power(int dtype, double beta, const Work& work) {
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
+  dispatch_layout(dtype, [&](auto type) {
+    using T = typename Element<decltype(type)>::Compute;
     if (beta == 0.75)
       work(type, LrnThreeQuarters<T>{});
     else
@@ -111,14 +111,17 @@ inline index_t lrn_scratch(const Context& on, const LrnShape& s) { return on.str
 /// The device leaves s in `scale`, of the shape of x, for backward; the CPU does not touch it.
 inline void lrn_forward(const Context& on, int dtype, const LrnShape& s, const void* x_, void* y_, void* scale) {
   with_power(dtype, s.beta, [&](auto type, auto power) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(x_);
-    auto y = static_cast<T*>(y_);
+    using X = decltype(type);
+    using T = typename Element<X>::Compute;
+    auto x = static_cast<const X*>(x_);
+    auto y = static_cast<X*>(y_);
     if (on.stream)
-      return cuda::for_each(*on.stream, s.groups * s.items(), LrnForwardAt<T, decltype(power)>{
+      return cuda::for_each(*on.stream, s.groups * s.items(), LrnForwardAt<X, T, decltype(power)>{
           s, power, T(s.k), T(s.alpha), x, y, static_cast<T*>(scale)});
-    LrnForwardTile<T, decltype(power)> one{LrnTile<T>(s), power, x, y};
-    each_tile(on, s, one.tile, [&](int, index_t begin, index_t end) { cpu::range(one, begin, end); });
+    if constexpr (std::is_same_v<X, T>) {
+      LrnForwardTile<T, decltype(power)> one{LrnTile<T>(s), power, x, y};
+      each_tile(on, s, one.tile, [&](int, index_t begin, index_t end) { cpu::range(one, begin, end); });
+    }
   });
 }
 
@@ -126,18 +129,21 @@ inline void lrn_forward(const Context& on, int dtype, const LrnShape& s, const v
 inline void lrn_backward(const Context& on, int dtype, const LrnShape& s, const void* x_, const void* y, const void* scale,
                          const void* dy_, void* dx_, void* scratch) {
   with_power(dtype, s.beta, [&](auto type, auto power) {
-    using T = decltype(type);
-    auto x = static_cast<const T*>(x_), dy = static_cast<const T*>(dy_);
-    auto dx = static_cast<T*>(dx_);
+    using X = decltype(type);
+    using T = typename Element<X>::Compute;
+    auto x = static_cast<const X*>(x_), dy = static_cast<const X*>(dy_);
+    auto dx = static_cast<X*>(dx_);
     if (on.stream)
-      return cuda::for_each(*on.stream, s.groups * s.items(), LrnBackwardAt<T, decltype(power)>{
-          s, power, T(2) * T(s.alpha) * T(s.beta), x, {static_cast<const T*>(y), static_cast<const T*>(scale), dy}, dx});
-    LrnBackwardTile<T, decltype(power)> one{LrnTile<T>(s), power, T(s.beta), x, dy, dx, nullptr};
-    each_tile(on, s, one.tile, [&](int thread, index_t begin, index_t end) {
-      auto mine = one;
-      mine.ratio = static_cast<T*>(scratch) + thread * s.rows * s.block;
-      cpu::range(mine, begin, end);
-    });
+      return cuda::for_each(*on.stream, s.groups * s.items(), LrnBackwardAt<X, T, decltype(power)>{
+          s, power, T(2) * T(s.alpha) * T(s.beta), x, {static_cast<const X*>(y), dy, static_cast<const T*>(scale)}, dx});
+    if constexpr (std::is_same_v<X, T>) {
+      LrnBackwardTile<T, decltype(power)> one{LrnTile<T>(s), power, T(s.beta), x, dy, dx, nullptr};
+      each_tile(on, s, one.tile, [&](int thread, index_t begin, index_t end) {
+        auto mine = one;
+        mine.ratio = static_cast<T*>(scratch) + thread * s.rows * s.block;
+        cpu::range(mine, begin, end);
+      });
+    }
   });
 }
 

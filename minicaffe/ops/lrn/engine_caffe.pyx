@@ -1,7 +1,7 @@
 """Local response normalisation by engine CAFFE (ops/lrn/caffe.hpp)."""
 
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.layouts cimport data_layout
+from minicaffe.ops.layouts cimport data_layout, element
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.ops.engines import CAFFE
@@ -23,7 +23,7 @@ cdef class CaffeLRN(Primitive):
         cdef void* scale = NULL
         self.layout, self.shape = None, op.shape
         if on.stream != NULL:
-            self.layout = data_layout(on, [x]) if not op.shape.half_columns else None
+            self.layout = data_layout(on, [x], True) if not op.shape.half_columns else None
             if self.layout is not None and self.layout.dims != x.shape:
                 self.layout = None
             if self.layout is not None:
@@ -33,14 +33,16 @@ cdef class CaffeLRN(Primitive):
                 self.scale = Blob((0,), op.dtype, "scale")
             self.scale.reshape_like(x)
             scale = self.scale.mutable_data_on(on)
+        cdef int dtype = element(self.layout, x)
         with nogil:
-            lrn_forward(on, op.dtype, self.shape, x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), scale)
+            lrn_forward(on, dtype, self.shape, x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), scale)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
         cdef void* scratch = op.scratch(on, lrn_scratch(on, op.shape))
+        cdef int dtype = element(self.layout, x)
         with nogil:
-            lrn_backward(on, op.dtype, self.shape, x.data_in(on, self.layout),
+            lrn_backward(on, dtype, self.shape, x.data_in(on, self.layout),
                          y.data_in(on, self.layout) if on.stream != NULL else NULL,
                          self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_in(on, self.layout),
                          x.overwrite_diff_in(on, self.layout), scratch)

@@ -3,6 +3,7 @@
 // The functor is chosen by beta, since a general power costs as much as the rest of the layer many times over.
 #pragma once
 #include "minicaffe/kernels/reduce.hpp"
+#include "minicaffe/kernels/types.hpp"
 
 namespace mc {
 
@@ -52,42 +53,51 @@ struct LrnShape : LrnWindow {
   double k, alpha, beta;  // alpha is divided by the window size already
 };
 
+/// x^2
+template <class X, class T> struct LrnSquare {
+  const X* x;
+  MC_HD T operator()(index_t i) const { return T(x[i]) * T(x[i]); }
+};
+
 /// s = k + alpha sum of x^2 over the window, y = x s^-beta
-// e.g. LrnForwardAt<T, LrnThreeQuarters<T>>
-template <class T, class Power> struct LrnForwardAt {
+/// X are the elements as they are stored, T those that are computed with.
+// e.g. LrnForwardAt<T, T, LrnThreeQuarters<T>>
+template <class X, class T, class Power> struct LrnForwardAt {
   LrnWindow window;
   Power power;
   T k, alpha;
-  const T* x;
-  T *y, *scale;
+  const X* x;
+  X* y;
+  T* scale;
   MC_HD void operator()(index_t item) const { window.visit(item, *this); }
   MC_HD void at(index_t start, index_t row, index_t column) const {
     index_t i = start + row * window.width + column;
-    T s = k + alpha * window.sum<T>(SquareTerm<T>{x}, start, row, column);
+    T s = k + alpha * window.sum<T>(LrnSquare<X, T>{x}, start, row, column);
     scale[i] = s;
-    y[i] = x[i] * power(s);
+    y[i] = X(T(x[i]) * power(s));
   }
 };
 
 /// dy y / s, the share of an element in the gradients of its neighbours
-template <class T> struct LrnRatioTerm {
-  const T *y, *scale, *dy;
-  MC_HD T operator()(index_t i) const { return dy[i] * y[i] / scale[i]; }
+template <class X, class T> struct LrnRatioTerm {
+  const X *y, *dy;
+  const T* scale;
+  MC_HD T operator()(index_t i) const { return T(dy[i]) * T(y[i]) / scale[i]; }
 };
 
 /// dx = dy s^-beta - factor x sum of dy y / s over the window, factor = 2 alpha beta
-// e.g. LrnBackwardAt<T, LrnThreeQuarters<T>>
-template <class T, class Power> struct LrnBackwardAt {
+// e.g. LrnBackwardAt<T, T, LrnThreeQuarters<T>>
+template <class X, class T, class Power> struct LrnBackwardAt {
   LrnWindow window;
   Power power;
   T factor;
-  const T* x;
-  LrnRatioTerm<T> ratio;
-  T* dx;
+  const X* x;
+  LrnRatioTerm<X, T> ratio;
+  X* dx;
   MC_HD void operator()(index_t item) const { window.visit(item, *this); }
   MC_HD void at(index_t start, index_t row, index_t column) const {
     index_t i = start + row * window.width + column;
-    dx[i] = ratio.dy[i] * power(ratio.scale[i]) - factor * x[i] * window.sum<T>(ratio, start, row, column);
+    dx[i] = X(T(ratio.dy[i]) * power(ratio.scale[i]) - factor * T(x[i]) * window.sum<T>(ratio, start, row, column));
   }
 };
 

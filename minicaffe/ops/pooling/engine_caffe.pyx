@@ -34,7 +34,7 @@ cdef class CaffePooling(Primitive):
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
         cdef long long planes = op.images * op.channels
-        self.layout = data_layout(on, [x]) if on.stream != NULL and op.method != STOCHASTIC else None
+        self.layout = data_layout(on, [x], True) if on.stream != NULL and op.method != STOCHASTIC else None
         if self.layout is not None and self.layout.dims == x.shape:
             return self.forward_last(on, op, x, y, mask)
         cdef const void* from_ = x.data_on(on)
@@ -55,7 +55,7 @@ cdef class CaffePooling(Primitive):
     cdef int forward_last(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
         """Where channels are last: top and mask get the same order."""
         cdef const void* from_ = x.data_in(on, self.layout)
-        cdef void* to = y.overwrite_data_in(on, self.layout.with_shape(y.shape))
+        cdef void* to = y.overwrite_data_in(on, channels_last(y.shape, self.layout.dtype))
         cdef void* where = mask.overwrite_data_in(on, channels_last(mask.shape, mask.dtype)) if mask is not None else NULL
         cdef int dtype = self.layout.dtype
         with nogil:
@@ -66,7 +66,7 @@ cdef class CaffePooling(Primitive):
         return 0
 
     cdef int backward_last(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
-        cdef const void* dy = y.diff_in(on, self.layout.with_shape(y.shape))
+        cdef const void* dy = y.diff_in(on, channels_last(y.shape, self.layout.dtype))
         cdef const void* where = mask.data_in(on, channels_last(mask.shape, mask.dtype)) if op.method == MAX else NULL
         cdef void* dx = x.overwrite_diff_in(on, self.layout)
         cdef int dtype = self.layout.dtype

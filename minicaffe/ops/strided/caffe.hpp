@@ -69,11 +69,11 @@ struct Strides {
 namespace cpu {
 
 /// One tile: the cache lines of x stay in the cache until all of each is used.
-template <class T> struct TileLoop {
+template <class X, class Y> struct TileLoop {
   index_t p_size, q_size, p_tiles, q_tiles, p_stride[2], q_stride[2];
   OffsetInfo<unsigned long long, 2> others;  // the other axes
-  const T* x;
-  T* y;
+  const X* x;
+  Y* y;
   MC_HD void operator()(index_t i) const {
     const index_t rest = i / p_tiles, other = rest / q_tiles;
     const index_t p0 = (i - rest * p_tiles) * kTile, q0 = (rest - other * q_tiles) * kTile;
@@ -82,7 +82,7 @@ template <class T> struct TileLoop {
     others.offsets(other, start);
     for (index_t q = q0; q < q1; ++q)
       for (index_t p = p0; p < p1; ++p)
-        y[start[0] + p * p_stride[0] + q * q_stride[0]] = x[start[1] + p * p_stride[1] + q * q_stride[1]];
+        y[start[0] + p * p_stride[0] + q * q_stride[0]] = Y(x[start[1] + p * p_stride[1] + q * q_stride[1]]);
   }
 };
 
@@ -90,7 +90,7 @@ template <class T> struct TileLoop {
 
 /// Copy by tiles if that is better: where there are an axis p, the last, along which y is contiguous, and an axis q, along which x is
 /// but not along p, both long enough that tiles are not nearly empty. Return whether.
-template <class T> bool copy_tiles(const Context& on, Strides s, const T* x, T* y) {
+template <class X, class Y> bool copy_tiles(const Context& on, Strides s, const X* x, Y* y) {
   const int p = s.axes - 1;
   int q = 0;
   while (q < p && s.stride[q][1] != 1) ++q;
@@ -107,14 +107,14 @@ template <class T> bool copy_tiles(const Context& on, Strides s, const T* x, T* 
     copy.x = x, copy.y = y;
   };
   if (on.stream) {
-    TiledCopy<T> copy = {};
+    TiledCopy<X, Y> copy = {};
     fill(copy);
     set_divisor(copy.p_tiles, p_tiles);
     set_divisor(copy.q_tiles, q_tiles);
     copy.others = s.offset_info<unsigned>();
     cuda::launch(*on.stream, copy, unsigned(tiles));
   } else {
-    cpu::TileLoop<T> copy = {};
+    cpu::TileLoop<X, Y> copy = {};
     fill(copy);
     copy.p_tiles = p_tiles, copy.q_tiles = q_tiles;
     copy.others = s.offset_info<unsigned long long>();
@@ -124,8 +124,10 @@ template <class T> bool copy_tiles(const Context& on, Strides s, const T* x, T* 
 }
 
 /// y = x, of collapsed strides.
-template <class T> void copy_collapsed(const Context& on, Strides s, const T* x, T* y) {
-  if (s.contiguous()) return map(on, s.count(), Same<T>{}, x, y);
+template <class X, class Y> void copy_collapsed(const Context& on, Strides s, const X* x, Y* y) {
+  if constexpr (std::is_same_v<X, Y>)
+    if (s.contiguous()) return map(on, s.count(), Same<X>{}, x, y);
+  if (s.contiguous()) return for_each(on, s.count(), Convert<X, Y>{x, y});
   if (s.axes > kMaxStridedAxes) {  // rare enough for a launch to each index of the outermost axis
     const index_t outermost = s.size[0], y_step = s.stride[0][0], x_step = s.stride[0][1];
     s.remove(0);
@@ -135,24 +137,46 @@ template <class T> void copy_collapsed(const Context& on, Strides s, const T* x,
   if (copy_tiles(on, s, x, y)) return;
   auto run = [&](auto index) {
     using Index = decltype(index);
-    for_each(on, s.count(), StridedCopy<T, Index>{s.offset_info<Index>(), x, y}, 4);
+    for_each(on, s.count(), StridedCopy<X, Y, Index>{s.offset_info<Index>(), x, y}, 4);
   };
   s.narrow() ? run(0u) : run(0ull);
+}
+
+/// The strides of two tensors, with joined axes.
+inline Strides collapsed(int axes, const index_t* sizes, const index_t* x_strides, const index_t* y_strides) {
+  Strides s;
+  s.axes = axes;
+  for (int a = 0; a < axes; ++a) s.size[a] = sizes[a], s.stride[a][0] = y_strides[a], s.stride[a][1] = x_strides[a];
+  if (s.count()) s.collapse();
+  return s;
 }
 
 /// y = x for tensors of one shape and an element type known at run time. Strides are in elements; x may repeat its values by strides
 /// of 0.
 inline void copy_strided(const Context& on, int dtype, int axes, const index_t* sizes, const void* x, const index_t* x_strides,
                          void* y, const index_t* y_strides) {
-  Strides s;
-  s.axes = axes;
-  for (int a = 0; a < axes; ++a) s.size[a] = sizes[a], s.stride[a][0] = y_strides[a], s.stride[a][1] = x_strides[a];
+  const Strides s = collapsed(axes, sizes, x_strides, y_strides);
   if (s.count() == 0) return;
-  s.collapse();
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     copy_collapsed(on, s, static_cast<const T*>(x), static_cast<T*>(y));
   });
+}
+
+/// The same from floats to Bf16, or with `back` from Bf16 to floats, on a device.
+inline void copy_strided_bf16(const Context& on, bool back, int axes, const index_t* sizes, const void* x, const index_t* x_strides,
+                              void* y, const index_t* y_strides) {
+  const Strides s = collapsed(axes, sizes, x_strides, y_strides);
+  if (s.count() == 0) return;
+  if (back)
+    copy_collapsed(on, s, static_cast<const Bf16*>(x), static_cast<float*>(y));
+  else
+    copy_collapsed(on, s, static_cast<const float*>(x), static_cast<Bf16*>(y));
+}
+
+/// y = x, rounded to Bf16, of n floats on a device.
+inline void round_to_bf16(const Context& on, index_t n, const void* x, void* y) {
+  for_each(on, n, Convert<float, Bf16>{static_cast<const float*>(x), static_cast<Bf16*>(y)});
 }
 
 }  // namespace mc

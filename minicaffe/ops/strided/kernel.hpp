@@ -33,16 +33,16 @@ template <class Index, int N, int Axes = kAnyAxes> struct OffsetInfo {
   }
 };
 
-/// y = x at one index. Tensor 0 of the offsets is y, tensor 1 is x.
-// e.g. StridedCopy<T, unsigned>
-template <class T, class Index> struct StridedCopy {
+/// y = x at one index, of two types. Tensor 0 of the offsets is y, tensor 1 is x.
+// e.g. StridedCopy<T, T, unsigned>
+template <class X, class Y, class Index> struct StridedCopy {
   OffsetInfo<Index, 2> info;
-  const T* x;
-  T* y;
+  const X* x;
+  Y* y;
   MC_HD void operator()(index_t i) const {
     index_t offset[2];
     info.offsets(i, offset);
-    y[offset[0]] = x[offset[1]];
+    y[offset[0]] = Y(x[offset[1]]);
   }
 };
 
@@ -51,18 +51,18 @@ constexpr int kTile = 32;
 /// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of x.
 /// A block takes a tile of kTile x kTile elements; it reads x along q and hands it over in shared memory, so that every access to
 /// global memory is one of neighbours.
-template <class T> struct TiledCopy {
+template <class X, class Y> struct TiledCopy {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = true;
   struct Shared {
-    T tile[kTile][kTile + 1];  // an odd pitch, so that the elements of a column are in different banks
+    X tile[kTile][kTile + 1];  // an odd pitch, so that the elements of a column are in different banks
   };
   unsigned p_size, q_size;
   IntDivider<unsigned> p_tiles, q_tiles;
   OffsetInfo<unsigned, 2> others;  // the other axes
   index_t p_stride[2], q_stride[2];
-  const T* x;
-  T* y;
+  const X* x;
+  Y* y;
 
   MC_DEVICE void operator()(const Thread& t, Shared& room) const {
     const unsigned rest = p_tiles.quotient(t.block()), other = q_tiles.quotient(rest);
@@ -76,7 +76,7 @@ template <class T> struct TiledCopy {
     t.barrier();
     for (unsigned row = first; row < kTile && q0 + row < q_size; row += kRows)
       if (p0 + column < p_size)
-        y[start[0] + (p0 + column) * p_stride[0] + (q0 + row) * q_stride[0]] = room.tile[column][row];
+        y[start[0] + (p0 + column) * p_stride[0] + (q0 + row) * q_stride[0]] = Y(room.tile[column][row]);
   }
 };
 

@@ -1,0 +1,187 @@
+"""Precision bf16 on a device: what is kept in bfloat16 and what in float32, errors of nets, accuracy of trainings, refusals.
+
+On the simulated device a library that computes cuDNN's calls on the host stands in for it (fake_cudnn.cpp); ``--device gpu`` has the
+real one.
+"""
+
+import json
+import os
+import re
+
+import pytest
+from processes import run
+
+NET = """
+import json
+import numpy as np
+import minicaffe
+from minicaffe import memory
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from google.protobuf import text_format
+
+minicaffe.set_mode_gpu()
+
+def conv(name, bottom, outputs, kernel=3, group=1, bias=True):
+    return (f'layer {{ name: "{name}" type: "Convolution" bottom: "{bottom}" top: "{name}" convolution_param {{ num_output: {outputs} '
+            f'kernel_size: {kernel} pad: {kernel // 2} group: {group} bias_term: {str(bias).lower()} '
+            f'weight_filler {{ type: "msra" }} bias_filler {{ type: "gaussian" std: 0.1 }} }} }}')
+
+def norm(name):
+    return (f'layer {{ name: "{name}_bn" type: "BatchNorm" bottom: "{name}" top: "{name}" }} '
+            f'layer {{ name: "{name}_scale" type: "Scale" bottom: "{name}" top: "{name}" scale_param {{ bias_term: true }} }}')
+
+def relu(name):
+    return f'layer {{ name: "{name}_relu" type: "ReLU" bottom: "{name}" top: "{name}" }}'
+
+def pool(name, bottom, method="MAX", more="kernel_size: 3 stride: 2"):
+    return f'layer {{ name: "{name}" type: "Pooling" bottom: "{bottom}" top: "{name}" pooling_param {{ pool: {method} {more} }} }}'
+
+SOURCE = '''layer { name: "data" type: "Input" top: "data" top: "label"
+  input_param { shape { dim: 6 dim: 3 dim: 12 dim: 11 } shape { dim: 6 } } }'''
+LOSS = '''layer { name: "ip" type: "InnerProduct" bottom: "last" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }'''
+RESIDUAL = [conv("a", "data", 8, bias=False), norm("a"), relu("a"), pool("p", "a"),
+            conv("b", "p", 8), norm("b"), relu("b"), conv("c", "b", 8), norm("c"),
+            'layer { name: "sum" type: "Eltwise" bottom: "p" bottom: "c" top: "sum" }', relu("sum"), conv("d", "sum", 8, group=8),
+            pool("last", "d", "AVE", "global_pooling: true")]
+BRANCHES = [conv("a", "data", 8), relu("a"),
+            'layer { name: "n" type: "LRN" bottom: "a" top: "n" lrn_param { local_size: 3 alpha: 0.5 } }',
+            conv("b", "n", 4, 1), relu("b"), conv("c", "n", 6), 'layer { name: "t" type: "TanH" bottom: "c" top: "c" }',
+            'layer { name: "e" type: "Concat" bottom: "b" bottom: "c" top: "e" }', pool("f", "e", "AVE"),
+            'layer { name: "drop" type: "Dropout" bottom: "f" top: "f" dropout_param { dropout_ratio: 0 } }',
+            conv("last", "f", 7)]
+
+def make(layers, plan=None):
+    minicaffe.set_random_seed(5)
+    message = text_format.Parse("force_backward: true " + SOURCE + "\\n".join(layers) + LOSS, caffe_pb2.NetParameter())
+    message.state.phase = caffe_pb2.TRAIN
+    return Net(message, plan=plan)
+
+def fill(net, seed=0):
+    rng = np.random.default_rng(seed)
+    net.blobs["data"].data[...] = rng.standard_normal(net.blobs["data"].shape)
+    net.blobs["label"].data[...] = rng.integers(0, 3, 6)
+
+def gradients(net):
+    fill(net)
+    net.clear_param_diffs()
+    net.forward_backward()
+    found = {name: np.array(blob.data) for name, blob in net.blobs.items() if name in ("last", "ip", "loss")}
+    found["ddata"] = np.array(net.blobs["data"].diff)
+    return found | {f"{name}[{i}]": np.array(blob.diff) for name, blobs in net.params.items() for i, blob in enumerate(blobs)}
+"""
+
+
+@pytest.fixture
+def in_process(place, request, tmp_path):
+    """A function that runs code behind NET in a process of its own, with what `RESULT` prints as JSON."""
+    extra = {}
+    if place == "sim":
+        extra = {"MINICAFFE_CUDNN": str(request.getfixturevalue("fake")), "FAKE_COMPUTES": "1", "FAKE_LOG": os.devnull}
+
+    def work(code, **environment):
+        text = run(NET + code, place, MINICAFFE_CACHE=str(tmp_path / "cache"), **extra, **environment)
+        assert "the slow cuDNN" not in text, text
+        return json.loads(re.search(r"^RESULT (.*)$", text, re.MULTILINE)[1])
+
+    return work
+
+
+@pytest.mark.parametrize("none", ["", "beta,bias"])
+def test_data_and_gradients_are_near_those_of_float32(in_process, none):
+    """Root mean squares of the differences; bf16 has 8 bits of mantissa, and a net of some ten layers rounds some 30 times."""
+    errors = in_process("""
+def compare(layers):
+    found = []
+    for precision in "float32", "bf16":
+        minicaffe.set_precision(precision)
+        found.append(gradients(make(layers)))
+    exact, rounded = found
+    return {name: float(np.sqrt(((exact[name] - rounded[name]) ** 2).mean() / max((exact[name] ** 2).mean(), 1e-12))) for name in exact}
+print("RESULT", json.dumps([compare(RESIDUAL), compare(BRANCHES)]))
+""", FAKE_NONE=none)
+    for net in errors:
+        assert 1e-4 < net["last"] < 0.03, net
+        for name, error in net.items():
+            # A bias before BatchNorm has no gradient but rounding errors.
+            assert error < 0.12 or name in ("b[1]", "c[1]"), (name, error)
+
+
+def test_what_is_kept_in_which_type(in_process):
+    """Data behind a convolution is bf16, parameters and their gradients float32; nothing is reordered between convolutions."""
+    kinds, moves = in_process("""
+minicaffe.set_precision("bf16")
+net = make(RESIDUAL)
+for _ in range(2):
+    gradients(net)
+fill(net, 1)
+net.clear_param_diffs()
+with memory.record() as events:
+    net.forward_backward()
+reorders = [(event.name, event.detail) for event in events if event.kind == "reorder"]
+def kind(layout):
+    return layout and f"{'bf16' if layout.dtype == 3 else layout.dtype} {layout.nbytes}"
+kinds = {name: kind(blob.layout_of_data()) for name, blob in net.blobs.items()}
+kinds |= {f"{name}[{i}]": kind(blob.layout_of_diff()) for name, blobs in net.params.items() for i, blob in enumerate(blobs)}
+print("RESULT", json.dumps([kinds, reorders]))
+""")
+    count = 6 * 8 * 12 * 11
+    assert kinds["a"] == f"bf16 {2 * count}" and kinds["sum"].startswith("bf16") and kinds["ip"] is None
+    assert kinds["b[0]"] == f"0 {4 * 8 * 8 * 9}" and kinds["b[1]"] is None and kinds["ip[0]"] is None
+    # The picture at the first convolution and its gradient, and the map of one pixel before the inner product and its gradient.
+    assert [name for name, _ in moves] == ["data data", "last data", "last diff"], moves
+
+
+def test_accuracy_is_within_the_spread_of_float32(in_process):
+    """Three seeds of a net with BatchNorm and of LeNet's kind: stripes in three directions, with noise."""
+    found = in_process("""
+from minicaffe.solver import create_solver
+rng = np.random.default_rng(0)
+def pictures(n):
+    label = rng.integers(0, 3, n)
+    y, x = np.mgrid[:12, :11]
+    stripes = np.array([np.sin(x * 1.3), np.sin(y * 1.3), np.sin((x + y) * 0.9)])
+    return (stripes[label][:, None] + rng.standard_normal((n, 3, 12, 11)) * 1.2).astype(np.float32), label.astype(np.float32)
+train, test = [pictures(6) for _ in range(20)], [pictures(6) for _ in range(10)]
+LENET = [conv("a", "data", 4, 5), pool("p", "a"), conv("b", "p", 8), pool("q", "b"),
+         'layer { name: "last" type: "InnerProduct" bottom: "q" top: "last" inner_product_param { num_output: 16 weight_filler { type: "xavier" } } }',
+         relu("last")]
+def accuracy(layers, precision, seed):
+    minicaffe.set_precision(precision)
+    minicaffe.set_random_seed(seed)
+    message = text_format.Parse(SOURCE + "\\n".join(layers) + LOSS, caffe_pb2.NetParameter())
+    solver = create_solver(caffe_pb2.SolverParameter(net_param=message, base_lr=0.02, momentum=0.9, lr_policy="fixed", type="SGD", max_iter=20))
+    for data, label in train:
+        solver.net.blobs["data"].data[...], solver.net.blobs["label"].data[...] = data, label
+        solver.step(1)
+    right = 0
+    for data, label in test:
+        solver.net.blobs["data"].data[...], solver.net.blobs["label"].data[...] = data, label
+        solver.net.forward_from_to(0, len(solver.net.layers) - 1)
+        right += int((solver.net.blobs["ip"].data.argmax(1) == label).sum())
+    assert solver.net.params["a"][0].data.dtype == np.float32
+    return right / 60
+print("RESULT", json.dumps([[[accuracy(layers, precision, seed) for seed in (1, 2, 3)] for precision in ("float32", "bf16")]
+                            for layers in (RESIDUAL, LENET)]))
+""")
+    for exact, rounded in found:
+        assert min(exact) > 0.6, found     # it learns: one in three by chance
+        spread = max(exact) - min(exact)
+        assert sum(rounded) / 3 >= sum(exact) / 3 - max(spread, 0.1), found
+
+
+def test_older_gpus_refuse_it(place):
+    if place != "sim":
+        pytest.skip("the compute capability of the simulated device can be chosen")
+    text = run("""
+from minicaffe.errors import ConfigError
+from minicaffe.ops.engine import check_precision
+minicaffe.set_mode_gpu()
+minicaffe.set_precision("bf16")
+try:
+    check_precision()
+except ConfigError as error:
+    print("REFUSED", error)
+""", "sim", "capability=7.5")
+    assert "must be float32 on GPU 0 of compute capability 7.5, got 'bf16'" in text and "use float32" in text
