@@ -7,7 +7,7 @@ from compile_kernels import HEADERS, ROOT, compile_for
 
 # A header says with which arguments a functor of several template parameters is checked: // e.g. Map<Scaled<T>, T, 1>
 EXAMPLE = re.compile(r"^// e\.g\. (\w+)<(.*)>$", re.M)
-STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(.*?)\n\};", re.S)
+STRUCT = re.compile(r"template <([^>]*)>\s*struct (\w+)[^;{]*\{(?!\})(.*?)\n\};", re.S)
 OPERATOR = re.compile(r"MC_HD (\w+) operator\(\)\(([^)]*)\)")
 
 
@@ -30,8 +30,8 @@ def kernels(header):
             full = examples.get(name, "T" if single else None)
             assert full, f"{header.name}: struct {name} has parameters <{parameters}>: give an example line, // e.g. {name}<...>"
             functor = f"{name}<" + re.sub(r"\bT\b", element, full) + ">"
-            values = ", ".join("i" if result == "void" else f"out[{k}]" if "&" in type_ else f"in[{k}]"
-                               for k, type_ in enumerate(types))
+            values = ", ".join("Two<double>()" if "Two<" in type_ else "i" if result == "void" else f"out[{k}]" if "&" in type_
+                               else f"in[{k}]" for k, type_ in enumerate(types))
             run = f"f({values});" if result == "void" else f"out[i] = f({values});"
             yield (f'extern "C" __global__ void {name}_{element}({functor} f, const {element}* in, {element}* out) '
                    f"{{ mc::index_t i = blockIdx.x * (long long)blockDim.x + threadIdx.x; {run} }}")

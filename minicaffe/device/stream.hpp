@@ -45,7 +45,8 @@ struct Stream {
   int (*dry)();       // cpu::Pool's: no kernel is to be started; null: it is
 };
 
-constexpr int kScratch = 4096;
+// Partial sums of two numbers for each channel: 1024 blocks of 128 channels (ops/sums/caffe.hpp). 2 MiB.
+constexpr int kScratch = 1 << 18;
 
 /// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.
 template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsigned grid_y = 1, unsigned grid_z = 1) {

@@ -1,29 +1,47 @@
 // Terms and block sums of the reductions. A sum is taken in blocks of kSumBlock elements, each in kSumLanes lanes, and the
 // blocks are added in order: the result does not depend on the number of threads.
 #pragma once
-#include "minicaffe/kernels/config.hpp"
+#include "minicaffe/kernels/pointwise.hpp"
 
 namespace mc {
 
 constexpr index_t kSumBlock = 4096;
 constexpr int kSumLanes = 16;
 
-template <class T> struct SumTerm {
-  const T* x;
-  MC_HD T operator()(index_t i) const { return x[i]; }
+/// The N arrays that a sum reads.
+template <class T, int N> struct Arrays {
+  const T* x[N];
 };
-template <class T> struct AbsTerm {
-  const T* x;
-  MC_HD T operator()(index_t i) const { return abs_(x[i]); }
+template <class T> struct Arrays<T, 0> {};
+/// f of element i of each array; of the index, if there are none.
+template <class F, class T, int N> MC_HD auto value_at(const F& f, const Arrays<T, N>& of, index_t i) {
+  if constexpr (N == 0) return f(i);
+  else if constexpr (N == 1) return f(of.x[0][i]);
+  else return f(of.x[0][i], of.x[1][i]);
+}
+
+/// What element i adds to a sum: F of the elements. F has no members.
+// e.g. TermOf<Same<T>, T, 1>
+template <class F, class T, int N> struct TermOf {
+  using Functor = F;
+  Arrays<T, N> of;
+  MC_HD auto operator()(index_t i) const { return value_at(F(), of, i); }
 };
-template <class T> struct SquareTerm {
-  const T* x;
-  MC_HD T operator()(index_t i) const { return x[i] * x[i]; }
+
+template <class T> struct Absolute {
+  MC_HD T operator()(T x) const { return abs_(x); }
 };
-template <class T> struct DotTerm {
-  const T *x, *y;
-  MC_HD T operator()(index_t i) const { return x[i] * y[i]; }
+template <class T> struct Squared {
+  MC_HD T operator()(T x) const { return x * x; }
 };
+template <class T> struct Product {
+  MC_HD T operator()(T x, T y) const { return x * y; }
+};
+template <class T> using SumTerm = TermOf<Same<T>, T, 1>;
+template <class T> using AbsTerm = TermOf<Absolute<T>, T, 1>;
+template <class T> using SquareTerm = TermOf<Squared<T>, T, 1>;
+template <class T> using DotTerm = TermOf<Product<T>, T, 2>;
+
 template <class T> struct SquaredDifferenceTerm {
   const T* x;
   T mean;

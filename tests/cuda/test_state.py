@@ -25,7 +25,7 @@ def test_one_device():
     assert one.streams["computing"] == device.compute_stream and one.streams["copies"] == device.copies.address
     assert one.stats == memory.stats(CUDAPlace(device.index)) and one.stats.live >= 4000
     assert one.allocator.startswith("CachingAllocator") and one.allocator.endswith("DriverAllocator")
-    assert one.scratch_bytes == 8 * 4096 and one.workspace_bytes == 4 << 20
+    assert one.scratch_bytes == 2 << 20 and one.workspace_bytes == 4 << 20
     assert set(one.handles) == {"cuBLAS", "cuDNN"}
     assert state.current == device.index and state.peers[0][0] == 1 and len(state.peers) == cuda.count()
     text = str(state)

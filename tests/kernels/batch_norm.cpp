@@ -3,70 +3,137 @@
 
 using namespace test;
 
+/// Forward and backward of elements T: on the CPU and the device, or, of Bf16, on the device alone.
+template <class T> void normalise(std::initializer_list<Shape> shapes) {
+  using C = typename mc::Element<T>::Compute;
+  constexpr bool half = std::is_same_v<T, mc::Bf16>;
+  const double rounding = half ? 1.0 / 256 : 0;  // of what is stored
+  const int number = half ? int(mc::BF16) : dtype<T>();
+  for (Shape s : shapes)
+    for (int rule = 0; rule < 3; ++rule)
+      for (bool given : {false, true}) {
+        bool mean_only = rule == int(mc::Deviation::kNone);
+        size_t n = size_t(s.count()), channels = size_t(s.channels);
+        double eps = 0.01, per = 1.0 / std::max<double>(1, double(s.outer * s.inner));
+        Array<T> x(n, 1), dy(n, 2);
+        Array<C> some_mean(channels, 3), some_variance(channels, 4);
+        for (size_t k = 0; k < channels; ++k) some_variance[k] = std::abs(some_variance[k]);
+        std::vector<double> mean(channels), variance(channels), factor(channels), y(n), dx(n), dys(channels), dots(channels);
+        auto channel = [&](size_t i) { return size_t(index_t(i) / s.inner % s.channels); };
+        for (size_t i = 0; i < n; ++i) mean[channel(i)] += x[i] * per;
+        for (size_t i = 0; i < n; ++i) variance[channel(i)] += (x[i] - mean[channel(i)]) * (x[i] - mean[channel(i)]) * per;
+        for (size_t k = 0; k < channels; ++k) {
+          if (given) mean[k] = some_mean[k], variance[k] = some_variance[k];
+          factor[k] = rule == 0 ? 1 / std::sqrt(variance[k] + eps) : rule == 1 ? 1 / (std::sqrt(variance[k]) + eps) : 1;
+        }
+        for (bool fused : {false, true}) {  // with a scale, a shift and a leaky ReLU behind it
+          Array<C> gamma(channels, 5), beta(channels, 6), gamma_before(channels, 7), beta_before(channels, 8);
+          const double slope = fused ? 0.25 : 1;
+          std::vector<double> xhat(n), dz(n), dgamma(channels), dbeta(channels);
+          std::fill(dys.begin(), dys.end(), 0), std::fill(dots.begin(), dots.end(), 0);
+          for (size_t i = 0; i < n; ++i) {
+            const size_t k = channel(i);
+            xhat[i] = (x[i] - mean[k]) * factor[k];
+            const double z = fused ? gamma[k] * xhat[i] + beta[k] : xhat[i];
+            y[i] = z > 0 ? z : slope * z;
+            dz[i] = (z > 0 ? 1 : slope) * dy[i];
+            dys[k] += dz[i] * per;
+            dots[k] += dz[i] * xhat[i] * per;
+          }
+          for (size_t k = 0; k < channels; ++k) {
+            dgamma[k] = gamma_before[k] + (fused ? dots[k] / per : 0);
+            dbeta[k] = beta_before[k] + (fused ? dys[k] / per : 0);
+          }
+          for (size_t i = 0; i < n; ++i) {
+            const size_t k = channel(i);
+            dx[i] = (dz[i] - (given ? 0 : dys[k] + (mean_only ? 0 : xhat[i] * dots[k]))) * factor[k] * (fused ? gamma[k] : 1);
+          }
+          auto name = name_of(given ? "given" : "batch norm", s, sizeof(T)) + text(", rule %d%s", rule, fused ? ", fused" : "");
+          on_both(name, [&](const mc::Context& on) {
+            if (half && !on.stream) return;  // the CPU has Bf16 in lanes only (lanes.cpp)
+            for (bool in_place : {false, true}) {
+              Array<T> from(x), to(n), kept(n), diff(n);
+              Array<C> means(some_mean), variances(some_variance), factors(channels), scales(channels), shifts(channels),
+                  dscale(gamma_before), dshift(beta_before), scratch(4 * channels);
+              T* top = in_place ? from.data : to.data;
+              const mc::Channels shape{s.outer, s.channels, s.inner};
+              const mc::Standardization how{rule, given, eps, slope, 0, means.data, variances.data, factors.data, scales.data,
+                                            shifts.data, fused ? gamma.data : nullptr, fused ? beta.data : nullptr};
+              const long long before = stream().launches;
+              mc::standardize_forward(on, number, shape, how, from.data, top, in_place ? kept.data : nullptr);
+              expect("y", top, y, 4 * tolerance<C>() + rounding);
+              expect("mean", means.data, mean, tolerance<C>());
+              expect("factor", factors.data, factor, 4 * tolerance<C>());
+              if (!mean_only) expect("variance", variances.data, variance, tolerance<C>());
+              if (in_place) expect("kept", kept.data, std::vector<double>(x.data, x.data + n), 0);
+              const long long between = stream().launches;
+              const T* values = in_place ? kept.data : from.data;
+              C *gamma_diff = fused ? dscale.data : nullptr, *beta_diff = fused ? dshift.data : nullptr;
+              mc::standardize_backward(on, number, shape, how, mc::Part::kWhole, values, dy.data, diff.data, gamma_diff, beta_diff,
+                                       scratch.data);
+              expect("dx", diff.data, dx, 20 * tolerance<C>() + rounding);
+              const long long most = !on.stream ? 0 : s.outer * s.inner < 100 ? 2 : 3;  // without partial sums, and with
+              if (between - before > most || stream().launches - between > most)
+                fail("%lld and %lld launches", between - before, stream().launches - between);
+              ++state().checks;
+              if (!given) {  // as with several processes, of which the others have no values
+                std::copy(gamma_before.data, gamma_before.data + channels, dscale.data);
+                std::copy(beta_before.data, beta_before.data + channels, dshift.data);
+                for (mc::Part part : {mc::Part::kBefore, mc::Part::kAfter})
+                  mc::standardize_backward(on, number, shape, how, part, values, dy.data, diff.data, gamma_diff, beta_diff,
+                                           scratch.data);
+                expect("dx in two parts", diff.data, dx, 20 * tolerance<C>() + rounding);
+              }
+              expect("gradient of the shift", dshift.data, dbeta, 2 * tolerance<C>() * std::sqrt(1 / per));
+              expect("gradient of the scale", dscale.data, dgamma, 8 * tolerance<C>() * std::sqrt(1 / per));
+            }
+          });
+        }
+      }
+}
+
 CASE(batch_norm) {
   for_both_types([](auto type) {
-    using T = decltype(type);
-    for (Shape s : {Shape{1, 1, 2}, {4, 3, 5}, {2, 1, 70}, {1, 9, 300}, {64, 50, 1}, {30, 2, 700}, {0, 3, 4}})
-      for (int rule = 0; rule < 3; ++rule)
-        for (bool given : {false, true}) {
-          bool mean_only = rule == int(mc::Deviation::kNone);
-          size_t n = size_t(s.count()), channels = size_t(s.channels);
-          double eps = 0.01, per = 1.0 / std::max<double>(1, double(s.outer * s.inner));
-          Array<T> x(n, 1), dy(n, 2), some_mean(channels, 3), some_variance(channels, 4);
-          for (size_t k = 0; k < channels; ++k) some_variance[k] = std::abs(some_variance[k]);
-          std::vector<double> mean(channels), variance(channels), factor(channels), y(n), dx(n), dys(channels), dots(channels);
-          auto channel = [&](size_t i) { return size_t(index_t(i) / s.inner % s.channels); };
-          for (size_t i = 0; i < n; ++i) mean[channel(i)] += x[i] * per;
-          for (size_t i = 0; i < n; ++i) variance[channel(i)] += (x[i] - mean[channel(i)]) * (x[i] - mean[channel(i)]) * per;
-          for (size_t k = 0; k < channels; ++k) {
-            if (given) mean[k] = some_mean[k], variance[k] = some_variance[k];
-            factor[k] = rule == 0 ? 1 / std::sqrt(variance[k] + eps) : rule == 1 ? 1 / (std::sqrt(variance[k]) + eps) : 1;
-          }
-          for (bool fused : {false, true}) {  // with a scale, a shift and a leaky ReLU behind it
-            Array<T> gamma(channels, 5), beta(channels, 6), gamma_before(channels, 7), beta_before(channels, 8);
-            const double slope = fused ? 0.25 : 1;
-            std::vector<double> xhat(n), dz(n), dgamma(channels), dbeta(channels);
-            std::fill(dys.begin(), dys.end(), 0), std::fill(dots.begin(), dots.end(), 0);
-            for (size_t i = 0; i < n; ++i) {
-              const size_t k = channel(i);
-              xhat[i] = (x[i] - mean[k]) * factor[k];
-              const double z = fused ? gamma[k] * xhat[i] + beta[k] : xhat[i];
-              y[i] = z > 0 ? z : slope * z;
-              dz[i] = z > 0 ? dy[i] : slope * dy[i];
-              dys[k] += dz[i] * per;
-              dots[k] += dz[i] * xhat[i] * per;
-            }
-            for (size_t k = 0; k < channels; ++k) {
-              dgamma[k] = gamma_before[k] + (fused ? dots[k] / per : 0);
-              dbeta[k] = beta_before[k] + (fused ? dys[k] / per : 0);
-            }
-            for (size_t i = 0; i < n; ++i) {
-              const size_t k = channel(i);
-              dx[i] = (dz[i] - (given ? 0 : dys[k] + (mean_only ? 0 : xhat[i] * dots[k]))) * factor[k] * (fused ? gamma[k] : 1);
-            }
-            auto name = name_of(given ? "given" : "batch norm", s, sizeof(T)) + text(", rule %d%s", rule, fused ? ", fused" : "");
-            on_both(name, [&](const mc::Context& on) {
-              for (bool in_place : {false, true}) {
-                Array<T> from(x), to(n), kept(n), means(some_mean), variances(some_variance), factors(channels), scales(channels),
-                    shifts(channels), diff(n), dscale(gamma_before), dshift(beta_before), scratch(4 * channels);
-                T* top = in_place ? from.data : to.data;
-                const mc::Channels shape{s.outer, s.channels, s.inner};
-                const mc::Standardization how{rule, given, eps, slope, 0, means.data, variances.data, factors.data, scales.data,
-                                              shifts.data, fused ? gamma.data : nullptr, fused ? beta.data : nullptr};
-                mc::standardize_forward(on, dtype<T>(), shape, how, from.data, top, in_place ? kept.data : nullptr);
-                expect("y", top, y, 4 * tolerance<T>());
-                expect("mean", means.data, mean, tolerance<T>());
-                expect("factor", factors.data, factor, 4 * tolerance<T>());
-                if (!mean_only) expect("variance", variances.data, variance, tolerance<T>());
-                if (in_place) expect("kept", kept.data, std::vector<double>(x.data, x.data + n), 0);
-                mc::standardize_backward(on, dtype<T>(), shape, how, mc::Part::kWhole, in_place ? kept.data : from.data, dy.data,
-                                         diff.data, fused ? dscale.data : nullptr, fused ? dshift.data : nullptr, scratch.data);
-                expect("dx", diff.data, dx, 20 * tolerance<T>());
-                expect("gradient of the shift", dshift.data, dbeta, 2 * tolerance<T>() * std::sqrt(1 / per));
-                expect("gradient of the scale", dscale.data, dgamma, 8 * tolerance<T>() * std::sqrt(1 / per));
-              }
-            });
-          }
-        }
+    normalise<decltype(type)>({{1, 1, 2}, {4, 3, 5}, {2, 1, 70}, {1, 9, 300}, {64, 50, 1}, {30, 2, 700}, {0, 3, 4}});
+    normalise<decltype(type)>({{1, 5, 1}, {1, 3, 1}, {300, 1, 1}, {3000, 3, 1}, {9000, 4, 1}, {700, 64, 1}, {40, 257, 1},
+                               {5, 4, 16}, {2, 257, 49}, {9, 4, 1000}, {1000, 5, 12}});
   });
+}
+
+CASE(batch_norm_bf16) {
+  normalise<mc::Bf16>({{1, 1, 2}, {4, 3, 5}, {1, 5, 1}, {300, 1, 1}, {9000, 4, 1}, {700, 64, 1}, {40, 257, 1}, {3000, 8, 1},
+                       {5, 4, 16}, {2, 257, 49}, {30, 2, 700}, {0, 3, 4}});
+}
+
+/// Mean and variance of what would cancel, and of what is not finite.
+CASE(moments) {
+  for (Shape s : {Shape{1, 1, 5000}, {9, 4, 1000}, {70, 5, 49}, {9000, 4, 1}, {900, 257, 1}, {6, 3, 1}, {2, 3, 2}})
+    for (const char* what : {"large mean", "a far first element", "one infinity", "the first infinite", "both infinities",
+                             "one NaN", "equal"}) {
+      const size_t n = size_t(s.count()), channels = size_t(s.channels);
+      Array<float> x(n, 1);
+      std::vector<double> mean(channels), variance(channels);
+      const double per = 1.0 / double(s.outer * s.inner);
+      auto channel = [&](size_t i) { return size_t(index_t(i) / s.inner % s.channels); };
+      for (size_t i = 0; i < n; ++i) {
+        const index_t at = index_t(i) / s.inner / s.channels * s.inner + index_t(i) % s.inner;  // in its channel
+        if (*what == 'l') x[i] += 1000;
+        if (*what == 'e') x[i] = 0.1f + float(channel(i));
+        if (!std::strcmp(what, "a far first element")) x[i] = at ? 1.1f : 1e6f;
+        const float infinity = HUGE_VALF;
+        if (!std::strcmp(what, "one infinity") && at == 1) x[i] = infinity;
+        if (!std::strcmp(what, "the first infinite") && at == 0) x[i] = -infinity;
+        if (!std::strcmp(what, "both infinities") && at < 2) x[i] = at ? infinity : -infinity;
+        if (!std::strcmp(what, "one NaN") && at == 3) x[i] = NAN;
+      }
+      for (size_t i = 0; i < n; ++i) mean[channel(i)] += x[i] * per;
+      for (size_t i = 0; i < n; ++i) variance[channel(i)] += (x[i] - mean[channel(i)]) * (x[i] - mean[channel(i)]) * per;
+      on_both(name_of(what, s, 4), [&](const mc::Context& on) {
+        Array<float> means(channels), variances(channels);
+        mc::standardize_moments(on, mc::FLOAT, {s.outer, s.channels, s.inner}, x.data, means.data, variances.data);
+        if (on.stream || !std::strstr(what, "infini"))  // the CPU's may be NaN there
+          expect("mean", means.data, mean, on.stream ? 1e-6 : 1e-5);
+        expect("variance", variances.data, variance, *what != 'e' ? 1e-4 : on.stream ? 1e-12 : 1e-6);
+      });
+    }
 }

@@ -7,7 +7,7 @@ CASE(broadcast) {
   for_both_types([](auto type) {
     using T = decltype(type);
     for (Shape s : {Shape{1, 1, 1}, {3, 5, 7}, {2, 1, 9}, {4, 33, 1}, {64, 100, 1}, {2, 3, 4000}, {1, 7, 100}, {3, 64, 4},
-                    {0, 5, 3}, {3, 5, 0}, {4, 16, 16}}) {
+                    {0, 5, 3}, {3, 5, 0}, {4, 16, 16}, {70000, 4, 1}, {3, 70000, 1}, {2, 65540, 1}}) {
       size_t n = size_t(s.count());
       Array<T> x(n, 1), dy(n, 2), scale(size_t(s.channels), 3), shift(size_t(s.channels), 4);
       std::vector<double> affine(n), prelu(n);

@@ -261,22 +261,26 @@ void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<C>& 
 
 /// In plain order with one element a channel the channels of an image lie side by side, as in lanes; of double there are none.
 template <class T> Channels side_by_side(const Context& on, const Channels& c) {
-  const bool turn = !on.stream && c.lanes == 1 && c.inner == 1 && c.channels > 1 && !std::is_same_v<T, double>;
+  const bool turn = !on.stream && c.lanes == 1 && c.inner == 1 && c.channels > 1 && cpu::kInLanes<T>;
   return turn ? Channels(1, c.channels, c.outer, c.channels) : c;
 }
 
-/// The mean and variance of the channels of x.
-template <class T, class C> void moments(const Context& on, const Channels& c, const T* x, C* mean, C* variance) {
-  if constexpr (std::is_same_v<T, C>) {
-    const index_t count = std::max<index_t>(1, c.outer * c.inner);
-    if (on.stream) {
-      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<SumTerm<T>>{{x}}, 1.0 / count, false, mean);
-      cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, SquaredDifferenceBy<T>{x, mean}, 1.0 / count, false, variance);
-      return;
-    }
-    if (c.lanes == 1) return cpu::for_each(on.threads, c.channels, cpu::ChannelMoments<T>{c, x, mean, variance}, count);
+/// The mean and variance of the channels of x; then the factors, unless they are null.
+template <class T, class C>
+void moments(const Context& on, const Channels& c, const T* x, C* mean, C* variance,
+             const StandardizeFactors<C>* factors = nullptr) {
+  const index_t count = c.outer * c.inner;
+  if (on.stream) {
+    const MomentTermsBy<T> terms{x, c.inner, count};
+    const StoreMoments<T> store{terms, mean, variance, factors != nullptr, factors ? *factors : StandardizeFactors<C>()};
+    return cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, terms, Arrays<T, 1>{x}, store);
   }
-  if constexpr (!std::is_same_v<T, double>) cpu::lane_moments(on.threads, c, x, mean, variance);
+  if constexpr (cpu::kPlain<T>)
+    if (c.lanes == 1)
+      cpu::for_each(on.threads, c.channels, cpu::ChannelMoments<T>{c, x, mean, variance}, std::max<index_t>(1, count));
+  if constexpr (cpu::kInLanes<T>)
+    if (c.lanes > 1 || !cpu::kPlain<T>) cpu::lane_moments(on.threads, c, x, mean, variance);
+  if (factors) for_each(on, c.channels, *factors);
 }
 
 inline void standardize_moments(const Context& on, int dtype, const Channels& shape, const void* x, void* mean, void* variance) {
@@ -298,35 +302,36 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
     auto mean = static_cast<C*>(s.mean), variance = static_cast<C*>(s.variance);
     const index_t count = std::max<index_t>(1, c.outer * c.inner);
-    if constexpr (std::is_same_v<T, C>)  // or Bf16, which is in lanes only
+    if constexpr (cpu::kPlain<T>)
       if (!on.stream && c.lanes == 1)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
                              count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
-      if (!s.given) moments(on, part, from + at, mean + k, variance + k);
-      for_each(on, part.channels, s.factors<C>().from(k));
+      const auto factors = s.factors<C>().from(k);
+      if (s.given)
+        for_each(on, part.channels, factors);
+      else
+        moments(on, part, from + at, mean + k, variance + k, &factors);
       broadcast_unary(on, part, s.by<C>().from(k), from + at, to + at, copy ? copy + at : nullptr);
     };
     each_part(on, c, 2 * sizeof(T), work);
   });
 }
 
-/// sums[two][channel]: of dz and dz (x - mean)
+/// To `store` the sums of dz and dz (x - mean) of each channel.
 template <class T, class C>
-void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy, C* sums) {
-  if constexpr (std::is_same_v<T, C>) {
-    if (on.stream) {
-      for (bool by_x : {false, true})
-        cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermBy<T>{by, x, dy, by_x}, 1.0, false,
-                           sums + by_x * c.channels);
-      return;
-    }
+void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy,
+               const StandardizeGradients<C>& store) {
+  if (on.stream)
+    return cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermsBy<C>{by}, Arrays<T, 2>{x, dy}, store);
+  if constexpr (cpu::kPlain<T>)
     if (c.lanes == 1)
-      return cpu::for_each(on.threads, c.channels, cpu::ChannelGradientSums<T>{c, by, x, dy, sums},
-                           std::max<index_t>(1, c.outer * c.inner));
-  }
-  if constexpr (!std::is_same_v<T, double>) cpu::lane_gradients(on.threads, c, by, x, dy, sums);
+      cpu::for_each(on.threads, c.channels, cpu::ChannelGradientSums<T>{c, by, x, dy, store.sum},
+                    std::max<index_t>(1, c.outer * c.inner));
+  if constexpr (cpu::kInLanes<T>)
+    if (c.lanes > 1 || !cpu::kPlain<T>) cpu::lane_gradients(on.threads, c, by, x, dy, store.sum);
+  for_each(on, c.channels, store);
 }
 
 /// Of backward: all of it, or only what comes before two numbers of each channel are added up over processes, or what comes after.
@@ -346,7 +351,7 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
     auto scale = static_cast<C*>(gamma), shift = static_cast<C*>(beta), sum = static_cast<C*>(scratch);
     const index_t count = std::max<index_t>(1, c.outer * c.inner + s.elsewhere);
     const StandardizeBy<C> by = s.by<C>();
-    if constexpr (std::is_same_v<T, C>)  // or Bf16, which is in lanes only
+    if constexpr (cpu::kPlain<T>)
       if (!on.stream && c.lanes == 1 && which == Part::kWhole)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
@@ -355,10 +360,12 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
       C *dot = sum + part.channels, *own = dot + part.channels;
       const StandardizeBy<C> f = by.from(k);
       if (which != Part::kAfter) {
-        if (!s.given || scale || shift) gradients(on, part, f, kept + at, from + at, sum);
-        for_each(on, part.channels,
-                 StandardizeGradients<C>{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum, dot,
-                                         scale ? scale + k : own, shift ? shift + k : own + part.channels});
+        const StandardizeGradients<C> store{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum,
+                                            dot, scale ? scale + k : own, shift ? shift + k : own + part.channels};
+        if (!s.given || scale || shift)
+          gradients(on, part, f, kept + at, from + at, store);
+        else
+          for_each(on, part.channels, store);
       }
       if (which == Part::kBefore) return;
       broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);

@@ -2,7 +2,8 @@
 // outer x channels x inner; every channel has numbers of its own.
 #pragma once
 #include "minicaffe/ops/activation/kernel.hpp"
-#include "minicaffe/kernels/reduce.hpp"
+#include "minicaffe/ops/sums/kernel.hpp"
+#include "minicaffe/kernels/types.hpp"
 
 namespace mc {
 
@@ -55,16 +56,34 @@ template <class T> struct StandardizeBy {
   }
 };
 
-template <class T> struct SquaredDifferenceBy {
-  const T *x, *mean;
-  MC_HD SquaredDifferenceTerm<T> at(index_t k) const { return {x, mean[k]}; }
+/// Both terms at once.
+template <class T> struct StandardizeTerms {
+  Standardize<T> of;
+  MC_HD Two<T> operator()(T x, T dy) const {
+    const T dz = of.dz(x, dy);
+    return {dz, dz * (x - of.mean)};
+  }
+};
+template <class T> struct StandardizeTermsBy {
+  StandardizeBy<T> of;
+  MC_HD StandardizeTerms<T> at(index_t k) const { return {of.at(k)}; }
 };
 
-template <class T> struct StandardizeTermBy {
-  StandardizeBy<T> of;
-  const T *x, *dy;
-  bool by_x;
-  MC_HD StandardizeTerm<T> at(index_t k) const { return {of.at(k), x, dy, by_x}; }
+template <class T> struct MomentTerms {
+  T pivot;
+  MC_HD MeanSquares<T> operator()(T x) const { return {T(1), x, T(0), pivot}; }
+};
+/// For each channel of [outer, channels, inner]. The pivot is its first element, unless that is not finite: then 0, so that the
+/// mean of a channel with one infinity is infinite.
+template <class T> struct MomentTermsBy {
+  using C = typename Element<T>::Compute;
+  const T* x;
+  index_t inner, count;  // count: elements of a channel
+  MC_HD C pivot(index_t k) const {
+    const C first = count ? C(x[k * inner]) : C(0);
+    return first - first == C(0) ? first : C(0);
+  }
+  MC_HD MomentTerms<C> at(index_t k) const { return {pivot(k)}; }
 };
 
 template <class T> struct StandardizeBackwardBy {
@@ -88,8 +107,24 @@ template <class T> struct StandardizeFactors {
     scale[k] = scaled ? factor[k] * gamma[k] : factor[k];
     shift[k] = shifted ? beta[k] : T(0);
   }
+  /// The same for channels k, k + 1, ...
   MC_HD StandardizeFactors from(index_t k) const {
     return {rule, eps, scaled, shifted, variance + k, gamma + k, beta + k, factor + k, scale + k, shift + k};
+  }
+};
+
+/// Mean and variance from the sums of MomentTermsBy; then the factors, if they are wanted.
+template <class T> struct StoreMoments {
+  using C = typename Element<T>::Compute;
+  MomentTermsBy<T> of;
+  C *mean, *variance;
+  bool factored;
+  StandardizeFactors<C> factors;
+  MC_HD void operator()(index_t k, const Two<double>& sum) const {
+    const double per = 1 / double(max_<index_t>(1, of.count));
+    mean[k] = C(double(of.pivot(k)) + sum.first * per);
+    variance[k] = C((sum.second - sum.first * sum.first * per) * per);
+    if (factored) factors(k);
   }
 };
 
@@ -105,6 +140,10 @@ template <class T> struct StandardizeGradients {
     beta[k] = (shifted ? beta[k] : T(0)) + sum[k];
     sum[k] = given ? T(0) : sum[k] * per;
     dot[k] = by_x ? dot[k] * per * factor[k] * factor[k] : T(0);
+  }
+  MC_HD void operator()(index_t k, const Two<double>& sums) const {
+    sum[k] = T(sums.first), dot[k] = T(sums.second);
+    (*this)(k);
   }
 };
 

@@ -45,21 +45,37 @@ void broadcast(Threads threads, const Channels& c, const F& f, T* y, T* kept, co
 }
 
 }  // namespace cpu
+namespace cuda {
+
+template <class F, class T, class... More>
+void broadcast(Stream& stream, const Channels& c, const F& f, T* y, T* kept, const T* x, More... more) {
+  constexpr index_t kSize = Pack<T>::kSize;
+  const index_t n = c.outer * c.channels * c.inner, row = (c.channels + kSize - 1) / kSize;
+  if (n == 0) return;
+  const bool one = c.channels == 1 || c.inner % kSize == 0;
+  const bool rows = !one && c.inner == 1 && c.channels % kSize == 0 && n < 2147483648ll;
+  auto run = [&](auto by_rows, unsigned blocks) {
+    launch(stream, Broadcast<F, T, 1 + sizeof...(More), by_rows.value>{f, channel_index(c.outer, c.channels, c.inner), one,
+                                                                       unsigned(row), n, x, more..., y, kept}, blocks);
+  };
+  if (!rows) return run(std::false_type(), blocks_for(stream, (n + 1) / 2, kVectorThreads));
+  // Four packs or more to a thread, which first reads the parameters of its channels, and no more blocks than run at once; but a
+  // thread for each pack of a row.
+  const unsigned wanted = blocks_for(stream, n / (4 * kSize), kVectorThreads);
+  const unsigned most = stream.multiprocessors * 2048 / kVectorThreads, least = (row + kVectorThreads - 1) / kVectorThreads;
+  run(std::true_type(), std::max(std::min(wanted, most), least));
+}
+
+}  // namespace cuda
 
 /// y = f.at(k)(x), or f.at(k)(x, more); `kept`, unless null, receives a copy of x, for layers that work in place.
 template <class F, class T, class... More>
 void broadcast(const Context& on, const Channels& c, const F& f, T* y, T* kept, const T* x, More... more) {
-  if constexpr (std::is_same_v<T, Bf16>) {  // which is in lanes only
+  if (on.stream) {
+    cuda::broadcast(*on.stream, c, f, y, kept, x, more...);
+  } else if (c.lanes > 1 || !cpu::kPlain<T>) {
     cpu::map_lanes(on.threads, c, f, y, kept, x, more...);
-  } else if (on.stream) {
-    const index_t n = c.outer * c.channels * c.inner;
-    if (n > 0)
-      cuda::launch(*on.stream,
-                   Broadcast<F, T, 1 + sizeof...(More)>{f, channel_index(c.outer, c.channels, c.inner), n, x, more..., y, kept},
-                   cuda::blocks_for(*on.stream, (n + 1) / 2, kVectorThreads));
-  } else if (c.lanes > 1) {
-    cpu::map_lanes(on.threads, c, f, y, kept, x, more...);
-  } else {
+  } else if constexpr (cpu::kPlain<T>) {
     cpu::broadcast(on.threads, c, f, y, kept, x, more...);
   }
 }

@@ -3,6 +3,8 @@
 #pragma once
 #include "minicaffe/ops/activation/kernel.hpp"
 #include "minicaffe/kernels/divider.hpp"
+#include "minicaffe/kernels/reduce.hpp"
+#include "minicaffe/kernels/types.hpp"
 #include "minicaffe/kernels/vector.hpp"
 
 namespace mc {
@@ -56,13 +58,13 @@ template <class T> struct PreluBackward {
   MC_HD ReluBackward<T> at(index_t k) const { return {a[k]}; }
 };
 /// What one element adds to the gradient of a[k].
-template <class T> struct PreluTerm {
-  const T *x, *dy;
-  MC_HD T operator()(index_t i) const {
-    T product = x[i] * dy[i];  // loaded in any case, so that the loop has no branch
-    return x[i] > T(0) ? T(0) : product;
+template <class T> struct PreluGradient {
+  MC_HD T operator()(T x, T dy) const {
+    T product = x * dy;  // computed in any case, so that the loop has no branch
+    return x > T(0) ? T(0) : product;
   }
 };
+template <class T> using PreluTerm = TermOf<PreluGradient<T>, T, 2>;
 
 // Gradients of a sum, a sum of absolute values and a sum of squares over all elements of k, times `coeff`.
 template <class T> struct SumBackward {
@@ -119,35 +121,72 @@ MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner)
   return index;
 }
 
-/// y = f.at(k)(x[0], ...) of one or two inputs; `kept`, unless null, receives x[0].
-template <class F, class T, int N> struct Broadcast {
+/// y = f.at(k)(x[0], ...) of one or two inputs; `kept`, unless null, receives x[0]. F computes on Element<T>::Compute.
+/// With kRows inner is 1 and a row of channels is whole packs: a thread keeps its channels, whose functors it holds, and goes from
+/// row to row. A kernel of its own, as it takes more registers.
+template <class F, class T, int N, bool kRows> struct Broadcast {
   static constexpr int kThreads = kVectorThreads;
+  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kBlocks = kRows ? 2 : sizeof(T) == 4 ? 5 : 4;
   static constexpr bool kBarriers = false;
   using Shared = NoShared;
   F f;
   ChannelIndex channel;
+  bool one;      // a pack is of one channel
+  unsigned row;  // packs of a row; with kRows there are as many threads or more
   index_t n;
   const T* x[N];
   T *y, *kept;
   MC_DEVICE void operator()(const Thread& t, Shared&) const {
-    walk_packs(t, n, Pack<T>::kSize, aligned16(x[0]) && aligned16(x[N - 1]) && aligned16(y) && aligned16(kept), *this);
+    const bool aligned = aligned16(x[0]) && aligned16(x[N - 1]) && aligned16(y) && aligned16(kept);
+    if constexpr (kRows)
+      if (aligned) return rows(t);
+    walk_packs(t, n, kSize, !kRows && aligned, *this);
+  }
+  MC_DEVICE void rows(const Thread& t) const {
+    const index_t step = unsigned(t.total()) / row * row, end = n / kSize;  // threads behind the last whole row have nothing to do
+    index_t i = t.index();
+    if (i >= min_(step, end)) return;
+    decltype(f.at(0)) each[kSize];
+    for (int j = 0; j < kSize; ++j) each[j] = f.at(unsigned(i) % row * kSize + j);
+    for (; i + step < end; i += 2 * step) {
+      Pack<T> a[N], b[N];
+      load(a, i), load(b, i + step);
+      store(a, i, [&](int j) { return each[j]; });
+      store(b, i + step, [&](int j) { return each[j]; });
+    }
+    if (i >= end) return;
+    Pack<T> a[N];
+    load(a, i), store(a, i, [&](int j) { return each[j]; });
   }
   MC_DEVICE void pack(index_t i) const {
-    Pack<T> from[N], to;
+    Pack<T> from[N];
+    load(from, i);
+    if (one) {
+      const auto same = f.at(channel(i * kSize));
+      store(from, i, [&](int) { return same; });
+    } else {
+      store(from, i, [&](int j) { return f.at(channel(i * kSize + j)); });
+    }
+  }
+  MC_DEVICE void load(Pack<T> (&from)[N], index_t i) const {
     for (int k = 0; k < N; ++k) from[k] = reinterpret_cast<const Pack<T>*>(x[k])[i];
-    for (int j = 0; j < Pack<T>::kSize; ++j) {
-      T value[N];
+  }
+  template <class At> MC_DEVICE void store(const Pack<T> (&from)[N], index_t i, const At& at) const {
+    Pack<T> to;
+    for (int j = 0; j < kSize; ++j) {
+      typename Element<T>::Compute value[N];
       for (int k = 0; k < N; ++k) value[k] = from[k].value[j];
-      to.value[j] = apply_(f.at(channel(i * Pack<T>::kSize + j)), value);
+      to.value[j] = apply_(at(j), value);
     }
     reinterpret_cast<Pack<T>*>(y)[i] = to;
     if (kept) reinterpret_cast<Pack<T>*>(kept)[i] = from[0];
   }
   MC_DEVICE void map(index_t i) const {
-    T value[N];
+    typename Element<T>::Compute value[N];
     for (int k = 0; k < N; ++k) value[k] = x[k][i];
+    if (kept) kept[i] = x[0][i];
     y[i] = apply_(f.at(channel(i)), value);
-    if (kept) kept[i] = value[0];
   }
 };
 

@@ -18,6 +18,10 @@ struct Channels {
 
 namespace cpu {
 
+// What the CPU has of elements T: arrays in plain order; and arrays in lanes, that is in layouts of engines.
+template <class T> constexpr bool kPlain = !std::is_same_v<T, Bf16>;
+template <class T> constexpr bool kInLanes = !std::is_same_v<T, double>;
+
 /// A row: kGroup neighbouring channels of one image, or those that are left.
 template <int kGroup> struct LaneRow {
   index_t outer, first, count, at;  // first channel, number of channels, their first element
@@ -118,7 +122,7 @@ template <class T> void clear_padding(const Channels& c, T* y) {
 
 template <class T, class F>
 void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, const T* a, const T* b = nullptr) {
-  if constexpr (!std::is_same_v<T, double>) {  // of which no engine has layouts
+  if constexpr (kInLanes<T>) {
     each_lane_row<T, LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept);
     clear_padding(c, y);
     if (kept) clear_padding(c, kept);
@@ -127,7 +131,7 @@ void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, co
 
 template <class T, class Term>
 void sum_lanes(Threads threads, const Channels& c, const Term& term, double coeff, bool add, T* out) {
-  if constexpr (!std::is_same_v<T, double>) {
+  if constexpr (kInLanes<T>) {
     std::vector<double> sums(size_t(c.outer * c.channels));
     each_lane_row<T, LaneSums<Term, T>::template Rows>(threads, c, term, sums.data());
     for (index_t k = 0; k < c.channels; ++k) {

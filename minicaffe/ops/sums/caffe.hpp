@@ -38,33 +38,50 @@ namespace cuda {
 
 // Enough blocks of 256 threads for the largest devices; more partial sums would only cost the second launch.
 constexpr index_t kSumBlocks = 1024;
-// As many elements as make it worth to start one thread more.
-constexpr index_t kSumPerThread = 16;
+// As many elements, or packs, as make it worth to start one thread more.
+constexpr index_t kSumPerThread = 16, kSumPacksPerThread = 8;
 
-/// One launch of `parts` blocks to a channel (SumChannels), or to 32 channels (SumColumns).
-template <class F, class Out>
-void launch_sums(Stream& stream, index_t outer, index_t channels, index_t inner, unsigned parts, const F& f, double coeff,
-                 bool add, Out* out) {
-  if (inner == 1 && channels > 1)
-    return launch(stream, SumColumns<F, Out>{f, channels, outer, parts, add, coeff, out},
-                  unsigned((channels + kSumColumns - 1) / kSumColumns), parts);
-  index_t count = outer * inner, stride = index_t(parts) * kSumThreads;
+/// done(k, the sum of f.at(k) of the elements of channel k) for each channel k of arrays [outer, channels, inner], in one launch,
+/// or in two where one block for a channel is too little.
+template <class F, class T, int N, class Done>
+void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const Arrays<T, N>& of,
+                  const Done& done) {
+  using Total = Wide<F, T, N>;
+  if (channels == 0) return;
+  index_t count = outer * inner, most = kScratch * index_t(sizeof(double)) / index_t(sizeof(Total)) / channels;
+  auto in_parts = [&](index_t wanted, index_t blocks, const auto& launch_with) {
+    const index_t parts = std::max<index_t>(1, std::min({wanted, kSumBlocks / blocks, most}));
+    if (parts == 1) return launch_with(1u, done);
+    Total* partial = reinterpret_cast<Total*>(stream.scratch);
+    launch_with(unsigned(parts), StorePart<Total>{partial});
+    using Add = EveryChannel<Same<Total>>;
+    launch(stream, SumChannels<Add, Total, 1, Done>{Add(), {partial}, channels, parts, parts, kSumThreads / parts,
+                                                    kSumThreads % parts, 1, done}, unsigned(channels));
+  };
+  if constexpr (N > 0) {
+    if (inner == 1 && channels > 1) {
+      const index_t packs = (channels + Pack<T>::kSize - 1) / Pack<T>::kSize;
+      unsigned columns = 1;
+      while (columns < kSumColumns && columns < packs) columns *= 2;
+      const index_t blocks = (packs + columns - 1) / columns;
+      return in_parts(count * columns / (kSumThreads * kSumPacksPerThread), blocks, [&](unsigned parts, const auto& then) {
+        launch(stream, SumColumns<F, T, N, std::decay_t<decltype(then)>>{f, of, channels, count, parts, columns, then},
+               unsigned(blocks), parts);
+      });
+    }
+  }
   if (count == 0 || channels == 1) inner = std::max<index_t>(1, count);
-  launch(stream,
-         SumChannels<F, Out>{f, channels, inner, count, stride / inner, stride % inner, parts, add, coeff, out},
-         unsigned(channels), parts);
+  in_parts(count / (kSumThreads * kSumPerThread), channels, [&](unsigned parts, const auto& then) {
+    const index_t stride = index_t(parts) * kSumThreads;
+    launch(stream, SumChannels<F, T, N, std::decay_t<decltype(then)>>{f, of, channels, inner, count, stride / inner, stride % inner,
+                                                                      parts, then}, unsigned(channels), parts);
+  });
 }
 
-/// out[k] = coeff times the sum of f.at(k)(i) over the elements i of channel k, added if `add`.
-template <class F, class Out>
-void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, double coeff, bool add, Out* out) {
-  if (channels == 0) return;
-  index_t blocks = inner == 1 && channels > 1 ? (channels + kSumColumns - 1) / kSumColumns : channels;
-  index_t wanted = outer * inner * (channels / blocks) / (kSumThreads * kSumPerThread);
-  index_t parts = std::max<index_t>(1, std::min({wanted, kSumBlocks / blocks, kScratch / channels}));
-  if (parts == 1) return launch_sums(stream, outer, channels, inner, 1, f, coeff, add, out);
-  launch_sums(stream, outer, channels, inner, unsigned(parts), f, 1.0, false, stream.scratch);
-  launch_sums(stream, 1, channels, parts, 1, EveryChannel<SumTerm<double>>{{stream.scratch}}, coeff, add, out);
+/// out[k] = coeff times the sum of term(i) over the elements i of channel k, added if `add`.
+template <class F, class T, int N, class Out>
+void channel_sums(Stream& stream, const Channels& c, const TermOf<F, T, N>& term, double coeff, bool add, Out* out) {
+  channel_sums(stream, c.outer, c.channels, c.inner, EveryChannel<F>(), term.of, StoreSum<Out>{coeff, add, out});
 }
 
 }  // namespace cuda
@@ -73,7 +90,7 @@ void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner
 template <class Term, class Out> void sum_to(const Context& on, index_t n, const Term& term, double coeff, bool add, Out* out) {
   using T = decltype(term(index_t(0)));
   if (on.stream)
-    cuda::channel_sums(*on.stream, 1, 1, n, EveryChannel<Term>{term}, coeff, add, out);
+    cuda::channel_sums(*on.stream, 1, 1, n, EveryChannel<Term>{term}, Arrays<T, 0>(), StoreSum<Out>{coeff, add, out});
   else
     out[0] = Out((add ? double(out[0]) : 0.0) + coeff * cpu::sum_terms<T>(on.threads, n, term));
 }
@@ -82,7 +99,7 @@ template <class Term, class Out> void sum_to(const Context& on, index_t n, const
 template <class T, class Term>
 void channel_sums(const Context& on, const Channels& c, const Term& term, double coeff, bool add, T* out) {
   if (on.stream)
-    cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, EveryChannel<Term>{term}, coeff, add, out);
+    cuda::channel_sums(*on.stream, c, term, coeff, add, out);
   else if (c.lanes > 1)
     cpu::sum_lanes(on.threads, c, term, coeff, add, out);
   else

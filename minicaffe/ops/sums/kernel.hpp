@@ -3,10 +3,11 @@
 //
 // On a grid a thread adds up every so many elements of a channel in a double, four at a time so that four loads are under way; the
 // values of a block's threads are added through its shared memory. Where there are too few channels to fill a device, several
-// blocks share one and leave partial sums, which the same kernel adds up in a second launch.
+// blocks share one and leave partial sums, which a second launch adds up. What is added may be a pair of numbers for each
+// element, so that one pass gives two sums; what becomes of a channel's sum is a functor's business.
 #pragma once
-#include "minicaffe/kernels/grid.hpp"
 #include "minicaffe/kernels/reduce.hpp"
+#include "minicaffe/kernels/vector.hpp"
 
 namespace mc {
 
@@ -41,7 +42,7 @@ template <class Term> struct AddRow {
 
 constexpr int kSumThreads = 256;
 constexpr int kSumGroup = 16;    // threads that combine 256 / 16 values each
-constexpr int kSumColumns = 32;  // neighbouring channels of a block where a channel's elements lie apart
+constexpr int kSumColumns = 32;  // packs of neighbouring channels of a block, at most, where a channel's elements lie apart
 
 template <class T> struct BlockRoom {
   T value[kSumThreads], partial[kSumGroup];
@@ -71,10 +72,56 @@ template <class T, class Op> MC_DEVICE T combine(const Thread& t, BlockRoom<T>& 
   return all;
 }
 
-/// The same term for every channel; f.at(k) is that of channel k.
-template <class Term> struct EveryChannel {
-  Term term;
-  MC_HD const Term& at(index_t) const { return term; }
+/// The same functor for every channel; f.at(k) is that of channel k.
+template <class F> struct EveryChannel {
+  F f;
+  MC_HD F at(index_t) const { return f; }
+};
+
+/// Two numbers that are added up in one pass.
+template <class T> struct Two {
+  T first, second;
+  MC_HD Two operator+(const Two& o) const { return {first + o.first, second + o.second}; }
+};
+
+/// Of some numbers how many they are, their mean, and the sum of the squares about it. Sums of two that are as many (Chan, Golub,
+/// LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979). `pivot` is a number near them: what
+/// many of these are added up to is about it, so that little cancels.
+template <class T> struct MeanSquares {
+  T count, mean, squares, pivot;
+  MC_HD MeanSquares operator+(const MeanSquares& o) const {
+    const T d = o.mean - mean;
+    return {count + o.count, (mean + o.mean) * T(0.5), squares + o.squares + d * d * (count * T(0.5)), pivot};
+  }
+};
+
+// What a few values of one thread are added up in: doubles, of MeanSquares the sum and the sum of squares about the pivot.
+MC_HD double widen(float x) { return x; }
+MC_HD double widen(double x) { return x; }
+template <class T> MC_HD Two<double> widen(const Two<T>& x) { return {double(x.first), double(x.second)}; }
+template <class T> MC_HD Two<double> widen(const MeanSquares<T>& x) {
+  const double d = double(x.mean) - double(x.pivot), sum = double(x.count) * d;
+  return {sum, double(x.squares) + sum * d};
+}
+template <class F, class T, int N> MC_HD auto wide_value(const F& f, const Arrays<T, N>& of) {
+  return widen(value_at(f.at(0), of, 0));
+}
+template <class F, class T, int N>
+using Wide = decltype(wide_value(*static_cast<const F*>(nullptr), *static_cast<const Arrays<T, N>*>(nullptr)));
+
+// What becomes of a sum, as a functor of the channel and the sum.
+
+/// out[k] = coeff times the sum, added if `add`
+template <class T> struct StoreSum {
+  double coeff;
+  bool add;
+  T* out;
+  MC_HD void operator()(index_t k, double sum) const { out[k] = T((add ? double(out[k]) : 0.0) + coeff * sum); }
+};
+/// Partial sums, out[channel][part].
+template <class T> struct StorePart {
+  T* out;
+  MC_HD void operator()(index_t at, const T& sum) const { out[at] = sum; }
 };
 
 /// The elements of a channel of [outer, channels, inner] that one thread meets, without a division in the loop.
@@ -91,18 +138,18 @@ struct ChannelWalk {
   }
 };
 
-/// out[k][part] = coeff times the sum of f.at(k)(i) over what block (k, part) takes of channel k; added if `add`.
-template <class F, class Out> struct SumChannels {
+/// done(k * parts + part, the sum of f.at(k) of the elements that block (k, part) takes of channel k)
+template <class F, class T, int N, class Done> struct SumChannels {
   static constexpr int kThreads = kSumThreads;
   static constexpr bool kBarriers = true;
-  using Shared = BlockRoom<double>;
+  using Total = Wide<F, T, N>;
+  using Shared = BlockRoom<Total>;
   F f;
+  Arrays<T, N> of;
   index_t channels, inner, count;  // count: elements of a channel
   index_t step_rows, step_rest;    // (parts * kThreads) / inner and its remainder
   unsigned parts;
-  bool add;
-  double coeff;
-  Out* out;
+  Done done;
 
   MC_DEVICE void operator()(const Thread& t, Shared& room) const {
     const index_t k = t.block(), stride = index_t(parts) * kThreads;
@@ -111,62 +158,87 @@ template <class F, class Out> struct SumChannels {
     ChannelWalk walk{(row * channels + k) * inner + rest, rest,      inner,
                      step_rows * channels * inner + step_rest, step_rest, (channels - 1) * inner};
     const auto term = f.at(k);
-    double total = 0;
+    Total total = {};
     index_t i = first;
     for (; i + 3 * stride < count; i += 4 * stride) {
-      auto a = term(walk.next());
-      auto b = term(walk.next());
-      auto c = term(walk.next());
-      auto d = term(walk.next());
-      total += double((a + b) + (c + d));
+      auto a = value_at(term, of, walk.next());
+      auto b = value_at(term, of, walk.next());
+      auto c = value_at(term, of, walk.next());
+      auto d = value_at(term, of, walk.next());
+      total = total + widen((a + b) + (c + d));
     }
-    for (; i < count; i += stride) total += double(term(walk.next()));
+    for (; i < count; i += stride) total = total + widen(value_at(term, of, walk.next()));
     total = combine(t, room, total, Plus());
-    if (t.thread() == 0) {
-      Out& to = out[k * parts + t.block_y()];
-      to = Out((add ? double(to) : 0.0) + coeff * total);
-    }
+    if (t.thread() == 0) done(k * parts + t.block_y(), total);
   }
 };
 
-/// The same where inner is 1: a block takes kSumColumns neighbouring channels, so that its reads are contiguous.
-template <class F, class Out> struct SumColumns {
+/// The same where inner is 1. A thread takes as many neighbouring channels as 16 bytes hold, and reads them at once where all rows
+/// begin on such a boundary; the order of additions is the same elsewhere.
+template <class F, class T, int N, class Done> struct SumColumns {
   static constexpr int kThreads = kSumThreads;
-  static constexpr int kLanes = kThreads / kSumColumns;
+  static constexpr int kSize = Pack<T>::kSize;
+  static constexpr int kRows = N * kSize > 8 ? 2 : 4;  // under way at once, as registers allow
+  static constexpr int kBlocks = 2;
   static constexpr bool kBarriers = true;
+  using Total = Wide<F, T, N>;
   struct Shared {
-    double value[kLanes][kSumColumns];
+    Total value[kSize][kThreads];
   };
   F f;
+  Arrays<T, N> of;
   index_t channels, count;
-  unsigned parts;
-  bool add;
-  double coeff;
-  Out* out;
+  unsigned parts, columns;  // columns: packs of a block, a power of two
+  Done done;
 
   MC_DEVICE void operator()(const Thread& t, Shared& room) const {
-    const unsigned column = t.thread() % kSumColumns, lane = t.thread() / kSumColumns;
-    const index_t k = index_t(t.block()) * kSumColumns + column, stride = index_t(parts) * kLanes;
-    double total = 0;
+    const unsigned me = t.thread(), column = me % columns, lane = me / columns, lanes = kThreads / columns;
+    const index_t k = (index_t(t.block()) * columns + column) * kSize, first = index_t(t.block_y()) * lanes + lane;
+    Total total[kSize] = {};
     if (k < channels) {
-      const auto term = f.at(k);
-      index_t i = index_t(t.block_y()) * kLanes + lane;
-      for (; i + 3 * stride < count; i += 4 * stride) {
-        auto a = term(i * channels + k);
-        auto b = term((i + stride) * channels + k);
-        auto c = term((i + 2 * stride) * channels + k);
-        auto d = term((i + 3 * stride) * channels + k);
-        total += double((a + b) + (c + d));
+      if (channels % kSize == 0 && aligned16(of.x[0]) && aligned16(of.x[N - 1]))
+        add<true>(k, first, index_t(parts) * lanes, total);
+      else
+        add<false>(k, first, index_t(parts) * lanes, total);
+    }
+    for (int j = 0; j < kSize; ++j) room.value[j][me] = total[j];
+    for (unsigned half = lanes / 2; half; half /= 2) {
+      t.barrier();
+      if (lane < half)
+        for (int j = 0; j < kSize; ++j) room.value[j][me] = total[j] = total[j] + room.value[j][me + half * columns];
+    }
+    for (int j = 0; j < kSize && lane == 0 && k + j < channels; ++j) done((k + j) * parts + t.block_y(), total[j]);
+  }
+  template <bool kWhole> MC_DEVICE void add(index_t k, index_t i, index_t stride, Total (&total)[kSize]) const {
+    decltype(f.at(0)) term[kSize];
+    for (int j = 0; j < kSize; ++j) term[j] = f.at(min_(k + j, channels - 1));
+    for (; i + (kRows - 1) * stride < count; i += kRows * stride) {
+      Pack<T> x[kRows][N];
+      for (int r = 0; r < kRows; ++r) load<kWhole>(x[r], k, i + r * stride);
+      for (int j = 0; j < kSize; ++j) {
+        auto sum = value(term[j], x[0], j) + value(term[j], x[1], j);
+        if constexpr (kRows == 4) sum = sum + (value(term[j], x[2], j) + value(term[j], x[3], j));
+        total[j] = total[j] + widen(sum);
       }
-      for (; i < count; i += stride) total += double(term(i * channels + k));
     }
-    room.value[lane][column] = total;
-    t.barrier();
-    if (lane == 0 && k < channels) {
-      for (int l = 1; l < kLanes; ++l) total += room.value[l][column];
-      Out& to = out[k * parts + t.block_y()];
-      to = Out((add ? double(to) : 0.0) + coeff * total);
+    for (; i < count; i += stride) {
+      Pack<T> x[N];
+      load<kWhole>(x, k, i);
+      for (int j = 0; j < kSize; ++j) total[j] = total[j] + widen(value(term[j], x, j));
     }
+  }
+  /// The channels from k on of row i; zeros behind the last channel.
+  template <bool kWhole> MC_DEVICE void load(Pack<T> (&to)[N], index_t k, index_t i) const {
+    for (int n = 0; n < N; ++n) {
+      const T* from = of.x[n] + i * channels + k;
+      if constexpr (kWhole) to[n] = *reinterpret_cast<const Pack<T>*>(from);
+      else
+        for (int j = 0; j < kSize; ++j) to[n].value[j] = k + j < channels ? from[j] : T();
+    }
+  }
+  template <class Term> MC_DEVICE static auto value(const Term& term, const Pack<T> (&x)[N], int j) {
+    if constexpr (N == 1) return term(x[0].value[j]);
+    else return term(x[0].value[j], x[1].value[j]);
   }
 };
 
