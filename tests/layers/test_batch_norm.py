@@ -89,7 +89,7 @@ def test_batch_statistics_in_phase_test():
 
 @pytest.mark.parametrize("text", [batch_norm, mvn])
 @pytest.mark.parametrize("param", ["", "use_global_stats: true", "normalize_variance: false", "across_channels: true"])
-def test_in_place_gives_the_same(no_cudnn, text, param):
+def test_in_place_gives_the_same(text, param):
     if ("global" in param) != (text is batch_norm) and param:
         param = ""
     diff = RANDOM.standard_normal(X.shape)
@@ -103,6 +103,60 @@ def test_in_place_gives_the_same(no_cudnn, text, param):
         results.append((y, net.blob_by_name("x").diff.copy()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
     np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-12, atol=1e-12)
+
+
+# Of each number of channels rows of channels and planes, whole vectors and not, one block to a channel and many.
+SHAPES = [(1, 5), (1, 1, 7), (1, 3, 70, 90), (300, 1), (9000, 3), (4000, 4), (7000, 5), (3000, 64), (1000, 257), (5, 257, 7, 7),
+          (2, 64, 40, 41), (20, 4, 30, 32), (6, 5, 60, 60), (3, 2, 200, 200)]  # fmt: skip
+
+
+@pytest.mark.parametrize("top", ["y", "x"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_against_numpy(shape, top):
+    """In float32, forward and backward, in place and not, against float64."""
+    x, dy = ((RANDOM.standard_normal(shape) * 2 + 3).astype(np.float32) for _ in range(2))
+    net = layer_net(batch_norm("eps: 0.01", top), [x], Dtype.FLOAT)
+    run_forward(net)
+    y = net.blob_by_name(top).data.copy()
+    net.blob_by_name(top).data[...] = np.nan
+    run_backward(net, [0], [dy])
+    axes = (0, *range(2, x.ndim))
+    wide, dz = x.astype(float), dy.astype(float)
+    xhat, eps = standardized(wide, axes, 0.01), np.float64(np.float32(0.01))
+    dot = (dz * xhat).mean(axes, keepdims=True)
+    dx = (dz - dz.mean(axes, keepdims=True) - xhat * dot) / np.sqrt(wide.var(axes, keepdims=True) + eps)
+    np.testing.assert_allclose(y, xhat, atol=2e-5)
+    np.testing.assert_allclose(net.blob_by_name("x").diff, dx, atol=1e-4)
+    mean, variance, _ = (blob.data for blob in net.layers[-1].blobs)
+    count = x.size // shape[1]
+    np.testing.assert_allclose(mean, wide.mean(axes), rtol=1e-5)
+    np.testing.assert_allclose(variance, wide.var(axes) * count / max(count - 1, 1), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 40, 50), (9000, 5), (9000, 4)])
+def test_a_variance_that_is_a_millionth_of_the_squares(shape):
+    """The running variance is right to 1e-3 or better, also where a channel's first element is far from the others."""
+    x = (1000 + RANDOM.standard_normal(shape)).astype(np.float32)
+    x[0, 1] = 0
+    net = layer_net(batch_norm(), [x], Dtype.FLOAT)
+    run_forward(net)
+    axes = (0, *range(2, x.ndim))
+    np.testing.assert_allclose(net.layers[-1].blobs[0].data, x.mean(axes, dtype=float), rtol=1e-6)
+    np.testing.assert_allclose(net.layers[-1].blobs[1].data, x.var(axes, dtype=float, ddof=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "most"), [((2, 3, 5, 7), 2), ((1, 2, 100, 100), 3)])
+def test_launches(device, shape, most):
+    """On a device one pass gives both sums, one applies them; partial sums take a launch between."""
+    if device == "cpu":
+        pytest.skip("kernels are launched on devices: pytest --device sim")
+    from minicaffe import cuda
+    net = layer_net(mvn(), [RANDOM.standard_normal(shape)], Dtype.FLOAT)
+    counts = [cuda.current().launches]
+    for run in run_forward, lambda net: run_backward(net, [0], [RANDOM.standard_normal(shape)]):
+        run(net)
+        counts.append(cuda.current().launches)
+    assert np.diff(counts).tolist() == [most, most]
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 2, 2), (2, 3, 4097), (70000, 2), (3, 5, 64, 65)])
