@@ -33,7 +33,7 @@ Written by `tools/layers_table.py` from the registry and the sources; do not edi
   layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on the host, and its
   blobs are copied there and back.
 - *fast engine*: a library that computes the layer on a GPU, if it is installed, unless `engine: CAFFE` chooses our kernels.
-  `engine: CUDNN` in a layer without one, such as ReLU, Softmax or Pooling, means our kernels, which take less time there.
+  `engine: CUDNN` in a layer without one, such as ReLU, Softmax, Pooling or BatchNorm, means our kernels.
 - *float64*: every type is written for both types; "tested" where a test of `tests/` runs it in float64, mostly as gradient check.
 - *cases*: conformance cases with numbers of BVLC Caffe in which the type occurs.
 

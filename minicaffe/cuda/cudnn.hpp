@@ -1,5 +1,5 @@
 // Engine CUDNN: cuDNN 9 by pointers and declarations of our own (no header, no link). Convolutions use its graph interface
-// (cudnnBackend...), LRN and BatchNorm its older one.
+// (cudnnBackend...), LRN its older one.
 //
 // A function throws std::runtime_error with the reason where there is no cuDNN, or where it refuses the case (ops/engine.pyx). An
 // error is kept in the stream.
@@ -22,7 +22,7 @@
 namespace mc {
 namespace cuda {
 
-constexpr int kNchw = 0, kNhwc = 1, kAcrossChannels = 0, kSpatial = 1;
+constexpr int kNchw = 0, kNhwc = 1, kAcrossChannels = 0;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
 constexpr int kRefused = -1;                                  // in the place of a status: refused by ourselves
 
@@ -72,11 +72,7 @@ enum Number : int { MC_CUDNN_NUMBERS(MC_CUDNN_NUMBER) };
   X(cudnnSetLRNDescriptor, void*, unsigned, double, double, double)                                                           \
   X(cudnnLRNCrossChannelForward, void*, void*, int, const void*, void*, const void*, const void*, void*, void*)               \
   X(cudnnLRNCrossChannelBackward, void*, void*, int, const void*, void*, const void*, void*, const void*, void*, const void*, \
-    const void*, void*, void*)                                                                                                \
-  X(cudnnBatchNormalizationForwardTraining, void*, int, const void*, const void*, void*, const void*, void*, void*, void*,    \
-    const void*, const void*, double, void*, void*, double, void*, void*)                                                     \
-  X(cudnnBatchNormalizationBackward, void*, int, const void*, const void*, const void*, const void*, void*, const void*,      \
-    void*, const void*, void*, void*, void*, const void*, void*, void*, double, const void*, const void*)
+    const void*, void*, void*)
 
 struct CudnnCalls {
 #define MC_CUDNN_MEMBER(name, ...) int (*name)(__VA_ARGS__);

@@ -7,8 +7,7 @@ unless ``MINICAFFE_CUBLAS`` or ``MINICAFFE_CUDNN`` names another. On the simulat
 
 Environment, read when cuDNN is opened: ``MINICAFFE_CUDNN_WORKSPACE`` is how much memory a convolution may ask for (``256MiB``),
 ``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results, ``MINICAFFE_CUDNN_TUNE=0`` measures nothing.
-Not here: pooling, Softmax and activations, for which our own kernels take less time; BatchNorm in place; layouts other than
-Caffe's.
+Not here: pooling, BatchNorm, Softmax and activations, for which our own kernels take less time; layouts other than Caffe's.
 """
 
 import ctypes

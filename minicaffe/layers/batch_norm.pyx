@@ -26,8 +26,8 @@ cdef class BatchNormLayer(DeviceLayer):
     Three blobs hold running sums: of means [C], of variances [C], and of their weights [1], each multiplied by
     ``moving_average_fraction`` before the batch is added. The stored variance is unbiased, the one that normalises biased.
     With ``use_global_stats``, the default in phase TEST, mean and variance are the sums over the weight. A learned scale
-    and shift are a Scale layer's. Engine CUDNN computes with the batch's own statistics, and not in place. Of processes that train
-    together each uses its own batch's mean and variance, unless `synchronise` is called.
+    and shift are a Scale layer's. Of processes that train together each uses its own batch's mean and variance, unless
+    `synchronise` is called.
     """
 
     exact_num_bottom_blobs = 1

@@ -27,7 +27,7 @@ CONVOLUTION = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" conv
 OTHER = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" {param} {{ {fields} engine: ENGINE }} }}"""
 
 # It has no field `engine`.
-BATCH_NORM = """layer {{ name: "layer" type: "BatchNorm" bottom: "x" top: "{top}" batch_norm_param {{ eps: 1e-3 }} }}"""
+BATCH_NORM = """layer { name: "layer" type: "BatchNorm" bottom: "x" top: "y" batch_norm_param { eps: 1e-3 } }"""
 
 
 def conv(fields, type="Convolution"):
@@ -61,9 +61,7 @@ CASES = {
     "lrn empty": (other("LRN", "lrn_param"), (0, 7, 3, 4)),
     "softmax": (other("Softmax", "softmax_param", "axis: 2"), (2, 3, 5, 4)),
     "relu": (other("ReLU", "relu_param"), (2, 3, 5)),
-    "batch norm": (BATCH_NORM.format(top="y"), (4, 3, 5, 2)),
-    "batch norm in place": (BATCH_NORM.format(top="x"), (4, 3, 5, 2)),
-    "batch norm of one": (BATCH_NORM.format(top="y"), (1, 3)),
+    "batch norm": (BATCH_NORM, (4, 3, 5, 2)),
 }
 
 

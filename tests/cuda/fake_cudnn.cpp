@@ -134,54 +134,6 @@ int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y,
     dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
   });
 }
-int cudnnBatchNormalizationForwardTraining(void*, int mode, const void* alpha, const void* beta, D x, const void* px, D y, void* py,
-                                           D numbers, const void* scale, const void* bias, double rate, void* running_mean,
-                                           void* running_variance, double epsilon, void* saved_mean, void* saved_factor) {
-  int status = call("cudnnBatchNormalizationForwardTraining", "mode", show(mode), "alpha", factor(y, alpha), "beta", factor(y, beta), "x",
-              show(x), "px", show(px), "y", show(y), "py", show((const void*)py), "numbers", show(numbers), "scale", show(scale),
-              "bias", show(bias), "rate", show(rate), "running", "[" + show((const void*)running_mean) + "," +
-              show((const void*)running_variance) + "]", "epsilon", show(epsilon), "saved", "[" + show((const void*)saved_mean) +
-              "," + show((const void*)saved_factor) + "]");
-  return computed(status, [&] {
-    const slow::Values from = x->tensor().read(px), scales = numbers->tensor().read(scale), shifts = numbers->tensor().read(bias);
-    slow::Values to(from.size()), means(scales.size()), factors(means), unbiased(means);
-    slow::each_channel(x->shape, [&](int c, const std::vector<size_t>& at) {
-      double variance = 0;
-      for (size_t i : at) means[c] += from[i] / at.size();
-      for (size_t i : at) variance += (from[i] - means[c]) * (from[i] - means[c]) / at.size();
-      factors[c] = 1 / std::sqrt(variance + epsilon), unbiased[c] = variance * at.size() / (at.size() - 1.0);
-      for (size_t i : at) to[i] = (from[i] - means[c]) * factors[c] * scales[c] + shifts[c];
-    });
-    y->tensor().blend(py, value(y, alpha), to, value(y, beta));
-    numbers->tensor().write(saved_mean, means);
-    numbers->tensor().write(saved_factor, factors);
-    numbers->tensor().blend(running_mean, rate, means, 1 - rate);
-    numbers->tensor().blend(running_variance, rate, unbiased, 1 - rate);
-  });
-}
-int cudnnBatchNormalizationBackward(void*, int mode, const void* alpha, const void* beta, const void* alpha_numbers,
-                                    const void* beta_numbers, D x, const void* px, D dy, const void* pdy, D dx, void* pdx, D numbers,
-                                    const void* scale, void* dscale, void* dbias, double epsilon, const void* saved_mean,
-                                    const void* saved_factor) {
-  int status = call("cudnnBatchNormalizationBackward", "mode", show(mode), "alpha", factor(dx, alpha), "beta", factor(dx, beta),
-              "alpha_numbers", factor(numbers, alpha_numbers), "beta_numbers", factor(numbers, beta_numbers), "x", show(x), "px",
-              show(px), "dy", show(dy), "pdy", show(pdy), "dx", show(dx), "pdx", show((const void*)pdx), "numbers", show(numbers),
-              "scale", show(scale), "unused", "[" + show((const void*)dscale) + "," + show((const void*)dbias) + "]", "epsilon",
-              show(epsilon), "saved", "[" + show(saved_mean) + "," + show(saved_factor) + "]");
-  return computed(status, [&] {
-    const slow::Values from = x->tensor().read(px), vdy = dy->tensor().read(pdy), scales = numbers->tensor().read(scale);
-    const slow::Values means = numbers->tensor().read(saved_mean), factors = numbers->tensor().read(saved_factor);
-    slow::Values to(from.size()), dscales(scales.size()), dshifts(scales.size());
-    slow::each_channel(x->shape, [&](int c, const std::vector<size_t>& at) {
-      for (size_t i : at) dshifts[c] += vdy[i], dscales[c] += vdy[i] * (from[i] - means[c]) * factors[c];
-      for (size_t i : at)
-        to[i] = scales[c] * factors[c] * (vdy[i] - dshifts[c] / at.size() - (from[i] - means[c]) * factors[c] * dscales[c] / at.size());
-    });
-    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
-    numbers->tensor().blend(dscale, value(numbers, alpha_numbers), dscales, value(numbers, beta_numbers));
-    numbers->tensor().blend(dbias, value(numbers, alpha_numbers), dshifts, value(numbers, beta_numbers));
-  });
-}
 
 // ---- cuBLAS
 

@@ -111,15 +111,6 @@ inline void each_place(const Shape& shape, const std::function<void(const std::v
     }
 }
 
-/// visit(channel, indices of all its values)
-inline void each_channel(const Shape& shape, const std::function<void(int, const std::vector<size_t>&)>& visit) {
-  std::vector<std::vector<size_t>> channels(shape[1]);
-  each_place(shape, [&](const std::vector<size_t>& place) {
-    for (int c = 0; c < shape[1]; ++c) channels[c].push_back(place[c]);
-  });
-  for (int c = 0; c < shape[1]; ++c) visit(c, channels[c]);
-}
-
 /// k + alpha / n * the sum of squares around channel c.
 inline double lrn_scale(const Values& x, const std::vector<size_t>& place, int c, int n, double alpha, double k) {
   double sum = 0;

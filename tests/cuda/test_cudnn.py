@@ -54,7 +54,7 @@ def products(result):
 @pytest.fixture(scope="module")
 def recorded(fake, tmp_path_factory):
     """Two steps of every case, by its name."""
-    wishes = ({"name": name, "steps": 2, "use": name.startswith("batch norm")} for name in CASES)
+    wishes = ({"name": name, "steps": 2, "use": name == "batch norm"} for name in CASES)
     results = record(fake, tmp_path_factory.mktemp("record"), *wishes)
     return dict(zip(CASES, results))
 
@@ -129,24 +129,6 @@ def test_lrn(recorded):
     assert {backward[k] for k in ("x", "y", "dy", "dx")} == {tensor}
 
 
-def test_batch_norm(recorded):
-    result, at = recorded["batch norm"], recorded["batch norm"]["at"]
-    forward, backward = named(result)[:2]
-    for call in forward, backward:  # over images and pixels, results overwritten
-        assert (call["mode"], call["alpha"], call["beta"], call["numbers"]) == (1, 1, 0, "tensor 0 0 [1,3,1,1]")
-        assert call["x"] == "tensor 0 0 [4,3,10,1]" and call["px"] == at["x"]
-        assert call["epsilon"] == pytest.approx(1e-3)
-    assert (forward["y"], forward["py"], forward["rate"]) == (forward["x"], at["y"], 1)
-    assert [backward[k] for k in ("dy", "pdy", "dx", "pdx")] == [forward["x"], at["dy"], forward["x"], at["dx"]]
-    assert backward["saved"] == forward["saved"] and backward["scale"] == forward["scale"] and backward["beta_numbers"] == 0
-    ours = {at[f"w{i}"] for i in range(3)}  # the running sums are not cuDNN's to write
-    places = [*forward["running"], *forward["saved"], forward["scale"], forward["bias"], *backward["unused"]]
-    assert not ours & set(places) and len(set(places)) == 7 and backward["unused"][0] == forward["running"][0]
-    assert not named(recorded["batch norm in place"])
-    assert recorded["batch norm in place"]["log"] == ["engine CUDNN refuses: BatchNorm in place; engine CAFFE computes instead"]
-    assert recorded["batch norm of one"]["log"] == ["engine CUDNN refuses: batch normalisation of single values; engine CAFFE computes instead"]
-
-
 def test_double(fake, tmp_path):
     """Tensors and factors are double then; single factors would be read as rubbish."""
     conv, lrn = record(fake, tmp_path, {"name": "conv 1x1", "dtype": "DOUBLE"}, {"name": "lrn", "dtype": "DOUBLE"})
@@ -180,9 +162,9 @@ def test_what_is_refused_here(recorded, name, why):
     assert len(result["log"]) == 1 and why in result["log"][0] and "engine CAFFE computes instead" in result["log"][0]
 
 
-@pytest.mark.parametrize("name", ["relu", "softmax", "ave", "lrn empty"])
+@pytest.mark.parametrize("name", ["relu", "softmax", "ave", "lrn empty", "batch norm"])
 def test_what_is_never_asked_for(recorded, name):
-    """Engine CAFFE computes it, also with ``engine: CUDNN``, without a warning."""
+    """Engine CAFFE computes it, also with ``engine: CUDNN`` or, of BatchNorm, after `use_cudnn`, without a warning."""
     result = recorded[name]
     assert result["engines"] == ["CAFFE"] and not result["calls"] and not result["log"] and result["error"] is None
 
@@ -198,8 +180,7 @@ def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
 REFUSALS = [
     ("conv", "cudnnBackendFinalize graph"), ("conv", "cudnnBackendFinalize heuristic"), ("conv", "cudnnBackendFinalize plan"),
     ("conv", "cudnnBackendExecute"), ("conv", "cudnnBackendFinalize data"), ("conv", "cudnnBackendCreateDescriptor weights"),
-    ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward"),
-    ("batch norm", "cudnnBatchNormalizationForwardTraining"), ("batch norm", "cudnnBatchNormalizationBackward")]  # fmt: skip
+    ("lrn", "cudnnLRNCrossChannelForward"), ("lrn", "cudnnLRNCrossChannelBackward")]  # fmt: skip
 PLANS = "cudnnBackendFinalize plan", "cudnnBackendExecute"
 
 
@@ -211,7 +192,7 @@ def test_what_cudnn_refuses(fake, tmp_path):
         said = call.split()[0]
         assert result["log"] == [f"engine CUDNN refuses: {said}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"] or (
             name == "conv" and not result["log"])   # the same reason was said before
-        gradient = "Backward" in call and name == "batch norm" or call.endswith((" data", " weights"))
+        gradient = call.endswith((" data", " weights"))
         assert result["engines"] == ["CUDNN/CAFFE" if gradient else "CAFFE"], (name, call)
         if name == "conv":
             computed = [product for product, _, _ in products(result)]
@@ -672,7 +653,7 @@ CHECK_ROW(BWD_FILTER, DW, X, DY, kBackwardWeights)
 static_assert(kNotes >= CUDNN_NUMERICAL_NOTE_TYPE_COUNT && std::is_same_v<cudnnBackendDescriptor_t, void*> && sizeof(cudnnHandle_t) == sizeof(void*));
 static_assert(sizeof(cudnnDataType_t) == 4 && sizeof(cudnnConvolutionMode_t) == 4 && sizeof(cudnnBackendHeurMode_t) == 4 &&
               sizeof(cudnnPointwiseMode_t) == 4 && sizeof(cudnnBackendNumericalNote_t) == 4 && sizeof(bool) == 1);
-static_assert(kNchw == CUDNN_TENSOR_NCHW && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1 && kSpatial == CUDNN_BATCHNORM_SPATIAL);
+static_assert(kNchw == CUDNN_TENSOR_NCHW && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1);
 static_assert(CUDNN_DATA_FLOAT == 0 && CUDNN_DATA_DOUBLE == 1 && CUDNN_STATUS_SUCCESS == 0);
 static_assert(CUDNN_STATUS_NOT_SUPPORTED == kNotSupported && CUDNN_STATUS_INTERNAL_ERROR == kNotSupportedEnd);
 static_assert(CUDNN_LRN_MAX_N == 16 && CUDNN_LRN_MIN_K == 1e-5 && CUDNN_LRN_MIN_BETA == 0.01);
@@ -682,7 +663,7 @@ static_assert(CUDNN_LRN_MAX_N == 16 && CUDNN_LRN_MIN_K == 1e-5 && CUDNN_LRN_MIN_
 # ---- both engines
 
 
-LEFT_TO_CAFFE = {"conv 4 axes", "conv large window", "lrn within", "lrn 17", "batch norm of one", "batch norm in place"}
+LEFT_TO_CAFFE = {"conv 4 axes", "conv large window", "lrn within", "lrn 17"}
 
 
 def apart(place, **environment):

@@ -160,7 +160,7 @@ def test_a_users_backward_runs(on_cpu):
 
 
 @pytest.mark.parametrize("needed", ["force_backward: true ", ""])
-def test_a_top_of_its_own_is_computed_at_once_where_nothing_goes_backward(no_cudnn, needed):
+def test_a_top_of_its_own_is_computed_at_once_where_nothing_goes_backward(needed):
     """Its diff is part of what a net shows: in training it is what the backward of Scale leaves there."""
     net, watched = two_nets(needed + OWN_TOP + SCALE + RELU + (LOSS if needed else ""), dtype=Dtype.DOUBLE)
     for each in (net, watched):

@@ -1,1 +1,1 @@
-from minicaffe.ops.batch_norm import engine_caffe, engine_cudnn  # noqa: F401 they register themselves
+from minicaffe.ops.batch_norm import engine_caffe  # noqa: F401 it registers itself

@@ -53,7 +53,7 @@ cdef class Standardize(Operation):
 
 
 cdef class BatchNorm(Standardize):
-    """Standardize with the rule that cuDNN knows, EPS_INSIDE; what Scale and ReLU do behind it takes no pass of its own."""
+    """Standardize with the rule EPS_INSIDE; what Scale and ReLU do behind it takes no pass of its own."""
 
     takes_epilogue = NormEpilogue
     carries = True
