@@ -123,8 +123,8 @@ inline std::string cudnn_text(const Cudnn& cudnn, const CudnnStop& stop) {
   return stop.status == kRefused ? stop.call : std::string(stop.call) + ": " + cudnn.status_name(stop.status);
 }
 
-/// work(cudnn) on `count` elements at most in one tensor; opens cuDNN at the first use.
-template <class Work> void with_cudnn(const Context& on, index_t count, const Work& work) {
+/// work(cudnn) on `count` elements at most in one tensor; opens cuDNN at the first use. `call` names what computes in it.
+template <class Work> void with_cudnn(const Context& on, index_t count, const Work& work, const char* call = nullptr) {
   Libraries& libraries = *on.stream->libraries;
   if (!libraries.cudnn && !libraries.no_cudnn) libraries.open_cudnn(on.stream);
   if (on.stream->failed) return;
@@ -132,6 +132,8 @@ template <class Work> void with_cudnn(const Context& on, index_t count, const Wo
   if (count > 0x7fffffff) throw std::runtime_error("more than 2^31 - 1 elements");
   Cudnn& cudnn = *libraries.cudnn;
   CudnnStop stop = {nullptr, 0};
+  const bool watched = call && on.stream->recording;
+  if (watched) libraries.watch(on.stream, nullptr);
   try {
     std::lock_guard<std::mutex> lock(cudnn.mutex);
     work(cudnn);
@@ -139,6 +141,7 @@ template <class Work> void with_cudnn(const Context& on, index_t count, const Wo
     stop = reason;
   }
   if (cudnn_refuses(stop.status)) throw std::runtime_error(cudnn_text(cudnn, stop));
+  if (watched && !stop.status) libraries.watch(on.stream, call);
   if (stop.status) cudnn.fail(on.stream, stop.call, stop.status);  // without the lock: its holder may wait for the GIL
 }
 

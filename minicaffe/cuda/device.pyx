@@ -58,7 +58,7 @@ cpdef Device get_device(int index):
             found = _devices.get(index)
             if found is None:
                 found = Device(index)
-                libraries.attach(<size_t> &(<Device> found).stream, found.name, keep_failure_of)
+                libraries.attach(<size_t> &(<Device> found).stream, found.name, keep_failure_of, watch_call)
                 _devices[index] = found
     return found
 
@@ -277,9 +277,9 @@ cdef class Device:
         return self.stream.recording != 0
 
     def record_launches(self, bint on):
-        """Report every kernel launch as an event, or no longer (`minicaffe.memory.record`).
+        """Report every kernel launch, and every call of cuBLAS and cuDNN, as an event, or no longer (`minicaffe.memory.record`).
 
-        The host waits for each kernel then, whose time is taken by events of the stream, and no iteration is run as a graph.
+        The host waits for each then, whose time is taken by events of the stream, and no iteration is run as a graph.
         """
         if on and self.timers is None:      # they stay: another thread may be in a launch when recording ends
             self.timers = (Event(self, timing=True), Event(self, timing=True))
@@ -347,30 +347,42 @@ cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks
                                    f"{threads} threads")))
 
 
+cdef long long watched(Device owner, bint begins) except -1:
+    """Mark where work begins on the computing stream, or wait for its end and return its nanoseconds."""
+    cdef Event begin = owner.timers[0], end = owner.timers[1]
+    if owner.stream.rate != NULL:   # what a graph records does not run yet
+        return 0
+    (begin if begins else end).record(computing(owner))
+    if begins:
+        return 0
+    end.synchronize()
+    return <long long> (1e6 * end.elapsed(begin))
+
+
+def watch_call(int index, call):
+    """Mark where a library begins to compute on device `index`, or, with the name of the `call`, wait for its end and report it."""
+    cdef long long took = watched(get_device(index), call is None)
+    if call is not None:
+        _reporter.event("call", CUDAPlace(index), 0, 0, call, "", took)
+
+
 cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
                void** arguments) noexcept with gil:
     """Start a kernel, wait for it, and report it."""
     cdef Device owner = device_of(stream)
-    cdef Event begin, end
     cdef cydriver.CUresult code = cydriver.CUDA_SUCCESS
-    cdef bint timed = stream.rate == NULL   # what a graph records does not run yet
-    cdef double milliseconds = 0
+    cdef long long took
     try:
-        begin, end = owner.timers
-        if timed:
-            begin.record(computing(owner))
+        watched(owner, True)
         with nogil:
             code = <cydriver.CUresult> stream.start(function, x, y, z, threads, 1, 1, 0, stream.handle, arguments, NULL)
         if code != cydriver.CUDA_SUCCESS:
             return code
-        if timed:
-            end.record(computing(owner))
-            end.synchronize()
-            milliseconds = end.elapsed(begin)
+        took = watched(owner, False)
         arrays = blocks_in(<const size_t*> arguments[0], kernel.host.argument_sizes[0] // sizeof(size_t))
         detail = [f"{x}x{y}x{z} blocks of {threads} threads", *[f"{name} ({nbytes} bytes)" for name, nbytes in arrays]]
         _reporter.event("launch", CUDAPlace(stream.device), 0, sum([nbytes for _, nbytes in arrays]),
-                        compile.short_name((<bytes> kernel.host.name).decode()), "; ".join(detail), <long long> (milliseconds * 1e6))
+                        compile.short_name((<bytes> kernel.host.name).decode()), "; ".join(detail), took)
     except BaseException as error:
         keep_failure(stream, error)
     return code

@@ -22,6 +22,8 @@ struct Libraries {
   Cudnn* cudnn;                   // null until an operation asks for it, and where there is none
   const char* no_cudnn;           // why there is none, once that is known
   void (*open_cudnn)(Stream*);    // sets one of the two, or lets the stream fail; takes the GIL
+  // Where launches are recorded: with null before a call that computes, with its name after it; the host waits. Takes the GIL.
+  void (*watch)(Stream*, const char* call);
   const CublasGemm<float>& gemm_of(float) const { return sgemm; }
   const CublasGemm<double>& gemm_of(double) const { return dgemm; }
 };

@@ -52,6 +52,7 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
         Cudnn* cudnn
         const char* no_cudnn
         void (*open_cudnn)(CudaStream*) noexcept
+        void (*watch)(CudaStream*, const char* call) noexcept
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
 LEAST_CUDNN = 90000
@@ -61,24 +62,26 @@ _cublas = None
 _cudnn = None
 _cudnn_lock = threading.Lock()
 _keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
+_watch_call = None      # of cuda/device.pyx, too: reports a call
 cdef bytes _no_cudnn = None     # the text of which devices have the address
 cdef vector[Libraries*] _attached
 _names = {}         # number of a GPU -> its name
 _places = []        # bytes of which a Cudnn has the address
 
 
-def attach(size_t stream, str device, keep_failure):
+def attach(size_t stream, str device, keep_failure, watch_call):
     """Open the libraries for the computing stream at address `stream`; the context of its device is the calling thread's.
 
-    `device` is the GPU's name. What fails later, where nothing can be raised, is given to ``keep_failure(device, error)``.
+    `device` is the GPU's name. What fails later, where nothing can be raised, is given to ``keep_failure(device, error)``. Where
+    launches are recorded, ``watch_call(device, None)`` comes before a call that computes, and after it the same with its name.
     """
-    global _keep_failure
-    _keep_failure = keep_failure
+    global _keep_failure, _watch_call
+    _keep_failure, _watch_call = keep_failure, watch_call
     _names[(<CudaStream*> stream).device] = device
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
         raise MemoryError()
-    libraries.open_cudnn, libraries.fail = open_cudnn, fail_cublas
+    libraries.open_cudnn, libraries.fail, libraries.watch = open_cudnn, fail_cublas, watch
     if sim.selected() and not os.environ.get("MINICAFFE_CUDNN"):
         CUDNN.absent = True
     _attached.push_back(libraries)
@@ -94,6 +97,13 @@ cdef int set_math(Libraries* libraries) except -1:
                  TF32_MATH if tf32 else DEFAULT_MATH)
     if libraries.cudnn != NULL:
         libraries.cudnn.tf32 = tf32
+
+
+cdef void watch(CudaStream* stream, const char* call) noexcept with gil:
+    try:
+        _watch_call(stream.device, None if call == NULL else (<bytes> call).decode())
+    except BaseException as error:
+        _keep_failure(stream.device, error)
 
 
 def set_math_of_all():

@@ -2,7 +2,7 @@
 
 `live` and `table` list every live block of every place with the blob it serves (Caffe2's memory reporter). `record`
 collects events while it is open: allocation, free, split, merge, copy, head change; modules above add their own kinds: begin and end
-of a layer, launch of a kernel. `minicaffe.trace` makes steps of them. Caffe had neither. Memory handed in by ``set_cpu_data`` is
+of a layer, launch of a kernel, call of a library. `minicaffe.trace` makes steps of them. Caffe had neither. Memory handed in by ``set_cpu_data`` is
 not ours and not listed.
 
 The GIL is the lock here: no C++ container is walked while Python objects are made, since making one may run the
@@ -21,7 +21,7 @@ Block = namedtuple("Block", "address nbytes place name")
 Block.__doc__ = "One live block; `name` is the blob it serves, or ''."
 Event = namedtuple("Event", "time kind place address nbytes name detail took", defaults=(0,))
 Event.__doc__ = """Something that happened at `time` (ns, time.perf_counter_ns), when it was over; `detail` says which way, or is '';
-`took` is how long it took (ns), of copies, reorders and launches, 0 of what takes no time. `address` is where a block begins; of head
+`took` is how long it took (ns), of copies, reorders, launches and calls, 0 of what takes no time. `address` is where a block begins; of head
 changes and of layers the ``id`` of the SyncedMemory and the Node."""
 Stats = namedtuple("Stats", "live peak reserved count allocations")
 Stats.__doc__ = """Bytes live now, bytes live at most, bytes held from below; blocks live now, blocks ever given out."""

@@ -327,6 +327,11 @@ class Usage:
         return before is not None or after is not None
 
 
+def on_device(events):
+    """Return the nanoseconds that kernels and calls of libraries among some events took on their devices."""
+    return sum(event.took for event in events if event.kind in ("launch", "call"))
+
+
 def launch_of(event):
     """Return the Launch that the detail of a ``launch`` Event says: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
 

@@ -57,6 +57,8 @@ def _rows(event):
         launch = launch_of(event)
         args = {"grid": list(launch.grid), "block": launch.threads, "arrays": dict(launch.arrays)}
         yield {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": args}
+    elif event.kind == "call":
+        yield {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": {}}
     elif event.kind in ("copy", "reorder"):
         args = {"bytes": event.nbytes, "place": event.place, "way": event.detail}
         yield {**row, "ph": "X", "tid": COPIES, "name": f"{event.name}, {event.detail}", "dur": event.took / 1000, "args": args}

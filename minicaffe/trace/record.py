@@ -41,7 +41,7 @@ class Recorder:
     """Record what happens in memory and layers from `start` to `stop`.
 
     What runs is what would run without it, but for two things: iterations on a GPU go by single launches, not by a CUDA graph,
-    and the host waits for each kernel, to have its time.
+    and the host waits for each kernel and each call of cuBLAS and cuDNN, to have its time.
 
     Parameters
     ----------

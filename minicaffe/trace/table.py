@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minicaffe.memory.sizes import size_text
-from minicaffe.trace.model import Usage, launch_of
+from minicaffe.trace.model import Usage, launch_of, on_device
 
 WIDE = 112      # columns for speeds and the names of memories whose head changed
 SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
@@ -33,7 +33,7 @@ def show(trace):
     out = console()
     wide = out.width >= WIDE
     table = Table("step", "layer", box=None, header_style="bold", pad_edge=False)
-    for column in ("ms", *(("GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels"):
+    for column in ("ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("heads that changed" if wide else "heads", overflow="fold")
     iteration = None
@@ -57,11 +57,13 @@ def row(trace, number, wide=True):
     copies = [event for event in events if event.kind in ("copy", "reorder")]
     memory = [f"{sign}{size_text(nbytes)}" for kind, sign in (("alloc", "+"), ("free", "-"))
               if (nbytes := sum(event.nbytes for event in events if event.kind == kind))]
-    launches = sum(event.kind == "launch" for event in events)
+    launches = sum(event.kind in ("launch", "call") for event in events)
     heads = [f"{touched['memory']}: {SIDES[touched['before']]} -> {SIDES[touched['after']]}"
              for touched in step["touched"] if touched["before"] != touched["after"]]
-    spent = step["end"] - step["begin"]
-    speeds = [f"{of / spent:.1f}" if of and spent and not step["with"] else "" for of in (step["flops"], step["bytes"])]
+    spent, there = step["end"] - step["begin"], on_device(events)
+    busy = there or spent
+    speeds = [f"{there / 1e6:.3f}" if there else "",
+              *(f"{of / busy:.1f}" if of and busy and not step["with"] else "" for of in (step["flops"], step["bytes"]))]
     moved = f"{len(copies)}: {size_text(sum(event.nbytes for event in copies))}" if copies else ""
     return [str(number), f"{MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
             f"with {step['with']}" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
@@ -78,7 +80,9 @@ def describe(trace, number):
     if step["with"]:
         lines.append(f"computed with {step['with']}")
     else:
-        lines.append(", ".join([f"{spent / 1e6:.3f} ms", *_speeds(trace, step["flops"], step["bytes"], spent)]))
+        there = on_device(trace.events[step["first"]:step["last"]])
+        lines.append(", ".join([f"{spent / 1e6:.3f} ms", *([f"{there / 1e6:.3f} ms of it on the device"] if there else []),
+                                *_speeds(trace, step["flops"], step["bytes"], there or spent)]))
     if step["loss"] is not None:
         lines.append(f"loss {float(step['loss']):g}")
     if step["touched"]:
@@ -118,6 +122,8 @@ def _happened(trace, number):
         speed = f", {event.nbytes / event.took:.1f} GB/s" if event.took else ""
         return [f"  {event.kind} {event.detail}: {event.name}, {size_text(event.nbytes)} in {event.took / 1e6:.3f} ms{speed}",
                 *([f"    {trace.document['why'][str(number)]}"] if str(number) in trace.document["why"] else [])]
+    if event.kind == "call":
+        return [f"  call {event.name}, {event.took / 1e6:.3f} ms"]
     if event.kind == "launch":
         launch = launch_of(event)
         grid = " x ".join(str(n) for i, n in enumerate(launch.grid) if i == 0 or n > 1)
@@ -199,12 +205,13 @@ def summary(trace):
     events = trace.events
     copies = [event for event in events if event.kind == "copy"]
     reorders = [event for event in events if event.kind == "reorder"]
-    launches = [event for event in events if event.kind == "launch"]
+    launches, calls = ([event for event in events if event.kind == kind] for kind in ("launch", "call"))
     iterations = len({step["iteration"] for step in trace.steps})
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
              *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
-             *([f"kernels: {len(launches)}, {sum(e.took for e in launches) / 1e6:.3f} ms"] if launches else []), *travels(trace)]
+             *(f"{what}: {len(those)}, {on_device(those) / 1e6:.3f} ms"
+               for what, those in (("kernels", launches), ("calls of libraries", calls)) if those), *travels(trace)]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
         where = PLACES.get(place) or place.replace("CUDAPlace(", "on device ").rstrip(")")

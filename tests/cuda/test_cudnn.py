@@ -785,3 +785,62 @@ def test_cublas_that_fails(fake):
     minicaffe.set_mode_gpu()
     refused(errors.DeviceError, lambda: make_solver().step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED", "nvidia-cublas")
     """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_FAIL="cublasSgemmStridedBatched=13")
+
+
+def test_a_trace_has_the_calls_of_libraries(fake):
+    """Each with its time, in the step that makes it; without a record nobody waits for one."""
+    run("""
+    from minicaffe import trace
+    from minicaffe.net.net import Net
+    from minicaffe.proto import caffe_pb2, text
+    from minicaffe.trace import perfetto, table
+    minicaffe.set_mode_gpu()
+    net = Net(text.parse_text('force_backward: true '
+        'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 6 dim: 6 } } } '
+        'layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 4 kernel_size: 3 engine: CUDNN } } '
+        'layer { name: "lrn" type: "LRN" bottom: "y" top: "l" lrn_param { engine: CUDNN } } '
+        'layer { name: "norm" type: "BatchNorm" bottom: "l" top: "n" batch_norm_param { use_global_stats: false } } '
+        'layer { name: "ip" type: "InnerProduct" bottom: "n" top: "z" inner_product_param { num_output: 3 } }',
+        caffe_pb2.NetParameter)[0])
+    for _ in range(2):
+        net.forward_backward()
+    with trace.record(net) as made:
+        net.forward_backward()
+    found = {}
+    for number, step in enumerate(made.steps):
+        events = made.events[step["first"]:step["last"]]
+        busy = [event for event in events if event.kind in ("launch", "call")]
+        calls = [event for event in busy if event.kind == "call"]
+        found[step["kind"], step["layer"]] = [event.name for event in calls]
+        assert all(event.took > 0 and event.place == "CUDAPlace(0)" for event in calls), calls
+        if calls:
+            there, lines, row = sum(event.took for event in busy), table.describe(made, number), table.row(made, number)
+            assert f"{there / 1e6:.3f} ms of it on the device" in lines[1], lines
+            assert f"  call {calls[0].name}, {calls[0].took / 1e6:.3f} ms" in lines
+            assert (row[3], row[5], row[-2]) == (f"{there / 1e6:.3f}", f"{step['bytes'] / there:.1f}", str(len(busy))), row
+    assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasGemmStridedBatched"], found
+    assert found["forward", "lrn"] == ["cudnnLRNCrossChannelForward"] and found["backward", "lrn"] == ["cudnnLRNCrossChannelBackward"]
+    assert found["forward", "norm"] == ["cudnnBatchNormalizationForwardTraining"], found
+    assert found["backward", "norm"] == ["cudnnBatchNormalizationBackward"], found
+    assert found["backward", "conv"] == ["cudnnBackendExecute"] * 2 and len(found["backward", "ip"]) == 2, found
+    total = sum(map(len, found.values()))
+    assert any(line.startswith(f"calls of libraries: {total}, ") for line in table.summary(made))
+    assert len([row for row in perfetto.events(made) if row.get("cat") == "call" and row["dur"] > 0]) == total
+    with memory.record() as events:
+        net.forward_backward()
+    assert not [event for event in events if event.kind in ("launch", "call")]
+    """, "sim", MINICAFFE_CUBLAS=str(fake), MINICAFFE_CUDNN=str(fake), MINICAFFE_CUDNN_TUNE="0")
+
+
+def test_a_call_that_fails_is_no_event(fake):
+    run(f"""
+    sys.path.insert(0, {str(HERE)!r})
+    from training import make_solver
+    minicaffe.set_mode_gpu()
+    solver = make_solver()
+    with memory.record() as events:
+        cuda.current().record_launches(True)
+        refused(errors.DeviceError, lambda: solver.step(1), "cublasGemmStridedBatched: CUBLAS_STATUS_EXECUTION_FAILED")
+    kinds = [event.kind for event in events]
+    assert "launch" in kinds and "call" not in kinds
+    """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_FAIL="cublasSgemmStridedBatched=13")

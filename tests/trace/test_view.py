@@ -245,6 +245,24 @@ def test_kernels_have_their_grid_and_source(page, trace):
     assert page.browser.execute_script("return document.querySelector('#show-ptx').disabled")
 
 
+def test_a_call_of_a_library_counts_as_work_of_the_device(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    step = next(step for step in document["steps"] if step["kind"] == "forward" and step["layer"] == "ip1")
+    launches = [i for i in range(step["first"], step["last"]) if trace.events[i].kind == "launch"]
+    document["strings"] += ["call", "cublasGemmStridedBatched"]
+    for column, value in ("kind", len(document["strings"]) - 2), ("name", len(document["strings"]) - 1), ("took", 500_000_000):
+        document["events"][column][launches[0]] = value
+    html.write(Trace(document), tmp_path / "call.html", moment=launches[0] + 1)
+    page = Page(browser, tmp_path / "call.html")
+    there = 500_000_000 + sum(trace.events[i].took for i in launches[1:])
+    facts = dict(page.browser.execute_script("return [...document.querySelectorAll('#facts div')].map(d => [...d.children].map(c => c.textContent))"))
+    assert facts["on the device"].startswith(f"{there / 1e6:.3g} ms") and facts["speed"].endswith("FLOP/s"), facts
+    assert float(facts["speed"].split()[0]) == pytest.approx(step["flops"] / there * 1e3, rel=0.02) and "MFLOP" in facts["speed"]
+    assert "calls cublasGemmStridedBatched" in page.text("#sentence")
+    rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
+    assert len(rows) == len(launches) and rows[0].startswith("cublasGemmStridedBatched") and not page.errors()
+
+
 def test_ptx_is_shown_where_it_was_asked_for(browser, trace, tmp_path):
     document = json.loads(trace.to_json())
     i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and document["kernels"][event.name]["source"])

@@ -286,7 +286,7 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
       plan.failed = stop;
     }
     if (plan.failed.call) why = cudnn_text(cudnn, plan.failed);
-  });
+  }, "cudnnBackendExecute");
   if (plan.whole || !why.empty() || on.stream->failed) return why;
   const bool columns = of.product == kForward, last = of.layout == kNhwc;
   void* to = columns ? of.y : of.product == kBackwardData ? of.x : of.trial ? memory : of.w;

@@ -101,10 +101,13 @@ void library_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t
   const Libraries& libraries = *stream.libraries;
   for (index_t term = 0; term < batches.terms; ++term) {
     T keep = term ? T(1) : beta;
+    const bool watched = stream.recording;
+    if (watched) libraries.watch(&stream, nullptr);
     int status = libraries.gemm_of(T())(libraries.cublas, trans_b, trans_a, int(n), int(m), int(k), &alpha,
                                         b + term * batches.term_b, int(ldb), batches.b, a + term * batches.term_a, int(lda),
                                         batches.a, &keep, c, int(ldc), batches.c, int(batches.count));
     if (status) return libraries.fail(&stream, "cublasGemmStridedBatched", status);
+    if (watched) libraries.watch(&stream, "cublasGemmStridedBatched");
   }
 }
 

@@ -28,7 +28,7 @@ inline void cudnn_lrn_forward(const Context& on, int dtype, const LrnShape& s, c
     void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});
     MC_CUDNN(cudnn, cudnnLRNCrossChannelForward, cudnn.handle, lrn, kAcrossChannels, cudnn_factor(dtype, true), tensor, x,
              cudnn_factor(dtype, false), tensor, y);
-  });
+  }, "cudnnLRNCrossChannelForward");
 }
 
 inline void cudnn_lrn_backward(const Context& on, int dtype, const LrnShape& s, const void* x, const void* y,
@@ -38,7 +38,7 @@ inline void cudnn_lrn_backward(const Context& on, int dtype, const LrnShape& s, 
     void* tensor = cudnn_tensor(cudnn, dtype, {s.groups, s.rows, 1, s.width});
     MC_CUDNN(cudnn, cudnnLRNCrossChannelBackward, cudnn.handle, lrn, kAcrossChannels, cudnn_factor(dtype, true), tensor, y,
              tensor, dy, tensor, x, cudnn_factor(dtype, false), tensor, dx);
-  });
+  }, "cudnnLRNCrossChannelBackward");
 }
 
 }  // namespace cuda

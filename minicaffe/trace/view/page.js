@@ -70,6 +70,7 @@ function eventWords(e) {
     case "copy": return ["copy", `${bytesText(e.bytes)} of ${blob}, ${e.detail}`];
     case "reorder": return ["reorder", `${blob}, ${e.detail}`];
     case "launch": return ["launch", `${e.name}, ${launchWords(e)}`];
+    case "call": return ["call", `${e.name}, ${timeText(e.took)}`];
     case "begin": return ["begins", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
     case "end": return ["ends", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
     case "travel": return ["travelled", `${bytesText(e.bytes)} of gradients, ${blob}, to and from other processes`];
@@ -244,10 +245,11 @@ class View {
     const step = this.currentStep(), {trace} = this;
     if (!step) return;
     const node = trace.net.nodes[step.node], kinds = kind => trace.find(kind, step.first, step.last);
-    const allocs = kinds("alloc"), frees = kinds("free"), copies = kinds("copy"), reorders = kinds("reorder"), launches = kinds("launch");
+    const allocs = kinds("alloc"), frees = kinds("free"), copies = kinds("copy"), reorders = kinds("reorder"), launches = kinds("launch"), calls = kinds("call");
     const sum = list => list.reduce((total, i) => total + trace.bytes[i], 0);
     const clauses = [];
     if (launches.length) clauses.push(`starts ${plural(launches.length, "kernel")}`);
+    if (calls.length) clauses.push(`calls ${[...new Set(calls.map(i => trace.event(i).name))].join(", ")}`);
     if (copies.length) clauses.push(`copies ${bytesText(sum(copies))} between host and device`);
     if (reorders.length) clauses.push(`reorders ${plural(reorders.length, "array")}`);
     if (allocs.length) clauses.push(`takes ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
@@ -265,9 +267,12 @@ class View {
     const together = step.with ? ` It was computed together with ${step.with}.` : "";
     $("sentence").textContent = `${what}${together} ${clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies."}`;
     const facts = [["time", timeText(step.end - step.begin)]];
+    const there = [...launches, ...calls].reduce((total, i) => total + trace.took[i], 0), spent = there || Math.max(1, step.end - step.begin);
+    if (there) facts.push(["on the device", timeText(there)]);
     if (step.flops) facts.push(["operations", countText(step.flops)]);
+    if (step.flops && !step.with) facts.push(["speed", `${countText(step.flops / spent * 1e9)}/s`]);
     if (step.bytes && !step.with) {       // of a layer that another one computes along there is no time
-      const rate = step.bytes / Math.max(1, step.end - step.begin);
+      const rate = step.bytes / spent;
       facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate)]);
       if (trace.device.copy_bandwidth) facts.push(["of a copy's rate", `${digits(rate * 1e11 / trace.device.copy_bandwidth)} %`]);
     }
@@ -310,7 +315,7 @@ class View {
   kernels() {
     const {trace} = this, step = this.currentStep(), all = this.kernelsOf === "all";
     press(all ? "kernels-all" : "kernels-step", "kernels-step", "kernels-all");
-    if (!this.launched) this.launched = trace.find("launch").length;
+    if (!this.launched) this.launched = trace.find("launch").length + trace.find("call").length;
     $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
       ? "On the CPU layers compute with loops and engines; no kernel is started."
       : "No launch was recorded.")
@@ -320,7 +325,7 @@ class View {
     table.hidden = !this.launched;
     if (!this.launched || all && table.dataset.shows === "all") return;
     table.dataset.shows = all ? "all" : "step";
-    const rows = all ? this.kernelTotals() : trace.find("launch", step.first, step.last).slice(0, 500).map(i => ({...launchOf(trace.event(i)), event: i, count: 1}));
+    const rows = all ? this.kernelTotals() : this.computing(step.first, step.last).slice(0, 500).map(i => ({...launchOf(trace.event(i)), event: i, count: 1}));
     const columns = all ? ["kernel", "launches", "time", "bytes", "rate", "of a copy's rate"] : ["kernel", "grid", "block", "time", "bytes", "rate", "of a copy's rate"];
     table.tHead.replaceChildren(make("tr", {}, ...columns.map((name, k) => make("th", {class: k ? "n" : "", scope: "col"}, name))));
     table.tBodies[0].replaceChildren(...(rows.length ? rows.map(k => {
@@ -334,9 +339,11 @@ class View {
         n(k.bytes ? bytesText(k.bytes) : "–"), n(rate ? rateText(rate) : "–"), share ? make("td", {class: "n"}, bar, `${digits(share * 100)} %`) : n("–"));
     }) : [make("tr", {}, make("td", {class: "hint", colspan: columns.length}, "This step starts no kernel."))]));
   }
+  /* Launches and calls of libraries, in order. */
+  computing(first, last) { return ["launch", "call"].flatMap(kind => this.trace.find(kind, first, last)).sort((a, b) => a - b); }
   kernelTotals() {
     const totals = new Map();
-    for (const i of this.trace.find("launch")) {
+    for (const i of this.computing()) {
       const one = launchOf(this.trace.event(i)), sum = totals.get(one.name) || {name: one.name, count: 0, ns: 0, bytes: 0};
       sum.count++; sum.ns += one.ns; sum.bytes += one.bytes;
       totals.set(one.name, sum);
@@ -609,7 +616,7 @@ class View {
     const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
     const memories = trace.memories.map(m => [m.name, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
     const kernels = this.kernelTotals().map(k => [k.name, `kernel, ${plural(k.count, "launch", "launches")}`, () => {
-      const i = trace.find("launch").find(i => trace.strings[trace.name[i]] === k.name && i + 1 > this.moment) ?? trace.find("launch").find(i => trace.strings[trace.name[i]] === k.name);
+      const there = this.computing().filter(i => trace.strings[trace.name[i]] === k.name), i = there.find(i => i + 1 > this.moment) ?? there[0];
       this.goMoment(i + 1);
     }]);
     return [...layers, ...memories, ...kernels];
