@@ -1,20 +1,19 @@
-"""``minicaffe time``: how long each layer of a net takes, forward and backward (Caffe tools/caffe.cpp, time).
+"""``minicaffe time``: how long each step of a net takes, forward and backward (Caffe tools/caffe.cpp, time).
 
 Different from Caffe: layers without parameters that no gradient passes are not run backward (there they return at once),
-and the result is a table on standard output; Caffe's own lines go to the log. Layers that another computes, too, take no time.
+and the result is a table on standard output; Caffe's own lines go to the log. Layers that another computes take no time there.
 """
 
+import json
 import logging
-import time as clock
 
 import click
 
-from minicaffe import cuda
 from minicaffe.cli import options
-from minicaffe.common import caffe
-from minicaffe.memory.reporter import record
 from minicaffe.net.net import Net, read_net
+from minicaffe.net.timing import measure
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import write_bytes
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -25,108 +24,89 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Rounds to measure.")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
 @click.option("--weights", hidden=True, expose_value=False)  # Caffe takes it and does not read it
+@click.option("--json", "as_json", metavar="FILE", help="Also write the times to FILE.")
+@options.force
 @options.net_state
 @options.computing
-def time(file, model, iterations, phase, level, stage):
-    """Run the net of FILE forward and backward and print the mean times of its layers."""
+def time(file, model, iterations, phase, as_json, force, level, stage):
+    """Run the net of FILE forward and backward and print for each step its median time, and how fast it moves bytes and computes.
+
+    A step is a layer, or layers that are computed as one. On a device its time is that of the device, and the shares are of the
+    speeds of a large copy and of a large product of matrices there; a line compares the steps with a whole pass as it runs.
+    """
+    if as_json:
+        options.check_outputs(as_json, force=force)
     file = options.one_file(file, model, "--model", "net")
     definition = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, options.net_options()["skip_unknown_fields"])
     options.tell_mode()
     with options.naming_data_command():
         net = Net(definition, **options.net_options())
-        forward, backward, total = measure(net, iterations)
-    log_times(net, forward, backward, total, iterations)
-    print_table(net, forward, backward)
+        logger.info("Performing Forward")
+        times = measure(net, iterations, lambda loss: begin(loss, iterations), lambda number, ms: logger.info(
+            "Iteration: %d forward-backward time: %d ms.", number, ms))
+    log_times(net, times, iterations)
+    if as_json:
+        write_bytes(as_json, json.dumps(times.as_dict()).encode())
+    print_times(net, times)
 
 
-def measure(net, iterations):
-    """Run `net` once to warm up and `iterations` times by the clock.
-
-    Return the mean milliseconds of each layer forward, a list, those backward, and the milliseconds of all rounds together.
-    """
-    last = len(net.layers) - 1
-    logger.info("Performing Forward")
-    logger.info("Initial loss: %g", net.forward_from_to(0, last))
+def begin(loss, iterations):
+    """Write Caffe's lines between the first forward and the first round to the log."""
+    logger.info("Initial loss: %g", loss)
     logger.info("Performing Backward")
-    run_backward(net)
-    times = LayerTimes(net)
     logger.info("*** Benchmark begins ***")
     logger.info("Testing for %d iterations.", iterations)
-    begin = clock.perf_counter()
-    with record(times):
-        for round_ in range(1, iterations + 1):
-            started = clock.perf_counter()
-            net.forward_from_to(0, last)
-            run_backward(net)
-            logger.info("Iteration: %d forward-backward time: %d ms.", round_, 1000 * (clock.perf_counter() - started))
-    total = 1000 * (clock.perf_counter() - begin)
-    return *([1000 * t / iterations for t in times.seconds[kind]] for kind in ("forward", "backward")), total
 
 
-class LayerTimes:
-    """Adds up the seconds of each layer, forward and backward, from the events of its begin and end."""
-
-    def __init__(self, net):
-        self.numbers = {id(node): i for i, node in enumerate(net.nodes)}
-        self.seconds = {kind: [0.0] * len(net.nodes) for kind in ("forward", "backward")}
-
-    def append(self, event):
-        """Take an event."""
-        if event.kind in ("begin", "end") and event.address in self.numbers:
-            wait()
-            if event.kind == "begin":
-                self.began = clock.perf_counter()
-            else:
-                self.seconds[event.detail.split()[0]][self.numbers[event.address]] += clock.perf_counter() - self.began
-
-
-def run_backward(net):
-    """Run the net backward, and layers with parameters that the net itself would skip (a deploy net has no loss)."""
-    net.backward_from_to(len(net.nodes) - 1, 0)
-    fused = {name for names in net.fused() for name in names}
-    for i, node in reversed(list(enumerate(net.nodes))):
-        if node.blobs and not node.needs_backward and node.name not in fused:
-            net.backward_layer(i)
-    wait()
-
-
-def wait():
-    """Wait until a GPU has done what it was given."""
-    if caffe.mode == "gpu":
-        cuda.current().synchronize()
-
-
-def log_times(net, forward, backward, total, iterations):
-    """Write Caffe's lines to the log."""
+def log_times(net, times, iterations):
+    """Write Caffe's lines behind the rounds to the log."""
+    forward, backward = times.by_layer(len(net.nodes))
     logger.info("Average time per layer: ")
     for name, there, back in zip(net.layer_names, forward, backward, strict=True):
         logger.info("%10s\tforward: %g ms.", name, there)
         logger.info("%10s\tbackward: %g ms.", name, back)
     logger.info("Average Forward pass: %g ms.", sum(forward))
     logger.info("Average Backward pass: %g ms.", sum(backward))
-    logger.info("Average Forward-Backward: %g ms.", total / iterations)
-    logger.info("Total Time: %d ms.", total)
+    logger.info("Average Forward-Backward: %g ms.", times.total_ms / iterations)
+    logger.info("Total Time: %d ms.", times.total_ms)
     logger.info("*** Benchmark ends ***")
 
 
-def print_table(net, forward, backward):
-    """Print a line for each layer, with its engine where engines are asked, and one for the net on standard output."""
+def print_times(net, times):
+    """Print a line for each step, sums, and on a device what compares with them, on standard output."""
     from rich.console import Console
     from rich.table import Table
-    console = Console(highlight=False)
-    whole = sum(forward) + sum(backward)
-    table = Table("layer", "type", "engine", box=None, header_style="bold")
-    asked = net.engines()
-    engines = {row["layer"]: row["engine"] or "" for row in asked}
-    engines.update({name: f"with {row['layer']}" for row in asked for name in row["fused"]})
-    for column in ("forward ms", "backward ms", "share"):
+    console = Console(highlight=False, markup=False)
+    shares = times.device != "cpu"
+    whole = sum(step.ms for step in times.steps)
+    table = Table("layer", "type", "engine", box=None, header_style="bold", pad_edge=False)
+    for column in ("ms", "share", "GB/s", *(["of copy"] if shares else []), "GFLOP/s", *(["of product"] if shares else [])):
         table.add_column(column, justify="right", no_wrap=True)
-    for name, layer, there, back in zip(net.layer_names, net.layers, forward, backward, strict=True):
-        share = (there + back) / whole if whole else 0.0
-        table.add_row(name, layer.type, engines.get(name, ""), f"{there:.3f}", f"{back:.3f}", f"{share:.1%}",
-                      style="bold" if share > 0.2 else None)
-    table.add_row("all", "", "", f"{sum(forward):.3f}", f"{sum(backward):.3f}", "100.0%", style="bold")
+    for direction in "forward", "backward":
+        steps = [step for step in times.steps if step.direction == direction]
+        if steps:
+            table.add_row(direction, "", "", f"{sum(step.ms for step in steps):.3f}", style="bold")
+        for step in steps:
+            share = step.ms / whole if whole else 0.0
+            speeds = ((step.gb_s, ".1f"), (step.of_copy_bandwidth, ".0%"), (step.gflop_s, ".1f"), (step.of_matrix_rate, ".0%"))
+            table.add_row(" + ".join(step.layers), step.types[0], step.engine or "", f"{step.ms:.3f}", f"{share:.1%}",
+                          *("" if of is None else format(of, how) for of, how in (speeds if shares else speeds[::2])),
+                          style="bold" if share > 0.2 else None)
+    table.add_row("all", "", "", f"{whole:.3f}", "100.0%", style="bold")
     console.print(table)
-    for row in asked:
+    for line in (compared(times, whole) if shares else []):
+        console.print(line, soft_wrap=True)
+    for row in net.engines():
         for engine, reason in row["refused"].items():
-            console.print(f"{row['layer']}: engine {engine} refused: {reason}", markup=False)
+            console.print(f"{row['layer']}: engine {engine} refused: {reason}")
+
+
+def compared(times, whole):
+    """Return the lines about a device: what shares are of, and whole passes beside the sum of the steps."""
+    copy, product = (f"{rate / 1e9:,.1f} {unit}" if rate else "not measured, no memory was left"
+                     for rate, unit in ((times.copy_bandwidth, "GB/s"), (times.matrix_rate, "GFLOP/s")))
+    graph = f"no CUDA graph ({times.no_graph})" if times.graph_ms is None else f"{times.graph_ms:.3f} ms as one CUDA graph"
+    launch = f"; a launch takes the host {times.launch_us:.1f} us, of {times.launches}" if times.launches else ""
+    return [*(["the figures are those of the simulated device, which is no GPU"] if times.device == "sim" else []),
+            f"copy: {copy}; product of matrices by {times.matrix_by}, {times.precision}: {product}",
+            f"steps: {whole:.3f} ms; a whole pass: {graph}, {times.single_ms:.3f} ms by single launches{launch}"]

@@ -39,26 +39,71 @@ def forward(node):
     -------
     Cost
     """
-    layer, bottoms, tops = node.layer, node.bottoms, node.tops
-    shared = {id(blob.data_memory) for blob in bottoms if blob not in tops}
-    moved = [blob for blob in tops if id(blob.data_memory) not in shared and layer.type != "Input"]
-    read = [blob for blob in bottoms if moved or not tops]
-    return Cost(layer.flops(bottoms, tops), nbytes(read) + nbytes(moved) + nbytes(layer.blobs))
+    return Cost(node.layer.flops(node.bottoms, node.tops), _plain(node, "forward"))
 
 
 def backward(node):
     """Return the Cost of a node's backward, nothing where it has none; see `forward`."""
-    layer, bottoms, tops, needs = node.layer, node.bottoms, node.tops, node.bottom_needs
     if not node.needs_backward:
         return Cost(0, 0)
+    flops = node.layer.backward_flops(node.bottoms, node.tops, node.bottom_needs)
+    return Cost(flops, _plain(node, "backward"))
+
+
+def step(nodes, direction):
+    """Return the Cost of nodes that are computed as one, forward or backward, after they were.
+
+    Each array counts once where it is read and once where it is written, with the elements that engines keep of it now: those in
+    bfloat16 have two bytes. What one of the nodes writes and only another one reads does not count.
+
+    Parameters
+    ----------
+    nodes : list of Node
+        In the order of the net.
+    direction : str
+        ``forward`` or ``backward``.
+
+    Returns
+    -------
+    Cost
+    """
+    of = forward if direction == "forward" else backward
+    read, written, writes, passed = {}, {}, {}, set()
+    for node in nodes if direction == "forward" else nodes[::-1]:
+        reads, writes = (dict(_present(blob, part) for part, blobs in parts for blob in blobs) for parts in arrays(node, direction))
+        passed |= reads.keys() & written.keys()
+        read |= {key: size for key, size in reads.items() if key not in written}
+        written |= writes
+    kept = (size for key, size in written.items() if key in writes or key not in passed)
+    return Cost(sum(of(node).flops for node in nodes), sum(read.values()) + sum(kept))
+
+
+def arrays(node, direction):
+    """Return what a node reads and what it writes: two lists of pairs, ``data`` or ``diff`` and blobs."""
+    layer, bottoms, tops, needs = node.layer, node.bottoms, node.tops, node.bottom_needs
+    if direction == "forward":
+        shared = {id(blob.data_memory) for blob in bottoms if blob not in tops}
+        moved = [blob for blob in tops if id(blob.data_memory) not in shared and layer.type != "Input"]
+        return [("data", [*(bottoms if moved or not tops else ()), *layer.blobs])], [("data", moved)]
     shared = {id(blob.diff_memory) for blob in tops if blob not in bottoms}
     written = [blob for blob, needed in zip(bottoms, needs) if needed and id(blob.diff_memory) not in shared]
     learned = [blob for i, blob in enumerate(layer.blobs) if i >= len(layer.param_propagate_down) or layer.param_propagate_down[i]]
     if not written and not learned:
-        return Cost(layer.backward_flops(bottoms, tops, needs), 0)
-    read = [*tops, *(bottoms if layer.backward_reads_bottoms else ()), *(tops if layer.backward_reads_tops else ()),
-            *(layer.blobs[:1] if written else ()), *learned]
-    return Cost(layer.backward_flops(bottoms, tops, needs), nbytes(read) + nbytes(written) + nbytes(learned))
+        return [], []
+    data = [*(bottoms if layer.backward_reads_bottoms else ()), *(tops if layer.backward_reads_tops else ()),
+            *(layer.blobs[:1] if written else ())]
+    return [("diff", [*tops, *learned]), ("data", data)], [("diff", [*written, *learned])]
+
+
+def _plain(node, direction):
+    """Return the bytes that a node reads and writes in plain order."""
+    return sum(nbytes(blobs) for parts in arrays(node, direction) for _, blobs in parts)
+
+
+def _present(blob, part):
+    """Return the id of a blob's memory of data or diff, and the bytes of its elements as they are kept there now."""
+    memory, layout = (blob.data_memory, blob.layout_of_data()) if part == "data" else (blob.diff_memory, blob.layout_of_diff())
+    return id(memory), nbytes([blob]) if layout is None or layout.dtype == blob.dtype else 2 * blob.count      # else bfloat16
 
 
 def nbytes(blobs):

@@ -589,9 +589,13 @@ cdef class Runner:
         cdef Blob blob
         for node in self.nodes:
             if not len(node.bottoms):
-                node.forward()
-                for blob in node.tops:
-                    blob.data_on(on)
+                self.tell("begin", node, "forward")
+                try:
+                    node.forward()
+                    for blob in node.tops:
+                        blob.data_on(on)
+                finally:
+                    self.tell("end", node, "forward")
 
     def watcher(self):
         """Return who looks into each layer's run, which a CUDA graph cannot allow, or None."""

@@ -1,25 +1,18 @@
 """From recorded events to the document of a trace (docs/trace.md): who had which memory, which event belongs to which step."""
 
-import functools
 import importlib.metadata
 import math
 import os
-import timeit
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
-
-import numpy as np
 
 from minicaffe import cuda, sim
 from minicaffe.common import caffe
 from minicaffe.device.processor import cpu_fact
 from minicaffe.device.threads import get_num_threads
-from minicaffe.errors import OutOfMemoryError
-from minicaffe.memory import Buffer, CUDAPlace
-from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import SyncedHead
 from minicaffe.net import cost
+from minicaffe.net.timing import device_bandwidth, host_bandwidth, unless_full
 from minicaffe.proto import caffe_pb2
 from minicaffe.pycaffe import drawing
 from minicaffe.trace import kernels
@@ -333,39 +326,5 @@ def present_device():
         name = cpu_fact("model name") or os.uname().machine
         return {"kind": "cpu", "name": name, "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
     device = cuda.current()
-    try:
-        bandwidth = device_bandwidth(device.index)
-    except OutOfMemoryError:
-        bandwidth = None
-    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads, "copy_bandwidth": bandwidth}
-
-
-@functools.cache
-def host_bandwidth(threads):
-    """Measure how fast `threads` threads copy a large array, in bytes each second, read and written."""
-    source, target = np.ones(1 << 23, np.float32), np.zeros(1 << 23, np.float32)    # 32 MiB each: more than caches of a core hold
-    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
-    with ThreadPoolExecutor(threads) as pool:
-        return _fastest(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), 2 * source.nbytes)
-
-
-@functools.cache
-def device_bandwidth(index):
-    """Measure how fast device `index` copies a large array within its memory, in bytes each second, read and written."""
-    place = CUDAPlace(index)
-    nbytes = 1 << 20 if sim.selected() else 1 << 28
-    allocator, side, device = registry.allocator(place, "plain"), registry.device_side(place), cuda.get_device(index)
-    source, target = Buffer(allocator, nbytes), Buffer(allocator, nbytes)
-    side.zero(source.address, nbytes)
-
-    def copies():
-        for _ in range(10):
-            side.copy_within(target.address, source.address, nbytes)
-        device.synchronize()
-
-    return _fastest(copies, 20 * nbytes)
-
-
-def _fastest(work, nbytes):
-    """Return the bytes each second of the fastest of some runs."""
-    return int(nbytes / min(timeit.repeat(work, number=1, repeat=6)))
+    return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads,
+            "copy_bandwidth": unless_full(device_bandwidth, device.index)}

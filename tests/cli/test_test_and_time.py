@@ -1,5 +1,6 @@
 """``minicaffe test`` and ``minicaffe time``: Caffe's words in the log, the result on standard output."""
 
+import json
 import re
 
 import pytest
@@ -74,10 +75,26 @@ def test_time_in_caffes_words(folder):
 
 def test_time_prints_a_table(folder, capsys):
     assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["layer", "type", "engine", "forward", "ms", "backward", "ms", "share"]
-    assert [line.split()[:2] for line in lines[1:4]] == [["in", "DummyData"], ["scale", "Scale"], ["loss", "EuclideanLoss"]]
-    assert lines[-1].split()[0] == "all" and lines[-1].endswith("100.0% ")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["layer", "type", "engine", "ms", "share", "GB/s", "GFLOP/s"]
+    assert [line[:2] for line in lines[2:5]] == [["in", "DummyData"], ["scale", "Scale"], ["loss", "EuclideanLoss"]]
+    assert [line[0] for line in lines] == ["layer", "forward", "in", "scale", "loss", "backward", "loss", "scale", "all"]
+    assert lines[-1][-1] == "100.0%" and float(lines[-1][1]) == pytest.approx(float(lines[1][1]) + float(lines[5][1]), abs=2e-3)
+
+
+def test_time_writes_json(folder, capsys):
+    assert cli.main(["time", "net.prototxt", "--iterations", "3", "--quiet", "--json", "times.json"]) == 0
+    found = json.loads((folder / "times.json").read_text())
+    assert (found["device"], found["precision"], found["copy_bandwidth"], found["graph_ms"]) == ("cpu", "float32", None, None)
+    steps = {(step["direction"], *step["layers"]): step for step in found["steps"]}
+    assert list(steps) == [("forward", "in"), ("forward", "scale"), ("forward", "loss"), ("backward", "loss"), ("backward", "scale")]
+    scale = steps["forward", "scale"]
+    assert scale["bytes"] == 4 * (2 * 32 + 2 * 4) and scale["gb_s"] == pytest.approx(scale["bytes"] / scale["ms"] / 1e6)
+    assert scale["gflop_s"] == pytest.approx(scale["flops"] / scale["ms"] / 1e6) and scale["of_copy_bandwidth"] is None
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet", "--json", "times.json"]) == 1
+    assert "--force" in capsys.readouterr().err and json.loads((folder / "times.json").read_text()) == found
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet", "--json", "times.json", "--force"]) == 0
+    assert json.loads((folder / "times.json").read_text()) != found
 
 
 def test_time_names_engines(tmp_path, capsys):
@@ -85,7 +102,7 @@ def test_time_names_engines(tmp_path, capsys):
         layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 1 dim: 4 dim: 4 } } }
         layer { name: "conv" type: "Convolution" bottom: "data" top: "y" convolution_param { num_output: 1 kernel_size: 3 engine: CAFFE } }""")
     assert cli.main(["time", str(tmp_path / "net.prototxt"), "--iterations", "1", "--quiet"]) == 0
-    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[2:3]] == [["conv", "Convolution", "CAFFE"]]
+    assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[3:4]] == [["conv", "Convolution", "CAFFE"]]
 
 
 def test_time_on_a_narrow_terminal(folder):
@@ -99,4 +116,4 @@ layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } 
 layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
 """)
     assert cli.main(["time", "deploy.prototxt", "--iterations", "1", "--phase", "test", "--quiet"]) == 0
-    assert capsys.readouterr().out.splitlines()[2].split()[:2] == ["scale", "Scale"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["layer", "forward", "in", "scale", "backward", "scale", "all"]

@@ -844,3 +844,16 @@ def test_a_call_that_fails_is_no_event(fake):
     kinds = [event.kind for event in events]
     assert "launch" in kinds and "call" not in kinds
     """, "sim", MINICAFFE_CUBLAS=str(fake), FAKE_FAIL="cublasSgemmStridedBatched=13")
+
+
+def test_times_of_steps_by_libraries(fake):
+    """cuBLAS multiplies for the matrix rate, in the precision that is set."""
+    run(f"""
+    sys.path.insert(0, {str(HERE)!r})
+    from training import make_solver
+    from minicaffe.net import timing
+    minicaffe.set_mode_gpu()
+    minicaffe.set_precision("tf32")
+    times = timing.measure(make_solver().net, 2)
+    assert (times.matrix_by, times.precision) == ("cuBLAS", "tf32") and times.matrix_rate > 0 and times.graph_ms > 0
+    """, "sim", MINICAFFE_CUBLAS=str(fake))

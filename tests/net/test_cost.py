@@ -93,3 +93,19 @@ def test_every_type_says_two_numbers():
     for name, kind in layer_types().items():
         forth, back = kind.flops_per_value
         assert forth >= 0 and back >= 0, name
+
+
+def test_layers_that_are_computed_as_one():
+    """What only passes from one to the other is neither read nor written; in place an array is read once and written once."""
+    text = (INPUT % "dim: 2 dim: 3 dim: 4" + 'layer { name: "a" type: "ReLU" bottom: "x" top: "%s" } '
+            'layer { name: "b" type: "ReLU" bottom: "%s" top: "%s" }')
+    pairs = {last: Net(parse_text(text % ("a", "a", last), caffe_pb2.NetParameter)[0]).nodes[1:] for last in "ab"}
+    for pair in pairs.values():
+        assert cost.step(pair, "forward") == (2 * 24, 4 * 2 * 24)
+        assert cost.step(pair[:1], "forward") == cost.forward(pair[0]) and cost.step(pair[:1], "backward") == cost.backward(pair[0])
+    pair = pairs["b"]
+    # reads the gradient of b and the data that a ReLU reads; writes the gradient of x
+    data = {id(blob) for node in pair for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
+                                                   *(node.tops if node.layer.backward_reads_tops else ())]}
+    assert cost.step(pair, "backward") == (2 * 24, 4 * 24 * (2 + len(data)))
+    assert cost.step([], "forward") == (0, 0)

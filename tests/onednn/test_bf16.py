@@ -10,6 +10,7 @@ from test_library import run
 
 import minicaffe as caffe
 from minicaffe import cli, errors
+from minicaffe.net import cost
 from minicaffe.net.net import Net
 from minicaffe.onednn import library
 from minicaffe.ops import engine
@@ -349,3 +350,19 @@ def test_the_environment_and_the_option(bf16, tmp_path, monkeypatch, capsys):
     assert caffe.get_precision() == "bf16"
     assert cli.main(["time", "net.prototxt", "--iterations", "1", "--precision", "half"]) == 2
     assert "precision: must be float32 or tf32 or bf16, got 'half'" in capsys.readouterr().err
+
+
+def test_bytes_of_a_step_are_those_of_its_elements(bf16):
+    """Two of each value between layers that keep bf16, four of what is kept in float32."""
+    text = (input_layer((4, 16, 12, 12)) + conv("one", "x", "y", "num_output: 32 kernel_size: 3 bias_term: false")
+            + conv("two", "y", "z", "num_output: 32 kernel_size: 3 bias_term: false"))
+    found = {}
+    for name in "float32", "bf16":
+        engine.set_precision(name)
+        net = make(text)
+        for _ in range(2):
+            net.forward_from_to(0, 2)
+        found[name] = cost.step(net.nodes[-1:], "forward"), net.nodes[-1].bottoms[0], cost.forward(net.nodes[-1])
+    (wide, _, plain), (narrow, y, _) = found["float32"], found["bf16"]
+    assert y.layout_of_data().dtype != y.dtype and wide == plain
+    assert narrow.flops == wide.flops and narrow.bytes <= wide.bytes - 2 * y.count

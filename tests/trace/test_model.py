@@ -12,6 +12,7 @@ import minicaffe
 from minicaffe import memory, trace
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import reporter
+from minicaffe.net import timing
 from minicaffe.trace import build, html, perfetto, pytorch, table
 from minicaffe.trace.model import Replay, launch_of
 
@@ -396,10 +397,11 @@ def test_measuring_the_copy_is_not_recorded(where, make_solver):
 
 
 def test_no_memory_to_measure_a_copy(where, make_solver, monkeypatch):
-    def none(index):
+    def none(*arguments):
         raise OutOfMemoryError("none is left")
 
-    monkeypatch.setattr(build, "device_bandwidth", none)
+    timing.device_bandwidth.cache_clear()
+    monkeypatch.setattr(timing, "Buffer", none)
     with trace.record(make_solver()) as made:
         pass
     assert (made.document["device"]["copy_bandwidth"] is None) == (where != "cpu")

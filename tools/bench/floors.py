@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 import minicaffe
-from minicaffe.cli.time import measure
 from minicaffe.net.net import Net
+from minicaffe.net.timing import measure
 
 sys.path.insert(0, str(Path(__file__).parent))
 import bench  # noqa: E402
@@ -70,8 +70,8 @@ def table(name, options):
     for blob, array in zip(net.input_blobs, nets.random_inputs(net)):
         blob.data[...] = array
     peak = nets.peak(options)
-    _, _, once = measure(net, 1)
-    forward, backward, _ = measure(net, max(options.rounds, int(1e3 * options.seconds / once)))
+    once = measure(net, 1).total_ms
+    forward, backward = measure(net, max(options.rounds, int(1e3 * options.seconds / once))).by_layer(len(net.nodes))
     rows = defaultdict(lambda: np.zeros(5))
     for node, there, back in zip(net.nodes, forward, backward):
         low = floors(node, peak, options.threads)
