@@ -1,6 +1,7 @@
 """The benchmark of nets counts only what computes the same, and its report says where it was measured; that of GPUs can be rehearsed."""
 
 import json
+import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -133,3 +134,18 @@ def test_gpu_check_widens_the_tolerance_of_conformance(tmp_path):
     wide = gpu_check.widened(tmp_path / "given", tmp_path / "wide", 1e-2)
     assert json.loads((wide / "cases/public/one/case.json").read_text()) == {
         "rtol": 1e-2, "atol": 0.5, "tol": {"loss": [1e-2, 1e-2]}, "steps": []}
+
+
+def test_a_net_on_a_gpu_is_rehearsed(tmp_path):
+    """From the first row to the last, with the times of its steps."""
+    tool = Path(__file__).resolve().parents[1] / "tools/bench/gpu.py"
+    done = subprocess.run([sys.executable, tool, "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
+                          capture_output=True, text=True, timeout=300)
+    found = json.loads((tmp_path / "rows.json").read_text())
+    assert done.returncode == 0 and found["failed"] == {}, done.stdout + done.stderr
+    rows = {row["what"].partition(": ")[2]: row for row in found["rows"]}
+    assert rows["training step, data resident"]["graph"] is True
+    steps = rows["steps, forward and backward"]
+    assert steps["whole_pass"]["CUDA graph"] > 0
+    assert {(step["direction"], *step["layers"]) for step in steps["times"]["steps"]} >= {("forward", "conv1"), ("backward", "conv1")}
+    assert steps["minicaffe"] == pytest.approx(sum(step["ms"] for step in steps["times"]["steps"]))

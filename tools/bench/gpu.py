@@ -4,10 +4,10 @@
 
 Each part runs in a process of its own: the operations of gpu_operations.py (pointwise, strided, host, gemm, engines), then the nets
 of gpu_nets.py by precision ("resnet50 tf32"). A row is printed and written as soon as it is measured, so that a run that is cut
-off has the rows until then; a part that is not done within its limit is named, and so are those that no time was left for. With
-``--device sim`` the sizes are tiny and the figures mean nothing: a rehearsal of the script. Times are medians of turns, wall
-clock around loops that end with the device idle, in both orders; a peer that is missing is named with the reason. Aims are those
-of docs/benchmarks.md.
+off has the rows until then; a part that is not done within its limit is named, and so are those that no time was left for. One row
+of a net has the times of its steps (``minicaffe time --json``). With ``--device sim`` the sizes are tiny and the figures mean
+nothing: a rehearsal of the script. Times are medians of turns, wall clock around loops that end with the device idle, in both
+orders; a peer that is missing is named with the reason. Aims are those of docs/benchmarks.md.
 """
 
 import argparse

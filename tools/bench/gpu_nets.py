@@ -1,4 +1,4 @@
-"""Whole nets on a GPU against PyTorch: training step, forward, memory, and the kernels that the time goes to; see gpu.py.
+"""Whole nets on a GPU against PyTorch: training step, forward, memory, the kernels and the steps that the time goes to; see gpu.py.
 
 PyTorch has the same layers and values (to_torch.py), in NCHW and channels-last, eagerly with cudnn.benchmark and a fused
 optimizer, and the same as one CUDA graph. Its precision is ours: TF32 allowed for tf32 alone, autocast for bf16. On the simulated
@@ -18,6 +18,7 @@ from minicaffe import cuda
 from minicaffe.errors import ConfigError
 from minicaffe.memory import CUDAPlace
 from minicaffe.memory.registry import registry
+from minicaffe.net import timing
 
 BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 128, "googlenet": 64, "resnet50": 64, "mobilenet": 64, "squeezenet": 64,
            "vgg16": 32}
@@ -63,13 +64,14 @@ class Measurement:
         made = {"minicaffe": ours.step, **self.calls(peers, "step")}
         self.compare(made, "step", ours.net)
         best = self.row("training step, data resident", made, engines=self.engines(ours.net),
-                        graph=ours.solver._recorded.graph is not None)
+                        graph=ours.solver._recorded.work.graph is not None)
         mine = stats.peak_reserved / MIB
         self.rows.add(f"{self.title()}: peak of reserved device memory", mine, "MiB", {**peaks, **self.missing}, "below PyTorch's",
                       mine < min(peaks.values()) if peaks else None, live=stats.peak / MIB)
         self.kernels(made, best)
         self.row("training step, fed from NumPy", {"minicaffe": functools.partial(self.fed, ours, arrays),
                                                    **{who: self.torch_fed(peer) for who, peer in peers.items()}})
+        self.steps(ours.net)
         del ours, peers, made
 
         net = nets.random_net(self.name, self.batch, self.small)
@@ -171,6 +173,12 @@ class Measurement:
     def fed(self, ours, arrays):
         ours.net.feed(**{blob.name: array for blob, array in zip(ours.net.input_blobs, arrays)})
         ours.step()
+
+    def steps(self, net):
+        """Add what `minicaffe time` measures, with a line for each step of the net."""
+        times = timing.measure(net, 1 if self.sim else 20)
+        self.rows.add(f"{self.title()}: steps, forward and backward", sum(step.ms for step in times.steps), "ms",
+                      whole_pass={"CUDA graph": times.graph_ms, "single launches": times.single_ms}, times=times.as_dict())
 
     # ---- rows
 
