@@ -140,7 +140,7 @@ def test_small_parameters_are_updated_in_one_call(on_cpu, monkeypatch, name):
     assert calls == [list(range(len(solver.net.learnable_params)))]
 
 
-@pytest.mark.parametrize(("name", "launches"), [("lenet", 37), ("inception", 67), ("residual", 110)])
+@pytest.mark.parametrize(("name", "launches"), [("lenet", 37), ("inception", 67), ("residual", 83)])
 def test_launches_of_a_step(device, name, launches):
     """On a device a step waits once, for the loss, and starts this many kernels."""
     if device == "cpu":
@@ -153,4 +153,4 @@ def test_launches_of_a_step(device, name, launches):
         cuda.current().record_launches(False)
     kinds = Counter(kind for kind, _ in events)
     assert [who for kind, who in events if kind == "copy"] == ["loss data"]
-    assert kinds["alloc"] == 0 and kinds["launch"] <= launches
+    assert kinds["alloc"] == 0 and kinds["launch"] <= launches, kinds
