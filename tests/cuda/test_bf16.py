@@ -69,7 +69,7 @@ def gradients(net):
     net.forward_backward()
     found = {name: np.array(blob.data) for name, blob in net.blobs.items() if name in ("last", "ip", "loss")}
     found["ddata"] = np.array(net.blobs["data"].diff)
-    return found | {f"{name}[{i}]": np.array(blob.diff) for name, blobs in net.params.items() for i, blob in enumerate(blobs)}
+    return found | {f"{layer.name}[{i}]": np.array(blob.diff) for layer in net.layers for i, blob in enumerate(layer.blobs)}
 """
 
 
@@ -123,7 +123,7 @@ reorders = [(event.name, event.detail) for event in events if event.kind == "reo
 def kind(layout):
     return layout and f"{'bf16' if layout.dtype == 3 else layout.dtype} {layout.nbytes}"
 kinds = {name: kind(blob.layout_of_data()) for name, blob in net.blobs.items()}
-kinds |= {f"{name}[{i}]": kind(blob.layout_of_diff()) for name, blobs in net.params.items() for i, blob in enumerate(blobs)}
+kinds |= {f"{layer.name}[{i}]": kind(blob.layout_of_diff()) for layer in net.layers for i, blob in enumerate(layer.blobs)}
 print("RESULT", json.dumps([kinds, reorders]))
 """)
     count = 6 * 8 * 12 * 11
@@ -160,7 +160,7 @@ def accuracy(layers, precision, seed):
         solver.net.blobs["data"].data[...], solver.net.blobs["label"].data[...] = data, label
         solver.net.forward_from_to(0, len(solver.net.layers) - 1)
         right += int((solver.net.blobs["ip"].data.argmax(1) == label).sum())
-    assert solver.net.params["a"][0].data.dtype == np.float32
+    assert solver.net.layers[1].blobs[0].data.dtype == np.float32
     return right / 60
 print("RESULT", json.dumps([[[accuracy(layers, precision, seed) for seed in (1, 2, 3)] for precision in ("float32", "bf16")]
                             for layers in (RESIDUAL, LENET)]))

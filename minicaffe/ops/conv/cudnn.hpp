@@ -12,6 +12,7 @@
 #include "minicaffe/kernels/pointwise.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
+#include "minicaffe/ops/sums/caffe.hpp"
 
 namespace mc {
 namespace cuda {
@@ -295,8 +296,17 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
   if (of.product == kBackwardWeights && of.dtype == BF16)
     for_each(on, s.outputs * s.k, AddConverted<Bf16, float>{static_cast<const Bf16*>(memory), static_cast<float*>(to)});
   else if (of.product == kBackwardWeights) map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, to, to, 1.0);
+  else if (of.bias && of.dtype == BF16)
+    broadcast(*on.stream, channels, ShiftBy<float>{static_cast<const float*>(of.bias)}, static_cast<Bf16*>(to),
+              static_cast<Bf16*>(nullptr), static_cast<const Bf16*>(to));
   else if (of.bias) broadcast1<ShiftBy>(on, of.dtype, channels, to, to, nullptr, of.bias);
   return why;
+}
+
+/// Add to the gradient of each bias, a float, the sum of dy over its channel: rows of channels of Bf16.
+inline void cudnn_bias_bf16(const Context& on, index_t rows, index_t channels, const void* dy, void* bias) {
+  const TermOf<Same<float>, Bf16, 1> term{{static_cast<const Bf16*>(dy)}};
+  channel_sums(*on.stream, Channels(rows, channels, 1), term, 1.0, true, static_cast<float*>(bias));
 }
 
 }  // namespace cuda

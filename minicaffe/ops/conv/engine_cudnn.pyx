@@ -37,6 +37,7 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     int cudnn_choose(const Context&, CudnnPlans&, int wanted, long long* bytes) except +refuse
     string cudnn_name(const Context&, CudnnPlans&, int plan) except +refuse
     vector[int] cudnn_candidates(const Context&, CudnnPlans&, long long* bytes) except +refuse
+    void cudnn_bias_bf16(const Context&, long long rows, long long channels, const void* dy, void* bias)
     string cudnn_run(const Context&, const ConvShape&, const Arguments&, CudnnPlans&, int plan, void* memory) except +refuse
 
 TURNS, RUNS = 3, 3  # each plan is measured so often, that many runs at once
@@ -119,7 +120,13 @@ cdef class CudnnConvolution(Primitive):
             if op.transposed:
                 image, columns = columns, image
             self.product(on, op, Arguments(kBackwardWeights, self.dtype, self.layout, <void*> image, w, <void*> columns, NULL))
-        return backward_bias(on, op, y, bias, self.y) if bias is not None else 0    # last: who refuses has added nothing
+        if bias is not None and self.dtype == BF16:     # last: who refuses has added nothing
+            columns, w = y.diff_in(on, self.y), bias.mutable_diff_on(on)
+            with nogil:
+                cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w)
+        elif bias is not None:
+            backward_bias(on, op, y, bias, self.y)
+        return 0
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:
         """Compute by the chosen plan; by another one if it fails, which adds nothing then."""
