@@ -441,7 +441,8 @@ cdef class SyncedMemory:
         """Let the private side be in `layout`: valid if only the private side was, and the layouts know a way."""
         cdef Buffer block
         cdef long long began
-        if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and layout.on_device == self.arrangement.on_device:
+        cdef bint same = self.arrangement is not None and layout.on_device == self.arrangement.on_device
+        if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and (same or call == OVERWRITE_PRIVATE_DATA):
             block = self.new_private(layout)
             began = _reporter.clock()
             if call == OVERWRITE_PRIVATE_DATA:
@@ -452,6 +453,8 @@ cdef class SyncedMemory:
                 block = None
             if block is not None:
                 self.private_side, self.arrangement = block, layout
+                if not same:
+                    self.become(HEAD_AT_GPU_PRIVATE if layout.on_device else HEAD_AT_PRIVATE, CALL_NAMES[call])
                 return 0
         self.leave_private("another layout")
         self.private_side, self.arrangement = None, layout

@@ -22,20 +22,24 @@ LAYOUT = Backwards(N, 8)
 CONTENT = bytes(range(1, N + 1))
 FLOAT, BF16 = 0, 3    # kernels/types.hpp
 
+# A layout of a device is named `gpu_private_data` and so on here, as the rows of the product's table are; the calls are the same.
+DEVICE_LAYOUT = Backwards(N, 0, on_device=True)
+
 # What leads from each state by which call, and how many reorders that takes; plain calls in plain states are in test_synced.
 EXPECTED = {
     ("UNINITIALIZED", "private_data"): ("HEAD_AT_PRIVATE", 0),
     ("UNINITIALIZED", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
     ("UNINITIALIZED", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("HEAD_AT_CPU", "private_data"): ("SYNCED_PRIVATE", 1),
-    ("HEAD_AT_CPU", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
-    ("HEAD_AT_CPU", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("HEAD_AT_GPU", "private_data"): ("SYNCED_PRIVATE", 1),
-    ("HEAD_AT_GPU", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
-    ("HEAD_AT_GPU", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
-    ("SYNCED", "private_data"): ("SYNCED_PRIVATE", 1),
-    ("SYNCED", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
-    ("SYNCED", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("UNINITIALIZED", "gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("UNINITIALIZED", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("UNINITIALIZED", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    **{(state, call): (head, reorders) for state in ("HEAD_AT_CPU", "HEAD_AT_GPU", "SYNCED") for call, head, reorders in (
+        ("private_data", "SYNCED_PRIVATE", 1),
+        ("mutable_private_data", "HEAD_AT_PRIVATE", 1),
+        ("overwrite_private_data", "HEAD_AT_PRIVATE", 0),
+        ("gpu_private_data", "SYNCED_GPU_PRIVATE", 1),
+        ("mutable_gpu_private_data", "HEAD_AT_GPU_PRIVATE", 1),
+        ("overwrite_gpu_private_data", "HEAD_AT_GPU_PRIVATE", 0))},
     ("HEAD_AT_PRIVATE", "cpu_data"): ("SYNCED_PRIVATE", 1),
     ("HEAD_AT_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 1),
     ("HEAD_AT_PRIVATE", "gpu_data"): ("SYNCED", 1),
@@ -48,6 +52,9 @@ EXPECTED = {
     ("HEAD_AT_PRIVATE", "private_data"): ("HEAD_AT_PRIVATE", 0),
     ("HEAD_AT_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
     ("HEAD_AT_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_PRIVATE", "gpu_private_data"): ("SYNCED_GPU_PRIVATE", 2),
+    ("HEAD_AT_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 2),
+    ("HEAD_AT_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
     ("SYNCED_PRIVATE", "cpu_data"): ("SYNCED_PRIVATE", 0),
     ("SYNCED_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 0),
     ("SYNCED_PRIVATE", "gpu_data"): ("SYNCED", 0),
@@ -60,9 +67,42 @@ EXPECTED = {
     ("SYNCED_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 0),
     ("SYNCED_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 0),
     ("SYNCED_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("SYNCED_PRIVATE", "gpu_private_data"): ("SYNCED_GPU_PRIVATE", 1),
+    ("SYNCED_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 1),
+    ("SYNCED_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("HEAD_AT_GPU_PRIVATE", "cpu_data"): ("SYNCED", 1),
+    ("HEAD_AT_GPU_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 1),
+    ("HEAD_AT_GPU_PRIVATE", "gpu_data"): ("SYNCED_GPU_PRIVATE", 1),
+    ("HEAD_AT_GPU_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 1),
+    ("HEAD_AT_GPU_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("HEAD_AT_GPU_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("HEAD_AT_GPU_PRIVATE", "set_cpu_copy"): ("SYNCED", 1),
+    ("HEAD_AT_GPU_PRIVATE", "async_gpu_push"): ("refused", 0),
+    ("HEAD_AT_GPU_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
+    ("HEAD_AT_GPU_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 2),
+    ("HEAD_AT_GPU_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 2),
+    ("HEAD_AT_GPU_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("HEAD_AT_GPU_PRIVATE", "gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("HEAD_AT_GPU_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("HEAD_AT_GPU_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("SYNCED_GPU_PRIVATE", "cpu_data"): ("SYNCED", 0),
+    ("SYNCED_GPU_PRIVATE", "mutable_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("SYNCED_GPU_PRIVATE", "gpu_data"): ("SYNCED_GPU_PRIVATE", 0),
+    ("SYNCED_GPU_PRIVATE", "mutable_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("SYNCED_GPU_PRIVATE", "set_cpu_data"): ("HEAD_AT_CPU", 0),
+    ("SYNCED_GPU_PRIVATE", "set_gpu_data"): ("HEAD_AT_GPU", 0),
+    ("SYNCED_GPU_PRIVATE", "set_cpu_copy"): ("SYNCED", 0),
+    ("SYNCED_GPU_PRIVATE", "async_gpu_push"): ("refused", 0),
+    ("SYNCED_GPU_PRIVATE", "copy_on_device"): ("HEAD_AT_GPU", 0),
+    ("SYNCED_GPU_PRIVATE", "private_data"): ("SYNCED_PRIVATE", 1),
+    ("SYNCED_GPU_PRIVATE", "mutable_private_data"): ("HEAD_AT_PRIVATE", 1),
+    ("SYNCED_GPU_PRIVATE", "overwrite_private_data"): ("HEAD_AT_PRIVATE", 0),
+    ("SYNCED_GPU_PRIVATE", "gpu_private_data"): ("SYNCED_GPU_PRIVATE", 0),
+    ("SYNCED_GPU_PRIVATE", "mutable_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
+    ("SYNCED_GPU_PRIVATE", "overwrite_gpu_private_data"): ("HEAD_AT_GPU_PRIVATE", 0),
     **{("RECYCLED", call): ("refused", 0) for call in (
-        "cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data", "private_data", "mutable_private_data",
-        "overwrite_private_data", "set_cpu_copy", "async_gpu_push")},
+        "cpu_data", "mutable_cpu_data", "gpu_data", "mutable_gpu_data", "private_data", "mutable_private_data", "overwrite_private_data",
+        "gpu_private_data", "mutable_gpu_private_data", "overwrite_gpu_private_data", "set_cpu_copy", "async_gpu_push")},
     ("RECYCLED", "set_cpu_data"): ("HEAD_AT_CPU", 0),
     ("RECYCLED", "set_gpu_data"): ("HEAD_AT_GPU", 0),
     ("RECYCLED", "copy_on_device"): ("HEAD_AT_GPU", 0),
@@ -74,9 +114,10 @@ ROUTES = {
     "SYNCED": ["mutable_cpu_data", "gpu_data"],
     "HEAD_AT_PRIVATE": ["mutable_cpu_data", "mutable_private_data"],
     "SYNCED_PRIVATE": ["mutable_cpu_data", "private_data"],
+    "HEAD_AT_GPU_PRIVATE": ["mutable_gpu_data", "mutable_gpu_private_data"],
+    "SYNCED_GPU_PRIVATE": ["mutable_gpu_data", "gpu_private_data"],
     "RECYCLED": ["mutable_cpu_data", "private_data", "recycle"],
 }
-
 
 def read(buffer):
     return ctypes.string_at(buffer.address, buffer.nbytes)
@@ -86,11 +127,23 @@ def write(buffer, content):
     ctypes.memmove(buffer.address, content, len(content))
 
 
+def call_side(mem, call):
+    """Do one of the calls that give a side."""
+    if "private" not in call:
+        return getattr(mem, call)()
+    return getattr(mem, call.replace("gpu_", ""))(layout_of(call))
+
+
+def layout_of(call):
+    """The layout that a call for a private side names."""
+    return DEVICE_LAYOUT if "gpu_" in call else LAYOUT
+
+
 def in_state(state):
     """A memory in `state` that holds CONTENT, or zeros if it was never touched."""
     mem = SyncedMemory(N, "blob data")
     for step in ROUTES[state]:
-        side = getattr(mem, step)(LAYOUT) if "private" in step else getattr(mem, step)()
+        side = call_side(mem, step)
         if step in ("mutable_cpu_data", "mutable_gpu_data"):
             write(side, CONTENT)
         del side
@@ -114,7 +167,7 @@ def perform(mem, call, keep):
         keep[-1].gpu_data()
         mem.copy_on_device(keep[-1], N)
     else:
-        return read(getattr(mem, call)(LAYOUT) if "private" in call else getattr(mem, call)())
+        return read(call_side(mem, call))
     return None
 
 
@@ -133,16 +186,19 @@ def test_table(host, device, state, call):
             seen = perform(mem, call, keep)
         content = CONTENT if ROUTES[state] else bytes(N)
         if call.startswith("overwrite"):
-            assert len(seen) == LAYOUT.nbytes
+            assert len(seen) == layout_of(call).nbytes
         elif seen is not None:
-            assert seen == (LAYOUT.arranged(content) if "private" in call else content)
+            assert seen == (layout_of(call).arranged(content) if "private" in call else content)
         directions = [e.detail for e in events if e.kind == "reorder"]
-        direction = "backwards after 8 to plain" if state == "HEAD_AT_PRIVATE" else "plain to backwards after 8"
-        assert directions == [direction] * reorders
+        to_plain = {"HEAD_AT_PRIVATE": "backwards after 8 to plain", "HEAD_AT_GPU_PRIVATE": "backwards after 0 to plain"}.get(state)
+        steps = [to_plain] if to_plain is not None and reorders else []
+        assert directions == (steps + [f"plain to {layout_of(call).name}"])[:reorders]
     device.synchronise()
     assert SyncedHead(mem.head).name == new_state
     assert mem.reorders - before == reorders
-    assert mem.layout() is (LAYOUT if "PRIVATE" in new_state else None)
+    assert mem.layout() is (DEVICE_LAYOUT if "GPU_PRIVATE" in new_state else LAYOUT if "PRIVATE" in new_state else None)
+    if "PRIVATE" in state and "PRIVATE" not in new_state and call in ("cpu_data", "gpu_data"):
+        assert read(call_side(mem, "gpu_private_data")) == DEVICE_LAYOUT.arranged(CONTENT)
     if call == "async_gpu_push" and state != "RECYCLED":
         assert read(mem.gpu_data()) == CONTENT
 
@@ -339,7 +395,7 @@ def test_blobs_carry_their_layout(host):
 
 
 class PrivateMachine(RuleBasedStateMachine):
-    """Whoever looks, however, sees what was written last, by whom ever; so do views of the host side."""
+    """Whoever looks, however, sees what was written last, by whom ever; so do views of the plain side where the private one is."""
 
     @initialize(size=st.sampled_from([1, 7, 64]))
     def start(self, size):
@@ -348,70 +404,178 @@ class PrivateMachine(RuleBasedStateMachine):
         self.side = HostDouble(CUDAPlace(0))
         memory.register(CUDAPlace, lambda place: self.device, lambda place: self.side)
         self.size = size
-        self.layouts = [Backwards(size, 8), Backwards(size, 0), Backwards(size, 3, knows_others=True)]
-        self.mem, self.content, self.view = SyncedMemory(size, "model"), bytes(size), None
+        self.layouts = [Backwards(size, 8), Backwards(size, 0), Backwards(size, 3, knows_others=True),
+                        Backwards(size, 0, on_device=True), Backwards(size, 2, on_device=True, knows_others=True)]
+        self.mems = [SyncedMemory(size, "model"), SyncedMemory(size, "other")]
+        self.contents = [bytes(size), bytes(size)]
+        self.view = self.device_view = None     # of the first memory
 
-    @rule(side=st.sampled_from(["cpu_data", "gpu_data", 0, 1, 2]))
-    def look(self, side):
-        if isinstance(side, str):
-            assert read(getattr(self.mem, side)()) == self.content
+    @property
+    def mem(self):
+        return self.mems[0]
+
+    @property
+    def content(self):
+        return self.contents[0]
+
+    def write(self, which, content):
+        """What a call has written to a memory's side is known to it."""
+        self.contents[which] = content
+        self.mems[which].show_private()
+
+    def renewed(self, which):
+        """After `recycle` the next one to write begins."""
+        if self.mems[which].head == SyncedHead.RECYCLED:
+            self.mems[which].renew()
+            self.contents[which] = bytes(self.size)
+
+    which = st.sampled_from([0, 0, 0, 1])
+
+    @rule(which=which, side=st.sampled_from(["cpu_data", "gpu_data", 0, 1, 2, 3, 4]))
+    def look(self, which, side):
+        mem = self.mems[which]
+        if mem.head == SyncedHead.RECYCLED:
+            with pytest.raises(RecycledError):
+                getattr(mem, side)() if isinstance(side, str) else mem.private_data(self.layouts[side])
+        elif isinstance(side, str):
+            assert read(getattr(mem, side)()) == self.contents[which]
         else:
             layout = self.layouts[side]
-            assert read(self.mem.private_data(layout)) == layout.arranged(self.content)
-            assert self.mem.layout() == (None if self.mem.head == SyncedHead.HEAD_AT_CPU else layout)
-            assert self.mem.head != SyncedHead.HEAD_AT_CPU or self.view is not None or not self.mem.own_cpu_data
+            before = mem.head
+            assert read(mem.private_data(layout)) == layout.arranged(self.contents[which])
+            plain = SyncedHead.HEAD_AT_GPU if layout.on_device else SyncedHead.HEAD_AT_CPU
+            assert mem.layout() is (None if mem.head == plain else mem.layout()) and mem.layout() in (layout, None)
+            if mem.head == plain:
+                held = self.device_view if layout.on_device else self.view
+                assert which == 0 and held is not None or not (mem.own_gpu_data if layout.on_device else mem.own_cpu_data), before
 
-    @rule(side=st.sampled_from(["cpu_data", "gpu_data"]), byte=st.integers(0, 255))
-    def write_plain(self, side, byte):
-        buffer = getattr(self.mem, f"mutable_{side}")()
-        assert read(buffer) == self.content
-        self.content = bytes([byte]) * self.size
-        write(buffer, self.content)
+    @rule(which=which, side=st.sampled_from(["cpu_data", "gpu_data"]), byte=st.integers(0, 255))
+    def write_plain(self, which, side, byte):
+        self.renewed(which)
+        buffer = getattr(self.mems[which], f"mutable_{side}")()
+        assert read(buffer) == self.contents[which]
+        self.contents[which] = bytes([byte]) * self.size
+        write(buffer, self.contents[which])
 
-    @rule(which=st.integers(0, 2), byte=st.integers(0, 255), whole=st.booleans())
-    def write_private(self, which, byte, whole):
-        layout = self.layouts[which]
-        buffer = self.mem.overwrite_private_data(layout) if whole else self.mem.mutable_private_data(layout)
-        assert whole or read(buffer) == layout.arranged(self.content)
-        self.content = bytes([byte]) * (self.size // 2) + bytes([byte // 2]) * (self.size - self.size // 2)
-        write(buffer, layout.arranged(self.content))
-        self.mem.show_private()
+    @rule(which=which, number=st.integers(0, 4), byte=st.integers(0, 255), whole=st.booleans())
+    def write_private(self, which, number, byte, whole):
+        self.renewed(which)
+        layout, mem = self.layouts[number], self.mems[which]
+        buffer = mem.overwrite_private_data(layout) if whole else mem.mutable_private_data(layout)
+        assert whole or read(buffer) == layout.arranged(self.contents[which])
+        content = bytes([byte]) * (self.size // 2) + bytes([byte // 2]) * (self.size - self.size // 2)
+        write(buffer, layout.arranged(content))
+        del buffer
+        self.write(which, content)
 
-    @rule()
-    def clear(self):
-        if self.mem.clear(self.size):
-            self.content = bytes(self.size)
+    @rule(which=which)
+    def clear(self, which):
+        if self.mems[which].head != SyncedHead.RECYCLED and self.mems[which].clear(self.size):
+            self.contents[which] = bytes(self.size)
 
-    @rule()
-    def take_view(self):
-        self.view = np.ndarray(self.size, np.uint8, buffer=self.mem.mutable_cpu_data())
+    @rule(which=which)
+    def drop_plain(self, which):
+        mem = self.mems[which]
+        mem.drop_plain()
+        if which == 1 and mem.layout() is not None:
+            assert mem.head == (SyncedHead.HEAD_AT_GPU_PRIVATE if mem.layout().on_device else SyncedHead.HEAD_AT_PRIVATE)
 
-    @precondition(lambda self: self.view is not None)
-    @rule()
-    def drop_view(self):
-        self.view = None
+    @rule(which=which)
+    def drop_host(self, which):
+        mem = self.mems[which]
+        mem.drop_host()
+        if which == 0 and mem.head in (SyncedHead.HEAD_AT_GPU, SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE):
+            self.view = None    # it shows what was
+
+    @rule(which=which)
+    def recycle(self, which):
+        held = which == 0 and (self.view is not None or self.device_view is not None)
+        done = self.mems[which].recycle()
+        assert not (done and held)
+        if done:
+            self.contents[which] = None
+
+    @rule(number=st.integers(0, 4))
+    def exchange(self, number):
+        layout = self.layouts[number]
+        for which in 0, 1:
+            self.renewed(which)
+            self.mems[which].private_data(layout)
+        self.mems[0].exchange_private(self.mems[1])
+        self.contents.reverse()
+        assert [mem.layout() for mem in self.mems] == [layout, layout]
+        for mem in self.mems:
+            mem.show_private()
+
+    @rule(which=which)
+    def copy_on_device(self, which):
+        if SyncedHead.RECYCLED in (mem.head for mem in self.mems):
+            return
+        self.mems[which].copy_on_device(self.mems[1 - which], self.size)
+        self.contents[which] = self.contents[1 - which]
+
+    @rule(which=which)
+    def push(self, which):
+        if self.mems[which].head in (SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE):
+            self.mems[which].async_gpu_push("stream")
+            self.side.synchronise()
+
+    @rule(on_device=st.booleans())
+    def take_view(self, on_device):
+        self.renewed(0)
+        if on_device:
+            self.device_view = self.mem.mutable_gpu_data()
+        else:
+            self.view = np.ndarray(self.size, np.uint8, buffer=self.mem.mutable_cpu_data())
+
+    @rule(on_device=st.booleans())
+    def drop_view(self, on_device):
+        if on_device:
+            self.device_view = None
+        else:
+            self.view = None
 
     @precondition(lambda self: self.view is not None and self.mem.head == SyncedHead.HEAD_AT_CPU)
     @rule(byte=st.integers(0, 255))
     def write_through_view(self, byte):
         self.view[...] = byte
-        self.content = bytes([byte]) * self.size
+        self.contents[0] = bytes([byte]) * self.size
 
+    @precondition(lambda self: self.device_view is not None and self.mem.head == SyncedHead.HEAD_AT_GPU)
     @rule(byte=st.integers(0, 255))
-    def adopt(self, byte):
-        self.mem.set_cpu_data(bytearray([byte]) * self.size)
-        self.content, self.view = bytes([byte]) * self.size, None
+    def write_through_device_view(self, byte):
+        self.contents[0] = bytes([byte]) * self.size
+        write(self.device_view, self.contents[0])
+
+    @rule(byte=st.integers(0, 255), on_device=st.booleans())
+    def adopt(self, byte, on_device):
+        content = bytearray([byte]) * self.size
+        if on_device:
+            array = np.frombuffer(content, np.uint8)
+            self.mem.set_gpu_data(array.ctypes.data, array)
+            self.device_view = None
+        else:
+            self.mem.set_cpu_data(content)
+            self.view = None
+        self.contents[0] = bytes(content)
 
     @invariant()
     def views_show_it(self):
-        if getattr(self, "view", None) is not None and self.mem.head not in (SyncedHead.HEAD_AT_GPU,):
+        """A view beside the private side is current; one on the other side, as ever, only while that is valid."""
+        if getattr(self, "mems", None) is None or self.mem.head == SyncedHead.RECYCLED:
+            return
+        if self.view is not None and self.mem.head in (SyncedHead.HEAD_AT_CPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_PRIVATE,
+                                                       SyncedHead.SYNCED_PRIVATE):
             assert self.view.tobytes() == self.content
+        if self.device_view is not None and self.mem.head in (SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED, SyncedHead.HEAD_AT_GPU_PRIVATE,
+                                                              SyncedHead.SYNCED_GPU_PRIVATE):
+            assert read(self.device_view) == self.content
 
     def teardown(self):
-        if hasattr(self, "mem"):
+        if hasattr(self, "mems"):
             memory.use(CPUPlace(), self.before)
             memory.unregister(CUDAPlace)
-            self.mem = self.view = None
+            self.mems = self.view = self.device_view = None
             assert (self.host.stats().live, self.device.stats().live) == (0, 0)
 
 
@@ -436,15 +600,18 @@ def test_recycling_gives_back_every_block_but_those_that_somebody_has(host, devi
     assert not foreign.recycle()
 
 
-def test_exchanged_private_sides_are_the_only_valid_ones():
+@pytest.mark.parametrize("on_device", [False, True])
+def test_exchanged_private_sides_are_the_only_valid_ones(device, on_device):
+    layout = DEVICE_LAYOUT if on_device else LAYOUT
     a, b = SyncedMemory(N, "a"), SyncedMemory(N, "b")
     for mem, content in ((a, CONTENT), (b, CONTENT[::-1])):
         np.asarray(mem.mutable_cpu_data())[...] = np.frombuffer(content, np.uint8)
-        mem.private_data(LAYOUT)
-    block = np.asarray(a.private_data(LAYOUT)).ctypes.data
+        mem.private_data(layout)
+    block = a.private_data(layout).address
     a.exchange_private(b)
-    assert a.head == b.head == SyncedHead.HEAD_AT_PRIVATE and a.reorders == 1
-    assert np.asarray(b.private_data(LAYOUT)).ctypes.data == block and b.private_data(LAYOUT).name == "b"
+    head = SyncedHead.HEAD_AT_GPU_PRIVATE if on_device else SyncedHead.HEAD_AT_PRIVATE
+    assert a.head == b.head == head and a.reorders == 1
+    assert b.private_data(layout).address == block and b.private_data(layout).name == "b"
     assert bytes(a.cpu_data()) == CONTENT[::-1] and bytes(b.cpu_data()) == CONTENT
     with pytest.raises(ConfigError, match=r"exchange_private needs a memory whose private side has the same layout"):
         a.exchange_private(SyncedMemory(N, "c"))
