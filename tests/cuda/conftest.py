@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cplusplus import compiler
 
+import minicaffe
 from minicaffe.errors import DependencyError
 
 
@@ -25,7 +26,8 @@ def fake(place, tmp_path_factory):
         pytest.skip("the recorded calls compute nothing; on a GPU the engines are compared")
     path = tmp_path_factory.mktemp("fake") / "libfake.so"
     source = Path(__file__).resolve().parent / "fake_cudnn.cpp"
-    subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+    headers = Path(minicaffe.__file__).resolve().parent.parent
+    subprocess.run([*compiler(), "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{headers}", str(source), "-o", str(path)], check=True)
     return path
 
 
@@ -39,7 +41,6 @@ def no_earlier_choices(request, tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def gpu_mode(place, device, monkeypatch):
     """GPU mode during each test, the present mode after it."""
-    import minicaffe
     monkeypatch.setenv("MINICAFFE_DEVICE", place)
     try:
         minicaffe.set_mode_gpu()

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string>
 #include "slow_cudnn.hpp"
+#include "slow_launch.hpp"
 
 namespace {
 
@@ -58,15 +59,18 @@ template <class... Pairs> int call(const char* name, Pairs... pairs) {
     }
   return failing(name);
 }
-/// The status of a call that was noted; what it computes follows only if it succeeds.
+/// The status of a call that was noted; what it computes follows only if it succeeds. `work` holds all it needs: it may run later, often.
 template <class Work> int computed(int status, const Work& work) {
   if (status || !std::getenv("FAKE_COMPUTES")) return status;
-  try {
-    work();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "the slow cuDNN: %s\n", error.what());
-    return 5000;
-  }
+  auto guarded = [work] {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "the slow cuDNN: %s\n", error.what());
+    }
+  };
+  if (std::getenv("FAKE_HOST")) return guarded(), 0;  // arrays of a program without a device
+  if (int code = slow::launch(guarded)) return std::fprintf(stderr, "the slow cuDNN: the launch fails, %d\n", code), 5000;
   return 0;
 }
 int create(const char* name, D* made) {
@@ -87,7 +91,10 @@ const char* cudnnGetErrorString(int status) {
 }
 void cudnnGetLastErrorString(char* text, size_t size) { std::snprintf(text, size, "said the fake"); }
 int cudnnCreate(void** handle) { *handle = (void*)0x1234; return call("cudnnCreate"); }
-int cudnnSetStream(void* handle, void* stream) { return call("cudnnSetStream", "handle", show((const void*)handle), "stream", show((const void*)stream)); }
+int cudnnSetStream(void* handle, void* stream) {
+  slow::stream = stream;
+  return call("cudnnSetStream", "handle", show((const void*)handle), "stream", show((const void*)stream));
+}
 
 int cudnnCreateTensorDescriptor(D* d) { return create("cudnnCreateTensorDescriptor", d); }
 int cudnnSetTensorNdDescriptorEx(D d, int format, int type, int n, const int* dims) {
@@ -103,14 +110,14 @@ int cudnnSetLRNDescriptor(D d, unsigned n, double alpha, double beta, double k) 
 int cudnnLRNCrossChannelForward(void*, D lrn, int mode, const void* alpha, D x, const void* px, const void* beta, D y, void* py) {
   int status = call("cudnnLRNCrossChannelForward", "op", show(lrn), "mode", show(mode), "alpha", factor(y, alpha), "x", show(x), "px", show(px),
               "beta", factor(y, beta), "y", show(y), "py", show((const void*)py));
-  return computed(status, [&] {
-    const slow::Values from = x->tensor().read(px);
+  return computed(status, [px, py, a = value(y, alpha), b = value(y, beta), lrn = *lrn, x = *x, y = *y] {
+    const slow::Values from = x.tensor().read(px);
     slow::Values to(from.size());
-    slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
+    slow::each_place(x.shape, [&](const std::vector<size_t>& at) {
       for (int c = 0; c < int(at.size()); ++c)
-        to[at[c]] = from[at[c]] * std::pow(slow::lrn_scale(from, at, c, lrn->number, lrn->reals[0], lrn->reals[2]), -lrn->reals[1]);
+        to[at[c]] = from[at[c]] * std::pow(slow::lrn_scale(from, at, c, lrn.number, lrn.reals[0], lrn.reals[2]), -lrn.reals[1]);
     });
-    y->tensor().blend(py, value(y, alpha), to, value(y, beta));
+    y.tensor().blend(py, a, to, b);
   });
 }
 int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y, const void* py, D dy, const void* pdy, D x,
@@ -118,20 +125,20 @@ int cudnnLRNCrossChannelBackward(void*, D lrn, int mode, const void* alpha, D y,
   int status = call("cudnnLRNCrossChannelBackward", "op", show(lrn), "mode", show(mode), "alpha", factor(dx, alpha), "y", show(y), "py", show(py),
               "dy", show(dy), "pdy", show(pdy), "x", show(x), "px", show(px), "beta", factor(dx, beta), "dx", show(dx), "pdx",
               show((const void*)pdx));
-  return computed(status, [&] {
-    const slow::Values vx = x->tensor().read(px), vy = y->tensor().read(py), vdy = dy->tensor().read(pdy);
+  return computed(status, [px, py, pdy, pdx, a = value(dx, alpha), b = value(dx, beta), lrn = *lrn, x = *x, y = *y, dy = *dy, dx = *dx] {
+    const slow::Values vx = x.tensor().read(px), vy = y.tensor().read(py), vdy = dy.tensor().read(pdy);
     slow::Values to(vx.size());
-    const int n = lrn->number;
-    slow::each_place(x->shape, [&](const std::vector<size_t>& at) {
+    const int n = lrn.number;
+    slow::each_place(x.shape, [&](const std::vector<size_t>& at) {
       for (int c = 0; c < int(at.size()); ++c) {
         double sum = 0;
         for (int j = std::max(0, c - n / 2); j <= std::min(int(at.size()) - 1, c + n / 2); ++j)
-          sum += vdy[at[j]] * vy[at[j]] / slow::lrn_scale(vx, at, j, n, lrn->reals[0], lrn->reals[2]);
-        to[at[c]] = vdy[at[c]] * std::pow(slow::lrn_scale(vx, at, c, n, lrn->reals[0], lrn->reals[2]), -lrn->reals[1]) -
-                    2 * lrn->reals[0] * lrn->reals[1] / n * vx[at[c]] * sum;
+          sum += vdy[at[j]] * vy[at[j]] / slow::lrn_scale(vx, at, j, n, lrn.reals[0], lrn.reals[2]);
+        to[at[c]] = vdy[at[c]] * std::pow(slow::lrn_scale(vx, at, c, n, lrn.reals[0], lrn.reals[2]), -lrn.reals[1]) -
+                    2 * lrn.reals[0] * lrn.reals[1] / n * vx[at[c]] * sum;
       }
     });
-    dx->tensor().blend(pdx, value(dx, alpha), to, value(dx, beta));
+    dx.tensor().blend(pdx, a, to, b);
   });
 }
 

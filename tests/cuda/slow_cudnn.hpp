@@ -1,9 +1,8 @@
 // What cuDNN's book says that its calls compute, in double arithmetic on the host: sums over all indices, nothing clever.
 //
-// The fake library (fake_cudnn.cpp) uses it where FAKE_COMPUTES is set. Tensors are copied from the simulated device and back, so
-// that a wrong pointer, shape or factor shows as a wrong result.
+// The fake library (fake_cudnn.cpp) uses it where FAKE_COMPUTES is set, in kernels of the simulated device: in order with the stream, in
+// CUDA graphs too, and under that device's checks. So a wrong pointer, shape or factor shows as a wrong result or a fault.
 #pragma once
-#include <dlfcn.h>
 #include <cmath>
 #include <cstddef>
 #include <cstdlib>
@@ -28,23 +27,13 @@ struct Tensor {
   Shape shape;
   int type;  // 0 float, 1 double, 9 bfloat16, as cudnnDataType_t
 
-  static int driver(const char* name, void* a, void* b, size_t n) {
-    if (std::getenv("FAKE_HOST")) return std::memcpy(a, b, n), 0;  // arrays of a program without a device
-    static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    auto function = reinterpret_cast<int (*)(void*, void*, size_t)>(dlsym(library, name));
-    return function ? function(a, b, n) : -1;
-  }
   Values read(const void* p) const {
     Values values(count(shape));
-    std::vector<char> bytes(values.size() * size());
-    if (driver("cuMemcpyDtoH_v2", bytes.data(), const_cast<void*>(p), bytes.size())) throw std::runtime_error("no such memory to read");
-    for (size_t i = 0; i < values.size(); ++i) values[i] = get(&bytes[i * size()]);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = get(static_cast<const char*>(p) + i * size());
     return values;
   }
   void write(void* p, const Values& values) const {
-    std::vector<char> bytes(values.size() * size());
-    for (size_t i = 0; i < values.size(); ++i) put(&bytes[i * size()], values[i]);
-    if (driver("cuMemcpyHtoD_v2", p, bytes.data(), bytes.size())) throw std::runtime_error("no such memory to write");
+    for (size_t i = 0; i < values.size(); ++i) put(static_cast<char*>(p) + i * size(), values[i]);
   }
   size_t size() const { return type == 1 ? 8 : type == 9 ? 2 : 4; }
   double get(const char* from) const {
@@ -75,8 +64,9 @@ struct Tensor {
 };
 
 /// visit(image index, weight index, column index) for all that a convolution multiplies.
-inline void convolve(const Shape& image, const Shape& weights, const Shape& columns, const Shape& pad, const Shape& stride,
-                     const Shape& dilation, int groups, const std::function<void(size_t, size_t, size_t)>& visit) {
+template <class Visit>
+void convolve(const Shape& image, const Shape& weights, const Shape& columns, const Shape& pad, const Shape& stride,
+                     const Shape& dilation, int groups, const Visit& visit) {
   const int axes = int(pad.size());
   const Shape in(image.begin() + 2, image.end()), taps(weights.begin() + 2, weights.end()), out(columns.begin() + 2, columns.end());
   const int outputs = weights[0], inputs = weights[1];
