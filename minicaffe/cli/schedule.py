@@ -4,6 +4,7 @@ import json
 
 import click
 
+from minicaffe import memory
 from minicaffe.cli import options
 from minicaffe.cli.summary import batch_option, looking, tell_assumed
 from minicaffe.device.threads import dry_run
@@ -27,8 +28,8 @@ def schedule(file, phase, batch, as_json, force, level, stage):
 
     A step is a layer, or layers that are computed as one. Its line has their names, the engine, the layout of the result, the bytes
     that it reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with
-    it, and which parameters can be updated after it. No data are needed, and nothing is computed: engines and layouts are
-    those of a dry run.
+    it, and which parameters can be updated after it. No data are needed, and nothing is computed: engines, layouts, and which arrays
+    are brought from one layout to another are those of the second of two dry runs.
     """
     if as_json:
         options.check_outputs(as_json, force=force)
@@ -36,16 +37,31 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     net = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"]).param
     made, sources = stand_in(net, file, batch=batch)
     net = Net(made, file=file, **given)
-    not_run = None
+    not_run, events = None, []
     try:
         with dry_run():
-            net.forward_backward() if net.phase == caffe_pb2.TRAIN else net.forward_from_to(0, len(net.nodes) - 1)
+            for _ in range(2):      # the first converts the parameters
+                with memory.record() as events:
+                    dry_pass(net)
     except Error as error:
         not_run = error
     listing = net.schedule()
+    listing.find_conversions(events)
     if as_json:
         write_bytes(as_json, json.dumps(listing.as_dict()).encode())
     click.echo(str(listing))
     if not_run:
         click.echo(f"layouts are not known, as the net does not run on made-up data: {not_run}")
     tell_assumed(sources.values())
+
+
+def dry_pass(net):
+    """Run the net once, with new data in its sources."""
+    for node in net.nodes:
+        for blob in node.tops if not node.bottoms else ():
+            blob.data_memory.mutable_cpu_data()
+    if net.phase == caffe_pb2.TRAIN:
+        net.clear_param_diffs()
+        net.forward_backward()
+    else:
+        net.forward_from_to(0, len(net.nodes) - 1)

@@ -26,7 +26,7 @@ STEP = {"iteration": int, "kind": str, "layer": str, "node": (int, NONE), "first
         "touched": [{"memory": str, "before": (str, NONE), "after": (str, NONE)}]}
 KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE), "ptx": (str, NONE)}
 ROW = {"direction": str, "layers": [str], "types": [str], "part_of": (str, NONE), "engine": (str, NONE), "layout": (str, NONE),
-       "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int}
+       "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int, "converts": [str]}
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
 DOCUMENT = {
     "format": int, "minicaffe": str,
