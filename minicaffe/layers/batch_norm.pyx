@@ -14,10 +14,13 @@ from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" namespace "mc" nogil:
-    void blend "mc::map2<mc::Axpby>"(const Context&, int, long long, const void* x, const void* y, void* out, double a, double b)
-    void affine "mc::map1<mc::Affine>"(const Context&, int, long long, const void* x, void* y, double scale, double shift)
     void divided_by "mc::broadcast1<mc::DividedBy>"(
         const Context&, int, const Channels&, const void* x, void* y, void* kept, const void* divisor)
+
+cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
+    void running_sums "mc::each_typed<mc::RunningSums>"(
+        const Context&, int, long long n, long long cost, double fraction, double unbiased, const void* mean, const void* variance,
+        void* means, void* variances, void* weight)
 
 
 cdef class BatchNormLayer(DeviceLayer):
@@ -78,16 +81,14 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob means = self.blobs[0], variances = self.blobs[1], weights = self.blobs[2]
-        cdef void* weight
         if self.norm.given:
             self.divide(on, means, self.norm.mean)
             self.divide(on, variances, self.norm.variance)
         self.norm.forward(on, bottom[0], top[0])
         if not self.again and not self.norm.given and self.norm.unbiased:   # 0 of no values
-            self.accumulate(on, means, self.norm.mean, 1)
-            self.accumulate(on, variances, self.norm.variance, self.norm.unbiased)
-            weight = weights.mutable_data_on(on)
-            affine(on, self.dtype, 1, weight, weight, self.fraction, 1)
+            running_sums(on, self.dtype, means.count, 1, self.fraction, self.norm.unbiased, self.norm.mean.data_on(on),
+                         self.norm.variance.data_on(on), means.mutable_data_on(on), variances.mutable_data_on(on),
+                         weights.mutable_data_on(on))
 
     def synchronise(self, group):
         """Use the mean and variance of all ranks' batches from now on, where those of the own batch were used; return whether.
@@ -132,8 +133,3 @@ cdef class BatchNormLayer(DeviceLayer):
         """values = sums / their weight, 0 where that is 0"""
         divided_by(on, self.dtype, Channels(1, 1, sums.count), sums.data_on(on), values.mutable_data_on(on), NULL,
                    (<Blob> self.blobs[2]).data_on(on))
-
-    cdef int accumulate(self, const Context& on, Blob sums, Blob values, double factor) except -1:
-        """sums = fraction sums + factor values"""
-        cdef void* out = sums.mutable_data_on(on)
-        blend(on, self.dtype, sums.count, values.data_on(on), out, out, factor, self.fraction)

@@ -5,24 +5,33 @@ goes layer by layer: nothing is fused, and no memory is freed. Different from Ca
 layer.pyx), a fault raises with the layer's place, and threads take turns (lock.pyx).
 """
 
+from libcpp.vector cimport vector
+
 import functools
 from collections import Counter
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport stamps
+from minicaffe.kernels.types cimport item_size
+from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.net.schedule cimport Schedule, Step, compile_nodes
-from minicaffe.device.context cimport Context, context
+from minicaffe.device.context cimport Context, context, settle
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.layouts cimport diff_layout, stored
 
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter
+from minicaffe.memory.synced import device_lock
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 from minicaffe.net.recorded import RecordedWork
 
+
+cdef extern from "minicaffe/ops/update/caffe.hpp" namespace "mc" nogil:
+    void zero_all(const Context&, int n, void** at, const long long* nbytes)
 
 PLANS = ("memory",)     # what a net may be asked to do where nobody looks in between
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
@@ -509,12 +518,21 @@ cdef class Runner:
         """Set the gradient of every learnable parameter to zero."""
         cdef Blob blob
         cdef Context on = context()
-        with self.lock:
+        cdef Layout layout
+        cdef vector[void*] at           # on a device, for one launch
+        cdef vector[long long] nbytes
+        with self.lock, device_lock:
             for blob in self.learnable_params:
                 if blob.diff_memory.head == RECYCLED:
                     blob.diff_memory.renew()
-                else:
+                elif on.stream == NULL:
                     blob.fill_diff_on(on, 0)
+                elif blob.count:
+                    layout = diff_layout(on, [blob])
+                    at.push_back(blob.mutable_diff_in(on, layout))
+                    nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))
+            zero_all(on, <int> at.size(), at.data(), nbytes.data())
+            settle(on)
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""

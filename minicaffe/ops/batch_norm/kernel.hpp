@@ -128,6 +128,18 @@ template <class T> struct StoreMoments {
   }
 };
 
+/// The running sums of BatchNorm, each a fraction of itself and what the batch adds; channel 0 has their weight, too.
+template <class T> struct RunningSums {
+  T fraction, unbiased;
+  const T *mean, *variance;
+  T *means, *variances, *weight;
+  MC_HD void operator()(index_t k) const {
+    means[k] = mean[k] + fraction * means[k];
+    variances[k] = unbiased * variance[k] + fraction * variances[k];
+    if (k == 0) weight[0] = weight[0] * fraction + T(1);
+  }
+};
+
 /// From the sums of dz and dz (x - mean) to the gradients of gamma and beta, which are added, and to what StandardizeBackward
 /// subtracts.
 template <class T> struct StandardizeGradients {

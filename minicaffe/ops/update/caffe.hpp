@@ -15,6 +15,22 @@ struct Parameter {
   double rate, l2, l1;
 };
 
+/// Zeros in n pieces of memory of a device, whose sizes are multiples of 4 bytes.
+inline void zero_all(const Context& on, int n, void* const* at, const index_t* nbytes) {
+  for (int first = 0; first < n; first += kZeroTensors) {
+    ZeroAll all = {};
+    all.tensors = std::min(kZeroTensors, n - first);
+    index_t chunks = 0;
+    for (int i = 0; i < all.tensors; ++i) {
+      all.at[i] = static_cast<unsigned*>(at[first + i]), all.words[i] = nbytes[first + i] / 4;
+      all.first_chunk[i] = int(chunks);
+      chunks += (all.words[i] + kZeroChunk - 1) / kZeroChunk;
+    }
+    all.first_chunk[all.tensors] = int(chunks);
+    cuda::launch(*on.stream, all, unsigned(chunks));
+  }
+}
+
 template <template <class> class Rule, class T, class... P>
 void update_as(const Context& on, int n, const Parameter* params, double scale, P... members) {
   if (!on.stream) {
