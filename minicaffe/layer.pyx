@@ -17,7 +17,7 @@ from minicaffe.device.context cimport Context, context, cpu_context, on_device, 
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError, WrongTypeError, check_message, check_type, int_of, shown
+from minicaffe.errors import ConfigError, Error, RecycledError, ShapeError, WrongTypeError, check_message, check_type, int_of, shown
 from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
 from minicaffe.proto import forks
@@ -131,6 +131,7 @@ cdef class Layer:
             operation.release()
         for blob in self.scratch_blobs():
             blob.release()
+        self.seen = self.sized = 0      # backward raises until a forward has made ready for it
 
     def join(self, epilogue, list bottom, bint backward):
         """Let the layer below compute this one, too: add to its Epilogue (ops/epilogue.pyx) what this layer does, and return True.
@@ -273,6 +274,8 @@ cdef class Layer:
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
         """Compute the gradients, unless a blob is no more what forward or reshape made ready for."""
+        if self.sized == 0:
+            raise RecycledError("what the last forward left for backward is gone: after net.release() run forward first")
         if _sizes(bottom, top) != self.sized:
             raise ShapeError("a bottom or top was reshaped since the last forward; run forward before backward")
         if on_device():

@@ -11,6 +11,7 @@ from minicaffe.ops.lanes.caffe cimport Channels
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layers.base.checks import kept_by_forward
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" namespace "mc" nogil:
@@ -118,7 +119,7 @@ cdef class BatchNormLayer(DeviceLayer):
     def separate(self, list bottom, list top):
         """Compute the top once more, without an epilogue; the running sums stay."""
         if self.norm.keeps_x():
-            bottom[0].copy_from(self.norm.kept)
+            bottom[0].copy_from(kept_by_forward(self.norm.kept, bottom[0]))
         self.again = True
         try:
             self.run_forward(bottom, top)
@@ -127,6 +128,8 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
+            if self.norm.keeps_x():
+                kept_by_forward(self.norm.kept, bottom[0])
             self.norm.backward(on, bottom[0], top[0])
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:

@@ -1,8 +1,11 @@
 """MVN: subtract the mean, divide by the deviation of each plane or sample (Caffe mvn_layer.cpp). Different from Caffe: in place is fine."""
 
 from minicaffe.blob cimport Blob
+from minicaffe.device.context cimport Context
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_OUTSIDE, NONE, Standardize
+
+from minicaffe.layers.base.checks import kept_by_forward
 
 
 cdef class MVNLayer(OperationLayer):
@@ -28,3 +31,9 @@ cdef class MVNLayer(OperationLayer):
         groups = shape[0] if self.param.mvn_param.across_channels else shape[0] * shape[1]
         op.see(1, groups, x.count // groups if groups else 0, top[0] is x)
         top[0].reshape_to(shape)
+
+    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
+        cdef Standardize op = self.op
+        if op.keeps_x():
+            kept_by_forward(op.kept, bottom[0])
+        OperationLayer.backward_on(self, on, top, propagate_down, bottom)

@@ -4,6 +4,8 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 
+from minicaffe.layers.base.checks import kept_by_forward
+
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void swish_forward "mc::map1<mc::SwishForward>"(const Context&, int dtype, long long n, const void* x, void* y, double beta)
     void swish_backward "mc::map3<mc::SwishBackward>"(const Context&, int dtype, long long n, const void* x, const void* y,
@@ -35,5 +37,5 @@ cdef class SwishLayer(NeuronLayer):
         if not propagate_down[0]:
             return 0
         cdef Blob y = top[0]
-        cdef const void* x = (<Blob> bottom[0] if self.kept is None else self.kept).data_on(on)
+        cdef const void* x = (<Blob> (bottom[0] if self.kept is None else kept_by_forward(self.kept, bottom[0]))).data_on(on)
         swish_backward(on, self.dtype, y.count, x, y.data_on(on), y.diff_on(on), (<Blob> bottom[0]).mutable_diff_on(on), self.beta)

@@ -156,9 +156,11 @@ cdef class Step:
             for node in self.nodes[1:]:
                 node.forward()
             head.within, self.ran_fused = -1, False
-        except BaseException:
+        except BaseException as error:
             if gone:
                 top.data_memory.recycle()
+            if isinstance(error, Error):
+                head.placed(error)
             raise
         if data is not None:
             top.data[...] = data        # what layers in place behind them have made of it

@@ -6,7 +6,7 @@ import pytest
 from gradient import layer_net, run_forward
 
 from minicaffe.blob import Dtype
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, RecycledError, ShapeError
 
 X, Y = (2, 4, 3, 3), (2, 5)
 LABEL = np.array([0.0, 3])
@@ -128,3 +128,48 @@ def test_no_top_may_be_a_bottom(name, bottoms, tops, gradient, fields):
 def test_layers_compute_on_no_integers():
     with pytest.raises(ConfigError, match="dtype: layers do not compute on int32; give FLOAT or DOUBLE"):
         layer_net('layer { name: "r" type: "ReLU" bottom: "x" top: "y" }', [np.ones(3)], dtype=Dtype.INT)
+
+
+IN_PLACE = [layer for layer in LAYERS if layer[0] in ("BatchNorm", "MVN", "PReLU", "Scale", "Swish")]
+
+
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", IN_PLACE, ids=[NAMES[LAYERS.index(layer)] for layer in IN_PLACE])
+def test_backward_of_a_layer_in_place_needs_what_forward_kept(name, bottoms, tops, gradient, fields):
+    """Before the first forward, after a shape that only a part of the net has seen, and after a release."""
+    net = net_of(name, bottoms, tops, fields, ["b0"])
+    index, layer = len(net.layers) - 1, net.layers[-1]
+    net.nodes[index].needs_backward = True
+    net.nodes[index].bottom_needs = [bool(has) for has in gradient]
+    with pytest.raises(ShapeError, match=r"layer 'l' .*bottom\[0\]: forward has not run for a bottom of shape .*; run forward before"):
+        net.backward_from_to(index, index)
+    run_forward(net)
+    net.backward_from_to(index, index)
+    x = net.bottoms[-1][0]
+    x.reshape(300, *x.shape[1:])
+    net.reshape_all()
+    net.forward_from_to(0, 0)
+    with pytest.raises(ShapeError, match="run forward before backward"):
+        net.backward_from_to(index, index)
+    x.data[...] = 0.5
+    net.forward_from_to(index, index)
+    net.backward_from_to(index, index)
+    net.release()
+    with pytest.raises(RecycledError, match=r"layer 'l' .*: what the last forward left for backward is gone: after net.release\(\)"):
+        net.backward_from_to(index, index)
+    assert layer.type == name
+
+
+@pytest.mark.parametrize("name", ["Dropout", "LSTM", "Pooling", "SoftmaxWithLoss"])
+def test_backward_after_a_release_needs_a_forward(name):
+    """The mask, the gates, the probabilities are gone with the rest: zeros would be a wrong gradient."""
+    _, bottoms, tops, gradient, fields = next(layer for layer in LAYERS if layer[0] == name)
+    net = net_of(name, bottoms, tops, fields)
+    index = len(net.layers) - 1
+    run_forward(net)
+    net.release()
+    net.nodes[index].needs_backward = True
+    net.nodes[index].bottom_needs = [bool(has) for has in gradient]
+    with pytest.raises(RecycledError, match=r"left for backward is gone: after net.release\(\) run forward first"):
+        net.backward_from_to(index, index)
+    run_forward(net)
+    net.backward_from_to(index, index)

@@ -12,7 +12,7 @@ from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
 from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import axis_of
+from minicaffe.layers.base.checks import axis_of, kept_by_forward
 
 
 cdef class BroadcastLayer(DeviceLayer):
@@ -45,7 +45,7 @@ cdef class BroadcastLayer(DeviceLayer):
 
     cdef Blob forward_x(self, list bottom, list top):
         """Return the blob with the x that forward saw."""
-        return self.kept if top[0] is bottom[0] else bottom[0]
+        return kept_by_forward(self.kept, bottom[0]) if top[0] is bottom[0] else bottom[0]
 
 
 cdef class AxesLayer(BroadcastLayer):
