@@ -101,6 +101,7 @@ class RecordedWork:
     def _record(self, net, launch, generator, others):
         """Record the work, of which nothing runs; return whether that went well."""
         self.first_draw = generator.offset
+        net.inspect_inputs()    # brings to the device what layers keep, which may be on the host, such as a state that was restored
         net.own_on_device(others)
         before = net.device_state(others)
         try:

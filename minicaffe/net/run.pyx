@@ -609,6 +609,7 @@ cdef class Runner:
             if not len(node.bottoms):
                 self.tell("begin", node, "forward")
                 try:
+                    node.renew_tops()
                     node.forward()
                     for blob in node.tops:
                         blob.data_on(on)

@@ -285,3 +285,35 @@ def test_threads_with_nets_of_their_own(replays):
     for found, numbers in zip(seen, expected, strict=True):
         same(found, numbers)
     assert len(set(replays)) == 3 and len(replays) == 3 * 6
+
+
+SEQUENCES = """layer { name: "data" type: "DummyData" top: "x" top: "cont" dummy_data_param {
+  shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 1 } } }
+layer { name: "lstm" type: "LSTM" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 4 weight_filler { type: "uniform" } } }
+layer { name: "loss" type: "Reduction" bottom: "h" top: "loss" loss_weight: 1 reduction_param { operation: SUMSQ } }
+"""
+
+
+@pytest.mark.parametrize("plan", ["memory", None])
+def test_an_iteration_is_recorded_after_a_change_that_left_data_on_the_host(plan):
+    """A state of an LSTM that was restored just before, and a constant top that was released."""
+    seen = []
+    for graphs in (True, False):
+        solver = solver_of(SEQUENCES, plan)
+        solver.use_graphs = graphs
+        lstm = solver.net.layers[1]
+        solver.step(1)
+        state = lstm.get_state()
+        solver.step(1)
+        lstm.set_state(state)
+        solver.step(2)
+        assert (solver._recorded.work.graph is not None) == graphs
+        seen.append([blob.cpu_data.copy() for blob in [*solver.net.learnable_params, *solver.history]])
+        solver.net.release()
+        solver.net.reshape_all()
+        solver.step(4)
+        assert (solver._recorded.work.graph is not None) == graphs
+        solver.net.release()
+        solver.step(1)
+        seen[-1] += [blob.cpu_data.copy() for blob in [*solver.net.learnable_params, *solver.history]]
+    same(*seen)

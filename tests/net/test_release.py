@@ -79,6 +79,18 @@ def test_the_numbers_are_those_of_a_net_that_was_not_released(body, plan, device
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_shapes_may_be_propagated_before_the_next_forward(plan, device):
+    """The layers that fill a constant top fill it at once."""
+    net = net_of(INPUT + BODIES["lstm"] + END % "y", plan=plan, keep=["ip"] if plan else [])
+    other = net_of(INPUT + BODIES["lstm"] + END % "y", plan=plan, keep=["ip"] if plan else [])
+    step(net), step(other)
+    net.release()
+    net.reshape_all()
+    for a, b in zip(step(net), step(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.no_plan("a plan frees a blob in between")
 def test_a_large_picture_leaves_nothing(device):
     place = CPUPlace() if device == "cpu" else CUDAPlace(0)

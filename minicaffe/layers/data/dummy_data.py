@@ -3,6 +3,7 @@
 from minicaffe.errors import ConfigError, in_field
 from minicaffe.filler import fill
 from minicaffe.layers.base.source import SourceLayer
+from minicaffe.memory import SyncedHead
 from minicaffe.proto import caffe_pb2
 
 LEGACY = ("num", "channels", "height", "width")
@@ -53,4 +54,6 @@ class DummyDataLayer(SourceLayer):
             self._fill(top, i)
 
     def _fill(self, top, i):
+        if top[i].data_memory.head == SyncedHead.RECYCLED:      # `reshape` fills, too, and only forward renews
+            top[i].data_memory.renew()
         fill(top[i], self.fillers[i], self.generator, f"dummy_data_param.data_filler[{i}]")
