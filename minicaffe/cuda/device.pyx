@@ -476,6 +476,7 @@ cpdef Stream computing(Device device):
     return stream
 
 
+@cython.no_gc_clear     # what waits for it may be in the same cycle
 cdef class Event:
     """A mark in the work of a stream.
 

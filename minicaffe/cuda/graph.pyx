@@ -15,6 +15,7 @@ from minicaffe.cuda.driver cimport check, may_call
 from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.buffer cimport Buffer
 
+import gc
 from weakref import WeakValueDictionary
 
 from minicaffe.errors import ConfigError, DeviceError
@@ -23,6 +24,8 @@ from minicaffe.memory.caching import CachingAllocator
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 
+cdef int _recording = 0         # how many graphs are being recorded
+cdef bint _collects = False     # whether the garbage collector was on before the first of them
 _pools = WeakValueDictionary()      # allocator of a device -> the pool of its graphs, which ends with the last of its users
 
 
@@ -74,6 +77,7 @@ cdef class Graph:
         (<Allocator> self.pool).upstream.empty_cache()     # whose free blocks the pool could take only where they are large enough
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
+        pause_collector(True)
         record_blocks(self.kept, self.pool)
         cdef Inputs* inputs = <Inputs*> self.on_device.ptr
         self.device.stream.rate = &inputs.rate
@@ -90,6 +94,7 @@ cdef class Graph:
         if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # once more, or nothing on the stream would ever run again
             cydriver.cuStreamEndCapture(stream, &graph)
         record_blocks(None)
+        pause_collector(False)
         try:
             if kind is None:
                 check(code, "cuStreamEndCapture")
@@ -137,6 +142,21 @@ def pool_of(place):
     if pool is None:
         pool = _pools[allocator] = CachingAllocator(allocator, registry.stream_order(place), red_zones=False)
     return pool
+
+
+cdef int pause_collector(bint pause) except -1:
+    """Let Python's cyclic collector run no more, or again: an allocator that it finds frees memory, which would break a recording."""
+    global _recording, _collects
+    if pause:
+        if _recording == 0:
+            _collects = gc.isenabled()
+            gc.disable()
+        _recording += 1
+        return 0
+    _recording -= 1
+    if _recording == 0 and _collects:
+        gc.enable()
+    return 0
 
 
 cdef bint is_capturing(cydriver.CUstream stream) noexcept:

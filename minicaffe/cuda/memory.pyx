@@ -205,6 +205,7 @@ cdef class CudaSide(DeviceSide):
             block.record_stream(<size_t> user.stream.handle)
 
 
+@cython.no_gc_clear     # an allocator in a cycle records events while the collector frees its blocks
 cdef class CudaOrder(StreamOrder):
     """Streams and events of one device, for allocators that keep blocks until their streams are past them."""
     cdef Device device

@@ -40,6 +40,8 @@ def test_allocators_in_a_reference_cycle():
             memory.use(place, name)
             allocator = registry.allocator(place)
             kept = memory.Buffer(allocator, 7000)
+            if place == memory.CUDAPlace(0):
+                kept.record_stream(cuda.Stream(cuda.current()))     # so that an event is recorded when it is freed
             allocator.free(allocator.alloc(5000))
             ring = [allocator, kept]
             ring.append(ring)
@@ -110,6 +112,37 @@ def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
     with pytest.raises(DeviceError, match="cuGraphInstantiate"), graph:
         Blob((100,)).gpu_data  # noqa: B018
     assert memory.stats(memory.CUDAPlace(0)).live == before
+
+
+def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
+    """Which may free any memory, of allocators too; an error ends the pause as the end of a recording does."""
+    def leave_garbage():
+        allocator = memory.allocator_of(memory.CUDAPlace(0), "caching")
+        allocator.free(allocator.alloc(5000))
+        ring = [allocator]
+        ring.append(ring)
+
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.gpu_data  # noqa: B018
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        with cuda.Graph(cuda.current()) as graph:
+            leave_garbage()
+            rings = []
+            for _ in range(100):    # objects whose making would start the collector
+                rings.append([])
+            blob.scale_data(2)
+        assert gc.isenabled()
+        with pytest.raises(ZeroDivisionError), cuda.Graph(cuda.current()):
+            assert not gc.isenabled()
+            raise ZeroDivisionError
+    finally:
+        gc.set_threshold(*before)
+    assert gc.isenabled()
+    graph.replay(0, 0)
+    assert (blob.cpu_data == 6).all()
 
 
 def test_a_graph_is_recorded_once(sim):
