@@ -1,0 +1,66 @@
+"""State machines that use one object again after changes and errors, and compare it with a fresh object.
+
+A run tries a few sequences of calls, always the same; ``pytest tests/second_use --examples 5000`` tries so many, at random.
+"""
+
+import ctypes
+import gc
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+import minicaffe
+from minicaffe.errors import DependencyError
+from minicaffe.ops import engine
+
+
+@pytest.fixture
+def search(request):
+    """``search(machine, examples, steps)`` runs a machine in `examples` sequences of at most `steps` calls, or as --examples says."""
+    asked = request.config.getoption("--examples")
+
+    def run(machine, examples, steps):
+        run_state_machine_as_test(machine, settings=settings(
+            max_examples=asked or examples, stateful_step_count=2 * steps if asked else steps, derandomize=not asked, database=None,
+            deadline=None, phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), report_multiple_bugs=False))
+
+    return run
+
+
+@pytest.fixture
+def gpu(device, monkeypatch):
+    """Whether there is a GPU; the simulated one where tests compute on the CPU. Mode, engine and threads come back after the test."""
+    before = engine.preferred(), engine.get_exact(), minicaffe.get_num_threads()
+    monkeypatch.setenv("MINICAFFE_DEVICE", "gpu" if device == "gpu" else "sim")
+    try:
+        minicaffe.set_mode_gpu()
+        found = True
+    except DependencyError:     # a build without CUDA: the sequences stay on the CPU
+        found = False
+    minicaffe.set_mode_cpu()
+    yield found
+    gc.collect()
+    engine.prefer(before[0])
+    engine.set_exact(before[1])
+    minicaffe.set_num_threads(before[2])
+    minicaffe.set_mode_cpu() if device == "cpu" else minicaffe.set_mode_gpu()
+
+
+@pytest.fixture
+def sim(gpu, device):
+    """``sim("fail=cuMemAlloc:2")`` changes the settings of the simulated device; planned failures and checks end with the test."""
+    if device == "gpu" or not gpu:
+        pytest.skip("faults can be planned on the simulated device only")
+    from minicaffe import sim as simulated
+    library = ctypes.CDLL(simulated.library())
+    planned = set()
+
+    def configure(text):
+        if text.startswith("fail="):
+            planned.add(text.partition(":")[0])
+        assert library.mcsim_configure(text.encode()) == 0, text
+
+    yield configure
+    for call in planned:
+        configure(f"{call}:999999999")  # so late that it never comes

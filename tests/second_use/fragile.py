@@ -1,0 +1,72 @@
+"""Nets for the machines: text of layers, and a layer in Python that raises where a test says."""
+
+import contextlib
+
+import pytest
+
+from minicaffe.common import caffe
+from minicaffe.layer import Layer, register_layer
+
+
+class FragileLayer(Layer):
+    """Doubles its bottom, or raises where `fails` says; a CUDA graph may hold it."""
+
+    exact_num_bottom_blobs = exact_num_top_blobs = 1
+    fails = None
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def capture_obstacle(self):
+        return None
+
+    def forward_cpu(self, bottom, top):
+        self.meet("forward")
+        top[0].data[...] = 2 * bottom[0].cpu_data
+
+    def forward_gpu(self, bottom, top):
+        self.meet("forward")
+        top[0].copy_from(bottom[0])
+        top[0].scale_data(2)
+
+    def backward_cpu(self, top, propagate_down, bottom):
+        self.meet("backward")
+        bottom[0].diff[...] = 2 * top[0].cpu_diff
+
+    def backward_gpu(self, top, propagate_down, bottom):
+        self.meet("backward")
+        bottom[0].copy_from(top[0], copy_diff=True)
+        bottom[0].scale_diff(2)
+
+    def meet(self, where):
+        if FragileLayer.fails == where:
+            raise ArithmeticError(where)
+
+
+register_layer("SecondUseFragile", FragileLayer)
+
+
+@contextlib.contextmanager
+def may_raise(kind, words):
+    """What is inside raises; on a GPU the replay of a CUDA graph may run in its place, which calls no Python."""
+    if caffe.mode == "gpu":
+        with contextlib.suppress(kind):
+            yield
+    else:
+        with pytest.raises(kind, match=words):
+            yield
+
+
+def layer(name, kind, bottoms, tops, param=""):
+    words = " ".join([f'bottom: "{b}"' for b in bottoms.split()] + [f'top: "{t}"' for t in tops.split()])
+    return f'layer {{ name: "{name}" type: "{kind}" {words} {param} }}\n'
+
+
+def conv(name, bottom, count=16):
+    return layer(name, "Convolution", bottom, name, f"""convolution_param {{ num_output: {count} kernel_size: 3 pad: 1
+      weight_filler {{ type: "xavier" }} bias_filler {{ type: "gaussian" std: 0.1 }} }}""")
+
+
+def product(name, bottom, top, param="", axis=1):
+    return layer(name, "InnerProduct", bottom, top, f"""{param} inner_product_param {{ num_output: 5 axis: {axis}
+      weight_filler {{ type: "xavier" }} bias_filler {{ type: "gaussian" std: 0.1 }} }}""")

@@ -1,0 +1,249 @@
+"""Each call of one kind fails once in an iteration, one after the other, in a single solver.
+
+After each failure the solver is restored, and its next iteration gives the bits of one that never failed; no memory is lost.
+"""
+
+import contextlib
+import errno
+import gc
+import os
+
+import numpy as np
+import pytest
+from fragile import FragileLayer
+from test_one_solver import build, make_files
+
+import minicaffe
+from minicaffe import memory
+from minicaffe.errors import DeviceError, FileError, OutOfMemoryError
+from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, PinnedPlace
+from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
+from minicaffe.proto import atomic, binary
+from minicaffe.solver import sgd
+
+NEVER = 1 << 40
+CALLS = ["cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async", "cuLaunchKernel",
+         "cuStreamSynchronize", "cuStreamWaitEvent", "cuEventCreate", "cuEventRecord", "cuEventSynchronize"]
+GRAPH_CALLS = ["cuGraphLaunch", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuStreamSynchronize", "cuStreamBeginCapture", "cuStreamEndCapture",
+               "cuGraphGetNodes", "cuGraphInstantiateWithFlags"]
+
+
+class Trial:
+    """A solver, a state of it, and what the next iterations from there give."""
+
+    def __init__(self, name, folder, plan="memory", steps=1):
+        make_files(folder)
+        self.solver, self.steps = build(name, "SGD", folder, plan), steps
+        self.solver.param.snapshot_prefix = str(folder / "s")
+        self.solver.step(1)
+        _, self.state = self.solver.snapshot()
+        self.expected = self.result()
+        self.expected_again()
+
+    def result(self):
+        self.solver.restore(self.state)
+        self.solver.step(self.steps)
+        return [self.solver.smoothed_loss, *(blob.cpu_data.copy() for blob in [*self.solver.net.param_table.params, *self.solver.history])]
+
+    def expected_again(self):
+        for i, (found, wanted) in enumerate(zip(self.result(), self.expected, strict=True)):
+            np.testing.assert_array_equal(found, wanted, err_msg=f"number {i}")
+
+    def fail_each(self, fail, kinds, begin, most=200):
+        """Let call number `begin` fail, and so on, until an iteration meets no failure; return how many did.
+
+        ``fail(n)`` is a context in which call n from now on fails.
+        """
+        failures = 0
+        for n in range(begin, begin + most):
+            self.solver.net.release()       # so that the iteration allocates
+            self.solver.restore(self.state)
+            with fail(n) as struck:
+                try:
+                    self.solver.step(self.steps)
+                    self.solver.smoothed_loss  # noqa: B018  (which a GPU may still compute)
+                    raised = False
+                except kinds:
+                    raised = True
+            self.expected_again()
+            if not raised and not struck():
+                return failures
+            failures += 1
+        raise AssertionError(f"still failing at call {n}")
+
+
+PLACES = CPUPlace(), CUDAPlace(0), PinnedPlace()
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def mode(request, gpu):
+    if request.param == "gpu":
+        if not gpu:
+            pytest.skip("a build without CUDA")
+        minicaffe.set_mode_gpu()
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost(request, gpu):
+    """All bytes that a test took go back with its solver."""
+    if "plain" in request.fixturenames:
+        request.getfixturevalue("plain")
+    gc.collect()
+    before = [memory.used(place) for place in PLACES]
+    yield
+    gc.collect()
+    assert [memory.used(place) for place in PLACES] == before
+
+
+@contextlib.contextmanager
+def failing_allocator(place, n):
+    before = memory.registry.registry.allocator(place)
+    failing = FailAllocator(before, n)
+    memory.use(place, failing)
+    try:
+        yield lambda: failing.nth > NEVER       # it has counted below 0
+    finally:
+        if failing.nth <= NEVER:
+            failing.nth = NEVER
+        memory.use(place, before)
+
+
+@pytest.mark.parametrize("plan", ["memory", None])
+@pytest.mark.parametrize("name", ["pictures", "sequences"])
+@pytest.mark.parametrize("place", PLACES, ids=["host", "device", "pinned"])
+def test_memory(name, plan, place, gpu, tmp_path):
+    """Blocks of the host on the CPU, of the device and page-locked ones on the GPU."""
+    if place != CPUPlace():
+        if not gpu:
+            pytest.skip("a build without CUDA")
+        minicaffe.set_mode_gpu()
+    trial = Trial(name, tmp_path, plan)
+    assert trial.fail_each(lambda n: failing_allocator(place, n), OutOfMemoryError, 1) > 2
+
+
+@pytest.fixture
+def plain(gpu):
+    """Every block from the driver, so that its calls are met."""
+    if not gpu:
+        pytest.skip("a build without CUDA")
+    before = [memory.use(place, "plain") for place in PLACES[1:]]
+    yield
+    gc.collect()
+    for place, allocator in zip(PLACES[1:], before):
+        memory.use(place, allocator)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", ["pictures", "sequences"])
+def test_calls_of_the_driver(name, call, sim, plain, tmp_path):
+    minicaffe.set_mode_gpu()
+    trial = Trial(name, tmp_path)
+    trial.solver.use_graphs = False
+
+    @contextlib.contextmanager
+    def fail(n):
+        sim(f"fail={call}:{n}")
+        yield lambda: False
+        sim(f"fail={call}:{NEVER}")
+
+    trial.fail_each(fail, (DeviceError, OutOfMemoryError), 1)
+
+
+@pytest.mark.parametrize("call", GRAPH_CALLS)
+def test_calls_of_the_driver_with_a_graph(call, sim, tmp_path):
+    """In four iterations, of which the third is recorded."""
+    minicaffe.set_mode_gpu()
+    trial = Trial("sequences", tmp_path, steps=4)
+    assert trial.solver._recorded.work.graph is not None
+
+    @contextlib.contextmanager
+    def fail(n):
+        sim(f"fail={call}:{n}")
+        yield lambda: False
+        sim(f"fail={call}:{NEVER}")
+
+    trial.fail_each(fail, (DeviceError, OutOfMemoryError), 1)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "hook", "update", "action", "listener", "callback"])
+def test_python_that_raises(where, mode, tmp_path):
+    trial = Trial("pictures", tmp_path, None if where == "hook" else "memory")
+    solver, net, calls = trial.solver, trial.solver.net, []
+
+    def count(*_):
+        calls.append(None)
+        if len(calls) == fails[0]:
+            raise ArithmeticError(where)
+
+    @contextlib.contextmanager
+    def fail(n):
+        calls.clear()
+        fails[0] = n
+        real = sgd.update_params
+        if where in ("forward", "backward"):
+            FragileLayer.fails = where if n == 1 else None
+        elif where == "hook":
+            for when in AFTER_FORWARD, BEFORE_BACKWARD:
+                net.add_hook(when, count)
+        elif where == "update":
+            sgd.update_params = lambda *arguments: (count(), real(*arguments))
+        elif where == "action":
+            solver.action = lambda: count() or "none"
+        elif where == "listener":
+            solver.listeners.append(Listener(count))
+        else:
+            solver.callbacks.append((count, count))
+        try:
+            yield lambda: False
+        finally:
+            FragileLayer.fails, sgd.update_params, solver.action = None, real, None
+            solver.listeners.clear()
+            solver.callbacks.clear()
+            for when in (AFTER_FORWARD, BEFORE_BACKWARD) if where == "hook" else ():
+                net.remove_hook(when, count)
+
+    fails = [0]
+    least = {"hook": 20, "callback": 2}.get(where, 1)
+    assert trial.fail_each(fail, ArithmeticError, 1) >= least
+
+
+class Listener:
+    def __init__(self, on_iteration):
+        self.on_iteration = on_iteration
+
+
+@pytest.mark.parametrize("function", ["open", "fchmod", "fsync", "replace", "write"])
+def test_files_of_a_snapshot(function, tmp_path, monkeypatch):
+    """The files that were there stay whole, no temporary file stays, and the solver goes on."""
+    trial = Trial("sequences", tmp_path)
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    targets = [(binary, "write_net"), (binary, "write_solver_state")] if function == "write" else [(atomic.os, function)]
+    solver = trial.solver
+    solver.param.snapshot_prefix = str(folder / "s")
+    solver.restore(trial.state)
+    paths = solver.snapshot()
+    content = [open(path, "rb").read() for path in paths]
+    for n in range(1, 50):
+        calls = []
+
+        def failing(real, n=n, calls=calls):
+            def call(*arguments, **keywords):
+                calls.append(None)
+                if len(calls) == n:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return real(*arguments, **keywords)
+            return call
+
+        with monkeypatch.context() as patch:
+            for module, name in targets:
+                patch.setattr(module, name, failing(getattr(module, name)))
+            with contextlib.suppress(FileError):
+                solver.snapshot()
+        if len(calls) < n:
+            break
+        assert [open(path, "rb").read() for path in paths] == content
+        assert sorted(os.listdir(folder)) == sorted(os.path.basename(path) for path in paths)
+    assert n > 2
+    trial.expected_again()
