@@ -288,3 +288,14 @@ def test_summary(minicaffe, there):
     assert "svgfile: has no extension" in minicaffe("draw", "net.prototxt", "svgfile", status=2)
     minicaffe("draw", "net.prototxt", "net.svg", "--shapes", "--phase=test")
     assert "total scalar" in re.sub(" +", " ", (there / "net.svg").read_text())
+
+def test_a_training_over_new_year(tmp_path):
+    """Times of a log hold no year: seconds go on when December ends."""
+    log = tmp_path / "log"
+    log.write_text("I1231 23:59:58.000000 1 solver.cpp:1] Solving net\n"
+                   "I1231 23:59:59.000000 1 solver.cpp:1] Iteration 0, loss = 2\n"
+                   "I1231 23:59:59.000000 1 solver.cpp:1]     Train net output #0: loss = 2 (* 1 = 2 loss)\n"
+                   "I0101 00:00:02.500000 1 solver.cpp:1] Iteration 1, loss = 1\n"
+                   "I0101 00:00:02.500000 1 solver.cpp:1]     Train net output #0: loss = 1 (* 1 = 1 loss)\n"
+                   "I0101 00:00:03.000000 1 solver.cpp:1] Optimization Done.\n")
+    assert [row["Seconds"] for row in read_run(log).tables["train"]] == [1, 4.5]

@@ -56,6 +56,17 @@ def test_detector_windows(files):
         net.detect_windows([(names[0], [(40, 0, 50, 5)])])
 
 
+def test_a_window_that_begins_outside_of_the_picture(files):
+    """What of it lies in the picture is scored; a negative index would count from the other side."""
+    model, weights, names = files
+    net = caffe.Detector(model, weights, **SETUP)
+    image = caffe.io.load_image(names[0])
+    for window, part in [((-2, -3, 5, 6), image[:5, :6]), ((4, -1, 40, 7), image[4:, :7]), ((-9, 3, 90, 90), image[:, 3:])]:
+        np.testing.assert_array_equal(net.crop(image, window), part)
+    with pytest.raises(ShapeError, match="holds no pixel"):
+        net.crop(image, (-5, -5, -1, 4))
+
+
 def test_context_is_filled_with_the_mean(files):
     model, weights, names = files
     net = caffe.Detector(model, weights, context_pad=2, **SETUP)

@@ -77,6 +77,16 @@ def test_forward_all_drops_the_padding(path):
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0), rtol=1e-5, atol=1e-6)
 
 
+def test_the_batch_is_that_of_the_input(tmp_path):
+    """Not of an output of another first dimension."""
+    (tmp_path / "rows.prototxt").write_text(NET + 'layer { name: "row" type: "Reshape" bottom: "y" top: "row" reshape_param { shape { dim: 1 dim: 8 } } }')
+    net = caffe.Net(str(tmp_path / "rows.prototxt"), caffe.TEST)
+    x = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32)
+    made = net.forward_all(x=x)["row"]
+    weight, bias = (blob.data for blob in net.params["ip"])
+    np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0).reshape(2, 8), rtol=1e-5, atol=1e-6)
+
+
 def test_a_part_of_a_pass(path):
     net = caffe.Net(path, caffe.TEST)
     x = np.random.default_rng(2).normal(size=(2, 3)).astype(np.float32)
