@@ -28,8 +28,8 @@ def schedule(file, phase, batch, as_json, force, level, stage):
 
     A step is a layer, or layers that are computed as one. Its line has their names, the engine, the layout of the result, the bytes
     that it reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with
-    it, and which parameters can be updated after it. No data are needed, and nothing is computed: engines, layouts, and which arrays
-    are brought from one layout to another are those of the second of two dry runs.
+    it, and which parameters can be updated after it. No data are needed, and nothing is computed: engines, layouts, and the
+    arrays that are brought from one layout to another are those of the second of two dry runs.
     """
     if as_json:
         options.check_outputs(as_json, force=force)

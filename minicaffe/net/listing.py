@@ -120,7 +120,6 @@ class Listing:
         cells = (f"{number:>4}  {row.engine or '':<10}{row.layout or '':<13}"
                  f"{size_text(row.reads):>9}{size_text(row.writes):>9}{size_text(row.live):>9}")
         layers = " + ".join(row.layers) + (f", into {row.part_of}" if row.part_of and row.direction == "forward" else "")
-        notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}"
-                 for verb, names in (("converts", row.converts), ("keeps", row.saves), ("frees", row.frees), ("updates", row.updates))
-                 if names]
+        lists = ("converts", row.converts), ("keeps", row.saves), ("frees", row.frees), ("updates", row.updates)
+        notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}" for verb, names in lists if names]
         return f"{cells}  {'; '.join([layers, *notes])}"
