@@ -6,7 +6,7 @@
 //
 // Of an operation graph the heuristic lists the engines of FAKE_OFFERS, "number/notes/workspace/microseconds/status of making/status of
 // executing;...", where a note is T (tensor cores), N (not deterministic) or D (inputs rounded). Graphs with beta 1 or a bias get numbers
-// from 100 on and take half the time, or FAKE_WHOLE times it. FAKE_NONE names what has no engines: "instant", "fallback", "beta", "bias".
+// from 100 on and take half the time, or FAKE_WHOLE times it. FAKE_NONE names what has no engines: "instant", "fallback", "beta", "bias", "nhwc".
 // The time goes by on a clock of its own, fake_clock(); with FAKE_SLEEP in the world, too.
 #pragma once
 #include <unistd.h>
@@ -202,6 +202,8 @@ std::vector<Offer> offers_of(const Node& graph, int64_t mode) {
   const std::string none = word("FAKE_NONE", "");
   auto lacks = [&](const char* what) { return none.find(what) != std::string::npos; };
   std::vector<Offer> offers;
+  const Node& product = *graph.values.at(801).nodes[0];
+  if (lacks("nhwc") && product.node(first_of(product.kind) + 4).ints(903)[1] == 1) return offers;
   if ((lacks("beta") && adds(graph)) || (lacks("bias") && biased(graph)) || (mode == 0 && lacks("instant")) || (mode == 2 && lacks("fallback")))
     return offers;
   // The first is not the fastest; 13 needs more memory than there is, 14 cannot be made.

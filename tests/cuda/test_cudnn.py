@@ -857,3 +857,12 @@ def test_times_of_steps_by_libraries(fake):
     times = timing.measure(make_solver().net, 2)
     assert (times.matrix_by, times.precision) == ("cuBLAS", "tf32") and times.matrix_rate > 0 and times.graph_ms > 0
     """, "sim", MINICAFFE_CUBLAS=str(fake))
+
+
+def test_a_product_without_plans_for_nhwc_is_computed_in_nchw(fake, tmp_path):
+    """Each of the three by itself; the strides of x tell the order, and nothing is refused."""
+    for none, last in (("", True), ("nhwc", False)):
+        result = record(fake, tmp_path, {"name": "conv", "steps": 2}, MINICAFFE_CUDNN_LAYOUT="nhwc", FAKE_NONE=none)[0]
+        strides = {json.loads(call["x"].split(" ")[2])[1] for _, _, call in products(result)}
+        assert len(products(result)) == 6 and strides == {1 if last else 9 * 7}, (none, result["calls"])
+        assert result["engines"] == ["CUDNN"] and not result["log"], result

@@ -18,6 +18,7 @@ from minicaffe.ops.strided.caffe cimport round_to_bf16
 
 from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError
+from minicaffe.ops.engine import Refusal
 from minicaffe.ops.engines import CUDNN
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
@@ -43,6 +44,8 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
 TURNS, RUNS = 3, 3  # each plan is measured so often, that many runs at once
 SLOW = 3.0          # times the least time: not measured again
 FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
+cdef enum:
+    FORWARD, BACKWARD, PARAMS
 ALIGNED = 4         # channels that fill 16 bytes, which the tensor cores' kernels read at once
 log = logging.getLogger(__name__)
 
@@ -65,14 +68,14 @@ cdef bint wants_channels_last(Convolution op) except -1:
 cdef class CudnnConvolution(Primitive):
     """The three products."""
     cdef Layout x, w, y     # of bottom, weights and top, and of their gradients; None: plain
-    cdef int layout
+    cdef bint[3] last       # whether channels are last in forward, in the bottom's gradient, in those of parameters
     cdef int dtype          # of images, columns and weights as cuDNN reads them
 
     def __cinit__(self, Convolution op):
         cdef int i, axes = op.shape.window.num_axes
         self.dtype = BF16 if op.precision() == "bf16" else op.dtype
-        self.layout = kNhwc if self.dtype == BF16 or wants_channels_last(op) else kNchw
-        if self.layout == kNchw:
+        self.last[:] = [self.dtype == BF16 or wants_channels_last(op)] * 3
+        if not self.last[FORWARD]:
             return
         image = op.shape.images, op.shape.channels, *[op.shape.window.in_[i] for i in range(axes)]
         columns = op.shape.images, op.shape.outputs, *[op.shape.window.out[i] for i in range(axes)]
@@ -81,19 +84,40 @@ cdef class CudnnConvolution(Primitive):
         self.w = channels_last(kernel, op.dtype)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
-        cdef const void* b = bias.data_on(on) if bias is not None else NULL
-        cdef const void* from_ = x.data_in(on, self.x)
-        return self.across(on, op, op.transposed, from_, self.weights(on, op, weight, True), y.overwrite_data_in(on, self.y), b)
+        return self.compute(FORWARD, on, operation, x, y, weight, bias)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
-        return self.across(on, op, not op.transposed, y.diff_in(on, self.y), self.weights(on, op, weight, False),
-                           x.overwrite_diff_in(on, self.x), NULL)
+        return self.compute(BACKWARD, on, operation, x, y, weight, None)
 
-    cdef const void* weights(self, const Context& on, Convolution op, Blob weight, bint forward) except? NULL:
-        """Give the weights in the layout and type of the products; bf16 is rounded to in forward and kept for backward."""
-        cdef const void* w = weight.data_in(on, self.w)
+    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        return self.compute(PARAMS, on, operation, x, y, weight, bias)
+
+    cdef int compute(self, int what, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        """Compute forward, the bottom's gradient or those of parameters; in plain order where cuDNN refuses channels last."""
+        try:
+            return self.compute_as(self.last[what], what, on, op, x, y, weight, bias)
+        except Refusal as refusal:
+            if not self.last[what] or self.dtype == BF16:
+                raise
+            log.debug("engine CUDNN: %s with channels last; plain order instead", refusal.message)
+            self.last[what] = False
+        return self.compute_as(False, what, on, op, x, y, weight, bias)
+
+    cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Layout x_layout = self.x if last else None, y_layout = self.y if last else None, w_layout = self.w if last else None
+        cdef const void *from_, *w, *b
+        if what == PARAMS:
+            return self.add_gradients(last, on, op, x, y, weight, bias)
+        from_ = x.data_in(on, x_layout) if what == FORWARD else y.diff_in(on, y_layout)
+        w = self.weights(on, op, weight, w_layout, what == FORWARD)
+        if what == BACKWARD:
+            return self.across(last, on, op, not op.transposed, from_, w, x.overwrite_diff_in(on, x_layout), NULL)
+        b = bias.data_on(on) if bias is not None else NULL
+        return self.across(last, on, op, op.transposed, from_, w, y.overwrite_data_in(on, y_layout), b)
+
+    cdef const void* weights(self, const Context& on, Convolution op, Blob weight, Layout layout, bint forward) except? NULL:
+        """Give the weights in a layout and the type of the products; bf16 is rounded to in forward and kept for backward."""
+        cdef const void* w = weight.data_in(on, layout)
         cdef void* rounded
         if self.dtype != BF16:
             return w
@@ -104,28 +128,30 @@ cdef class CudnnConvolution(Primitive):
             round_to_bf16(on, weight.count, w, rounded)
         return rounded
 
-    cdef int across(self, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to,
+    cdef int across(self, bint last, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to,
                     const void* bias) except -1:
         """Columns from the image, or with `to_image` the image from columns."""
+        cdef int layout = kNhwc if last else kNchw
         if to_image:
-            return self.product(on, op, Arguments(kBackwardData, self.dtype, self.layout, to, <void*> w, <void*> from_, bias))
-        return self.product(on, op, Arguments(kForward, self.dtype, self.layout, <void*> from_, <void*> w, to, bias))
+            return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, <void*> w, <void*> from_, bias))
+        return self.product(on, op, Arguments(kForward, self.dtype, layout, <void*> from_, <void*> w, to, bias))
 
-    cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef Convolution op = operation
+    cdef int add_gradients(self, bint last, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+        cdef Layout y_layout = self.y if last else None
         cdef const void *image, *columns
         cdef void* w
         if weight is not None:
-            image, columns, w = x.data_in(on, self.x), y.diff_in(on, self.y), weight.mutable_diff_in(on, self.w)
+            image, columns = x.data_in(on, self.x if last else None), y.diff_in(on, y_layout)
+            w = weight.mutable_diff_in(on, self.w if last else None)
             if op.transposed:
                 image, columns = columns, image
-            self.product(on, op, Arguments(kBackwardWeights, self.dtype, self.layout, <void*> image, w, <void*> columns, NULL))
+            self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image, w, <void*> columns, NULL))
         if bias is not None and self.dtype == BF16:     # last: who refuses has added nothing
-            columns, w = y.diff_in(on, self.y), bias.mutable_diff_on(on)
+            columns, w = y.diff_in(on, y_layout), bias.mutable_diff_on(on)
             with nogil:
                 cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w)
         elif bias is not None:
-            backward_bias(on, op, y, bias, self.y)
+            backward_bias(on, op, y, bias, y_layout)
         return 0
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:
