@@ -799,7 +799,7 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef Layout layout = memory.layout() if memory.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) else None
     cdef const void* x
     cdef Buffer on_device
-    if layout is not None and layout.dtype == blob.dtype:      # its padding adds zeros
+    if layout is not None and layout.dtype == blob.dtype and layout.on_device == (on.stream != NULL):    # its padding adds zeros
         x, count = memory.private_data_ptr(layout), <long long> layout.nbytes // item_size(layout.dtype)
     else:
         x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()

@@ -125,6 +125,10 @@ cdef class Layer:
         blobs = [*self.scratch_blobs(), *(blob for operation in self.operations() for blob in operation.own_blobs())]
         return [block for blob in blobs for memory in (blob.data_memory, blob.diff_memory) for block in memory.blocks_on_device()]
 
+    def primitives(self):
+        """Return what engines prepared for its operations, whose memory a CUDA graph uses."""
+        return [primitive for operation in self.operations() for primitive in operation.primitives()]
+
     def release_memory(self):
         """Free what the layer holds between forward and the next: scratch memory, what backward needs, what engines prepared."""
         for operation in self.operations():

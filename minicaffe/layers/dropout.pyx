@@ -8,6 +8,7 @@ order of elements, or on a device the order in which the bottom is.
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.channels_last cimport channels_last
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
 
@@ -58,8 +59,22 @@ cdef class DropoutLayer(DeviceLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
         cdef Layout layout = diff_layout(on, top, True) if self.phase == TEST else self.layout
-        if propagate_down[0] and not (self.phase == TEST and top[0] is x):
-            self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
+        cdef Layout order
+        cdef Blob between
+        cdef void* values
+        if not propagate_down[0] or self.phase == TEST and top[0] is x:
+            return 0
+        if layout is not None and layout.on_device and on.stream == NULL:   # the mode changed since forward
+            order = channels_last(layout.dims, x.dtype)
+            layout = None
+            if order is not None:
+                between = Blob((x.count,), x.dtype)
+                values = between.mutable_cpu_data_ptr()
+                order.from_plain(<size_t> values, <size_t> (<Blob> top[0]).diff_on(on))
+                self._apply(on, None, x.count, values, values)
+                order.to_plain(<size_t> x.mutable_diff_on(on), <size_t> values)
+                return 0
+        self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
 
     cdef int _apply(self, const Context& on, Layout layout, long long count, const void* source, void* target) except -1:
         cdef bint test = self.phase == TEST

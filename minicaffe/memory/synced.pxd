@@ -62,8 +62,10 @@ cdef class SyncedMemory:
     cdef bint shown(self) noexcept
     cdef Buffer plain_side(self)
     cdef bint plain_is_held(self) noexcept
+    cdef Buffer own_block(self)
     cdef bint has_blocks(self, tuple state) except -1
-    cdef int own_on_device(self, tuple state) except -1
+    cdef bint own_on_device(self, tuple state) except -1
+    cdef bint has_plain(self, tuple state) except -1
     cdef int after_replay(self, tuple state) except -1
     cdef int arrange(self, int call, Layout layout) except -1 with gil
     cdef int change_layout(self, int call, Layout layout) except -1

@@ -382,41 +382,55 @@ cdef class SyncedMemory:
         return held(<PyObject*>self.host)
 
     def device_state(self):
-        """Return the head, the plain block and the private one on the device; of what is recycled None."""
-        private = self.private_side if self.arrangement is not None and self.arrangement.on_device else None
-        return None if self.head == RECYCLED else (self.head, self.device, private)
+        """Return the head and the addresses of the plain block and the private one on the device, 0 for none; of what is recycled None.
+
+        Addresses, as a reference to a block is what a view has (`held`).
+        """
+        return None if self.head == RECYCLED else (self.head, address_of(self.device), address_of(self.own_block()))
+
+    cdef Buffer own_block(self):
+        """Give the private side if it is on the device."""
+        return self.private_side if self.arrangement is not None and self.arrangement.on_device else None
 
     cdef bint has_blocks(self, tuple state) except -1:
         """Whether the blocks of a `device_state` are its own still."""
         _, device, private = state
-        return (device is None or device is self.device) and (private is None or private is self.private_side)
+        return device in (0, address_of(self.device)) and private in (0, address_of(self.own_block()))
 
-    cdef int own_on_device(self, tuple state) except -1:
-        """Let a side on the device, if there is one, be the only valid one: the private one where that is valid.
+    cdef bint own_on_device(self, tuple state) except -1:
+        """Let a side on the device, if there is one, be the only valid one; return whether it is in the block that it was in then.
 
-        With a `device_state`, which side is as it was then.
+        With a `device_state`, the side that was so then; otherwise the private one where that is valid, or was before the host read or
+        wrote the array.
         """
+        cdef size_t own = address_of(self.own_block())
         cdef bint private = HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
-        if state is not None and self.device_state() is not None:
-            private = state[0] == HEAD_AT_GPU_PRIVATE if state[2] is self.private_side and state[2] is not None else False
+        if state is None:
+            private = private or own and self.head in (HEAD_AT_CPU, SYNCED)
+        elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):  # no other private side was put in its place since
+            private = own and state[0] == HEAD_AT_GPU_PRIVATE
         if private:
             self.mutable_private_data_ptr(self.arrangement)
         elif self.device is not None or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE:
             self.mutable_gpu_data_ptr()
-        return 0
+        return private or self.has_plain(state)
+
+    cdef bint has_plain(self, tuple state) except -1:
+        """Whether the plain block of a `device_state`, where that or None is given, is its own still."""
+        return state is None or state[1] in (0, address_of(self.device))
 
     cdef int after_replay(self, tuple state) except -1:
-        """Take the head of a `device_state` after a CUDA graph that wrote or converted the private side, or the plain one beside it."""
+        """Take the head of a `device_state` after a CUDA graph that wrote or converted the private side, or the plain one beside it; or that
+        of before, after a recording that failed."""
         cdef SyncedHead head = state[0]
         if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE) \
-                and head != self.head and self.head != RECYCLED:
+                and head != self.head and self.head != RECYCLED and self.has_blocks(state):
             self.become(head, "a CUDA graph")
-        return 0
+        return self.show_private()
 
     def blocks_on_device(self):
         """Return the blocks that it has on the device, as a list."""
-        private = self.private_side if self.arrangement is not None and self.arrangement.on_device else None
-        return [block for block in (self.device, private) if block is not None]
+        return [block for block in (self.device, self.own_block()) if block is not None]
 
     cdef int arrange(self, int call, Layout layout) except -1 with gil:
         """Do `call` for the private side in `layout`."""
@@ -802,6 +816,10 @@ cdef class SyncedMemory:
     def __reduce__(self):
         raise WrongTypeError("a SyncedMemory cannot be copied or pickled: it is a place, not a value; "
                              "copy a NumPy view of it")
+
+
+cdef size_t address_of(Buffer block) noexcept:
+    return 0 if block is None else <size_t>block.ptr
 
 
 cdef bint held(PyObject* block) noexcept:

@@ -111,10 +111,12 @@ class RecordedWork:
             self.draws = generator.offset - self.first_draw
         except (DeviceError, OutOfMemoryError) as error:
             self.leave(f"recording failed: {error}")
-            return False
+            net.after_replay(others, [before[i] and state and before[i] for i, state in enumerate(net.device_state(others))])
+            return False    # none of the reorders ran that were recorded
         finally:
             generator.offset = self.first_draw
         self.graph, self.before, self.after = graph, before, net.device_state(others)
-        self.scratch = [block for layer in net.layers for block in layer.scratch_blocks()]  # which other runs may replace
+        # Other runs may replace these.
+        self.scratch = [part for layer in net.layers for part in (*layer.scratch_blocks(), *layer.primitives())]
         log.debug("CUDA graph: %s is recorded, %d nodes", self.what, graph.nodes)
         return True

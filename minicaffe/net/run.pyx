@@ -664,6 +664,7 @@ cdef class Runner:
         """
         cdef Blob blob
         cdef SyncedMemory memory
+        cdef bint there
         cdef int i = -1
         for other in check_type(others, list, "others", "a list of Blob"):
             check_type(other, Blob, "each of others", "a Blob")
@@ -674,11 +675,13 @@ cdef class Runner:
                     if memory.head != RECYCLED and not memory.recycle():
                         return False
                     continue
+                state = before[i] if before is not None else None
                 if memory is blob.data_memory and blob in self.given:
                     memory.leave_private("a CUDA graph")    # which is to convert what is given each time
+                    there = memory.has_plain(state)
                 else:
-                    memory.own_on_device(before[i] if before is not None else None)
-                if after is not None and not memory.has_blocks(after[i]):
+                    there = memory.own_on_device(state)
+                if after is not None and not (there and memory.has_blocks(after[i])):
                     return False
         return True
 

@@ -256,6 +256,10 @@ cdef class Operation:
         """Return the blobs of scratch memory and of what was kept for backward, where there are any."""
         return [blob for blob in (self.memory, self.kept) if blob is not None]
 
+    def primitives(self):
+        """Return the primitives that compute."""
+        return [made for made in (self.forth, self.back, self.learn, self.ran) if made is not None]
+
     def release(self):
         """Free scratch memory, what was kept for backward, and what engines prepared; they are asked again by the next forward."""
         self.memory = self.kept = None      # not blobs of their present size: scratch memory has that of the largest array so far

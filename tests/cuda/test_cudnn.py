@@ -820,8 +820,7 @@ def test_a_trace_has_the_calls_of_libraries(fake):
             assert (row[3], row[5], row[-2]) == (f"{there / 1e6:.3f}", f"{step['bytes'] / there:.1f}", str(len(busy))), row
     assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasGemmStridedBatched"], found
     assert found["forward", "lrn"] == ["cudnnLRNCrossChannelForward"] and found["backward", "lrn"] == ["cudnnLRNCrossChannelBackward"]
-    assert found["forward", "norm"] == ["cudnnBatchNormalizationForwardTraining"], found
-    assert found["backward", "norm"] == ["cudnnBatchNormalizationBackward"], found
+    assert not found["forward", "norm"] and not found["backward", "norm"], found
     assert found["backward", "conv"] == ["cudnnBackendExecute"] * 2 and len(found["backward", "ip"]) == 2, found
     total = sum(map(len, found.values()))
     assert any(line.startswith(f"calls of libraries: {total}, ") for line in table.summary(made))

@@ -1,0 +1,672 @@
+"""Nets whose convolutions compute with channels last, compared with the same nets in plain order (test_channels_last.py).
+
+``python channels_last_cases.py layers`` computes each of LAYERS in both layouts and prints how far results are apart and what was
+reordered; ``trainings`` does the same for each of TRAININGS. They run in a process of their own, as cuDNN is opened once.
+"""
+
+import json
+import os
+import sys
+import traceback
+
+import numpy as np
+
+import minicaffe
+from minicaffe import memory
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+LAYOUT = "MINICAFFE_CUDNN_LAYOUT"
+SHAPE = 2, 3, 7, 6
+
+
+def layer(type, bottoms="c", tops="y", param="", name="l"):
+    names = [f'bottom: "{blob}"' for blob in bottoms.split()] + [f'top: "{blob}"' for blob in tops.split()]
+    return f'layer {{ name: "{name}" type: "{type}" {" ".join(names)} {param} }}\n'
+
+
+def conv(bottom="x", top="c", outputs=8, fields="kernel_size: 3 pad: 1", type="Convolution"):
+    return layer(type, bottom, top, f"convolution_param {{ num_output: {outputs} {fields} weight_filler {{ type: 'xavier' }} "
+                 "bias_filler { type: 'gaussian' std: 0.3 } }", f"conv_{top}")
+
+
+FIRST, LAST = conv(), conv("y", "z", 4)
+
+
+def after(*arguments, keeps=True, tail=LAST, first=FIRST, **rest):
+    """A layer between two convolutions; `keeps`: nothing is reordered there."""
+    return {"net": first + layer(*arguments) + tail, "keeps": keeps, **rest}
+
+
+def neuron(type, param="", **rest):
+    return {type.lower(): after(type, "c", "y", param, **rest), f"{type.lower()} at the end": after(type, "c", "y", param, tail="", **rest)}
+
+
+def norm(top, param="", more="", **rest):
+    text = layer("BatchNorm", "c", top, param, "bn") + more.format(top)
+    return {"net": FIRST + text + (conv(top, "z", 4)), "keeps": True, **rest}
+
+
+SCALE_RELU = ("layer {{ name: 'sc' type: 'Scale' bottom: '{0}' top: '{0}' scale_param {{ bias_term: true filler {{ type: 'uniform' min: 0.5 max: 1.5 }} "
+              "bias_filler {{ type: 'uniform' }} }} }}\nlayer {{ name: 're' type: 'ReLU' bottom: '{0}' top: '{0}' }}\n")
+GLOBAL = "batch_norm_param { use_global_stats: true }"
+# name: the net after its inputs `x`, `other` of c's shape and `t`, labels of c's pixels, where the text names them
+LAYERS = {
+    "convolutions": {"net": FIRST + conv("c", "y", 6) + LAST, "keeps": True},
+    **{f"pooling {name}": after("Pooling", "c", "y", f"pooling_param {{ {fields} }}", keeps=keeps) for name, fields, keeps in (
+        ("max", "kernel_size: 3 stride: 2", True), ("max padded", "kernel_size: 3 stride: 2 pad: 1", True),
+        ("ave", "pool: AVE kernel_size: 3 stride: 2 pad: 1", True), ("stochastic", "pool: STOCHASTIC kernel_size: 2 stride: 2", False))},
+    **{f"pooling {name} global": after("Pooling", "c", "y", f"pooling_param {{ pool: {name.upper()} global_pooling: true }}",
+                                       tail=conv("y", "z", 4, "kernel_size: 1")) for name in ("max", "ave")},
+    "pooling stochastic test": after("Pooling", "c", "y", "pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }", keeps=False,
+                                     phase=TEST, backward=False),
+    "pooling max of 5 channels": after("Pooling", "c", "y", "pooling_param { kernel_size: 2 stride: 2 }", first=conv("x", "c", 5)),
+    "pooling ave of 5 channels": after("Pooling", "c", "y", "pooling_param { pool: AVE kernel_size: 2 stride: 2 }", first=conv("x", "c", 5)),
+    "pooling with mask": after("Pooling", "c", "y m", "pooling_param { kernel_size: 3 stride: 2 }"),
+    "pooling with mask at the end": after("Pooling", "c", "y m", "pooling_param { kernel_size: 3 stride: 2 }", tail=""),
+    "pooling global with mask": after("Pooling", "c", "y m", "pooling_param { global_pooling: true }", tail=""),
+    "lrn": after("LRN", "c", "y", "lrn_param { local_size: 5 alpha: 0.5 }"),
+    "lrn of 5 channels": after("LRN", "c", "y", "lrn_param { local_size: 3 alpha: 0.5 k: 2 }", first=conv("x", "c", 5)),
+    "lrn wider than the channels": after("LRN", "c", "y", "lrn_param { local_size: 21 alpha: 0.5 }"),
+    "lrn within channels": after("LRN", "c", "y", "lrn_param { local_size: 3 alpha: 0.5 norm_region: WITHIN_CHANNEL }", keeps=False),
+    **neuron("ReLU"), **neuron("Sigmoid"), **neuron("TanH"), **neuron("ELU", "elu_param { alpha: 0.7 }"), **neuron("AbsVal"), **neuron("BNLL"),
+    **neuron("Power", "power_param { power: 2 scale: 0.5 shift: 0.3 }"), **neuron("Exp", "exp_param { shift: 0.1 }"),
+    **neuron("Log", "log_param { shift: 9 }"), **neuron("Clip", "clip_param { min: -0.3 max: 0.4 }"), **neuron("Swish", "swish_param { beta: 1.5 }", keeps=False),
+    "threshold": after("Threshold", "c", "y", "threshold_param { threshold: 0.1 }", tail="", backward=False),
+    "leaky relu in place": after("ReLU", "c", "c", "relu_param { negative_slope: 0.2 }", tail=conv("c", "z", 4)),
+    "sigmoid in place": after("Sigmoid", "c", "c", "", tail=conv("c", "z", 4)),
+    "prelu": after("PReLU", "c", "y", "prelu_param { filler { type: 'uniform' } }"),
+    "prelu in place": after("PReLU", "c", "c", "prelu_param { filler { type: 'uniform' } }", tail=conv("c", "z", 4)),
+    "prelu shared": after("PReLU", "c", "y", "prelu_param { channel_shared: true }", keeps=False),
+    "batch norm": norm("y"), "batch norm in place": norm("c"), "batch norm test": norm("y", phase=TEST),
+    "batch norm global": norm("y", GLOBAL), "batch norm global in place": norm("c", GLOBAL),
+    "batch norm scale": norm("y", more=SCALE_RELU.split("\n")[0] + "\n"), "batch norm scale relu": norm("y", more=SCALE_RELU),
+    "batch norm scale relu in place": norm("c", more=SCALE_RELU), "batch norm scale relu test": norm("c", more=SCALE_RELU, phase=TEST),
+    "batch norm scale relu global": norm("y", GLOBAL, SCALE_RELU),
+    "scale": after("Scale", "c", "y", "scale_param { filler { type: 'uniform' } }"),
+    "scale in place with bias": after("Scale", "c", "c", "scale_param { bias_term: true filler { type: 'uniform' } }", tail=conv("c", "z", 4)),
+    "scale of all axes": after("Scale", "c", "y", "scale_param { axis: 0 num_axes: -1 filler { type: 'uniform' } }", keeps=False),
+    "scale by a scalar": after("Scale", "c", "y", "scale_param { num_axes: 0 filler { type: 'uniform' } }", keeps=False),
+    "scale by a bottom": after("Scale", "c s", "y", "scale_param { axis: 0 }", keeps=False),
+    "scale by pixels": after("Scale", "c other", "y", "scale_param { axis: 0 }", keeps=False),
+    "scale by a bottom's channels": after("Scale", "c v", "y", "scale_param { axis: 1 }"),
+    "bias": after("Bias", "c", "y", "bias_param { filler { type: 'uniform' } }"),
+    "bias by a bottom": after("Bias", "c v", "y", "bias_param { axis: 1 }"),
+    "bias by pixels": after("Bias", "c other", "y", "bias_param { axis: 0 }", keeps=False),
+    **{f"eltwise {name}": after("Eltwise", bottoms, "y", f"eltwise_param {{ {fields} }}", keeps=False)
+       for name, bottoms, fields in (
+           ("sum with a plain one", "c other", "operation: SUM coeff: 0.5 coeff: 2"), ("sum of a plain one", "other c", "operation: SUM"),
+           ("product", "c other", "operation: PROD"), ("product unstable", "other c", "operation: PROD stable_prod_grad: false"),
+           ("maximum", "c other", "operation: MAX"), ("maximum of plain", "other c", "operation: MAX"))},
+    "eltwise residual": {"net": FIRST + conv("c", "b") + layer("Eltwise", "c b", "y") + layer("ReLU", "y", "y", name="r") + LAST, "keeps": True},
+    "eltwise three": {"net": FIRST + conv("x", "b") + conv("c", "a") + layer("Eltwise", "a b c", "y", "eltwise_param { operation: MAX }") + LAST},
+    **{f"concat {name}": {"net": FIRST + conv("x", "b", outputs) + layer("Concat", bottoms, "y", f"concat_param {{ axis: {axis} }}") + LAST,
+                          "keeps": keeps} for name, outputs, bottoms, axis, keeps in (
+        ("channels", 8, "c b", 1, True), ("odd channels", 5, "b c", 1, True), ("images", 8, "c b", 0, False), ("rows", 8, "c b", 2, False),
+        ("columns", 8, "c b", 3, False), ("with one channel", 1, "b c", 1, False), ("with plain ones", 5, "other b", 1, False))},
+    "concat after relu": {"net": FIRST + conv("x", "b", 5) + layer("ReLU", "c", "c", name="r1") + layer("ReLU", "b", "b", name="r2")
+                          + layer("Concat", "c b", "y") + LAST, "keeps": True},
+    "concat one": {"net": FIRST + layer("Concat", "c", "y") + LAST, "keeps": True},
+    **{f"slice {name}": {"net": FIRST + layer("Slice", "c", tops, f"slice_param {{ axis: {axis} {points} }}") + conv("y", "z", 4), "keeps": keeps}
+       for name, tops, axis, points, keeps in (
+           ("channels", "y b", 1, "", True), ("odd channels", "b y", 1, "slice_point: 3", True), ("images", "y b", 0, "", False),
+           ("rows", "y b", 2, "slice_point: 3", False), ("one channel", "b y", 1, "slice_point: 1", False))},
+    "split": {"net": FIRST + conv("c", "y") + conv("c", "b", 5) + LAST, "keeps": True},
+    "split with a reader of plain order": {"net": FIRST + conv("c", "y") + layer("InnerProduct", "c", "b", IP := "inner_product_param { num_output: 3 "
+                                           "weight_filler { type: 'xavier' } }") + LAST},
+    "softmax": after("Softmax", "c", "y"),
+    "softmax rows": after("Softmax", "c", "y", "softmax_param { axis: 2 }", keeps=False),
+    "softmax loss": after("SoftmaxWithLoss", "c t", "y", "loss_param { ignore_label: 1 }", tail="", keeps=False),
+    "softmax loss with softmax": after("SoftmaxWithLoss", "c t", "y p", "", tail="", keeps=False),
+    "accuracy": after("Accuracy", "c t", "y", "accuracy_param { top_k: 2 }", tail="", backward=False, keeps=False),
+    "accuracy of classes": after("Accuracy", "c t", "y p", "", tail="", backward=False, keeps=False),
+    "euclidean loss": after("EuclideanLoss", "c other", "y", tail="", keeps=False),
+    "sigmoid loss": after("SigmoidCrossEntropyLoss", "c t8", "y", tail="", keeps=False),
+    "flatten": {"net": FIRST + layer("Flatten", "c", "y") + layer("InnerProduct", "y", "z", IP, "ip")},
+    "flatten relu": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "y", name="r") + layer("InnerProduct", "y", "z", IP, "ip")},
+    "flatten relu not in place": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "b", name="r") + layer("InnerProduct", "b", "z", IP, "ip")},
+    "reshape": {"net": FIRST + layer("Reshape", "c", "y", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }") + LAST},
+    "reshape pooling": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
+                        + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }", "p") + LAST},
+    "reshape batch norm": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
+                           + layer("BatchNorm", "b", "y", name="p") + LAST},
+    "reshape softmax": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
+                        + layer("Softmax", "b", "y", name="p") + LAST},
+    "inner product": {"net": FIRST + layer("InnerProduct", "c", "y", IP)},
+    "inner product of pooled": {"net": FIRST + layer("Pooling", "c", "y", "pooling_param { pool: AVE global_pooling: true }") + layer("InnerProduct", "y", "z", IP, "ip")},
+    "crop": {"net": FIRST + conv("x", "b", 8, "kernel_size: 3") + layer("Crop", "c b", "y", "crop_param { axis: 2 offset: 1 }") + LAST},
+    **{f"deconvolution {name}": {"net": FIRST + conv("c", "y", 6, fields, "Deconvolution") + LAST, "keeps": True} for name, fields in (
+        ("", "kernel_size: 4 stride: 2 pad: 1"), ("grouped", "kernel_size: 3 stride: 2 group: 2"))},
+    "deconvolution depthwise": {"net": FIRST + conv("c", "y", 8, "kernel_size: 4 stride: 2 pad: 1 group: 8", "Deconvolution") + LAST, "keeps": True},
+    **{f"convolution {name}": {"net": FIRST + conv("c", "y", outputs, fields) + LAST, "keeps": True} for name, outputs, fields in (
+        ("grouped", 6, "kernel_size: 3 group: 2"), ("depthwise", 8, "kernel_size: 3 pad: 1 group: 8"), ("dilated", 5, "kernel_size: 3 dilation: 2 pad: 2"),
+        ("of points", 5, "kernel_size: 1"), ("strided", 4, "kernel_size: 2 stride: 3"), ("without bias", 4, "kernel_size: 2 bias_term: false"))},
+    "convolution of one channel": {"net": FIRST, "shape": (2, 1, 7, 6)},
+    "convolution to one channel": {"net": FIRST + conv("c", "y", 1) + layer("Sigmoid", "y", "y", name="s") + LAST},
+    "convolution to one pixel": {"net": FIRST + conv("c", "y", 4, "kernel_h: 7 kernel_w: 6") + layer("ReLU", "y", "y", name="s") + conv("y", "z", 4, "kernel_size: 1"), "keeps": True},
+    "convolution on two bottoms": {"net": "layer { name: 'two' type: 'Convolution' bottom: 'x' bottom: 'x2' top: 'c' top: 'b' convolution_param { num_output: 8 "
+                                   "kernel_size: 3 weight_filler { type: 'xavier' } } }" + layer("Eltwise", "c b", "y") + LAST, "keeps": True},
+    "convolution of rows": {"net": conv("x", "c", 8, "kernel_size: 3") + layer("ReLU", "c", "c") + conv("c", "y", 5, "kernel_size: 2 stride: 2"),
+                            "shape": (2, 3, 11), "keeps": True},
+    "convolution of volumes": {"net": conv("x", "c", 8, "kernel_size: 3") + layer("ReLU", "c", "c") + layer("BatchNorm", "c", "b", name="n")
+                               + conv("b", "y", 5, "kernel_size: 2 stride: 2"), "shape": (2, 3, 5, 6, 4), "keeps": True},
+    "volumes joined": {"net": conv("x", "c", 8, "kernel_size: 3") + conv("x", "b", 3, "kernel_size: 3") + layer("Concat", "c b", "y")
+                       + layer("Softmax", "y", "z", name="s"), "shape": (2, 3, 5, 6, 4)},
+    "convolution along axis 2": {"net": conv("x", "c", 4, "kernel_size: 2 axis: 2") + layer("ReLU", "c", "c") + layer("Softmax", "c", "y", name="s"),
+                                 "shape": (2, 3, 2, 5, 4)},
+    "slice after a convolution along axis 2": {"net": conv("x", "c", 4, "kernel_size: 2 axis: 2") + layer("Slice", "c", "y b", "slice_param { slice_point: 1 }"),
+                                               "shape": (2, 3, 2, 5, 4)},
+    "batch norm after a convolution along axis 2": {"net": conv("x", "c", 4, "kernel_size: 2 axis: 2") + layer("BatchNorm", "c", "y"), "shape": (2, 3, 2, 5, 4)},
+    "engine caffe between": {"net": FIRST + conv("c", "y", 6, "kernel_size: 3 engine: CAFFE") + LAST},
+    "im2col": after("Im2col", "c", "y", "convolution_param { kernel_size: 3 pad: 1 }", keeps=False),
+    "mvn": after("MVN", "c", "y", keeps=False), "mvn across": after("MVN", "c", "y", "mvn_param { across_channels: true }", keeps=False),
+    "mvn of one image": {**after("MVN", "c", "y"), "shape": (1, 3, 7, 6)},
+    "reduction": after("Reduction", "c", "y", "reduction_param { axis: 1 operation: SUMSQ }", tail="", keeps=False),
+    "reduction of pixels": after("Reduction", "c", "y", "reduction_param { axis: 2 operation: MEAN }", tail="", keeps=False),
+    "argmax": after("ArgMax", "c", "y", "argmax_param { axis: 1 top_k: 2 }", tail="", backward=False, keeps=False),
+    "tile": after("Tile", "c", "y", "tile_param { axis: 1 tiles: 2 }", keeps=False),
+    "spp": after("SPP", "c", "y", "spp_param { pyramid_height: 2 }", tail=layer("InnerProduct", "y", "z", IP, "ip"), keeps=False),
+    "embed of argmax": after("ArgMax", "c", "y", "argmax_param { axis: 1 }", tail="", backward=False, keeps=False),
+    "batch reindex": after("BatchReindex", "c i", "y", keeps=False),
+    "python": after("Python", "c", "y", "python_param { module: '__main__' layer: 'Doubles' }", keeps=False),
+    "python in place": after("Python", "c", "c", "python_param { module: '__main__' layer: 'Doubles' }", tail=conv("c", "z", 4), keeps=False),
+    **{f"permute {name}": after("Permute", "c", "y", "permute_param { " + " ".join(f"order: {axis}" for axis in order) + " }", keeps=False)
+       for name, order in (("to last", (0, 2, 3, 1)), ("other", (1, 0, 3, 2)), ("identity", (0, 1, 2, 3)))},
+    "normalize": after("Normalize", "c", "y", "norm_param { scale_filler { type: 'uniform' } }", keeps=False),
+    "normalize across": after("Normalize", "c", "y", "norm_param { across_spatial: true }", keeps=False),
+    "prior box": after("PriorBox", "c x", "y", "prior_box_param { min_size: 2 aspect_ratio: 2 }", tail="", backward=False, keeps=False),
+    "parameter": {"net": layer("Parameter", "", "x3", "parameter_param { shape { dim: 2 dim: 3 dim: 7 dim: 6 } }", "p") + conv("x3", "c") + conv("c", "y")},
+    "silence": {"net": FIRST + conv("c", "y") + layer("Silence", "y", "")},
+    "filter": after("Filter", "c k", "y", keeps=False, tail=""),
+    "shared weights": {"net": conv("x", "c", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param")
+                       + conv("c", "y", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param"), "keeps": True},
+    "double": {"net": FIRST + layer("BatchNorm", "c", "b", name="n") + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }") + LAST,
+               "dtype": Dtype.DOUBLE, "keeps": True},
+    "double softmax": {**after("Softmax", "c", "y"), "dtype": Dtype.DOUBLE},
+}
+
+
+class Doubles:
+    """Filled in by `main`: a layer type needs minicaffe's base class."""
+
+
+def inputs_of(text, shape, rng):
+    """The arrays of the inputs that a net names."""
+    c = shape[0], 8, *shape[2:]
+    arrays = {"x": rng.standard_normal(shape), "x2": rng.standard_normal(shape), "other": rng.standard_normal(c), "s": rng.uniform(0.5, 2, c[:2]),
+              "v": rng.uniform(0.5, 2, c[1:2]), "t": rng.integers(0, 8, (c[0], *c[2:])), "t8": rng.integers(0, 2, c),
+              "i": np.array([1, 0, 1]), "k": np.array([1, 1]).reshape(2, 1, 1, 1)}
+    return {name: array for name, array in arrays.items() if f"'{name}'" in text.replace('"', "'").replace("top: 'x'", "").replace("name: 'p'", "")}
+
+
+def net_of(text, inputs, phase=TRAIN, dtype=Dtype.FLOAT, **fields):
+    head = "force_backward: true\n"
+    for name, array in inputs.items():
+        dims = " ".join(f"dim: {size}" for size in array.shape)
+        head += f'layer {{ name: "in_{name}" type: "Input" top: "{name}" input_param {{ shape {{ {dims} }} }} }}\n'
+    param, _ = parse_text(head + text, caffe_pb2.NetParameter, "case.prototxt", keep_layer_fields=True)
+    param.state.phase = phase
+    minicaffe.set_random_seed(5)
+    net = Net(param, dtype, file="case.prototxt", **fields)
+    return net
+
+
+def run_case(case, layout, seed=0):
+    """Return the results by name, and which blobs were reordered in the third pass."""
+    os.environ[LAYOUT] = layout
+    rng = np.random.default_rng(seed)
+    inputs = inputs_of(case["net"], case.get("shape", SHAPE), rng)
+    net = net_of(case["net"], inputs, case.get("phase", TRAIN), case.get("dtype", Dtype.FLOAT))
+    for node in net.nodes:
+        if node.type == "BatchNorm":    # statistics of some earlier training
+            for blob, low in zip(node.layer.blobs, (-0.2, 0.5, 1)):
+                blob.data[...] = rng.uniform(low, 1, blob.shape)
+    last = len(net.nodes) - 1
+    backward = case.get("backward", True)
+    seeds, events = {}, []
+    for number in range(3):
+        minicaffe.set_random_seed(6)
+        for name, array in inputs.items():
+            net.blob_by_name(name).data[...] = array
+        with memory.record() as seen:
+            net.forward_from_to(0, last)
+        events += [("forward", event) for event in seen] if number == 2 else []
+        for blob in net.output_blobs:
+            if blob.name not in seeds:
+                seeds[blob.name] = rng.standard_normal(blob.shape)
+            if not any(blob is top for node in net.nodes if node.layer.has_loss for top in node.tops):
+                blob.diff[...] = seeds[blob.name]
+        net.clear_param_diffs()
+        if backward:
+            with memory.record() as seen:
+                net.backward_from_to(last, 0)
+            events += [("backward", event) for event in seen] if number == 2 else []
+    given = {f"{name} data" for name in inputs} | {f"{blob.name} diff" for blob in net.output_blobs}
+    reordered = [f"{event.name}: {event.detail}" for _, event in events if event.kind == "reorder" and event.name not in given]
+    kept = sum("channels last" in event.detail for _, event in events if event.kind == "reorder")
+    found = {}
+    for blob in net.blob_list:
+        found[f"{blob.name} data"] = np.array(blob.cpu_data)
+        if backward:
+            found[f"{blob.name} diff"] = np.array(blob.cpu_diff)
+    for i, blob in enumerate(net.param_table.params):
+        found[f"parameter {i}"], found[f"gradient {i}"] = np.array(blob.cpu_data), np.array(blob.cpu_diff)
+    return found, reordered, kept, [row["engine"] for row in net.engines()]
+
+
+def apart(a, b):
+    """The largest difference, relative to the largest value of its blob or to 1, and its name."""
+    assert a.keys() == b.keys()
+    worst = 0.0, ""
+    for name in a:
+        assert a[name].shape == b[name].shape, name
+        if a[name].size:
+            difference = np.abs(a[name] - b[name]).max() / max(np.abs(a[name]).max(), 1)
+            worst = max(worst, (float(difference) if np.isfinite(difference) else 1e9, name))
+    return worst
+
+
+def layers(names):
+    for name in names or LAYERS:
+        case, result = LAYERS[name], {"name": name}
+        try:
+            plain, none, zero, _ = run_case(case, "nchw")
+            last, reordered, converted, engines = run_case(case, "nhwc")
+            result.update(apart=apart(plain, last), reordered=reordered, plain_reordered=[*none, *["some"] * zero], converted=converted, engines=engines)
+        except Exception:
+            result["error"] = traceback.format_exc()
+        print("RESULT", json.dumps(result), flush=True)
+
+
+# ---- trainings
+
+DATA = """layer {{ name: "data" type: "{0}" top: "x" top: "t" {1} {{ shape {{ dim: 4 dim: 3 dim: 8 dim: 8 }} shape {{ dim: 4 }} {2} }} }}
+"""
+DUMMY = DATA.format("DummyData", "dummy_data_param", "data_filler { type: 'gaussian' std: 1 } data_filler { type: 'constant' value: 2 }")
+INPUT = DATA.format("Input", "input_param", "")
+
+
+def score(bottom):
+    return layer("InnerProduct", bottom, "score", "inner_product_param { num_output: 5 weight_filler { type: 'xavier' } }", "ip")
+
+
+LOSS = layer("SoftmaxWithLoss", "score t", "loss", name="loss") + layer("Accuracy", "score t", "accuracy", "include { phase: TEST }", name="acc")
+
+
+def block(bottom, top):
+    """Convolution, BatchNorm, Scale in place."""
+    return (conv(bottom, top, 8, "kernel_size: 3 pad: 1 bias_term: false") + layer("BatchNorm", top, top, name=f"bn_{top}")
+            + layer("Scale", top, top, "scale_param { bias_term: true }", f"scale_{top}"))
+
+
+RESIDUAL = (block("x", "a") + layer("ReLU", "a", "a", name="relu_a") + block("a", "b") + layer("ReLU", "b", "b", name="relu_b") + block("b", "c")
+            + layer("Eltwise", "a c", "d", name="sum") + layer("ReLU", "d", "d", name="relu_d")
+            + layer("Pooling", "d", "e", "pooling_param { pool: AVE global_pooling: true }", "pool") + score("e") + LOSS)
+LENET = (conv("x", "a", 6, "kernel_size: 3") + layer("Pooling", "a", "b", "pooling_param { kernel_size: 2 stride: 2 }", "p1")
+         + conv("b", "c", 8, "kernel_size: 2") + layer("Pooling", "c", "d", "pooling_param { kernel_size: 2 stride: 2 }", "p2")
+         + layer("ReLU", "d", "d", name="r") + score("d") + LOSS)
+# A concatenation, LRN, dropout of no values, and a second reader of what is normalised apart.
+MIXED = (conv("x", "a") + conv("x", "b", 5) + layer("Concat", "a b", "c", name="join") + layer("LRN", "c", "n", "lrn_param { local_size: 3 }", "norm")
+         + layer("BatchNorm", "n", "m", name="bn") + layer("Dropout", "m", "m", "dropout_param { dropout_ratio: 0 }", "drop")
+         + layer("PReLU", "m", "m", name="prelu") + conv("m", "d", 4) + layer("Slice", "d", "e f", name="cut")
+         + layer("Eltwise", "e f", "g", "eltwise_param { operation: MAX }", "max") + score("g") + LOSS)
+
+
+class Graphs:
+    """How many CUDA graphs of nets were recorded, and replayed."""
+
+    def __init__(self):
+        from minicaffe.net import recorded
+        self.recorded = self.replayed = 0
+        counts, plain = self, recorded.cuda.Graph
+
+        class Graph(plain):
+            def __init__(self, device):
+                super().__init__(device)
+                counts.recorded += 1
+
+            def replay(self, rate, drawn):
+                counts.replayed += 1
+                super().replay(rate, drawn)
+
+        recorded.cuda.Graph = Graph
+
+
+def solver_of(text, plan=None, graphs=True, **fields):
+    from minicaffe.solver import create_solver
+    minicaffe.set_random_seed(3)
+    fields = {"base_lr": 0.05, "lr_policy": "fixed", "momentum": 0.9, "weight_decay": 0.01, "type": "SGD", "max_iter": 99, "random_seed": 3,
+              "snapshot_after_train": False, **fields}
+    param = caffe_pb2.SolverParameter(**{name: value for name, value in fields.items() if value is not None})
+    param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
+    solver = create_solver(param, plan=plan)
+    solver.use_graphs = graphs
+    return solver
+
+
+def blob(solver, name):
+    return solver.net.blob_by_name(name)
+
+
+def weights(solver):
+    found = {f"{i}": np.array(blob.cpu_data) for i, blob in enumerate(solver.net.param_table.params)}
+    found.update({f"history {i}": np.array(blob.cpu_data) for i, blob in enumerate(solver.history)})
+    return found
+
+
+def steps(solver, between=lambda number: None, count=6):
+    """Train; return the weights, and what `between` returned of each iteration."""
+    found = {}
+    for number in range(count):
+        seen = between(number)
+        if seen is not None:
+            found[f"seen {number}"] = np.array(seen)
+        solver.step(1)
+        found[f"loss {number}"] = np.array(solver.smoothed_loss)
+    return {**found, **weights(solver)}
+
+
+def read(solver, plan):
+    """Blobs, gradients and parameters are read between iterations."""
+    names = ("x", "t") if plan else [blob.name for blob in solver.net.blob_list]
+
+    def between(number):
+        if number:
+            seen = [np.array(blob(solver, name).cpu_data).ravel() for name in names]
+            if not plan:
+                seen += [np.array(blob(solver, name).cpu_diff).ravel() for name in names if name not in ("x", "t", "accuracy")]
+                seen += [np.array(param.cpu_diff).ravel() for param in solver.net.learnable_params]
+            return np.concatenate(seen + [np.array(param.cpu_data).ravel() for param in solver.net.learnable_params])
+    return steps(solver, between)
+
+
+def read_now_and_then(solver, plan):
+    return steps(solver, lambda number: solver.net.learnable_params[0].cpu_data.copy() if number % 2 else None, 8)
+
+
+def write(solver, plan):
+    """Parameters and blobs are written between iterations, on the host and on the device."""
+    def between(number):
+        if number in (1, 4):
+            solver.net.learnable_params[0].data[...] *= 0.5
+        if number in (2, 5):
+            solver.net.learnable_params[0].scale_data(1.5)
+        if number == 3 and not plan:
+            blob(solver, "a").data[...] = 7
+            blob(solver, "a").diff[...] = 7
+            solver.net.learnable_params[0].diff[...] = 7
+    return steps(solver, between, 8)
+
+
+def kept(solver, plan):
+    """A snapshot, three iterations, the snapshot again, three iterations."""
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        steps(solver, count=4)
+        path = take_snapshot(solver, folder)
+        first = steps(solver, count=4)
+        solver.restore(path)
+        again = steps(solver, count=4)
+    return {**{f"first {name}": value for name, value in first.items()}, **again}
+
+
+def take_snapshot(solver, folder):
+    solver.param.snapshot_prefix = os.path.join(folder, "s")
+    done = solver.snapshot()
+    found = [os.path.join(folder, name) for name in os.listdir(folder) if "solverstate" in name]
+    assert len(found) == 1, (done, found)
+    return found[0]
+
+
+def cpu_and_back(solver, plan):
+    def between(number):
+        if number == 3:
+            minicaffe.set_mode_cpu()
+        elif number == 5:
+            minicaffe.set_mode_gpu()
+    return steps(solver, between, 8)
+
+
+def precisions(solver, plan):
+    """tf32 for three iterations; the fake's products are exact in both."""
+    try:
+        return steps(solver, lambda number: minicaffe.set_precision("tf32" if number == 3 else "float32") if number in (3, 6) else None, 10)
+    finally:
+        minicaffe.set_precision("float32")
+
+
+def views(solver, plan):
+    """What a view on the device shows is what was computed last."""
+    net, held = solver.net, []
+    names = () if plan else ("a", "c", "d")
+
+    def content(array):
+        out = np.empty(array.shape, np.float32)
+        from minicaffe.memory import CUDAPlace
+        from minicaffe.memory.registry import registry
+        minicaffe.cuda.current().synchronize()
+        registry.device_side(CUDAPlace(0)).copy_to_host(out.ctypes.data, array.address, out.nbytes)
+        return out
+
+    def between(number):
+        seen = [content(array) for array in held]
+        if number == 1:
+            held.extend([net.learnable_params[0].gpu_data, *[net.learnable_params[1].mutable_gpu_data], *[blob(solver, name).gpu_data for name in names],
+                         *[blob(solver, name).gpu_diff for name in names], net.learnable_params[0].gpu_diff])
+        if number == 7:
+            del held[:]
+        return np.concatenate([array.ravel() for array in seen]) if seen else None
+    return steps(solver, between, 9)
+
+
+def released(solver, plan):
+    return steps(solver, lambda number: solver.net.release() if number in (2, 5) else None, 8)
+
+
+def hooked(solver, plan):
+    from minicaffe.net.run import AFTER_BACKWARD, AFTER_FORWARD
+    net, seen = solver.net, []
+
+    def hook(index):
+        seen.append(np.array(net.tops[index][0].cpu_data).sum() if net.tops[index] else 0)
+
+    def between(number):
+        if number in (3, 5):
+            for when in AFTER_FORWARD, AFTER_BACKWARD:
+                (net.add_hook if number == 3 else net.remove_hook)(when, hook)
+        if number == 6:
+            return np.array(seen)
+    return steps(solver, between, 8)
+
+
+def partly(solver, plan):
+    """Parts of the net, and the whole, are run between iterations."""
+    net = solver.net
+
+    def between(number):
+        if number in (3, 5):
+            net.forward_from_to(0, len(net.nodes) - 1)
+            if not plan:    # which frees what the parts read
+                net.forward_from_to(2, 4)
+        if number == 4 and not plan:
+            net.forward_from_to(0, len(net.nodes) - 1)
+            net.backward_from_to(len(net.nodes) - 1, 0)
+            return net.learnable_params[0].cpu_diff.copy()
+    return steps(solver, between, 8)
+
+
+def tested(solver, plan):
+    """A test net with the same weights runs, and is read, between iterations."""
+    test = solver.test_nets[0]
+
+    def between(number):
+        minicaffe.set_random_seed(9)
+        test.forward_from_to(0, len(test.nodes) - 1)
+        return np.concatenate([test.blob_by_name("loss").cpu_data.ravel(), test.blob_by_name("accuracy").cpu_data.ravel()])
+    return steps(solver, between, 8)
+
+
+def other_batches(solver, plan):
+    """Inputs are written; the batch gets smaller, and larger again."""
+    rng = np.random.default_rng(8)
+
+    def between(number):
+        images = 2 if number in (3, 4, 5, 6) else 4
+        blob(solver, "x").reshape(images, 3, 8, 8)
+        blob(solver, "t").reshape(images)
+        blob(solver, "x").data[...] = rng.standard_normal((images, 3, 8, 8))
+        blob(solver, "t").data[...] = rng.integers(0, 5, images)
+    return steps(solver, between, 9)
+
+
+def fed(solver, plan):
+    rng = np.random.default_rng(8)
+    return steps(solver, lambda number: solver.net.feed(x=rng.standard_normal((4, 3, 8, 8)).astype(np.float32), t=rng.integers(0, 5, 4).astype(np.float32)), 8)
+
+
+def sums(solver, plan):
+    """Norms of blobs that the device has, in each mode."""
+    net = solver.net
+
+    def between(number):
+        if not number:
+            return None
+        if number % 2:
+            minicaffe.set_mode_cpu()
+        try:
+            blobs = net.learnable_params if plan else [*net.learnable_params, *net.blob_list]
+            return np.array([value for each in blobs for value in (each.asum_data(), each.sumsq_data(), each.asum_diff())])
+        finally:
+            minicaffe.set_mode_gpu()
+    return steps(solver, between)
+
+
+def backward_on_the_cpu(solver, plan):
+    """The mode changes between forward and backward."""
+    net, last = solver.net, len(solver.net.nodes) - 1
+
+    def between(number):
+        net.clear_param_diffs()
+        net.forward_from_to(0, last)
+        if not plan:    # which frees what the other mode would need
+            (minicaffe.set_mode_cpu if number % 2 else minicaffe.set_mode_gpu)()
+        net.backward_from_to(last, 0)
+        minicaffe.set_mode_gpu()
+        return np.concatenate([param.cpu_diff.ravel() for param in net.learnable_params])
+    return steps(solver, between)
+
+
+def copied(solver, plan):
+    """Blobs are copied, on the device, to others, and from them."""
+    from minicaffe.blob import Blob
+    net = solver.net
+    other = Blob(net.learnable_params[0].shape)
+
+    def between(number):
+        if number in (2, 5):
+            other.copy_from(net.learnable_params[0])
+        if number in (4, 6):
+            net.learnable_params[0].copy_from(other)
+        return other.cpu_data.copy()
+    return steps(solver, between, 8)
+
+
+def updated(solver, plan):
+    """Gradients and updates by calls of their own."""
+    net = solver.net
+
+    def between(number):
+        net.clear_param_diffs()
+        net.forward_backward()
+        for param in net.learnable_params:
+            param.scale_diff(0.01)
+        net.update()
+    return steps(solver, between)
+
+
+def plain_steps(solver, plan):
+    return steps(solver)
+
+
+# name: net, what is done, fields of the solver
+TRAININGS = {
+    "residual": (DUMMY + RESIDUAL, plain_steps, {}),
+    "lenet": (DUMMY + LENET, plain_steps, {}),
+    "mixed": (DUMMY + MIXED, plain_steps, {}),
+    "residual read": (DUMMY + RESIDUAL, read, {}), "mixed read": (DUMMY + MIXED, read, {}),
+    "read now and then": (DUMMY + LENET, read_now_and_then, {}),
+    "residual written": (DUMMY + RESIDUAL, write, {}), "lenet written": (DUMMY + LENET, write, {}),
+    "snapshot": (DUMMY + RESIDUAL, kept, {}),
+    "to the cpu and back": (DUMMY + RESIDUAL, cpu_and_back, {}),
+    "precision": (DUMMY + RESIDUAL, precisions, {}),
+    "residual views": (DUMMY + RESIDUAL, views, {}), "lenet views": (DUMMY + LENET, views, {}),
+    "release": (DUMMY + RESIDUAL, released, {}), "hooks": (DUMMY + RESIDUAL, hooked, {}),
+    "parts": (DUMMY + RESIDUAL, partly, {}),
+    "test net": (DUMMY + RESIDUAL, tested, {"test_iter": [1], "test_interval": 3}),
+    "batches": (INPUT + RESIDUAL, other_batches, {}), "mixed batches": (INPUT + MIXED, other_batches, {}),
+    "feed": (INPUT + LENET, fed, {}), "sums": (DUMMY + RESIDUAL, sums, {}),
+    "residual backward on the cpu": (DUMMY + RESIDUAL, backward_on_the_cpu, {}),
+    "mixed backward on the cpu": (DUMMY + MIXED, backward_on_the_cpu, {}),
+    "copies": (DUMMY + LENET, copied, {}), "updates": (DUMMY + RESIDUAL, updated, {}),
+    "two passes": (DUMMY + RESIDUAL, plain_steps, {"iter_size": 2}), "lenet two passes": (DUMMY + LENET, read_now_and_then, {"iter_size": 2}),
+    "debug info": (DUMMY + LENET, plain_steps, {"debug_info": True}), "clipped": (DUMMY + LENET, plain_steps, {"clip_gradients": 0.5}),
+    **{name: (DUMMY + LENET, plain_steps, {"type": name, "momentum": momentum, **more}) for name, momentum, more in (
+        ("Nesterov", 0.9, {}), ("AdaGrad", None, {}), ("RMSProp", None, {"rms_decay": 0.9}), ("AdaDelta", 0.9, {"delta": 1e-6, "base_lr": 1}), ("Adam", 0.9, {"base_lr": 0.01}))},
+}
+# The plan, and whether a CUDA graph is replayed, which two iterations by single launches precede.
+VARIANTS = [(None, True), ("memory", True)]
+EVERY_VARIANT = [*VARIANTS, (None, False), ("memory", False)]
+IN_EVERY_VARIANT = "residual", "lenet", "mixed", "mixed read"
+
+
+def variants(name):
+    return EVERY_VARIANT if name in IN_EVERY_VARIANT else VARIANTS
+
+
+def trainings(names):
+    graphs = Graphs()
+    for name in names or TRAININGS:
+        text, work, fields = TRAININGS[name]
+        for plan, replays in variants(name):
+            result = {"name": name, "plan": plan, "graph": replays}
+            found = []
+            try:
+                for layout in "nchw", "nhwc":
+                    os.environ[LAYOUT] = layout
+                    graphs.recorded = graphs.replayed = 0
+                    minicaffe.set_mode_gpu()
+                    solver = solver_of(text, plan, replays and len(found) == 1, **fields)
+                    found.append(work(solver, plan))
+                    minicaffe.set_mode_gpu()
+                result.update(apart=apart(*found), recorded=graphs.recorded, replayed=graphs.replayed)
+            except Exception:
+                result["error"] = traceback.format_exc()
+            print("RESULT", json.dumps(result), flush=True)
+
+
+def main():
+    global Doubles
+    from minicaffe.pycaffe import Layer
+
+    class Doubles(Layer):
+        def setup(self, bottom, top):
+            pass
+
+        def reshape(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = 2 * bottom[0].data
+
+        def backward(self, top, propagate_down, bottom):
+            bottom[0].diff[...] = 2 * top[0].diff
+
+    minicaffe.set_mode_gpu()
+    {"layers": layers, "trainings": trainings}[sys.argv[1]](json.loads(sys.argv[2]) if len(sys.argv) > 2 else None)
+
+
+if __name__ == "__main__":
+    main()

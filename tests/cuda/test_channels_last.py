@@ -1,0 +1,78 @@
+"""Channels last on a device: what follows a convolution computes the same as in plain order, without reorders where none is needed, and
+so do trainings, whatever a script does between iterations. On the simulated device the fake cuDNN computes the convolutions.
+
+The cases are in channels_last_cases.py; a process runs them all.
+"""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from channels_last_cases import LAYERS, TRAININGS, VARIANTS, variants
+from processes import start
+
+HERE = Path(__file__).resolve().parent
+CHECKED = "residual views", "mixed batches", "test net"
+
+
+def results(request, place, what, names=None, settings=""):
+    environment = {}
+    if place == "sim":
+        fake = request.getfixturevalue("fake")
+        environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_LOG": os.devnull, "FAKE_COMPUTES": "1"}
+    text = start([sys.executable, "-X", "faulthandler", str(HERE / "channels_last_cases.py"), what, json.dumps(names)], place, settings, 0, None,
+                 MINICAFFE_CUDNN_TUNE="0", **environment)
+    assert "the slow cuDNN" not in text, text
+    return [json.loads(line) for line in re.findall(r"^RESULT (.*)$", text, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def layers(request, place):
+    return {result["name"]: result for result in results(request, place, "layers")}
+
+
+@pytest.fixture(scope="module")
+def trainings(request, place):
+    return {(result["name"], result["plan"], result["graph"]): result for result in results(request, place, "trainings")}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(layers, name):
+    result = layers[name]
+    assert "error" not in result, result["error"]
+    worst, where = result["apart"]
+    assert worst < 1e-5, where
+    assert result["converted"] and not result["plain_reordered"]     # of the input at least
+    if LAYERS[name].get("keeps"):
+        assert not result["reordered"]
+
+
+@pytest.mark.parametrize(("name", "plan", "graph"), [(name, *variant) for name in TRAININGS for variant in variants(name)])
+def test_trainings(trainings, name, plan, graph):
+    check_training(trainings[name, plan, graph])
+
+
+def check_training(result):
+    assert "error" not in result, result["error"]
+    worst, where = result["apart"]
+    assert worst < 1e-4, where
+    if result["graph"] and result["name"] in REPLAYED:
+        assert result["recorded"] == 1 and result["replayed"] >= 4
+
+
+# A CUDA graph is not recorded again because somebody looked, or wrote.
+REPLAYED = {"residual", "lenet", "mixed", "residual read", "mixed read", "read now and then", "snapshot", "feed", "sums",
+            "residual views", "lenet views"}
+
+
+@pytest.mark.parametrize("check", ["race=1", "uninitialized=1", "deferred=1"])
+def test_under_the_checks_of_the_simulated_device(request, place, check):
+    if place != "sim":
+        pytest.skip("for the simulated device")
+    found = results(request, place, "trainings", CHECKED, check)
+    assert len(found) == len(CHECKED) * len(VARIANTS)
+    for result in found:
+        check_training(result)
