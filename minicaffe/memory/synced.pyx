@@ -382,7 +382,7 @@ cdef class SyncedMemory:
         return held(<PyObject*>self.host)
 
     def device_state(self):
-        """Return the head and the addresses of the plain block and the private one on the device, 0 for none; of what is recycled None.
+        """Return the head and the addresses of the plain block and the private one on the device, 0 for none; recycled: None.
 
         Addresses, as a reference to a block is what a view has (`held`).
         """
@@ -400,14 +400,14 @@ cdef class SyncedMemory:
     cdef bint own_on_device(self, tuple state) except -1:
         """Let a side on the device, if there is one, be the only valid one; return whether it is in the block that it was in then.
 
-        With a `device_state`, the side that was so then; otherwise the private one where that is valid, or was before the host read or
-        wrote the array.
+        With a `device_state`, the side that was so then; otherwise the private one where that is valid, or was before the host read
+        or wrote the array.
         """
         cdef size_t own = address_of(self.own_block())
         cdef bint private = HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
         if state is None:
             private = private or own and self.head in (HEAD_AT_CPU, SYNCED)
-        elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):  # no other private side was put in its place since
+        elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):     # it was not exchanged since
             private = own and state[0] == HEAD_AT_GPU_PRIVATE
         if private:
             self.mutable_private_data_ptr(self.arrangement)
@@ -420,8 +420,8 @@ cdef class SyncedMemory:
         return state is None or state[1] in (0, address_of(self.device))
 
     cdef int after_replay(self, tuple state) except -1:
-        """Take the head of a `device_state` after a CUDA graph that wrote or converted the private side, or the plain one beside it; or that
-        of before, after a recording that failed."""
+        """Take the head of a `device_state`: after a CUDA graph, which wrote or converted the private side or the plain one, or
+        of the state before a recording that failed."""
         cdef SyncedHead head = state[0]
         if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE) \
                 and head != self.head and self.head != RECYCLED and self.has_blocks(state):

@@ -76,3 +76,10 @@ def test_under_the_checks_of_the_simulated_device(request, place, check):
     assert len(found) == len(CHECKED) * len(VARIANTS)
     for result in found:
         check_training(result)
+
+
+@pytest.mark.parametrize("check", ["race=1", "deferred=1"])
+def test_of_a_peer(request, place, check):
+    if place != "sim":
+        pytest.skip("needs two GPUs: the simulated device has them")
+    assert results(request, place, "peers", settings=f"devices=2,peers=0-1,{check}") == [{"refused": True}]
