@@ -14,6 +14,6 @@ def indices_of(at, shape):
 def allocations(counts):
     """Return how often a blob takes new memory for its data, if it is reshaped to these counts of elements, one after another.
 
-    Somebody looks at the data after each.
+    The data is accessed after each reshape.
     """
     ...

@@ -11,7 +11,7 @@ def next_head(head, call):
 
 
 def copies(calls):
-    """Return how many copies these calls make, one after another, on memory that nobody has looked at."""
+    """Return how many copies these calls make, one after another, on memory without any access so far."""
     ...
 
 

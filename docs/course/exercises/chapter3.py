@@ -9,8 +9,8 @@ def find(name, scopes):
 def new_parameters(wanted, there):
     """Return the names, in order, of the parameters that a new net has to make.
 
-    Given are the shapes that it wants and those that its workspace holds, both as {name: shape}. Raise ValueError if it wants a
-    parameter with another shape than the one that is there.
+    Given are the shapes that the net needs and those that its workspace holds, both as {name: shape}. Raise ValueError if the
+    net needs a parameter with another shape than the one that is there.
     """
     ...
 

@@ -24,7 +24,7 @@ def test_momentum_step():
 
 def test_read_twice():
     nets = [[([], ["x"]), (["x"], ["y"]), (["x"], ["z"]), (["y", "z"], ["loss"])],
-            [([], ["x"]), (["x"], ["h"]), (["h"], ["h"]), (["h"], ["y"])],                              # in place: nobody reads twice
+            [([], ["x"]), (["x"], ["h"]), (["h"], ["h"]), (["h"], ["y"])],                              # in place: nothing is read twice
             [([], ["x", "label"]), (["x"], ["h"]), (["h"], ["h"]), (["h"], ["a"]), (["h"], ["b"]), (["a", "label"], ["l"]), (["b", "label"], ["m"])]]
     for layers in nets:
         made = [LayerDef(caffe_pb2.LayerParameter(name=f"layer{i}", bottom=bottoms, top=tops)) for i, (bottoms, tops) in enumerate(layers)]
