@@ -13,7 +13,7 @@ log = logging.getLogger("minicaffe")
 def use_installed(package):
     """Let `package`, the module minicaffe that was found in a checkout, find its modules in the installed minicaffe.
 
-    Sources that differ between the two are told in one line: what runs is the installed package.
+    Sources that differ between the two are reported in one line: the code that runs is the installed package.
 
     Raises
     ------

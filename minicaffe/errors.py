@@ -1,8 +1,8 @@
 """Every error that minicaffe raises on purpose.
 
 An error reads ``file:line: layer 'conv1' (Convolution): convolution_param.num_output: rule and value; remedy``.
-The code that finds the error gives the field and the message; whoever knows the place (the reader a file and line, the
-net a layer) adds it with :meth:`Error.at` while the error passes by. Caffe ended the process instead (glog CHECK).
+The code that finds the error gives the field and the message; the caller that knows the place (the reader a file and line,
+the net a layer) adds it with :meth:`Error.at` while the error propagates. Caffe ended the process instead (glog CHECK).
 """
 
 import array

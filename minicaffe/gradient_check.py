@@ -37,7 +37,7 @@ class Comparison:
     shape : tuple of int
     checked, kinks, left_out : int
         Elements that were compared; elements of them, or besides, at or near a kink of the function; those of the kinks that
-        nobody looked at, since `kink` leaves them out.
+        were not compared, since `kink` leaves them out.
     index : tuple of int or None
         Of the worst element, with its `analytic` and `numerical` gradient and their `relative` difference.
     threshold : float
@@ -288,7 +288,7 @@ class Section:
         return total, noise
 
     def put(self, blob, i, value):
-        """Set element `i`; through `data` each time, which tells a device that its copy is old."""
+        """Set element `i`; through `data` each time, which marks a device's copy as old."""
         if blob in self.overwritten:
             self.overwritten[blob].reshape(-1)[i] = value
         else:

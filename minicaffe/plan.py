@@ -138,7 +138,7 @@ def _run_part(step, part, workspace, place):
             part(workspace)
     except Error as error:
         raise _placed(error, *place)
-    except Exception as error:  # of somebody's function, layer or hook
+    except Exception as error:  # of a user's function, layer or hook
         error.add_note(f"in {_joined(place)}")
         raise
 

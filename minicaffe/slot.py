@@ -26,7 +26,7 @@ class Slot:
     Attributes
     ----------
     is_external : bool
-        Whether the object belongs to somebody else, see `share_external`.
+        Whether the object has an owner outside, see `share_external`.
     """
 
     __slots__ = ("__weakref__", "_value", "is_external", "name")
@@ -97,7 +97,7 @@ class Slot:
         self._value, self.is_external = value, False
 
     def share_external(self, value):
-        """Show an object that belongs to somebody else (Caffe2's ShareExternal).
+        """Show an object that has an owner outside (Caffe2's ShareExternal).
 
         `Workspace.save` leaves it out unless asked by name, `Workspace.load` puts a new object in its place instead of writing into
         it, and `Workspace.blob_sizes` does not count it.

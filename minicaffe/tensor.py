@@ -2,7 +2,7 @@
 
 It has no shape until the first `resize` and no type until the first mutable access, which may also change the type in place:
 memory is taken then, and taken anew only when it is too small. Different from Caffe2: a Tensor has no context of one device, as its
-memory is a SyncedMemory with both sides and copies made when somebody looks; and a tensor that shares memory gets memory of its own
+memory is a SyncedMemory with both sides and copies made on access; and a tensor that shares memory gets memory of its own
 when it grows or changes its type, where Caffe2's would write what the others show. What a view shows stays alive with it.
 """
 
@@ -320,7 +320,7 @@ class Tensor:
         self._hold(self._shape, other._type, other._storage)
 
     def share_external(self, source):
-        """Show memory of somebody else, kept alive and never freed, of as many elements; take its type.
+        """Show memory with an owner outside, kept alive and never freed, of as many elements; take its type.
 
         Parameters
         ----------

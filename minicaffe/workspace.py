@@ -100,7 +100,7 @@ class Workspace:
         """
         self._check_name(name)
         if self._forwarded.pop(name, None) is None and self._slots.pop(name, None) is None:
-            self.slot(name)  # raises if nobody knows it
+            self.slot(name)  # raises if the name is unknown
             raise MissingNameError(f"{self}: blob '{name}' belongs to a parent; remove it there")
 
     def forward(self, own_name, parent_name):
@@ -135,7 +135,7 @@ class Workspace:
         if old not in self._slots:
             if old in self._forwarded:
                 raise MissingNameError(f"{self}: '{old}' is forwarded to '{self._forwarded[old]}'; remove it, forward the new name")
-            self.slot(old)  # raises if nobody knows it
+            self.slot(old)  # raises if the name is unknown
             raise MissingNameError(f"{self}: blob '{old}' belongs to a parent; rename it there")
         self._check_name(new)
         if new in self._forwarded or self.has(new):
@@ -200,7 +200,7 @@ class Workspace:
         ----------
         path : str or path-like
         names : sequence of str, optional
-            By default all own slots but those that show an object of somebody else.
+            By default all own slots but those that show an external object.
 
         Returns
         -------
@@ -258,7 +258,7 @@ class Workspace:
     @property
     def nets(self):
         """Every net that was made here and is alive, by name, oldest first: those that this workspace owns, and others'."""
-        # Not `items()`, which fails where another thread makes a net meanwhile.
+        # Not `items()`, which fails where another thread makes a net at the same time.
         return {ref.key: net for ref in self._nets.valuerefs() if (net := ref()) is not None}
 
     def net(self, name):
@@ -340,7 +340,7 @@ class Workspace:
         self._nets[name] = net
 
     def delete_net(self, name):
-        """Let go of the net `name`; its parameters stay here as slots, and who holds or runs it keeps it alive."""
+        """Release the net `name`; its parameters stay here as slots, and a caller that holds or runs it keeps it alive."""
         self._check_owner()
         self.net(name)  # raises
         self._nets.pop(name, None)
@@ -357,7 +357,7 @@ class Workspace:
         Raises
         ------
         MissingNameError
-            Before anything runs, if a net is missing; later, if one was deleted meanwhile. All errors of minicaffe's name plan,
+            Before anything runs, if a net is missing; later, if one was deleted in between. All errors of minicaffe's name plan,
             step and net; other exceptions have that as a note.
         """
         if not isinstance(plan, Plan):

@@ -41,7 +41,7 @@ class LiveDisplay(Result):
         self.state = ""
         self.watched = None  # iteration and samples of --watch
 
-    # ---- what the solver tells
+    # ---- events of the solver
 
     def on_start(self, solver):
         super().on_start(solver)
@@ -106,7 +106,7 @@ class LiveDisplay(Result):
     def _guarded(self, draw):
         try:
             draw()
-        except OSError:  # the terminal was hung up: the training goes on without it
+        except OSError:  # the terminal was hung up: the training continues without it
             self.live = None
 
     def table(self, solver):

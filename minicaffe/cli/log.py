@@ -61,7 +61,7 @@ class LinesFile:
     def close(self):
         """Close the file; harmless a second time."""
         file, self.file = self.file, None
-        with contextlib.suppress(OSError):  # what could not be written; `write` has told
+        with contextlib.suppress(OSError):  # buffered text that cannot be written; `write` reports it
             if file is not None:
                 file.close()
 

@@ -63,7 +63,7 @@ def parse_log(log_file, folder, delimiter, verbose, force):
 
 @dataclass
 class Run:
-    """What a file tells of a training.
+    """The records of one training that a file holds.
 
     `tables` is ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs. `samples` are dicts with
     ``NumIters`` and ``Seconds``: what ``train --watch --json`` measured, as `minicaffe.solver.watch.Watch.samples`; of a log what

@@ -69,10 +69,10 @@ def first():
 def fail(line, status):
     """Say why the command fails and end all processes that run it; return `status` where there are no others.
 
-    What goes wrong on all of them at once is said once: rank 0 does not wait, the others do, and are ended meanwhile.
+    An error that all of them have at once is printed once: rank 0 does not wait; the others wait, and are ended during that time.
     """
     if _group is ALONE:
-        if launch.local_rank() == 0:  # nobody could be joined, which is so on the whole machine
+        if launch.local_rank() == 0:  # no group could be joined, by no process of the machine
             say(line)
         else:       # Open MPI ends all when the first one ends
             time.sleep(2)

@@ -46,7 +46,7 @@ def _finite(value):
 
 
 class Result:
-    """Remembers what `lines` tells at the end of a training."""
+    """Stores what `lines` returns at the end of a training."""
 
     def __init__(self):
         self.tests = {}  # the last record of each test net
@@ -75,7 +75,7 @@ class Result:
         self.seconds = time.perf_counter() - self._begin
 
     def lines(self, solver, resume_command):
-        """Return the result as lines of text; `resume_command` gives for a solver state the command that goes on from there."""
+        """Return the result as lines of text; `resume_command` returns the command that continues from a solver state."""
         done = solver.iter - self.first_iter
         images = images_together(solver)
         rate = f", {images * done / self.seconds:,.0f} images/s" if images and self.seconds else ""

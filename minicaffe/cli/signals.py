@@ -16,7 +16,7 @@ PATIENCE = 1.0      # seconds: a terminal and mpiexec may both pass the same Ctr
 class Signals:
     """A context in which SIGINT, SIGHUP, SIGTERM and SIGUSR1 become actions of a solver: "stop", "snapshot" or "none".
 
-    SIGTERM and SIGUSR1 stop; `terminated` tells whether it did. Where Ctrl-C stops, a second one raises KeyboardInterrupt at once.
+    SIGTERM and SIGUSR1 stop; `terminated` is true after SIGTERM. Where Ctrl-C stops, a second one raises KeyboardInterrupt at once.
     """
 
     def __init__(self, sigint_effect="stop", sighup_effect="snapshot"):

@@ -189,7 +189,7 @@ def run(ctx, solver, given):
     solver.listeners.append(result)
     if ranks.first() and not given["force"] and not earlier.resumes(given["state"], solver.param.snapshot_prefix):
         solver.listeners.append(earlier.EarlierSnapshots())
-    overwrites = given["force"] or given["state"]   # records and log of a training that goes on are appended to
+    overwrites = given["force"] or given["state"]   # records and log of a resumed training are appended to
     if given["json_path"] and ranks.first():
         if not overwrites:
             earlier.keep_file(given["json_path"])
@@ -246,7 +246,7 @@ def run(ctx, solver, given):
 
 
 def tell_samples(told, solver, iteration, samples):
-    """Log what --watch measured, and tell it to `told`."""
+    """Log what --watch measured, and call each function of `told` with it."""
     logger.info("Iteration %d, watched:", iteration)
     for line in watch_table.lines(samples):
         logger.info("%s", line)
@@ -255,7 +255,7 @@ def tell_samples(told, solver, iteration, samples):
 
 
 def again(ctx, state, *options):
-    """Return the command that goes on from a solver state, or begins anew if that is None, with `options` besides its own."""
+    """Return the command that continues from `state`, or starts a new training if that is None, with `options` besides its own."""
     start = ranks.starter(ctx.meta["gpus"])
     gone = ("--snapshot=", "--weights=") if state else ()
     gone += tuple(option.partition("=")[0] + "=" for option in options)

@@ -130,7 +130,7 @@ def readable(root, entries, gray, source):
 
 @contextlib.contextmanager
 def quiet_opencv():
-    """Keep OpenCV from writing of files that are no pictures: who reads them tells it in the user's terms."""
+    """Switch off OpenCV's messages about files that are no pictures: the code that reads them reports them in the user's terms."""
     logging_of = opencv().utils.logging
     level = logging_of.getLogLevel()
     logging_of.setLogLevel(0)
@@ -160,8 +160,8 @@ def picture_datum(image, label, file, encoded, encode_type, keep):
 def compute_mean(db, progress=None):
     """Return the average of all pictures of an open database, float32 of (C, H, W), in double precision (Caffe: single).
 
-    ``progress(text, done, total)`` is called meanwhile. Raises DataError, naming the record, if one is no Datum or pictures differ
-    in size.
+    ``progress(text, done, total)`` is called during the work. Raises DataError, naming the record, if one is no Datum or pictures
+    differ in size.
     """
     transformer = Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)
     cursor, total = db.cursor(), None

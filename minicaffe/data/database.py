@@ -56,7 +56,7 @@ class Database(ABC):
 
     @abstractmethod
     def close(self):
-        """Write what is pending and let go of the files."""
+        """Write what is pending and close the files."""
 
     def records(self):
         """Return an iterator over (key, value); the values live as long as it does."""
@@ -118,7 +118,7 @@ class Cursor:
         return [read() for read in itertools.islice(self._records, skip, skip + (count - 1) * gap + 1, gap)]
 
     def close(self):
-        """Let go of the records taken: their values must not be used any more."""
+        """Release the records taken: their values must not be used any more."""
         self._records = iter(())
 
 

@@ -88,7 +88,7 @@ def new_database(path, backend, *, force=False):
 
 @contextlib.contextmanager
 def new_folder(path, force=False):
-    """Make the folder `path` whole or not at all; yields the path under which whoever uses this makes it.
+    """Make the folder `path` whole or not at all; yields the path at which the caller creates it.
 
     It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception (Ctrl-C too)
     removes it and leaves what was there before. What a killed process left goes with the next call. With `force` it replaces a

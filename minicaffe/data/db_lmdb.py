@@ -43,7 +43,7 @@ class LMDB(Database):
     def create(cls, source):
         try:
             os.mkdir(source)
-            # Nobody else knows the database yet: no lock file, and one sync at the end instead of one a commit.
+            # No other process uses the database yet: no lock file, and one sync at the end instead of one a commit.
             env = lmdb.open(source, map_size=MAP_SIZE, lock=False, sync=False, subdir=True)
         except (lmdb.Error, OSError) as error:
             raise FileError(f"cannot be created: {error}", file=source) from error

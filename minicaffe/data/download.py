@@ -17,9 +17,10 @@ CHUNK = 1 << 16
 def fetch(url, path, checksum, progress=None):
     """Download `url`, http or https, to `path` unless it is there already.
 
-    The bytes gather in ``<path>.part``; a later call goes on from there (HTTP Range). `checksum` is ``"sha256:<hex>"`` or
-    ``"md5:<hex>"``; ``progress(bytes done, bytes in all or None)`` is called meanwhile. Raises FileError if the server cannot be
-    reached, refuses or breaks off, or the file cannot be written; DataError if the checksum is another, and removes the file.
+    The bytes gather in ``<path>.part``; a later call continues from there (HTTP Range). `checksum` is ``"sha256:<hex>"`` or
+    ``"md5:<hex>"``; ``progress(bytes done, bytes in all or None)`` is called during the download. Raises FileError if the server
+    cannot be reached, refuses or breaks off, or the file cannot be written; DataError if the checksum is another, and removes the
+    file.
     """
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"must start with http:// or https://, got '{url}'", field="url")
@@ -54,7 +55,7 @@ def fetch(url, path, checksum, progress=None):
 
 
 def _receive(url, part, progress):
-    """Append to `part` what one connection gives; return the size of the whole file, None if not told."""
+    """Append to `part` what one connection gives; return the size of the whole file, None if the server does not send it."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -62,7 +63,7 @@ def _receive(url, part, progress):
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise
-        # Nothing after the bytes at hand: they are the whole file, or of another one; the checksum tells.
+        # The server has nothing after the bytes at hand: they are the whole file, or of another one, which the checksum shows.
         error.close()
         return have
     with response:
@@ -79,7 +80,7 @@ def _receive(url, part, progress):
                         progress(file.tell(), total)
             except (http.client.IncompleteRead, ConnectionError, TimeoutError):
                 if total is None:
-                    raise  # otherwise the size tells that it broke off
+                    raise  # otherwise the size shows that the connection broke off
         return total
 
 

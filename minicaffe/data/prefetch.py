@@ -46,7 +46,7 @@ class Prefetcher:
     step : int
         From each record of a batch to that of the next batch.
     depth : int
-        Batches made ready ahead; the thread goes on when half of them were taken.
+        Batches made ready ahead; the thread continues when half of them were taken.
     dtype : float32 or float64
     labels : bool
         False: `next` gives None for the labels.
@@ -119,7 +119,7 @@ class Prefetcher:
         raise self._error
 
     def close(self):
-        """End the thread and let go of what it reads; arrays handed out stay valid."""
+        """End the thread and release what it reads; arrays handed out stay valid."""
         self._finish()
 
 
@@ -173,9 +173,9 @@ class _Work:
         self.stop = False
 
     def run(self):
-        """Fill free buffers until told to stop; an exception goes to the consumer instead of a buffer.
+        """Fill free buffers until `stop` is set; an exception is put into the queue instead of a buffer.
 
-        It goes when the maker is closed: the consumer may open the same database at once.
+        It is put there after the maker is closed: the consumer may open the same database at once.
         """
         failed = None
         try:

@@ -76,7 +76,7 @@ class RecordBatches:
         return self.transformer.load_images(pictures, labels)
 
     def close(self):
-        """Let go of the database."""
+        """Release the database."""
         if self.cursor is not None:
             self.cursor.close()
         self.db.close()

@@ -7,7 +7,7 @@ from minicaffe.errors import DataError, FileError, ShapeError
 
 
 class VideoBatches:
-    """Make batches of transformed frames; a file starts over at its end, a camera goes on for ever.
+    """Make batches of transformed frames; a file starts over at its end, a camera has no end.
 
     `video` is a file, or the number of a camera. What the augmenter does comes before the transformer's steps. `skip` frames are
     left out between two that are used.
@@ -39,7 +39,7 @@ class VideoBatches:
         batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
 
     def close(self):
-        """Let go of the video."""
+        """Release the video."""
         if self._capture is not None:
             self._capture.release()
             self._capture = None
@@ -60,7 +60,7 @@ class VideoBatches:
         self._place = number
 
     def _next(self, decode=True):
-        """Go on to the next frame that is used; return it unless told otherwise."""
+        """Step to the next frame that is used; return it if `decode` is true, otherwise None."""
         for _ in range(0 if self._fresh else self.skip):
             self._grab()
         self._fresh = False

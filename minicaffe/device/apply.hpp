@@ -43,7 +43,7 @@ inline Isa isa() {
   return level;
 }
 
-// The loop body writes only what belongs to its own index, so no iteration depends on another. The copy of the functor tells
+// The loop body writes only what belongs to its own index, so no iteration depends on another. The copy of the functor shows
 // the compiler that no store changes its members; without it a member read in one branch only keeps the loop from vectorising.
 template <class F> void range_baseline(const F& f, index_t begin, index_t end) {
   const F body = f;

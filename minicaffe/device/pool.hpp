@@ -1,8 +1,8 @@
 // The threads of the process that share CPU loops (device/threads.hpp).
 //
-// A loop is cut into parts. The thread that calls runs part 0, workers run the others, and whoever is free takes what nobody has
-// begun: a loop never waits for a worker that the operating system has not started. A worker looks out for the next loop for a
-// bounded time and then sleeps.
+// A loop is cut into parts. The thread that calls runs part 0, workers run the others, and a free thread takes a part that no
+// thread has begun: a loop never waits for a worker that the operating system has not started. A worker looks out for the next
+// loop for a bounded time and then sleeps.
 //
 // When other programs use the processors, workers do harm: waking one can cost the caller its processor, and a worker may be
 // stopped in the middle of a part. So the caller keeps account of what workers saved and what they cost, by waiting for a part or
@@ -70,7 +70,7 @@ class ThreadPool : public Pool {
     const Time own = Clock::now();
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     const Time end = helped ? Clock::now() : own;
-    // Meanwhile a worker did about what the caller did, or nothing; waiting for it is time lost.
+    // In this time a worker did about what the caller did, or nothing; waiting for it is time lost.
     balance_ = std::min<Clock::duration>(balance_ + (helped ? own - start : start - own) - (end - own), kCredit);
     if (balance_ < -kStopped) leave_out_workers(end);
   }
@@ -116,8 +116,8 @@ class ThreadPool : public Pool {
     for (int part = 0; part < parts; ++part) work(argument, part);
   }
 
-  /// Run the parts of a loop that nobody has begun, tell how many; `first` goes first, so that a thread meets the same data from
-  /// loop to loop.
+  /// Run the parts of a loop that no thread has begun, and return how many. It begins with `first`, so that a thread meets
+  /// the same data from loop to loop.
   int take_parts(uint64_t loop, int first) {
     const uint64_t number = loop >> kPartBits;
     const int parts = int(loop & kPartMask);
@@ -218,13 +218,13 @@ class ThreadPool : public Pool {
   static constexpr uint64_t kPartMask = (1 << kPartBits) - 1;
 
   std::atomic<bool> busy_{false};
-  // The loop that is shared now: its number and how many parts it has, in one word. What it does may be read by whoever has
-  // taken one of its parts, because it cannot end before that part.
+  // The loop that is shared now: its number and how many parts it has, in one word. What it does may be read by a thread that
+  // has taken one of its parts, because the loop cannot end before that part.
   std::atomic<uint64_t> loop_{0};
   Work work_ = nullptr;
   const void* argument_ = nullptr;
   std::atomic<int> pending_{0};                     // parts that have not ended
-  std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which somebody took it
+  std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which a thread took it
   std::mutex mutex_;                                // of those who sleep
   std::condition_variable called_, ended_;
   int calls_ = 0;                                   // sleepers who were woken and have not noticed yet

@@ -1,4 +1,4 @@
-"""What the processor is, as far as Linux tells."""
+"""What the processor is, as far as Linux reports it."""
 
 
 def cpu_fact(*labels):

@@ -2,7 +2,7 @@
 //
 // A Stream is filled by cuda/device.pyx. The first launch of a kernel on a device compiles it (Stream::load, which takes the
 // GIL); every further one is a look into a table and one driver call. A failure is kept in the stream, stops all further
-// launches on it, and becomes an exception when somebody asks (Stream::raise).
+// launches on it, and becomes an exception when it is checked (Stream::raise).
 #pragma once
 #include <algorithm>
 #include "minicaffe/kernels/grid.hpp"
@@ -25,7 +25,7 @@ struct Stream {
   int device;
   int multiprocessors;
   int capability;       // the compute capability times 10: 90 is 9.0
-  int failed;           // the CUresult of the first failure that nobody has looked at yet
+  int failed;           // the CUresult of the first failure that was not checked yet
   int recording;        // watch() starts every kernel
   long long launches;
   double* scratch;      // kScratch values on the device, for sums in two steps

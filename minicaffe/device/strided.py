@@ -70,7 +70,7 @@ class DeviceArray:
                 "strides": None if packed else self.strides}
 
     def _shadow(self):
-        """Return a NumPy array of the same addresses, whose elements nobody may touch: it makes views as NumPy does."""
+        """Return a NumPy array of the same addresses, whose elements must not be accessed: it makes views as NumPy does."""
         # At address 0, where an array without elements may be, NumPy would take memory; any other address will do for it.
         interface = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address or 1, True), "version": 3,
                      "strides": self.strides}
@@ -179,7 +179,7 @@ def c_strides(shape, itemsize):
 
 
 class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they derive nothing)
-    """Whatever stands for an array on the device, `gpu_data` to be read and `mutable_gpu_data` to be written; Blob is one."""
+    """Any object that holds an array on the device, `gpu_data` to be read and `mutable_gpu_data` to be written; Blob is one."""
 
 
 def device_array(value, name):

@@ -41,7 +41,7 @@ ANOTHER = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"    
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why there is none, once that is known
-_layouts = {}           # shape -> references to the layouts of such arrays that somebody has; equal ones are one object
+_layouts = {}           # shape -> references to the layouts of such arrays that are in use; equal ones are one object
 _numbers = itertools.count()     # of layouts, for their names
 cdef Library _library
 

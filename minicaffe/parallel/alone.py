@@ -1,4 +1,4 @@
-"""Alone: a process that computes with no others is a group of one, so that nobody has to ask whether there is a group."""
+"""Alone: a process that computes with no others is a group of one, so that no code has to check whether there is a group."""
 
 
 class Alone:

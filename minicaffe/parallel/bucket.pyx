@@ -1,4 +1,4 @@
-"""Bucket: gradients that travel between processes together, as one array (Caffe parallel.cpp has all of a net in one)."""
+"""Bucket: gradients that are sent between processes together, as one array (Caffe parallel.cpp has all of a net in one)."""
 
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -22,10 +22,10 @@ cdef extern from "minicaffe/parallel/wire.hpp" namespace "mc" nogil:
 
 
 cdef class Bucket:
-    """Gradients that travel together, each in a layout that all processes agreed on.
+    """Gradients that are sent together, each in a layout that all processes agreed on.
 
-    One alone travels from and to its own memory. Several, or those that travel in bf16, are copied to an array and back. On a
-    device they go by way of the host's side of their memory, which is page-locked there.
+    One alone is sent from its own memory and received there. Several, or those that are sent in bf16, are copied to an array and
+    back. On a device they pass through the host's side of their memory, which is page-locked there.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ cdef class Bucket:
     count : int
         Elements, with the padding of the layouts.
     nbytes : int
-        That travel.
+        Bytes that are sent.
     array : memoryview of bytes
-        What travels, between `pack` and `unpack`.
+        The data that are sent, between `pack` and `unpack`.
     """
 
     cdef readonly list which
@@ -99,7 +99,7 @@ cdef class Bucket:
         return 0
 
     def pack(self):
-        """Make `array` of the gradients as they are; until `unpack` nobody else may use them."""
+        """Make `array` of the gradients as they are; until `unpack` no other code may use them."""
         with device_lock:
             if self.own is None:
                 self.array = PyMemoryView_FromMemory(<char*> self.gradient(0), self.nbytes, PyBUF_WRITE)

@@ -16,7 +16,7 @@ from minicaffe.parallel.bucket import add_bf16
 from minicaffe.parallel.launch import mpi
 
 LOOK = 1e-3     # seconds between two looks of the thread, which MPI needs to make progress, and which backward pays with some 10 us
-PIECE = 2 << 20     # bytes that travel at once after backward: in the caches; 53 MB took 7.5 ms by 2 ranks, and 14 ms as a whole
+PIECE = 2 << 20     # bytes sent at once after backward: in the caches; 53 MB took 7.5 ms by 2 ranks, and 14 ms as a whole
 KEEP = ((-3, 32 << 20), (-1, 1 << 30))      # options of mallopt: larger blocks are the system's, so much freed memory stays
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def make_carrier(group, wish=None, bf16=False, overlap=None):
 
 
 class LateMpiCarrier:
-    """Adds buckets of all ranks in their order when they are waited for, piece by piece, so that what travels stays in the caches.
+    """Adds buckets of all ranks in their order when they are waited for, in pieces, so that the data being sent stay in the caches.
 
     Parameters
     ----------

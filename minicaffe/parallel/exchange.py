@@ -18,8 +18,8 @@ from minicaffe.memory import reporter
 from minicaffe.parallel.bucket import Bucket
 
 ACTIONS = ("none", "snapshot", "stop")      # what a rank wants; the last that any wants counts
-ALONE = 1 << 18     # bytes of a gradient that travels alone, at least: it needs no copy, and MPI's latency is less than its way
-TOGETHER = 1 << 20  # bytes of smaller ones that travel together, at least, but for the last
+ALONE = 1 << 18     # bytes of a gradient that is sent alone, at least: it needs no copy, and takes longer than MPI's latency
+TOGETHER = 1 << 20  # bytes of smaller ones that are sent together, at least, but for the last
 
 _unfinished = {}    # by id: what MPI may still write to, of iterations that have not ended, also when their solver is gone
 
@@ -33,11 +33,11 @@ class Exchange:
     params : list of Blob
         The learnable parameters.
     learned : list of bool
-        Which of them get gradients; the others do not travel.
+        Which of them get gradients; the others are not sent.
     carrier
         Brings buckets on their way: `start(bucket)`, `poll()`, `wait()`, `under_way` and `on_device` as MpiCarrier has them.
     bf16 : bool
-        Let gradients travel in bf16.
+        Send gradients in bf16.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Exchange:
     def __init__(self, group, params, learned, carrier, bf16=False):
         self.group, self.params, self.learned, self.carrier, self.bf16 = group, params, learned, carrier, bf16
         self.losses, self.update = [], None
-        self.buckets = None         # in the order in which they travel; None: the first iteration has not ended yet
+        self.buckets = None         # in the order in which they are sent; None: the first iteration has not ended yet
         self.bucket_of = {}         # by the number of a parameter
         self.comm = group.comm.Dup()
         self._told = None
@@ -62,7 +62,7 @@ class Exchange:
         Raises
         ------
         Error
-            If the last iteration ended between `tell` and `told`: the other ranks take what comes next for what did not come.
+            If the last iteration ended between `tell` and `told`: the other ranks would take the next message for the missing one.
         """
         if self._told is not None:
             raise Error("an iteration ended in the middle, when its gradients were on their way to other ranks; all ranks have to "
@@ -93,7 +93,7 @@ class Exchange:
         return sum(self.losses) / len(self.losses), ACTIONS[int(found[:, 1].max())]
 
     def offer(self, which, part=None, last=False):
-        """Take gradients that are complete, by the numbers of their parameters; return those that were updated meanwhile.
+        """Take gradients that are complete, by the numbers of their parameters; return those that this call updated.
 
         `last`: there are no more; return when all have come.
         """
@@ -112,7 +112,7 @@ class Exchange:
         return self._use() if sum(bucket.nbytes for bucket in self.come) >= TOGETHER else []
 
     def finish(self):
-        """Let all gradients that are left travel, and return when they have come; return the parameters that were updated."""
+        """Send all gradients that are left, and return when they have arrived; return the parameters that were updated."""
         if self.buckets is None:
             self._agree()
         while self.started < len(self.buckets):
@@ -163,7 +163,7 @@ class Exchange:
         for i, same in zip(order, zip(*self.group.gather([_signature(layouts[i], self.params[i]) for i in order]))):
             if same[0] is None or len(set(same)) > 1:
                 layouts[i] = None
-        small, parts = [], []       # those that wait for others; the parts that travel together
+        small, parts = [], []       # those that wait for others; the parts that are sent together
         for i in order:
             if self.params[i].diff_memory.size >= ALONE:
                 parts.append([i])
@@ -179,7 +179,7 @@ class Exchange:
 
 
 def _signature(layout, blob):
-    """What tells the layout of a gradient to other processes: where it puts each element. None: plain order, or of another type."""
+    """The layout of a gradient, to compare among processes: where it puts each element. None: plain order, or of another type."""
     if layout is None or layout.dtype != blob.dtype:
         return None
     plain, private = np.arange(blob.count) % 2 ** 24, np.empty(layout.nbytes, np.uint8)

@@ -14,8 +14,10 @@ from minicaffe.parallel.launch import mpi, world
 
 
 class Steps:
-    """Counts how often a rank has heard of the others, by which they see that it goes on: all that their watch (signs.py) has of a
-    group, which ends with its last owner, and not when a thread is done with it.
+    """Counts how often a rank has received from the others, which shows them that it makes progress.
+
+    The watch of signs.py holds this and nothing else of a group. So the group ends with its last owner, and not when a thread is
+    done with it.
     """
 
     count = 0
@@ -37,8 +39,8 @@ class Group:
     local_rank, local_size : int
         The place among the ranks of the same machine, and how many they are.
     comm : mpi4py.MPI.Intracomm
-        The group's own, for whom `gather` is not enough. Not `allreduce` and its kin in small letters: mpi4py makes a communicator
-        for each first, and keeps all other threads from running until all ranks have come.
+        The group's own, for uses for which `gather` is not enough. Not `allreduce` and its kin in small letters: mpi4py makes a
+        communicator for each first, and keeps all other threads from running until all ranks have come.
     steps : Steps
 
     Raises

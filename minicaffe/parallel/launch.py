@@ -9,7 +9,8 @@ from pathlib import Path
 
 from minicaffe.errors import ConfigError, DependencyError
 
-# What tells a process its number among those that were started together: MPICH and its kin (PMI), Open MPI and Slurm (PMIx).
+# Variables with the number of processes started together, and with the rank of each: MPICH and its kin (PMI), Open MPI and
+# Slurm (PMIx).
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 SETTINGS = {        # of MPI libraries, unless the environment has them

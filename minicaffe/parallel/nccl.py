@@ -48,7 +48,7 @@ def old_bindings(device):
 
 
 def new_uid():
-    """Return the bytes by which the ranks of one new communicator find each other; one rank makes them and tells the others.
+    """Return the bytes by which the ranks of one new communicator find each other; one rank makes them and sends them.
 
     NCCL listens in this process until all have come, so it must not end before. No GPU is touched: other processes may be
     forked afterwards.
@@ -146,9 +146,9 @@ class NcclCarrier:
         self.under_way.append((bucket, self.communicator.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
 
     def poll(self):
-        """Return the first bucket if it has arrived and a trace wants to know when, otherwise None.
+        """Return the first bucket if it has arrived and a trace records the time, otherwise None.
 
-        Whoever asks for no trace gets each in `wait`: an update put on the computing stream now would hold up backward there.
+        Without a trace `wait` returns each: an update that is put on the computing stream now would delay backward there.
         """
         watched = self.communicator.device.recording and self.under_way
         return self._first() if watched and self.under_way[0][1].done() else None
@@ -174,7 +174,7 @@ def obstacle(group, asked, bf16):
     asked : bool
         Whether NCCL was asked for; otherwise it is not looked for on the simulated device, which it would not find.
     bf16 : bool
-        Whether gradients are to travel in bf16.
+        Whether gradients are to be sent in bf16.
     """
     everyone = group.gather(_own_obstacle(asked, bf16))
     for rank, (reason, _) in enumerate(everyone):

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 class Signs:
     """Ends all ranks of a group when one gives no sign of life, makes no progress, leaves or raises while others need it.
 
-    One that makes no progress names itself: it is in minicaffe, and waits for no other rank. Where all wait for each other, whoever
-    finds out says so. What a program does between two calls of minicaffe takes as long as it likes, unless other ranks wait.
+    A rank that makes no progress reports itself: it is in minicaffe, and waits for no other rank. Where all wait for each other,
+    the rank that detects it reports it. A program may take any time between two calls of minicaffe, unless other ranks wait.
 
     Ends with the group, or with the process; a process that ends by an exception ends all.
 
@@ -64,7 +64,7 @@ class Signs:
             log.warning("this MPI takes calls of one thread only, so ranks give no signs of life: one that hangs is not noticed")
 
     def end(self):
-        """Say farewell to the next rank: from now on nobody misses this one, unless it waits for it."""
+        """Send the next rank a last sign: from now on it does not report this one as missing, unless it waits for it."""
         if self.ended.is_set():
             return
         self.ended.set()
@@ -82,7 +82,7 @@ class Signs:
         while not self.ended.wait(self.interval):
             slept = time.monotonic() - now - self.interval
             now = time.monotonic()
-            if slept > self.interval:   # this rank was stopped, perhaps all were, by Ctrl-Z: nobody is accused of that time
+            if slept > self.interval:   # this rank was stopped, perhaps all were, by Ctrl-Z: that time counts for no rank
                 self.heard, self.progress, self.youngest = self.heard + slept, self.progress + slept, self.youngest + slept
             try:
                 self._exchange(now)
@@ -100,7 +100,7 @@ class Signs:
         count = self.steps.count
         if count != self.counted or not inside:
             self.counted, self.progress = count, now
-        if inside:      # what the program does by itself tells others nothing
+        if inside:      # time outside minicaffe is no progress that others may count on
             self.youngest = max(self.youngest, self.progress)
         if self.sent is None or self.sent[0].Test():
             self._send(SIGN, now)

@@ -1,4 +1,4 @@
-// What travels between processes in bf16: rounding gradients, adding two that came, and back.
+// Data that are sent between processes in bf16: rounding gradients, adding two that arrived, and converting back.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 

@@ -24,7 +24,7 @@ class Fields:
     ``fields.interp_param.inner.a == [1, 2]``. A field that is given once is its value, one that is given several times, or that
     the message repeats, a list. Numbers are int or float, ``true`` and ``false`` are bool, strings and enum values are str.
 
-    Iterating gives the names in the order of the file; ``name in fields`` tells whether a field is given. Raises MissingFieldError
+    Iterating gives the names in the order of the file; ``name in fields`` is true if a field is given. Raises MissingFieldError
     for a field that is not given; it is an AttributeError. `get` gives a default instead.
     """
 

@@ -33,7 +33,7 @@ def path_of(path):
 
 
 def working_directory():
-    """Return the real path of the working directory; raise `FileError` if somebody deleted it."""
+    """Return the real path of the working directory; raise `FileError` if it was deleted."""
     try:
         return os.path.realpath(os.getcwd())
     except FileNotFoundError:

@@ -27,7 +27,7 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
         outermost fields, even if the file is broken.
     keep_layer_fields : bool
         Whether fields of a layer that the messages lack, and a V1 layer's type, are no error here: they are kept in the layer's
-        `fork_fields`, for whoever knows which layer reads them (net/definitions.py).
+        `fork_fields`, for the code that knows which layer reads them (net/definitions.py).
     skip_unknown_fields : bool
         Whether other fields that are missing in the messages are left out with a warning, where a net is known to compute the
         same without them (proto/forks.py). Any other unknown field is an error even so.

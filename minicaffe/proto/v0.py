@@ -1,4 +1,4 @@
-"""Turn the first form of Caffe's nets (V0, 2013) into the second (V1), from where `minicaffe.proto.upgrade` goes on.
+"""Turn the first form of Caffe's nets (V0, 2013) into the second (V1), which `minicaffe.proto.upgrade` upgrades further.
 
 A V0 layer was a message inside an entry of ``layers``, with the parameters of all types side by side in it, and padding
 was a layer of its own in front of a convolution. Facts: Caffe upgrade_proto.cpp, UpgradeV0Net.

@@ -127,8 +127,8 @@ class _Drawing:
         self._lay_out()
 
     def _connect(self, layers):
-        """Find what is drawn, and who reads what from whom: edges are (from, number of the blob, to, blob)."""
-        sources, read = {}, set()       # blob -> [(Drawn, number of the blob)]; what somebody reads already
+        """Find what is drawn, and which of them reads which blob of which: edges are (from, number of the blob, to, blob)."""
+        sources, read = {}, set()       # blob -> [(Drawn, number of the blob)]; blobs that are read already
         original = {}                   # top of a Split -> the blob that it is
         for i, layer, tops in layers:
             bottoms = [original.get(name, name) for name in layer.bottom]

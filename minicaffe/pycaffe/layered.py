@@ -50,7 +50,7 @@ def place(boxes, edges, rank_gap=40.0, gap=16.0):
 
 
 def _set_ranks(boxes, edges):
-    """Rank by the longest way from a source; a source stands right before the first that needs it."""
+    """Rank by the longest way from a source; a source is placed right before the first that needs it."""
     into, out = [[] for _ in boxes], [[] for _ in boxes]
     for source, _, target, _ in edges:
         into[target].append(source)
@@ -139,13 +139,13 @@ def _wish(edges, box):
 
 
 def _spread(rank, wishes, gap):
-    """Put each box as near to its wish as the others let it (least squares with gaps: pool adjacent violators)."""
+    """Put each box as near to its place in `wishes` as the others allow (least squares with gaps: pool adjacent violators)."""
     offsets, total = [], 0.0
     for i, box in enumerate(rank):
         if i:
             total += (rank[i - 1].breadth + box.breadth) / 2 + gap
         offsets.append(total)
-    pools = []      # [sum of weight x wish, weight, number of boxes], their means rise
+    pools = []      # [sum of weight x place, weight, number of boxes], their means rise
     for box, wish, offset in zip(rank, wishes, offsets):
         weight = 4.0 if box.bend else 1.0
         pools.append([weight * (wish - offset), weight, 1])

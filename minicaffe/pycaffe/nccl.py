@@ -15,12 +15,12 @@ class NCCL:
     """Adds this process to those that train together, and lets its solver update with the means of all gradients.
 
     ``nccl.bcast()`` sends the parameters of rank 0 to the others, ``solver.add_callback(nccl)`` averages the gradients before each
-    update, and with ``solver.net.after_backward(nccl)`` those of a layer travel while backward goes on. Only rank 0 tests,
-    displays and makes snapshots. All processes call the same in the same order.
+    update, and with ``solver.net.after_backward(nccl)`` those of a layer are sent while backward continues. Only rank 0
+    tests, displays and makes snapshots. All processes call the same in the same order.
 
     Different from Caffe: parameters stay where they are in the device's memory, and layers may share them with
-    `layer_wise_reduce`, too; gradients that no `after_backward(nccl)` sent travel before the update; with `iter_size` they
-    travel once.
+    `layer_wise_reduce`, too; gradients that no `after_backward(nccl)` sent are sent before the update; with `iter_size`
+    they are sent once.
 
     Parameters
     ----------

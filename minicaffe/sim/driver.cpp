@@ -59,7 +59,7 @@ void reset(Context& context) {
   Device& device = *context.device;
   try {
     synchronize(context);
-  } catch (const Failure&) {  // of work that nobody has waited for, or all of it where the context is lost
+  } catch (const Failure&) {  // of work that no call has waited for, or all of it where the context is lost
   }
   if (state().settings.leak) report_leaks(context);
   for (auto& c : std::vector<std::shared_ptr<Capture>>(state().captures))

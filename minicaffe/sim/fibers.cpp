@@ -1,4 +1,4 @@
-// Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one goes on.
+// Threads of a block that wait for each other: each has a stack of its own, and at a barrier the next one continues.
 #include <algorithm>
 
 #include "sim.hpp"

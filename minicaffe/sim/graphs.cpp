@@ -75,7 +75,7 @@ std::set<int> leaves(const Graph& graph) {
   return last;
 }
 
-/// Each node becomes an operation after those it comes after; the stream goes on after the last ones.
+/// Each node becomes an operation after those it comes after; the stream continues after the last ones.
 void launch(Exec& exec, Stream& stream) {
   const Graph& graph = *exec.graph;
   if (stream.capture) {  // a graph within a graph: its nodes

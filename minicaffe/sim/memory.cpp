@@ -72,7 +72,7 @@ CUdeviceptr allocate(Device& device, size_t size) {
   device.cursor = a->start + a->pages + page_size();
   device.used += rounded;
   device.peak = std::max(device.peak, device.used);
-  auto it = device.freed.lower_bound(a->start);  // a wrapped range: what was freed here can no longer be told
+  auto it = device.freed.lower_bound(a->start);  // a wrapped range: what was freed here can no longer be reported
   if (it != device.freed.begin() && std::prev(it)->first + std::prev(it)->second.pages > a->start) --it;
   while (it != device.freed.end() && it->first < a->start + a->pages) it = device.freed.erase(it);
   device.live[a->start] = a;
@@ -287,7 +287,7 @@ void mcsim_poison(CUdeviceptr address, size_t size) {
     a->divided = true;
   }
   for (auto it = a->blocks.lower_bound(address); it != a->blocks.end() && it->first < address + size; it = a->blocks.erase(it))
-    for (Access use : it->second->history) {  // whoever gets these bytes next must come after
+    for (Access use : it->second->history) {  // the next owner of these bytes must come after
       use.begin += it->first - a->address;
       use.end += it->first - a->address;
       a->history.push_back(use);

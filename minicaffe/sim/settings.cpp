@@ -11,7 +11,7 @@
 //   uninitialized=1  what a copy brings to the host must have been written, and what a kernel reads must not be an allocation
 //                    to which nothing was ever written. A kernel's reads of unwritten parts of one are not seen
 //   leak=1           what is not given back is listed on stderr, at the context's end or the process's
-//   deferred=1       work waits until somebody waits for it, so a host that does not wait sees old values
+//   deferred=1       work is delayed until a call waits for it, so a host that does not wait sees old values
 //   report=1         counts of launches, copies and allocations on stderr at the end
 #include <algorithm>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // The simulated CUDA driver: a libcuda.so.1 in host memory that runs kernels compiled for the host, and is strict.
 //
 // It differs from a GPU's driver in speed and in what it forgives: every access, handle, limit and order that it can check is
-// checked, and cuGetErrorString(code) tells what the last error with that code in this thread was about. Files: errors (the
+// checked, and cuGetErrorString(code) describes the last error with that code in this thread. Files: errors (the
 // messages), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
 // events, races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
 // driver (devices, contexts, the table of entry points). It has the calls that minicaffe, its tests and its tools make, so no
@@ -296,7 +296,7 @@ struct Guarded {
   std::shared_ptr<Allocation> read_unwritten;
   Fault fault;
 };
-/// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `run.fault` tells.
+/// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `run.fault` has the fault.
 bool run_guarded(Guarded& run, void (*f)(Launch&), Launch& launch);
 void install_fault_handler();
 /// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.

@@ -1,4 +1,4 @@
-// The order of work: streams, events, who waits for whom, and races.
+// The order of work: streams, events, which operation waits for which, and races.
 //
 // Each operation knows what it comes after. It runs in its call; with deferred=1 it runs when something waits for it, together
 // with all that it comes after. With race=1 each carries a vector clock: what came before it by streams, events and waits of
@@ -30,7 +30,7 @@ void check_race(const Operation& op, const Touch& touch) {
   std::vector<Access>& history = touch.allocation->history;
   const std::string who = op.work.name + " in " + op.place;
   std::string conflict;
-  // What the host has waited for is before everything to come. What this operation comes after and covers, it stands for.
+  // What the host has waited for is before all later operations. This access replaces each one that it comes after and covers.
   auto settled = [&](const Access& old) {
     bool ordered = old.tick <= at(op.clock, old.lane);
     bool covered = touch.begin <= old.begin && old.end <= touch.end && (touch.write || !old.write);
@@ -53,7 +53,7 @@ double now_ms() {
 }
 
 void run(Operation& op) {
-  if (op.started) {  // by another thread, which has let go of the lock for a host function
+  if (op.started) {  // by another thread, which has released the lock for a host function
     while (!op.done) {
       state().lock.unlock();
       sched_yield();
@@ -211,7 +211,7 @@ using namespace mcsim;
 
 namespace {
 
-/// An event that the host looks at. One that was last recorded under capture stands for no time.
+/// An event that the host reads. One that was last recorded under capture has no time.
 std::shared_ptr<Event> event_of(CUevent handle, const char* call) {
   auto event = state().events.find(handle);
   if (!event->capture) return event;
@@ -322,7 +322,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
   });
 }
 
-/// Work that waits (deferred=1) is done after a first "not ready", as a device would meanwhile.
+/// Work that waits (deferred=1) is done after a first "not ready", as a device would do it in that time.
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
   return on_context("cuEventQuery", [&](Context&) {
     auto event = event_of(handle, "cuEventQuery");
@@ -341,7 +341,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   });
 }
 
-/// Host time between the two, so it tells nothing about a GPU.
+/// Host time between the two, so it is no measure of a GPU's time.
 CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, CUevent end_handle) {
   return on_context("cuEventElapsedTime", milliseconds, "the time's place", [&](Context&) {
     auto begin = event_of(begin_handle, "cuEventElapsedTime"), end = event_of(end_handle, "cuEventElapsedTime");

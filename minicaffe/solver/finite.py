@@ -35,7 +35,7 @@ class FiniteWatch:
         self.effect = effect
         self.begin = begin
         self.first = None   # since the first loss that was not finite: its iteration, and the remedy
-        self.lost = None    # what `parameters` has told
+        self.lost = None    # what `parameters` found last
         self.where = ""     # of processes that train together, whose loss it was
 
     def loss(self, solver, loss, rate, late=False):
@@ -81,7 +81,7 @@ class FiniteWatch:
             if self.lost is None:
                 log.warning("%s; no snapshots are written as long as that is so", error)
         elif self.lost is not None:
-            self.first = None  # someone has put them right
+            self.first = None  # a caller has made them finite again
         self.lost = lost
         return lost is None
 

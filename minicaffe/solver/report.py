@@ -1,4 +1,4 @@
-"""What a solver tells about the outputs of a net: as records for listeners and in Caffe's words for its log.
+"""What a solver reports about the outputs of a net: as records for listeners and in Caffe's words for its log.
 
 `run_batches` gives the outputs of a test's batches, which processes that test together divide.
 """

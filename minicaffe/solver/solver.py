@@ -2,7 +2,7 @@
 
 What an update does to the parameters is the subject of the subclasses (sgd.py). Different from Caffe: the train and test
 nets share parameters through one workspace; all of the solver's parameters are checked before the first iteration;
-whoever wants to watch adds a listener instead of reading the log.
+a program observes the training by a listener instead of reading the log.
 """
 
 import functools
@@ -30,7 +30,7 @@ from minicaffe.solver.report import OutputMeans, images_together, log_outputs, o
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
-WIRES = ("float32", "bf16")     # types in which gradients travel between processes
+WIRES = ("float32", "bf16")     # types in which gradients are sent between processes
 CARRIERS = ("mpi", "nccl")      # what brings them
 UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may do in its own way
 RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
@@ -342,7 +342,8 @@ class Solver:
             What carries the gradients: "mpi" or "nccl". By default NCCL, where each rank computes on a GPU of its own and nccl4py
             is installed, and otherwise MPI; the log says which, and why.
         wire : str
-            The type in which gradients travel: "float32", or "bf16", which halves the bytes and rounds, by MPI. (float64 stays so.)
+            The type in which gradients are sent: "float32", or "bf16", which halves the bytes and rounds, by MPI. (float64 stays
+            so.)
         overlap : bool, optional
             Whether MPI carries gradients while backward still runs, by a thread of its own, or when it has ended. By default
             only where that can gain something: not where all ranks compute on the processors of one machine. (NCCL always does.)
@@ -396,7 +397,7 @@ class Solver:
             snapshot.share(self)
         log_own_data(self.net)
         if sync_batch_norm:
-            apart = Group(group.comm)   # a communicator of its own: gradients travel meanwhile
+            apart = Group(group.comm)   # a communicator of its own: gradients are sent at the same time
             self._one_batch = [layer.name for layer in self.net.layers if layer.type == "BatchNorm" and layer.synchronise(apart)]
             if not self._one_batch and group.rank == 0:
                 log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")
@@ -469,7 +470,7 @@ class Solver:
         """Do what `step` does with a loss, if it did not wait for that of the last iteration."""
         if self._late is None:
             return
-        with self.net.lock:     # another thread may have read it meanwhile
+        with self.net.lock:     # another thread may have read it in between
             late, self._late = self._late, None
             if late is not None:
                 read, rate = late
@@ -560,7 +561,7 @@ class Solver:
         return record
 
     def _may_test(self):
-        """Take snapshots that are asked for; return whether the test goes on."""
+        """Write the snapshots that are requested; return whether the test continues."""
         while (action := self._next_action()) == "snapshot":
             self._snapshot_if_finite()
         self._stop = self._stop or action == "stop"
@@ -580,7 +581,7 @@ class Solver:
         FileError
             If a file cannot be written; training can go on.
         NotFiniteError
-            If parameters are not finite: nobody could go on from there.
+            If parameters are not finite: a training could not continue from there.
         Error
             If an iteration ended in the middle of its update.
         """

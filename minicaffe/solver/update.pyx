@@ -88,7 +88,7 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     names = ", ".join([blob.name for blob in params]) if _reporter.recording else ""
     if _reporter.recording:
         _reporter.event("begin", None, 0, 0, names, "update")
-    with device_lock:   # from the first pointer on: who reads a blob meanwhile would make the host's copy the valid one
+    with device_lock:   # from the first pointer on: a reader of a blob in between would make the host's copy the valid one
         for i in range(n):
             blob, first = params[i], history[i]
             second = history[n + i] if two else first

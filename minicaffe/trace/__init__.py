@@ -1,6 +1,6 @@
 """What a net did, step by step: layers, head changes, copies, allocations and kernels, as one `Trace` (docs/trace.md).
 
-Its only source are the events of `minicaffe.memory.record`; whoever wants to see more adds events there, not here. `record.py`
+Its only source are the events of `minicaffe.memory.record`; further events are added there, not here. `record.py`
 collects them, `build.py` makes the document of docs/trace.md of them, `model.py` answers questions about it.
 """
 

@@ -35,7 +35,7 @@ class Memory(NamedTuple):
 def memories_of(net, solver=None):
     """Return the memories of a net's blobs and parameters, and of a solver's history, as `Memory` by their id.
 
-    Nothing here may keep a memory alive: a net with a plan recycles only what nobody else has.
+    Nothing here may keep a memory alive: a net with a plan recycles only memories without another owner.
     """
     found, names = {}, set()
 

@@ -151,7 +151,7 @@ class Recorder:
     def _cut(self, iteration):
         """Put the events so far aside as those of `iteration`."""
         events = list(self._events)
-        del self._events[: len(events)]     # another thread may have added some meanwhile
+        del self._events[: len(events)]     # another thread may have added some in between
         if events:
             self.parts.append(Part(iteration, self._before, events))
         if self.keep is not None:
@@ -190,7 +190,7 @@ def arenas():
 
 @contextmanager
 def _launches(device):
-    """Let a device record launches until the last who wants that ends; one that records anyway goes on."""
+    """Make a device record launches until the last context of this function ends; one that records anyway continues."""
     if device.recording and not recorders[device.index]:
         yield
         return

@@ -112,7 +112,7 @@ def sources(trace, number):
 
 
 def _happened(trace, number):
-    """Return the lines about one event; none about one that belongs to another or is told above."""
+    """Return the lines about one event; none about one that belongs to another or is reported above."""
     event = trace.events[number]
     if event.kind in ("alloc", "free"):
         sign = "+" if event.kind == "alloc" else "-"

@@ -483,7 +483,7 @@ class View {
     this.playing = on;
     $("play-sign").textContent = on ? "❚❚" : "▶";
     $("play-word").textContent = on ? "Pause" : "Play";
-    $("where").setAttribute("aria-live", on ? "off" : "polite");      // nobody can listen to thirty steps a second
+    $("where").setAttribute("aria-live", on ? "off" : "polite");      // thirty announcements a second are too many to listen to
     if (!on) return;
     if (this.step === this.last()) this.go(0);
     this.timer = setInterval(() => this.step < this.last() ? this.go(this.step + 1) : this.play(false), 1000 / +$("speed").value);
