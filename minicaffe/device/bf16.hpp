@@ -51,13 +51,22 @@ template <class F, class T> struct EachLanes {
   }
 };
 
-/// f(i) for 0 <= i < n, elements T, as for_each has it; of Bf16 on the CPU 16 at a time.
+namespace cpu {
+
+/// f(i) for 0 <= i < n, elements T, as for_each has it; of Bf16 16 at a time.
+template <class T, class F> void for_each_lane(Threads threads, index_t n, const F& f, index_t cost) {
+  if constexpr (std::is_same_v<T, Bf16>)
+    for_each(threads, (n + kLanes - 1) / kLanes, EachLanes<F, T>{f, n}, cost * kLanes);
+  else
+    for_each(threads, n, f, cost);
+}
+
+}  // namespace cpu
+
+/// The same on CPU or device.
 template <class T, class F> void for_each_lane(const Context& on, index_t n, const F& f, index_t cost) {
   if (on.stream) return cuda::for_each(*on.stream, n, f);
-  if constexpr (std::is_same_v<T, Bf16>)
-    cpu::for_each(on.threads, (n + kLanes - 1) / kLanes, EachLanes<F, T>{f, n}, cost * kLanes);
-  else
-    cpu::for_each(on.threads, n, f, cost);
+  cpu::for_each_lane<T>(on.threads, n, f, cost);
 }
 
 }  // namespace mc

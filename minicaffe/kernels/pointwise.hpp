@@ -32,7 +32,7 @@ template <class T> struct Fill {
 };
 
 /// y[i] = x[i], rounded if Y is narrower
-// e.g. Convert<T, Bf16>
+// e.g. Convert<T, T>
 template <class X, class Y> struct Convert {
   const X* x;
   Y* y;
@@ -40,7 +40,7 @@ template <class X, class Y> struct Convert {
 };
 
 /// y[i] += x[i]
-// e.g. AddConverted<Bf16, T>
+// e.g. AddConverted<T, T>
 template <class X, class Y> struct AddConverted {
   const X* x;
   Y* y;

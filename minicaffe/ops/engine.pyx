@@ -13,7 +13,6 @@ import os
 
 from minicaffe.blob cimport FLOAT
 from minicaffe.device.context cimport context, on_device
-from minicaffe.ops.layouts cimport data_layout
 
 from minicaffe.errors import ConfigError, DependencyError, Error, check_type
 from minicaffe.memory.registry import registry
@@ -161,7 +160,9 @@ cdef class Operation:
 
     cdef int choose(self, const Context& on, Blob x) except -1:
         """Choose the engine of the next forward."""
-        cdef Layout layout = data_layout(on, [x], True) if self.by_layout else None
+        cdef Layout layout = x.data_memory.layout() if self.by_layout else None
+        if layout is not None and layout.on_device != (on.stream != NULL):
+            layout = None
         if self.epoch != _epoch or self.threads != on.threads.count or self.empty != (x.count == 0) or self.layout is not layout:
             self.forth, self.layout = None, layout
         return self.ask(on, x)

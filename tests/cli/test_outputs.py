@@ -27,6 +27,7 @@ WRITERS = {     # the command, and the file that it writes
     "classify .json": (["classify", "1.png", "--out", "o.json", *COMMON], "o.json"),
     "detect .csv": (["detect", "w.csv", "--out", "o.csv", "--crop_mode=list", "--context_pad=0", *COMMON], "o.csv"),
     "detect .h5": (["detect", "w.csv", "--out", "o.h5", "--crop_mode=list", "--context_pad=0", *COMMON], "o.h5"),
+    "time": (["time", "net.prototxt", "--iterations=1", "--json", "o.json"], "o.json"),
     "draw": (["draw", "net.prototxt", "o.svg"], "o.svg"),
     "draw --shapes": (["draw", "net.prototxt", "o.svg", "--shapes", "--phase=TEST"], "o.svg"),
     "draw_net": (["draw_net", "net.prototxt", "o.dot"], "o.dot"),

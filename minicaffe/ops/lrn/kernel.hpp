@@ -54,6 +54,7 @@ struct LrnShape : LrnWindow {
 };
 
 /// x^2
+// e.g. LrnSquare<T, T>
 template <class X, class T> struct LrnSquare {
   const X* x;
   MC_HD T operator()(index_t i) const { return T(x[i]) * T(x[i]); }
@@ -79,6 +80,7 @@ template <class X, class T, class Power> struct LrnForwardAt {
 };
 
 /// dy y / s, the share of an element in the gradients of its neighbours
+// e.g. LrnRatioTerm<T, T>
 template <class X, class T> struct LrnRatioTerm {
   const X *y, *dy;
   const T* scale;

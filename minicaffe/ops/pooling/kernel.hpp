@@ -158,6 +158,7 @@ template <int kPack> struct PoolPlace {
   }
 };
 
+// e.g. PoolForwardLast<T, MaxOf<T>, 1>
 template <class X, class Op, int kPack> struct PoolForwardLast {
   using T = typename Element<X>::Compute;
   using Values = PoolPack<X, kPack>;
@@ -187,6 +188,7 @@ template <class X, class Op, int kPack> struct PoolForwardLast {
   }
 };
 
+// e.g. PoolBackwardLast<T, true, 1>
 template <class X, bool kMasked, int kPack> struct PoolBackwardLast {
   using T = typename Element<X>::Compute;
   using Values = PoolPack<X, kPack>;

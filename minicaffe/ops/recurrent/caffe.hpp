@@ -75,7 +75,7 @@ template <class T> struct StepProduct {
       if (pairs.packed) {
         const index_t deep = pairs.even(k), blocks = pairs.blocks(n);
         std::vector<Bf16> rounded(size_t(rows * deep));
-        for (index_t i = 0; i < rows; ++i) for_each_lane<Bf16>(on, k, cpu::Rounded<Bf16>{a + i * k, rounded.data() + i * deep}, 1);
+        for (index_t i = 0; i < rows; ++i) cpu::for_each_lane<Bf16>(on.threads, k, cpu::Rounded<Bf16>{a + i * k, rounded.data() + i * deep}, 1);
         return cpu::for_each(on.threads, blocks, cpu::PairsProduct<Bf16>{k, n, rows, rounded.data(), pairs.packed, c, add},
                              rows * pairs.kWide * k / 8);
       }
