@@ -1,8 +1,11 @@
 """The benchmark of nets counts only what computes the same, and its report says where it was measured; that of GPUs can be rehearsed."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -11,12 +14,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from minicaffe.cuda import compile
 from minicaffe.device import threads
 from minicaffe.net.net import Net
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools" / "bench"))
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
+sys.path.insert(0, str(TOOLS / "bench"))
 import distributed  # noqa: E402
 import gpu_nets  # noqa: E402
+import gpu_table  # noqa: E402
 import nets  # noqa: E402
 import report  # noqa: E402
 import turns  # noqa: E402
@@ -92,7 +98,7 @@ def test_the_table_of_ranks_has_the_better_of_the_peers_kinds():
 def rehearsal(on_cpu, monkeypatch):
     """A function that gives the Measurement of a net in a rehearsal."""
     monkeypatch.setattr(gpu_nets, "sync_all", lambda modules: lambda: None)
-    return lambda name: gpu_nets.Measurement(name, "float32", SimpleNamespace(device="sim"), None)
+    return lambda name: gpu_nets.Measurement(name, "float32", SimpleNamespace(device="sim", table=True), None)
 
 
 @pytest.mark.parametrize("name", [name for name in gpu_nets.BATCHES if name not in ("caffenet", "vgg16")])     # which have 20 million weights
@@ -123,23 +129,132 @@ def test_each_row_is_written_at_once(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines()[0] == "step: 2 ms (PyTorch 4, CuPy: missing) [1.0x; met]"
 
 
-def test_gpu_check_widens_the_tolerance_of_conformance(tmp_path):
-    path = Path(__file__).resolve().parents[1] / "tools/gpu_check"
-    loader = SourceFileLoader("gpu_check", str(path))
-    gpu_check = module_from_spec(spec_from_loader("gpu_check", loader))
-    loader.exec_module(gpu_check)
+@pytest.fixture(scope="module")
+def gpu_check():
+    """tools/gpu_check as a module."""
+    loader = SourceFileLoader("gpu_check", str(TOOLS / "gpu_check"))
+    made = module_from_spec(spec_from_loader("gpu_check", loader))
+    loader.exec_module(made)
+    return made
+
+
+def check(tmp_path, *arguments, **environment):
+    """Run tools/gpu_check on the simulated device; return its JSON and what it printed."""
+    done = subprocess.run([sys.executable, TOOLS / "gpu_check", "--device", "sim", "--no-build", "--out", tmp_path, *arguments],
+                          capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
+    return json.loads((tmp_path / "gpu_check.json").read_text()), done.stdout + done.stderr
+
+
+def test_gpu_check_widens_the_tolerance_of_conformance(gpu_check, tmp_path):
     case = tmp_path / "given/cases/public/one/case.json"
     case.parent.mkdir(parents=True)
     case.write_text(json.dumps({"rtol": 1e-4, "atol": 0.5, "tol": {"loss": [1e-5, 1e-6]}, "steps": []}))
     wide = gpu_check.widened(tmp_path / "given", tmp_path / "wide", 1e-2)
     assert json.loads((wide / "cases/public/one/case.json").read_text()) == {
         "rtol": 1e-2, "atol": 0.5, "tol": {"loss": [1e-2, 1e-2]}, "steps": []}
+    assert gpu_check.few_differ("g|diff|x: 1 of 96 values differ; at [2] got 1, expected 2")
+    assert gpu_check.few_differ("g|pdiff|c|1: 1 of 3 values differ") and not gpu_check.few_differ("g|diff|loss: 1 of 1 values differ")
+    assert not gpu_check.few_differ("g|diff|x: 3 of 96 values differ") and not gpu_check.few_differ("g|data|y: 1 of 96 values differ")
+
+
+def test_gpu_check_divides_its_minutes(gpu_check):
+    """What a step leaves is for those behind it; with less time than all limits the last steps are cut."""
+    assert gpu_check.shares([("a", 10), ("b", 30)], 40) == {"a": 10, "b": 40}
+    assert gpu_check.shares([("a", 10), ("b", 30)], 80) == {"a": 20, "b": 80}
+    assert gpu_check.shares([("a", 10), ("b", 30)], 15) == {"a": 10, "b": 15}
+
+
+TESTS = """
+import os, time
+
+def test_good():
+    pass
+
+def test_bad():
+    assert 1 == 2
+
+def test_that_hangs():
+    time.sleep(3)   # the process that counts takes the others' results meanwhile
+    if END:
+        os.kill(PID, END)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", [None, signal.SIGTERM])
+def test_gpu_check_keeps_the_names_of_failed_tests(tmp_path, end):
+    """Of a run that is cut off at its limit, and of one that is ended as a whole."""
+    tests = tmp_path / "test_three.py"
+    tests.write_text(TESTS.replace("END", str(int(end or 0))).replace("PID", f"int(open({str(tmp_path / 'pid')!r}).read())"))
+    done = subprocess.Popen([sys.executable, TOOLS / "gpu_check", "--device", "sim", "--no-build", "--out", tmp_path, "--only", "tests",
+                             "--tests", "tests/cuda/test_sleep.py::test_what_is_no_stream", tests, "--minutes", "0.4" if end is None else "5"],
+                            stdout=subprocess.PIPE, text=True)
+    (tmp_path / "pid").write_text(str(done.pid))
+    text, _ = done.communicate(timeout=120)
+    result = json.loads((tmp_path / "gpu_check.json").read_text())
+    found = result["steps"]["tests"]
+    assert done.returncode == 1 and found["ok"] is False and found["cut_off"] is True, text
+    (name, why), = found["failures"].items()
+    assert name.endswith("test_bad") and "1 == 2" in why and found["passed"] >= 1
+    assert [name.rpartition("::")[2] for name in found["not_ended"]] == ["test_that_hangs"]
+    assert "tests" in result["cut"] and result["finished"] is (end is None)
+
+
+def test_gpu_check_lists_what_it_had_no_time_for(tmp_path):
+    result, text = check(tmp_path, "--only", "query", "--only", "kernels", "--only", "nccl", "--kernels", "^strided$", "--minutes", "0.15")
+    assert result["cut"].keys() >= {"kernels", "nccl"} and "cut: nccl: not begun" in text
+
+
+def test_gpu_check_is_rehearsed(tmp_path):
+    """The order of the steps, those that need cuDNN without it, and the parts of the benchmark with the table."""
+    steps = [word for step in ("machine", "build", "smoke", "table", "kernels") for word in ("--only", step)]
+    result, text = check(tmp_path, *steps, "--table", "^lenet (tf32|bf16)$", "--kernels", "^(strided|layers tf32)$")
+    found = result["steps"]
+    assert list(found) == ["machine", "build", "smoke", "table", "kernels"] and result["ok"] and not result["cut"], text
+    assert found["smoke"]["ok"] is None and found["smoke"]["why"]
+    assert found["table"]["ok"] is found["kernels"]["ok"] is True and "| LeNet, 2 | " in text
+    kinds = {(row["precision"], row["kind"]) for row in found["table"]["rows"] if "kind" in row}
+    assert kinds >= {("tf32", kind) for kind in ("step", "memory", "tuning", "forward")}
+    assert any(row["what"].startswith("BatchNorm + ReLU 7x7x2048") for row in found["kernels"]["rows"])
+
+
+# ---- the table of nets
+
+
+def test_the_table_has_aims_in_parentheses(tmp_path):
+    turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
+    measurement = gpu_nets.Measurement.__new__(gpu_nets.Measurement)
+    measurement.rows = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=False)
+    measurement.name, measurement.precision, measurement.batch, measurement.missing = "resnet50", "tf32", 64, {}
+    measurement.add("step", "step", 20.0, "ms", {"PyTorch": 25.0}, {"ratio_eager": 0.8, "ratio_graph": 0.91}, nchw_ms=30.0)
+    measurement.add("memory", "memory", 6000.0, "MiB", {"PyTorch": 8000.0}, {"ratio": 0.75})
+    measurement.add("one picture", "one picture", 1.0, "ms", {"PyTorch": 4.0}, {"ratio_eager": 0.25, "ratio_graph": None})
+    measurement.add("tuning", "tuning", 0.5, "s", {}, {}, measured=9, kept=2)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [(row["met"], row["aim"]) for row in rows] == [
+        (False, "0.88x eager, 0.9x graph"), (True, "0.75x PyTorch"), (None, "0.25x eager, 1x graph"), (None, None)]
+    lines = gpu_table.table(rows)
+    assert "| ResNet-50, 64 | 20 | 0.80 (0.88) | 0.91 (0.9) | 30 |  |  |  |  |  |  | 6,000 | 0.75 (0.75) |" in lines
+    assert "| ResNet-50 | 1 | 0.25 (0.25) |  |  |  |  |" in lines and "  resnet50 tf32: 0.50 s, 9 products" in lines
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
+    assert list(gpu_table.NAMES) == list(gpu_nets.BATCHES)
+
+
+def test_tuning_is_timed_from_the_search_to_the_choice(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_CACHE", str(tmp_path))
+    with gpu_nets.tuning() as first:
+        assert compile.read_choice("a product") is None
+        time.sleep(0.02)
+        compile.write_choice("a product", "0:engine")
+    with gpu_nets.tuning() as second:
+        assert compile.read_choice("a product") == "0:engine"
+    assert first["measured"] == second["kept"] == 1 and 0.02 <= first["seconds"] < 1
+    assert second == {"seconds": 0, "measured": 0, "kept": 1}
 
 
 def test_a_net_on_a_gpu_is_rehearsed(tmp_path):
     """From the first row to the last, with the times of its steps."""
-    tool = Path(__file__).resolve().parents[1] / "tools/bench/gpu.py"
-    done = subprocess.run([sys.executable, tool, "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
+    done = subprocess.run([sys.executable, TOOLS / "bench/gpu.py", "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
                           capture_output=True, text=True, timeout=300)
     found = json.loads((tmp_path / "rows.json").read_text())
     assert done.returncode == 0 and found["failed"] == {}, done.stdout + done.stderr

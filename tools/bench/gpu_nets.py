@@ -1,5 +1,7 @@
 """Whole nets on a GPU against PyTorch: training step, forward, memory, the kernels and the steps that the time goes to; see gpu.py.
 
+The rows of the table of docs/benchmarks.md come first (gpu_table.py has the aims); with ``--table`` no others.
+
 PyTorch has the same layers and values (to_torch.py), in NCHW and channels-last, eagerly with cudnn.benchmark and a fused
 optimizer, and the same as one CUDA graph. Its precision is ours: TF32 allowed for tf32 alone, autocast for bf16. On the simulated
 device pictures are small and PyTorch, if it is installed, computes on the CPU.
@@ -8,21 +10,29 @@ device pictures are small and PyTorch, if it is installed, computes on the CPU.
 import collections
 import functools
 import gc
+import os
+import time
+from contextlib import contextmanager
+from unittest import mock
 
 import bench
+import gpu_table
 import nets
 from turns import find, sync_all, turns
 
 import minicaffe
 from minicaffe import cuda
+from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError
 from minicaffe.memory import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.net import timing
 
-BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 128, "googlenet": 64, "resnet50": 64, "mobilenet": 64, "squeezenet": 64,
+BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 128, "googlenet": 64, "squeezenet": 64, "resnet50": 64, "mobilenet": 64,
            "vgg16": 32}
-PRECISIONS = ("tf32", "float32", "bf16")
+PRECISIONS = ("tf32", "bf16", "float32")    # the last is not in the table
+NCHW_TOO = ("resnet50", "mobilenet")    # whose step in tf32 is measured in both layouts
+LAYOUT = "MINICAFFE_CUDNN_LAYOUT"
 SMALL = {"lenet": 28, "cifar10_quick": 32, "caffenet": 67}  # pixels of a picture's side in a rehearsal, 32 for other nets
 KERNELS = 25    # of a step, those that take longest
 MIB = 2 ** 20
@@ -54,29 +64,31 @@ class Measurement:
 
     def run(self):
         """Measure what there is, the most important first; each row is written at once."""
-        ours = bench.Minicaffe(self.small(nets.training_net(self.name, self.batch)), minicaffe.get_num_threads(), nets.PLAN)
-        arrays = nets.random_inputs(ours.net)
-        ours.fill(arrays)
-        for _ in range(4):
-            ours.step()     # the third is recorded as a graph
+        with tuning() as tuned:
+            ours, arrays, seconds = self.trained()
         stats = registry.allocator(CUDAPlace(0)).stats()
+        mine, live = stats.peak_reserved / MIB, stats.peak / MIB    # of our own first steps, before anything else is made
         peers, peaks = self.peers(ours.net, arrays, "step")
-        made = {"minicaffe": ours.step, **self.calls(peers, "step")}
+        made = {"minicaffe": ours.step, **self.nchw(), **self.calls(peers, "step")}
         self.compare(made, "step", ours.net)
-        best = self.row("training step, data resident", made, engines=self.engines(ours.net),
+        best = self.row("step", "training step, data resident", made, engines=self.engines(ours.net),
                         graph=ours.solver._recorded.work.graph is not None)
-        mine = stats.peak_reserved / MIB
-        self.rows.add(f"{self.title()}: peak of reserved device memory", mine, "MiB", {**peaks, **self.missing}, "below PyTorch's",
-                      mine < min(peaks.values()) if peaks else None, live=stats.peak / MIB)
-        self.kernels(made, best)
-        self.row("training step, fed from NumPy", {"minicaffe": functools.partial(self.fed, ours, arrays),
-                                                   **{who: self.torch_fed(peer) for who, peer in peers.items()}})
-        self.steps(ours.net)
+        least = min(peaks.values(), default=None)
+        self.add("memory", "peak of reserved device memory", mine, "MiB", peaks, {"ratio": mine / least if least else None},
+                 live=live)
+        self.add("tuning", "measuring plans of cuDNN", tuned.pop("seconds"), "s", {}, {}, first_steps=seconds, **tuned)
+        if not self.options.table:
+            self.kernels(made, best)
+            self.row("fed", "training step, fed from NumPy", {"minicaffe": functools.partial(self.fed, ours, arrays),
+                                                              **{who: self.torch_fed(peer) for who, peer in peers.items()}})
+            self.steps(ours.net)
         del ours, peers, made
 
         net = nets.random_net(self.name, self.batch, self.small)
         arrays = nets.random_inputs(net)
         for batch in self.batch, 1:
+            if batch == 1 and self.options.table and self.name not in gpu_table.ONE_PICTURE_NETS:
+                continue
             arrays = [array[:batch] for array in arrays]
             for blob, array in zip(net.input_blobs, arrays):
                 blob.reshape(array.shape)
@@ -87,9 +99,27 @@ class Measurement:
             before = cuda.current().launches
             made["minicaffe"]()
             launches = cuda.current().launches - before
-            best = self.row(f"forward, {'one picture' if batch == 1 else 'data resident'}", made, launches=launches)
-            if batch > 1:
+            best = self.row(*("one picture",) * 2 if batch == 1 else ("forward", "forward, data resident"), made, launches=launches)
+            if batch > 1 and not self.options.table:
                 self.kernels(made, best)
+
+    def trained(self):
+        """Return our net after some steps, its inputs, and the seconds that making it and these took."""
+        begin = time.perf_counter()
+        ours = bench.Minicaffe(self.small(nets.training_net(self.name, self.batch)), minicaffe.get_num_threads(), nets.PLAN)
+        arrays = nets.random_inputs(ours.net)
+        ours.fill(arrays)
+        for _ in range(4):
+            ours.step()     # the third is recorded as a graph
+        self.sync()
+        return ours, arrays, time.perf_counter() - begin
+
+    def nchw(self):
+        """Return {name: the step of the same net in NCHW} of the nets for which this is a row of the table; else nothing."""
+        if self.name not in NCHW_TOO or self.precision != "tf32":
+            return {}
+        with mock.patch.dict(os.environ, {LAYOUT: "nchw"}):     # read when a net's shapes are first used
+            return {"minicaffe NCHW": self.trained()[0].step}
 
     def title(self):
         return f"{self.name}, batch {self.batch}, {self.precision}"
@@ -189,16 +219,28 @@ class Measurement:
             self.missing[who] = why
             del made[who]
 
-    def row(self, what, made, **more):
+    def add(self, kind, what, value, unit, peers, ratios, **more):
+        """Add a row with its aims; one without peers has none."""
+        wanted = gpu_table.aims(self.name, self.precision, kind) if peers else {}
+        aim = ", ".join(f"{most:g}x {ratio.partition('_')[2] or 'PyTorch'}" for ratio, most in wanted.items()) or None
+        self.rows.add(f"{self.title()}: {what}", value, unit, {**peers, **self.missing}, aim, gpu_table.met(wanted, ratios),
+                      net=self.name, precision=self.precision, batch=self.batch, kind=kind, **ratios, **more)
+
+    def row(self, kind, what, made, **more):
         """Measure by turns and add a row; return the name of the fastest peer, None without any."""
-        quick = {"rounds": 1, "seconds": 0, "first": 1} if self.sim else {"rounds": min(5, self.options.rounds), "seconds": 0.1}
+        quick = {"rounds": 1, "seconds": 0, "first": 1} if self.sim else {
+            "rounds": min(5, self.options.rounds), "seconds": 0.05 if self.options.table else 0.1}
         times = turns(made, self.sync, **quick)
-        mine = times.pop("minicaffe")
+        mine, nchw = times.pop("minicaffe"), times.pop("minicaffe NCHW", None)
+        if nchw is not None:
+            more["nchw_ms"] = 1e3 * nchw
+            print(f"    in NCHW {1e3 * nchw:.4g} ms", flush=True)
+        eager, graph = (min((t for who, t in times.items() if who.endswith(", CUDA graph") is recorded), default=None)
+                        for recorded in (False, True))
         best = min(times, key=times.get, default=None)
-        eager = min((times[who] for who in times if "graph" not in who), default=None)
-        self.rows.add(f"{self.title()}: {what}", 1e3 * mine, "ms", {**{who: 1e3 * t for who, t in times.items()}, **self.missing},
-                      "1.0x the best of PyTorch", mine <= times[best] if best else None,
-                      ratio=mine / times[best] if best else None, ratio_eager=mine / eager if eager else None, **more)
+        ratios = {"ratio": mine / times[best] if best else None, "ratio_eager": mine / eager if eager else None,
+                  "ratio_graph": mine / graph if graph else None}
+        self.add(kind, what, 1e3 * mine, "ms", {who: 1e3 * t for who, t in times.items()}, ratios, **more)
         return best
 
     def kernels(self, made, best):
@@ -215,6 +257,30 @@ class Measurement:
             self.rows.add(f"{self.title()}: time of the device, {who}", total, "ms", kernels=events[:KERNELS])
             for ms, count, name in events[:8]:
                 print(f"    {ms:8.3f} ms {count:5} x {name}", flush=True)
+
+
+@contextmanager
+def tuning():
+    """Count how long cuDNN's plans are measured: from the search for a choice on disk, which finds none, to the new one's writing.
+
+    Yields {"seconds", "measured", "kept"}: products that were measured, and those whose choice an earlier process had kept.
+    """
+    found, begin = {"seconds": 0.0, "measured": 0, "kept": 0}, [0.0]
+    read, write = compile.read_choice, compile.write_choice
+
+    def read_choice(place):
+        begin[0] = time.perf_counter()
+        kept = read(place)
+        found["kept"] += kept is not None
+        return kept
+
+    def write_choice(place, choice):
+        found["seconds"] += time.perf_counter() - begin[0]
+        found["measured"] += 1
+        write(place, choice)
+
+    with mock.patch.multiple(compile, read_choice=read_choice, write_choice=write_choice):
+        yield found
 
 
 def graphed(torch, run):

@@ -1,6 +1,7 @@
 """Single operations of minicaffe on a GPU against PyTorch's and CuPy's; see gpu.py."""
 
 import ctypes
+import math
 import statistics
 
 import numpy as np
@@ -280,3 +281,91 @@ def both_engines(kind, fields, shape):
     finally:
         prefer("")
     return found
+
+
+INPUT = """force_backward: true state {{ phase: TRAIN }}
+  layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {} }} }} }}"""
+CONVOLUTION = """layer {{ name: "{0}" type: "Convolution" bottom: "{1}" top: "{0}"
+  convolution_param {{ num_output: {2} kernel_size: 1 bias_term: false weight_filler {{ type: "msra" }} }} }}"""
+NORM = """layer { name: "norm" type: "BatchNorm" bottom: "a" top: "a" }
+  layer { name: "scale" type: "Scale" bottom: "a" top: "a" scale_param { bias_term: true } }
+  layer { name: "relu" type: "ReLU" bottom: "a" top: "a" }"""
+SUM = """layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "b" top: "sum" }
+  layer { name: "relu" type: "ReLU" bottom: "sum" top: "sum" }"""
+POOL = 'layer {{ name: "pool" type: "Pooling" bottom: "a" top: "pool" pooling_param {{ pool: {} kernel_size: 3 stride: 2 }} }}'
+# What is measured between convolutions: its layers, the convolutions before it and its top, its shape, and how often it must read
+# or write an array of that shape, forward and backward; None: each array that it has once.
+LAYERS = [(f"BatchNorm + ReLU {size}x{size}x{channels}", NORM, ("a",), "a", (64, channels, size, size), (3, 5))
+          for size, channels in ((56, 256), (28, 512), (14, 1024), (7, 2048))]
+LAYERS += [(f"Pooling {method} 3x3, stride 2", POOL.format(method), ("a",), "pool", (64, 64, 112, 112), None)
+           for method in ("MAX", "AVE")]
+LAYERS += [("Eltwise sum + ReLU", SUM, ("a", "b"), "sum", (64, 256, 56, 56), None)]
+
+
+def layers(options, rows):
+    """What follows convolutions in their layout, as a share of a copy's bandwidth; then passes over parameters and the picture.
+
+    Without cuDNN all is in plain order, which the rows say.
+    """
+    from minicaffe.net import timing
+    from minicaffe.net.net import Net
+    from minicaffe.proto import caffe_pb2, text
+    for what, middle, before, last, shape, passes in LAYERS:
+        shape = (2, 8, 9, 9) if options.device == "sim" else shape
+        channels = shape[1]
+        net = Net(text.parse_text(INPUT.format(" ".join(f"dim: {d}" for d in shape))
+                                  + "".join(CONVOLUTION.format(name, "x", channels) for name in before) + middle
+                                  + CONVOLUTION.format("z", last, 8), caffe_pb2.NetParameter)[0])
+        net.blob_by_name("x").data[...] = np.random.default_rng(0).standard_normal(shape, np.float32)
+        times = timing.measure(net, 1 if options.device == "sim" else 20)
+        layout = net.blob_by_name(last).layout_of_data()
+        width = 2 if layout is not None and times.precision == "bf16" else 4
+        for i, way in enumerate(("forward", "backward")):
+            others = {"x", "x_x_0_split", "z", *before}
+            steps = [step for step in times.steps if step.direction == way and not others & set(step.layers)]
+            ms = sum(step.ms for step in steps)
+            moved = passes[i] * width * math.prod(shape) if passes else sum(step.bytes for step in steps)
+            share = moved / ms / 1e-3 / times.copy_bandwidth if times.copy_bandwidth else math.nan
+            rows.add(f"{what}, {'x'.join(map(str, shape))}, {times.precision}, {way}", ms, "ms", {}, bytes=moved,
+                     share_of_copy=share, layout=str(layout), computed_as_one=[step.layers for step in steps])
+            print(f"    {100 * share:.1f}% of the copy's bandwidth, {'plain' if layout is None else 'channels last'}", flush=True)
+    passes_of_a_step(options, rows)
+
+
+# Our kernels of a step whose time counts, by parts of their names.
+PASSES = {"reorders, of the picture to channels last": ("TiledCopy<", "StridedCopy<"),
+          "rounding of weights": ("Convert<float, Bf16>",), "update of all parameters": ("UpdateAll<",)}
+
+
+def passes_of_a_step(options, rows):
+    """Rows of the kernels of a step of ResNet-50 that are no layer's, as a trace finds their times on the device."""
+    import bench
+    import gpu_nets
+    import nets
+
+    from minicaffe import cuda, trace
+    from minicaffe.cuda import compile
+    from minicaffe.device.threads import get_num_threads
+    from minicaffe.net import timing
+    from minicaffe.ops.engine import get_precision
+    name = "cifar10_quick" if options.device == "sim" else "resnet50"
+    batch = 2 if options.device == "sim" else gpu_nets.BATCHES[name]
+    ours = bench.Minicaffe(nets.training_net(name, batch), get_num_threads(), nets.PLAN)
+    ours.fill(nets.random_inputs(ours.net))
+    ours.step()
+    ours.step()
+    with trace.record(ours.solver) as made:
+        ours.step()
+    launches = [(compile.short_name(event.name), event.took / 1e6) for event in made.events if event.kind == "launch"]
+    width = 2 if get_precision() == "bf16" else 4
+    kernels = sum(layer.blobs[0].count for layer in ours.net.layers if layer.type == "Convolution")
+    # What must be read and written: the picture; weights; weights, gradients and history, which Caffe's update writes, too.
+    moved = ((4 + width) * ours.net.input_blobs[0].count, (4 + width) * kernels,
+             6 * 4 * sum(blob.count for layer in ours.net.layers for blob in layer.blobs))
+    bandwidth = timing.unless_full(timing.device_bandwidth, cuda.current().index)
+    for (what, names), nbytes in zip(PASSES.items(), moved):
+        found = [(kernel, ms) for kernel, ms in launches if any(part in kernel for part in names)]
+        ms = float(sum(ms for _, ms in found))
+        rows.add(f"{name}, {get_precision()}, in a step: {what}", ms, "ms", {}, launches=len(found), bytes=nbytes,
+                 share_of_copy=nbytes / ms / 1e-3 / bandwidth if found and bandwidth else None,
+                 kernels=sorted({kernel for kernel, _ in found}))
