@@ -1,9 +1,9 @@
-"""What a training iteration of nets asks of a GPU, without one: steps, conversions of layout, bytes, and the time that they need at least.
+"""What a training iteration of nets asks of a GPU, without one: steps, conversions of layout, bytes, and the time of the latter.
 
-A net is built with made-up data and run dry on the simulated device (docs/design/devices.md), so that engines and layouts are those of a
-GPU. Name a cuDNN: the real one, or the tests' (tests/cuda/fake_cudnn.cpp), by MINICAFFE_CUDNN. Bytes are those that the kernels of a
-step read and write: an array of BatchNorm is read or written 8 times in all, others once for each use (net/cost.py). Convolutions are
-apart, as their time is that of cuDNN's plans.
+A net is built with made-up data and run dry on the simulated device (docs/design/devices.md), so that engines and layouts are those
+of a GPU. Name a cuDNN: the real one, or the tests' (tests/cuda/fake_cudnn.cpp), by MINICAFFE_CUDNN. Bytes are those that the
+kernels of a step read and write: an array of BatchNorm is read or written 8 times in all, others once for each use
+(net/cost.py). Convolutions are apart, as their time is that of cuDNN's plans.
 
     MINICAFFE_DEVICE=sim MINICAFFE_SIM=memory=64GiB MINICAFFE_CUDNN=libfake.so FAKE_LOG=/dev/null MINICAFFE_CUDNN_TUNE=0 \\
         python tools/bench/device_costs.py --precision tf32 resnet50:64 mobilenet:64
@@ -77,7 +77,8 @@ def main():
     minicaffe.set_mode_gpu()
     set_precision(options.precision)
     print(f"precision {options.precision}, {options.bandwidth:g} GB/s")
-    print(f"{'net, batch':<22}{'steps':>7}{'conversions':>13}{'GB of convolutions':>20}{'GB of others':>14}{'ms of others':>14}{'GiB at most':>13}")
+    names = {"steps": 7, "conversions": 13, "GB of convolutions": 20, "GB of others": 14, "ms of others": 14, "GiB at most": 13}
+    print(f"{'net, batch':<22}" + "".join(f"{name:>{width}}" for name, width in names.items()))
     for name, batch in (net.split(":") for net in options.nets):
         _, events, peak = train_dry(name, int(batch), "memory")
         solver, _, _ = train_dry(name, int(batch), None)    # in which all arrays keep their layouts

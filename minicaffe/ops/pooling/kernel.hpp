@@ -2,6 +2,7 @@
 // mask holds for each output the position h W + w of the pixel it came from within its plane, or -1.
 #pragma once
 #include "minicaffe/kernels/random.hpp"
+#include "minicaffe/kernels/types.hpp"
 #include "minicaffe/kernels/vector.hpp"
 
 namespace mc {
