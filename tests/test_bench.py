@@ -1,5 +1,6 @@
 """The benchmark of nets counts only what computes the same, and its report says where it was measured; that of GPUs can be rehearsed."""
 
+import functools
 import json
 import os
 import signal
@@ -238,6 +239,19 @@ def test_the_table_has_aims_in_parentheses(tmp_path):
     assert "| ResNet-50 | 1 | 0.25 (0.25) |  |  |  |  |" in lines and "  resnet50 tf32: 0.50 s, 9 products" in lines
     assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
     assert list(gpu_table.NAMES) == list(gpu_nets.BATCHES)
+
+
+def test_ratios_are_by_the_better_layout_eager_and_by_graph(rehearsal, tmp_path):
+    turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
+    measurement = rehearsal("resnet50")
+    measurement.rows, measurement.missing = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=True), {"CuPy": "none"}
+    seconds = {"minicaffe": 0.02, "minicaffe NCHW": 0.03, "PyTorch NCHW": 0.06, "PyTorch channels-last": 0.04,
+               "PyTorch NCHW, CUDA graph": 0.05, "PyTorch channels-last, CUDA graph": 0.01}
+    made = {who: functools.partial(time.sleep, taken) for who, taken in seconds.items()}
+    assert measurement.row("step", "step", made) == "PyTorch channels-last, CUDA graph"
+    row, = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert row["ratio_eager"] == pytest.approx(0.5, rel=0.2) and row["ratio_graph"] == row["ratio"] == pytest.approx(2, rel=0.2)
+    assert row["nchw_ms"] == pytest.approx(30, rel=0.2) and row["peers"].keys() == {*seconds, "CuPy"} - {"minicaffe", "minicaffe NCHW"}
 
 
 def test_tuning_is_timed_from_the_search_to_the_choice(tmp_path, monkeypatch):
