@@ -182,16 +182,23 @@ def test_that_hangs():
 """
 
 
+@pytest.fixture
+def slow(request):
+    """For tests that run tools/gpu_check, which take their time whatever the machine."""
+    if not request.config.getoption("--rehearse"):
+        pytest.skip("rehearses tools/gpu_check for minutes: run it with --rehearse, as .ci/run does")
+
+
 @pytest.mark.parametrize("end", [None, signal.SIGTERM])
-def test_gpu_check_keeps_the_names_of_failed_tests(tmp_path, end):
+def test_gpu_check_keeps_the_names_of_failed_tests(slow, tmp_path, end):
     """Of a run that is cut off at its limit, and of one that is ended as a whole."""
     tests = tmp_path / "test_three.py"
     tests.write_text(TESTS.replace("END", str(int(end or 0))).replace("PID", f"int(open({str(tmp_path / 'pid')!r}).read())"))
     done = subprocess.Popen([sys.executable, TOOLS / "gpu_check", "--device", "sim", "--no-build", "--out", tmp_path, "--only", "tests",
-                             "--tests", "tests/cuda/test_sleep.py::test_what_is_no_stream", tests, "--minutes", "0.4" if end is None else "5"],
-                            stdout=subprocess.PIPE, text=True)
+                             "--tests", "tests/cuda/test_sleep.py::test_what_is_no_stream", tests, "--minutes", "1" if end is None else "5"],
+                            stdout=subprocess.PIPE, text=True, env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST")})
     (tmp_path / "pid").write_text(str(done.pid))
-    text, _ = done.communicate(timeout=120)
+    text, _ = done.communicate(timeout=240)
     result = json.loads((tmp_path / "gpu_check.json").read_text())
     found = result["steps"]["tests"]
     assert done.returncode == 1 and found["ok"] is False and found["cut_off"] is True, text
@@ -201,12 +208,12 @@ def test_gpu_check_keeps_the_names_of_failed_tests(tmp_path, end):
     assert "tests" in result["cut"] and result["finished"] is (end is None)
 
 
-def test_gpu_check_lists_what_it_had_no_time_for(tmp_path):
+def test_gpu_check_lists_what_it_had_no_time_for(slow, tmp_path):
     result, text = check(tmp_path, "--only", "query", "--only", "kernels", "--only", "nccl", "--kernels", "^strided$", "--minutes", "0.12")
     assert result["cut"].keys() >= {"kernels", "nccl"} and "cut: nccl: not begun" in text and result["ok"] is False
 
 
-def test_gpu_check_is_rehearsed(tmp_path):
+def test_gpu_check_is_rehearsed(slow, tmp_path):
     """The order of the steps, those that need cuDNN without it, and the parts of the benchmark with the table."""
     steps = [word for step in ("machine", "build", "smoke", "table", "kernels") for word in ("--only", step)]
     result, text = check(tmp_path, *steps, "--table", "^lenet (tf32|bf16)$", "--kernels", "^(strided|layers tf32)$")
@@ -266,7 +273,7 @@ def test_tuning_is_timed_from_the_search_to_the_choice(tmp_path, monkeypatch):
     assert second == {"seconds": 0, "measured": 0, "kept": 1}
 
 
-def test_a_net_on_a_gpu_is_rehearsed(tmp_path):
+def test_a_net_on_a_gpu_is_rehearsed(slow, tmp_path):
     """From the first row to the last, with the times of its steps."""
     done = subprocess.run([sys.executable, TOOLS / "bench/gpu.py", "--device", "sim", "--only", "^lenet tf32$", "--rounds", "1", "--json", tmp_path / "rows.json"],
                           capture_output=True, text=True, timeout=300)

@@ -318,7 +318,7 @@ def test_an_unknown_precision(monkeypatch):
 
 def test_an_engine_without_bf16(bf16):
     engine.prefer("CAFFE")
-    with pytest.raises(errors.ConfigError, match="only engine ONEDNN computes in bf16, and MINICAFFE_ENGINE is caffe; unset one"):
+    with pytest.raises(errors.ConfigError, match="only engine CUDNN or ONEDNN computes in bf16, and MINICAFFE_ENGINE is caffe; unset one"):
         caffe.set_precision("bf16")
 
 
