@@ -6,6 +6,7 @@ and the result is a table on standard output; Caffe's own lines go to the log. L
 
 import json
 import logging
+import sys
 
 import click
 
@@ -15,6 +16,7 @@ from minicaffe.net.timing import measure
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 
+WIDE = 96   # columns for all of the table; narrower terminals get it without the shares of copy and product
 logger = logging.getLogger("minicaffe.cli")
 
 
@@ -76,8 +78,9 @@ def print_times(net, times):
     """Print a line for each step, sums, and on a device what compares with them, on standard output."""
     from rich.console import Console
     from rich.table import Table
-    console = Console(highlight=False, markup=False)
-    shares = times.device != "cpu"
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    on_device = times.device != "cpu"
+    shares = on_device and console.width >= WIDE
     whole = sum(step.ms for step in times.steps)
     table = Table("layer", "type", "engine", box=None, header_style="bold", pad_edge=False)
     for column in ("ms", "share", "GB/s", *(["of copy"] if shares else []), "GFLOP/s", *(["of product"] if shares else [])):
@@ -94,7 +97,9 @@ def print_times(net, times):
                           style="bold" if share > 0.2 else None)
     table.add_row("all", "", "", f"{whole:.3f}", "100.0%", style="bold")
     console.print(table)
-    for line in (compared(times, whole) if shares else []):
+    if on_device and not shares:
+        console.print(f"shares of copy and product: in {WIDE} columns or more, and by --json", soft_wrap=True)
+    for line in (compared(times, whole) if on_device else []):
         console.print(line, soft_wrap=True)
     for row in net.engines():
         for engine, reason in row["refused"].items():

@@ -73,7 +73,14 @@ def test_time_in_caffes_words(folder):
         assert re.fullmatch(pattern, line), (line, pattern)
 
 
-def test_time_prints_a_table(folder, capsys):
+@pytest.fixture
+def on_cpu(device):
+    """For tests of the CPU's output."""
+    if device != "cpu":
+        pytest.skip("a device has more columns and lines: tests/cuda/test_device_command.py")
+
+
+def test_time_prints_a_table(on_cpu, folder, capsys):
     assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["layer", "type", "engine", "ms", "share", "GB/s", "GFLOP/s"]
@@ -82,7 +89,7 @@ def test_time_prints_a_table(folder, capsys):
     assert lines[-1][-1] == "100.0%" and float(lines[-1][1]) == pytest.approx(float(lines[1][1]) + float(lines[5][1]), abs=2e-3)
 
 
-def test_time_writes_json(folder, capsys):
+def test_time_writes_json(on_cpu, folder, capsys):
     assert cli.main(["time", "net.prototxt", "--iterations", "3", "--quiet", "--json", "times.json"]) == 0
     found = json.loads((folder / "times.json").read_text())
     assert (found["device"], found["precision"], found["copy_bandwidth"], found["graph_ms"]) == ("cpu", "float32", None, None)
@@ -106,11 +113,11 @@ def test_time_names_engines(tmp_path, capsys):
 
 
 def test_time_on_a_narrow_terminal(folder):
-    process = Process("time", "net.prototxt", cwd=folder, size=(24, 40))
+    process = Process("time", "net.prototxt", cwd=folder, size=(24, 40))    # on a device, too
     assert process.finish()[0] == 0 and "100.0%" in process.text and "Benchmark" not in process.text
 
 
-def test_time_runs_parameters_backward_in_a_net_without_loss(folder, capsys):
+def test_time_runs_parameters_backward_in_a_net_without_loss(on_cpu, folder, capsys):
     (folder / "deploy.prototxt").write_text("""
 layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
 layer { name: "scale" type: "Scale" bottom: "x" top: "s" }
