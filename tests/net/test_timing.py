@@ -15,6 +15,8 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 
+pytestmark = pytest.mark.no_plan("`minicaffe time` runs forward and backward of nets without a plan")
+
 NET = """
 layer { name: "in" type: "DummyData" top: "x" top: "label" dummy_data_param {
   shape { dim: 4 dim: 2 dim: 6 dim: 6 } shape { dim: 4 } data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }
