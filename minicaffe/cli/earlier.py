@@ -46,8 +46,16 @@ def keep_file(path):
 
 def check_unread(path, option, read):
     """Raise ConfigError if the file `path`, which `option` names to be written, is one of the files `read`."""
-    if path and os.path.exists(path) and any(other and os.path.exists(other) and os.path.samefile(path, other) for other in read):
+    if path and any(other and is_same(path, other) for other in read):
         raise ConfigError("is a file that this training reads; name another", file=path, field=option)
+
+
+def is_same(path, other):
+    """Whether both are one file; not if one is missing, also as the first process of a training has just renamed it."""
+    try:
+        return os.path.samefile(path, other)
+    except FileNotFoundError:
+        return False
 
 
 def resumes(state, prefix):

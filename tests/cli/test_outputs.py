@@ -1,6 +1,7 @@
 """No command overwrites a file without --force; a training keeps the files of earlier ones under numbered names."""
 
 import json
+import os
 import re
 import shutil
 
@@ -11,6 +12,7 @@ from tiny import Process
 
 import minicaffe as caffe
 from minicaffe.cli import app, earlier
+from minicaffe.errors import ConfigError
 
 LOG = """I1121 03:31:07.123456 12345 solver.cpp:1] Solving n
 I1121 03:31:08.123456 12345 solver.cpp:1] Iteration 0, loss = 2
@@ -273,3 +275,21 @@ def test_both_databases_of_cifar_are_looked_at_first(minicaffe, tmp_path):
     (tmp_path / "cifar10_test_lmdb").mkdir()
     assert "cifar10_test_lmdb: exists already" in minicaffe("convert", "cifar", ".", ".", status=1)
     assert not (tmp_path / "cifar10_train_lmdb").exists()
+
+
+def test_a_file_that_another_process_renames_just_now_is_not_one_that_is_read(tmp_path, monkeypatch):
+    """Of ranks that train together the first renames files of earlier trainings, and the others check the same names."""
+    there, read = tmp_path / "two.json", tmp_path / "net.prototxt"
+    there.write_text(""), read.write_text("")
+    before = os.path.samefile
+
+    def renamed(a, b):
+        there.rename(tmp_path / "two.1.json")
+        return before(a, b)
+
+    monkeypatch.setattr(os.path, "samefile", renamed)
+    earlier.check_unread(str(there), "--json", [str(read)])
+    monkeypatch.undo()
+    earlier.check_unread(None, "--json", [str(read)])
+    with pytest.raises(ConfigError, match="is a file that this training reads"):
+        earlier.check_unread(str(read), "--json", [None, str(there), str(read)])
