@@ -127,7 +127,7 @@ MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner)
 template <class F, class T, int N, bool kRows> struct Broadcast {
   static constexpr int kThreads = kVectorThreads;
   static constexpr int kSize = Pack<T>::kSize;
-  static constexpr int kBlocks = kRows ? 2 : sizeof(T) == 4 ? 5 : 4;
+  static constexpr int kBlocks = kRows ? 2 : 4;
   static constexpr bool kBarriers = false;
   using Shared = NoShared;
   F f;
