@@ -21,6 +21,14 @@ from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.proto import atomic, binary
 from minicaffe.solver import sgd
 
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_device(request):
+    """What a device does: the run on the simulated device has it."""
+    if request.config.getoption("--device") == "cpu":
+        pytest.skip("what a device does after changes and errors: pytest --device sim, as .ci/run does")
+
+
 NEVER = 1 << 40
 CALLS = ["cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async", "cuLaunchKernel",
          "cuStreamSynchronize", "cuStreamWaitEvent", "cuEventCreate", "cuEventRecord", "cuEventSynchronize"]

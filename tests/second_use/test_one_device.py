@@ -16,6 +16,14 @@ from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
 
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_device(request):
+    """What a device does: the run on the simulated device has it."""
+    if request.config.getoption("--device") == "cpu":
+        pytest.skip("what a device does after changes and errors: pytest --device sim, as .ci/run does")
+
+
 MIX = """extern "C" __global__ void mix(float* y, const float* x, float c, long long n) {
   for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = fmodf(y[i] + x[i] + c, 512.f);
 }
