@@ -354,6 +354,7 @@ cdef class Runner:
             if step is not None:
                 self.recorded.forget()
                 step.separate()
+                self.ran.stale = self.ran.stale or step.carried     # backward needs more, one by one, than was to be kept for it
 
     cdef int check_range(self, low, high) except -1:
         if not (0 <= low <= len(self.nodes) and -1 <= high < len(self.nodes)):

@@ -6,7 +6,7 @@ from watched import fused, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
-from minicaffe.errors import Error
+from minicaffe.errors import ConfigError, Error
 from minicaffe.layer import layer_types, register_layer
 from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.net import Net
@@ -85,6 +85,30 @@ def test_a_step_gives_what_the_layers_one_by_one_give(layers, names, outputs, dt
     for layer in net.layers:
         for blob, learns in zip(layer.blobs, layer.param_propagate_down):
             assert bool(np.abs(blob.diff).max() > 0) == bool(learns)
+
+
+def test_a_relu_whose_gradient_needs_its_bottom_runs_by_itself():
+    net = make(CONV % 4 + NORM + SCALE + LEAKY.replace("0.25", "-0.5") + LOSS)
+    net.forward_from_to(0, len(net.layers) - 1)
+    assert fused(net)["norm"] == ["scale"]
+    with pytest.raises(ConfigError, match=r"layer 'leaky' \(ReLU\): .*ReLU cannot go backward in place"):
+        net.backward_from_to(len(net.layers) - 1, 0)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_a_whole_backward_after_one_of_a_layer_alone(plan):
+    """Which computes the layers one by one: these need more than the one backward of all of them does."""
+    net, watched = two_nets(CONV % 16 + NORM + SCALE + RELU + LOSS)
+    net.set_plan(plan, [], True)
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.blob_by_name("y").diff[...] = 1
+        each.backward_layer(relu)
+        each.backward_from_to(last, 0)
+    for layer, other in zip(net.layers, watched.layers):
+        for blob, wanted in zip(layer.blobs, other.blobs):
+            np.testing.assert_allclose(blob.diff, wanted.diff, 2e-3, 2e-3)
 
 
 def test_more_channels_than_caches_hold():

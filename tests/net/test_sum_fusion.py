@@ -109,6 +109,36 @@ def test_who_looks_between_gradients_gets_those_of_each_layer(cut):
     assert_same(net, watched)
 
 
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_a_whole_backward_after_one_of_a_layer_alone(plan):
+    """Which computes the layers one by one: these need more than the one backward of all of them does."""
+    net, watched = two_nets(stack())
+    net.set_plan(plan, [], True)
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.blob_by_name("s").diff[...] = 1
+        each.backward_layer(relu)
+        each.backward_from_to(last, 0)
+    for layer, other in zip(net.layers, watched.layers):
+        for blob, wanted in zip(layer.blobs, other.blobs):
+            np.testing.assert_allclose(blob.diff, wanted.diff, 1e-4, 1e-4 * np.abs(wanted.diff).max())
+
+
+def test_a_sum_that_goes_without_its_relu_after_they_were_one():
+    """Its gradient is that of the sum alone."""
+    net, _ = two_nets(stack())
+    step(net)
+    assert fused(net) == {"sum": ["relu"]}
+    index = net.layer_names.index("sum")
+    net.forward_from_to(0, index)
+    s, b = net.blob_by_name("s"), net.blob_by_name("b")
+    assert (s.data < 0).any()
+    s.diff[...] = 1
+    net.backward_from_to(index, index)
+    assert (b.diff == 1).all()
+
+
 @pytest.mark.parametrize("phase", [caffe.TRAIN, caffe.TEST])
 @pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
 def test_with_a_plan(phase, operation):
