@@ -213,6 +213,29 @@ def test_what_follows_is_computed_along(use, shape, layers, phase):
     close(*reversed(results))
 
 
+UNIFORM = 'filler { type: "uniform" min: 1 max: 2 }'
+
+
+@pytest.mark.parametrize(("kind", "fields"), [
+    ("BatchNorm", ""), ("Scale", f"scale_param {{ bias_term: true {UNIFORM} bias_{UNIFORM} }}"),
+    ("Bias", f"bias_param {{ {UNIFORM} }}")])
+def test_what_follows_a_sum_is_of_the_sum(use, kind, fields):
+    """And not of what the convolution adds to it."""
+    more = 'layer { name: "sum" type: "Eltwise" bottom: "y" bottom: "x" top: "z" } ' + behind(kind, fields).replace('"y"', '"z"')
+    results = []
+    for name, dtype in (("CAFFE", Dtype.DOUBLE), ("WINOGRAD", Dtype.FLOAT)):
+        use(name)
+        net = make((2, 16, 9, 9), "num_output: 16 kernel_size: 3 pad: 1", more, dtype, TEST)
+        if kind == "BatchNorm":
+            for blob, value in zip(net.layers[-1].blobs, (0.5, 3, 2)):
+                blob.data[...] = value
+        net.set_plan("memory", net.output_blobs, False)     # only then is the sum computed along
+        net.forward_from_to(0, len(net.layers) - 1)
+        results.append({"z": net.tops[-1][0].cpu_data.copy()})
+    assert who(net) == "WINOGRAD" and net.engines()[0]["fused"] == ["sum"]
+    close(*reversed(results))
+
+
 @pytest.mark.parametrize("engine_", ["WINOGRAD", "ONEDNN"])
 def test_channels_that_are_not_axis_1_go_without_what_follows(use, engine_):
     """The slopes of PReLU are for axis 1, rows of the image here, as many as channels."""
@@ -288,6 +311,16 @@ def test_where_it_pays(use, shape, fields, expected):
     net = make(shape, fields)
     net.forward_from_to(0, 1)
     assert (who(net) == "WINOGRAD") is expected
+
+
+def test_a_refusal_is_of_one_shape(use):
+    use("")
+    net = make((1, 64, 4, 4), "num_output: 64 kernel_size: 3 pad: 1")
+    for side, pays in ((4, False), (40, True), (4, False)):
+        net.blob_by_name("x").reshape(1, 64, side, side)
+        net.forward_from_to(0, 1)
+        found = net.engines()[0]
+        assert (found["engine"] == "WINOGRAD", "WINOGRAD" not in found["refused"]) == (pays, pays), side
 
 
 def test_the_layer_says_otherwise(use):
