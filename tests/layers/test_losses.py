@@ -77,6 +77,15 @@ def test_nan_shows(kind, target):
     assert np.isnan(loss_of(layer_text(kind), [np.array([[0.5, np.nan]]), target]))
 
 
+@pytest.mark.parametrize("kind", ["EuclideanLoss", "SmoothL1Loss", "SigmoidCrossEntropyLoss"])
+def test_a_target_that_is_nan_shows(kind):
+    """In the loss and in the gradient of its element; it is no label that is left out."""
+    net = layer_net(layer_text(kind), [np.array([[0.5, 0.5]]), np.array([[1.0, np.nan]])])
+    assert np.isnan(run_forward(net))
+    run_backward(net, [0])
+    assert np.isnan(net.bottoms[-1][0].cpu_diff).tolist() == [[False, True]]
+
+
 @pytest.mark.parametrize("fields", ["", "legacy_version: true"])
 @pytest.mark.parametrize("similar", [0, 1])
 def test_nan_shows_in_a_pair(similar, fields):

@@ -81,6 +81,15 @@ def test_huge_values_do_not_overflow():
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, [[0.5, 0, 0.5]])
 
 
+@pytest.mark.parametrize("shape", [(3, 7), (3, 100), (2, 7, 5), (2, 100, 5), (1, 40, 3000)])
+def test_values_far_below_0_do_not_underflow(shape):
+    """A maximum begins with an element, in each of the ways to find it."""
+    x = np.random.default_rng(5).standard_normal(shape) - 1e4
+    net = layer_net(layer_text(), [x], Dtype.DOUBLE)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, reference(x, 1), rtol=1e-9)
+
+
 def test_threads_change_no_bit():
     before = get_num_threads()
     for shape in ((300, 100), (3, 20, 1000)):
