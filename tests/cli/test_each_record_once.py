@@ -222,3 +222,19 @@ def test_features_of_pictures_by_a_deploy_net(minicaffe, records, tmp_path):
     minicaffe(*common, "f3,d3", 9, "--images=pictures/[34].png", "--images=pictures/0.png")
     assert "3 pictures fill 2 batches of 2, so there are no 9" in minicaffe.told
     np.testing.assert_allclose(features("d3"), pixels[[3, 4, 0]], atol=1e-3)
+
+
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
+@pytest.mark.parametrize("height, width", [(4, 7), (7, 4)])
+def test_features_of_pictures_of_any_proportion(minicaffe, tmp_path, height, width):
+    cv2 = pytest.importorskip("cv2")
+    picture = np.random.default_rng(4).integers(0, 255, (height, width)).astype(np.uint8)
+    cv2.imwrite("one.png", picture)
+    (tmp_path / "deploy.prototxt").write_text(f"""
+        layer {{ name: "in" type: "Input" top: "data" input_param {{ shape {{ dim: 1 dim: 1 dim: {height} dim: {width} }} }} }}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 2 }} }}""")
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    minicaffe("extract_features", "w.caffemodel", "deploy.prototxt", "data", "d", 0, "--images=one.png")
+    with open_db("d", "LMDB") as db:
+        (_, record), = db.records()
+    np.testing.assert_allclose(caffe_pb2.Datum.FromString(bytes(record)).float_data, picture.ravel(), atol=1e-3)

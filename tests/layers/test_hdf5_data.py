@@ -47,6 +47,16 @@ def test_each_epoch_has_every_row_once(make_net):
     assert len({tuple(epoch) for epoch in epochs}) > 1
 
 
+def test_a_state_behind_the_last_row_of_a_file_goes_on_with_the_next(make_net):
+    net = make_net(np.arange(4.0), np.arange(10.0, 12.0), batch_size=2)
+    assert rows_of(net, 2) == [0, 1, 2, 3]
+    state = net.layers[0].get_state()
+    assert (state["place"], state["row"]) == (0, 4)
+    resumed = minicaffe.Net("net.prototxt", minicaffe.TRAIN)
+    resumed.layers[0].set_state(state)
+    assert rows_of(resumed, 2) == rows_of(net, 2) == [10, 11, 0, 1]
+
+
 def test_the_only_file_is_read_once(make_net, tmp_path):
     net = make_net(np.arange(4.0), batch_size=2, shuffle=True)
     (tmp_path / "0.h5").unlink()

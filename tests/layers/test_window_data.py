@@ -138,6 +138,13 @@ def test_all_windows_are_drawn_alike_and_a_resumed_run_repeats(picture, tmp_path
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_batch_begins_with_its_background_wherever_it_begins(picture):
+    """A run that is resumed with another number of processes may begin at any record."""
+    net = source_net(text(FIELDS))
+    net.layers[0].set_state({**net.layers[0].get_state(), "position": 3})
+    assert [batch(net)[1].tolist() for _ in range(2)] == [[0, 0, 0, 2]] * 2
+
+
 # ---- faults
 
 @pytest.mark.parametrize("fields, transform, error", [

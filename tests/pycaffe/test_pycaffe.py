@@ -87,6 +87,18 @@ def test_the_batch_is_that_of_the_input(tmp_path):
     np.testing.assert_allclose(made, np.maximum(x @ weight.T + bias, 0).reshape(2, 8), rtol=1e-5, atol=1e-6)
 
 
+def test_input_arrays_that_are_given_again_begin_with_their_first_sample(tmp_path):
+    (tmp_path / "memory.prototxt").write_text(
+        'layer { name: "m" type: "MemoryData" top: "x" top: "y" '
+        'memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 } }')
+    net = caffe.Net(str(tmp_path / "memory.prototxt"), caffe.TEST)
+    for start in (0, 10):
+        values = np.arange(start, start + 3, dtype=np.float32)
+        net.set_input_arrays(values.reshape(3, 1, 1, 1), -values)
+        assert [net.forward()["x"].item() for _ in range(2)] == [start, start + 1]      # ends in the middle
+        assert net.blobs["y"].data.item() == -start - 1
+
+
 def test_a_part_of_a_pass(path):
     net = caffe.Net(path, caffe.TEST)
     x = np.random.default_rng(2).normal(size=(2, 3)).astype(np.float32)
@@ -117,6 +129,9 @@ def test_forward_and_backward_over_more_than_a_batch(path):
                          (gradients["x"], dy * (ip > 0) @ weight)):
         np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-5)
     assert net.forward_all(blobs=["ip"], x=x)["ip"].shape == (5, 4)
+    alone, gradients = net.forward_backward_all(x=x)
+    np.testing.assert_array_equal(alone["y"], values["y"])
+    assert gradients["x"].shape == x.shape
     with pytest.raises(ConfigError, match="forward_all needs an array for each input"):
         net.forward_all()
 
