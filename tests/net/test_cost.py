@@ -52,6 +52,8 @@ def test_inner_product_and_bytes():
     assert cost.forward(node) == (2 * 3 * 8 * 10, 4 * (3 * 8 + 80 + 10 + 3 * 10))
     # reads dy, x, W and the two gradients it adds to; writes dx and the gradients
     assert cost.backward(node) == (2 * 2 * 3 * 8 * 10 + 30, 4 * (30 + 24 + 80 + 2 * 90 + 24))
+    node.bottom_needs = [False]     # neither W nor dx
+    assert cost.backward(node) == (2 * 3 * 8 * 10 + 30, 4 * (30 + 24 + 2 * 90))
 
 
 @pytest.mark.parametrize("kind, gates", [("LSTM", 4), ("RNN", 1)])

@@ -50,6 +50,19 @@ def test_a_line_says_what_was_taken(weights, net, line, caplog):
     assert lines(caplog) == [(line[0], f"{weights}: {line[1]}")]
 
 
+def test_of_layers_of_one_name_one_gets_the_weights(weights, tmp_path):
+    """The first, and of HDF5 the last, as in Caffe, whose map of names keeps that."""
+    (tmp_path / "twice.prototxt").write_text(NET + NET.splitlines()[3].replace('"a"', '"b"').replace('top: "b"', 'top: "c"'))
+    net = caffe.Net("twice.prototxt", caffe.TEST)
+    stored = caffe.Net("net.prototxt", caffe.TEST, weights=weights).params["ip2"][0].data
+    first, second = (node.blobs[0].data for node in net.nodes if node.name == "ip2")
+    target, other = (first, second) if weights.endswith(".caffemodel") else (second, first)
+    before = other.copy()
+    net.copy_from(weights)
+    np.testing.assert_array_equal(target, stored)
+    np.testing.assert_array_equal(other, before)
+
+
 def test_long_lists_are_cut(weights, caplog):
     many = "".join(f'layer {{ name: "scale{i}" type: "Scale" bottom: "x" top: "y{i}" }}\n' for i in range(8))
     with open("new.prototxt", "a") as file:

@@ -117,6 +117,10 @@ def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
         workspace.create_net(text(5), caffe.TEST, overwrite=True, weights=str(tmp_path / "wrong.caffemodel"))
     assert workspace.nets == {"small": net} and workspace.local_names() == ["ip[0]", "ip[1]"]
     assert workspace.run_net("small") == 0
+    workspace = Workspace()     # its slots are new, and the net has them before it loads the weights
+    with pytest.raises(caffe.errors.DataError):
+        workspace.create_net(text(5), caffe.TEST, weights=str(tmp_path / "wrong.caffemodel"))
+    assert workspace.nets == {} and workspace.names() == []
 
 
 def test_a_slot_with_the_name_of_a_parameter_that_is_no_blob():

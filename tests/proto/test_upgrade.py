@@ -218,6 +218,9 @@ def test_solver_file(tmp_path):
     assert (solver.type, solver.HasField("solver_type")) == ("RMSProp", False)
     assert [layer.type for layer in solver.net_param.layer] == ["Input", "ReLU"]
     assert positions.line("net_param.layer[1].name") == 4
+    path.write_text("test_net_param { layer { name: 'a' } }\n"
+                    "test_net_param {\n  input: 'x' input_dim: [1, 1, 1, 1]\n  layers { type: RELU }\n}\n")
+    assert read_solver_file(path)[1].line("test_net_param[1].layer[1].name") == 4
     assert solver.snapshot_prefix == str(tmp_path / "lenet_solver")
     for given, expected in [(tmp_path, tmp_path / "lenet_solver"), (tmp_path / "snap", tmp_path / "snap")]:
         path.write_text(f"snapshot_prefix: '{given}'")
