@@ -109,6 +109,23 @@ def test_a_good_document_is_read_by_all(document):
     read_all(made)
 
 
+def test_a_trace_that_gets_another_document_has_the_steps_of_that(document):
+    made = Trace({**document, "steps": document["steps"][:1]})
+    assert made.step_at(len(made)) == 0
+    made.fill(document)
+    assert made.step_at(len(made)) == len(document["steps"]) - 1
+
+
+def test_each_place_is_a_device_of_pytorchs_snapshot():
+    """Also where the only GPU is not the first one of the machine."""
+    made = Trace(None).document
+    whole = {"address": 64, "bytes": 128}
+    segment = {**whole, "blocks": [{**whole, "used": False}]}
+    made["start"]["arenas"] = [{"place": place, "allocator": "caching", "segments": [segment]}
+                               for place in ("CPUPlace()", "CUDAPlace(1)", "PinnedPlace()")]
+    assert [segment["device"] for segment in pytorch.snapshot(Trace(made))["segments"]] == [1, 2, 3]
+
+
 def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
     rng, refused, taken = random.Random(31), 0, 0
     every = list(places(document))

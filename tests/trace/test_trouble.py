@@ -41,6 +41,7 @@ def test_the_first_gradient_is_that_of_the_last_layer(tmp_path, device):
     assert (found["iteration"], found["layer"], found["diff"]) == (2, "root", "b")
     assert (found["wrong"], found["not_finite"], found["first"]) == (32, 1.0, [0, 0])
     assert found["before"]["layer"] == "second" and found["before"]["iteration"] == 1 and found["before"]["wrong"] == 0
+    assert {sample["iteration"] for sample in trace.document["samples"]} == {0, 1, 2} <= {step["iteration"] for step in trace.steps}
     step = trace.steps[found["step"]]
     assert (step["kind"], step["layer"], step["iteration"], step["last"]) == ("backward", "root", 2, found["event"])
     assert [(one["name"], one["part"]) for one in found["inputs"]] == [("r", "diff"), ("b", "data")] and found["left_out"] == 0

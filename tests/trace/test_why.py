@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from small_net import NET
 
+import minicaffe
 from minicaffe import trace
 from minicaffe.blob import Blob
 from minicaffe.errors import WrongTypeError
@@ -73,6 +75,34 @@ def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
     assert "what runs between layer loss (forward) and layer loss (backward) asked" in said["loss data", "device to host"]
     assert "It was written last by layer ip (forward)" in said["ip data", "device to host"]
     assert "It was written last by the solver's update" in said["conv[0] data", "device to host"]
+
+
+class Kept(minicaffe.Layer):
+    """Writes what it reads, in place, on the host."""
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        pass
+
+    def forward(self, bottom, top):
+        top[0].data[...] = bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+
+
+@on_device
+def test_who_wrote_what_a_layer_in_place_reads(where, make_solver):
+    """Not that layer itself."""
+    more = f'layer {{ name: "kept" type: "Python" bottom: "ip" top: "ip" python_param {{ module: "{__name__}" layer: "Kept" }} }}\n'
+    solver = make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"'))
+    with trace.record(solver) as made:
+        solver.step(1)
+    said = next(trace.why(made, number) for number, event in copies(made)
+                if (event.name, event.detail) == ("ip data", "device to host"))
+    assert "layer kept (forward) asked for it on the host" in said and "It was written last by layer ip (forward)." in said
 
 
 def test_reorders(onednn):
