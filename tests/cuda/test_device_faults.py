@@ -15,6 +15,7 @@ from training import NET, losses, make_solver
 import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
+from minicaffe.cuda.device import keep_failure_of
 from minicaffe.errors import ConfigError, DeviceError, OutOfMemoryError
 
 HERE = str(Path(__file__).parent)
@@ -141,8 +142,26 @@ def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
     finally:
         gc.set_threshold(*before)
     assert gc.isenabled()
+    gc.disable()        # a program's own choice stays
+    try:
+        with cuda.Graph(cuda.current()):
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
     graph.replay(0, 0)
     assert (blob.cpu_data == 6).all()
+
+
+def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
+    """As of a library, whose calls raise nothing themselves; the stream goes on afterwards."""
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.mutable_gpu_data  # noqa: B018
+    keep_failure_of(cuda.current().index, DeviceError("a product failed"))
+    with pytest.raises(DeviceError, match="a product failed"):
+        blob.cpu_data  # noqa: B018
+    assert (blob.cpu_data == 3).all()
 
 
 def test_a_graph_is_recorded_once(sim):

@@ -236,7 +236,7 @@ def test_arrays_of_other_libraries_in_order_with_their_work(place, settings):
         write(-1)
         assert (data.cpu_data == value).all()
         write(value + 10)
-        net.feed(data=Exported())
+        net.feed(data=Exported(offset=64 * value))
         assert (data.cpu_data == value + 10).all()
     assert len(deleted) >= 2                # the last one may be kept yet
     """, place, settings, setup=ARRAYS)
@@ -378,4 +378,17 @@ def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):
     solver.step(1)
     solver.snapshot()
     assert solver._late is None
+    """, place)
+
+
+def test_a_late_loss_takes_the_place_of_the_oldest_of_the_mean(place):
+    fed("""
+    solver, at_once = make_solver(average_loss=3), make_solver(average_loss=3)
+    at_once.listeners.append(object())
+    for each in solver, at_once:
+        each.param.base_lr = 1e-4       # so that no loss is 0 soon
+        assign(each.net, *batches[0])
+        each.step(6), each.step(4)
+    assert solver._late is not None and at_once._late is None
+    assert solver.smoothed_loss == at_once.smoothed_loss and len(set(solver._losses)) == 3
     """, place)

@@ -4,7 +4,11 @@ import ctypes
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from minicaffe.blob import Blob, Dtype
+from minicaffe.parallel.bucket import Bucket
 
 # Page faults of a block as large as a bucket that is taken, written and freed, after the first time.
 PROGRAM = """
@@ -36,3 +40,19 @@ def test_freed_memory_is_kept():
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("this C library has no mallopt")
     assert faults("keep") * 10 < faults()
+
+
+@pytest.mark.parametrize(("dtype", "bf16", "nbytes"), [(Dtype.FLOAT, True, 2), (Dtype.FLOAT, False, 4), (Dtype.DOUBLE, True, 8)])
+@pytest.mark.parametrize("count", [1, 3])
+def test_only_gradients_of_float32_are_rounded(dtype, bf16, nbytes, count):
+    blobs = [Blob((5,), dtype, f"p{i}") for i in range(count)]
+    values = [np.arange(1, 6) / (3 + i) for i in range(count)]
+    for blob, one in zip(blobs, values):
+        blob.diff[...] = one
+    bucket = Bucket(list(range(count)), blobs, [None] * count, bf16)
+    assert (bucket.bf16, bucket.count, bucket.nbytes) == (nbytes == 2, 5 * count, 5 * count * nbytes)
+    bucket.pack()
+    assert len(bucket.array) == bucket.nbytes
+    bucket.unpack()
+    for blob, one in zip(blobs, values):
+        np.testing.assert_allclose(blob.diff, one, rtol={2: 2**-8, 4: 2**-23, 8: 0}[nbytes])

@@ -155,6 +155,15 @@ def race_with_default_stream():
         scale(f, 2, x, x, 64, stream=n)
 
 
+def race_of_default_stream_with_non_blocking_one():
+    configure("race=1")
+    f, s, t, x = _two_streams()
+    cu.CtxSynchronize()
+    scale(f, 2, x, x, 64, stream=s)
+    with raises("INVALID_VALUE", "race: ", "kernel scale in stream #"):
+        scale(f, 2, x, x, 64, stream=0)
+
+
 def race_of_copies():
     configure("race=1")
     f, s, t, x = _two_streams()
@@ -196,6 +205,15 @@ def deferred_copies_of_pinned_memory():
     pageable[:] = 2  # was taken at the call
     cu.StreamSynchronize(s)
     assert (download(x, 64) == 1).all()
+
+
+def deferred_copies_to_pageable_memory():
+    configure("deferred=1")
+    f, s, t, x = _two_streams()
+    pageable = np.zeros(64, "float32")
+    scale(f, 5, x, x, 64, stream=s)
+    cu.MemcpyDtoHAsync(pageable.ctypes.data, x, 256, s)
+    assert (pageable == 5).all()  # is there when the call returns
 
 
 def deferred_events():
