@@ -10,6 +10,7 @@ import collections
 import difflib
 import itertools
 import operator
+import os
 import re
 import reprlib
 
@@ -303,6 +304,20 @@ def float_of(value, what, **place):
         return float(check_type(value, object, what, "a number", **place) + 0)
     except (TypeError, ValueError, OverflowError):
         raise WrongTypeError(f"{what} must be a number, got {shown(value)} ({type(value).__name__})", **place) from None
+
+
+def switched_on(variable, default=False):
+    """Return whether an environment variable is 1, or `default` where it is empty or not set.
+
+    Raises
+    ------
+    ConfigError
+        If it is neither 0 nor 1.
+    """
+    value = os.environ.get(variable, "")
+    if value not in ("", "0", "1"):
+        raise ConfigError(f"must be 0 or 1, got {shown(value)}", field=variable)
+    return value == "1" if value else default
 
 
 def check_callable(value, what, **place):

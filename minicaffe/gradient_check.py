@@ -15,7 +15,7 @@ import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, Error, float_of, int_of
 from minicaffe.net import weights as weights_files
 from minicaffe.net.net import Net, read_net
 
@@ -102,11 +102,17 @@ class Rule:
     seed: int = SEED
 
     def __post_init__(self):
+        if self.kink_range is not None and self.kink is None:
+            raise ConfigError("is how near to kink, which is not given", field="kink_range")
+        for name, least in (("step", "above 0"), ("threshold", "above 0"), ("kink", "at least 0"), ("kink_range", "at least 0")):
+            value = getattr(self, name)
+            if value is None and name.startswith("kink"):
+                continue
+            number = float_of(value, name, field=name)
+            if not 0 <= number < np.inf or number == 0 and least == "above 0":
+                raise ConfigError(f"must be a finite number {least}, got {value}", field=name)
         self.kink_range = 2 * self.step if self.kink_range is None else self.kink_range
-        for name in ("step", "threshold"):
-            if not 0 < getattr(self, name) < np.inf:
-                raise ConfigError(f"must be a positive number, got {getattr(self, name)}", field=name)
-        if self.elements is not None and self.elements < 1:
+        if self.elements is not None and int_of(self.elements, "elements", field="elements") < 1:
             raise ConfigError(f"must be at least 1, got {self.elements}", field="elements")
 
     def chosen(self, count):

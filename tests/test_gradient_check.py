@@ -178,7 +178,7 @@ def test_a_float_net_is_refused():
     param = message(NET)
     with pytest.raises(ConfigError, match="computes in float32.*Dtype.DOUBLE"):
         minicaffe.gradcheck(Net(param))
-    with pytest.raises(ConfigError, match="step: must be a positive number, got 0"):
+    with pytest.raises(ConfigError, match="step: must be a finite number above 0, got 0"):
         minicaffe.gradcheck(param, step=0)
 
 

@@ -39,12 +39,12 @@ HAS_WEIGHTS = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "BatchNo
 
 
 class Numbers(click.ParamType):
-    """Whole numbers with commas; '' for none."""
+    """Whole numbers with commas, of at least `least`; '' for none."""
 
     name = "A,B"
 
-    def __init__(self, count=None):
-        self.count = count
+    def __init__(self, count=None, least=None):
+        self.count, self.least = count, least
 
     def convert(self, value, param, ctx):
         try:
@@ -53,6 +53,8 @@ class Numbers(click.ParamType):
             self.fail(f"must be whole numbers with commas, got '{value}'", param, ctx)
         if self.count is not None and len(numbers) not in (0, self.count):
             self.fail(f"must be {self.count} whole numbers with a comma, got '{value}'", param, ctx)
+        if self.least is not None and numbers and min(numbers) < self.least:
+            self.fail(f"each must be at least {self.least}, got '{value}'", param, ctx)
         return numbers
 
 
@@ -63,9 +65,10 @@ preprocessing = options.together(
     click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
                  "each channel in the order of the net's input, or one for all; a .npy or mean file; '' for nothing. By "
                  "default the training net's mean, and for nets of ImageNet without one the means of its channels."),
-    click.option("--scale", "--input_scale", "--input-scale", "scale", type=float,
+    click.option("--scale", "--input_scale", "--input-scale", "scale", type=options.Real(),
                  help="Factor after the mean; by default the training net's."),
-    click.option("--raw_scale", "--raw-scale", type=float, default=255.0, show_default=True, help="Factor before the mean."),
+    click.option("--raw_scale", "--raw-scale", type=options.Real(), default=255.0, show_default=True,
+                 help="Factor before the mean."),
     click.option("--channel_swap", "--channel-swap", type=Numbers(), help="Order of channels; pictures are read as RGB. By "
                  "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
 picture_net = options.together(     # all options of `open_net`

@@ -15,6 +15,7 @@ from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.as_trained import Numbers, load_picture, open_net, picture_net
 from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
 from minicaffe.common import caffe
+from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import replacing, write_bytes
 from minicaffe.proto.files import read_bytes
@@ -34,8 +35,8 @@ ENDINGS = (".npy", ".csv", ".json")
 @click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model or beside "
               "the training database.")
 @click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone, where --images_dim asks for ten.")
-@click.option("--images_dim", "--images-dim", type=Numbers(2), help="Height and width that pictures get before ten crops are "
-              "averaged, as in Caffe's tool; by default pictures are made as in training.")
+@click.option("--images_dim", "--images-dim", type=Numbers(2, least=1), help="Height and width that pictures get before ten crops "
+              "are averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in an INPUT that is a folder.")
 @options.plan
@@ -57,6 +58,8 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
     if not pictures:
         raise DataError("holds no picture", file=inputs[0])
+    if images_dim:
+        check_picture(images_dim[::-1], "--images_dim")
     net, training = open_net(Classifier, given, images_dim)
     boxes = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
     if boxes is not None:

@@ -34,8 +34,10 @@ convert.add_command(images)
 @click.option("--label_map_file", "--label-map-file", "label_map", metavar="FILE", help="A LabelMap: numbers of the names.")
 @click.option("--label_type", "--label-type", type=click.Choice(["xml", "json", "txt"]), default="xml", show_default=True)
 @from_list
-@click.option("--min_dim", "--min-dim", default=0, help="Scale the shorter side to this.")
-@click.option("--max_dim", "--max-dim", default=0, help="The longer side gets no longer than this.")
+@click.option("--min_dim", "--min-dim", type=click.IntRange(0, options.INT_MAX), default=0,
+              help="Scale the shorter side to this; 0: do not.")
+@click.option("--max_dim", "--max-dim", type=click.IntRange(0, options.INT_MAX), default=0,
+              help="The longer side gets no longer than this; 0: any length.")
 @options.debug
 def annoset(root, list_file, db, **more):
     """Make DB of pictures and the boxes on them, for AnnotatedData (SSD's convert_annoset).
@@ -78,7 +80,7 @@ def cifar(source, out, backend, force):
 
 @convert.command(cls=options.CaffeCommand)
 @of_idx_files
-@click.option("--seed", type=int, help="Of the random pairs; by default they differ each time.")
+@click.option("--seed", type=click.IntRange(0), help="Of the random pairs; by default they differ each time.")
 def siamese(images, labels, db, backend, seed, force):
     """Make DB of random pairs of pictures of an MNIST set: two channels, label 1 for the same digit.
 

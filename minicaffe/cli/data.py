@@ -31,8 +31,9 @@ from_list = options.together(   # of commands that read a list of pictures
     click.option("--gray", is_flag=True, help="One channel instead of three."),
     click.option("--shuffle", is_flag=True, help="Shuffle the list."),
     backend_option,
-    click.option("--resize_width", "--resize-width", default=0, help="With --resize_height: resize the pictures."),
-    click.option("--resize_height", "--resize-height", default=0),
+    click.option("--resize_width", "--resize-width", type=click.IntRange(0, options.INT_MAX), default=0,
+                 help="With --resize_height: resize the pictures; 0: do not."),
+    click.option("--resize_height", "--resize-height", type=click.IntRange(0, options.INT_MAX), default=0),
     click.option("--encoded", is_flag=True, help="Store picture files instead of pixels."),
     click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded."),
     options.force)
@@ -65,12 +66,12 @@ for _name in DATA_SETS:
 @click.argument("paths", nargs=-1, metavar="[ROOT LIST] DB")
 @click.option("--from_folders", "--from-folders", metavar="DIR", help="Instead of ROOT and LIST: a folder with one folder of "
               "pictures for each class.")
-@click.option("--test_share", "--test-share", default=0.2, show_default=True, help="With --from-folders: what part of each class "
-              "is for tests.")
-@click.option("--seed", default=1, show_default=True, help="With --from-folders: of the shuffling.")
+@click.option("--test_share", "--test-share", type=options.Real(0, 1, min_open=True, max_open=True), default=0.2,
+              show_default=True, help="With --from-folders: what part of each class is for tests.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="With --from-folders: of the shuffling.")
 @from_list
 @click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
-@click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(min=1), metavar="K",
+@click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
 @click.pass_context
 def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, label_size, **how):

@@ -39,7 +39,7 @@ WINDOWS = (".csv", ".txt")      # endings of lists of windows, which are no pict
 @picture_net
 @click.option("--labels", metavar="FILE", help="Names of the classes: a label map (.prototxt), or a name a line from label 0 on; "
               "by default the label map that the net names.")
-@click.option("--threshold", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Of boxes: the lowest score shown.")
+@click.option("--threshold", type=options.Real(0, 1), default=0.5, show_default=True, help="Of boxes: the lowest score shown.")
 @click.option("--ext", default="jpg", show_default=True, help="Of boxes: extension of the pictures in an INPUT that is a folder.")
 @click.option("--crop_mode", "--crop-mode", type=click.Choice(["list", "selective_search"]), default="selective_search",
               show_default=True, help="Windows of INPUT, or those that selective search proposes (needs MATLAB).")

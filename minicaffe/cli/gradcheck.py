@@ -23,16 +23,18 @@ BATCH = 4   # pictures: gradients of one batch size are those of another, and ea
 @click.option("--model", metavar="FILE", help="NET in Caffe's way.")
 @click.option("--weights", multiple=True, metavar="FILE", help="Weights to check it with; by default those of its fillers.")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
-@click.option("--batch-size", type=click.IntRange(min=1), help=f"Pictures in a batch of the data layers; by default {BATCH}.")
+@click.option("--batch-size", type=options.batch_size, help=f"Pictures in a batch of the data layers; by default {BATCH}.")
 @click.option("--layer", "layers", multiple=True, metavar="NAME", help="Check this layer only; repeatable.")
 @click.option("--whole", is_flag=True, help="Differentiate the net's loss along its parameters, through all layers at once.")
-@click.option("--step", default=STEP, show_default=True, help="Half the difference.")
-@click.option("--threshold", default=THRESHOLD, show_default=True, help="The relative difference allowed.")
-@click.option("--kink", type=float, metavar="X", help=(
+@click.option("--step", type=options.Real(0, min_open=True), default=STEP, show_default=True, help="Half the difference.")
+@click.option("--threshold", type=options.Real(0, min_open=True), default=THRESHOLD, show_default=True,
+              help="The relative difference allowed.")
+@click.option("--kink", type=options.Real(0), metavar="X", help=(
     "Leave out elements near X and -X; by default an element at a kink is found by differences with smaller steps."))
-@click.option("--kink-range", type=float, metavar="D", help="How near; by default two steps.")
+@click.option("--kink-range", type=options.Real(0), metavar="D", help="With --kink: how near; by default two steps.")
 @click.option("--elements", default=ELEMENTS, show_default=True, type=click.IntRange(min=0), help="Of each array; 0: all.")
-@click.option("--seed", default=SEED, show_default=True, type=click.IntRange(min=0), help="Of fillers, inputs and drawn elements.")
+@click.option("--seed", default=SEED, show_default=True, type=click.IntRange(0, 2**64 - 1),
+              help="Of fillers, inputs and drawn elements.")
 @options.net_state
 @options.threads
 @options.model_file
@@ -43,6 +45,8 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
     The exit status is 1 if one differs by more than the threshold, or if nothing could be compared.
     """
     file = options.one_file(file, model, "--model", "net")
+    if rule["kink_range"] is not None and rule["kink"] is None:
+        raise click.UsageError("--kink-range is how near to --kink, which is not given", click.get_current_context())
 
     def prepare(param):
         for one in param.layer:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import os
 import re
 from pathlib import Path
@@ -14,7 +15,21 @@ from minicaffe.errors import Error
 from minicaffe.proto.atomic import check_free, check_writable
 
 logger = logging.getLogger("minicaffe.cli")
+INT_MAX = 2**31 - 1     # of an int32 field of Caffe, and of an axis
+MOST_THREADS = 1024     # of device/threads.pyx, which --help should not import
 TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
+
+
+class Real(click.FloatRange):
+    """A finite number, at least `min` and at most `max`; click's own types take nan and inf, too."""
+
+    def convert(self, value, param, ctx):
+        if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
+            self.fail(f"must be a finite number, got {value}", param, ctx)
+        return super().convert(value, param, ctx)
+
+    def _describe_range(self):
+        return "" if self.min is None and self.max is None else super()._describe_range()
 
 
 class CaffeCommand(click.Command):
@@ -24,12 +39,15 @@ class CaffeCommand(click.Command):
     """
 
     def parse_args(self, ctx, args):
-        ctx.meta["arguments"] = tidy(args, self.get_params(ctx))
+        ctx.meta["arguments"] = tidy(args, self.get_params(ctx), ctx)
         return super().parse_args(ctx, list(ctx.meta["arguments"]))
 
 
-def tidy(args, params):
-    """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only."""
+def tidy(args, params, ctx=None):
+    """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only.
+
+    Raises BadParameter for a value that begins with a dash, of an option that may lack one: click would take it for an option.
+    """
     known = {name.lstrip("-"): option for option in params if isinstance(option, click.Option)
              for name in (*option.opts, *option.secondary_opts)}
     done = []
@@ -48,8 +66,11 @@ def tidy(args, params):
             name, value = name[3:], "=false"
         elif is_truth(option) and not value:
             value = "=" + (rest.pop(0) if rest and rest[0] in TRUTH else "true")
-        elif option is not None and getattr(option, "_flag_needs_value", False) and not value:  # click would take any next word
-            value = f"={rest.pop(0) if rest and rest[0].isdecimal() else option.flag_value}"
+        elif option is not None and getattr(option, "_flag_needs_value", False):
+            if value.startswith("=-"):
+                option.type.convert(value[1:], option, ctx)
+            if not value:   # click would take any next word
+                value = f"={rest.pop(0) if rest and rest[0].isdecimal() else option.flag_value}"
         elif option is not None and not option.is_flag and not value and rest:
             value = "=" + rest.pop(0)
         done.append(f"--{name}{value}")
@@ -164,7 +185,7 @@ common = together(
                  help="Write Caffe's log on a terminal too."),
     debug)
 net_state = together(
-    click.option("--level", default=0, show_default=True, help="Level of the net."),
+    click.option("--level", type=click.IntRange(-INT_MAX - 1, INT_MAX), default=0, show_default=True, help="Level of the net."),
     click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [], metavar="A,B",
                  help="Stages of the net, with commas."))
 # Of commands that read a model file: what `net_options` returns.
@@ -178,7 +199,8 @@ model_file = together(
         "The model file is another's: it writes no files, reads below the working directory only, and runs no modules.")))
 plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note, help=(
     "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))
-threads = click.option("--threads", type=click.IntRange(min=1), expose_value=False, callback=_apply,
+batch_size = click.IntRange(1, INT_MAX)
+threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS), expose_value=False, callback=_apply,
                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")
 precision = together(
     click.option("--precision", expose_value=False, callback=_apply, metavar="float32|tf32|bf16", help=(

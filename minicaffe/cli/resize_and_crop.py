@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 import click
 
 from minicaffe.cli import bars, options
+from minicaffe.data.convert import check_picture
 from minicaffe.data.datum import opencv
 from minicaffe.errors import DataError, DependencyError, shown
 from minicaffe.proto.atomic import check_free
@@ -22,16 +23,17 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--input", "list_file", required=True, metavar="FILE", help="A picture a line; a label behind it is left out.")
 @click.option("--input_folder", "--input-folder", default="", help="Folder of the pictures.")
 @click.option("--output_folder", "--output-folder", required=True, help="Folder for the results, under the same names.")
-@click.option("--output_side_length", "--output-side-length", type=click.IntRange(min=1), default=256, show_default=True,
-              help="Width and height of the results.")
+@click.option("--output_side_length", "--output-side-length", type=click.IntRange(1, options.INT_MAX), default=256,
+              show_default=True, help="Width and height of the results.")
 @click.option("--image_lib", "--image-lib", type=click.Choice(["opencv", "pil"]), default="opencv", show_default=True,
               help="What reads and writes; pil writes JPEG of quality 75.")
-@click.option("--num_clients", "--num-clients", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="processors",
-              help="Pictures in work at a time.")
+@click.option("--num_clients", "--num-clients", type=click.IntRange(1, options.MOST_THREADS),
+              default=min(os.cpu_count() or 1, options.MOST_THREADS), show_default="processors", help="Pictures in work at a time.")
 @options.force
 @options.debug
 def resize_and_crop(list_file, input_folder, output_folder, output_side_length, image_lib, num_clients, force):
     """Resize the pictures of a list and cut out their middle squares. Pictures that cannot be read are named and skipped."""
+    check_picture((output_side_length,) * 2, "--output_side_length")
     work = {"opencv": with_opencv, "pil": with_pillow}[image_lib]()
     names = read_names(list_file)
     for name in names:
@@ -43,7 +45,7 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.exception():
                 failed += 1
-                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])), error)
+                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])), " ".join(str(error).split()))
             report("pictures", done, len(names))
     click.echo(f"{output_folder}: {len(names) - failed} pictures" + (f", {failed} could not be read" if failed else ""))
     return int(failed == len(names))
@@ -76,6 +78,7 @@ def with_opencv():
             raise DataError("cannot be read as a picture")
         height, width = image.shape[:2]
         size = (side, side * height // width) if height > width else (side * width // height, side)
+        check_picture(size, "--output_side_length, before the middle is cut out")
         image = cv2.resize(image, size)
         top, left = (size[1] - side) // 2, (size[0] - side) // 2
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -82,6 +82,8 @@ class FieldType(click.ParamType):
     def convert(self, value, param, ctx):
         if not isinstance(value, str) or self.field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             return value
+        if not value.strip() and self.field.cpp_type != FieldDescriptor.CPPTYPE_MESSAGE:
+            self.fail(f"must have a value, {self.name}, got '{value}'", param, ctx)
         is_message = self.field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
         entry = f"{self.field.name} {{ {value} }}" if is_message else f"{self.field.name}: {value}"
         try:

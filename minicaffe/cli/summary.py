@@ -35,7 +35,7 @@ def _shapes(ctx, param, texts):
     return shapes
 
 
-batch_option = click.option("--batch-size", "--batch", "batch", type=click.IntRange(min=1),
+batch_option = click.option("--batch-size", "--batch", "batch", type=options.batch_size,
                             help="Pictures in a batch, if not as the file says.")
 
 

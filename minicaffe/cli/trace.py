@@ -17,7 +17,7 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Iterations to record.")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True,
               help="TEST: run the net forward only, as a deploy net is used.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the net's data layers.")
+@click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the net's data layers.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
 @click.option("--snapshot", "snapshot_path", metavar="FILE",

@@ -41,8 +41,8 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.argument("file", required=False)
 @click.option("--solver", metavar="FILE", help="FILE in Caffe's way.")
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
-@click.option("--batch-size", type=click.IntRange(min=1), help="Pictures in a batch of the train net's data layers.")
-@click.option("--test-batch-size", type=click.IntRange(min=1), help="The same of the test nets.")
+@click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the train net's data layers.")
+@click.option("--test-batch-size", type=options.batch_size, help="The same of the test nets.")
 @click.option("--global-batch", is_flag=True, help=(
     "Of several processes: divide the batch among them; otherwise each has one of that size."))
 @click.option("--scale-lr", type=click.Choice(list(RATE_SCALES)), help=(
@@ -57,7 +57,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
     "What brings gradients to other processes; NCCL by default where each has a GPU of its own and nccl4py, otherwise MPI."))
 @click.option("--sync-batch-norm", is_flag=True, help=(
     "BatchNorm takes mean and variance of the batches of all processes; otherwise each those of its own."))
-@click.option("--timeout", type=click.FloatRange(min=0), default=600, show_default=True, metavar="SECONDS", help=(
+@click.option("--timeout", type=options.Real(0), default=600, show_default=True, metavar="SECONDS", help=(
     "Of several processes: how long one may make no progress before it is named and all end; 0: for ever."))
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(

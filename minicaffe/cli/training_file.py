@@ -60,6 +60,9 @@ def _test_batches(layers, size):
     return UNKNOWN_TEST_ITER
 
 
+BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-size"}
+
+
 def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, **options):
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
     layers get. The batches of the train net are divided by `divide_by`.
@@ -70,7 +73,7 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
 
     def make_net(self, net_param, **net_options):
         if net_param.state.phase in batch_sizes:
-            set_batch_size(net_param, batch_sizes[net_param.state.phase])
+            set_batch_size(net_param, batch_sizes[net_param.state.phase], BATCH_OPTIONS[net_param.state.phase])
         if net_param.state.phase == caffe_pb2.TRAIN and divide_by > 1:
             divide_batch_size(net_param, divide_by, net_options.get("file"), net_options.get("positions"))
         return base.make_net(self, net_param, **net_options)
@@ -102,13 +105,13 @@ def report_records(name, data, batches=None):
              "again, so some may count more often than others")
 
 
-def set_batch_size(net_param, size):
-    """Set `batch_size` of all data layers of a net. Raises ConfigError if no layer has one."""
+def set_batch_size(net_param, size, option="--batch-size"):
+    """Set `batch_size` of all data layers of a net. Raises ConfigError, which names `option`, if no layer has one."""
     found = [param for layer in net_param.layer for _, param in with_batch_size(layer)]
     for param in found:
         param.batch_size = size
     if not found:
-        raise ConfigError(f"cannot be {size}: no layer of the net has a batch_size", field="--batch-size")
+        raise ConfigError(f"cannot be {size}: no layer of the net has a batch_size", field=option)
 
 
 def divide_batch_size(net_param, count, file=None, positions=None):

@@ -22,7 +22,7 @@ from libcpp.vector cimport vector
 from minicaffe.device.context cimport CudaLibraries, CudaStream
 
 from minicaffe import sim
-from minicaffe.errors import ConfigError, DependencyError, DeviceError
+from minicaffe.errors import ConfigError, DependencyError, DeviceError, switched_on
 from minicaffe.memory.sizes import parse_size
 from minicaffe.memory.synced import device_lock
 from minicaffe.ops.engine import get_precision, precision_listeners
@@ -210,10 +210,12 @@ cdef void open_cudnn(CudaStream* stream) noexcept with gil:
 cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     """Return a new Cudnn for a computing stream.
 
-    Raises ConfigError, DependencyError or DeviceError for a wrong MINICAFFE_CUDNN_WORKSPACE; if there is no cuDNN, or one too old;
+    Raises ConfigError, DependencyError or DeviceError for a wrong MINICAFFE_CUDNN_WORKSPACE, _TUNE or MINICAFFE_DETERMINISTIC; if there is no cuDNN, or one too old;
     if it is there but does not start.
     """
     global _cudnn
+    deterministic = switched_on("MINICAFFE_DETERMINISTIC")
+    tunes = switched_on("MINICAFFE_CUDNN_TUNE", default=True) and not deterministic
     try:
         limit = parse_size(os.environ.get("MINICAFFE_CUDNN_WORKSPACE") or CUDNN_WORKSPACE)
     except ConfigError as error:
@@ -237,8 +239,8 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     _checked(_cudnn, _cudnn_error, "cudnnCreate", ctypes.byref(handle))
     _checked(_cudnn, _cudnn_error, "cudnnSetStream", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     cudnn.handle = <void*> <uintptr_t> handle.value
-    cudnn.deterministic = os.environ.get("MINICAFFE_DETERMINISTIC", "0") not in ("", "0")
-    cudnn.tunes = not cudnn.deterministic and os.environ.get("MINICAFFE_CUDNN_TUNE") != "0"
+    cudnn.deterministic = deterministic
+    cudnn.tunes = tunes
     cudnn.workspace_limit = limit
     place = f"cuDNN {version} on {_names[stream.device]}, at most {limit} bytes".encode()
     _places.append(place)

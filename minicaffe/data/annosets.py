@@ -12,7 +12,7 @@ import random
 from collections import namedtuple
 from xml.etree import ElementTree
 
-from minicaffe.data.convert import picture_datum, readable, resize_size
+from minicaffe.data.convert import check_picture, picture_datum, readable, resize_size
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.integers import integer
@@ -67,6 +67,9 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
         raise ConfigError(f"annotations in {label_type} name their labels; give a label map", field="label_map_file")
     labels = None if label_map is None else {name: number for number, (name, _) in read_label_map(label_map).items()}
     size = resize_size(resize_width, resize_height)
+    for name, length in (("min_dim", min_dim), ("max_dim", max_dim)):
+        if length < 0:
+            raise ConfigError(f"must be at least 1, or 0 for none, got {length}", field=name)
     entries = _read_pairs(list_file)
     if shuffle:
         random.shuffle(entries)
@@ -121,7 +124,7 @@ def _pair(line):
 
 
 def _resize(cv2, image, min_dim, max_dim, size):
-    """Return `image` itself if nothing is asked for."""
+    """Return `image` itself if no size is given. Raises ShapeError for too large a size."""
     rows, columns = image.shape[:2]
     if size:
         return cv2.resize(image, size)
@@ -131,6 +134,7 @@ def _resize(cv2, image, min_dim, max_dim, size):
     if max_dim > 0:
         scale = min(scale, max_dim / max(rows, columns))
     size = max(1, round(columns * scale)), max(1, round(rows * scale))
+    check_picture(size, f"min_dim {min_dim}")
     return image if size == (columns, rows) else cv2.resize(image, size)
 
 

@@ -16,6 +16,7 @@ from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.real_labels import label_fields
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
+from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -93,10 +94,25 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
     return sizes.total(), len(entries) - sizes.total()
 
 
+def check_picture(size, what):
+    """Raise ShapeError if a picture of `size` (width, height) is larger than the budget, or than OpenCV can count.
+
+    `what` begins the message.
+    """
+    width, height = size
+    if max(size) >= 1 << 31:
+        raise ShapeError(f"{what}: a side must be below 2^31, got {width} x {height}")
+    check_bytes(3 * width * height, f"{what}: a picture of {width} x {height}")
+
+
 def resize_size(width, height):
-    """Return (width, height), None for neither. Raises ConfigError if one alone is given, or below 0."""
+    """Return (width, height), None for neither.
+
+    Raises ConfigError if one alone is given, or below 0, ShapeError for too large a size.
+    """
     if min(width, height) < 0 or (width > 0) != (height > 0):
         raise ConfigError(f"give both above 0, or neither, got {width} and {height}", field="resize_width and resize_height")
+    check_picture((width, height), "resize_width and resize_height")
     return (width, height) if width else None
 
 

@@ -13,12 +13,13 @@ from libc.string cimport memset
 from minicaffe.proto.wire cimport COUNTED, CUT, FIELD, FOUR_BYTES, VARINT, Field, next_field, repeats
 
 import os
+import re
 import sys
 from collections import namedtuple
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, DependencyError
+from minicaffe.errors import ConfigError, DataError, DependencyError, shown
 from minicaffe.memory.budget import max_blob_bytes
 from minicaffe.proto.wire import gather
 
@@ -201,6 +202,8 @@ def opencv():
         return sys.modules["cv2"]
     limit = str(min(1 << 30, max_blob_bytes() // 4))  # 2^30 is OpenCV's own
     given = os.environ.get(PIXELS)
+    if given and not re.fullmatch("[0-9]{1,19}([MmKk]b|[MK]B)?", given):   # OpenCV ends the process
+        raise ConfigError(f"must be a number of pixels, got {shown(given)}", field=PIXELS)
     os.environ[PIXELS] = given or limit
     try:
         import cv2
@@ -209,4 +212,6 @@ def opencv():
     finally:
         if given is None:
             del os.environ[PIXELS]
+        else:
+            os.environ[PIXELS] = given
     return cv2

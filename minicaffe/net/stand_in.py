@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError, int_of, shown
 from minicaffe.layer import layer_class
 from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.net.net import Net
@@ -57,6 +57,8 @@ def stand_in(param, file=None, shapes=None, batch=None):
     ConfigError
         If a source is wrong, or neither data nor file say how large its pictures are; if no source has a batch.
     """
+    if batch is not None and not 1 <= int_of(batch, "batch", field="batch") < 1 << 31:
+        raise ConfigError(f"must be from 1 to 2^31 - 1, got {shown(batch)}", field="batch", file=file)
     result = caffe_pb2.NetParameter()
     result.CopyFrom(param)
     state = param.state

@@ -14,7 +14,7 @@ import os
 from minicaffe.blob cimport FLOAT
 from minicaffe.device.context cimport context, on_device
 
-from minicaffe.errors import ConfigError, DependencyError, Error, check_type
+from minicaffe.errors import ConfigError, DependencyError, Error, check_type, switched_on
 from minicaffe.memory.registry import registry
 from minicaffe.ops.engines import ENGINES, LAST
 
@@ -292,7 +292,7 @@ def get_exact():
     """Return whether convolutions on the CPU are computed by sums of products alone, as `set_exact` or MINICAFFE_EXACT says."""
     global _exact
     if _exact is None:
-        _exact = os.environ.get("MINICAFFE_EXACT", "0") not in ("", "0")
+        _exact = switched_on("MINICAFFE_EXACT")
     return _exact
 
 

@@ -18,6 +18,7 @@ __all__ = [
 ]
 log_ = logging.getLogger("minicaffe")
 LEVELS = logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL     # of glog's severities 0 to 3
+ISAS = "baseline", "avx2", "avx512"                    # of device/apply.hpp
 
 
 class Timer:
@@ -158,7 +159,14 @@ def init_log(level=None, to_stderr=True):
 
 
 def follow_environment():
-    """Apply ``GLOG_minloglevel``, as glog does when Caffe is loaded; called by ``import minicaffe``."""
+    """Apply ``GLOG_minloglevel``, as glog does when Caffe is loaded, and report a wrong ``MINICAFFE_ISA``.
+
+    ``import minicaffe`` calls it. The loops read ``MINICAFFE_ISA`` where no exception can be raised, and take the best instruction
+    set for a name that they do not know.
+    """
+    isa = os.environ.get("MINICAFFE_ISA", "")
+    if isa not in ("", *ISAS):
+        log_.warning("MINICAFFE_ISA must be %s, got %r; it is ignored", ", ".join(ISAS), isa[:40])
     level = level_of_environment()
     if level == logging.INFO:
         init_log(0)

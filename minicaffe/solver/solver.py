@@ -15,7 +15,7 @@ import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, check_callable, check_type
+from minicaffe.errors import ConfigError, Error, check_callable, check_type, float_of, int_of, shown
 from minicaffe.layers.data.sources import log_own_data
 from minicaffe.net.net import Net
 from minicaffe.parallel.alone import ALONE
@@ -364,9 +364,9 @@ class Solver:
         DependencyError
             If there is no MPI: the message says what to install.
         ConfigError
-            If `carrier`, `wire` or `scale_lr` is unknown, a `warmup` leads nowhere, NCCL was asked for and cannot be used, a group
-            was joined before, or versions, solvers, nets, numbers of records or weights files differ between the ranks; the message
-            names what differs, rank and machine.
+            If `carrier`, `wire` or `scale_lr` is unknown, a `warmup` leads nowhere, a `timeout` is no finite number of at
+            least 0, NCCL was asked for and cannot be used, a group was joined before, or versions, solvers, nets, numbers of
+            records or weights files differ between the ranks; the message names what differs, rank and machine.
         """
         from minicaffe.parallel.carrier import make_carrier  # here, so that who trains alone does without them
         from minicaffe.parallel.exchange import Exchange
@@ -377,8 +377,10 @@ class Solver:
                                     ("scale_lr", scale_lr, (*RATE_SCALES, None))):
             if value not in known:
                 raise ConfigError(f"must be one of {', '.join(filter(None, known))}, got '{value}'", field=field)
-        if warmup < 0 or warmup and scale_lr is None:
+        if int_of(warmup, "warmup", field="warmup") < 0 or warmup and scale_lr is None:
             raise ConfigError(f"must be a number of iterations, with scale_lr, got {warmup}", field="warmup")
+        if not 0 <= float_of(timeout, "timeout", field="timeout") < math.inf:
+            raise ConfigError(f"must be a number of seconds, or 0 for no limit, got {shown(timeout)}", field="timeout")
         if caffe.group is not None:
             raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
         self._read_late_loss()

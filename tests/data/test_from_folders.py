@@ -83,7 +83,7 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", "nowhere", "db"), 1, "nowhere: must be a folder with a folder of pictures for each class"),
     (("--from-folders", "zoo/ant", "db"), 1, "zoo/ant: holds no folders"),
     (("--from-folders", ".", "db"), 1, "./zoo: holds folders and no pictures; name the folder whose folders are the classes"),
-    (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "test_share: must be above 0 and below 1, got 1"),
+    (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "1.0 is not in the range 0<x<1"),
     (("--from-folders", "zoo", "db", "--resize-width", "4"), 2, "give both above 0, or neither, got 4 and 0"),
     (("--from-folders", "zoo", "list", "db"), 2, "give DB alone with --from-folders DIR"),
     (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db"),

@@ -1,0 +1,206 @@
+"""Limits that the documentation states, at, below and above; tests/limits.tsv says which tests have those of each place."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import minicaffe
+from minicaffe import cli
+from minicaffe.cli import options
+from minicaffe.data import convert
+from minicaffe.data.annosets import convert_annotated
+from minicaffe.data.datum import opencv
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, switched_on
+from minicaffe.net.stand_in import stand_in
+from minicaffe.proto import caffe_pb2
+
+ROOT = Path(__file__).resolve().parents[1]
+NET = """layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 } }
+layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }"""
+
+spec = importlib.util.spec_from_file_location("limits", ROOT / "tools" / "limits.py")
+limits = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(limits)
+FLAGS = "race", "uninitialized", "leak", "deferred", "report"
+NUMBERS = list(limits.numbers())
+
+
+@pytest.fixture
+def net(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "a.png").touch()
+    (tmp_path / "solver.prototxt").write_text('net: "net.prototxt" test_iter: 1 test_interval: 1 max_iter: 1 base_lr: 0.1 lr_policy: "fixed"')
+    return "net.prototxt"
+
+
+def test_each_limit_has_tests():
+    """`python tools/limits.py` prints what belongs into the first three columns."""
+    rows = [line.split("\t") for line in (ROOT / "tests" / "limits.tsv").read_text().splitlines()]
+    assert {place: (limit, default) for place, limit, default, _ in rows} == limits.statements()
+    for test in {test for row in rows for test in row[3].split()}:
+        file, _, name = test.partition("::")
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.M), test
+
+
+def wrong_values(param):
+    """Yield values just outside the limits of a parameter, and what is no number."""
+    kind = param.type
+    of_integers = isinstance(kind, click.types.IntParamType) or kind.name == "N"
+    step = 1 if of_integers else 1e-6
+    for bound, is_open, sign in ((getattr(kind, "min", None), "min_open", -1), (getattr(kind, "max", None), "max_open", 1)):
+        if bound is not None:
+            yield bound if getattr(kind, is_open) else bound + sign * step
+    yield from ("x", "", *(("1.5", "nan") if of_integers else ("nan", "inf", "1e400") if isinstance(kind, options.Real) else ()))
+
+
+@pytest.mark.parametrize(("words", "param"), [(words, param) for words, _, param in NUMBERS if isinstance(param, click.Option)],
+                         ids=lambda value: " ".join(value) if isinstance(value, tuple) else limits.name_of(value))
+def test_numbers_of_commands(words, param, capsys):
+    name = limits.name_of(param).replace("_", "-")
+    for value in wrong_values(param):
+        arguments = [*words, f"{name}={value}"] if name.startswith("--") else [*words, name, f"{value}"]
+        assert cli.main(arguments) == 2, value
+        err = capsys.readouterr().err
+        assert f"Invalid value for '{param.opts[0]}'" in err and f"{value}" in err, err
+    for bound in ("min", "max"):
+        value = getattr(param.type, bound, None)
+        if value is not None and not getattr(param.type, f"{bound}_open"):
+            assert param.type.convert(str(value), param, None) == value
+
+
+@pytest.mark.parametrize("param", [param for _, _, param in NUMBERS if isinstance(param, click.Argument)], ids=limits.name_of)
+def test_numbers_without_an_option(param):
+    for value in wrong_values(param):
+        with pytest.raises(click.BadParameter):
+            param.type.convert(str(value), param, None)
+    assert param.type.convert("0", param, None) == 0
+
+
+def test_as_many_threads_as_the_option_takes():
+    before = minicaffe.get_num_threads()
+    minicaffe.set_num_threads(options.MOST_THREADS)
+    minicaffe.set_num_threads(before)
+    with pytest.raises(ConfigError, match="must be 1 to 1024, got 1025"):
+        minicaffe.set_num_threads(options.MOST_THREADS + 1)
+
+
+@pytest.mark.parametrize("level", [-1 << 31, (1 << 31) - 1])
+def test_level(net, level):
+    assert minicaffe.Net(net, minicaffe.TEST, level=level)
+    with pytest.raises(ConfigError, match=r"level: must be from -2\^31 to 2\^31 - 1, got -?214748364[89]"):
+        minicaffe.Net(net, minicaffe.TEST, level=level + (1 if level > 0 else -1))
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ({"timeout": -1}, ConfigError, "timeout: must be a number of seconds, or 0 for no limit, got -1"),
+    ({"timeout": float("nan")}, ConfigError, "timeout: must be a number of seconds"), ({"timeout": "x"}, WrongTypeError, "timeout must be a number"),
+    ({"warmup": 1.5, "scale_lr": "linear"}, WrongTypeError, "warmup must be an int"), ({"warmup": -1}, ConfigError, "warmup: must be a number")])
+def test_numbers_of_distribute(net, given, error, message):
+    solver = minicaffe.solver.create_solver(caffe_pb2.SolverParameter(net=net, base_lr=0.1, lr_policy="fixed", snapshot_prefix="s"))
+    with pytest.raises(error, match=message):
+        solver.distribute(**given)
+
+
+@pytest.mark.parametrize(("given", "error", "message"), [
+    ({"kink": -1}, ConfigError, "kink: must be a finite number at least 0, got -1"), ({"kink": "x"}, WrongTypeError, "kink must be a number"),
+    ({"kink": 0, "kink_range": float("nan")}, ConfigError, "kink_range: must be a finite number"),
+    ({"kink_range": 1}, ConfigError, "kink_range: is how near to kink, which is not given"),
+    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"), ({"step": None}, WrongTypeError, "step must be a number"),
+    ({"elements": 1.5}, WrongTypeError, "elements must be an int"), ({"elements": 0}, ConfigError, "elements: must be at least 1, got 0")])
+def test_numbers_of_gradcheck(net, given, error, message):
+    assert minicaffe.gradcheck(net, kink=9, kink_range=0, elements=1).ok
+    with pytest.raises(error, match=message):
+        minicaffe.gradcheck(net, **given)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["gradcheck", "net.prototxt", "--kink-range", "1"], "--kink-range is how near to --kink, which is not given"),
+    (["train", "solver.prototxt", "--test-batch-size", "1"], "--test-batch-size: cannot be 1"),
+    (["train", "net.prototxt", "--max-iter="], "'--max-iter': must have a value, N, got ''"),
+    (["train", "net.prototxt", "--watch=-1"], "'--watch': -1 is not in the range x>=0"),
+    (["classify", "a.png", "--images-dim", "0,1"], "each must be at least 1, got '0,1'"),
+    (["classify", "a.png", "--images-dim", "2147483648,1"], "--images_dim: a side must be below 2^31"),
+    (["resize_and_crop", "--input", "l", "--output-folder", "o", "--output-side-length", "2147483647"], "the budget for one blob is")])
+def test_what_commands_say_of_limits(net, arguments, message, capsys):
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("batch", "refused"), [(0, True), (1, False), ((1 << 31) - 1, False), (1 << 31, True)])
+def test_batch_of_a_net_without_data(batch, refused):
+    param = minicaffe.proto.parse_text(NET, caffe_pb2.NetParameter)[0]
+    if not refused:
+        assert stand_in(param, batch=batch)[0].layer[0].dummy_data_param.shape[0].dim[0] == batch
+        return
+    with pytest.raises(ConfigError, match=rf"batch: must be from 1 to 2\^31 - 1, got {batch}"):
+        stand_in(param, batch=batch)
+
+
+def test_size_of_resized_pictures(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "12")
+    assert convert.resize_size(2, 2) == (2, 2) and convert.resize_size(0, 0) is None
+    with pytest.raises(ShapeError, match="resize_width and resize_height: a picture of 5 x 1 would take 15 bytes"):
+        convert.resize_size(5, 1)
+    with pytest.raises(ShapeError, match=r"what: a side must be below 2\^31, got 1 x 2147483648"):
+        convert.check_picture((1, 1 << 31), "what")
+    for name in ("min_dim", "max_dim"):
+        with pytest.raises(ConfigError, match=f"{name}: must be at least 1, or 0 for none, got -1"):
+            convert_annotated("", "list", str(tmp_path / "db"), label_type="txt", **{name: -1})
+
+
+@pytest.mark.parametrize("variable", ["MINICAFFE_EXACT", "MINICAFFE_DETERMINISTIC", "MINICAFFE_CUDNN_TUNE"])
+def test_switches_of_the_environment(monkeypatch, variable):
+    for text, on in (("0", False), ("1", True), ("", False)):
+        monkeypatch.setenv(variable, text)
+        assert switched_on(variable) is on and switched_on(variable, default=True) is (on or text == "")
+    for text in ("2", "off", "-1", "9" * 20):
+        monkeypatch.setenv(variable, text)
+        with pytest.raises(ConfigError, match=f"{variable}: must be 0 or 1, got '{text}'"):
+            switched_on(variable)
+
+
+@pytest.mark.parametrize(("isa", "known"), [("avx2", True), ("", True), ("AVX2", False), ("0", False)])
+def test_isa_of_the_environment(monkeypatch, caplog, isa, known):
+    monkeypatch.setenv("MINICAFFE_ISA", isa)
+    monkeypatch.delenv("GLOG_minloglevel", raising=False)
+    minicaffe.pycaffe.settings.follow_environment()
+    assert (f"MINICAFFE_ISA must be baseline, avx2, avx512, got '{isa}'; it is ignored" in caplog.text) is not known
+
+
+@pytest.mark.parametrize("pixels", ["garbage", "-1", "9" * 20])
+def test_pixels_of_opencv(monkeypatch, pixels):
+    monkeypatch.delitem(sys.modules, "cv2", raising=False)      # it is loaded no second time, as the number is refused
+    monkeypatch.setenv("OPENCV_IO_MAX_IMAGE_PIXELS", pixels)
+    with pytest.raises(ConfigError, match=f"OPENCV_IO_MAX_IMAGE_PIXELS: must be a number of pixels, got '{pixels}'"):
+        opencv()
+
+
+def test_budget_of_the_environment(net, monkeypatch):
+    for budget, fits in (("24", True), ("23", False), ("0", False)):
+        monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", budget)
+        if fits:
+            assert minicaffe.Net(net, minicaffe.TEST).blobs["x"].count == 6
+            continue
+        with pytest.raises(ShapeError, match=f"would take 24 bytes, the budget for one blob is {budget}"):
+            minicaffe.Net(net, minicaffe.TEST)
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "garbage")
+    with pytest.raises(ConfigError, match="MINICAFFE_MAX_BLOB_BYTES: 'garbage' is no size"):
+        minicaffe.Net(net, minicaffe.TEST)
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ("devices=8", ""), ("devices=9", "must be 0 to 8"), ("memory=0", "up to 64GiB"), ("memory=64GiB", ""), ("memory=65GiB", "up to 64GiB"),
+    ("capability=9", "must be a compute capability such as 7.5"), ("peers=0-0", "pairs of different devices"), *((f"{flag}=2", "must be 0 or 1") for flag in FLAGS), ("fail=cuMemAlloc:0", "must be a number from 1")])
+def test_settings_of_the_simulated_device(settings, message):
+    code = "import minicaffe.cuda as c; print(c.count())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": settings})
+    assert message in done.stderr if message else done.returncode == 0, done.stderr
