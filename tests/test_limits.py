@@ -102,7 +102,7 @@ def test_level(net, level):
 @pytest.mark.parametrize(("given", "error", "message"), [
     ({"timeout": -1}, ConfigError, "timeout: must be a number of seconds, or 0 for no limit, got -1"),
     ({"timeout": float("nan")}, ConfigError, "timeout: must be a number of seconds"), ({"timeout": "x"}, WrongTypeError, "timeout must be a number"),
-    ({"warmup": 1.5, "scale_lr": "linear"}, WrongTypeError, "warmup must be an int"), ({"warmup": -1}, ConfigError, "warmup: must be a number")])
+    ({"warmup": 1.5, "scale_lr": "linear"}, WrongTypeError, "warmup must be an int"), ({"warmup": -1, "scale_lr": "linear"}, ConfigError, "warmup: must be a number")])
 def test_numbers_of_distribute(net, given, error, message):
     solver = minicaffe.solver.create_solver(caffe_pb2.SolverParameter(net=net, base_lr=0.1, lr_policy="fixed", snapshot_prefix="s"))
     with pytest.raises(error, match=message):
