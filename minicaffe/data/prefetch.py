@@ -62,6 +62,8 @@ class Prefetcher:
         The records of the batch that `next` handed out last, None before; and of the one after it.
     step : int
         As given.
+    failed : bool
+        Whether `next` has raised an error of the thread, which has ended; what could not be read may be there later.
 
     Raises
     ------
@@ -85,6 +87,10 @@ class Prefetcher:
         # Also called at interpreter exit, while threads can still be joined.
         self._finish = weakref.finalize(self, _finish, work, thread)
         thread.start()
+
+    @property
+    def failed(self):
+        return self._error is not None
 
     def next(self):
         """Return the next (data, labels) and take back the former ones.

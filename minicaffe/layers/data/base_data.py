@@ -16,7 +16,7 @@ from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.real_labels import label_size
 from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
-from minicaffe.errors import ConfigError, Error, in_field
+from minicaffe.errors import ConfigError, DataError, Error, FileError, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
@@ -120,19 +120,25 @@ class PrefetchingLayer(NumberedSource):
         step = self._aim()
         fetch = functools.partial(self.next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is sent
         if self.upload is None:
+            self._drop()    # after a forward on the CPU the tops have arrays of the thread, into which reading a top would copy
             upload = DeviceUpload()
             upload.send(fetch)
             self.upload = upload
         self.upload.take(top)
-        self.upload.send(fetch)
+        try:
+            self.upload.send(fetch)
+        except (DataError, FileError):
+            if not self.prefetcher.failed:
+                raise
+            # This batch is whole; the next forward reads again what is wrong with its own.
         self.position += step
 
     def _aim(self):
-        """End the thread if what comes next is not the batch that is wanted; return the step from that to the one after it."""
+        """End the thread if it failed, or what comes next is not the batch that is wanted; return the step to the batch after it."""
         numbers, step = self.records()
         if self.prefetcher is not None:
             coming = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
-            if (coming, self.prefetcher.step) != (numbers, step):
+            if self.prefetcher.failed or (coming, self.prefetcher.step) != (numbers, step):
                 self._drop()
         return step
 

@@ -8,11 +8,13 @@ repeat. Different from Caffe: shuffling follows the net's random seed, and a sna
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DataError, in_field
+from minicaffe.errors import ConfigError, DataError, Error, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_text_file
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
+
+STATE = "seed", "epoch", "place", "row", "offset"   # what a snapshot holds: row number `offset` of the stream is row `row` of that file
 
 
 class HDF5DataLayer(NumberedSource):
@@ -59,13 +61,13 @@ class HDF5DataLayer(NumberedSource):
             self.orders[len(place)] = found = key, order
         return found[1]
 
-    def _path(self):
-        """Return the path of the file at `place` of this epoch's order."""
-        return self.files[self._order(len(self.files), self.epoch)[self.place]]
+    def _path(self, epoch, place):
+        """Return the path of the file at `place` of an epoch's order."""
+        return self.files[self._order(len(self.files), epoch)[place]]
 
     def _load(self):
-        """Read that file into memory, unless it is there; return the order of its rows."""
-        path = self._path()
+        """Read the present file into memory, unless it is there; return the order of its rows."""
+        path = self._path(self.epoch, self.place)
         if path != self.loaded:
             self._read(path)
         return self._order(len(self.arrays[0]), self.epoch, self.place + 1)
@@ -94,16 +96,16 @@ class HDF5DataLayer(NumberedSource):
         self.position += step
 
     def _go_to(self, number):
-        """Go to row `number` of the stream; of files that are passed over only the lengths are read."""
-        begin = self.offset - self.row
-        while not begin <= number < begin + self._rows(self._path()):
+        """Go to row `number` of the stream, or stay where a file on the way cannot be read; of those only the lengths are read."""
+        epoch, place, begin = self.epoch, self.place, self.offset - self.row
+        while not begin <= number < begin + self._rows(self._path(epoch, place)):
             if number < begin:
-                self.epoch, self.place = divmod(self.epoch * len(self.files) + self.place - 1, len(self.files))
-                begin -= self._rows(self._path())
+                epoch, place = divmod(epoch * len(self.files) + place - 1, len(self.files))
+                begin -= self._rows(self._path(epoch, place))
             else:
-                begin += self._rows(self._path())
-                self.epoch, self.place = divmod(self.epoch * len(self.files) + self.place + 1, len(self.files))
-        self.row, self.offset = number - begin, number
+                begin += self._rows(self._path(epoch, place))
+                epoch, place = divmod(epoch * len(self.files) + place + 1, len(self.files))
+        self.epoch, self.place, self.row, self.offset = epoch, place, number - begin, number
 
     def _rows(self, path):
         """Return how many rows a file has."""
@@ -114,14 +116,19 @@ class HDF5DataLayer(NumberedSource):
 
     def get_state(self):
         if self.position != self.offset:    # behind the last row of a file rather than in the next, which nobody has opened yet
-            self._go_to(self.position - 1)
-            self.row, self.offset = self.row + 1, self.offset + 1
-        return {name: getattr(self, name) for name in ("seed", "epoch", "place", "row", "offset")}
+            self._go_to(max(self.position - 1, 0))
+            self.row, self.offset = self.row + self.position - self.offset, self.position
+        return {name: getattr(self, name) for name in STATE}
 
     def set_state(self, state):
+        before = [getattr(self, name) for name in STATE]
         self.seed, self.epoch, self.place, self.offset = state_numbers(
             state, {"seed": 1 << 64, "epoch": 1 << 63, "place": len(self.files), "offset": 1 << 63})
-        self.row, = state_numbers(state, {"row": self._rows(self._path()) + 1})
+        try:
+            self.row, = state_numbers(state, {"row": self._rows(self._path(self.epoch, self.place)) + 1})
+        except Error:
+            self.seed, self.epoch, self.place, self.row, self.offset = before
+            raise
         self.position = self.offset
 
 

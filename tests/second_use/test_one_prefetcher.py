@@ -1,0 +1,224 @@
+"""One Prefetcher, and one cursor of a database, through any sequence of calls.
+
+Batches come in order, those that are held stay as they are, no more are made ahead than `depth` says, and the thread ends with `close`,
+an error, or the last reference.
+"""
+
+import gc
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from minicaffe.data.db import open_db
+from minicaffe.data.prefetch import Prefetcher
+from minicaffe.errors import DataError, Error, OutOfMemoryError
+
+SECONDS = 5.0   # after which a thread that has not done its work never will
+COUNT = 5       # records of a database
+
+
+class Numbers:
+    """A maker whose batches hold the numbers of their records; `faults` has exceptions by number, or by "open"."""
+
+    source = "numbers"
+
+    def __init__(self, faults):
+        self.faults, self.made, self.opened, self.closed = faults, [], [], 0
+
+    def open(self, number):
+        self.opened.append(number)
+        if "open" in self.faults:
+            raise self.faults["open"]
+
+    def fill(self, numbers, buffer):
+        data, labels = buffer.room((len(numbers), 1 + numbers[0] % 3))   # of a size that varies
+        data[...] = -1
+        for i, number in enumerate(numbers):
+            if number in self.faults:
+                raise self.faults[number]
+            data[i] = number
+            if labels is not None:
+                labels[i] = -number
+        self.made.append(numbers)
+
+    def close(self):
+        self.closed += 1
+
+
+class PrefetcherMachine(RuleBasedStateMachine):
+    """`left` batches were handed out and are still held; `ended` is the error that every call raises from now on."""
+
+    @initialize(start=st.integers(0, 5), size=st.integers(1, 3), gap=st.integers(1, 3), pause=st.integers(0, 3), depth=st.integers(1, 5),
+                hold=st.integers(1, 3), labels=st.booleans(), double=st.booleans(),
+                faults=st.dictionaries(st.integers(0, 60), st.sampled_from([DataError("bad"), ZeroDivisionError("bad")]), max_size=1),
+                refused=st.none() | st.integers(1, 12), at_open=st.sampled_from([False, False, False, True]))
+    def make(self, start, size, gap, pause, depth, hold, labels, double, faults, refused, at_open):
+        self.allocated, self.refused, self.depth, self.hold, self.labels = 0, refused, depth, hold, labels
+        self.type = np.float64 if double else np.float32
+        self.maker = Numbers({**faults, **({"open": DataError("shut")} if at_open else {})})
+        self.coming, self.step = range(start, start + size * gap, gap), size * gap + pause
+        self.start, self.last, self.held, self.ended, self.taken = start, None, [], None, 0
+        before = set(threading.enumerate())
+        self.prefetcher = Prefetcher(self.maker, self.coming, self.step, depth, self.type, labels=labels, allocate=self.allocate, hold=hold)
+        self.thread = next(iter(set(threading.enumerate()) - before), None)     # None: it has failed and ended already
+
+    def allocate(self, shape, dtype):
+        self.allocated += 1
+        if self.allocated == self.refused:
+            raise MemoryError("refused")
+        return np.empty(shape, dtype)
+
+    @rule(count=st.integers(1, 4))
+    def next(self, count=1):
+        for _ in range(count):
+            if self.ended is not None:
+                with pytest.raises(type(self.ended), match=re.escape(str(self.ended))):
+                    self.prefetcher.next()
+                continue
+            try:
+                data, labels = self.prefetcher.next()
+            except Exception as error:  # noqa: BLE001  (which one is what is looked at)
+                self.ended = error
+                wrong = [self.maker.faults[key] for key in ("open", *self.coming) if key in self.maker.faults]
+                assert error in wrong or isinstance(error, OutOfMemoryError) and self.refused is not None
+                assert self.prefetcher.failed and self.maker.closed == 1
+                continue
+            wanted = np.repeat(np.array(self.coming, self.type)[:, None], 1 + self.coming[0] % 3, 1)
+            assert data.dtype == self.type and (labels is None) == (not self.labels)
+            np.testing.assert_array_equal(data, wanted)
+            self.held = [*self.held, (data, labels, wanted)][-self.hold:]
+            self.last, self.coming = self.coming, range(self.coming.start + self.step, self.coming.stop + self.step, self.coming.step)
+            self.taken += 1
+        self.look()
+
+    @rule()
+    def look(self):
+        """At what was handed out, and at the places."""
+        for data, labels, wanted in self.held:
+            np.testing.assert_array_equal(data, wanted)
+            assert labels is None or (labels == -wanted[:, 0]).all()
+        if self.prefetcher is not None:
+            assert (self.prefetcher.numbers, self.prefetcher.upcoming, self.prefetcher.step) == (self.last, self.coming, self.step)
+
+    @rule()
+    def wait(self):
+        """Until the thread has done all that it may: no batch is made twice, and at least half of `depth` lie ready, at most all."""
+        if self.thread is None or self.ended is not None:
+            return
+        until = time.monotonic() + SECONDS
+        while len(self.maker.made) - self.taken < (self.depth + 1) // 2 and self.thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.0005)
+        made = len(self.maker.made)
+        assert made - self.taken <= self.depth + self.hold - min(self.hold, self.taken)
+        assert made - self.taken >= (self.depth + 1) // 2 or not self.thread.is_alive()
+        assert [numbers.start for numbers in self.maker.made] == [self.start + i * self.step for i in range(made)]
+        self.look()
+
+    @precondition(lambda self: self.prefetcher is not None)
+    @rule()
+    def close(self):
+        """Twice does what once does."""
+        self.prefetcher.close()
+        self.gone()
+        self.ended = Error("the prefetch thread was closed")
+
+    @rule()
+    def drop(self):
+        """Arrays that were handed out stay; a new one goes on where it was."""
+        self.prefetcher = None
+        gc.collect()
+        self.gone()
+        self.look()
+        self.make(self.coming.start, len(self.coming), self.coming.step, self.step - len(self.coming) * self.coming.step, self.depth, self.hold,
+                  self.labels, self.type is np.float64, {}, None, False)
+
+    def gone(self):
+        until = time.monotonic() + SECONDS
+        while self.thread is not None and self.thread.is_alive() and time.monotonic() < until:
+            time.sleep(0.0005)
+        assert self.thread is None or not self.thread.is_alive()
+        assert self.maker.closed == 1 and self.maker.opened == [self.start]
+
+    def teardown(self):
+        if hasattr(self, "maker"):
+            self.next(2)
+            self.close()
+            self.next()
+
+
+class CursorMachine(RuleBasedStateMachine):
+    """Two cursors of one database, at the records `places`; records that were taken stay until their cursor is closed."""
+
+    def __init__(self, path, kind):
+        super().__init__()
+        self.path, self.kind = path, kind
+        self.db = open_db(path, kind)
+        self.cursors, self.places, self.taken = [self.db.cursor(), self.db.cursor()], [0, 0], [[], []]
+
+    @rule(which=st.integers(0, 1), place=st.integers(0, 3 * COUNT))
+    def seek(self, which, place):
+        self.cursors[which].seek(place)
+        self.places[which] = place
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 2 * COUNT), skip=st.integers(0, 7), gap=st.integers(1, 4))
+    def take(self, which, count, skip, gap):
+        places = [self.places[which] + skip + i * gap for i in range(count)]
+        self.keep(which, self.cursors[which].take(count, skip, gap), places)
+
+    @rule(which=st.integers(0, 1))
+    def next(self, which):
+        self.keep(which, [self.cursors[which].next()], [self.places[which]])
+
+    def keep(self, which, records, places):
+        self.taken[which] = [*self.taken[which], *zip(records, places, strict=True)][-20:]
+        self.places[which] = places[-1] + 1
+        self.look()
+
+    @rule()
+    def look(self):
+        for (key, value), place in [*self.taken[0], *self.taken[1]]:
+            assert (bytes(key), bytes(value)) == (b"%d" % (place % COUNT), b"value %d" % (place % COUNT))
+
+    @rule(which=st.integers(0, 1))
+    def close(self, which):
+        self.taken[which] = []
+        self.cursors[which].close()
+        self.cursors[which], self.places[which] = self.db.cursor(), 0
+
+    @rule()
+    def open_again(self):
+        """Beside the first, which is closed then."""
+        again = open_db(self.path, self.kind)
+        assert len(again) == COUNT
+        for which in 0, 1:
+            self.close(which)
+        self.db.close()
+        self.db, self.cursors, self.places = again, [again.cursor(), again.cursor()], [0, 0]
+
+    def teardown(self):
+        self.look()
+        for which in 0, 1:
+            self.take(which, COUNT + 1, 0, 1)
+            self.close(which)
+        self.cursors = []
+        self.db.close()
+
+
+def test_any_sequence(search):
+    search(PrefetcherMachine, 40, 12)
+
+
+@pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])
+def test_any_sequence_of_a_cursor(search, tmp_path, kind):
+    if kind == "LEVELDB":
+        pytest.importorskip("plyvel", reason="LevelDB needs plyvel: pip install -r tests/requirements.txt")
+    path = str(tmp_path / "db")
+    with open_db(path, kind, "w") as db:
+        for i in range(COUNT):
+            db.put(b"%d" % i, b"value %d" % i)
+    search(lambda: CursorMachine(path, kind), 30, 10)

@@ -1,0 +1,412 @@
+"""One source of data through any sequence of calls: each batch is what a plain model computes from the seed and the records' numbers.
+
+So the source gives what a new one in its state gives; the last comparison makes one and restores the state.
+"""
+
+import gc
+import itertools
+import os
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+pytest.importorskip("cv2", reason="sources of pictures need OpenCV: pip install -r tests/requirements.txt")
+pytest.importorskip("h5py", reason="HDF5Data needs h5py: pip install -r tests/requirements.txt")
+
+from models_of_sources import COUNT, FILES, MODELS, HDF5Model, make_files  # noqa: E402
+
+import minicaffe  # noqa: E402
+from minicaffe.common import caffe  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, OutOfMemoryError, ShapeError  # noqa: E402
+from minicaffe.net.net import Net  # noqa: E402
+from minicaffe.proto import caffe_pb2  # noqa: E402
+from minicaffe.proto.text import parse_text  # noqa: E402
+
+SEEDS = st.sampled_from([5, 6, 1 << 40])
+POSITIONS = st.integers(0, 4 * COUNT)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    return folder, make_files(folder)
+
+
+@pytest.fixture(params=MODELS)
+def model(request, filled):
+    return made_model(request.param, filled)
+
+
+def made_model(name, filled):
+    if name == "LevelDB":
+        pytest.importorskip("plyvel", reason="LevelDB needs plyvel: pip install -r tests/requirements.txt")
+    model = MODELS[name]()
+    model.folder, model.made = filled
+    return model
+
+
+class Breaking:
+    """A maker of batches that fails as `faults` says: a dict of an exception by the number of a record."""
+
+    def __init__(self, maker, faults):
+        self.maker, self.faults, self.source = maker, faults, maker.source
+        self.open, self.close, self.infer_shape = maker.open, maker.close, getattr(maker, "infer_shape", None)
+
+    def fill(self, numbers, buffer):
+        for number in numbers:
+            if number in self.faults:
+                raise self.faults[number]
+        self.maker.fill(numbers, buffer)
+
+
+class SourceMachine(RuleBasedStateMachine):
+    """`seed` and `position` are where the source must be; `turns` and `end` as `NumberedSource` has them."""
+
+    def __init__(self, model, gpu):
+        super().__init__()
+        self.model, self.gpu, self.states, self.faults, self.views = model, gpu, [], {}, []
+
+    def teardown(self):
+        self.mend()
+        if hasattr(self, "net"):
+            self.compare()
+        caffe.solver_count, caffe.solver_rank = 1, 0
+        minicaffe.set_mode_cpu()
+
+    @initialize(phase=st.sampled_from([minicaffe.TRAIN, minicaffe.TEST]), batch=st.integers(1, 4), depth=st.sampled_from([1, 2, 5]),
+                on_gpu=st.booleans())
+    def make(self, phase, batch, depth, on_gpu=False):
+        minicaffe.set_mode_gpu() if on_gpu and self.gpu else minicaffe.set_mode_cpu()
+        caffe.solver_count, caffe.solver_rank = 1, 0
+        self.phase, self.batch, self.depth, self.turns, self.end = phase, batch, depth, None, None
+        self.net = self.build()
+        self.layer = self.net.layers[0]
+        if self.threaded:
+            real = self.layer.make_batches
+            self.layer.make_batches = lambda: Breaking(real(), self.faults)
+        self.seed = self.layer.seed
+        self.position = self.model.first(self.seed)
+        assert self.layer.position == self.position
+        self.save()
+
+    def build(self):
+        text = self.model.text.replace("FOLDER", str(self.model.folder)).replace("BATCH", str(self.batch)).replace("DEPTH", str(self.depth))
+        param = parse_text(f'layer {{ name: "in" top: "data" top: "label" {text} }}', caffe_pb2.NetParameter)[0]
+        param.state.phase = self.phase
+        minicaffe.set_random_seed(3)
+        return Net(param)
+
+    @property
+    def threaded(self):
+        return hasattr(self.layer, "prefetcher")
+
+    # ---- the model
+
+    def numbers(self):
+        """Return the numbers of the records of the next batch, and how many all processes read with it."""
+        if self.turns is None and self.phase == minicaffe.TRAIN:
+            together = self.batch * caffe.solver_count
+            return [n for n in range(self.position, self.position + together) if n % caffe.solver_count == caffe.solver_rank], together
+        count, rank = self.turns or (1, 0)
+        first = self.position + rank * self.batch
+        end = first + self.batch if self.end is None else min(first + self.batch, self.end)
+        return list(range(first, end)), self.batch * count
+
+    def expected(self):
+        numbers, _ = self.numbers()
+        together = len(numbers) * (caffe.solver_count if self.turns is None and self.phase == minicaffe.TRAIN else 1)
+        return self.model.batch(self.seed, numbers, self.phase, self.position, together)
+
+    def check(self, net, what):
+        for blob, wanted in zip(net.tops[0], self.expected(), strict=True):
+            assert blob.shape == wanted.shape, what
+            np.testing.assert_allclose(blob.cpu_data, wanted, rtol=1e-6, err_msg=f"{what}: {blob.name}")
+
+    # ---- batches
+
+    @rule(count=st.integers(1, 6), looks=st.booleans())
+    def forward(self, count=1, looks=True):
+        """Some batches, of which each is looked at, or the last."""
+        for i in range(count):
+            numbers, step = self.numbers()
+            if not numbers:     # behind the end of a test
+                return
+            self.net.forward_from_to(0, 0)
+            if looks or i == count - 1:
+                self.check(self.net, f"batch at {self.position}")
+            self.position += step
+            assert self.layer.position == self.position
+
+    @rule()
+    def forward_by_another(self):
+        """A net of the same files in the same process."""
+        other = self.build()
+        seed, position, end = self.seed, self.position, self.end
+        self.seed, self.position = other.layers[0].seed, other.layers[0].position
+        turns, self.turns, self.end = self.turns, None, None
+        other.forward_from_to(0, 0)
+        self.check(other, "another net")
+        self.seed, self.position, self.turns, self.end = seed, position, turns, end
+
+    # ---- places
+
+    @rule()
+    def save(self):
+        state = self.layer.get_state()
+        if isinstance(self.model, HDF5Model):       # at the end of a file the state is there, or at the begin of the next
+            epoch, place, row, _ = self.model.place(self.seed, self.position) if not self.position else \
+                self.model.place(self.seed, self.position - 1)
+            between = {"seed": self.seed, "epoch": epoch, "place": place, "row": row + bool(self.position), "offset": self.position}
+            assert state in (between, self.model.state(self.seed, self.position))
+        else:
+            assert state == self.model.state(self.seed, self.position)
+        self.states.append((state, self.seed, self.position))
+
+    @precondition(lambda self: self.turns is None)
+    @rule(which=st.integers(0, 9), then=st.integers(0, 2))
+    def restore(self, which, then=0):
+        state, self.seed, self.position = self.states[which % len(self.states)]
+        self.layer.set_state(dict(state))
+        self.forward(then)
+
+    @precondition(lambda self: self.turns is None)
+    @rule(seed=SEEDS, position=st.none() | POSITIONS, then=st.integers(0, 2))
+    def seek(self, seed, position, then=0):
+        """The state of another run; None: at the same position."""
+        self.seed, self.position = seed, self.position if position is None else position
+        self.layer.set_state(self.model.state(self.seed, self.position))
+        self.forward(then)
+
+    @rule(change=st.sampled_from([{"seed": -1}, {"position": 1.5, "offset": 1.5}, {"position": None, "row": 99}, {"seed": 77, "row": 9}]))
+    def fail_to_restore(self, change):
+        """A state that does not fit leaves the source as it is."""
+        state = {**self.model.state(self.seed, self.position + 2), **change}
+        if self.threaded and "row" in change:
+            state.pop("position")
+        with pytest.raises(DataError, match="the stored state needs"):
+            self.layer.set_state(state)
+
+    @rule(seed=st.integers(0, 9))
+    def random_seed(self, seed):
+        """A source has the seed with which it was made."""
+        minicaffe.set_random_seed(seed)
+
+    # ---- processes
+
+    @precondition(lambda self: self.turns is None)
+    @rule(count=st.integers(1, 3), rank=st.integers(0, 2), then=st.integers(0, 2))
+    def ranks(self, count, rank, then=0):
+        caffe.solver_count, caffe.solver_rank = count, rank % count
+        self.forward(then)
+
+    @precondition(lambda self: self.phase == minicaffe.TRAIN and self.turns is None)
+    @rule()
+    def fail_by_a_rank(self):
+        before, caffe.solver_rank = caffe.solver_rank, caffe.solver_count
+        with pytest.raises(ConfigError, match="solver_rank"):
+            self.net.forward_from_to(0, 0)
+        caffe.solver_rank = before
+
+    @precondition(lambda self: self.turns is None)
+    @rule(count=st.integers(1, 3), rank=st.integers(0, 2), records=st.none() | st.integers(1, 3 * COUNT), then=st.integers(0, 2))
+    def stride(self, count, rank, records=None, then=0):
+        """A test that processes share, of so many records."""
+        self.turns, self.began = (count, rank % count), self.position
+        self.end = self.layer.end = None if records is None else self.position + records
+        self.layer.stride(*self.turns)
+        self.forward(then)
+
+    @precondition(lambda self: self.turns is not None)
+    @rule(batches=st.integers(0, 4), then=st.integers(0, 2))
+    def rejoin(self, batches, then=0):
+        self.position = self.began + batches * self.batch
+        if self.end is not None:
+            self.position = min(self.position, self.end)
+        self.turns = self.end = None
+        self.layer.rejoin(batches)
+        assert self.layer.end is None
+        self.forward(then)
+
+    # ---- what changes no values
+
+    @precondition(lambda self: self.gpu)
+    @rule(mode=st.sampled_from([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu]), then=st.integers(0, 3), looks=st.booleans())
+    def mode(self, mode, then=0, looks=True):
+        mode()
+        self.forward(then, looks)
+
+    @precondition(lambda self: self.turns is None)
+    @rule(batch=st.integers(1, 4), then=st.integers(0, 2))
+    def batch_size(self, batch, then=0):
+        """The program's own change of an attribute."""
+        self.batch = self.layer.batch_size = batch
+        self.forward(then)
+
+    @rule(then=st.integers(0, 2))
+    def release(self, then=0):
+        self.net.release()
+        self.forward(then)
+
+    @rule(which=st.integers(0, 1), shape=st.sampled_from([(9,), (2, 3), (1, 1, 2, 2)]))
+    def reshape_top(self, which, shape):
+        self.net.tops[0][which].reshape(*shape)
+
+    @rule(which=st.integers(0, 1), keep=st.booleans())
+    def write(self, which, keep):
+        """As a layer in place does."""
+        if not self.numbers()[0]:
+            return
+        self.forward()
+        view = self.net.tops[0][which].data
+        view[...] = -9
+        self.views = [view] if keep else []
+
+    @rule()
+    def collect(self):
+        gc.collect()
+
+    # ---- errors
+
+    @precondition(lambda self: self.threaded)
+    @rule(ahead=st.integers(0, 5), error=st.sampled_from([DataError("broken"), OutOfMemoryError("broken"), ZeroDivisionError("broken")]),
+          tries=st.integers(0, 2), fresh=st.booleans())
+    def fail(self, ahead, error, tries, fresh):
+        """A record that cannot be read: batches before it are whole, it raises as often as it is tried, and can be read when it is mended."""
+        if not self.numbers()[0]:
+            return
+        if fresh:       # else the thread may have read the record already
+            self.net.release()
+        broken = self.position + ahead
+        self.faults[broken] = error
+        for _ in range(ahead + 2):
+            numbers, step = self.numbers()
+            if not numbers or numbers[0] > broken:
+                break
+            try:
+                self.net.forward_from_to(0, 0)
+            except type(error) as caught:
+                assert "broken" in str(caught)
+                early = minicaffe.common.caffe.mode == "gpu" and not isinstance(error, DataError)     # of the machine, not of the data
+                assert broken in numbers or early and broken < numbers[-1] + 1 + 2 * step
+                for _ in range(tries):
+                    with pytest.raises(type(error), match="broken"):
+                        self.net.forward_from_to(0, 0)
+                assert self.layer.position == self.position
+                break
+            assert not fresh or broken not in numbers
+            self.check(self.net, f"batch at {self.position}, with record {broken} broken")
+            self.position += step
+        self.mend()
+        self.forward(2)
+
+    @precondition(lambda self: not self.threaded)
+    @rule(name=st.sampled_from(sorted(FILES)), count=st.integers(1, 3), restore=st.none() | st.integers(0, 9))
+    def fail_by_a_file(self, name, count, restore=None):
+        """A file that is gone for some batches."""
+        path = str(self.model.folder / f"{name}.h5")
+        os.rename(path, path + ".away")
+        try:
+            for _ in range(count):
+                numbers, step = self.numbers()
+                if not numbers:
+                    break
+                try:
+                    self.net.forward_from_to(0, 0)
+                except Error as caught:
+                    assert f"{name}.h5" in str(caught)
+                    if restore is not None and self.turns is None:
+                        self.save()
+                    continue
+                self.check(self.net, f"batch at {self.position}, with {name}.h5 gone")
+                self.position += step
+        finally:
+            os.rename(path + ".away", path)
+        if restore is not None and self.turns is None:
+            self.restore(restore)
+        self.forward(2)
+
+    def mend(self):
+        """A thread that read the record before may still hand out its error, once, in place of the batch with the record."""
+        while self.faults:
+            number, error = self.faults.popitem()
+            if hasattr(self, "net") and self.layer.prefetcher is not None:
+                self.drain(number, error)
+
+    def drain(self, broken, error):
+        for _ in range(2 * (self.depth + 2)):
+            numbers, step = self.numbers()
+            if not numbers:
+                return
+            try:
+                self.net.forward_from_to(0, 0)
+            except type(error):
+                return
+            self.check(self.net, f"batch at {self.position}, with record {broken} mended")
+            self.position += step
+
+    # ---- the comparison
+
+    @rule()
+    def compare(self):
+        """With a new source of the same state."""
+        self.forward(2)
+        if self.turns is not None or not self.numbers()[0]:
+            return
+        other = self.build()
+        other.layers[0].set_state(self.layer.get_state())
+        other.layers[0].batch_size = self.batch
+        for _ in range(2):
+            self.net.forward_from_to(0, 0)
+            other.forward_from_to(0, 0)
+            for net in self.net, other:
+                self.check(net, f"batch at {self.position}")
+            self.position += self.numbers()[1]
+        assert other.layers[0].get_state() == self.layer.get_state()
+
+
+def test_any_sequence(search, gpu, model):
+    search(lambda: SourceMachine(model, gpu), 8, 12)
+
+
+CPU, GPU = minicaffe.set_mode_cpu, minicaffe.set_mode_gpu
+SEQUENCES = {
+    "from GPU to CPU between two batches": (["Data", "ImageData"], True, lambda m: (m.forward(2), m.mode(CPU, 2))),
+    "from CPU to GPU and back, of arrays that a thread still fills": (["Data", "WindowData"], False, lambda m: (
+        [(m.mode(CPU, 3), m.mode(GPU, 3)) for _ in range(6)])),
+    "another seed at the same position": (["Data", "ImageData", "AnnotatedData", "WindowData", "HDF5Data"], False, lambda m: (
+        m.forward(2), m.seek(1 << 40, None, 3))),
+    "the same on a GPU": (["Data", "AnnotatedData", "VideoData"], True, lambda m: (m.forward(2), m.seek(6, None, 3))),
+    "a state at the end of a file": (["HDF5Data", "HDF5Data in order"], False, lambda m: (
+        [(m.forward(1), m.save()) for _ in range(4)], m.restore(0, 5), m.restore(1, 5), m.restore(4, 5), m.restore(2, 5))),
+    "a state that does not fit": (["HDF5Data"], False, lambda m: (m.forward(1), m.fail_to_restore({"seed": 77, "row": 9}), m.forward(2))),
+    "a file that is gone and comes back": (["HDF5Data", "HDF5Data in order"], False, lambda m: (
+        [(m.release(), m.fail_by_a_file(name, 3)) for name in ("b", "c", "a")])),
+    "a state behind an error in the first batch": (["HDF5Data in order"], False, lambda m: (
+        m.batch_size(4), m.fail_by_a_file("b", 1, 0), m.forward(2))),
+    "a record that can be read again": (["Data", "ImageData", "VideoData"], False, lambda m: (
+        m.forward(1), m.fail(2, DataError("broken"), 2, True), m.fail(0, OutOfMemoryError("broken"), 1, True))),
+    "the same on a GPU, after the batches before it": (["Data", "WindowData"], True, lambda m: (
+        m.forward(1), m.fail(5, DataError("broken"), 2, True), m.fail(4, OutOfMemoryError("broken"), 1, True))),
+    "ranks that come, and the last batch of a test": (["Data", "WindowData", "HDF5Data"], False, lambda m: (
+        m.forward(1), m.ranks(3, 1, 3), m.ranks(2, 1, 2), m.stride(2, 1, 8, 3), m.rejoin(3, 2), m.ranks(1, 0, 2))),
+    "shapes that the program gave": (list(MODELS), False, lambda m: (
+        m.forward(1), m.reshape_top(1, (9,)), m.forward(1), m.reshape_top(0, (2, 3)), m.forward(1))),
+}
+
+
+@pytest.mark.parametrize("title", SEQUENCES)
+def test_sequences(gpu, filled, title):
+    """Those in which faults were found, or put in, and would not always be found by a few examples."""
+    names, on_gpu, calls = SEQUENCES[title]
+    if not gpu and "GPU" in title:
+        pytest.skip("a build without CUDA")
+    for name in names:
+        for phase in minicaffe.TRAIN, minicaffe.TEST:
+            machine = SourceMachine(made_model(name, filled), gpu)
+            machine.make(phase, 3, 2, on_gpu)
+            try:
+                calls(machine)
+            finally:
+                machine.teardown()
