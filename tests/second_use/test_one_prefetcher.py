@@ -222,3 +222,13 @@ def test_any_sequence_of_a_cursor(search, tmp_path, kind):
         for i in range(COUNT):
             db.put(b"%d" % i, b"value %d" % i)
     search(lambda: CursorMachine(path, kind), 30, 10)
+
+
+@pytest.mark.parametrize("hold", [1, 2, 3])
+def test_batches_that_are_held_stay_while_the_thread_goes_on(hold):
+    machine = PrefetcherMachine()
+    machine.make(0, 2, 1, 0, 4, hold, True, False, {}, None, False)
+    for _ in range(12):
+        machine.next()
+        machine.wait()
+    machine.teardown()

@@ -4,7 +4,6 @@ So the source gives what a new one in its state gives; the last comparison makes
 """
 
 import gc
-import itertools
 import os
 
 import numpy as np
@@ -19,7 +18,7 @@ from models_of_sources import COUNT, FILES, MODELS, HDF5Model, make_files  # noq
 
 import minicaffe  # noqa: E402
 from minicaffe.common import caffe  # noqa: E402
-from minicaffe.errors import ConfigError, DataError, Error, OutOfMemoryError, ShapeError  # noqa: E402
+from minicaffe.errors import ConfigError, DataError, Error, OutOfMemoryError  # noqa: E402
 from minicaffe.net.net import Net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 from minicaffe.proto.text import parse_text  # noqa: E402
