@@ -104,11 +104,10 @@ def read_run(path):
         run.cut = "its last line is cut off"
     elif cut is not None:
         lines.append(cut)
-    iteration, rate, clock = None, None, Clock(year)
+    iteration, rate, moments = None, None, times_of(lines, year)
     debug, testing = {}, False  # what debug_info says comes before the line with the iteration and its loss
-    begin = next((m for m in (Clock(year).read(line) for line in lines if "Solving" in line) if m), None)
-    for line in lines:
-        moment = clock.read(line)
+    begin = next((moment for line, moment in zip(lines, moments) if moment and "Solving" in line), None)
+    for line, moment in zip(lines, moments):
         begin = begin or moment
         seconds = (moment - begin).total_seconds() if moment else None
         if found := ITERATION.search(line):
@@ -181,22 +180,25 @@ def _set_rate(tables, iteration, rate):
                 row["LearningRate"] = rate
 
 
-class Clock:
-    """Reads the times of glog's lines, which hold no year."""
+def times_of(lines, year):
+    """Return the time of each line of glog, which says no year, and None for other lines; `year` is about that of the first.
 
-    def __init__(self, year):
-        self.year = year
-        self.month = 1
-
-    def read(self, line):
-        """Return the time of a line, or None."""
-        found = MOMENT.match(line)
-        if not found:
-            return None
-        month, day, hour, minute, second = map(int, found.groups()[:5])
-        self.year += month < self.month
-        self.month = month
-        try:
-            return datetime.datetime(self.year, month, day, hour, minute, second, int(found[6][:6].ljust(6, "0")))
-        except ValueError:
-            return None
+    An earlier year is taken where the lines have a 29 February that `year` lacks, as a copied log is younger than its training.
+    """
+    for first in range(year, year - 8, -1):
+        now, last, lacks, times = first, 1, False, []
+        for line in lines:
+            found = MOMENT.match(line)
+            moment = None
+            if found:
+                month, day, hour, minute, second = map(int, found.groups()[:5])
+                now += month < last
+                last = month
+                try:
+                    moment = datetime.datetime(now, month, day, hour, minute, second, int(found[6][:6].ljust(6, "0")))
+                except ValueError:
+                    lacks |= (month, day) == (2, 29)
+            times.append(moment)
+        if not lacks:
+            break
+    return times

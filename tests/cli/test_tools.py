@@ -13,7 +13,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.cli import app
-from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.parse_log import read_run, times_of
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
@@ -289,13 +289,23 @@ def test_summary(minicaffe, there):
     minicaffe("draw", "net.prototxt", "net.svg", "--shapes", "--phase=test")
     assert "total scalar" in re.sub(" +", " ", (there / "net.svg").read_text())
 
-def test_a_training_over_new_year(tmp_path):
-    """Times of a log hold no year: seconds go on when December ends."""
+
+LINE = "I{0}.000000 1 solver.cpp:1] {1}\n"
+ITERATION = LINE.format("{0}", "Iteration {1}, loss = 2") + LINE.format("{0}", "    Train net output #0: loss = 2 (* 1 = 2 loss)")
+
+
+@pytest.mark.parametrize("begin, moments, seconds", [
+    ("1231 23:59:58", ["1231 23:59:59", "0101 00:00:02"], [1, 4]),
+    ("0101 00:00:01", ["0101 00:00:02", "0101 00:00:05"], [1, 4]),      # the net was built in the old year
+    ("0228 23:59:58", ["0229 00:00:02", "0301 00:00:00"], [4, 86402]),  # the file's year may have no such day
+    ("1231 23:59:58", ["1231 23:59:59", "0229 23:59:58"], [1, 60 * 86400]),
+], ids=["iterations", "solving", "leap day", "leap day of the next year"])
+def test_times_of_a_log_hold_no_year(tmp_path, begin, moments, seconds):
+    """Seconds go on when December ends, and on 29 February, whatever the year of the file is."""
     log = tmp_path / "log"
-    log.write_text("I1231 23:59:58.000000 1 solver.cpp:1] Solving net\n"
-                   "I1231 23:59:59.000000 1 solver.cpp:1] Iteration 0, loss = 2\n"
-                   "I1231 23:59:59.000000 1 solver.cpp:1]     Train net output #0: loss = 2 (* 1 = 2 loss)\n"
-                   "I0101 00:00:02.500000 1 solver.cpp:1] Iteration 1, loss = 1\n"
-                   "I0101 00:00:02.500000 1 solver.cpp:1]     Train net output #0: loss = 1 (* 1 = 1 loss)\n"
-                   "I0101 00:00:03.000000 1 solver.cpp:1] Optimization Done.\n")
-    assert [row["Seconds"] for row in read_run(log).tables["train"]] == [1, 4.5]
+    log.write_text(LINE.format("1231 23:59:57", "Creating the net") * begin.startswith(("1231", "0101")) + LINE.format(begin, "Solving net")
+                   + "".join(ITERATION.format(moment, i) for i, moment in enumerate(moments)) + LINE.format(moments[-1], "Optimization Done."))
+    assert [row["Seconds"] for row in read_run(log).tables["train"]] == seconds
+    for year in range(2020, 2028):
+        times = [moment for moment in times_of(log.read_text().splitlines(), year) if moment]
+        assert len(times) == len(log.read_text().splitlines()) and times == sorted(times)

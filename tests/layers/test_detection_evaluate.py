@@ -118,6 +118,18 @@ def test_pixels(tmp_path):
             net.layers[-1].set_state(wrong)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_width_is_of_x_and_height_of_y(tmp_path, axis):
+    """Boxes with one pixel more than their corners say overlap by another share if the sides of the picture are exchanged."""
+    (tmp_path / "sizes").write_text(["a 10 100\n", "a 100 10\n"][axis])     # name, height, width: the long side is the one of `axis`
+    boxes = np.array([[0.1, 0, 0.5, 1], [0.15, 0, 0.55, 1]])[:, [[0, 1, 2, 3], [1, 0, 3, 2]][axis]]
+    arrays = [np.array([0, 1, 0.9, *boxes[0]]).reshape(1, 1, 1, 7), np.array([0, 1, 0, *boxes[1], 0]).reshape(1, 1, 1, 8)]
+    for threshold, right in ((36 / 46 - 0.005, 1), (36 / 46 + 0.005, 0)):   # of 41 pixels 36; by the short side 4.5 of 5.5
+        net = layer_net(layer(f'num_classes: 4 overlap_threshold: {threshold} name_size_file: "{tmp_path}/sizes"'), arrays)
+        run_forward(net)
+        assert net.blob_by_name("y").data[0, 0, -1, 3] == right
+
+
 @pytest.mark.parametrize("gap, right", [(0, 1), (0.5, 0)])
 def test_boxes_in_pixels_share_an_edge_or_nothing(tmp_path, gap, right):
     (tmp_path / "sizes").write_text("a 100 100\n")
