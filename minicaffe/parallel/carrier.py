@@ -121,6 +121,7 @@ class MpiCarrier(LateMpiCarrier):
     def __init__(self, group):
         super().__init__(group)
         self.lock, self.work = threading.Lock(), threading.Event()
+        self.failed = None      # what MPI raised in the thread: it says so once, and then that the request is done
         weakref.finalize(self, self.work.set)
         threading.Thread(target=_look_after, args=(weakref.ref(self), self.work), name="gradients", daemon=True).start()
 
@@ -134,6 +135,8 @@ class MpiCarrier(LateMpiCarrier):
     def poll(self):
         """Let MPI make progress; return the first bucket if it has arrived, None otherwise."""
         with self.lock:
+            if self.failed is not None:
+                raise self.failed
             if not self.under_way or not self.under_way[0][1].Test():
                 return None
             bucket, _ = self.under_way.popleft()
@@ -143,7 +146,11 @@ class MpiCarrier(LateMpiCarrier):
     def progress(self):
         """Let MPI make progress; return whether something is still under way."""
         with self.lock:
-            return bool(self.under_way) and not self.under_way[-1][1].Test()
+            try:
+                return self.failed is None and bool(self.under_way) and not self.under_way[-1][1].Test()
+            except Exception as error:
+                self.failed = error     # `poll` raises it where the iteration is
+                return False
 
     def wait(self):
         while (bucket := self.poll()) is None:

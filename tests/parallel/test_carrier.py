@@ -3,12 +3,16 @@
 import ctypes
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
+from fake_mpi import Broken, Job
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.parallel.bucket import Bucket
+from minicaffe.parallel.carrier import MpiCarrier
+from minicaffe.parallel.group import Group
 
 # Page faults of a block as large as a bucket that is taken, written and freed, after the first time.
 PROGRAM = """
@@ -56,3 +60,25 @@ def test_only_gradients_of_float32_are_rounded(dtype, bf16, nbytes, count):
     bucket.unpack()
     for blob, one in zip(blobs, values):
         np.testing.assert_allclose(blob.diff, one, rtol={2: 2**-8, 4: 2**-23, 8: 0}[nbytes])
+
+
+def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
+    """MPI reports an error once; afterwards the request is done, and its buffer holds anything."""
+    job = Job(1)
+    job.use(monkeypatch)
+    carrier, told = MpiCarrier(Group()), []
+
+    class Request:
+        def Test(self):
+            if not told:
+                told.append(None)
+                raise Broken("the network is gone")
+            return True
+    monkeypatch.setattr(carrier.comm, "Iallreduce", lambda *_: Request())
+    blob = Blob([3])
+    carrier.start(Bucket([0], [blob], [None]))
+    while not told:
+        time.sleep(1e-3)
+    for call in carrier.poll, carrier.wait:
+        with pytest.raises(Broken, match="the network is gone"):
+            call()

@@ -1,0 +1,232 @@
+"""One exchange of gradients through any sequence of iterations and errors: all ranks have the sums that NumPy gives.
+
+The ranks are threads of this process (tests/fake_mpi.py). Gradients are small whole numbers, whose sums are exact in each type.
+"""
+
+import gc
+
+import numpy as np
+import pytest
+from fake_mpi import Broken, Job
+from fragile import layer
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+import minicaffe
+from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
+from minicaffe.errors import Error
+from minicaffe.parallel import exchange as exchanges
+from minicaffe.parallel.carrier import LateMpiCarrier, MpiCarrier
+from minicaffe.parallel.exchange import ACTIONS, Exchange
+from minicaffe.parallel.group import Group
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+SEEDS = st.integers(0, 1 << 16)
+
+
+class Rank:
+    """What a rank has: parameters, and the exchange of their gradients."""
+
+    def __init__(self, job, number, make_params, learned, carrier, bf16):
+        self.group = Group(job.comm(number))
+        self.params = make_params(number)
+        self.exchange = Exchange(self.group, self.params, learned, carrier(self.group), bf16)
+
+
+class ExchangeMachine(RuleBasedStateMachine):
+    """`data` has the parameters as they must be on all ranks; each update subtracts the sum of gradients."""
+
+    def __init__(self, patch, gpu):
+        super().__init__()
+        self.patch, self.gpu = patch, gpu
+
+    @initialize(size=st.integers(1, 4), counts=st.lists(st.sampled_from([0, 1, 3, 40, 100, 300]), min_size=1, max_size=7), learned=SEEDS,
+                dtype=st.sampled_from([Dtype.FLOAT, Dtype.FLOAT, Dtype.DOUBLE]), bf16=st.booleans(),
+                carrier=st.sampled_from([LateMpiCarrier, MpiCarrier]), alone=st.sampled_from([0, 200, 1 << 18]),
+                together=st.sampled_from([1, 400, 1 << 20]), late=st.integers(0, 2))
+    def make(self, size, counts, learned, dtype, bf16, carrier, alone, together, late):
+        self.patch.setattr(exchanges, "ALONE", alone)
+        self.patch.setattr(exchanges, "TOGETHER", together)
+        minicaffe.set_num_threads(1)
+        self.size, self.counts, self.dtype, self.bf16, self.carrier, self.late = size, counts, dtype, bf16, carrier, late
+        self.learned = [bool(learned >> i & 3) for i in range(len(counts))]     # three of four
+        self.data = [np.zeros(count, NUMPY_TYPES[dtype]) for count in counts]
+        self.ranks = self.job = None
+        self.begin_anew()
+
+    def begin_anew(self):
+        """What all ranks do when one has failed: other solvers, with the parameters of a snapshot."""
+        if self.job is not None:
+            self.job.end("over")
+        self.job = Job(self.size, late=self.late)
+        self.job.use(self.patch)
+        self.ranks = self.job.together(lambda rank: Rank(self.job, rank, self.params, self.learned, self.carrier, self.bf16))
+
+    def params(self, rank):
+        blobs = [Blob([count], self.dtype, f"p{i}") for i, count in enumerate(self.counts)]
+        for blob, data in zip(blobs, self.data):
+            blob.data[...] = data
+        return blobs
+
+    def choose(self, seed):
+        """Gradients, and the order and the parts in which they are offered, of each rank."""
+        dice = np.random.default_rng(seed)
+        gradients = [[dice.integers(-20, 21, count).astype(NUMPY_TYPES[self.dtype]) for count in self.counts] for _ in range(self.size)]
+        parts = []
+        for _ in range(self.size):
+            order = dice.permutation(len(self.counts)).tolist()
+            ends = [0, *sorted(dice.integers(0, len(order) + 1, dice.integers(0, 5)).tolist()), len(order)]
+            parts.append([order[a:b] for a, b in zip(ends, ends[1:])])
+        return gradients, parts, dice.integers(0, 9, self.size).tolist(), dice.choice(len(ACTIONS), self.size, p=[.8, .1, .1]).tolist()
+
+    def begin(self, rank, update=None):
+        self.ranks[rank].exchange.update = update
+        self.ranks[rank].exchange.begin()
+
+    def offer(self, rank, gradients, part, last, offered):
+        """Complete some gradients and offer them; buckets begin that are complete, and no others."""
+        exchange = self.ranks[rank].exchange
+        for i in part:
+            self.ranks[rank].params[i].diff[...] = gradients[rank][i]
+        used = exchange.offer(list(part), None, last)
+        offered.update(part)
+        if exchange.buckets is not None and not last:
+            ready = [set(bucket.which) <= offered for bucket in exchange.buckets]
+            assert exchange.started == (ready.index(False) if False in ready else len(ready))
+        return used
+
+    @rule(seed=SEEDS, along=st.booleans(), observed=st.booleans())
+    def iteration(self, seed, along=True, observed=False):
+        """`along`: parameters are updated as sums arrive; `observed`: all gradients are offered at once, as of a net with hooks."""
+        gradients, parts, losses, actions = self.choose(seed)
+        sums = [sum(gradients[rank][i] for rank in range(self.size)) for i in range(len(self.counts))]
+
+        def run(rank):
+            me, offered, used, updated = self.ranks[rank], set(), [], []
+
+            def update(which):
+                for i in which:
+                    np.testing.assert_array_equal(me.params[i].diff, sums[i] if self.learned[i] else gradients[rank][i], err_msg=f"update of {i}")
+                updated.extend(which)
+            self.begin(rank, update if along else None)
+            me.exchange.tell(losses[rank], ACTIONS[actions[rank]])
+            if observed:
+                used += self.offer(rank, gradients, range(len(self.counts)), True, offered)
+            else:
+                for number, part in enumerate(parts[rank]):
+                    used += self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
+            told = me.exchange.told()
+            assert told == (sum(losses) / self.size, ACTIONS[max(actions)]) and me.exchange.losses == losses
+            assert sorted(used) == sorted(updated) == (list(range(len(self.counts))) if along else [])
+            for i, blob in enumerate(me.params):
+                np.testing.assert_array_equal(blob.diff, sums[i] if self.learned[i] else gradients[rank][i], err_msg=f"parameter {i}")
+                if self.learned[i]:
+                    blob.data[...] -= blob.diff
+        self.job.together(run)
+        for i, learned in enumerate(self.learned):
+            if learned:
+                self.data[i] -= sums[i]
+        self.same_buckets()
+
+    def same_buckets(self):
+        """All ranks send the same buckets, which hold each gradient that is learned once."""
+        everyone = [[bucket.which for bucket in rank.exchange.buckets] for rank in self.ranks]
+        assert all(buckets == everyone[0] for buckets in everyone)
+        assert sorted(sum(everyone[0], [])) == [i for i, count in enumerate(self.counts) if self.learned[i] and count]
+        sizes = [[self.counts[i] * self.data[i].itemsize for i in which] for which in everyone[0]]
+        assert all(len(size) == 1 or max(size) < exchanges.ALONE for size in sizes)
+        assert sum(sum(size) < exchanges.TOGETHER and size[0] < exchanges.ALONE for size in sizes) <= 1
+        assert all(sum(size[:-1]) < exchanges.TOGETHER for size in sizes)
+
+    @rule(seed=SEEDS)
+    def write(self, seed):
+        dice = np.random.default_rng(seed)
+        for i, count in enumerate(self.counts):
+            self.data[i] = dice.integers(-20, 21, count).astype(NUMPY_TYPES[self.dtype])
+            for rank in self.ranks:
+                rank.params[i].data[...] = self.data[i]
+
+    @precondition(lambda self: self.gpu)
+    @rule(mode=st.sampled_from([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu]))
+    def mode(self, mode):
+        mode()
+
+    @precondition(lambda self: self.carrier is LateMpiCarrier)
+    @rule(seed=SEEDS, count=st.integers(0, 3), then=SEEDS)
+    def leave_an_iteration(self, seed, count, then):
+        """All ranks leave an iteration at the same place before anything is sent, as a recording that fails does."""
+        gradients, parts, *_ = self.choose(seed)
+
+        def run(rank):
+            offered = set()
+            self.begin(rank)
+            for part in parts[0][:count]:
+                self.offer(rank, gradients, part, False, offered)
+        if self.ranks[0].exchange.buckets is not None:      # a first iteration is not recorded
+            self.job.together(run)
+        self.iteration(then)
+
+    @rule(seed=SEEDS, victim=st.integers(0, 3), count=st.integers(0, 5), then=SEEDS)
+    def fail(self, seed, victim, count, then):
+        """A rank raises between two of its offers, and its exchange refuses to go on."""
+        gradients, parts, losses, _ = self.choose(seed)
+        victim %= self.size
+
+        def run(rank):
+            offered = set()
+            self.begin(rank)
+            self.ranks[rank].exchange.tell(losses[rank], "none")
+            for number, part in enumerate(parts[rank]):
+                if rank == victim and number == min(count, len(parts[rank]) - 1):
+                    raise ArithmeticError
+                self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
+            self.ranks[rank].exchange.told()
+        with pytest.raises(ArithmeticError):
+            self.job.together(run)
+        with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
+            self.ranks[victim].exchange.begin()
+        self.begin_anew()
+        self.iteration(then)
+
+    @rule(seed=SEEDS, victim=st.integers(0, 3), nth=st.integers(1, 12), then=SEEDS)
+    def fail_in_mpi(self, seed, victim, nth, then):
+        """The n-th call of MPI fails in one rank; an iteration with fewer calls is right."""
+        gradients, parts, losses, _ = self.choose(seed)
+        victim %= self.size
+
+        def run(rank):
+            if rank == victim:
+                self.job.count()
+                self.job.fails = nth
+            offered = set()
+            self.begin(rank)
+            self.ranks[rank].exchange.tell(losses[rank], "none")
+            for number, part in enumerate(parts[rank]):
+                self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
+            self.ranks[rank].exchange.told()
+        try:
+            self.job.together(run)
+            self.job.fails = None
+        except Broken:
+            if nth > 1:     # the first call is that of `tell`, before which nothing is on its way
+                with pytest.raises(Error, match="an iteration ended in the middle"):
+                    self.ranks[victim].exchange.begin()
+            self.begin_anew()
+        self.iteration(then)
+
+    def teardown(self):
+        if self.ranks is None:
+            return
+        self.iteration(1)
+        for rank in self.ranks:
+            for blob, data in zip(rank.params, self.data):
+                np.testing.assert_array_equal(blob.data, data)
+        self.job.end("over")
+        minicaffe.set_mode_cpu()
+
+
+def test_any_sequence(search, gpu, monkeypatch):
+    search(lambda: ExchangeMachine(monkeypatch, gpu), 40, 8)
+    gc.collect()
