@@ -4,6 +4,7 @@ A call that does not fit those of the other ranks fails the test. What MPI may w
 """
 
 import inspect
+import pickle
 import threading
 from collections import defaultdict, deque
 from types import SimpleNamespace
@@ -119,17 +120,17 @@ class Comm:
     # ---- all ranks
 
     def allgather(self, value):
-        return self._all("allgather", value)
+        return [pickle.loads(theirs) for theirs in self._all("allgather", pickle.dumps(value))]
 
     def gather(self, value):
-        found = self._all("gather", value)
-        return found if self.rank == 0 else None
+        found = self._all("gather", pickle.dumps(value))
+        return [pickle.loads(theirs) for theirs in found] if self.rank == 0 else None
 
     def bcast(self, value):
-        return self._all("bcast", value)[0]
+        return pickle.loads(self._all("bcast", pickle.dumps(value))[0])
 
     def scatter(self, values):
-        return self._all("scatter", values)[0][self.rank]
+        return pickle.loads(self._all("scatter", pickle.dumps(values))[0])[self.rank]
 
     def Bcast(self, array):
         array[...] = self._all(("Bcast", array.shape, array.dtype), array.copy())[0]
@@ -177,6 +178,8 @@ class Comm:
             for rank, (others, _) in meeting.items():
                 assert others == what, f"rank {rank} calls {others}, rank {self.rank} calls {what}"
             meeting.update({rank: (what, value) for rank in (range(self.size) if job.mirror else [self.rank])})
+            if len(meeting) == self.size:
+                del job.meetings[self.name, self.calls]
             job.changed.notify_all()
         return Request(job, meeting, arrive)
 

@@ -184,6 +184,13 @@ __attribute__((visibility("default"))) CUresult mcsim_configure(const char* text
   });
 }
 
+/// How many calls of one name come until one fails as planned; 0: none is planned, or it has failed.
+__attribute__((visibility("default"))) unsigned long long mcsim_planned(const char* call) {
+  std::lock_guard<std::recursive_mutex> hold(state().lock);
+  auto found = state().planned.find(call);
+  return found == state().planned.end() ? 0 : found->second.in;
+}
+
 /// The report into `out` of `size` bytes; the bytes it takes with its end.
 __attribute__((visibility("default"))) size_t mcsim_report(char* out, size_t size) {
   std::lock_guard<std::recursive_mutex> hold(state().lock);

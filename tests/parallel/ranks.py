@@ -1,13 +1,23 @@
-"""Functions of a file run by several processes that mpiexec starts: `run` gives back what each rank's call returned."""
+"""Functions of a file run by several processes that mpiexec starts: `run` gives back what each rank's call returned.
 
+Processes of one number and environment serve one call after the other, as their start takes a second. They end with this one, and
+when a call fails.
+"""
+
+import atexit
+import base64
+import functools
+import gc
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minicaffe.errors import DependencyError
@@ -71,36 +81,121 @@ def said(errors):
 def run(n, file, function, *arguments, **environment):
     """Call ``function(*arguments)`` of the Python file `file` on `n` ranks; return what the calls returned, by rank.
 
-    Arguments and results are of JSON's types. A call that fails on any rank fails the test.
+    Arguments and results are of JSON's types; results may have arrays of float32 in them. A call that fails on any rank fails the test.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        process = start(n, __file__, file, function, json.dumps(arguments), folder, **environment)
-        output, errors = finish(process)
-        assert process.returncode == 0, f"{output[-2000:]}\n{errors[-6000:]}"
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(n)]
+    return jobs(n, mpiexec(), *sorted(environment.items())).run(file, function, arguments)
 
 
-def main(file, function, arguments, folder):
-    """What each process does: the call, and its result into a file named by the rank."""
-    import importlib.util
+@functools.cache
+def jobs(n, mpiexec, *environment):
+    return Job(n, dict(environment))
 
+
+class Job:
+    """Processes that wait for calls."""
+
+    def __init__(self, n, environment):
+        self.n, self.environment, self.process = n, environment, None
+        atexit.register(self.end)
+
+    def run(self, file, function, arguments):
+        if self.process is None:
+            self.folder = tempfile.TemporaryDirectory()
+            self.errors = open(Path(self.folder.name, "errors"), "w+")
+            self.process = subprocess.Popen([mpiexec(), "-n", str(self.n), sys.executable, __file__, self.folder.name], text=True,
+                                            stdin=subprocess.PIPE, stdout=self.errors, stderr=self.errors,
+                                            env={**os.environ, **ENVIRONMENT, **self.environment})
+        at = self.errors.seek(0, os.SEEK_END)
+        found = [Path(self.folder.name, f"{rank}.json") for rank in range(self.n)]
+        for path in found:
+            path.unlink(missing_ok=True)
+        self.process.stdin.write(json.dumps([file, function, arguments]) + "\n")
+        self.process.stdin.flush()
+        end = time.monotonic() + SECONDS
+        while not all(path.exists() for path in found):
+            if self.process.poll() is not None or time.monotonic() > end:
+                what = "hangs" if self.process.poll() is None else f"status {self.process.returncode}"
+                self.errors.seek(at)
+                said = self.errors.read()
+                self.end()
+                pytest.fail(f"{what}: {said[:2000]}\n{said[-6000:]}")
+            time.sleep(2e-3)
+        return [json.loads(path.read_text(), object_hook=_array) for path in found]
+
+    def end(self):
+        if self.process is None:
+            return
+        self.process.stdin.close()      # which ends rank 0, and so all
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+        self.errors.close()
+        self.folder.cleanup()
+
+
+def start_call(n, file, function, *arguments):
+    """Start `n` processes for one call, which may end as they like; return the Popen of mpiexec as `start`."""
+    return start(n, __file__, "", json.dumps([file, function, arguments]))
+
+
+def main(folder, call=None):
+    """What each process does: call after call, each with its result into a file named by the rank; or one call."""
     from minicaffe.parallel.launch import mpi
     MPI = mpi()
     if os.environ.get("MINICAFFE_DEVICE", "cpu") != "cpu":
         import minicaffe
         minicaffe.set_mode_gpu()
-    sys.path[:0] = [str(Path(file).parent), str(Path(__file__).parent.parent)]
-    spec = importlib.util.spec_from_file_location("program", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    comm = MPI.COMM_WORLD.Dup()
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     try:
-        result = getattr(module, function)(*json.loads(arguments))
-        Path(folder, f"{MPI.COMM_WORLD.rank}.json").write_text(json.dumps(result))
+        if call is not None:
+            answer(call)
+            return
+        while call := next_call(comm):
+            result = json.dumps(answer(call), default=_text)
+            gc.collect()
+            path = Path(folder, f"{comm.rank}.json")
+            path.with_suffix(".part").write_text(result)
+            path.with_suffix(".part").rename(path)
     except BaseException:
         import traceback
         traceback.print_exc()
         sys.stderr.flush()
-        MPI.COMM_WORLD.Abort(1)
+        comm.Abort(1)
+
+
+def answer(call):
+    """Return what a call returns."""
+    import importlib.util
+    file, function, arguments = json.loads(call)
+    spec = importlib.util.spec_from_file_location("program", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, function)(*arguments)
+
+
+def _text(array):
+    """An array for JSON; the list of its elements would take a hundred times as long."""
+    return {"shape": array.shape, "float32": base64.b64encode(array.astype(np.float32)).decode()}
+
+
+def _array(found):
+    return np.frombuffer(base64.b64decode(found["float32"]), np.float32).reshape(found["shape"]) if "float32" in found else found
+
+
+def next_call(comm):
+    """Return the line that rank 0 reads, "" at the end; the others look for it from time to time, as waiting in MPI takes a processor."""
+    if comm.rank == 0:
+        line = sys.stdin.readline()
+        for rank in range(1, comm.size):
+            comm.send(line, rank)
+        return line
+    while not comm.Iprobe(0):
+        time.sleep(2e-3)
+    return comm.recv(source=0)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
 """What ranks tell each other, and what a process knows of how it was started."""
 
+import os
 import pickle
+import threading
 
 import pytest
 import ranks
+from fake_mpi import Job
 
 from minicaffe.errors import ConfigError, NotFiniteError
+from minicaffe.parallel import group as groups
+from minicaffe.parallel.group import Group
 from minicaffe.parallel.launch import SIZES, launched
+from minicaffe.parallel.signs import Signs
 
 
 def meet():
@@ -55,3 +61,46 @@ def test_a_process_that_ended_before_mpi_started_lets_nobody_wait_for_ever():
     _, errors = ranks.finish(process)
     assert process.returncode != 0
     assert "Timeout (0:00:03)!" in errors
+
+
+@pytest.mark.parametrize("bound, processors", [([{0, 1}, {2, 3}, {4}], [2, 2, 1]), ([{0, 1, 2, 3}] * 3, [1, 1, 1]), ([{0, 1, 2, 3}, {2, 3}, {5, 6}], [2, 1, 2])])
+def test_ranks_share_the_processors_that_they_may_both_use(monkeypatch, bound, processors):
+    """Not those of ranks that mpiexec has bound to others; at least one for each."""
+    job, mine = Job(3), threading.local()
+    job.use(monkeypatch)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: bound[mine.rank], raising=False)
+    monkeypatch.setattr(groups, "usable_processors", lambda: len(bound[mine.rank]))
+
+    def run(rank):
+        mine.rank = rank
+        return Group(job.comm(rank)).processors()
+    assert job.together(run) == processors
+
+
+NAMES = "rank 1 of 2 (here)", "rank 0 of 2 (here)"
+
+
+@pytest.mark.parametrize("timeout, seconds, words", [
+    (60, {}, None),
+    (60, {"heard": 11}, f"{NAMES[0]} has given no sign of life for 10 s: "),
+    (60, {"heard": 9}, None),
+    (60, {"heard": 50, "left": 50}, None),
+    (60, {"left": 11, "progress": 11, "waits": True}, f"{NAMES[0]} has ended or left the group, and {NAMES[1]} waits for it at here"),
+    (60, {"left": 11, "progress": 9, "waits": True}, None),
+    (60, {"progress": 61, "youngest": 0}, f"{NAMES[1]} has made no progress for 60 s; it is at here"),
+    (60, {"progress": 59}, None),
+    (0, {"progress": 10 ** 6, "youngest": 10 ** 6}, None),
+    (60, {"progress": 63, "youngest": 63, "waits": True}, f"no rank has made progress for 60 s; {NAMES[1]} waits for others at here"),
+    (60, {"progress": 63, "youngest": 1, "waits": True}, None),
+    (60, {"progress": 61.5, "youngest": 61.5, "waits": True}, None),    # news take 2 s
+    (0, {"progress": 10 ** 6, "youngest": 10 ** 6, "waits": True}, None)])
+def test_what_is_trouble(monkeypatch, timeout, seconds, words):
+    """Seconds since this rank heard of the one before, since that left, and since this and any rank made progress; 0: for ever."""
+    job = Job(2, mirror=True, threads=False)
+    job.use(monkeypatch)
+    signs = Signs(Group(), timeout)
+    signs.waits, signs.place, signs.left = seconds.pop("waits", False), "here", None
+    for name, ago in {"heard": 0, "progress": 0, "youngest": 0, **seconds}.items():
+        setattr(signs, name, 10 ** 7 - ago)
+    found = signs._trouble(10 ** 7)
+    assert found is None if words is None else found.startswith(words), found

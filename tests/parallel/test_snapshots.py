@@ -228,8 +228,8 @@ def endless(folder):
     solver.step(100_000)
 
 
-def test_a_killed_rank_leaves_whole_files(folder, tmp_path):
-    process = ranks.start(2, ranks.__file__, __file__, "endless", json.dumps([folder]), tmp_path)
+def test_a_killed_rank_leaves_whole_files(folder):
+    process = ranks.start_call(2, __file__, "endless", folder)
     states = Path(folder).glob
     while len(list(states("killed_iter_*.solverstate"))) < 5:
         assert process.poll() is None, ranks.finish(process)

@@ -5,6 +5,7 @@ A run tries a few sequences of calls, always the same; ``pytest tests/second_use
 
 import ctypes
 import gc
+import os
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -28,6 +29,12 @@ def search(request):
     return run
 
 
+@pytest.fixture(autouse=True)
+def disk(monkeypatch):
+    """Snapshots and databases do not wait for the disk, which took most of the time of these tests; fsync may still be let fail."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
 @pytest.fixture
 def gpu(device, monkeypatch):
     """Whether there is a GPU; the simulated one where tests compute on the CPU. Mode, engine and threads come back after the test."""
@@ -49,7 +56,10 @@ def gpu(device, monkeypatch):
 
 @pytest.fixture
 def sim(gpu, device):
-    """``sim("fail=cuMemAlloc:2")`` changes the settings of the simulated device; planned failures and checks end with the test."""
+    """``sim("fail=cuMemAlloc:2")`` changes the settings of the simulated device; planned failures and checks end with the test.
+
+    ``sim.planned("cuMemAlloc")`` calls come until it fails; 0: it has failed.
+    """
     if device == "gpu" or not gpu:
         pytest.skip("faults can be planned on the simulated device only")
     from minicaffe import sim as simulated
@@ -61,6 +71,8 @@ def sim(gpu, device):
             planned.add(text.partition(":")[0])
         assert library.mcsim_configure(text.encode()) == 0, text
 
+    library.mcsim_planned.restype = ctypes.c_ulonglong
+    configure.planned = lambda call: library.mcsim_planned(call.encode())
     yield configure
     for call in planned:
         configure(f"{call}:999999999")  # so late that it never comes

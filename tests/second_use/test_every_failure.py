@@ -1,6 +1,8 @@
 """Each call of one kind fails once in an iteration, one after the other, in a single solver.
 
-After each failure the solver is restored, and its next iteration gives the bits of one that never failed; no memory is lost.
+After each failure the solver is restored, and its next iteration gives the bits of one that never failed; no memory is lost. A rank
+refuses to go on whose gradients were on their way: there a new solver does. ``pytest --every`` lets each call fail, without it fewer of the
+late ones do.
 """
 
 import contextlib
@@ -10,24 +12,19 @@ import os
 
 import numpy as np
 import pytest
+from fake_mpi import Broken, Job
 from fragile import FragileLayer
 from test_one_solver import build, make_files
 
 import minicaffe
 from minicaffe import memory
-from minicaffe.errors import DeviceError, FileError, OutOfMemoryError
+from minicaffe.common import caffe
+from minicaffe.errors import DeviceError, Error, FileError, OutOfMemoryError
 from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, PinnedPlace
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
+from minicaffe.parallel import exchange
 from minicaffe.proto import atomic, binary
 from minicaffe.solver import sgd
-
-
-@pytest.fixture(scope="module", autouse=True)
-def on_a_device(request):
-    """What a device does: the run on the simulated device has it."""
-    if request.config.getoption("--device") == "cpu":
-        pytest.skip("what a device does after changes and errors: pytest --device sim, as .ci/run does")
-
 
 NEVER = 1 << 40
 CALLS = ["cuMemAlloc", "cuMemHostAlloc", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async", "cuLaunchKernel",
@@ -37,16 +34,29 @@ GRAPH_CALLS = ["cuGraphLaunch", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuStr
 
 
 class Trial:
-    """A solver, a state of it, and what the next iterations from there give."""
+    """A solver, a state of it, and what the next iterations from there give.
 
-    def __init__(self, name, folder, plan="memory", steps=1):
+    `ranks`: how gradients are sent to a second rank that does the same, or None; `late`, or `during` backward.
+    """
+
+    every = False   # whether each call fails
+
+    def __init__(self, name, folder, plan="memory", steps=1, ranks=None):
         make_files(folder)
-        self.solver, self.steps = build(name, "SGD", folder, plan), steps
-        self.solver.param.snapshot_prefix = str(folder / "s")
+        self.name, self.folder, self.plan, self.steps, self.ranks, self.job = name, folder, plan, steps, ranks, None
+        self.make()
         self.solver.step(1)
         _, self.state = self.solver.snapshot()
         self.expected = self.result()
         self.expected_again()
+
+    def make(self):
+        self.solver = build(self.name, "SGD", self.folder, self.plan)
+        self.solver.param.snapshot_prefix = str(self.folder / "s")
+        if self.ranks is not None:
+            self.job = Job(2, mirror=True, threads=self.ranks == "during")
+            self.job.use(Trial.patch)
+            self.solver.distribute(overlap=self.ranks == "during")
 
     def result(self):
         self.solver.restore(self.state)
@@ -54,16 +64,25 @@ class Trial:
         return [self.solver.smoothed_loss, *(blob.cpu_data.copy() for blob in [*self.solver.net.param_table.params, *self.solver.history])]
 
     def expected_again(self):
+        if self.ranks is not None and self.solver._exchange._told is not None:
+            self.solver.restore(self.state)
+            with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
+                self.solver.step(1)
+            del self.solver
+            exchange._unfinished.clear()    # into which this MPI writes no more
+            gc.collect()
+            assert caffe.group is None
+            self.make()
         for i, (found, wanted) in enumerate(zip(self.result(), self.expected, strict=True)):
             np.testing.assert_array_equal(found, wanted, err_msg=f"number {i}")
 
-    def fail_each(self, fail, kinds, begin, most=200):
-        """Let call number `begin` fail, and so on, until an iteration meets no failure; return how many did.
+    def fail_each(self, fail, kinds, begin=1, most=2000):
+        """Let call number `begin` fail, and later ones, until an iteration meets no failure; return the number of the last that may fail.
 
         ``fail(n)`` is a context in which call n from now on fails.
         """
-        failures = 0
-        for n in range(begin, begin + most):
+        n = begin
+        while n < most:
             self.solver.net.release()       # so that the iteration allocates
             self.solver.restore(self.state)
             with fail(n) as struck:
@@ -75,25 +94,44 @@ class Trial:
                     raised = True
             self.expected_again()
             if not raised and not struck():
-                return failures
-            failures += 1
+                return n - 1
+            n += 1 if Trial.every else 1 + n // 2
         raise AssertionError(f"still failing at call {n}")
+
+
+@pytest.fixture(autouse=True)
+def trials(request, monkeypatch):
+    Trial.every, Trial.patch = request.config.getoption("--every"), monkeypatch
+    yield
+    exchange._unfinished.clear()
+
+
+def on_a_device(device):
+    """Compute on a device, unless this is the run without one, which is short."""
+    if device == "cpu":
+        pytest.skip("what a device does after errors: pytest --device sim, as .ci/run does")
+    minicaffe.set_mode_gpu()
+
+
+# A net, and how gradients are sent to a second rank.
+TRAININGS = pytest.mark.parametrize("name, ranks", [("pictures", None), ("sequences", None), ("lenet", None), ("lenet", "late"), ("lenet", "during"),
+                                                    ("sequences", "during")])
 
 
 PLACES = CPUPlace(), CUDAPlace(0), PinnedPlace()
 
 
 @pytest.fixture(params=["cpu", "gpu"])
-def mode(request, gpu):
+def mode(request, gpu, device):
     if request.param == "gpu":
         if not gpu:
             pytest.skip("a build without CUDA")
-        minicaffe.set_mode_gpu()
+        on_a_device(device)
     return request.param
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_lost(request, gpu):
+def nothing_is_lost(request, gpu, trials):
     """All bytes that a test took go back with its solver."""
     if "plain" in request.fixturenames:
         request.getfixturevalue("plain")
@@ -118,23 +156,25 @@ def failing_allocator(place, n):
 
 
 @pytest.mark.parametrize("plan", ["memory", None])
-@pytest.mark.parametrize("name", ["pictures", "sequences"])
+@TRAININGS
 @pytest.mark.parametrize("place", PLACES, ids=["host", "device", "pinned"])
-def test_memory(name, plan, place, gpu, tmp_path):
+def test_memory(name, ranks, plan, place, gpu, device, tmp_path):
     """Blocks of the host on the CPU, of the device and page-locked ones on the GPU."""
     if place != CPUPlace():
         if not gpu:
             pytest.skip("a build without CUDA")
-        minicaffe.set_mode_gpu()
-    trial = Trial(name, tmp_path, plan)
-    assert trial.fail_each(lambda n: failing_allocator(place, n), OutOfMemoryError, 1) > 2
+        on_a_device(device)
+    trial = Trial(name, tmp_path, plan, ranks=ranks)
+    assert trial.fail_each(lambda n: failing_allocator(place, n), OutOfMemoryError) > 2
 
 
 @pytest.fixture
-def plain(gpu):
+def plain(gpu, device):
     """Every block from the driver, so that its calls are met."""
     if not gpu:
         pytest.skip("a build without CUDA")
+    on_a_device(device)
+    minicaffe.set_mode_cpu()
     before = [memory.use(place, "plain") for place in PLACES[1:]]
     yield
     gc.collect()
@@ -142,42 +182,59 @@ def plain(gpu):
         memory.use(place, allocator)
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("name", ["pictures", "sequences"])
-def test_calls_of_the_driver(name, call, sim, plain, tmp_path):
-    minicaffe.set_mode_gpu()
-    trial = Trial(name, tmp_path)
-    trial.solver.use_graphs = False
-
+def driver_call(sim, call):
     @contextlib.contextmanager
     def fail(n):
         sim(f"fail={call}:{n}")
-        yield lambda: False
+        yield lambda: sim.planned(call) == 0
         sim(f"fail={call}:{NEVER}")
 
-    trial.fail_each(fail, (DeviceError, OutOfMemoryError), 1)
+    return fail
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name, ranks", [("pictures", None), ("sequences", None), ("lenet", "late")])
+def test_calls_of_the_driver(name, ranks, call, sim, plain, tmp_path):
+    minicaffe.set_mode_gpu()
+    trial = Trial(name, tmp_path, ranks=ranks)
+    trial.solver.use_graphs = False
+
+    trial.fail_each(driver_call(sim, call), (DeviceError, OutOfMemoryError))
 
 
 @pytest.mark.parametrize("call", GRAPH_CALLS)
-def test_calls_of_the_driver_with_a_graph(call, sim, tmp_path):
+def test_calls_of_the_driver_with_a_graph(call, sim, device, tmp_path):
     """In four iterations, of which the third is recorded."""
-    minicaffe.set_mode_gpu()
+    on_a_device(device)
     trial = Trial("sequences", tmp_path, steps=4)
     assert trial.solver._recorded.work.graph is not None
 
+    trial.fail_each(driver_call(sim, call), (DeviceError, OutOfMemoryError))
+
+
+@pytest.mark.parametrize("plan", ["memory", None])
+@TRAININGS
+def test_calls_of_mpi(name, ranks, plan, mode, tmp_path):
+    if ranks is None:
+        pytest.skip("a single process")
+    trial = Trial(name, tmp_path, plan, ranks=ranks)
+
     @contextlib.contextmanager
     def fail(n):
-        sim(f"fail={call}:{n}")
-        yield lambda: False
-        sim(f"fail={call}:{NEVER}")
+        job = trial.job
+        job.count()
+        job.fails = n
+        yield lambda: job.calls >= n
+        job.fails = None
 
-    trial.fail_each(fail, (DeviceError, OutOfMemoryError), 1)
+    assert trial.fail_each(fail, Broken) > 4
 
 
 @pytest.mark.parametrize("where", ["forward", "backward", "hook", "update", "action", "listener", "callback"])
-def test_python_that_raises(where, mode, tmp_path):
-    trial = Trial("pictures", tmp_path, None if where == "hook" else "memory")
-    solver, net, calls = trial.solver, trial.solver.net, []
+@TRAININGS
+def test_python_that_raises(where, name, ranks, mode, tmp_path):
+    trial = Trial(name, tmp_path, None if where == "hook" else "memory", ranks=ranks)
+    calls = []
 
     def count(*_):
         calls.append(None)
@@ -188,6 +245,7 @@ def test_python_that_raises(where, mode, tmp_path):
     def fail(n):
         calls.clear()
         fails[0] = n
+        solver, net = trial.solver, trial.solver.net
         real = sgd.update_params
         if where in ("forward", "backward"):
             FragileLayer.fails = where if n == 1 else None
@@ -212,8 +270,8 @@ def test_python_that_raises(where, mode, tmp_path):
                 net.remove_hook(when, count)
 
     fails = [0]
-    least = {"hook": 20, "callback": 2}.get(where, 1)
-    assert trial.fail_each(fail, ArithmeticError, 1) >= least
+    least = {"hook": 12, "callback": 2}.get(where, 1)
+    assert trial.fail_each(fail, ArithmeticError) >= least
 
 
 class Listener:
@@ -222,9 +280,10 @@ class Listener:
 
 
 @pytest.mark.parametrize("function", ["open", "fchmod", "fsync", "replace", "write"])
-def test_files_of_a_snapshot(function, tmp_path, monkeypatch):
+@pytest.mark.parametrize("ranks", [None, "late"])
+def test_files_of_a_snapshot(function, ranks, tmp_path, monkeypatch):
     """The files that were there stay whole, no temporary file stays, and the solver goes on."""
-    trial = Trial("sequences", tmp_path)
+    trial = Trial("sequences", tmp_path, ranks=ranks)
     folder = tmp_path / "snapshots"
     folder.mkdir()
     targets = [(binary, "write_net"), (binary, "write_solver_state")] if function == "write" else [(atomic.os, function)]

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import minicaffe
 from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
 from minicaffe.errors import Error
+from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.parallel import exchange as exchanges
 from minicaffe.parallel.carrier import LateMpiCarrier, MpiCarrier
 from minicaffe.parallel.exchange import ACTIONS, Exchange
@@ -227,6 +228,131 @@ class ExchangeMachine(RuleBasedStateMachine):
         minicaffe.set_mode_cpu()
 
 
-def test_any_sequence(search, gpu, monkeypatch):
-    search(lambda: ExchangeMachine(monkeypatch, gpu), 40, 8)
+IP = "InnerProduct"
+TEXT = (layer("in", "Input", "", "x label", "input_param { shape { dim: 4 dim: 3 } shape { dim: 4 dim: 2 } }")
+        + layer("a", IP, "x", "a", 'param { name: "w" } param { lr_mult: 0 } inner_product_param { num_output: 6 weight_filler { type: "xavier" } }')
+        + layer("b", IP, "x", "b", 'param { name: "w" } param { lr_mult: 3 } inner_product_param { num_output: 6 }')
+        + layer("sum", "Eltwise", "a b", "s")
+        + layer("frozen", IP, "s", "f", 'param { lr_mult: 0 } param { lr_mult: 0 } inner_product_param { num_output: 6 weight_filler { type: "xavier" } }')
+        + layer("wide", IP, "f", "d", 'inner_product_param { num_output: 40 weight_filler { type: "xavier" } }')
+        + layer("out", IP, "d", "o", 'param { lr_mult: 2 } inner_product_param { num_output: 2 weight_filler { type: "xavier" } }')
+        + layer("loss", "EuclideanLoss", "o label", "loss"))
+RATE = 0.01
+
+
+class SolversMachine(RuleBasedStateMachine):
+    """Solvers of ranks with records of their own; `expected` has the parameters after updates that NumPy computes.
+
+    A process has one group only, so that the solvers get their parts of it here.
+    """
+
+    def __init__(self, patch, gpu):
+        super().__init__()
+        self.patch, self.gpu = patch, gpu
+
+    @initialize(size=st.integers(1, 4), plan=st.sampled_from(["memory", None]), carrier=st.sampled_from([LateMpiCarrier, MpiCarrier]),
+                together=st.sampled_from([1, 200, 1 << 20]))
+    def make(self, size, plan, carrier, together):
+        self.patch.setattr(exchanges, "TOGETHER", together)
+        minicaffe.set_num_threads(1)
+        self.size, self.job = size, Job(size)
+        self.job.use(self.patch)
+        self.solvers = self.job.together(lambda rank: self.solver(plan, rank, carrier))
+        self.alone = self.solver(None)
+        self.expected = [blob.data.copy() for blob in self.alone.net.learnable_params]
+        for solver in self.solvers:
+            for blob, data in zip(solver.net.learnable_params, self.expected, strict=True):
+                blob.data[...] = data
+
+    def solver(self, plan, rank=None, carrier=None):
+        param = caffe_pb2.SolverParameter(base_lr=RATE, lr_policy="fixed", snapshot_after_train=False, type="SGD")
+        param.net_param.CopyFrom(parse_text(TEXT, caffe_pb2.NetParameter)[0])
+        solver = create_solver(param, plan=plan)
+        if rank is not None:
+            solver.group = Group(self.job.comm(rank))
+            solver._exchange = Exchange(solver.group, solver.net.learnable_params, solver.net.learned(), carrier(solver.group))
+        return solver
+
+    @rule(seed=SEEDS, own=st.booleans(), observed=st.booleans())
+    def step(self, seed, own=False, observed=False):
+        """`own`: a loop of the user's own; `observed`: hooks look at the net."""
+        dice, sums = np.random.default_rng(seed), [0 * data for data in self.expected]
+        records = [(dice.uniform(-1, 1, (4, 3)), dice.uniform(-1, 1, (4, 2))) for _ in range(self.size)]
+        net, passes = self.alone.net, self.solvers[0].param.iter_size
+        for x, label in records:
+            for blob, data in zip(net.learnable_params, self.expected):
+                blob.data[...] = data
+            net.clear_param_diffs()
+            net.blobs["x"].data[...], net.blobs["label"].data[...] = x, label
+            net.forward_backward()
+            for total, blob in zip(sums, net.learnable_params):
+                total += passes * blob.diff
+
+        def run(rank):
+            solver = self.solvers[rank]
+            solver.net.blobs["x"].data[...], solver.net.blobs["label"].data[...] = records[rank]
+            if observed:
+                solver.net.add_hook(BEFORE_BACKWARD, look)
+            if own:
+                solver.gradients()
+                for blob, total, learned in zip(solver.net.learnable_params, sums, solver.net.learned()):
+                    if learned:
+                        np.testing.assert_allclose(blob.diff, total, rtol=1e-4, atol=1e-5)
+                solver.apply_update()
+            else:
+                solver.step(1)
+            if observed:
+                solver.net.remove_hook(BEFORE_BACKWARD, look)
+            with pytest.raises(Error, match="needs the gradients of all ranks"):    # which this update has used
+                solver.apply_update()
+        self.job.together(run)
+        for data, total, factor in zip(self.expected, sums, net.params_lr):
+            data -= RATE * factor * total / (self.size * passes)
+        self.compare()
+
+    @rule(size=st.integers(1, 3))
+    def iter_size(self, size):
+        for solver in self.solvers:
+            solver.param.iter_size = size
+
+    @rule(seed=SEEDS)
+    def write(self, seed):
+        dice = np.random.default_rng(seed)
+        for i, data in enumerate(self.expected):
+            data[...] = dice.uniform(-0.5, 0.5, data.shape)
+            for solver in self.solvers:
+                solver.net.learnable_params[i].data[...] = data
+
+    @rule()
+    def release(self):
+        for solver in self.solvers:
+            solver.net.release()
+
+    @precondition(lambda self: self.gpu)
+    @rule(mode=st.sampled_from([minicaffe.set_mode_cpu, minicaffe.set_mode_gpu]))
+    def mode(self, mode):
+        mode()
+
+    def compare(self):
+        for solver in self.solvers:
+            for blob, data, first in zip(solver.net.learnable_params, self.expected, self.solvers[0].net.learnable_params):
+                np.testing.assert_allclose(blob.data, data, rtol=1e-4, atol=1e-5)
+                np.testing.assert_array_equal(blob.data, first.data)
+
+    def teardown(self):
+        if hasattr(self, "expected"):
+            self.step(1)
+            self.step(2, own=True)
+            self.job.end("over")
+        minicaffe.set_mode_cpu()
+
+
+def look(index):
+    """A hook."""
+
+
+@pytest.mark.parametrize("machine, examples", [(ExchangeMachine, 40), (SolversMachine, 15)])
+def test_any_sequence(search, gpu, monkeypatch, machine, examples):
+    search(lambda: machine(monkeypatch, gpu), examples, 8)
+    exchanges._unfinished.clear()
     gc.collect()

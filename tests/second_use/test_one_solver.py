@@ -10,7 +10,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from fragile import FragileLayer, layer, may_raise, product
+from fragile import FragileLayer, conv, layer, may_raise, product
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -42,6 +42,9 @@ NETS = {
                  + layer("lstm", "LSTM", "x cont", "h", 'recurrent_param { num_output: 5 weight_filler { type: "uniform" min: -0.5 max: 0.5 } }')
                  + REST.replace("axis: 1", "axis: 2").replace('top: "loss"', 'top: "loss" softmax_param { axis: 2 }'),
 }
+LENET = (layer("in", "Data", "", "x label", 'data_param { source: "FOLDER/db" batch_size: 3 backend: LMDB prefetch: 2 } transform_param { scale: 0.01 }')
+         + conv("c1", "x", 8) + layer("p1", "Pooling", "c1", "p1", "pooling_param { kernel_size: 2 stride: 2 }") + conv("c2", "p1", 12)
+         + layer("p2", "Pooling", "c2", "p2", "pooling_param { kernel_size: 2 stride: 2 }") + product("h", "p2", "h") + REST)
 TIED = 'param { name: "w" } param { name: "b" }'
 KINDS = ["SGD", "Adam", "RMSProp", "own"]
 THEN = st.sampled_from([0, 1, 3])
@@ -75,7 +78,7 @@ def build(name, kind, folder, plan=None, seed=3):
     else:
         param.momentum = 0.8
     param.delta = 0.01      # Adam and RMSProp would make steps of the rounding errors of gradients that are zero
-    param.net_param.CopyFrom(parse_text(NETS[name].replace("FOLDER", str(folder)), caffe_pb2.NetParameter)[0])
+    param.net_param.CopyFrom(parse_text({**NETS, "lenet": LENET}[name].replace("FOLDER", str(folder)), caffe_pb2.NetParameter)[0])
     return OwnSolver(param, plan=plan) if kind == "own" else create_solver(param, plan=plan)
 
 
