@@ -16,13 +16,14 @@ import minicaffe
 from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
 from minicaffe.errors import Error
 from minicaffe.net.run import BEFORE_BACKWARD
+from minicaffe.parallel import carrier as carriers
 from minicaffe.parallel import exchange as exchanges
 from minicaffe.parallel.carrier import LateMpiCarrier, MpiCarrier
 from minicaffe.parallel.exchange import ACTIONS, Exchange
 from minicaffe.parallel.group import Group
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.solver import create_solver
+from minicaffe.solver import create_solver, sgd
 
 SEEDS = st.integers(0, 1 << 16)
 
@@ -50,6 +51,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     def make(self, size, counts, learned, dtype, bf16, carrier, alone, together, late):
         self.patch.setattr(exchanges, "ALONE", alone)
         self.patch.setattr(exchanges, "TOGETHER", together)
+        self.patch.setattr(carriers, "PIECE", 64)
         minicaffe.set_num_threads(1)
         self.size, self.counts, self.dtype, self.bf16, self.carrier, self.late = size, counts, dtype, bf16, carrier, late
         self.learned = [bool(learned >> i & 3) for i in range(len(counts))]     # three of four
@@ -61,6 +63,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         """What all ranks do when one has failed: other solvers, with the parameters of a snapshot."""
         if self.job is not None:
             self.job.end("over")
+        exchanges._unfinished.clear()   # this MPI writes nothing more
         self.job = Job(self.size, late=self.late)
         self.job.use(self.patch)
         self.ranks = self.job.together(lambda rank: Rank(self.job, rank, self.params, self.learned, self.carrier, self.bf16))
@@ -126,6 +129,7 @@ class ExchangeMachine(RuleBasedStateMachine):
                 if self.learned[i]:
                     blob.data[...] -= blob.diff
         self.job.together(run)
+        assert not exchanges._unfinished
         for i, learned in enumerate(self.learned):
             if learned:
                 self.data[i] -= sums[i]
@@ -273,18 +277,28 @@ class SolversMachine(RuleBasedStateMachine):
             solver._exchange = Exchange(solver.group, solver.net.learnable_params, solver.net.learned(), carrier(solver.group))
         return solver
 
+    @rule(seed=SEEDS, then=SEEDS)
+    def fail_in_the_update(self, seed, then):
+        """Before it has changed anything; the gradients count as used."""
+        def fails(*_):
+            raise ArithmeticError
+        with self.patch.context() as patch:
+            patch.setattr(sgd, "update_params", fails)
+            self.step(seed, True, False, True)
+        self.step(then)
+
     @rule(seed=SEEDS, own=st.booleans(), observed=st.booleans())
-    def step(self, seed, own=False, observed=False):
+    def step(self, seed, own=False, observed=False, fails=False):
         """`own`: a loop of the user's own; `observed`: hooks look at the net."""
         dice, sums = np.random.default_rng(seed), [0 * data for data in self.expected]
         records = [(dice.uniform(-1, 1, (4, 3)), dice.uniform(-1, 1, (4, 2))) for _ in range(self.size)]
-        net, passes = self.alone.net, self.solvers[0].param.iter_size
+        net, passes, losses = self.alone.net, self.solvers[0].param.iter_size, []
         for x, label in records:
             for blob, data in zip(net.learnable_params, self.expected):
                 blob.data[...] = data
             net.clear_param_diffs()
             net.blobs["x"].data[...], net.blobs["label"].data[...] = x, label
-            net.forward_backward()
+            losses.append(net.forward_backward())
             for total, blob in zip(sums, net.learnable_params):
                 total += passes * blob.diff
 
@@ -295,17 +309,26 @@ class SolversMachine(RuleBasedStateMachine):
                 solver.net.add_hook(BEFORE_BACKWARD, look)
             if own:
                 solver.gradients()
+                if fails:
+                    with pytest.raises(ArithmeticError):
+                        solver.apply_update()
+                    with pytest.raises(Error, match="needs the gradients of all ranks"):
+                        solver.apply_update()
+                    return
                 for blob, total, learned in zip(solver.net.learnable_params, sums, solver.net.learned()):
                     if learned:
                         np.testing.assert_allclose(blob.diff, total, rtol=1e-4, atol=1e-5)
                 solver.apply_update()
             else:
                 solver.step(1)
+                assert solver.smoothed_loss == pytest.approx(sum(losses) / self.size, rel=1e-4)
             if observed:
                 solver.net.remove_hook(BEFORE_BACKWARD, look)
             with pytest.raises(Error, match="needs the gradients of all ranks"):    # which this update has used
                 solver.apply_update()
         self.job.together(run)
+        if fails:
+            return
         for data, total, factor in zip(self.expected, sums, net.params_lr):
             data -= RATE * factor * total / (self.size * passes)
         self.compare()
@@ -356,3 +379,13 @@ def test_any_sequence(search, gpu, monkeypatch, machine, examples):
     search(lambda: machine(monkeypatch, gpu), examples, 8)
     exchanges._unfinished.clear()
     gc.collect()
+
+
+def test_buckets_of_an_iteration_that_all_left_are_forgotten(gpu, monkeypatch):
+    """Of two buckets one had begun, or both."""
+    machine = ExchangeMachine(monkeypatch, gpu)
+    machine.make(2, [3, 4], 0xf, Dtype.FLOAT, False, LateMpiCarrier, 0, 1, 0)
+    machine.iteration(1)
+    for seed in range(12):
+        machine.leave_an_iteration(seed, seed % 3, seed + 1)
+    machine.teardown()
