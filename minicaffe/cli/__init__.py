@@ -1,6 +1,6 @@
 """The command line: one file for each command, app.py finds and runs them.
 
-Nothing else of minicaffe imports this package, and nothing is imported before it is needed: ``minicaffe --help`` is quick.
+No other part of minicaffe imports this package. Modules are imported when they are needed, so ``minicaffe --help`` is quick.
 """
 
 
@@ -12,7 +12,7 @@ def main(args=None):
     """
     try:
         from minicaffe.cli import app
-    except KeyboardInterrupt:   # Ctrl-C before anything was begun: no traceback of each process that mpiexec started
+    except KeyboardInterrupt:   # Ctrl-C during imports: else each process that mpiexec started prints a traceback
         return 130
     status = app.run(args)
     if args is None:    # the process's own command line, after which it ends

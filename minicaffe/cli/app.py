@@ -1,6 +1,6 @@
 """The ``minicaffe`` command: finds the commands, and turns every exception into one line and an exit status.
 
-Different from Caffe: errors never abort, and the options of gflags and glog themselves (--flagfile, --log_dir) are gone.
+Different from Caffe: errors never abort, and the options of gflags and glog itself (--flagfile, --log_dir) do not exist.
 """
 
 import importlib
@@ -44,7 +44,7 @@ COMMANDS = {
 
 
 class Commands(click.Group):
-    """A group that imports a command when it is run, and takes gflags' habit of options before the command."""
+    """A group that imports a command when it is run, and accepts options before the command, as gflags does."""
 
     def list_commands(self, ctx):
         return list(COMMANDS)
@@ -73,14 +73,14 @@ def command_first(args):
     places = [i for i, arg in enumerate(args) if arg in names]
     if not places or not args[0].startswith("-"):
         return args
-    # A word after ``-option`` may be its value, so one that cannot be is taken rather.
+    # A word after ``-option`` may be its value, so a word that cannot be a value takes precedence.
     sure = [i for i in places if not args[i - 1].startswith("-") or "=" in args[i - 1]]
     at = (sure or places)[0]
     return [args[at], *args[:at], *args[at + 1 :]]
 
 
 def command_of(args):
-    """Return the name of the command that `args` call, None if they call none that there is."""
+    """Return the name of the command in `args`; None if there is no such command."""
     name = command_first(args)[0].replace("-", "_") if args else None
     return name if name in COMMANDS else None
 
@@ -109,7 +109,7 @@ def run(args=None):
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except BrokenPipeError:  # ``minicaffe ... | head``: the reader has ended, which is no fault
+    except BrokenPipeError:  # ``minicaffe ... | head``: the reader has ended; this is no error
         return 1
     except SystemExit:
         if (sys.stdout, sys.stderr) == streams:
@@ -141,9 +141,9 @@ def explain(error):
 
 
 def _open_streams():
-    """Give standard streams that are closed, as a daemon has them, the null device; a file opened later would get their number.
+    """Open the null device for closed standard streams, as a daemon has them: a file opened later would get their number.
 
-    An import may have opened one before (ctypes keeps libffi open in Python 3.14), which is not to be written to.
+    An import may have opened such a file already (ctypes keeps libffi open in Python 3.14); it must not be written to.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -157,7 +157,7 @@ def _open_streams():
 def drop_unwritable_output():
     """Point standard output to the null device if its buffer cannot be written: the interpreter writes it again at exit.
 
-    For the end of the process alone: a program that called `run` uses the stream after it.
+    Call it only at the end of the process: a program that calls `run` still uses the stream.
     """
     try:
         sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""The nets of ``classify`` and ``detect``, and how their pictures are made: as in training, where the training net is known.
+"""The nets of ``classify`` and ``detect``, and the preprocessing of pictures: that of training, where the training net is known.
 
 Caffe's tools resize every picture to 256 x 256, cut crops and subtract the mean of ImageNet. That is right for nets of ImageNet
-only, so here it holds only for those (three channels in, 1000 scores out; 200 for detect) and for what the options ask for. Size
-and channels are the input's, and crop, mean and scale those of the training net, for ImageNet too where it is known.
+only. So it is the default only for those (three channels in, 1000 scores out; 200 for detect). Size and channels are the input's.
+Crop, mean and scale are those of the training net, if it is known, also for ImageNet.
 """
 
 import os
@@ -34,7 +34,7 @@ CAFFENET = "models/bvlc_reference_caffenet"
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
 IMAGENET_SIZE = (256, 256)
 IMAGENET_CLASSES, IMAGENET_OBJECTS = 1000, 200  # of ILSVRC's classification and detection
-LARGEST_PROTOTXT = 8 << 20  # bytes of a file beside the net that is looked at
+LARGEST_PROTOTXT = 8 << 20  # bytes; larger files beside the net are not read
 HAS_WEIGHTS = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "BatchNorm", "Embed", "LSTM", "RNN")
 
 
@@ -60,7 +60,7 @@ class Numbers(click.ParamType):
 
 # How pictures are made, for `open_net`.
 preprocessing = options.together(
-    click.option("--like", metavar="FILE", help="The training net, which says mean, scale and size of pictures; by default one "
+    click.option("--like", metavar="FILE", help="The training net, which has mean, scale and size of pictures; by default one "
                  "beside the model with the same layers."),
     click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
                  "each channel in the order of the net's input, or one for all; a .npy or mean file; '' for nothing. By "
@@ -80,12 +80,12 @@ picture_net = options.together(     # all options of `open_net`
 
 
 def open_net(kind, given, images_dim=None, windows=False):
-    """Return the net that the options of `picture_net` ask for, ready for pictures, and its `Training` or None.
+    """Return the net that the options of `picture_net` select, with its preprocessing, and its `Training` or None.
 
-    `kind` is Classifier or Detector, `given` has the values of those options, perhaps `level` and `stage` too; `images_dim`,
-    (height, width), is what pictures are resized to, over what is known otherwise. With `windows` windows of pictures are to be
-    warped to the input's size, and the mean is that of each channel, unless the net finds boxes itself (DetectionOutput). One line
-    on standard error says how pictures are made.
+    `kind` is Classifier or Detector. `given` has the values of those options, and optionally `level` and `stage`. `images_dim`,
+    (height, width), overrides the size that pictures are resized to. With `windows`, windows of pictures are warped to the input's
+    size and one mean per channel is subtracted, unless the net finds boxes itself (DetectionOutput). One line on standard error
+    describes the preprocessing.
     """
     model, weights, like = given["model"], given["weights"], given["like"]
     if model is None and weights is None:
@@ -105,7 +105,7 @@ def open_net(kind, given, images_dim=None, windows=False):
         if own is not None:
             loss = next((layer for layer in param.layer if layer.type == "MultiBoxLoss"), None)
             if loss is not None and not any(layer.type == "DetectionOutput" for layer in param.layer):
-                raise ConfigError("the net learns boxes, and has no DetectionOutput layer that gives them; give its deploy net",
+                raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
                                   file=model, layer=loss.name, layer_type=loss.type)
             param, positions = deploy_net(param, (1, *training.shape()), model), None
     net = kind(param, weights, file=model, positions=positions, **about)
@@ -116,7 +116,7 @@ def open_net(kind, given, images_dim=None, windows=False):
 
 
 def set_up(net, training, why, given, images_dim, windows):
-    """Give `net` the preprocessing that the options ask for, and that of its training where they ask for nothing; say which."""
+    """Set the preprocessing of `net`: the options', by default that of its training; print it in one line."""
     windows = windows and not any(node.type == "DetectionOutput" for node in net.nodes)
     channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
     scores = int(np.prod(net.blobs[net.outputs[0]].shape[1:]))
@@ -148,8 +148,8 @@ def set_up(net, training, why, given, images_dim, windows):
 def find_mean(given, training, channels, imagenet):
     """Return the mean to subtract, (C,) or (C, H, W), or None; and what it is, for the user.
 
-    `given` is the value of --mean. With `imagenet` ImageNet's means are taken where the training net is not known, or its mean
-    file is not there.
+    `given` is the value of --mean. With `imagenet` the default is ImageNet's means if the training net is
+    unknown or its mean file is missing.
     """
     if given == "":
         return None, ""
@@ -173,11 +173,11 @@ def find_mean(given, training, channels, imagenet):
 
 
 class Training(namedtuple("Training", "file layer")):
-    """The layer of a training net that brings its pictures, and the net's file."""
+    """The layer of a training net that reads its pictures, and the net's file."""
 
     @classmethod
     def of(cls, param, file):
-        """Return what brings the pictures of a NetParameter, None if it is no training net."""
+        """Return the Training of a NetParameter; None if no layer reads pictures."""
         for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
             layer = source_layer(load_net(param, phase).param, file)
             if layer is not None and layer.type in ("Data", "AnnotatedData", "ImageData", "MemoryData"):
@@ -247,7 +247,7 @@ class Training(namedtuple("Training", "file layer")):
                 return size
         if likely is None:
             options.tell(f"{self.file} cuts {input_size[0]} x {input_size[1]} out of pictures whose size is not known here, so "
-                         "they are resized to just that; the training database would tell, or its mean file")
+                         "they are resized to just that; the training database or its mean file would give it")
         return likely or input_size
 
     def mean(self, channels):
@@ -270,7 +270,7 @@ class Training(namedtuple("Training", "file layer")):
 
 
 def _numbers(text):
-    """Return the numbers of a text with commas, an array; None if it is something else, such as a path."""
+    """Return the numbers of a text with commas as an array; None for any other text, such as a path."""
     try:
         values = np.array([float(part) for part in text.split(",")])
     except ValueError:
@@ -290,8 +290,8 @@ def find_training(param, model, given):
             raise ConfigError("is a solver; give the net that it trains", file=like, field="--like")
         found = Training.of(param, like)
         if found is None:
-            raise ConfigError("has no layer that reads pictures (Data, AnnotatedData, ImageData, MemoryData), so it cannot say how "
-                              "they are made",
+            raise ConfigError("has no layer that reads pictures (Data, AnnotatedData, ImageData, MemoryData), so it cannot give "
+                              "their preprocessing",
                               file=like, field="--like")
         return found, ""
     layers = {(layer.name, layer.type) for layer in param.layer if layer.type in HAS_WEIGHTS}
@@ -304,13 +304,13 @@ def find_training(param, model, given):
             other = load(path).param
             training = Training.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
         except (Error, OSError):
-            continue  # whatever else is there
+            continue  # the file is no net
         if training is not None and layers <= {(layer.name, layer.type) for layer in other.layer}:
             same = caffe_pb2.TransformationParameter()
             same.CopyFrom(training.layer.transform_param)
             same.ClearField("mirror")
             found.setdefault((same.SerializeToString(), training.layer.image_data_param.new_height), []).append(training)
-    if len(found) == 1:  # one whose database is there can tell more
+    if len(found) == 1:  # prefer a net whose database exists: it gives the size
         return max(*found.values(), key=lambda training: os.path.exists(training.layer.data_param.source)), ""
     if not found:
         return None, (f"no training net is beside {model}: name it by --like FILE, or give --mean and --scale, where "
@@ -323,7 +323,7 @@ def find_training(param, model, given):
 
 
 def load_picture(path, net):
-    """Return a picture in [0, 1], RGB or grey, in the size that `net` wants, read and resized as by `minicaffe data images`."""
+    """Return a picture in [0, 1], RGB or grey, in the size that `net` needs, read and resized as by `minicaffe data images`."""
     channels = net.transformer.inputs[net.inputs[0]][1]
     try:
         image = decode_picture(read_content(path), path, color=channels != 1)

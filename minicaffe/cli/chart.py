@@ -9,14 +9,15 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "white", "bright
 HEIGHT = 14
 BARS = " ▏▎▍▌▋▊▉█"
 BLOCKS = "▁▂▃▄▅▆▇█"  # of sparklines
-PLAIN_BLOCKS = "_.-=+*#@"  # for terminals that do not speak UTF-8
+PLAIN_BLOCKS = "_.-=+*#@"  # for terminals without UTF-8
 
 
 def draw(title, curves, width, along="iterations", logarithmic=False, height=HEIGHT, utf8=True):
     """Return a chart as a rich Text.
 
-    Curves are objects with `label`, `xs` and `ys`; values that are not finite are left out, and the legend says so, and if it is
-    `logarithmic` those that are not above 0. `width` and `height` are in characters, the height without title, axis and legend.
+    Curves are objects with `label`, `xs` and `ys`. Values that are not finite are left out, which the legend states; a
+    `logarithmic` chart also leaves out values that are not above 0. `width` and `height` are in characters, the height without
+    title, axis and legend.
     """
     def scaled(y):
         return math.log10(y) if logarithmic else y
@@ -53,7 +54,7 @@ def draw(title, curves, width, along="iterations", logarithmic=False, height=HEI
 
 
 def widened(low, high):
-    """Return a range of more than rounding: logs have six digits, and a rate may be 0.01 in one and 0.0099999998 in another."""
+    """Return the range, enlarged if it is only rounding: logs round to six digits, so a rate is 0.01 or 0.0099999998."""
     if high - low > 1e-5 * max(abs(low), abs(high)):
         return low, high
     margin = abs(low) * 0.05 or 1.0
@@ -61,7 +62,7 @@ def widened(low, high):
 
 
 def _trace(grid, points, number, across, up):
-    """Draw the straight lines between `points` into `grid`, one cell a column, and cells above each other where it is steep."""
+    """Draw straight lines between `points` into `grid`: one cell per column, several where a line is steep."""
     rows, columns = len(grid), len(grid[0])
     (first, last), (low, high) = across, up
     places = sorted((round((x - first) / (last - first) * (columns - 1)) if last > first else 0,

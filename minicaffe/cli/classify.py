@@ -1,7 +1,7 @@
 """``minicaffe classify``: scores of pictures by a Classifier (Caffe python/classify.py).
 
 Different from Caffe: any number of pictures are inputs, the best classes are printed, the file of scores is named by --out alone,
-and `as_trained` says how pictures are made.
+and `as_trained` defines the preprocessing.
 """
 
 import functools
@@ -100,7 +100,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
 
 
 def write_scores(path, names, scores, classes):
-    """Write scores (N, ...) of the pictures `names` in the format that the ending of `path` says."""
+    """Write scores (N, ...) of the pictures `names` in the format of the ending of `path`."""
     if path.lower().endswith(".npy"):
         with replacing(path) as file:
             np.save(file, scores)
@@ -116,7 +116,7 @@ def write_scores(path, names, scores, classes):
 
 
 def read_labels(path, model, training, count):
-    """Return the names of `count` classes, from `path` or where they are usually kept; None if there are none.
+    """Return the names of `count` classes, from `path` or the usual labels.txt; None if there is none.
 
     Raises DataError if the file `path` holds another number of names.
     """

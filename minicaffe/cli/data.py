@@ -1,6 +1,6 @@
 """``minicaffe data``: make databases and look into them (Caffe convert_imageset, compute_image_mean, create_*.sh).
 
-Results go to standard output; progress is shown on a terminal only. A failed or interrupted command leaves no half
+Results go to standard output; progress is shown on a terminal only. A failed or interrupted command leaves no partial
 database or file under the final name.
 """
 
@@ -177,7 +177,7 @@ def info(db, backend, png, force):
 
 
 def _add_labels(reals, labels):
-    """Add the real-valued labels of a record to `reals`: by their number, how many records; least, largest, sum of each label."""
+    """Add the real-valued labels of a record to `reals`: number of labels -> records, minimum, maximum and sum of each label."""
     found, low, high, total = reals.get(len(labels), (0, labels, labels, np.zeros(len(labels))))
     reals[len(labels)] = found + 1, np.minimum(low, labels), np.maximum(high, labels), total + labels
 

@@ -28,7 +28,7 @@ from minicaffe.pycaffe import Detector
 
 COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 COLUMNS = ("filename", "label", "name", "score", "xmin", "ymin", "xmax", "ymax")    # of a table of boxes
-WINDOWS = (".csv", ".txt")      # endings of lists of windows, which are no pictures
+WINDOWS = (".csv", ".txt")      # endings of lists of windows
 
 
 @click.command(cls=options.CaffeCommand)
@@ -112,7 +112,7 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
 
 
 def drawings(pictures, out, force):
-    """Return where each picture is drawn, a dict of path to path; empty if it is not. Checks that nothing is overwritten.
+    """Return a dict from pictures to the paths of their drawn copies, or {}. Checks that nothing is overwritten.
 
     Raises ConfigError or FileError.
     """

@@ -1,4 +1,4 @@
-"""``minicaffe device_query``: what this computer can compute on (Caffe tools/caffe.cpp, device_query; there GPUs only)."""
+"""``minicaffe device_query``: the devices of this computer (Caffe tools/caffe.cpp, device_query; there GPUs only)."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from minicaffe.errors import DependencyError, DeviceError
 from minicaffe.ops.gemm.blas import load_blas
 
 VECTOR_UNITS = ("avx512f", "avx2", "avx", "sse4_2", "asimd", "neon")  # the widest first
-# Caffe's lines for a device, and where the driver has their numbers (CUdevice_attribute).
+# Caffe's lines for a device, and the driver's attributes (CUdevice_attribute).
 ATTRIBUTES = (
     ("Total shared memory per block", "MAX_SHARED_MEMORY_PER_BLOCK"),
     ("Total registers per block", "MAX_REGISTERS_PER_BLOCK"),
@@ -66,7 +66,7 @@ def show(facts):
 
 
 def device_facts(index):
-    """Return what is known of a GPU, by label; only the error if it cannot be used."""
+    """Return the properties of a GPU by label; only the error if it cannot be used."""
     from cuda.bindings.driver import CUdevice_attribute
     facts = {"Device id": index}
     try:

@@ -1,7 +1,7 @@
 """The live display of a training on a terminal: progress, loss with a sparkline, rate, speed, memory, last test, last snapshot,
 and with --watch a table of the layers.
 
-It costs the training one comparison for an iteration and draws at most `REDRAWS` times a second, in the training thread.
+It costs one comparison per iteration, and draws at most `REDRAWS` times a second, in the training thread.
 """
 
 import collections
@@ -73,7 +73,7 @@ class LiveDisplay(Result):
     # ---- drawing
 
     def tick(self, solver):
-        """Draw anew if it is time to."""
+        """Redraw if a redraw is due."""
         now = time.perf_counter()
         if now < self.next_draw or self.live is None:
             return
@@ -87,13 +87,13 @@ class LiveDisplay(Result):
         self._guarded(self.live.refresh)
 
     def close(self):
-        """Draw a last time and give the terminal back; harmless a second time."""
+        """Draw a last time and release the terminal; a second call does nothing."""
         if self.live is not None:
             self._guarded(self.live.stop)
             self.live = None
 
     def _clear_if_smaller(self, solver):
-        """Begin anew on an empty screen when the window shrank: the terminal has broken the lines that were drawn before."""
+        """Clear the screen if the window shrank: the terminal has wrapped the lines that were drawn before."""
         size, before = self.console.size, self.size
         self.size = size
         if size.width < before.width or size.height < before.height:
@@ -110,12 +110,12 @@ class LiveDisplay(Result):
             self.live = None
 
     def table(self, solver):
-        """Return what is shown now."""
+        """Return the present content of the display."""
         param = solver.param
         left, speed = self._speed(solver)
         width = self.console.width
         grid = Table.grid(padding=(0, 1))
-        grid.add_column(no_wrap=True, style="dim", min_width=9)  # "iteration", whole in the smallest window
+        grid.add_column(no_wrap=True, style="dim", min_width=9)  # "iteration" is readable in the smallest window
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         loss = Text(f"{solver.smoothed_loss:<8.4g} ")
         rows = [("iteration", f"{solver.iter} of {param.max_iter} {self.state}"),
@@ -132,7 +132,7 @@ class LiveDisplay(Result):
             rows.append((f"test {number}" if len(self.tests) > 1 else "test", Text(f"at {record['iteration']}: {values}")))
         if self.snapshot:
             rows.append(("snapshot", Text(self.snapshot)))
-        for name in LESSER:  # what a low window has no room for
+        for name in LESSER:  # a low window has no room for them
             if len(rows) > self.console.height:
                 rows = [row for row in rows if row[0] != name]
         for row in rows:

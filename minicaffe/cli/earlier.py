@@ -1,7 +1,7 @@
-"""Files of an earlier training that have the names of this one's: they are kept under numbered names. Caffe overwrites them.
+"""Keep the files of an earlier training under numbered names before this training writes files of that name. Caffe overwrites them.
 
 ``net_iter_500.caffemodel`` becomes ``net_iter_500.1.caffemodel``; the next time the number is 2. The solver state beside it gets
-the same number, so that it still finds its model (solver/snapshot.py, `_find_model`).
+the same number, so that its model is still found (solver/snapshot.py, `_find_model`).
 """
 
 import itertools
@@ -21,7 +21,7 @@ def keep(paths):
     Raises FileError if a file cannot be renamed.
     """
     found = [path for path in paths if os.path.isfile(path)]    # not a device, such as /dev/stdout
-    # A number that none of them has, missing ones neither: a state that was left alone must not get another training's model.
+    # A number that no file of `paths` has: a state that is left without its model must not get another training's model.
     number = next(n for n in itertools.count(1) if not any(os.path.lexists(numbered(path, n)) for path in paths))
     kept = [numbered(path, number) for path in found]
     for path, new in zip(found, kept, strict=True):
@@ -39,7 +39,7 @@ def numbered(path, number):
 
 
 def keep_file(path):
-    """Keep the file `path`, if there is one, and say so."""
+    """Keep the file `path`, if it exists, and log its new name."""
     for old, new in zip(*keep([path]), strict=True):
         logger.warning("%s of an earlier run is kept as %s; --force overwrites it", old, new)
 
@@ -51,7 +51,7 @@ def check_unread(path, option, read):
 
 
 def is_same(path, other):
-    """Whether both are one file; not if one is missing, also as the first process of a training has just renamed it."""
+    """Whether both are one file; False if one is missing, such as a file that rank 0 has just renamed."""
     try:
         return os.path.samefile(path, other)
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def is_same(path, other):
 
 
 def resumes(state, prefix):
-    """Whether a training that resumes from the solver state `state` (None: from none) is the one whose snapshots have `prefix`."""
+    """Whether the solver state `state` (None: no state) is a snapshot with this `prefix`, so the same training continues."""
     return state is not None and re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?",
                                               os.path.realpath(state)) is not None
 
@@ -76,5 +76,5 @@ class EarlierSnapshots:
         if found:
             logger.log(logging.INFO if self.warned else logging.WARNING, "%s of an earlier training %s kept as %s%s",
                        " and ".join(found), "is" if len(found) == 1 else "are", " and ".join(kept),
-                       "" if self.warned else ", and so are others that this one meets; --force overwrites them")
+                       "" if self.warned else ", and so is each later one; --force overwrites them")
             self.warned = True

@@ -42,7 +42,7 @@ OF_IMAGES = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 @options.computing
 @click.pass_context
 def extract_features(ctx, weights, net_file, blobs, databases, batches, backend, mode, device_id, images, force, **given):
-    """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to a DB of its own. BATCHES 0 takes each record
+    """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to its own DB. BATCHES 0 takes each record
     of the data, or each picture of --images, once.
 
     A record has the picture's number, ten digits, as key, and a Datum with float_data and no label. Processes that mpiexec started
@@ -68,7 +68,7 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
         net = Net(read_net(net_file, caffe_pb2.TEST, given["level"], given["stage"], about["skip_unknown_fields"]), **about)
         net.copy_from(weights)
         if net.input_blobs:
-            raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', so its features would say nothing; give "
+            raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', so its features would be meaningless; give "
                               "pictures by --images, or a net that reads its own data", file=net_file)
     sources = [net.blob_by_name(name) for name in blobs]
     for blob in sources:
@@ -95,7 +95,7 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
 
 
 def data_batches(net, batches, sources):
-    """Return how many batches there are, and an iterable of the arrays of `sources` for each, of a net that reads its data."""
+    """Return the number of batches and an iterable of the arrays of `sources` for each batch; the net reads its own data."""
     whole = None
     if not batches:
         data = CountedData.of(net, mean=False)

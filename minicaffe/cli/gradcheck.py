@@ -15,7 +15,7 @@ from minicaffe.gradient_check import gradcheck as check
 from minicaffe.net.stand_in import write_nothing
 from minicaffe.proto import caffe_pb2
 
-BATCH = 4   # pictures: gradients of one batch size are those of another, and each element takes two runs of its layer
+BATCH = 4   # pictures: the batch size does not change what is tested, and each element takes two runs of its layer
 
 
 @click.command(cls=options.CaffeCommand)
@@ -69,7 +69,7 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
 
 
 def show(report):
-    """Print what a Report holds: a table, what was not checked and why, and a line that sums it up."""
+    """Print a Report: a table, the arrays that were not checked and why, and one line with the sums."""
     console = bars.table_console()
     table = bars.grid("layer", "array", "shape", "compared", "worst at", "backward", "differences", "relative", "")
     for c in report.comparisons:

@@ -1,4 +1,4 @@
-"""The pictures that a command is given: files, folders, patterns and lists; and the table that it writes of them."""
+"""The input pictures of a command (files, folders, patterns and lists), and the table that it writes."""
 
 import csv
 import glob
@@ -10,7 +10,7 @@ from pathlib import Path
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto.files import read_lines
 
-RESULTS = (".npy", ".csv", ".json", ".h5")  # endings of what commands write: a name of these that is not there is an output's
+RESULTS = (".npy", ".csv", ".json", ".h5")  # endings of output files: a missing INPUT with one of them was meant as --out
 
 
 def picture_paths(inputs, ext="jpg", listed=False):

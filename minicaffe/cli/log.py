@@ -1,6 +1,6 @@
 """The log on standard error: Caffe's words behind glog's prefix, so that parsers of Caffe's log read it.
 
-On a terminal only warnings are shown, unless --verbose asks for all: people get a display instead.
+On a terminal only warnings are shown, unless --verbose is given: the live display replaces the log.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ class GlogFormatter(logging.Formatter):
 
 
 class StderrHandler(logging.Handler):
-    """Writes to whatever ``sys.stderr`` is now: the live display puts itself there."""
+    """Writes to the present ``sys.stderr``, which the live display replaces."""
 
     def emit(self, record):
         try:
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
-        except OSError:  # the terminal was hung up or the disk is full: the training is worth more than its log
+        except OSError:  # the terminal was hung up or the disk is full: a training continues without its log
             pass
 
 
 class LinesFile:
-    """A text file that gets lines at once; when the disk is full it says once that there are no more of `what`, and stops.
+    """A text file that writes each line at once. If the disk is full, one warning says that no more `what` are written.
 
-    With `append` the lines come behind what the file holds already. Raises OSError if the file cannot be opened.
+    With `append` the lines are added to those in the file. Raises OSError if the file cannot be opened.
     """
 
     def __init__(self, path, what, append=False):
@@ -55,11 +55,11 @@ class LinesFile:
             self.file.flush()
         except OSError as cause:
             self.close()
-            logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more %s, the training goes on", self.path,
+            logging.getLogger("minicaffe.cli").warning("%s: cannot be written: %s; no more %s, the training continues", self.path,
                                                        cause.strerror, self.what)
 
     def close(self):
-        """Close the file; harmless a second time."""
+        """Close the file; a second call does nothing."""
         file, self.file = self.file, None
         with contextlib.suppress(OSError):  # buffered text that cannot be written; `write` reports it
             if file is not None:
@@ -79,9 +79,9 @@ class FileHandler(logging.Handler):
 
 
 def keep(path, append):
-    """Write the whole log to the file `path` besides what standard error shows; return the handler for `stop_keeping`.
+    """Write the whole log also to the file `path`; return the handler for `stop_keeping`.
 
-    None, and a warning, where the file cannot be opened.
+    If the file cannot be opened, warn and return None.
     """
     logger = logging.getLogger("minicaffe")
     try:
@@ -97,7 +97,7 @@ def keep(path, append):
 
 
 def stop_keeping(handler):
-    """End what `keep` began; harmless a second time."""
+    """Close the file of `keep`; a second call does nothing."""
     logging.getLogger("minicaffe").removeHandler(handler)
     handler.file.close()
 
@@ -108,9 +108,9 @@ def is_terminal(stream):
 
 
 def start(quiet=False, verbose=False, prefix=""):
-    """Send the log of all of minicaffe to standard error from now on, with a prefix; called again, the new choice counts.
+    """Write the log of minicaffe to standard error from now on, with a prefix; a later call replaces this choice.
 
-    What ``GLOG_minloglevel`` hides stays hidden; a file of `keep` has it all the same.
+    ``GLOG_minloglevel`` still hides lines here, but not in a file of `keep`.
     """
     logger = logging.getLogger("minicaffe")
     handler = StderrHandler()

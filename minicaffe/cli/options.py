@@ -87,7 +87,7 @@ def _note(ctx, param, value):
 
 
 def _apply(ctx, param, value):
-    """Give the value of an option to the function that sets it, unless it was not given; minicaffe is imported no sooner."""
+    """Call the function that sets an option, if the option was given; only then import minicaffe."""
     if value not in (None, False):
         from minicaffe.device.threads import set_num_threads
         from minicaffe.ops.engine import set_exact, set_precision
@@ -133,7 +133,7 @@ def _use_gpu(ctx, param, gpu):
 
 
 def _choose_allocators(ctx, param, names):
-    """Let allocators serve places: ``cuda=NAME`` each device, ``cpu=NAME`` and ``pinned=NAME`` the host, ``NAME`` what computes."""
+    """Set the allocators of places: ``cuda=NAME`` devices, ``cpu=NAME`` and ``pinned=NAME`` the host, ``NAME`` the present one."""
     from minicaffe import cuda, memory
     from minicaffe.common import caffe
     for text in names:
@@ -146,7 +146,7 @@ def _choose_allocators(ctx, param, names):
         if where == "cpu" or on_host and not _may_use_gpu(ctx):
             continue
         for index in range(cuda.count()):
-            cuda.get_device(index)  # brings the provider of its memory
+            cuda.get_device(index)  # registers the provider of its memory
             if where != "pinned":
                 memory.use(memory.CUDAPlace(index), name)
         if where == "pinned":
@@ -154,7 +154,7 @@ def _choose_allocators(ctx, param, names):
 
 
 def _may_use_gpu(ctx):
-    """Whether a solver file may still ask for a GPU: none was chosen, and there is a driver."""
+    """Whether a solver file may still select a GPU: no device was chosen, and there is a driver."""
     from minicaffe import cuda
     from minicaffe.errors import DependencyError
     try:
@@ -196,9 +196,9 @@ model_file = together(
     click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=_allow_python_layers,
                  help="Let Python layers of the model file run the modules that they name."),
     click.option("--untrusted", is_flag=True, expose_value=False, callback=_note, help=(
-        "The model file is another's: it writes no files, reads below the working directory only, and runs no modules.")))
+        "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
 plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note, help=(
-    "What the net may do where nobody looks in between: memory, blobs share memory; none, as in Caffe."))
+    "Optimization of a net that runs as a whole: memory, blobs share memory; none, as in Caffe."))
 batch_size = click.IntRange(1, INT_MAX)
 threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS), expose_value=False, callback=_apply,
                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")
@@ -213,9 +213,9 @@ whole_nets = together(net_state, plan, computing)               # and runs it as
 
 
 def check_outputs(*paths, force=False):
-    """Check before all work that the files of `paths` (None: not given) can be written, and would overwrite nothing.
+    """Check before any work that the files of `paths` (None: not given) can be written and overwrite nothing.
 
-    Raises FileError for one that exists, unless `force` says to replace it, and where no file can be made.
+    Raises FileError for a file that exists, unless `force` is true, and if no file can be made.
     """
     for path in paths:
         if path is not None:
@@ -224,7 +224,7 @@ def check_outputs(*paths, force=False):
 
 
 def net_options():
-    """Return what the running command's options say about its model file, as arguments of Net and Solver."""
+    """Return the options about the model file of the running command, as arguments of Net and Solver."""
     meta = click.get_current_context().meta
     plan = meta.get("plan", "none")
     return {"skip_unknown_fields": meta["skip_unknown_fields"], "trusted": not meta.get("untrusted", False),
@@ -232,7 +232,7 @@ def net_options():
 
 
 def one_file(file, option, option_name, what):
-    """Return the file given as argument or as option, the way Caffe has it."""
+    """Return the file given as argument or, as in Caffe, as option."""
     if (file is None) == (option is None):
         got = "got none" if file is None else f"got {file} and {option_name} {option}"
         raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}", click.get_current_context())
@@ -246,7 +246,7 @@ def output_text(record):
 
 
 def name_data_command(error):
-    """Add to the error of a missing database from where its name leads to it, or the command that makes a known data set."""
+    """Add to the error of a missing database the folder in which its path is right, or the command that makes a known data set."""
     source, found, _ = error.message.partition(": no such database")
     if not found:
         return
@@ -263,7 +263,7 @@ def name_data_command(error):
 
 @contextlib.contextmanager
 def naming_data_command():
-    """Let an Error that ends the block say what `name_data_command` adds."""
+    """Apply `name_data_command` to an Error that ends the block."""
     try:
         yield
     except Error as error:
@@ -272,19 +272,19 @@ def naming_data_command():
 
 
 def tell(line):
-    """Say on standard error what the user did not ask for and should know, also on a terminal; --quiet leaves it out."""
+    """Print a notice on standard error, also on a terminal; --quiet hides it."""
     if not click.get_current_context().meta.get("quiet"):
         click.echo(line, err=True)
 
 
 def tell_ranks():
-    """Say where the ranks run, if there are several; all must call this."""
+    """Print where the ranks run, if there are several; all ranks must call this."""
     for line in ranks.lines() if ranks.group().size > 1 else ():
         tell(line)
 
 
 def tell_mode():
-    """Log where the command computes, in Caffe's words; of several ranks say where they run.
+    """Log where the command computes, in Caffe's words; print where several ranks run.
 
     Raises ConfigError if the command has --precision and cannot compute there in the precision that is set.
     """
@@ -300,5 +300,5 @@ def tell_mode():
     device = cuda.current()
     logger.info("Use GPU with device ID %d", device.index)
     logger.info("GPU %d: %s", device.index, device.name)
-    if click.get_current_context().meta.get("asked_for_sim"):  # not by the environment, which is set once for many commands
+    if click.get_current_context().meta.get("asked_for_sim"):  # no notice for the environment variable
         tell("the simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")

@@ -25,7 +25,7 @@ NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
 ITERATION = re.compile(r"Iteration (\d+)")
 RATE = re.compile(rf"lr = {NUMBER}", re.I)
 OUTPUT = re.compile(rf"(Train|Test) net output #\d+: (\S+) = {NUMBER}", re.I)
-OUTPUT_END = re.compile(r" loss\)\s*$|Optimization Done\.\s*$")  # of lines that are whole without a line's end
+OUTPUT_END = re.compile(r" loss\)\s*$|Optimization Done\.\s*$")  # lines that are complete without a line end
 DEBUG = re.compile(rf"\[(?:Forward|Backward)\] Layer (.+), (top|param) blob (.+) (data|diff): {NUMBER}", re.I)
 MOMENT = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 COLUMNS = ("NumIters", "Seconds", "LearningRate")
@@ -66,9 +66,9 @@ class Run:
     """The records of one training that a file holds.
 
     `tables` is ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs. `samples` are dicts with
-    ``NumIters`` and ``Seconds``: what ``train --watch --json`` measured, as `minicaffe.solver.watch.Watch.samples`; of a log what
-    debug_info says of tops and of gradients of parameters, with ``mean`` (of absolute values) in place of norm and shares. `cut`
-    says what is missing at the end of the file.
+    ``NumIters`` and ``Seconds``. Of ``train --watch --json`` they are those of `minicaffe.solver.watch.Watch.samples`; of a log
+    they are debug_info's lines of tops and parameter gradients, with ``mean`` (of absolute values) in place of norm and shares.
+    `cut` describes what is missing at the end of the file.
     """
 
     path: str
@@ -78,13 +78,13 @@ class Run:
 
 
 def is_no_log(path, message):
-    """Return the error for a file in which no training was found: what it is, where that is known, else `message`."""
+    """Return the error for a file without a training: the kind of the file if it is known, else `message`."""
     own = "log", "text", "json", "empty"
     return kinds.named(DataError(message, file=path), kinds.head_of(path), "the log of a training", own)
 
 
 def read_run(path):
-    """Return the Run of a log or of lines of --json, as far as the file goes: a last line that is cut off is left out."""
+    """Return the Run of a log or of lines of --json; a last line that is cut off is left out."""
     try:
         with open(path, errors="replace") as file:
             kinds.check(file.buffer.peek(kinds.HEAD), "the log of a training", path)
@@ -105,7 +105,7 @@ def read_run(path):
     elif cut is not None:
         lines.append(cut)
     iteration, rate, moments = None, None, times_of(lines, year)
-    debug, testing = {}, False  # what debug_info says comes before the line with the iteration and its loss
+    debug, testing = {}, False  # lines of debug_info precede the line with the iteration and its loss
     begin = next((moment for line, moment in zip(lines, moments) if moment and "Solving" in line), None)
     for line, moment in zip(lines, moments):
         begin = begin or moment
@@ -148,7 +148,7 @@ def _is_json(line):
 
 
 def _read_json(lines, run):
-    """Put into `run` what the records of ``minicaffe train --json`` say."""
+    """Put the records of ``minicaffe train --json`` into `run`."""
     begin = rate = None
     for number, line in enumerate(lines, 1):
         if not line.strip():

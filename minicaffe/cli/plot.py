@@ -1,7 +1,7 @@
-"""``minicaffe plot``: what trainings did, from their logs or what ``train --json`` wrote, on the terminal or as a picture.
+"""``minicaffe plot``: curves of trainings, from logs or ``train --json``, on the terminal or as a picture.
 
-Caffe's tools/extra/plot_training_log.py.example has eight charts by number, one a picture: ``minicaffe plot 6 loss.png LOG`` draws
-those still. Pictures need matplotlib (the extra ``plots``), the terminal nothing.
+Caffe's tools/extra/plot_training_log.py.example has eight charts by number, one a picture: ``minicaffe plot 6 loss.png LOG`` still
+draws those. Pictures need matplotlib (the extra ``plots``), charts on the terminal need nothing.
 """
 
 import math
@@ -88,7 +88,7 @@ def show_layers(runs):
     console = bars.table_console()
     for run in runs:
         if not run.samples:
-            raise DataError("says nothing of layers; train with --watch --json FILE, or with debug_info: true and a log",
+            raise DataError("has no measurements of layers; train with --watch --json FILE, or with debug_info: true and a log",
                             file=run.path)
         last = run.samples[-1]["NumIters"]
         samples = list({tuple(sample.get(key) for key in ("layer", *WATCHED.values())): sample for sample in run.samples
@@ -141,7 +141,7 @@ def drawn(label, rows, name, along, run, test):
 
 
 def tell_cut(run):
-    """Say that a log ends before its training does."""
+    """Report a log that ends before its training does."""
     if run.cut:
         last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
         click.echo(f"{run.path}: {run.cut}" + (f"; read up to iteration {last}" if last is not None else ""), err=True)

@@ -1,7 +1,7 @@
 """Commands that several processes run together: ``mpiexec -n 4 minicaffe train ...``.
 
-A process that was started alone has no group, and imports neither mpi4py nor what needs it. The others join before they read their
-arguments, so that whatever goes wrong later on any of them ends all.
+A process that was started alone has no group and does not import mpi4py. Several processes join before they read their arguments,
+so that a later error on any of them ends all.
 """
 
 import collections
@@ -18,7 +18,7 @@ from minicaffe.parallel import launch
 from minicaffe.parallel.alone import ALONE
 
 TOGETHER = ("train", "test", "trace", "classify", "detect", "extract_features")
-HOSTS = 8   # that are named
+HOSTS = 8   # at most, in a line
 
 _group = ALONE
 
@@ -38,8 +38,8 @@ def join(command):
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.signs import Signs
     _group = Group()
-    _group.agree({"the command": command})      # else each waits for what the other never says
-    if command not in ("train", "trace"):   # whose solver does the same, and knows its progress
+    _group.agree({"the command": command})      # else ranks of different commands wait for each other
+    if command not in ("train", "trace"):   # their solver starts one that also watches the progress
         Signs(_group, timeout=0)
     if not os.environ.get("OMP_NUM_THREADS"):
         from minicaffe.device.threads import set_num_threads
@@ -48,7 +48,7 @@ def join(command):
 
 @contextlib.contextmanager
 def one_output():
-    """Drop what the block writes on standard output, unless this is the only process or rank 0."""
+    """Discard the block's standard output, unless this is the only process or rank 0."""
     if _group is ALONE or not _group.rank:
         yield
         return
@@ -62,17 +62,17 @@ def group():
 
 
 def first():
-    """Whether this process is the one that writes and talks: the only one, or rank 0."""
+    """Whether this process writes files and messages: it is the only one, or rank 0."""
     return (launch.rank() if _group is ALONE else _group.rank) == 0
 
 
 def fail(line, status):
-    """Say why the command fails and end all processes that run it; return `status` where there are no others.
+    """Print why the command fails and end all processes that run it; return `status` if there is only one.
 
-    An error that all of them have at once is printed once: rank 0 does not wait; the others wait, and are ended during that time.
+    An error that all ranks raise at once is printed once: rank 0 prints at once, and ends the others while they wait.
     """
     if _group is ALONE:
-        if launch.local_rank() == 0:  # no group could be joined, by no process of the machine
+        if launch.local_rank() == 0:  # no process of this machine could join a group
             say(line)
         else:       # Open MPI ends all when the first one ends
             time.sleep(2)
@@ -93,7 +93,7 @@ def say(line):
 
 
 def divided(count, compute):
-    """Yield ``compute(i)`` for each `i` below `count`, in this order; ranks compute by turns, and rank 0 alone gets the results."""
+    """Yield ``compute(i)`` for each `i` below `count`, in order. Ranks take every size-th `i`; only rank 0 gets the results."""
     if _group is ALONE:
         yield from map(compute, range(count))
         return
@@ -119,7 +119,7 @@ def start_on_gpus(ids, command, arguments):
     sys.stderr.flush()
     # Open MPI would start no more processes than there are processors.
     os.environ.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-    # -P as the command `minicaffe` has it: the folder where it is called may hold a module of the same name.
+    # -P, as for the command `minicaffe`: the working directory may hold a module of the same name.
     os.execv(program, [program, "--bind-to", "none", "-n", str(len(ids)), sys.executable, "-P", "-m", "minicaffe", command,
                        *arguments])
 
@@ -127,12 +127,12 @@ def start_on_gpus(ids, command, arguments):
 def use_gpu(ids=None, begin=None):
     """Compute on a GPU: one of `ids`, by default of all, beginning at `begin`; each rank of a machine takes the next.
 
-    Where there are more ranks than GPUs they begin anew with the first. A process alone takes the first, by default the current
+    Ranks beyond the number of GPUs start again with the first. A single process takes the first, by default the current
     one.
     """
     from minicaffe import cuda
     ids = ids or ([] if _group is ALONE else range(cuda.count()))
-    # None at all: use_gpu takes the current one, or says that there is none.
+    # Without `ids`, use_gpu takes the current GPU, or raises if there is none.
     cuda.use_gpu(ids[((begin or 0) + _group.local_rank) % len(ids)] if ids else begin)
 
 
@@ -143,12 +143,12 @@ def own_path(path):
 
 
 def starter(gpus):
-    """Return the words before ``minicaffe`` that start as many processes again; none if its option --gpu, of `gpus`, does that."""
+    """Return the words before ``minicaffe`` that start as many processes again; [] if --gpu with `gpus` GPUs does that."""
     return [] if _group is ALONE or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
 
 
 def lines():
-    """Return what to say of the ranks: where they are, with how many threads, and who shares a GPU. All must call this."""
+    """Return lines about the ranks: their hosts, threads, and shared GPUs. All ranks must call this."""
     from minicaffe.common import caffe
     from minicaffe.device.threads import get_num_threads
     hosts = collections.Counter(_group.hosts)
@@ -160,7 +160,7 @@ def lines():
     if caffe.mode == "gpu":
         from minicaffe import cuda
         index = cuda.current().index
-        # Schedulers give each rank GPUs of its own by this variable, and then each counts from 0.
+        # Schedulers give each rank its own GPUs by this variable; each rank then counts from 0.
         gpus = _group.gather((_group.hosts[_group.rank], os.environ.get("CUDA_VISIBLE_DEVICES"), index))
         shared = {gpu: [rank for rank, its in enumerate(gpus) if its == gpu] for gpu in gpus}
         told += [f"ranks {', '.join(map(str, ranks))} share GPU {index} of {host}" for (host, _, index), ranks in shared.items()

@@ -1,4 +1,4 @@
-"""Listeners of a solver that keep what it did: JSON lines for programs, the result for people."""
+"""Listeners that record a training: JSON lines for programs, and the result for the terminal."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from minicaffe.solver.report import images_together
 class JsonLines(LinesFile):
     """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
 
-    ``"time"`` is when, in seconds since 1970. What is no finite number becomes null, as JSON has no other word for it. Raises
-    FileError if the file cannot be opened.
+    ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. Raises FileError if
+    the file cannot be opened.
     """
 
     def __init__(self, path, append=False):
@@ -30,7 +30,7 @@ class JsonLines(LinesFile):
         self._note("test", record)
 
     def on_watch(self, solver, iteration, samples):
-        """Write what `minicaffe.solver.watch` measured as an ``"event": "watch"``."""
+        """Write the samples of `minicaffe.solver.watch` as an ``"event": "watch"``."""
         self._note("watch", {"iteration": iteration, "samples": samples})
 
     def _note(self, event, record):
@@ -101,5 +101,5 @@ class Result:
 
 
 def stale(record, solver):
-    """Say at which iteration a record was made if it is not the last one."""
+    """Return the iteration of a record as text, empty for the present one."""
     return "" if record["iteration"] == solver.iter else f" (at iteration {record['iteration']})"

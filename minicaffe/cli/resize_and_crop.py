@@ -20,7 +20,7 @@ logger = logging.getLogger("minicaffe.cli")
 
 
 @click.command(cls=options.CaffeCommand)
-@click.option("--input", "list_file", required=True, metavar="FILE", help="A picture a line; a label behind it is left out.")
+@click.option("--input", "list_file", required=True, metavar="FILE", help="A picture a line; a label after it is ignored.")
 @click.option("--input_folder", "--input-folder", default="", help="Folder of the pictures.")
 @click.option("--output_folder", "--output-folder", required=True, help="Folder for the results, under the same names.")
 @click.option("--output_side_length", "--output-side-length", type=click.IntRange(1, options.INT_MAX), default=256,
@@ -60,7 +60,7 @@ def read_names(path):
 
 
 def target(folder, name):
-    """Return the path of a result, inside `folder` whatever the list says."""
+    """Return the path of a result, always inside `folder`."""
     return os.path.join(folder, os.path.normpath("/" + name).lstrip("/"))
 
 
@@ -71,7 +71,7 @@ def with_opencv():
     def work(source, path, side):
         try:
             f"{source}{path}".encode()
-        except UnicodeEncodeError:  # OpenCV crashes on it
+        except UnicodeEncodeError:  # OpenCV crashes on such a name
             raise DataError("the name is not UTF-8, and OpenCV takes no others; rename it") from None
         image = cv2.imread(source)
         if image is None:

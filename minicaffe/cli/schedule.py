@@ -1,4 +1,4 @@
-"""``minicaffe schedule``: what a net does in an iteration, step by step, decided before it runs."""
+"""``minicaffe schedule``: the steps of a net in an iteration, which are fixed before it runs."""
 
 import json
 
@@ -27,9 +27,9 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     """Show what the net of NET does in an iteration: one line for each step.
 
     A step is a layer, or layers that are computed as one. Its line has their names, the engine, the layout of the result, the bytes
-    that it reads and writes, the bytes of the blobs that live meanwhile; what it keeps for backward, which memories end with
-    it, and which parameters can be updated after it. No data are needed, and nothing is computed: engines, layouts, and the
-    arrays that are brought from one layout to another are those of the second of two dry runs.
+    that it reads and writes, and the bytes of the blobs that are live. It also has what the step keeps for backward, the memories
+    that it frees, and the parameters that can be updated after it. No data are needed, and nothing is computed: engines, layouts
+    and layout conversions are those of the second of two dry runs.
     """
     if as_json:
         options.check_outputs(as_json, force=force)

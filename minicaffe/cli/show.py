@@ -1,4 +1,4 @@
-"""``minicaffe show``: what a file of weights holds, parameter by parameter; its filters as a picture; two files: what differs.
+"""``minicaffe show``: the parameters in a file of weights; its filters as a picture; the differences of two files.
 
 Reads caffemodels of any age, HDF5 weights, and a single blob such as a mean file (.binaryproto).
 """
@@ -22,7 +22,7 @@ from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
 
 BINS, SMALL_BINS = 20, 12
-TILES, SIDE, EDGE = 1024, 40, 2   # pictures in a sheet at most; pixels of the smallest one at least; white pixels around each
+TILES, SIDE, EDGE = 1024, 40, 2   # most pictures in a sheet; least pixels of the smallest; white pixels around each
 
 
 @dataclass
@@ -67,7 +67,7 @@ def show(weights, other, layers, bins, filters, force):
     for one in first:
         if bad := statistics(one.array)["not_finite"]:
             where = tuple(map(int, np.argwhere(~np.isfinite(one.array))[0]))
-            console.print(f"{one.name}: {bad} values are not finite, the first at {list(where)}; the other figures leave them out",
+            console.print(f"{one.name}: {bad} values are not finite, the first at {list(where)}; the other numbers leave them out",
                           style="bold red", markup=False)
     if bins:
         width = min(console.width, 80)
@@ -109,7 +109,7 @@ def read_parameters(path):
 
 
 def alone(path):
-    """Return the one blob of a file. Raises DataError if it holds no value: other files can look like such a blob."""
+    """Return the single blob of a file. Raises DataError if it has no values: files of other kinds can parse as such a blob."""
     blob = read_blob(path)
     if not len(blob.data):
         raise DataError("holds no values; give a .caffemodel, an HDF5 file of weights, or a mean file", file=str(path))
@@ -157,13 +157,13 @@ def statistics(array):
 
 
 def counted(finite, bins):
-    """Return how many of the values lie in each of `bins` parts of their range; [] of no values, all in the middle if they are one.
+    """Return how many values lie in each of `bins` parts of their range: [] without values, all in the middle if they are equal.
 
-    np.histogram refuses ranges that its dtype cannot divide, as of two neighbouring float32, or of float16 from end to end.
+    np.histogram raises for ranges that the dtype cannot divide: two neighbouring float32, or the full range of float16.
     """
     if not finite.size:
         return []
-    halves = finite.astype(np.float64) / 2      # whose difference is always a number
+    halves = finite.astype(np.float64) / 2      # their difference cannot overflow
     low, high = halves.min(), halves.max()
     if low == high:
         return [finite.size if i == bins // 2 else 0 for i in range(bins)]
@@ -172,7 +172,7 @@ def counted(finite, bins):
 
 
 def sparkline(found, utf8=True):
-    """Return the small histogram as a row of blocks, the highest for the fullest bin; empty where all values are one."""
+    """Return the small histogram as a row of blocks, the highest for the fullest bin; empty if all values are equal."""
     if not found["counts"] or found["min"] == found["max"]:
         return ""
     blocks, most = BLOCKS if utf8 else PLAIN_BLOCKS, max(found["counts"])
@@ -180,7 +180,7 @@ def sparkline(found, utf8=True):
 
 
 def compare(console, path, first, other_path, second):
-    """Print which parameters two files have both and alone, and how far apart the values are."""
+    """Print the parameters that both files or only one of them have, and the differences of the values."""
     mine, theirs = ({one.name: one.array for one in parameters} for parameters in (first, second))
     table = bars.grid("parameter", "shape", "difference", "at", "relative", "")
     same = differ = 0
@@ -232,7 +232,7 @@ def picture(parameters, path):
 
 
 def tiles_of(array):
-    """Return an array as pictures, (N, C, H, W) with C 1 or 3, or None where it is none."""
+    """Return an array as pictures, (N, C, H, W) with C 1 or 3, or None if it has no such form."""
     if array.ndim == 3:
         array = array[np.newaxis]
     if array.ndim == 4 and array.shape[:2] == (1, 1) and array.shape[2] != array.shape[3]:     # an old file's matrix, perhaps

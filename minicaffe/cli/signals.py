@@ -1,7 +1,7 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP during a training: the handlers only note the signal, the solver asks.
+"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP during a training: handlers store the signal, and the solver polls.
 
-Different from Caffe (signal_handler.cpp): SIGTERM, with which systemd, Docker and SLURM end a process, stops like Ctrl-C; so does
-SIGUSR1, which every mpiexec passes on without ending its processes soon after.
+Different from Caffe (signal_handler.cpp): SIGTERM, with which systemd, Docker and SLURM end a process, stops like Ctrl-C. So does
+SIGUSR1: every mpiexec forwards it and does not end its processes afterwards.
 """
 
 import signal
@@ -10,7 +10,7 @@ import time
 EFFECTS = ("stop", "snapshot", "none")
 
 
-PATIENCE = 1.0      # seconds: a terminal and mpiexec may both pass the same Ctrl-C on
+PATIENCE = 1.0      # seconds: a terminal and mpiexec may both send the same Ctrl-C
 
 
 class Signals:
@@ -20,11 +20,11 @@ class Signals:
     """
 
     def __init__(self, sigint_effect="stop", sighup_effect="snapshot"):
-        # In the order in which they are asked.
+        # In order of precedence.
         self.effects = {signal.SIGTERM: "stop", signal.SIGUSR1: "stop", signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}
         self.terminated = False
         self.pending = set()
-        self.asked = None       # when Ctrl-C came first
+        self.asked = None       # time of the first Ctrl-C
         self.before = {}
 
     def __enter__(self):
@@ -45,7 +45,7 @@ class Signals:
             signal.signal(number, handler)
 
     def poll(self):
-        """Return the action of the first signal that came since the last call, and forget that signal."""
+        """Return the action of the first signal that came since the last call, and remove it."""
         if self.pending:
             for number, effect in self.effects.items():
                 if number in self.pending:

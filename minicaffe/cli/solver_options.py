@@ -119,7 +119,7 @@ class FieldCommand(click.Command):
         for param in self.get_params(ctx):
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
                 lists[isinstance(param, FieldOption)].append(record)
-        for title, records in zip(("Options", "Fields of the solver, over what its file says"), lists, strict=True):
+        for title, records in zip(("Options", "Fields of the solver, which override its file"), lists, strict=True):
             with formatter.section(title):
                 formatter.write_dl(records)
 

@@ -1,6 +1,6 @@
-"""``minicaffe summary``: what a net consists of and needs; ``summarize`` lists its definition (Caffe tools/extra/summarize.py).
+"""``minicaffe summary``: the layers and the memory of a net; ``summarize`` lists its definition (Caffe tools/extra/summarize.py).
 
-Different from Caffe: `summary` builds the net, without its data, and makes two iterations in which nothing is computed.
+Different from Caffe: `summary` builds the net without its data and runs two iterations in which nothing is computed.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ batch_option = click.option("--batch-size", "--batch", "batch", type=options.bat
 
 
 def looking():
-    """Return `net_options` of a command that looks at a net: its log is shown with --verbose alone."""
+    """Return `net_options` of a command that only inspects a net: its log is shown only with --verbose."""
     check_precision()
     if not click.get_current_context().meta.get("verbose"):
         logging.getLogger("minicaffe").setLevel(logging.WARNING)
@@ -48,7 +48,7 @@ def looking():
 
 
 def tell_assumed(sources):
-    """Print what was assumed of data that are not there."""
+    """Print the assumptions about missing data."""
     for text in dict.fromkeys(source.assumed for source in sources if source.assumed):
         click.echo(f"assumed, as the data are not there: {text}")
 
@@ -59,14 +59,14 @@ def tell_assumed(sources):
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
               help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
-              help="How large a picture of a data layer is whose data are not there; may be repeated.")
+              help="Size of the pictures of a data layer whose data are missing; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_run`, why.")
 @options.whole_nets
 def summary(file, batch, phase, shapes, as_json, level, stage):
-    """Show the layers of a net: shapes, parameters, bytes, operations, who computes them; and what a training needs in memory.
+    """Show the layers of a net: shapes, parameters, bytes, operations, engines; and the memory that a training needs.
 
-    No data are needed: pictures are made up in the shapes of the database's, or if that is missing in those that are assumed. The
-    memory is that of two iterations in which nothing is computed.
+    No data are needed: made-up pictures have the shape of the database's, or an assumed shape if it is missing. The memory is that
+    of two iterations in which nothing is computed.
     """
     given = looking()
     solver_param, place = training_file.read_solver(file, given)
@@ -106,11 +106,11 @@ def summary(file, batch, phase, shapes, as_json, level, stage):
             raise
         try:
             net, not_run = Net(made, file=file, **given), f"the net does not run on made-up data: {error}"
-        except Error as error:      # wrong is the net, or what was assumed
+        except Error as error:      # the net or the assumption is wrong
             assumed = [source for source in sources[0].values() if source.assumed]
             if assumed:
                 error.message += (f"; as the data are not there, it was assumed that {'; '.join(one.assumed for one in assumed)}; "
-                                  f"if that is wrong, say --shape {assumed[0].top}=CHANNELSxHEIGHTxWIDTH")
+                                  f"if that is wrong, give --shape {assumed[0].top}=CHANNELSxHEIGHTxWIDTH")
             raise
     scratch = {layer: most for need in needs for layer, most in need.scratch.items()}
     table = Summary(net, {name: source.type for name, source in sources[0].items()}, scratch)
@@ -134,7 +134,7 @@ def learns(param, file):
 
 
 def needs_text(needs, solver_type, plan):
-    """Return the lines that say what memory a training or test needs."""
+    """Return lines about the memory that a training or test needs."""
     lines = []
     for need in needs:
         what = f"to train with {solver_type}" if solver_type else "to test"

@@ -1,7 +1,7 @@
 """``minicaffe time``: how long each step of a net takes, forward and backward (Caffe tools/caffe.cpp, time).
 
-Different from Caffe: layers without parameters that no gradient passes are not run backward (there they return at once),
-and the result is a table on standard output; Caffe's own lines go to the log. Layers that another computes take no time there.
+Different from Caffe: layers without parameters that need no gradient are not run backward (in Caffe they return at once). The
+result is a table on standard output; Caffe's own lines are in the log, where a layer fused into another takes no time.
 """
 
 import json
@@ -75,7 +75,7 @@ def log_times(net, times, iterations):
 
 
 def print_times(net, times):
-    """Print a line for each step, sums, and on a device what compares with them, on standard output."""
+    """Print a line for each step, the sums, and on a device the lines of `compared`, on standard output."""
     from rich.console import Console
     from rich.table import Table
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
@@ -107,7 +107,7 @@ def print_times(net, times):
 
 
 def compared(times, whole):
-    """Return the lines about a device: what shares are of, and whole passes beside the sum of the steps."""
+    """Return the lines about a device: the speeds that shares refer to, and whole passes compared with the sum of the steps."""
     copy, product = (f"{rate / 1e9:,.1f} {unit}" if rate else "not measured, no memory was left"
                      for rate, unit in ((times.copy_bandwidth, "GB/s"), (times.matrix_rate, "GFLOP/s")))
     graph = f"no CUDA graph ({times.no_graph})" if times.graph_ms is None else f"{times.graph_ms:.3f} ms as one CUDA graph"

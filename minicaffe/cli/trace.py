@@ -1,4 +1,4 @@
-"""``minicaffe trace``: what some training iterations of a net do, step by step (minicaffe/trace)."""
+"""``minicaffe trace``: some training iterations of a net, step by step (minicaffe/trace)."""
 
 
 import click
@@ -23,16 +23,16 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @click.option("--snapshot", "snapshot_path", metavar="FILE",
               help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
-@click.option("--ptx", is_flag=True, help="Put the PTX of the kernels into the trace, too, beside their source; needs NVRTC.")
-@click.option("--step", "walk", is_flag=True, help="Walk through the steps: each in full, as typed lines ask for it.")
+@click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
+@click.option("--step", "walk", is_flag=True, help="Walk through the steps: typed lines select the step that is shown in full.")
 @options.force
 @options.whole_nets
 def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
-    and given back, kernels. A run that fails shows what it did until then. Of several processes, started by mpiexec, it is rank 0's
-    run, with the ways of the gradients.
+    and released, kernels. A run that fails is shown up to the error. Of several processes, started by mpiexec, rank 0 is
+    shown, with the transfers of gradients.
     """
     options.tell_mode()
     if ranks.first():
@@ -86,7 +86,7 @@ def make_net(file, level, stage, batch_size):
 
 
 def make_solver(file, level, stage, batch_size):
-    """Return the solver of a net or solver file, which only trains: it tests, displays and writes nothing."""
+    """Return the solver of a net or solver file, without tests, displays and snapshots."""
     given = options.net_options()
     param, place = training_file.read_solver(file, given)
     param.train_state.level = level

@@ -50,15 +50,15 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 @click.option("--warmup", type=click.IntRange(min=1), metavar="N", help=(
     "With --scale-lr: raise the rate to that in the first N iterations."))
 @click.option("--wire", type=click.Choice(WIRES), default=WIRES[0], show_default=True, help=(
-    "Type in which gradients travel between processes; bf16 halves the bytes and rounds."))
+    "Type of the gradients that are sent between processes; bf16 halves the bytes and rounds."))
 @click.option("--overlap/--no-overlap", default=None, help=(
-    "Gradients travel by MPI during backward or after it; by default after it where all processes compute on one machine's CPU."))
+    "Send gradients by MPI during backward or after it; the default is after it where all processes share one machine's CPU."))
 @click.option("--carrier", type=click.Choice(CARRIERS), help=(
-    "What brings gradients to other processes; NCCL by default where each has a GPU of its own and nccl4py, otherwise MPI."))
+    "Transport of the gradients; the default is NCCL where each process has its own GPU and nccl4py, otherwise MPI."))
 @click.option("--sync-batch-norm", is_flag=True, help=(
     "BatchNorm takes mean and variance of the batches of all processes; otherwise each those of its own."))
 @click.option("--timeout", type=options.Real(0), default=600, show_default=True, metavar="SECONDS", help=(
-    "Of several processes: how long one may make no progress before it is named and all end; 0: for ever."))
+    "Of several processes: seconds without progress after which a stalled one is reported and all end; 0: no limit."))
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
@@ -69,7 +69,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
     "names."))
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
 @effect("--sighup-effect", default="snapshot",
-        help="What SIGHUP does, which comes when the terminal is closed; after snapshot and none the training goes on without it.")
+        help="What SIGHUP does, which is sent when the terminal is closed; with snapshot and none the training continues.")
 @click.option("--nan", type=click.Choice(finite.EFFECTS), default="stop", show_default=True,
               help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
 @options.whole_nets
@@ -78,17 +78,17 @@ def train(ctx, **params):
     """Train the net of FILE, the prototxt of a solver or of a net.
 
     For a net alone a solver is made (SGD, momentum 0.9) and shown. Ctrl-C and SIGTERM stop after the running iteration,
-    write a snapshot (unless the solver says snapshot_after_train: false) and say how to go on; the exit status is 0 after
-    Ctrl-C, 143 after SIGTERM. A training whose terminal is closed goes on: --sighup-effect stop ends it.
+    write a snapshot (unless the solver has snapshot_after_train: false) and print how to resume; the exit status is 0 after
+    Ctrl-C, 143 after SIGTERM. A training whose terminal is closed continues: --sighup-effect stop ends it.
     """
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
     if given["state"] and "weights" in fields:
         raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both", ctx)
     if given["scale_lr"] and given["global_batch"]:
-        raise click.UsageError("--global-batch keeps the batch of all processes together, so --scale-lr has no reason", ctx)
+        raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given", ctx)
     if given["warmup"] and not given["scale_lr"]:
-        raise click.UsageError("--warmup leads to the rate of --scale-lr, which is not given", ctx)
+        raise click.UsageError("--warmup raises the rate to that of --scale-lr; give --scale-lr, too", ctx)
     unused = [f"--{name.replace('_', '-')}" for name in OF_RANKS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if unused and ranks.group().size == 1:
         logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
@@ -110,7 +110,7 @@ for field in solver_options.FIELDS:
 
 
 def prepare(ctx, file, fields, given):
-    """Return the solver that `file` and the options ask for."""
+    """Return the solver of `file` and the options."""
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
                                              given["test_batch_size"])
     is_net = "file" not in place
@@ -140,7 +140,7 @@ def prepare(ctx, file, fields, given):
 
 
 def count_tests(solver, chosen):
-    """Say how many records the tests take. If test_iter was `chosen` here, let them take each record once."""
+    """Report how many records the tests take. If test_iter was `chosen` here, set it so that each record is taken once."""
     for i, net in enumerate(solver.test_nets):
         name = f"test net {i}" if len(solver.test_nets) > 1 else "test"
         data = CountedData.of(net)
@@ -153,14 +153,14 @@ def count_tests(solver, chosen):
 
 
 def tell_tf32():
-    """Say what precision tf32 is worth, where cuBLAS has it and the training computes in float32."""
+    """Suggest precision tf32, if cuBLAS has it and the training computes in float32."""
     if get_precision() == "float32" and "tf32" in precisions() and cuda.current().library_versions["cuBLAS"]:
         options.tell("precision float32; with --precision tf32 convolutions and matrix products use the tensor cores: faster, with "
                      "factors rounded to 10 bits of mantissa and errors of about 1e-3")
 
 
 def distribute(solver, given):
-    """Let the ranks train together, and say what that means."""
+    """Distribute the solver over the ranks, and print batch size, rate and transport."""
     size = ranks.group().size
     solver.distribute(ranks.group().comm, carrier=given["carrier"], wire=given["wire"], overlap=given["overlap"],
                       sync_batch_norm=given["sync_batch_norm"], scale_lr=given["scale_lr"], warmup=given["warmup"] or 0,
@@ -169,7 +169,7 @@ def distribute(solver, given):
     batch = f"batches of {images}, {images * size} together; " if images else ""
     scale = f"times {solver.rate_scale:g}" if given["scale_lr"] else "not scaled"
     warmup = f" after {given['warmup']} iterations" if given["warmup"] else ""
-    carrier = f"; gradients travel by {solver.carrier}" if caffe.mode == "gpu" else ""
+    carrier = f"; gradients are sent by {solver.carrier}" if caffe.mode == "gpu" else ""
     options.tell(f"{batch}learning rate {scale}{warmup}{carrier}")
 
 
@@ -189,7 +189,7 @@ def run(ctx, solver, given):
     solver.listeners.append(result)
     if ranks.first() and not given["force"] and not earlier.resumes(given["state"], solver.param.snapshot_prefix):
         solver.listeners.append(earlier.EarlierSnapshots())
-    overwrites = given["force"] or given["state"]   # records and log of a resumed training are appended to
+    overwrites = given["force"] or given["state"]   # a resumed training appends to its records and log
     if given["json_path"] and ranks.first():
         if not overwrites:
             earlier.keep_file(given["json_path"])
@@ -226,10 +226,10 @@ def run(ctx, solver, given):
         except NotFiniteError as error:
             if trouble is None:
                 error.message += "; to see where it began, add --trace-trouble trouble.html"
-            if error.remedy != finite.LOOK_AT_START:  # else the same would come of it
+            if error.remedy != finite.LOOK_AT_START:  # else the same error would follow
                 state = next((path for path, iteration in reversed(result.states) if iteration <= error.since), given["state"])
                 rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
-                how = "go on" if state else "no snapshot was written before, begin anew"
+                how = "resume" if state else "no snapshot was written before, restart"
                 error.message += f"; {how} with: {again(ctx, state, *rate)}"
             raise
         finally:
@@ -246,12 +246,12 @@ def run(ctx, solver, given):
 
 
 def tell_samples(told, solver, iteration, samples):
-    """Log what --watch measured, and call each function of `told` with it."""
+    """Log the samples of --watch, and pass them to each function of `told`."""
     logger.info("Iteration %d, watched:", iteration)
     for line in watch_table.lines(samples):
         logger.info("%s", line)
-    for tell in told:
-        tell(solver, iteration, samples)
+    for listener in told:
+        listener(solver, iteration, samples)
 
 
 def again(ctx, state, *options):

@@ -1,4 +1,4 @@
-"""What ``minicaffe train FILE`` trains: reads a solver, makes one for a net alone, sets batch sizes."""
+"""The solver of ``minicaffe train FILE``: read from a solver file, or made for a net; and its batch sizes."""
 
 import os
 
@@ -16,15 +16,15 @@ UNKNOWN_TEST_ITER = 50  # where the size of the test data is not known; as in `c
 
 
 def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None):
-    """Return the SolverParameter of a solver's prototxt, or of a net's that of `default_solver`, and where it is from.
+    """Return the SolverParameter of a solver's prototxt, or `default_solver` of a net's; and a dict of arguments of `build_solver`.
 
-    `about` is what `minicaffe.cli.options.net_options` returns. Where it is from is a dict of arguments of `build_solver`: `file`
-    and `positions` of a solver, `net_files` and `own_fields` of a net.
+    `about` is what `minicaffe.cli.options.net_options` returns. The dict has `file` and `positions` of a solver, `net_files` and
+    `own_fields` of a net.
     """
     definition = load(path, about["skip_unknown_fields"])
     if isinstance(definition.param, caffe_pb2.SolverParameter):
         return definition.param, {"file": path, "positions": definition.positions}
-    with caffe.trusting(about["trusted"]):  # it counts the test data
+    with caffe.trusting(about["trusted"]):  # the test data are opened and counted
         param = default_solver(definition.param, path, max_iter, test_batch_size)
     return param, {"net_files": {path: definition}, "own_fields": caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name}
 
@@ -56,7 +56,7 @@ def _test_batches(layers, size):
                 check_database(layer.data_param)
                 return -(-count_records(layer.data_param) // (size or layer.data_param.batch_size))
             except Error:
-                break  # the layer itself will say what is wrong, and where
+                break  # the layer raises a complete error later
     return UNKNOWN_TEST_ITER
 
 
@@ -65,7 +65,7 @@ BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-
 
 def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, **options):
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
-    layers get. The batches of the train net are divided by `divide_by`.
+    layers get. `divide_by` divides the batches of the train net.
     """
     base = solver_types().get(param.type)
     if base is None or not batch_sizes and divide_by == 1:
@@ -78,15 +78,15 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
             divide_batch_size(net_param, divide_by, net_options.get("file"), net_options.get("positions"))
         return base.make_net(self, net_param, **net_options)
 
-    # The name goes into solver states, so it stays.
+    # Solver states store the name of the class.
     return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions, **options)
 
 
 def report_records(name, data, batches=None):
-    """Say how a test counts the records of `data`, a CountedData.
+    """Report how a test counts the records of `data`, a CountedData.
 
-    `batches` is how many were given, None if all records are tested; `name` is that of the test, or of what gives `batches`, such
-    as ``test_iter``.
+    `batches` is their given number, None if all records are tested; `name` is the test, or the option or field that gives
+    `batches`, such as ``test_iter``.
     """
     if data.records is None:
         if batches is None:
@@ -129,5 +129,5 @@ def divide_batch_size(net_param, count, file=None, positions=None):
                               field=f"{field}.batch_size", file=file, line=definition.line)
         param.batch_size = size
     if not found:
-        raise ConfigError("divides a batch_size, and no layer of the net has one; give each process its part, without this option",
+        raise ConfigError("divides a batch_size, and no layer of the net has one; leave the option out and divide the data",
                           field="--global-batch")

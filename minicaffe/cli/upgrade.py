@@ -40,16 +40,16 @@ def upgrade(kind, source, out, force):
             new, _ = upgrade_net(old, positions)
         losses = noted.any
     if current:
-        logger.error("%s is in today's form already; it is written anew", source)
+        logger.error("%s is in today's form already; it is written again", source)
     write_bytes(out, new.SerializeToString() if kind == "net_binary" else write_text(new).encode())
     click.echo(f"wrote {out}")
     if losses:
-        logger.warning("something of the old net has no counterpart, see above; OUT is not the whole of it")
+        logger.warning("a part of the old net has no counterpart, see above; OUT lacks it")
     return int(losses)
 
 
 class Losses(logging.Handler):
-    """While it is entered, notes in `any` whether the upgrade logged something that got lost."""
+    """A context in which `any` becomes true if the upgrade logs a loss."""
 
     any = False
 

@@ -1,4 +1,4 @@
-"""What `minicaffe.solver.watch` measured, or what a log with debug_info says, as a table with a row for each layer."""
+"""The samples of `minicaffe.solver.watch`, or of a log with debug_info, as a table with a row for each layer."""
 
 import math
 
@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")
-LESSER = ("weights", "saturated", "zeros", "diff", "activations")   # what a narrow window has no room for, the least first
+LESSER = ("weights", "saturated", "zeros", "diff", "activations")   # dropped in a narrow window, in this order
 
 
 def rows(samples):
@@ -37,7 +37,7 @@ def rows(samples):
 
 
 def table(samples, most=None, width=10_000):
-    """Return the table; of more than `most` rows those with values that are not finite, then the last ones; what fits `width`."""
+    """Return the table, at most `width` wide; of more than `most` rows, those that are not finite and then the last ones."""
     every = rows(samples)
     shown = every
     if most is not None and len(every) > most:

@@ -119,4 +119,4 @@ def test_classify_and_the_training_net_are_refused(minicaffe, ssd, tmp_path):
     assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
     training_net(tmp_path)
     for command in ("classify", "detect"):
-        assert "layer 'mbox_loss' (MultiBoxLoss): the net learns boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)
+        assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)

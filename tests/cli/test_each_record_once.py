@@ -208,7 +208,7 @@ def test_features_of_pictures_by_a_deploy_net(minicaffe, records, tmp_path):
         layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }""")
     common = ("extract_features", "w.caffemodel", "deploy.prototxt", "ip,data")
     error = minicaffe(*common, "f,d", 1, status=2)
-    assert "deploy.prototxt: nothing fills its input 'data', so its features would say nothing; give pictures by --images" in error
+    assert "deploy.prototxt: nothing fills its input 'data', so its features would be meaningless; give pictures by --images" in error
     assert not (tmp_path / "f").exists()
     assert "--mean: for the pictures of --images, which is not given" in minicaffe(*common, "f,d", 1, "--mean=3", status=2)
     out = minicaffe(*common, "f,d", 0, "--images=pictures", "--ext=png")

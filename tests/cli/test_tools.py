@@ -276,7 +276,7 @@ def test_summary(minicaffe, there):
     assert "wrong.prototxt: layer 'c' (Convolution): bottom[0]: unknown bottom" in minicaffe("summary", "wrong.prototxt", status=2)
     (there / "data.prototxt").write_text('''layer { name: "d" type: "Data" top: "x" transform_param { crop_size: 4 } data_param { source: "none" batch_size: 2 } }
         layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }''')
-    assert "axis 1, got [3]; as the data are not there, it was assumed that x is 3x4x4, from crop_size; if that is wrong, say --shape x=" in \
+    assert "axis 1, got [3]; as the data are not there, it was assumed that x is 3x4x4, from crop_size; if that is wrong, give --shape x=" in \
         minicaffe("summary", "data.prototxt", status=2)
     assert "Data" in minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7") and "7x3x4x4, 7x2x4x4" in \
         minicaffe("summary", "data.prototxt", "--shape=x=5x4x4", "--batch=7")

@@ -193,7 +193,7 @@ def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
     assert result.returncode == 1 and re.search("Iteration [1-9]: the loss is inf, .* 'loss' of layer 'loss' \\(EuclideanLoss\\)", told)
     assert error.startswith("minicaffe: solver.prototxt: iteration ") and "the first is layer 'scale' blobs[0]" in error
     bad = int(re.search(r"Iteration (\d)", told)[1])
-    command = shlex.split(error.partition("go on with: ")[2])
+    command = shlex.split(error.partition("resume with: ")[2])
     assert command[-2:] == ["--base-lr=1e+14", f"--snapshot=tiny_iter_{bad}.solverstate"]
     for path in folder.glob("*.caffemodel"):
         assert all(np.isfinite(blob.data).all() for layer in binary.read_net(str(path))[1] for blob in layer.blobs)
@@ -205,7 +205,7 @@ def test_without_a_snapshot_it_begins_anew(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--base-lr=1e30", "--quiet"]) == 1
     told = capsys.readouterr().err
     assert "which blob it came from is not known" in told      # by the plan blobs share memory
-    assert told.endswith("no snapshot was written before, begin anew with: minicaffe train solver.prototxt --quiet "
+    assert told.endswith("no snapshot was written before, restart with: minicaffe train solver.prototxt --quiet "
                          "--base-lr=1e+29\n")
     assert not list(folder.glob("*.solverstate"))
 
@@ -336,7 +336,7 @@ def test_signals_are_given_back(folder):
 def test_help_says_what_signals_do(capsys):
     assert cli.main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "What SIGHUP does, which comes when the terminal is closed" in text and "143 after SIGTERM" in text
+    assert "What SIGHUP does, which is sent when the terminal is closed" in text and "143 after SIGTERM" in text
 
 
 def test_many_ctrl_c_corrupt_nothing(folder):

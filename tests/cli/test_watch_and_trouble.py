@@ -104,7 +104,7 @@ def test_debug_info_as_curves_and_table(minicaffe, folder):
     assert float(row[1]) == pytest.approx([s["mean"] for s in samples if s.get("blob") == "scaled"][-1], rel=1e-3)
     assert minicaffe("plot", "d.log", "--show", "gradients").startswith("gradients (logarithmic)")
     (folder / "plain.log").write_text("Iteration 0, loss = 1\n")
-    assert "says nothing of layers" in minicaffe("plot", "plain.log", "--table", status=1)
+    assert "has no measurements of layers" in minicaffe("plot", "plain.log", "--table", status=1)
 
 
 def test_an_iteration_that_is_measured_twice(minicaffe, folder):

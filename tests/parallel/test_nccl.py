@@ -72,7 +72,7 @@ def test_the_command_trains_by_nccl_where_it_is_asked_to(fake, folder, tmp_path)
     net = (NET + MLP + LAST) % {"folder": folder, "batch": 4}
     (tmp_path / "solver.prototxt").write_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 4 display: 4 snapshot_prefix: "{tmp_path}/m" net_param {{ {net} }}')
     status, output, errors = ranks.command(2, "train", "solver.prototxt", "--carrier", "nccl", "--gpu", "0,1", folder=tmp_path, **fake)
-    assert status == 0 and "learning rate not scaled; gradients travel by NCCL" in output + errors, errors[-3000:]
+    assert status == 0 and "learning rate not scaled; gradients are sent by NCCL" in output + errors, errors[-3000:]
     status, output, errors = ranks.command(2, "train", "solver.prototxt", "--carrier", "nccl", "--gpu", "1", folder=tmp_path, **fake)
     assert status == 2 and "carrier: NCCL cannot carry the gradients: rank 0 of 2" in errors and "on the same GPU" in errors, errors[-3000:]
 
