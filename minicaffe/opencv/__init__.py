@@ -1,1 +1,1 @@
-"""What programs written for OpenCV find here: `dnn`, in place of ``cv2.dnn``."""
+"""Interfaces for programs written for OpenCV: `dnn` replaces ``cv2.dnn``."""

@@ -20,7 +20,7 @@ def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
     eta : float, 0 < eta <= 1
         Factor of the threshold after each kept box, as long as it is above 0.5.
     top_k : int
-        Only so many boxes of the highest scores are looked at; 0: all.
+        Number of boxes, those of the highest scores, that are considered; 0: all.
 
     Returns
     -------
@@ -32,8 +32,8 @@ def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
 def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, eta=1.0, top_k=0):
     """Return which boxes to keep as `NMSBoxes` does, where boxes of different classes do not suppress each other.
 
-    `class_ids` has an integer for each box; the other arguments are those of `NMSBoxes`. Different from OpenCV 4, which moves the
-    boxes of a class by the greatest coordinate: there boxes of two classes may overlap after that.
+    `class_ids` has an integer for each box; the other arguments are those of `NMSBoxes`. Different from OpenCV 4, which shifts the
+    boxes of each class by the greatest coordinate, after which boxes of two classes may still overlap.
     """
     boxes, scores = numbers(bboxes, "bboxes", np.float64), numbers(scores, "scores", np.float32)
     classes = numbers(class_ids, "class_ids")

@@ -2,8 +2,8 @@
 
 OpenCV 5 removed its Caffe importer; ``from minicaffe import dnn`` in place of ``cv2.dnn`` keeps such programs running
 (docs/opencv_migration.md). Names, order of arguments and numbers are those of OpenCV 4.12. Different from it: every layer
-type of minicaffe can be loaded; layers that are for training only are left out, which OpenCV left in; a layer goes by its own
-name, by OpenCV's (see `Net`), and by the name of its blob; arrays returned are copies; wrong input raises minicaffe.errors
+type of minicaffe can be loaded. Layers that are for training only are left out, which OpenCV keeps. A layer is found by its own
+name, by OpenCV's (see `Net`), or by the name of its blob. Returned arrays are copies; wrong input raises minicaffe.errors
 instead of cv2.error.
 """
 
@@ -44,7 +44,7 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
     prototxt, caffeModel : str or path, or bytes-like
         Files, or their contents (bytes, bytearray, or an array of uint8). Without a model the weights are the fillers'.
     skip_unknown_fields, trusted, plan, keep
-        As of `minicaffe.Net`; OpenCV has none of them. `plan` and `keep` say what can be read in `Net.caffe` after a run.
+        As of `minicaffe.Net`; OpenCV has none of them. `plan` and `keep` define which blobs of `Net.caffe` can be read after a run.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def readNet(model, config="", framework="", **options):
 
 def _content(buffer):
     try:
-        if not isinstance(buffer, int):     # of which bytes() makes zeros
+        if not isinstance(buffer, int):     # bytes(5) would be five zeros
             return bytes(np.asarray(buffer, np.uint8)) if isinstance(buffer, (np.ndarray, list)) else bytes(buffer)
     except (TypeError, ValueError, OverflowError):
         pass
@@ -111,13 +111,13 @@ def _content(buffer):
 class Net:
     """What `readNetFromCaffe` returns; `caffe` is the minicaffe Net inside, whose blobs share memory when it runs to its end.
 
-    A layer's output is what the layer itself gives: a ReLU that works in place after it does not show in it. As in OpenCV, a
+    The output of a layer is taken before a ReLU that works in place on it. As in OpenCV, a
     Convolution is listed by the name of its top, every other layer by its own.
     """
 
     def __init__(self, net, names):
         self.caffe = net
-        self._given = {}  # input: array, kept as a net may overwrite its input
+        self._given = {}  # input: array; the net may overwrite its input blobs
         self._layers = {}
         for index, node in enumerate(net.nodes):
             if node.type != "Input" and node.name in names:  # no splits
@@ -208,7 +208,7 @@ class Net:
         Parameters
         ----------
         outputName : str, or list of str, optional
-            A layer; by default the last. The net runs no farther than that.
+            A layer; by default the last. Later layers are not run.
 
         Returns
         -------
@@ -223,7 +223,7 @@ class Net:
         return tuple(tuple(tops) for tops in self._run(names_of(outBlobNames, "outBlobNames")))
 
     def getPerfProfile(self):
-        """Run the net once more, layer by layer, and return what it took.
+        """Run the net once more, layer by layer, and return the times.
 
         Returns
         -------
@@ -254,7 +254,7 @@ class Net:
         return makers[-1]
 
     def _fill_inputs(self):
-        """Copy what `setInput` was given to the inputs, which take its shape."""
+        """Reshape the inputs to the arrays of `setInput` and copy them."""
         for name, array in self._given.items():
             blob = self.caffe.blobs[name]
             if blob.shape != array.shape:

@@ -23,7 +23,7 @@ class Model:
         The other file.
     """
 
-    read_net = None     # `minicaffe.dnn` sets it to its readNet, which is above this module
+    read_net = None     # set by `minicaffe.dnn`, which imports this module
 
     def __init__(self, model, config=""):
         self.net = type(self).read_net(model, config) if isinstance(model, (str, os.PathLike)) else model
@@ -40,7 +40,7 @@ class Model:
         self._scale, self._size, self._mean, self._swap, self._crop = scale, size_of(size), mean, swapRB, crop
 
     def setInputSize(self, *size):
-        """Set the size that pictures are resized to: (width, height), or both by themselves."""
+        """Set the size that pictures are resized to: (width, height), or two arguments."""
         self._size = size_of(size[0] if len(size) == 1 else size)
         return self
 
@@ -55,7 +55,7 @@ class Model:
         return self
 
     def setInputCrop(self, crop):
-        """Set whether pictures are cut out rather than stretched."""
+        """Set whether pictures are cropped rather than stretched."""
         self._crop = crop
         return self
 
@@ -133,7 +133,7 @@ class DetectionModel(Model):
         confThreshold : float
             Least confidence.
         nmsThreshold : float
-            Not used, as in OpenCV: DetectionOutput has left out what overlaps (``nms_param``).
+            Not used, as in OpenCV: DetectionOutput has already removed overlapping boxes (``nms_param``).
 
         Returns
         -------
@@ -162,7 +162,7 @@ class DetectionModel(Model):
 
 
 def _box(corners, frame_width, frame_height):
-    """Return (x, y, width, height) in pixels, cut at the picture; corners are pixels, or shares of the picture if they are tiny."""
+    """Return (x, y, width, height) in pixels, clipped to the picture; corners are pixels, or fractions if they are tiny."""
     left, top, right, bottom = (int(corner) for corner in corners)
     if right - left + 1 <= 2 or bottom - top + 1 <= 2:
         sides = np.array([frame_width, frame_height] * 2, np.float32)

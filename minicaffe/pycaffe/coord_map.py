@@ -1,7 +1,7 @@
 """Where a pixel of one Top lies in another: crops for fully convolutional nets (pycaffe ``caffe.coord_map``).
 
-A map is ``(axis, a, b)``: coordinate ``x`` of a layer's top is ``a x + b`` of its bottom, from `axis` + 1 on; an axis of None
-means any. `a` and `b` are arrays with one entry or one for each spatial axis.
+A map is ``(axis, a, b)``: coordinate ``x`` of a layer's top is ``a x + b`` of its bottom, from `axis` + 1 on; None means any
+axis. `a` and `b` are arrays with one entry, or one per spatial axis.
 """
 
 import numpy as np
@@ -96,7 +96,7 @@ def inverse(coord_map):
 
 
 def _walk_back(top):
-    """Yield (Top, map) for `top` and all before it that its layers' maps lead to; of a Crop only the first bottom."""
+    """Yield (Top, map) for `top` and its ancestors through layers with maps; of a Crop only through the first bottom."""
     maps, frontier = {top: IDENTITY}, [top]
     while frontier:
         here = frontier.pop()

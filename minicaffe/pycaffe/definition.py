@@ -1,4 +1,4 @@
-"""What pictures of nets ask of the definition of a layer: learning-rate multipliers, and whether it is of a phase."""
+"""Facts of a layer's definition for pictures of nets: learning-rate multipliers, and whether it belongs to a phase."""
 
 from minicaffe.errors import ConfigError
 
@@ -23,7 +23,7 @@ def get_layer_lr_mult(layer):
 
 
 def included(layer, phase):
-    """Whether the include and exclude rules of `layer` let it into `phase`; of the rules only phases are looked at."""
+    """Whether the include and exclude rules of `layer` allow it in `phase`; other conditions of the rules are ignored."""
     if layer.include and layer.exclude:
         raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)
     rules = layer.include or layer.exclude

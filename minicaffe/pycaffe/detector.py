@@ -24,7 +24,7 @@ class Detector(Net):
     mean, input_scale, raw_scale, channel_swap : optional
         Preprocessing, see `minicaffe.io.Transformer`.
     context_pad : int, optional
-        Pixels of the warped window that shall be context around the window.
+        Pixels of context around the window, in the warped window.
     gpu : bool, optional
         As in 2014; today `minicaffe.set_mode_gpu`.
     **options
@@ -104,7 +104,7 @@ class Detector(Net):
         y_scale, x_scale = rows / (rows - 2 * self.context_pad), cols / (cols - 2 * self.context_pad)
         y_half, x_half = (ymax - ymin + 1) / 2, (xmax - xmin + 1) / 2
         y_mid, x_mid = ymin + y_half, xmin + x_half
-        # The window with its context, as it would be, and as much of it as the picture has.
+        # The window with its context (`want`), and the part of it inside the picture (`kept`).
         want = np.round([y_mid - y_scale * y_half, x_mid - x_scale * x_half, y_mid + y_scale * y_half, x_mid + x_scale * x_half])
         top, left, bottom, right = want.astype(int)
         y_fit, x_fit = rows / (bottom - top + 1), cols / (right - left + 1)

@@ -1,8 +1,8 @@
 """Pictures of nets as graphs (pycaffe ``caffe.draw``).
 
 Different from pycaffe: neither pydot nor Graphviz is needed. `net_svg` (drawing.py) draws the ``svg`` and ``png`` of `draw_net`.
-`get_pydot_graph` returns a `Graph` with pydot's methods; its text in the DOT language needs nothing (``.dot``, ``.gv`` and ``.raw``
-files), and Graphviz's program ``dot`` makes all other formats of it. A pad, stride or kernel given by ``_h`` and ``_w`` is shown as
+`get_pydot_graph` returns a `Graph` with pydot's methods. Its text in the DOT language needs no program (``.dot``, ``.gv``,
+``.raw``); Graphviz's ``dot`` makes all other formats from it. A pad, stride or kernel given by ``_h`` and ``_w`` is shown as
 height x width.
 """
 
@@ -121,14 +121,14 @@ def get_pooling_types_dict():
 
 
 def get_edge_label(layer):
-    """Return what an edge from `layer` says: ``Batch 64`` for Data, num_output for layers that have one, else nothing."""
+    """Return the label of an edge from `layer`: ``Batch 64`` for Data, num_output for layers that have one, else nothing."""
     if layer.type == "Data":
         return f"Batch {layer.data_param.batch_size}"
     return str(getattr(layer, WEIGHTED[layer.type]).num_output) if layer.type in WEIGHTED else ""
 
 
 def get_layer_label(layer, rankdir, display_lrm=False):
-    """Return what the node of `layer` says: name, type, and the sizes of convolutions and poolings.
+    """Return the label of the node of `layer`: name, type, and the sizes of convolutions and poolings.
 
     The parts are side by side for `rankdir` TB and BT, below each other for LR and RL.
     """

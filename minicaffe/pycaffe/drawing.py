@@ -1,7 +1,7 @@
 """A net as an SVG picture, without Graphviz (`minicaffe draw`, and the graph in the view of a trace).
 
 Each layer is a box and each blob a pill beside the layer that makes it; layers in place lie under the one whose blob they change.
-Splits are not drawn: their tops are the blob that they share out. How a script finds what is drawn:
+Splits are not drawn: their tops are the same blob as their bottom. How a script finds the elements:
 
 ===============  ==============================================================================================
 ``g.layer``      ``data-layer``, ``data-type``, ``data-node``: the layer's place in ``net.nodes`` or ``param.layer``;
@@ -75,15 +75,15 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
     net : Net or NetParameter
         Of a Net the blobs' shapes are written, too; upgrade an old NetParameter before.
     rankdir : {"LR", "RL", "TB", "BT"}
-        Where the data flows: left to right, top to bottom, ...
+        Direction of the data: left to right, top to bottom, ...
     phase : int, optional
         TRAIN or TEST: of a NetParameter draw only the layers of this phase.
     display_lrm : bool
         Write the learning-rate multipliers of convolutions and inner products.
     standalone : bool
-        Whether the picture brings its colours for light and dark itself; False: it takes those of the page around it.
+        Whether the picture has its own colours for light and dark; False: it inherits those of the page.
     types : dict of str to str, optional
-        What is written as the type of layers that stand in for others, by name.
+        Types to write for layers that replace others, by the name of the layer.
 
     Returns
     -------
@@ -127,9 +127,9 @@ class _Drawing:
         self._lay_out()
 
     def _connect(self, layers):
-        """Find what is drawn, and which of them reads which blob of which: edges are (from, number of the blob, to, blob)."""
+        """Collect boxes and edges; an edge is (from, number of the blob, to, blob)."""
         sources, read = {}, set()       # blob -> [(Drawn, number of the blob)]; blobs that are read already
-        original = {}                   # top of a Split -> the blob that it is
+        original = {}                   # top of a Split -> its bottom
         for i, layer, tops in layers:
             bottoms = [original.get(name, name) for name in layer.bottom]
             if layer.type == "Split":
@@ -166,7 +166,7 @@ class _Drawing:
         return f"{name}  {'×'.join(map(str, self.shapes[name])) or 'scalar'}" if name in self.shapes else name
 
     def _measure(self, drawn):
-        """Set the rectangles as for rankdir TB or LR, and their size together."""
+        """Set the rectangles as for rankdir TB or LR, and their total size."""
         texts = [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
         width = 2 * PAD + max(_width(text, bold=not n) for lines in texts for n, text in enumerate(lines))
         heights = [LINE * len(lines) + PAD for lines in texts]
@@ -215,7 +215,7 @@ class _Drawing:
             drawn.x, drawn.y = point(box.start + box.length / 2, box.at)
             if back:
                 drawn.rows, drawn.pills = ([self._mirrored(rectangle) for rectangle in some] for some in (drawn.rows, drawn.pills))
-        arriving = {}   # edges that come to a box share its side, in the order in which they arrive
+        arriving = {}   # edges to a box share its side, in the order of their positions
         for n, (i, out, j, _) in enumerate(ends):
             arriving.setdefault(j, []).append((bends[n][-1].at if bends[n] else boxes[i].at + out, n))
         side = {n: ((k + 0.5) / len(some) - 0.5) for some in arriving.values() for k, (_, n) in enumerate(sorted(some))}
@@ -265,7 +265,7 @@ class _Drawing:
         return "\n".join([*lines, "</svg>"]) + "\n"
 
     def _curve(self, points):
-        """A path that crosses ranks straight, and bends between them: straight first, then in turn."""
+        """A path that is straight across ranks and curved between them; the first part is straight."""
         parts = ["M{:.1f} {:.1f}".format(*points[0])]
         for n, ((x0, y0), (x1, y1)) in enumerate(zip(points, points[1:])):
             if n % 2 == 0 or abs((y0 - y1) if self.lying else (x0 - x1)) < 0.5:
@@ -290,7 +290,7 @@ def _line(x, y, text, bold=False):
 
 
 def _width(text, bold=False):
-    """How wide a text is at most, in the widest of the usual fonts."""
+    """An upper bound of the width of a text, from the widest of the usual fonts."""
     return len(text) * SIZE * (0.64 if bold else 0.58)
 
 

@@ -1,7 +1,7 @@
 """Arrays to and from Caffe's messages, and the preprocessing of pictures (pycaffe ``caffe.io``).
 
 Pictures are read with OpenCV and resized by `taps`, which give the numbers of pycaffe's scikit-image 0.13. Different from
-pycaffe: wrong input raises what minicaffe.errors names, and no function changes the arrays that it is given.
+pycaffe: wrong input raises errors of minicaffe.errors, and no function changes its arguments.
 """
 
 import contextlib
@@ -98,15 +98,14 @@ def datum_to_array(datum):
 def load_image(filename, color=True):
     """Return a picture as float32 in [0, 1], (height, width, 3) in RGB, or (height, width, 1) with ``color=False``.
 
-    Grey pictures are repeated to three channels, an alpha channel is dropped, a turn noted by the camera is not made, and
-    grey is 0.2125 R + 0.7154 G + 0.0721 B, all as scikit-image did it.
+    As in scikit-image, grey pictures are repeated to three channels, an alpha channel is dropped, the camera's note of a
+    rotation is ignored, and grey is 0.2125 R + 0.7154 G + 0.0721 B.
 
     Parameters
     ----------
     filename : str or path, or bytes-like, or file object
-        A file, its content, or an object with ``read()`` that gives it, such as a file opened with "rb", io.BytesIO or the upload
-        of a web server. It is read from its beginning, as scikit-image reads it, or from its position where it cannot seek, and
-        stays open.
+        A file, its content, or an object with ``read()``, such as a file opened with "rb", io.BytesIO or the upload of a web
+        server. It is read from its beginning, as in scikit-image, or from its position if it cannot seek, and is not closed.
     color : bool
 
     Raises
@@ -170,9 +169,8 @@ def _content_of(source):
 def resize_image(im, new_dims, interp_order=1):
     """Return a picture (height, width, K) resized to `new_dims` (height, width), float32.
 
-    Pictures of one or three channels are resized between pixel centres, and what lies outside of the picture counts as its
-    lowest value (scikit-image); others from corner to corner (SciPy's zoom; there pycaffe's cubic order is a spline, ours
-    not).
+    Pictures of one or three channels are resized between pixel centres, and places outside the picture have its lowest value
+    (scikit-image). Others are resized from corner to corner (SciPy's zoom, whose cubic order is a spline; this one is not).
 
     Parameters
     ----------
@@ -210,10 +208,10 @@ def _resize_first(values, size, order, centres):
 
 
 def taps(length, size, order, centres=True):
-    """Return which of `length` samples make each of `size` new ones, and with which weights: two arrays (order + 1, size).
+    """Return indices into `length` samples and weights for each of `size` new samples: two arrays (order + 1, size).
 
-    `order` is 0, 1 or 3: nearest, linear, or cubic (Catmull-Rom) interpolation. With `centres` samples are centres of pixels, and
-    zero lies outside, so that a tap there has weight 0; otherwise the first and last ones coincide.
+    `order` is 0, 1 or 3: nearest, linear, or cubic (Catmull-Rom) interpolation. With `centres` samples are centres of pixels
+    and a tap outside has weight 0; otherwise the first and last samples coincide.
     """
     steps = np.arange(size)
     place = (steps + 0.5) * (length / size) - 0.5 if centres else steps * ((length - 1) / max(1, size - 1))
@@ -294,7 +292,7 @@ class Transformer:
             raise ConfigError(f"'{in_}' is not one of the inputs {list(self.inputs)}")
 
     def preprocess(self, in_, data):
-        """Return the picture `data` as the net's input `in_` wants it; `data` itself stays as it is."""
+        """Return the picture `data` preprocessed for the net's input `in_`; `data` is not changed."""
         self._check(in_)
         image = np.array(data, np.float32)
         size = tuple(self.inputs[in_][2:])

@@ -1,12 +1,12 @@
 """A layered layout of a directed graph (Sugiyama, Tagawa and Toda 1981), for nets: long chains with branches that join again.
 
-Nodes get ranks, long edges a place in each rank that they cross; sweeps order the ranks so that few edges cross, then pull nodes
-to the median of its neighbours. Everything is deterministic. Not for graphs with circles or ten thousands of nodes.
+Nodes get ranks, and long edges a bend in each rank that they cross. Sweeps order the ranks so that few edges cross, then move
+nodes to the median of their neighbours. Everything is deterministic. Not for graphs with circles or ten thousands of nodes.
 """
 
 from dataclasses import dataclass, field
 
-SWEEPS = 12     # over all ranks, for the order and again for the positions; more changed no net of models/
+SWEEPS = 12     # over all ranks, for the order and again for the positions; more sweeps changed no net of models/
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Box:
 
 
 def place(boxes, edges, rank_gap=40.0, gap=16.0):
-    """Place boxes, and return for each edge the bends on its way: Boxes that stand for it in the ranks that it crosses.
+    """Place boxes, and return the bends of each edge: Boxes that represent it in the ranks that it crosses.
 
     Edges are (int, float, int, float): from box to box, by index, the first before the second, and the offset of each end. The
     boxes get `rank`, `at` and `start`: all of a rank have one `start`, and ranks do not overlap. `rank_gap` is the room between
@@ -113,7 +113,7 @@ def _crossings(rank, place_of):
 
 
 def _set_positions(ranks, gap):
-    """Pull boxes to their neighbours, without changing the order of a rank."""
+    """Move boxes to their neighbours, without changing the order of a rank."""
     for rank in ranks:
         _spread(rank, [0.0] * len(rank), gap)
     for sweep in range(2 * SWEEPS + 1):     # the last one comes from above, which leaves chains straight
@@ -123,7 +123,7 @@ def _set_positions(ranks, gap):
 
 
 def _wish(edges, box):
-    """Where a box would have these edges straight: the median of what they ask for; one that has this box alone asks for most."""
+    """The place of a box at which these edges are straight: their weighted median; an edge to a box without others weighs most."""
     wishes = sorted((other.at + offset - own, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
                     for other, offset, own in edges)
     if not wishes:
@@ -139,7 +139,7 @@ def _wish(edges, box):
 
 
 def _spread(rank, wishes, gap):
-    """Put each box as near to its place in `wishes` as the others allow (least squares with gaps: pool adjacent violators)."""
+    """Move each box as near to its place in `wishes` as the gaps allow (least squares: pool adjacent violators)."""
     offsets, total = [], 0.0
     for i, box in enumerate(rank):
         if i:

@@ -1,8 +1,8 @@
 """Parts of nets in Python, as SSD has them in ``caffe.model_libs``: ZFNet, VGG16, ResNet, Inception v3, and SSD's head.
 
 Each function adds layers to a `NetSpec` and returns it; names of layers and of arguments are those of SSD, so that its scripts and
-weights fit. Different from SSD: wrong arguments raise ConfigError in place of an AssertionError, and lists that are given are not
-changed. ``from caffe.model_libs import *`` brings `L`, `P` and `caffe_pb2`, too, as the scripts expect.
+weights fit. Different from SSD: wrong arguments raise ConfigError in place of an AssertionError, and lists in arguments are not
+changed. ``from caffe.model_libs import *`` also imports `L`, `P` and `caffe_pb2`, as the scripts expect.
 """
 
 import os
@@ -316,7 +316,7 @@ def _fully_connected(net, below, fields6, outputs7, dropout):
 
 
 def _freeze(net, names):
-    """Set the rates of layers to 0; names that the net lacks count for nothing, as in SSD."""
+    """Set the rates of layers to 0; names that the net lacks are ignored, as in SSD."""
     for name in names:
         if name in net.keys():
             net.update(name, {**_weights(), "param": [FROZEN] * 2})

@@ -1,7 +1,7 @@
 """pycaffe's NCCL: processes with a GPU each train together, as BVLC Caffe's python/train.py has them (Caffe parallel.cpp).
 
-Each process says its place (`set_solver_count`, `set_solver_rank`), makes its solver, and then an `NCCL` with the id that one of
-them made. `Solver.distribute`, which needs MPI, does the same and more: its ranks test together, stop together and name who failed.
+Each process sets its rank (`set_solver_count`, `set_solver_rank`), makes its solver, and then an `NCCL` with the id that one of
+them made. `Solver.distribute`, which needs MPI, does more: its ranks test together, stop together and report the rank that failed.
 """
 
 import ctypes
@@ -12,14 +12,14 @@ from minicaffe.errors import ConfigError, DependencyError
 
 
 class NCCL:
-    """Adds this process to those that train together, and lets its solver update with the means of all gradients.
+    """Joins this process to those that train together; its solver then updates with the means of all gradients.
 
     ``nccl.bcast()`` sends the parameters of rank 0 to the others, ``solver.add_callback(nccl)`` averages the gradients before each
     update, and with ``solver.net.after_backward(nccl)`` those of a layer are sent while backward continues. Only rank 0
     tests, displays and makes snapshots. All processes call the same in the same order.
 
-    Different from Caffe: parameters stay where they are in the device's memory, and layers may share them with
-    `layer_wise_reduce`, too; gradients that no `after_backward(nccl)` sent are sent before the update; with `iter_size`
+    Different from Caffe: parameters are not moved in the device's memory, and layers may share them with
+    `layer_wise_reduce`, too. Gradients that `after_backward(nccl)` did not send are sent before the update; with `iter_size`
     they are sent once.
 
     Parameters
@@ -27,7 +27,7 @@ class NCCL:
     solver : Solver
         In GPU mode, on a GPU of its own.
     uid : bytes
-        What `new_uid` gave to one of the processes.
+        What `new_uid` returned in one of the processes.
 
     Raises
     ------
@@ -40,20 +40,20 @@ class NCCL:
     """
 
     def __init__(self, solver, uid):
-        from minicaffe.parallel.nccl import Communicator  # here, so that who trains alone does without it
+        from minicaffe.parallel.nccl import Communicator  # not needed by a single process
         if caffe.group is not None:
             raise ConfigError("this process trains together with others by distribute(), which uses NCCL; leave caffe.NCCL out")
         self._params, self._passes = solver.net.learnable_params, solver.param.iter_size
         learned = {id(blob) for blob, there in zip(self._params, solver.net.learned(), strict=True) if there}
-        # A parameter that layers share belongs to the first of them, the backward of which comes last.
+        # A shared parameter belongs to the first of its layers, whose backward runs last.
         self._of_layer = [[blob for blob in layer.blobs if id(blob) in learned] for layer in solver.net.layers]
-        self._runs = None       # how often backward of each layer ran in this iteration; None between two
+        self._runs = None       # backward runs of each layer in this iteration; None between iterations
         self._under_way = []
         self._communicator = Communicator(caffe.solver_count, caffe.solver_rank, bytes(uid))
 
     @staticmethod
     def new_uid():
-        """Return the bytes by which processes find each other; one makes them, and lives until all others have joined.
+        """Return the bytes by which processes find each other. One process makes them; it must live until all have joined.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class NCCL:
         return new_uid()
 
     def bcast(self):
-        """Let all processes have the parameters of rank 0."""
+        """Broadcast the parameters of rank 0."""
         blobs = [blob for blob in self._params if blob.count]
         self._communicator.wait(self._communicator.broadcast([blob.mutable_gpu_data for blob in blobs]))
 
@@ -73,14 +73,14 @@ class NCCL:
         self._runs = [0] * len(self._of_layer)
 
     def __call__(self, layer):
-        """Send the gradients of a layer on their way, if this was its last backward before the update."""
+        """Start to send the gradients of a layer, if this was its last backward before the update."""
         if self._runs is not None:
             self._runs[layer] += 1
             if self._runs[layer] == self._passes:
                 self._send(self._of_layer[layer])
 
     def on_gradients_ready(self):
-        """Send what is left, and let the update wait for all."""
+        """Send the remaining gradients, and make the update wait for all."""
         self._send([blob for runs, blobs in zip(self._runs, self._of_layer) if runs < self._passes for blob in blobs])
         for arrived in self._under_way:
             self._communicator.wait(arrived)
@@ -95,7 +95,7 @@ class NCCL:
 def has_nccl():
     """Return whether processes with a GPU each can train together here: nccl4py, NCCL and a CUDA driver can be loaded.
 
-    The GPU is not touched: other processes may be forked afterwards. False with the simulated device, which NCCL does not know.
+    The GPU is not used, so processes may be forked afterwards. False with the simulated device, which NCCL does not support.
     """
     from minicaffe.parallel.nccl import library
     try:

@@ -48,8 +48,8 @@ class Net(Net2014, net_room.Net):
     trusted, skip_unknown_fields : bool
         As of `minicaffe.net.net.Net`; by keyword only.
 
-    The older forms ``Net(network_file, weights_file, phase)`` and ``Net(network_file, weights_file)`` work, too; the last one, of
-    2014, is of phase TEST unless ``caffe.set_phase_train()`` came before it.
+    The older forms ``Net(network_file, weights_file, phase)`` and ``Net(network_file, weights_file)`` work, too. The last one, of
+    2014, has phase TEST unless ``caffe.set_phase_train()`` was called before.
 
     Raises
     ------
@@ -210,7 +210,7 @@ class Net(Net2014, net_room.Net):
         -------
         dict
             Live views of diffs. Those of inputs are usually not computed without ``force_backward``: of `Net`, or in the prototxt.
-            Where no layer computes a gradient, the log says so once.
+            If no layer computes a gradient, one warning is logged.
         """
         first = len(self.layers) - 1 if start is None else self.layer_index(start)
         last = 0 if end is None else self.layer_index(end)
@@ -222,7 +222,7 @@ class Net(Net2014, net_room.Net):
             return {name: self.blob_by_name(name).diff for name in dict.fromkeys(wanted)}
 
     def _warn_without_gradients(self, first, last):
-        """Say once, for a choice of layers, that backward computes nothing."""
+        """Warn once, for a range of layers, that backward computes nothing."""
         if (first, last) in self._warned_of or any(node.needs_backward for node in self.nodes[first:last + 1]):
             return
         self._warned_of.add((first, last))
@@ -337,6 +337,6 @@ register_net_factory(Net)
 
 
 def _join(parts, given):
-    """Make arrays of lists of rows, without the rows that padded the last batch."""
+    """Convert lists of rows to arrays, without the padding rows of the last batch."""
     total = len(next(iter(given.values()))) if given else None
     return {name: np.asarray(rows)[:total] for name, rows in parts.items()}

@@ -1,7 +1,7 @@
-"""The pycaffe of 2014: nets that set phase and mode, and prepare pictures. Each name says once in the log how it is written today.
+"""The pycaffe of 2014: nets that set phase and mode, and prepare pictures. Each name logs its present form once.
 
 ``net = Net(deploy, model); net.set_phase_test(); net.set_mean("data", mean); net.preprocess("data", picture)``. Different from
-then: phase belongs to the net and is fixed when it is built, so that a net that was built for the other one raises.
+then: the phase of a net is fixed when it is built, so a net that was built for the other phase raises.
 """
 
 import logging
@@ -17,19 +17,19 @@ from minicaffe.pycaffe import io, settings
 
 log = logging.getLogger(__name__)
 PHASES = {TRAIN: "caffe.TRAIN", TEST: "caffe.TEST"}
-_phase = TEST   # of the nets that ``Net(deploy, model)`` makes
-_said = set()   # the names whose line is in the log
+_phase = TEST   # of ``Net(deploy, model)``
+_said = set()   # names that were logged
 
 
 def say(old, today):
-    """Log once how `old` is written today."""
+    """Log the present form of `old` once."""
     if old not in _said:
         _said.add(old)
         log.warning("DEPRECATION WARNING - %s is pycaffe of 2014; use %s instead", old, today)
 
 
 def default_phase():
-    """Return the phase of nets whose program gives none."""
+    """Return the phase of nets that are built without one."""
     return _phase
 
 
@@ -54,7 +54,7 @@ def set_phase_train():
 
 
 def use_gpu(gpu):
-    """Choose where to compute, for the argument `gpu` that Classifier and Detector had; None leaves it."""
+    """Choose where to compute, for the argument `gpu` of Classifier and Detector; None changes nothing."""
     if gpu is not None:
         say(f"gpu={gpu}", "caffe.set_mode_gpu()" if gpu else "caffe.set_mode_cpu()")
         (settings.set_mode_gpu if gpu else settings.set_mode_cpu)()
@@ -147,7 +147,7 @@ class Net2014:
 def read_npy(path):
     """Return the array of a .npy file; raise FileError if it holds none of numbers."""
     try:
-        # Mapped first: its size is then compared with its shape before memory is taken, and it may hold no objects.
+        # A map compares the file's size with its shape before memory is taken, and refuses objects.
         return np.array(np.lib.format.open_memmap(path, mode="r"))
     except OSError as error:
         raise file_error(path, error) from error

@@ -1,10 +1,9 @@
 """NetSpec: write nets as Python expressions (pycaffe ``caffe.net_spec``). ``from minicaffe import layers as L, params as P``.
 
 ``n = NetSpec(); n.ip = L.InnerProduct(n.data, num_output=10); n.to_proto()`` gives the NetParameter. A layer is a
-`Function`; what it gives to others are its `Top`s. Different from pycaffe: a field that exists nowhere is named with what
-to write instead (still an AttributeError), a chain of anonymous layers may have any length, tuples count as lists, and an
-empty list sets nothing. Numbers and arrays of NumPy are values of fields, and so is ``64 / 2``, a float without a fraction, where
-the field takes integers.
+`Function`; its outputs are its `Top`s. Different from pycaffe: the error for an unknown field names what to write instead
+(still an AttributeError). A chain of anonymous layers may have any length, tuples are lists, and an empty list sets nothing.
+NumPy's numbers and arrays are accepted as values, and for integer fields also ``64 / 2``, a float without a fraction.
 """
 
 import logging
@@ -106,7 +105,7 @@ def _assign_all(proto, values):
 
 
 def _reads_any_field(layer_type):
-    """Whether a layer type may be given messages that minicaffe does not know: one of the program's own, or still unknown."""
+    """Whether a layer type may have messages that minicaffe lacks: a type of the program, or an unregistered one."""
     layer_class = layer_types().get(layer_type)
     return layer_class is None or layer_class.takes_unknown_fields
 
@@ -191,7 +190,7 @@ class Function:
         layer.top.extend(layer.bottom if self.in_place else [self._name(top, names, counts) for top in self.tops])
         layer.name = names[self] if self in names else self._name(self.tops[0] if self.tops else self, names, counts)
         own = _own_message.get(self.type_name)
-        extra = Fields()  # what no message knows, for a type that is not minicaffe's
+        extra = Fields()  # fields that the messages lack, for a type that is not minicaffe's
         try:
             for name, value in self.params.items():
                 if not name.endswith("param") and own and name in LAYER_FIELDS[own].message_type.fields_by_name:
@@ -243,11 +242,11 @@ class NetSpec:
     def __setattr__(self, name, value):
         tops = value if isinstance(value, tuple) and value else (value,)
         if not all(isinstance(top, (Top, Function)) for top in tops):
-            raise TypeError(f"NetSpec takes what layers give, '{name}' is {type(value)}")
+            raise TypeError(f"NetSpec takes Tops of layers, '{name}' is {type(value)}")
         self.tops[name] = value
 
     def __getattr__(self, name):
-        if name.startswith("__"):  # copy and pickle ask for such
+        if name.startswith("__"):  # looked up by copy and pickle
             raise AttributeError(name)
         return self[name]
 

@@ -28,7 +28,7 @@ class Timer:
         self._start = self._elapsed = None
 
     def start(self):
-        """Start anew."""
+        """Start from zero."""
         self._wait()
         self._start, self._elapsed = time.perf_counter(), None
 
@@ -48,7 +48,7 @@ class Timer:
         return self._elapsed * 1000
 
     def _wait(self):
-        """Let the GPU finish what was asked of it, so that its work is measured too."""
+        """Wait for the GPU, so that its work is measured too."""
         if caffe.mode == "gpu":
             cuda.current().synchronize()
 
@@ -84,7 +84,7 @@ def set_device(device_id):
 
 
 def set_random_seed(seed):
-    """Start this thread's random numbers anew from an integer >= 0."""
+    """Seed this thread's random numbers with an integer >= 0."""
     caffe.seed(seed)
 
 
@@ -94,7 +94,7 @@ def solver_count():
 
 
 def set_solver_count(count):
-    """Say how many solvers train together; a Data layer in phase TRAIN reads every count-th record."""
+    """Set how many solvers train together; a Data layer in phase TRAIN reads every count-th record."""
     caffe.solver_count = _at_least(1, count, "solver_count")
 
 
@@ -104,7 +104,7 @@ def solver_rank():
 
 
 def set_solver_rank(rank):
-    """Say which of the `solver_count` solvers this process is, from 0."""
+    """Set which of the `solver_count` solvers this process is, from 0."""
     caffe.solver_rank = _at_least(0, rank, "solver_rank")
 
 
@@ -116,7 +116,7 @@ def _at_least(least, value, field):
 
 
 def set_multiprocess(flag):
-    """Say that the solvers of a parallel training run in processes of their own."""
+    """Set whether the solvers of a parallel training run in separate processes."""
     caffe.multiprocess = bool(flag)
 
 
@@ -129,7 +129,7 @@ def level_of_environment():
     """Return the level of Python's logging that ``GLOG_minloglevel`` names, or None where it is not set.
 
     0 shows all, 1 hides lines of information, 2 hides warnings, too, 3 and more hide errors, too. Anything else is reported in one
-    line and counts for nothing.
+    line and ignored.
     """
     text = os.environ.get("GLOG_minloglevel", "").strip()
     if not text:

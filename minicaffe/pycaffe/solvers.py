@@ -14,9 +14,9 @@ __all__ = [
 
 
 class _FromFile:
-    """What pycaffe's solver classes add to those of minicaffe.solver: made from a file, with pycaffe's Net.
+    """Common part of pycaffe's solver classes: made from a file, with pycaffe's Net.
 
-    As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to go on where they stood.
+    As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to continue from the snapshot's record.
     """
 
     exact_resume = False
@@ -53,7 +53,7 @@ class _FromFile:
 
 
 class SGDSolver(_FromFile, solver_room.SGDSolver):
-    """SGD with momentum, from a solver prototxt; the file's `type` is not looked at."""
+    """SGD with momentum, from a solver prototxt; the file's `type` is ignored."""
 
 
 class NesterovSolver(SGDSolver, solver_room.NesterovSolver):
