@@ -1,7 +1,7 @@
-"""What a net did, step by step: layers, head changes, copies, allocations and kernels, as one `Trace` (docs/trace.md).
+"""A recording of a net, step by step: layers, head changes, copies, allocations and kernels, as one `Trace` (docs/trace.md).
 
-Its only source are the events of `minicaffe.memory.record`; further events are added there, not here. `record.py`
-collects them, `build.py` makes the document of docs/trace.md of them, `model.py` answers questions about it.
+Its only source is the events of `minicaffe.memory.record`; new events are added there, not here. `record.py` collects them,
+`build.py` makes the document of docs/trace.md from them, and `model.py` reads it.
 """
 
 from minicaffe.trace.model import Moment, Trace, load

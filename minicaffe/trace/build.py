@@ -1,4 +1,4 @@
-"""From recorded events to the document of a trace (docs/trace.md): who had which memory, which event belongs to which step."""
+"""Make the document of a trace (docs/trace.md) from recorded events: the owner of each memory, and the step of each event."""
 
 import importlib.metadata
 import math
@@ -20,7 +20,7 @@ from minicaffe.trace.schema import FORMAT
 
 
 class Memory(NamedTuple):
-    """A SyncedMemory of a net or solver; `called` is the name that its events have, `name` different from that of all others."""
+    """A SyncedMemory of a net or solver; `called` is its name in events, `name` a unique one."""
 
     name: str
     called: str
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
 def memories_of(net, solver=None):
     """Return the memories of a net's blobs and parameters, and of a solver's history, as `Memory` by their id.
 
-    Nothing here may keep a memory alive: a net with a plan recycles only memories without another owner.
+    The result must not keep a memory alive: a net with a plan recycles only memories without another owner.
     """
     found, names = {}, set()
 
@@ -65,7 +65,7 @@ def memories_of(net, solver=None):
 
 
 def _unused(name, names):
-    """Return a name, with a number if it is among `names`, and add what it returns to them."""
+    """Return a name, with a number if it is among `names`, and add the result to `names`."""
     repeat, free = 1, name
     while free in names:
         repeat += 1
@@ -75,9 +75,9 @@ def _unused(name, names):
 
 
 def document(parts, net, solver, device):
-    """Return the document of what a `Recorder` has: a dict that JSON can hold.
+    """Return the document of a `Recorder`, a dict for JSON.
 
-    `parts` is a list of one Part at least, `device` is from `present_device`; net and solver may be None.
+    `parts` is a list of at least one Part, `device` is from `present_device`; net and solver may be None.
     """
     memories = memories_of(net, solver)
     start = parts[0].start
@@ -93,7 +93,7 @@ def document(parts, net, solver, device):
         if event.kind in ("alloc", "head") and event.name and event.name not in known:
             own = called.get(event.name, event.name)
             blob, _, part = own.rpartition(" ")
-            role = known[own]["role"] if own in known else "workspace"  # what a blob had before it grew, or of another net
+            role = known[own]["role"] if own in known else "workspace"  # a blob's memory before it grew, or another net's
             known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
     nodes = [_node(net, node, fused) for node, fused in zip(net.nodes, net.fused())] if net is not None else []
     for step, used in zip(steps.found, steps.uses):
@@ -137,7 +137,7 @@ def document(parts, net, solver, device):
 
 @dataclass(slots=True)
 class _Life:
-    """What one SyncedMemory did: the numbers of its head events, its head before the first of them and after the last."""
+    """The events of one SyncedMemory: numbers of its head events, its head before the first and after the last."""
 
     address: int
     called: str
@@ -148,12 +148,11 @@ class _Life:
 
 
 def _named(events, start, memories):
-    """Give each memory a name of its own, which its heads and copies have.
+    """Give each memory a unique name, also in its head and copy events.
 
-    Others than the net's, such as scratch memories and blobs of other nets, may have the same names; and where a memory was, such
-    as that of a blob before it grew, there may be another one later. `start` has by their addresses the names and heads of those
-    that were there before, `memories` by their ids the Memory of those that are there now. Returned are the events, and by the
-    new names the heads before the first event and the old names.
+    Scratch memories and blobs of other nets may have names of this net's memories. An address may also be used again, for example
+    after a blob grew. `start` has the names and heads of the memories before the first event, by address; `memories` the Memory of
+    the present ones, by id. Return the events, and two dicts by new name: the heads before the first event, and the old names.
     """
     present = {address: _Life(address, called, head, head, []) for address, (called, head) in start.items()}
     lives, named = list(present.values()), list(events)
@@ -161,7 +160,7 @@ def _named(events, start, memories):
         if event.kind == "head":
             before, _, after = event.detail.rpartition(" by ")[0].partition(" -> ")
             life = present.get(event.address)
-            if life is None or (life.called, life.head) != (event.name, before):    # another one is there now
+            if life is None or (life.called, life.head) != (event.name, before):    # the address is used again
                 life = present[event.address] = _Life(event.address, event.name, before, before, [])
                 lives.append(life)
             life.head = after
@@ -177,20 +176,20 @@ def _named(events, start, memories):
             if key not in names:
                 names[key] = _unused(life.called, used)
             life.name = names[key]
-        else:       # one that was there before, and nothing happened to it but its end
+        else:       # a memory without events
             continue
         heads.setdefault(life.name, life.first)
         called[life.name] = life.called
         for i in life.numbers if life.name != life.called else ():
             named[i] = events[i]._replace(name=life.name)
-            before = events[i - 1] if i else events[i]      # the copy that this head comes of
+            before = events[i - 1] if i else events[i]      # the copy that set this head
             if before.kind in ("copy", "reorder") and before.name == life.called:
                 named[i - 1] = before._replace(name=life.name)
     return named, {one.name: str(one.head) for one in memories.values()} | heads, called
 
 
 class _Steps:
-    """Makes steps of events: what lies between the begin and the end of a layer or an update, and what lies between those."""
+    """Groups events into steps: from the begin to the end of a layer or update, and those between two of them."""
 
     def __init__(self, net, solver, memories, began):
         self.began, self.solver = began, solver
@@ -198,7 +197,7 @@ class _Steps:
         self.numbers = {id(node): i for i, node in enumerate(net.nodes)} if net is not None else {}
         self.count = 0              # events so far
         self.iteration = 0
-        self.open = None            # the event that began the step which is the last one found, None between steps
+        self.open = None            # the begin event of the last step, None between steps
         self.last = None            # kind and node of the last step of the net
         self.forwards = {}          # id of a node -> its last forward step
         self.by_node = [_uses(node, memories) for node in net.nodes] if net is not None else []
@@ -211,7 +210,7 @@ class _Steps:
                 self.by_parameter[blob.name] = [memories[id(memory)].name for memory in of if id(memory) in memories]
 
     def take_all(self, part):
-        """Make steps of an iteration; one that is not ended, by an error, ends with it."""
+        """Add the events of an iteration; a step that an error interrupted ends with it."""
         if self.solver is not None:
             self.iteration = part.iteration
         for event in part.events:
@@ -219,7 +218,7 @@ class _Steps:
         self.open = None
 
     def take(self, event):
-        """Look at the next event."""
+        """Add the next event."""
         kind, of_net = event.kind, event.address in self.numbers
         if kind == "begin" and (self.open is None or of_net):
             self.begin(event)
@@ -255,7 +254,7 @@ class _Steps:
             self.forwards[event.address] = step
 
     def parameters(self, names):
-        """Return the names of an update's parameters, which commas part; a name may have some itself."""
+        """Return the names of an update's parameters, separated by commas; a name may contain commas."""
         found, name = [], ""
         for part in names.split(", ") if names else ():
             name = f"{name}, {part}" if name else part
@@ -288,7 +287,7 @@ def _uses(node, memories):
 
 
 def _watch_heads(steps, events, start, uses):
-    """Say for each step which memories it touched, with their heads before and after."""
+    """Set the memories that each step touched, with their heads before and after."""
     heads = dict(start)
     for step, used in zip(steps, uses):
         before = {}
@@ -303,7 +302,7 @@ def _watch_heads(steps, events, start, uses):
 
 
 def _node(net, node, fused):
-    """Return what the document says of a node."""
+    """Return the document's entry of a node."""
     operations = list(node.layer.operations())
     blobs = [*node.bottoms, *node.tops, *node.blobs]
     layout = next((layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None), None)
@@ -320,7 +319,7 @@ def _node(net, node, fused):
 
 
 def present_device():
-    """Return what the document says of the processor or GPU that computes."""
+    """Return the document's entry of the processor or GPU that computes."""
     threads = get_num_threads()
     if caffe.mode == "cpu":
         name = cpu_fact("model name") or os.uname().machine

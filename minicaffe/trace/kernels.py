@@ -11,11 +11,11 @@ from minicaffe.trace.model import Trace
 def source_of(name):
     """Return the source of a kernel of minicaffe, `name` as launches are called: ``Each<Fill<float>>``.
 
-    A dict: `functor` is the name that says what it computes, ``Fill``; `source` its definition, and `header` where that is; both
-    None of a kernel that no header of minicaffe defines. `ptx` is None.
+    A dict: `functor` is the name of the operation, ``Fill``; `source` its definition, in the file `header`; both None of a kernel
+    that no header of minicaffe defines. `ptx` is None.
     """
     found = {"functor": name.partition("<")[0], "source": None, "header": None, "ptx": None}
-    # Of Each<Fill<float>> the frame is in kernels/, what it does in ops/: the first name from there, else the first of all.
+    # Of Each<Fill<float>>, Each is in kernels/ and the operation in ops/: take the first name in ops/, else the first.
     defined = [(word, *place) for word in re.findall(r"[A-Za-z_]\w*", name) if (place := definition(word)) is not None]
     for word, header, text in sorted(defined, key=lambda entry: "/ops/" not in entry[1])[:1]:
         found.update(functor=word, source=text, header=header)

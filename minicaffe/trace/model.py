@@ -1,4 +1,4 @@
-"""Trace: what a recording says, as the document of docs/trace.md, and what was where at a moment of it."""
+"""Trace: a recording as the document of docs/trace.md, and the state of the memory at any moment of it."""
 
 import copy
 import functools
@@ -25,7 +25,7 @@ EMPTY = {"format": schema.FORMAT, "minicaffe": "", "device": {"kind": "cpu", "na
 
 
 class Moment(NamedTuple):
-    """What was there after the first events of a trace.
+    """The state after the first events of a trace.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Moment(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """A kernel launch: blocks by axis, threads of a block, and name and bytes of the arrays that it was given."""
+    """A kernel launch: blocks by axis, threads of a block, and name and bytes of its arrays."""
 
     grid: tuple
     threads: int
@@ -52,12 +52,12 @@ class Launch(NamedTuple):
 
 
 class Trace:
-    """What a recording says.
+    """A recording.
 
     Parameters
     ----------
     document : dict or None
-        As docs/trace.md describes it; None: of nothing.
+        As docs/trace.md describes it; None: an empty trace.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Trace:
     Raises
     ------
     DataError
-        If `document` is something else; names the place in it.
+        If `document` is no such document; names the place in it.
     """
 
     def __init__(self, document):
@@ -74,7 +74,7 @@ class Trace:
         self.fill(copy.deepcopy(EMPTY) if document is None else document)
 
     def fill(self, document):
-        """Replace the document, as when a record ends; raise DataError, and keep the old one, if it is no document of a trace."""
+        """Replace the document, as when a record ends; raise DataError and keep the old one if it is no document of a trace."""
         schema.check(document)
         for cached in ("events", "_firsts"):
             self.__dict__.pop(cached, None)
@@ -82,7 +82,7 @@ class Trace:
 
     @property
     def steps(self):
-        """list of dict: what the layers and updates did, in order."""
+        """list of dict: the steps of layers and updates, in order."""
         return self.document["steps"]
 
     @property
@@ -108,7 +108,7 @@ class Trace:
         return len(self.document["events"]["time"])
 
     def at(self, moment):
-        """Return what was there after the first `moment` events.
+        """Return the state after the first `moment` events.
 
         Parameters
         ----------
@@ -147,11 +147,11 @@ class Trace:
         return [step["first"] for step in self.steps]
 
     def to_json(self):
-        """Return the document as a string of JSON; raise DataError for what JSON has not, such as nan in a sample."""
+        """Return the document as a string of JSON; raise DataError for values that JSON lacks, such as nan in a sample."""
         return dumped(self.document)
 
     def save(self, path):
-        """Write the document as JSON; a file of that name is replaced when the new one is whole.
+        """Write the document as JSON; a file of that name is replaced when the new one is complete.
 
         Raises
         ------
@@ -190,28 +190,28 @@ def load(path):
         raise kinds.named(error, content, WANTED, ("trace", "json", "text")) from None
     made = Trace(None)
     try:
-        made.fill(document)     # null is no trace of nothing
+        made.fill(document)     # null is no empty trace
         return made
     except DataError as error:
         raise kinds.named(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
 
 
 def write_text(path, text):
-    """Write a text to a file; of names that are not UTF-8 JSON's own escapes. Raises FileError as `Trace.save`."""
+    """Write a text to a file; characters that are not UTF-8 become JSON escapes. Raises FileError as `Trace.save`."""
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def ran(step):
-    """Return what ran in a step, as a text: the layer and its direction, or an update."""
+    """Return the title of a step: the layer and its direction, or an update."""
     return f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
 
 
 def dumped(document):
-    """Return a document as JSON; raise DataError for what JSON has not, where `schema` leaves a place open."""
+    """Return a document as JSON; raise DataError for values that JSON lacks and `schema` does not check."""
     try:
         return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as cause:
-        raise DataError(f"the document of a trace holds what JSON has not: {cause}") from None
+        raise DataError(f"the document of a trace holds a value that JSON lacks: {cause}") from None
 
 
 def _no_constant(name):
@@ -219,7 +219,7 @@ def _no_constant(name):
 
 
 class Replay:
-    """Heads, blocks and arenas, which change with each event; docs/trace.md has the rules."""
+    """Heads, blocks and arenas, updated by each event; docs/trace.md has the rules."""
 
     def __init__(self, heads, blocks, arenas):
         self.heads = dict(heads)
@@ -227,11 +227,11 @@ class Replay:
         self.arenas = copy.deepcopy(arenas)
 
     def moment(self):
-        """Return the present state as a `Moment` of its own."""
+        """Return a copy of the present state as a `Moment`."""
         return Moment(dict(self.heads), [dict(block) for block in self.blocks.values()], copy.deepcopy(self.arenas))
 
     def take(self, event):
-        """Change as the next event says."""
+        """Apply the next event."""
         rule = self.RULES.get(event.kind)
         if rule is not None:
             rule(self, event)
@@ -298,7 +298,7 @@ class Replay:
 
 
 class Usage:
-    """Bytes in use by place and role at the start of a trace, which change with each event; `roles` are those of blocks by name."""
+    """Bytes in use by place and role, from the start of a trace on; `roles` has the roles of blocks by name."""
 
     def __init__(self, trace, roles):
         self.roles = roles
@@ -313,7 +313,7 @@ class Usage:
         of[role] = of.get(role, 0) + sign * block["bytes"]
 
     def take(self, event):
-        """Change as the next event says; return whether that changed what is in use at its place."""
+        """Apply the next event; return whether the bytes in use at its place changed."""
         if event.kind not in ("alloc", "free"):
             return False
         key = event.place, event.address
@@ -333,7 +333,7 @@ def on_device(events):
 
 
 def launch_of(event):
-    """Return the Launch that the detail of a ``launch`` Event says: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
+    """Return the Launch in the detail of a ``launch`` Event: ``8x1x1 blocks of 256 threads; conv1 data (320000 bytes)``.
 
     Raises WrongTypeError for anything else.
     """
@@ -343,5 +343,5 @@ def launch_of(event):
     if found is None:
         raise WrongTypeError(f"{shown(event.kind)} is no launch: {shown(event.detail)}")
     *grid, threads = map(int, found.groups())
-    named = re.findall(r"(.*?) \((\d+) bytes\)(?:; |\Z)", arrays, re.DOTALL)     # names may have anything in them
+    named = re.findall(r"(.*?) \((\d+) bytes\)(?:; |\Z)", arrays, re.DOTALL)     # names may contain any character
     return Launch(tuple(grid), threads, [(name, int(nbytes)) for name, nbytes in named])

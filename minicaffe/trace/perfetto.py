@@ -1,8 +1,8 @@
 """A trace in Chrome's trace format, which ui.perfetto.dev, chrome://tracing and Speedscope read.
 
-Steps are slices of one track, kernels and copies of two more; gradients on their way between processes begin and end, several at
-once; bytes in use are counters by place and role; what the allocator did are instants. Times are microseconds since the start of
-the trace (Trace Event Format, "JSON Object Format").
+Steps are slices of one track, kernels and copies of two more. Transfers of gradients between processes may overlap, so they are
+begin and end events. Bytes in use are counters by place and role; allocator events are instants. Times are microseconds since the
+start of the trace (Trace Event Format, "JSON Object Format").
 """
 
 from minicaffe.errors import check_type
@@ -10,7 +10,7 @@ from minicaffe.trace.model import Trace, Usage, dumped, launch_of, ran, write_te
 
 STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
-          TRAVELS: "gradients on their way"}
+          TRAVELS: "gradient transfers"}
 PROCESS = 1
 
 
@@ -51,7 +51,7 @@ def _step(trace, step):
 
 
 def _rows(event):
-    """Yield a kernel, a copy, what an allocator did, or the begin and the end of gradients on their way; nothing for the rest."""
+    """Yield the rows of a kernel, copy, allocator event or gradient transfer (begin and end); none for other events."""
     row = {"pid": PROCESS, "cat": event.kind, "ts": (event.time - event.took) / 1000}
     if event.kind == "launch":
         launch = launch_of(event)

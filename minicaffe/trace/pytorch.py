@@ -1,7 +1,7 @@
 """A trace in the form of PyTorch's memory snapshots, for its viewer (pytorch.org/memory_viz) and ``torch.cuda._memory_viz``.
 
-A stack of frames there is here one frame: what ran, as name, with the layer's line in the prototxt. CUDA devices keep their
-numbers; the host's places follow as devices of their own, since the format has no others. PyTorch is not needed to write it.
+Each stack is one frame: the title of the step, with the layer's line in the prototxt. CUDA devices keep their numbers; the host's
+places follow as further devices, since the format has only devices. PyTorch is not needed to write it.
 """
 
 import pickle
@@ -16,7 +16,7 @@ ACTIONS = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "se
 
 
 def snapshot(trace):
-    """Return what ``torch.cuda.memory._snapshot`` would: the segments at the end of a Trace, and what was done to them before.
+    """Return the form of ``torch.cuda.memory._snapshot``: the segments at the end of a Trace, and the actions before.
 
     A dict of `segments`, each with its blocks by address, and `device_traces`, a list of actions for each device.
     """
@@ -26,7 +26,7 @@ def snapshot(trace):
     number = _numbers(places)
     frames = [_frames(trace, step) for step in trace.steps]
     traces = [[] for _ in range(max(number.values(), default=-1) + 1)]
-    taken_by = {}       # place and address of a block -> frames of who took it
+    taken_by = {}       # place and address of a block -> frames of its allocation
     began = trace.document["start"]["time"] // 1000
     for step, its_frames in zip(trace.steps, frames):
         for event in events[step["first"]:step["last"]]:
@@ -45,7 +45,7 @@ def snapshot(trace):
             parts = [_block(part["address"], part["bytes"], blocks.pop((place, part["address"]), None), part["used"],
                             taken_by.get((place, part["address"]))) for part in segment["blocks"]]
             segments.append(_segment(number[place], segment["address"], segment["bytes"], parts))
-    for (place, address), block in blocks.items():      # those that no segment holds are segments of their own
+    for (place, address), block in blocks.items():      # a block outside of all segments is its own segment
         part = _block(address, block["bytes"], block, True, taken_by.get((place, address)))
         segments.append(_segment(number[place], address, block["bytes"], [part]))
     segments.sort(key=lambda segment: (segment["device"], segment["address"]))
@@ -54,11 +54,11 @@ def snapshot(trace):
 
 def write(trace, path):
     """Write the `snapshot` of a Trace as the pickle that PyTorch's tools read, as `Trace.save`."""
-    write_bytes(path, pickle.dumps(snapshot(trace), protocol=4))    # the viewer's own reader knows no later one
+    write_bytes(path, pickle.dumps(snapshot(trace), protocol=4))    # the viewer reads no later protocol
 
 
 def _numbers(places):
-    """Give each place a number of a device: those of CUDA devices stay."""
+    """Number the places; CUDA devices keep their numbers."""
     places = list(dict.fromkeys(places))
     number = {place: int(found[1]) for place in places if (found := re.fullmatch(r"CUDAPlace\((\d+)\)", place))}
     others = [place for place in places if place not in number]
@@ -67,7 +67,7 @@ def _numbers(places):
 
 
 def _frames(trace, step):
-    """Return the frames of a step: what ran, where the prototxt has it."""
+    """Return the frames of a step: its title and its line in the prototxt."""
     node = trace.nodes[step["node"]] if step["node"] is not None else {}
     return [_frame(f"{ran(step)}, iteration {step['iteration']}", trace.document["net"]["file"], node.get("line") or 0)]
 
@@ -77,7 +77,7 @@ def _frame(name, filename="", line=0):
 
 
 def _block(address, nbytes, block, used, frames):
-    """Return what the format says of a part of a segment; `block` is the live one there, if there is one that has a name."""
+    """Return the entry of a part of a segment; `block` is the live block there, or None."""
     if not used:
         return {"address": address, "size": nbytes, "requested_size": 0, "state": "inactive", "frames": []}
     asked = block["bytes"] if block is not None else nbytes

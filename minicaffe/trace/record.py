@@ -21,7 +21,7 @@ from minicaffe.trace.why import Reasons
 
 
 class Snapshot(NamedTuple):
-    """What was there at a moment: names and heads of memories by their ids, live blocks, arenas of allocators that have some."""
+    """The state at a moment: names and heads of memories by id, live blocks, and the arenas of allocators."""
 
     time: int
     heads: dict
@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The events of one iteration, and what was there before."""
+    """The events of one iteration, and the state before it."""
 
     iteration: int
     start: Snapshot
@@ -40,15 +40,15 @@ class Part(NamedTuple):
 class Recorder:
     """Record what happens in memory and layers from `start` to `stop`.
 
-    What runs is what would run without it, but for two things: iterations on a GPU go by single launches, not by a CUDA graph,
-    and the host waits for each kernel and each call of cuBLAS and cuDNN, to have its time.
+    Recording changes two things: iterations on a GPU run by single launches, not by a CUDA graph, and the host waits for each
+    kernel and each call of cuBLAS and cuDNN, to measure its time.
 
     Parameters
     ----------
     target : Solver, Net or None
-        Whose layers and blobs the trace shows; None: memory alone, of all that runs.
+        The trace shows its layers and blobs; None: only the memory, of everything that runs.
     keep : int, optional
-        Of a solver: keep only the last `keep` whole iterations and the one that runs, so that a recorder may stay for days.
+        Of a solver: keep only the last `keep` whole iterations and the one that runs, so that a recorder can run for days.
 
     Raises
     ------
@@ -70,15 +70,15 @@ class Recorder:
                               field="keep")
         self.keep = keep
         self.parts = []
-        self._running = None    # what ends the record, while there is one
+        self._running = None    # ends the recording, while it runs
         self._events = self._before = self._where = self._state = None
 
     def start(self):
-        """Begin to record; what an earlier `start` recorded is forgotten."""
+        """Start to record; events of an earlier recording are removed."""
         if self._running is not None:
             raise ConfigError("this recorder runs already; stop it first")
         self.parts.clear()
-        self._where = build.present_device()    # it measures, which is not to be recorded
+        self._where = build.present_device()    # it measures; that must not be recorded
         device = cuda.current() if caffe.mode == "gpu" else None
         with ExitStack() as running:
             if device is not None:
@@ -92,7 +92,7 @@ class Recorder:
             self._running = running.pop_all()
 
     def stop(self):
-        """End to record; harmless a second time."""
+        """Stop to record; a second call does nothing."""
         if self._running is not None:
             running, self._running = self._running, None
             with running:
@@ -108,7 +108,7 @@ class Recorder:
             del self.parts[: -self.keep]
 
     def trace(self):
-        """Return the `Trace` of what is kept; may be asked while the recorder runs.
+        """Return the `Trace` of the kept events; may be called while the recorder runs.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class Recorder:
             If it was never started.
         """
         if self._before is None:
-            raise ConfigError("this recorder has nothing to tell; start it first")
+            raise ConfigError("this recorder has recorded nothing; start it first")
         parts = list(self.parts)
         if self._running is not None:
             parts.append(Part(self._iteration(), self._before, list(self._events)))
@@ -126,14 +126,14 @@ class Recorder:
         return made
 
     def _compiled_for(self):
-        """Return what changes if the net needs another schedule; None without a net."""
+        """Return a key that changes when the net needs another schedule; None without a net."""
         return None if self.net is None else (self.net.stamp(), settings_epoch(), get_num_threads(), caffe.mode)
 
     def _schedule(self):
         """Return the net's schedule as part of the document.
 
-        Nothing where the net would have to take new shapes or settings for it: that would change blobs, which may be read after
-        the record.
+        Empty if the net would have to be compiled for new shapes or settings: that would change blobs, which may be read after
+        the recording.
         """
         if self.net is None:
             return {}
@@ -142,14 +142,14 @@ class Recorder:
                 return {}
             try:
                 return {"schedule": self.net.schedule().as_dict()}
-            except Error:       # a net that cannot be compiled; its run has raised the same
+            except Error:       # the net cannot be compiled; its run has raised this error, too
                 return {}
 
     def _iteration(self):
         return self.solver.iter if self.solver is not None else 0
 
     def _cut(self, iteration):
-        """Put the events so far aside as those of `iteration`."""
+        """Store the events so far as those of `iteration`."""
         events = list(self._events)
         del self._events[: len(events)]     # another thread may have added some in between
         if events:
@@ -166,7 +166,7 @@ class Recorder:
         return Snapshot(perf_counter_ns(), heads, blocks, arenas())
 
 
-ARENAS = memory.CachingAllocator, memory.BuddyAllocator     # they can list their segments
+ARENAS = memory.CachingAllocator, memory.BuddyAllocator     # allocators that list their segments
 
 
 def arenas():
@@ -190,7 +190,7 @@ def arenas():
 
 @contextmanager
 def _launches(device):
-    """Make a device record launches until the last context of this function ends; one that records anyway continues."""
+    """Make a device record launches until the last context of this function ends; if it was recording before, it continues."""
     if device.recording and not recorders[device.index]:
         yield
         return
@@ -204,7 +204,7 @@ def _launches(device):
             device.record_launches(False)
 
 
-recorders = Counter()       # by the index of a device, how many of this module record its launches
+recorders = Counter()       # index of a device -> contexts of this module that record its launches
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def record(target=None):
     Yields
     ------
     Trace
-        Empty until the block ends; then, also if it ends by an error, with what happened until then.
+        Empty until the block ends, also by an error; then with the events of the block.
     """
     recorder = Recorder(target)
     trace = Trace(None)

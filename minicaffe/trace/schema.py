@@ -1,7 +1,7 @@
 """What the document of a trace must look like (docs/trace.md), checked once, when a `Trace` gets it.
 
-A trace file is input like any other: it may be cut, edited or made by another program. What this accepts all of minicaffe.trace can
-read, so that nothing behind it looks for missing keys, other types, or numbers that lead outside of a list.
+A trace file is input like any other: it may be cut, edited or made by another program. All of minicaffe.trace can read a
+document that passes here, so later code does not check for missing keys, wrong types or indices out of range.
 """
 
 from minicaffe.errors import DataError, shown
@@ -11,8 +11,8 @@ NONE = type(None)
 LARGEST = 1 << 64   # of an address; times and sizes stay below it, too
 
 
-# A rule is a type or some of them, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for each
-# of its keys, of which `OPTIONAL` ones may be missing and others may be there.
+# A rule is a type or a tuple of types, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for
+# each key: keys in `OPTIONAL` may be missing, and unknown keys are allowed.
 OPTIONAL = {"parameters", "drawing", "took", "schedule"}
 COST = {"forward": (int, float, NONE), "backward": (int, float, NONE)}
 BLOCK = {"place": str, "address": int, "bytes": int, "name": str}
@@ -40,7 +40,7 @@ NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or
 
 
 def check(document):
-    """Raise `DataError`, which names the place, unless a document is as docs/trace.md says."""
+    """Raise `DataError`, which names the place, unless a document has the form of docs/trace.md."""
     found = document.get("format") if isinstance(document, dict) else None
     if type(found) is int and found > FORMAT:
         raise DataError(f"has format {shown(found)}, this minicaffe reads traces of format {FORMAT}; update it", field="format")
@@ -84,14 +84,14 @@ def _check(value, rule, path):
         kind, = rule
         if kind in (int, str) and set(map(type, value)) <= {kind} and (
                 kind is str or not value or -LARGEST < min(value) <= max(value) < LARGEST):
-            return      # at once, as columns of events are long
+            return      # fast path: columns of events are long
         for i, item in enumerate(value):
             _check(item, kind, f"{path}[{i}]")
     else:
         kinds = rule if isinstance(rule, tuple) else (rule,)
         if type(value) not in kinds:
             raise _wrong(path, f"must be {' or '.join(NAMES[kind] for kind in kinds)}, got {shown(value)}")
-        if isinstance(value, int | float) and not -LARGEST < value < LARGEST:   # not of nan, either
+        if isinstance(value, int | float) and not -LARGEST < value < LARGEST:   # false for nan, too
             raise _wrong(path, f"must be between -2^64 and 2^64, got {shown(value)}")
 
 

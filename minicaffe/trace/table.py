@@ -1,4 +1,4 @@
-"""A trace on a terminal: a line for each step, the summary of all, and one step in full."""
+"""A trace on a terminal: a line for each step, a summary, and one step in full."""
 
 import os
 from collections import Counter
@@ -50,7 +50,7 @@ def show(trace):
 def row(trace, number, wide=True):
     """Return the cells of the line of step `number`.
 
-    With `wide` they have speeds, and the names of what changed its head in place of how many.
+    With `wide` they have speeds, and the names of memories whose head changed instead of their number.
     """
     step = trace.steps[number]
     events = trace.events[step["first"]:step["last"]]
@@ -112,7 +112,7 @@ def sources(trace, number):
 
 
 def _happened(trace, number):
-    """Return the lines about one event; none about one that belongs to another or is reported above."""
+    """Return the lines about one event; none if it is part of another event or is reported above."""
     event = trace.events[number]
     if event.kind in ("alloc", "free"):
         sign = "+" if event.kind == "alloc" else "-"
@@ -134,7 +134,7 @@ def _happened(trace, number):
 
 
 def _speeds(trace, flops, nbytes, spent):
-    """Return what is to be said of work in a time (ns): its amounts, and how near to a copy's speed it came."""
+    """Return the amounts of work in a time (ns), with speeds and the share of a copy's speed."""
     parts = []
     if flops:
         parts.append(f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""))
@@ -148,7 +148,7 @@ def _speeds(trace, flops, nbytes, spent):
 
 
 def decision(trace, number):
-    """Return what the allocator did for event `number`, an ``alloc`` or ``free``, as the events right before or after it say."""
+    """Return the allocator's actions for event `number`, an ``alloc`` or ``free``, from the events next to it."""
     events, place, kinds = trace.events, trace.events[number].place, []
     towards, those = (-1, TAKES) if events[number].kind == "alloc" else (1, GIVES)
     at = number + towards
@@ -162,7 +162,7 @@ def decision(trace, number):
 
 
 def walk(trace, read, write):
-    """Show step after step, as lines that a person types say: see HELP.
+    """Show steps that typed lines select: see HELP.
 
     ``read(prompt)`` gives a line without its end, EOFError ends the walk; ``write(line)`` shows one.
     """
@@ -220,22 +220,22 @@ def summary(trace):
 
 
 def travels(trace):
-    """Return the line about gradients on their way between processes, and what of it backward hid; none of one process."""
+    """Return the line about gradients sent between processes, and the time that overlaps backward; [] for one process."""
     there = [event for event in trace.events if event.kind == "travel"]
     if not there:
         return []
     total, hidden, end = 0, 0, 0
     backward = [(step["begin"], step["end"]) for step in trace.steps if step["kind"] == "backward"]
     for begin, arrived in sorted((event.time - event.took, event.time) for event in there):
-        begin, end = max(begin, end), max(arrived, end)     # what was under way at once counts once
+        begin, end = max(begin, end), max(arrived, end)     # concurrent transfers count once
         total += max(0, end - begin)
         hidden += sum(max(0, min(end, last) - max(begin, first)) for first, last in backward)
-    return [f"gradients on their way between processes: {len(there)}, {size_text(sum(e.nbytes for e in there))}, "
+    return [f"gradients sent between processes: {len(there)}, {size_text(sum(e.nbytes for e in there))}, "
             f"{total / 1e6:.3f} ms, {hidden / 1e6:.3f} of them while layers ran backward"]
 
 
 def peaks(trace):
-    """Return by place the most bytes that were live at once, and of those the bytes by role."""
+    """Return by place the peak of live bytes, and its bytes by role."""
     usage = Usage(trace, {memory["name"]: memory["role"] for memory in trace.memories})
     best = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
     for event in trace.events:

@@ -1,7 +1,7 @@
 """Trouble: keep the trace of a training's last iterations, and write it when a loss or gradient is no longer finite.
 
-The document gets two things more (docs/trace.md): ``samples``, what `minicaffe.solver.watch` measured of the iterations that are
-kept, and ``trouble``, the first array that is not finite, with the step that wrote it.
+The document has two more keys (docs/trace.md): ``samples``, those of `minicaffe.solver.watch` in the kept iterations, and
+``trouble``, the first array that is not finite, with the step that wrote it.
 """
 
 import logging
@@ -14,13 +14,13 @@ from minicaffe.trace.record import Recorder
 
 log = logging.getLogger("minicaffe.trace")
 
-KEEP = 2    # whole iterations before the one in which it happens
+KEEP = 2    # whole iterations before the failing one
 INPUTS = 16
 WORDS = {"blob": "blob '{}'", "diff": "gradient of blob '{}'", "parameter": "gradient of {}", "update": "update of {}"}
 
 
 class Trouble:
-    """Records a solver until a loss or a parameter's gradient is not finite, then writes the trace and ends to record.
+    """Records a solver until a loss or a parameter's gradient is not finite, then writes the trace and stops.
 
     Each iteration runs layer by layer, and all of its values are read, so a training takes longer.
 
@@ -28,18 +28,18 @@ class Trouble:
     ----------
     solver : Solver
     path : str
-        Of the trace: JSON (`minicaffe.trace.load`), or if it ends in ``.html`` the page, which opens at the place.
+        Of the trace: JSON (`minicaffe.trace.load`), or the page if it ends in ``.html``, which opens at the failing step.
 
     Attributes
     ----------
     first : dict or None
-        When it was written, of the first array that is not finite: ``iteration``; ``layer``, which computed it; its name as
-        ``blob`` (of a top), ``diff`` (of a top's gradient), ``parameter`` (of a parameter's gradient) or ``update`` (of what is
-        subtracted from a parameter); ``not_finite`` (share), ``wrong`` (how many values) and ``first`` (index of the first, None
-        of an update); ``step`` and ``event``, its numbers in the trace (None where the step is not in it); ``before``, its sample
-        of the iteration before, or None; ``inputs``, of the arrays that it was computed from, `INPUTS` at most, ``name``, ``part``
-        (data, diff), ``min``, ``max``, ``wrong`` and ``first`` as in `minicaffe.solver.watch`, and ``before``, the same of the
-        iteration before, or None; and ``left_out``, how many more inputs there are.
+        Once the trace is written, a description of the first array that is not finite. ``iteration``; ``layer``, which computed
+        it. Its name is ``blob`` (a top), ``diff`` (a top's gradient), ``parameter`` (a parameter's gradient) or ``update`` (the
+        value subtracted from a parameter). ``not_finite`` (share), ``wrong`` (number of values) and ``first`` (index of the first,
+        None of an update). ``step`` and ``event``, its numbers in the trace (None if the step is not in it). ``before``, its
+        sample of the iteration before, or None. ``inputs``, the arrays that it was computed from, `INPUTS` at most, each with
+        ``name``, ``part`` (data, diff), ``min``, ``max``, ``wrong`` and ``first`` as in `minicaffe.solver.watch`, and ``before``,
+        the same of the iteration before, or None. ``left_out``, the number of further inputs.
 
     Raises
     ------
@@ -50,21 +50,21 @@ class Trouble:
     def __init__(self, solver, path):
         self.solver, self.path, self.first = solver, str(path), None
         folder = os.path.dirname(self.path) or "."
-        if not os.access(folder, os.W_OK):   # now rather than after days of training
+        if not os.access(folder, os.W_OK):   # before days of training
             raise FileError("cannot be written: there is no such folder, or no permission; correct the path", file=self.path)
         if os.path.isdir(self.path):
             raise FileError("is a folder; give the path of a file in it", file=self.path)
-        self.recorder = Recorder(solver, KEEP + 1)  # the running one is cut off first
+        self.recorder = Recorder(solver, KEEP + 1)  # the iteration that runs is dropped first
         self.recorder.start()
         self.watch = Watch(solver, 1, self._look)
 
     def close(self):
-        """Record no longer; harmless a second time."""
+        """Stop to record; a second call does nothing."""
         self.watch.close()
         self.recorder.stop()
 
     def _look(self, solver, iteration, samples):
-        """Write the trace if this iteration went wrong."""
+        """Write the trace if a value of this iteration is not finite."""
         del self.watch.records[: -KEEP - 1]
         losses = {top.name for node in solver.net.nodes for top, weight in zip(node.tops, node.loss_weights) if weight}
         if not any((s["wrong"] or s.get("update_wrong")) and ("blob" not in s or s["blob"] in losses) for s in samples):
@@ -81,7 +81,7 @@ class Trouble:
                 html.write(trace, self.path, self.first["event"])
             else:
                 trace.save(self.path)
-        except Error as error:      # the training is worth more than its trace
+        except Error as error:      # a training continues without its trace
             log.warning("%s", error)
             return
         key = next(key for key in WORDS if key in self.first)
@@ -92,14 +92,14 @@ class Trouble:
 def first_trouble(document, others=None):
     """Return `Trouble.first` of a document with samples, of which one is not finite.
 
-    `others` has the extremes of parameters that are not learned and so have no samples, by name.
+    `others` has the extremes of the parameters that are not learned, by name: they have no samples.
     """
     samples, nodes = document["samples"], document["net"]["nodes"]
     iteration = next(sample["iteration"] for sample in samples if sample["wrong"] or sample.get("update_wrong"))
     now, ago = ([sample for sample in samples if sample["iteration"] == number] for number in (iteration, iteration - 1))
     numbers = {node["name"]: number for number, node in enumerate(nodes)}
     backward = sorted((sample for sample in now if "blob" not in sample), key=lambda sample: -numbers[sample["layer"]])
-    order = [sample for sample in now if "blob" in sample] + backward   # as they were computed
+    order = [sample for sample in now if "blob" in sample] + backward   # the order of computation
     first = next((sample for sample in order if sample["wrong"]), None)
     if first is not None:
         key = next(key for key in ("blob", "diff", "parameter") if key in first)
@@ -108,7 +108,7 @@ def first_trouble(document, others=None):
         first, key = next(sample for sample in order if sample.get("update_wrong")), "update"
         name, found = first["parameter"], {"not_finite": None, "wrong": first["update_wrong"], "first": None}
     number = numbers[first["layer"]]
-    if key == "diff":   # the layer that reads the blob has computed it
+    if key == "diff":   # the layer that reads the blob computed its gradient
         number = next((i for i in range(number + 1, len(nodes)) if name in nodes[i]["bottoms"]), number)
     kind = {"blob": "forward", "update": "update"}.get(key, "backward")
     steps = [i for i, step in enumerate(document["steps"]) if step["iteration"] == iteration and step["kind"] == kind
@@ -136,7 +136,7 @@ def _inputs(node, key, name):
 
 
 def _extremes(samples, nodes, number, kind, name, part):
-    """Return the extremes of what node `number` reads, from the samples of an iteration, or None if there are none of it."""
+    """Return the extremes of an array that node `number` reads, from the samples of an iteration, or None."""
     maker = next((node for node in nodes if node["type"] == "Split" and name in node["tops"]), None)
     name = maker["bottoms"][0] if maker and part == "data" else name
     found = None
@@ -147,6 +147,6 @@ def _extremes(samples, nodes, number, kind, name, part):
             found = sample
         elif part == "data" and sample.get("blob") == name:
             if kind == "forward" and sample["layer"] == nodes[number]["name"]:
-                break       # what a layer in place overwrites is of one before it
+                break       # a layer in place overwrites the top of an earlier one
             found = sample
     return found and {key: found[key] for key in ("min", "max", "wrong", "first")}

@@ -1,4 +1,4 @@
-"""Why copies and reorders were made, in words: who wrote the data last and where, who asked for them and where."""
+"""The reasons of copies and reorders, as text: the last write of the data, and the access that needed them."""
 
 import numbers
 import re
@@ -18,13 +18,13 @@ HEADS = {
     "SYNCED_PRIVATE": "the host's plain side and the one in an engine's layout hold the same",
     "HEAD_AT_GPU_PRIVATE": "only the device's side in an engine's layout is valid",
     "SYNCED_GPU_PRIVATE": "the device's plain side and the one in an engine's layout hold the same",
-    "RECYCLED": "its memory serves others",
+    "RECYCLED": "its memory is used by other blobs",
 }
 WRITES = re.compile(r" by ((?:mutable|overwrite|set|copy_on|exchange)_\w+)$")
 
 
 def why(trace, number):
-    """Return sentences that say why event `number` of a trace was necessary.
+    """Return sentences about the reason of event `number` of a trace.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def why(trace, number):
     Raises
     ------
     WrongTypeError
-        If the event is neither, or `trace` or `number` something else.
+        If the event is neither, or `trace` or `number` has another type.
     ConfigError
         If there is no such event.
     """
@@ -53,7 +53,7 @@ def why(trace, number):
 
 
 class Reasons:
-    """Who wrote which memory when in a Trace, and what follows from that."""
+    """Finds the writes of each memory in a Trace, and from them the reasons of copies."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -80,7 +80,7 @@ class Reasons:
         call = asked.detail.rpartition(" by ")[2] if asked is not None else ""
         verb = "copied" if event.kind == "copy" else "reordered"
         sentences = [f"{event.name or 'A memory'} was {verb} from {source} to {target} ({event.nbytes:,} bytes): "
-                     f"{self._doer(self.trace.step_at(number))} asked for it {_side(call) or 'there'}"
+                     f"{self._doer(self.trace.step_at(number))} accessed it {_side(call) or 'there'}"
                      + (f" ({call})." if call else "."), self._writer(event.name, number)]
         if asked is not None:
             before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ")
@@ -94,7 +94,7 @@ class Reasons:
         return after if after is not None and (after.kind, after.name) == ("head", events[number].name) else None
 
     def _doer(self, number):
-        """Return who works in a step."""
+        """Return the name of a step for a sentence."""
         steps = self.trace.steps
         if number is None or not self.busy:
             return "your code"
@@ -130,7 +130,7 @@ def _meaning(head):
 
 
 def _side(call):
-    """Return which side a call of SyncedMemory gives."""
+    """Return the side that a call of SyncedMemory accesses."""
     return next((words for key, words in SIDES.items() if key in call), "")
 
 

@@ -133,7 +133,7 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
 def test_a_trace_of_ranks_is_that_of_the_first_and_shows_the_ways_of_gradients(folder, tmp_path):
     status, output, errors = ranks.command(2, "trace", "solver.prototxt", "--perfetto", tmp_path / "p.json", folder=folder)
     assert status == 0, errors
-    assert output.count("gradients on their way between processes: 1, ") == 1 and output.count("wrote ") == 1
+    assert output.count("gradients sent between processes: 1, ") == 1 and output.count("wrote ") == 1
     assert [row["ph"] for row in json.loads((tmp_path / "p.json").read_text())["traceEvents"] if row.get("cat") == "travel"] == ["b", "e"]
 
 
@@ -238,7 +238,7 @@ def scale_in(folder, kind, warmup):
 
 
 @pytest.mark.parametrize("words, message", [
-    (["--warmup", "5"], "--warmup leads to the rate of --scale-lr"),
+    (["--warmup", "5"], "--warmup raises the rate to that of --scale-lr"),
     (["--scale-lr", "sqrt", "--global-batch"], "--global-batch keeps the batch"),
     (["--scale-lr", "cube"], "'cube' is not one of 'linear', 'sqrt'"),
     (["--gpu", "0,0"], "must be the number of a GPU, got '0,0'; several have commas"),

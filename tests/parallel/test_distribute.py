@@ -195,7 +195,7 @@ def traced(folder):
 def test_a_trace_shows_the_ways_of_gradients(folder):
     for ways, line, rows in ranks.run(2, __file__, "traced", folder):
         assert ways[0] == ["ip1[0] diff", 4 * 2000 * 576, True] and len(ways) == 2 and ways[1][0].count(" diff") == 9
-        assert re.fullmatch(r"gradients on their way between processes: 2, 4.5 MiB, [0-9.]+ ms, [0-9.]+ of them while layers ran backward", *line)
+        assert re.fullmatch(r"gradients sent between processes: 2, 4.5 MiB, [0-9.]+ ms, [0-9.]+ of them while layers ran backward", *line)
         assert sorted(rows) == ["b", "b", "e", "e"]
 
 

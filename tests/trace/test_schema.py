@@ -148,7 +148,7 @@ def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
         except WrongTypeError as error:     # a launch, the detail of which says no grid
             assert "is no launch" in str(error)
         except DataError as error:          # nan where the schema leaves a place open
-            assert "holds what JSON has not" in str(error)
+            assert "holds a value that JSON lacks" in str(error)
     assert refused > 200 and taken > 50
 
 

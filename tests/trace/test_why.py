@@ -50,11 +50,11 @@ def test_the_example_of_caffes_tutorial(where):
     assert heads == ["HEAD_AT_CPU -> SYNCED", "SYNCED -> HEAD_AT_GPU", "HEAD_AT_GPU -> SYNCED", "SYNCED -> HEAD_AT_CPU",
                      "HEAD_AT_CPU -> HEAD_AT_GPU", "HEAD_AT_GPU -> HEAD_AT_CPU"]
     said = [trace.why(made, number) for number, _ in found]
-    assert said[0] == ("blob data was copied from host to device (16 bytes): your code asked for it on the device (gpu_data). It was "
+    assert said[0] == ("blob data was copied from host to device (16 bytes): your code accessed it on the device (gpu_data). It was "
                        "written before the record began. Its head was HEAD_AT_CPU, only the host's side is valid; since then it is "
                        "SYNCED, host and device hold the same.")
     assert "It was written last on the device, by a call of mutable_gpu_data." in said[1]
-    assert "asked for it on the host (mutable_cpu_data)" in said[3]
+    assert "accessed it on the host (mutable_cpu_data)" in said[3]
     assert made.document["why"] == {str(number): text for (number, _), text in zip(found, said)}
     assert made.at(0).heads == {"blob data": "HEAD_AT_CPU"} and made.at(len(made)).heads == {"blob data": "HEAD_AT_CPU"}
     with pytest.raises(WrongTypeError, match="no copy"):
@@ -69,10 +69,10 @@ def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
         solver.net.blobs["ip"].data.sum()
         np.sum(solver.net.param_table.params[0].data)
     said = {(event.name, event.detail): trace.why(made, number) for number, event in copies(made)}
-    assert "layer conv (forward) asked for it on the device" in said["data data", "host to device"]
+    assert "layer conv (forward) accessed it on the device" in said["data data", "host to device"]
     assert "It was written last by layer in (forward)" in said["data data", "host to device"]
     assert "It was written last by layer loss (forward)." in said["loss data", "device to host"]
-    assert "what runs between layer loss (forward) and layer loss (backward) asked" in said["loss data", "device to host"]
+    assert "what runs between layer loss (forward) and layer loss (backward) accessed" in said["loss data", "device to host"]
     assert "It was written last by layer ip (forward)" in said["ip data", "device to host"]
     assert "It was written last by the solver's update" in said["conv[0] data", "device to host"]
 

@@ -7,7 +7,7 @@ once into a picture of its own, `base`; a step draws that, the moment's line, an
 let gutter = 148;       // pixels left of the axis, for labels; less on a small screen
 
 let colours = {};
-/* Colours of the style as a canvas takes them; `var(--x)` may depend on light and dark, so the browser is asked. */
+/* Colours of the style as a canvas takes them; `var(--x)` may depend on light and dark, so the browser resolves it. */
 function readColours() {
   const names = ["ink", "soft", "faint", "line", "panel", "accent", "band", ...SIDES, "forward", "backward", "update", "between",
                  "cache", ...ROLES];

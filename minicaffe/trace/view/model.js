@@ -1,9 +1,9 @@
 "use strict";
-/* What the page knows of a trace: columns of events, the steps, and the state at any moment.
+/* A trace in the page: columns of events, the steps, and the state at any moment.
 
-A moment is a number of events: the state at moment i is what the first i events made of the start, as Trace.at(i) says in Python.
+A moment is a number of events: the state at moment i is the start after the first i events, as Trace.at(i) in Python.
 Blocks and arenas are replayed from the nearest of the checkpoints, so that any moment of 100,000 events is found in about a
-millisecond; heads are looked up in the list of changes that each memory has. */
+millisecond; heads are looked up in each memory's list of changes. */
 
 const STATES = ["UNINITIALIZED", "HEAD_AT_CPU", "HEAD_AT_GPU", "SYNCED", "HEAD_AT_PRIVATE", "SYNCED_PRIVATE", "RECYCLED"];
 const SIDES = ["host", "device", "private"];
@@ -158,7 +158,7 @@ class Trace {
   at(moment) {
     if (this.found && this.found.moment === moment) return this.found.state;
     let number = Math.floor(moment / CHECKPOINT), from = number * CHECKPOINT, state;
-    if (this.found && this.found.moment < moment && this.found.moment > from) {     // go on from where we were
+    if (this.found && this.found.moment < moment && this.found.moment > from) {     // continue from the last state
       from = this.found.moment;
       state = this.found.state;
     } else state = copyOf(this.checkpoints[number]);
@@ -245,7 +245,7 @@ class Trace {
     return found.length === 1 ? found[0] : -1;
   }
 
-  /* What a step is called. */
+  /* The name of a step. */
   nameOf(step) { return step.layer || (this.net.nodes.length ? step.kind : "the record"); }
 
   /* Numbers of the events of a kind in a range. */

@@ -1,5 +1,5 @@
 "use strict";
-/* The page: one moment, which all panels show, and what moves it. */
+/* The page: one moment, which all panels show, and the controls that change it. */
 
 const $ = id => document.getElementById(id);
 const make = (tag, attributes = {}, ...children) => {
@@ -43,7 +43,7 @@ class List {
   }
 }
 
-/* A drawing from a file that anybody may have written: it shows, and does nothing. */
+/* A drawing from an untrusted file: scripts and links in it are removed. */
 function withoutScript(svg) {
   for (const element of [svg, ...svg.querySelectorAll("*")]) {
     if (/^(script|foreignObject|a|image|use|iframe)$/i.test(element.localName)) element.remove();
@@ -73,7 +73,7 @@ function eventWords(e) {
     case "call": return ["call", `${e.name}, ${timeText(e.took)}`];
     case "begin": return ["begins", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
     case "end": return ["ends", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
-    case "travel": return ["travelled", `${bytesText(e.bytes)} of gradients, ${blob}, to and from other processes`];
+    case "travel": return ["transfer", `${bytesText(e.bytes)} of gradients, ${blob}, to and from other processes`];
     case "loss": return ["loss", `${e.name} ${e.detail}`];
     default: return [e.kind, [e.name, e.detail].filter(Boolean).join(": ")];
   }
@@ -120,7 +120,7 @@ class View {
     return places.find(p => p.startsWith("CUDA") && changes.get(p)) || places[0] || "CPUPlace()";
   }
 
-  /* Go where the address of the page points, #step=12 or #event=340; true if it does. */
+  /* Go to the step or event in the page's address, #step=12 or #event=340; false if it has none. */
   follow(hash) {
     const [, what, number] = /^#(step|event)=(\d+)$/.exec(hash) || [];
     if (what) what === "event" ? this.goMoment(+number) : this.go(+number);
@@ -256,10 +256,10 @@ class View {
     if (frees.length) clauses.push(`gives back ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
     const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
     const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more` : list.join(", ").replace(/, ([^,]*)$/, " and $1");
-    const what = step.kind === "between" ? trace.net.nodes.length ? "Between the layers: what nobody's forward or backward did." : "What ran while the record was open."
+    const what = step.kind === "between" ? trace.net.nodes.length ? "Between the layers: outside of every forward and backward." : "What ran while the record was open."
       : step.kind === "update" ? "The solver updates the parameters with their gradients."
       : !node ? `${step.layer} goes ${step.kind}.`
-      : node.type === "Input" ? `${node.name} (Input) does nothing: who runs the net fills ${names(node.tops)}.`
+      : node.type === "Input" ? `${node.name} (Input) does nothing: the program that runs the net fills ${names(node.tops)}.`
       : step.kind === "backward" && !node.bottoms.length ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
       : step.kind === "forward" ? `${node.name} (${node.type}) goes forward: it ${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
       : `${node.name} (${node.type}) goes backward: from the gradient of ${names(node.tops)} it computes ${names([
@@ -350,7 +350,7 @@ class View {
     }
     return [...totals.values()].sort((a, b) => b.ns - a.ns || b.count - a.count);
   }
-  /* What was measured of blobs and gradients in this iteration, where a trace has samples. */
+  /* The samples of blobs and gradients in this iteration, if the trace has any. */
   values() {
     const samples = this.trace.data.samples || [], step = this.currentStep();
     $("value-panel").hidden = !samples.length || !step;
@@ -376,7 +376,7 @@ class View {
       return row;
     }));
   }
-  /* The first array that was not finite, where that is why the trace was kept. */
+  /* The first array that was not finite, if the trace was written for it. */
   trouble() {
     const first = this.trace.data.trouble;
     if (!first) return;
@@ -610,7 +610,7 @@ class View {
     act();
   }
 
-  /* Everything that has a name, and where it leads. */
+  /* Everything that has a name, and the action of choosing it. */
   things() {
     const {trace} = this;
     const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
@@ -659,7 +659,7 @@ class View {
     found.addEventListener("pointerdown", event => { const row = event.target.closest("[data-row]"); if (row) { event.preventDefault(); take(+row.dataset.row); } });
   }
 
-  /* What is drawn now, for tests and for who looks from the console. */
+  /* The present drawing, for tests and the console. */
   state() {
     const {trace, moment, step, place} = this;
     return {moment, step, place, events: trace.count, steps: trace.steps.length, playing: !!this.playing, lastStep: this.lastStep, ready: this.ready,
@@ -689,7 +689,7 @@ function placeWords(place) {
   return place.startsWith("Pinned") ? "host, page-locked" : "host";
 }
 
-/* A launch, from "8x1x1 blocks of 256 threads; conv1 data (320000 bytes)"; its bytes are those of the arrays that it was given. */
+/* A launch, from "8x1x1 blocks of 256 threads; conv1 data (320000 bytes)"; its bytes are those of its arrays. */
 function launchOf(e) {
   const [shape, ...arrays] = e.detail.split("; "), found = /^([\dx]+) blocks of (\d+) threads/.exec(shape) || [];
   return {name: e.name, grid: (found[1] || "").replace(/(x1)+$/, "").replace(/x/g, " × "), block: found[2] || "", ns: e.took,
