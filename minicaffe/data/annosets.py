@@ -1,8 +1,8 @@
 """Pictures with boxes to a database of AnnotatedDatum (SSD's convert_annoset.cpp).
 
 Different from Caffe: an annotation that cannot be read, a box turned inside out and a name that the label map lacks are errors
-that name the file. What is stored as in Caffe but is seldom meant, such as boxes outside of their picture, is counted, and warnings
-at the end say how often it was met and where first.
+that name the file. Suspicious annotations that are stored as in Caffe, such as boxes outside of their picture, are counted;
+warnings at the end report their number and the first of each kind.
 """
 
 import json
@@ -90,13 +90,13 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
 
 
 def _doubt(doubts, file, objects, size, picture):
-    """Count in `doubts` what is seldom meant in an annotation of the size (width, height), by what it is; note the first."""
+    """Count suspicious parts of an annotation of the size (width, height) in `doubts`, by kind, with the first of each."""
     def met(what, where):
         count, first = doubts.get(what, (0, f"{file}: {where}"))
         doubts[what] = count + 1, first
 
     if tuple(size) != tuple(picture):
-        met("annotations say another size than their picture has; boxes are divided by what they say, as in Caffe",
+        met("annotations give another size than their picture has; boxes are divided by that size, as in Caffe",
             "{}x{} of a picture of {}x{}".format(*size, *picture))
     for label, box, _ in objects:
         where = f"{[round(edge, 2) for edge in box]} of label {label}"
@@ -105,7 +105,7 @@ def _doubt(doubts, file, objects, size, picture):
         if box[2] == box[0] or box[3] == box[1]:
             met("boxes are empty and are stored so", where)
         if label == 0:
-            met("objects have label 0, which SSD's layers take for background (background_label_id)", where)
+            met("objects have label 0, which SSD's layers use for background (background_label_id)", where)
 
 
 def _read_pairs(list_file):
@@ -124,7 +124,7 @@ def _pair(line):
 
 
 def _resize(cv2, image, min_dim, max_dim, size):
-    """Return `image` itself if no size is given. Raises ShapeError for too large a size."""
+    """Return the resized picture, or `image` itself if no size is given. Raises ShapeError for too large a size."""
     rows, columns = image.shape[:2]
     if size:
         return cv2.resize(image, size)
@@ -215,7 +215,7 @@ def _read_txt(file, labels, height, width):
 
 
 def _size(file, said_height, said_width, height, width):
-    """The size that an annotation says the picture has, or the picture's where it says none or 0."""
+    """The size in an annotation, or the picture's if the annotation has none or 0."""
     with located(file=file):
         size = [integer(str(said or 0).strip(), "the picture's size", least=0) or own
                 for said, own in ((said_height, height), (said_width, width))]

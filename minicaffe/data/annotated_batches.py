@@ -13,7 +13,7 @@ COLUMNS = 8  # of a row of the labels
 class AnnotatedBatches(RecordBatches):
     """Make batches of a database of AnnotatedDatum; parameters as of `RecordBatches`, and there is an augmenter.
 
-    With `boxes` the labels are boxes, else the class of each picture. `names` has the labels that exist; others are errors.
+    With `boxes` the labels are boxes, else the class of each picture. Labels that are not in `names`, if given, are errors.
     """
 
     def __init__(self, source, backend, transformer, augmenter, *, boxes, names=None):
@@ -21,7 +21,7 @@ class AnnotatedBatches(RecordBatches):
         self.boxes, self.names = boxes, names
 
     def shapes(self, value):
-        """Return the shapes of the data, without its axis 0, and of the labels that one record gives as first of a batch."""
+        """Return the shapes of the data, without its axis 0, and of the labels for one record as the first of a batch."""
         batch, labels = self._labelled([value], range(1))
         return batch.shape[1:], labels.shape
 
@@ -48,7 +48,7 @@ class AnnotatedBatches(RecordBatches):
         return batch, (found if len(found) else np.full((1, COLUMNS), -1.0))[np.newaxis, np.newaxis]
 
     def _one(self, value, number):
-        """Return picture, class and objects of a record as the net will see them, but for crop and mirror of the picture."""
+        """Return picture, class and objects of a record for the net, before crop and mirror of the picture."""
         record = parse(value)
         image = picture(record.datum, self.augmenter.param)
         objects = read_objects(record)

@@ -1,10 +1,10 @@
-"""What SSD's `transform_param` does to a picture and the boxes on it before crop, mirror, mean and scale (im_transforms.cpp).
+"""The steps of SSD's `transform_param` on a picture and its boxes before crop, mirror, mean and scale (im_transforms.cpp).
 
     distort -> expand -> batch samplers -> resize -> noise
 
 Pictures are arrays (height, width, channels). Objects are rows of label, instance, xmin, ymin, xmax, ymax, difficult, the box
 in units of the picture. Different from Caffe: draws are a function of the seed and the record's number; raw pictures are
-distorted as encoded ones are, and surrounded by the mean; noise comes with probability `prob` where that is given.
+distorted and expanded like encoded ones; noise is added with probability `prob`, if given.
 """
 
 import numpy as np
@@ -32,9 +32,9 @@ Resize = caffe_pb2.ResizeParameter
 
 
 class Augmenter:
-    """Applies the steps; holds no state that moves.
+    """Applies the steps; its state is constant.
 
-    Of `seed` the lower 64 bits count. Raises ConfigError with the field of the TransformationParameter that is out of range.
+    The lower 64 bits of `seed` are used. Raises ConfigError with the field of the TransformationParameter that is out of range.
     """
 
     def __init__(self, param, samplers=None, seed=0):
@@ -62,7 +62,7 @@ class Augmenter:
 
     @property
     def active(self):
-        """Whether there is a step that touches pictures."""
+        """Whether a step changes pictures."""
         return bool(self.samplers) or any(self.param.HasField(f"{name}_param") for name in ("resize", "noise", "distort", "expand"))
 
     def random(self, number):
@@ -116,7 +116,7 @@ class Augmenter:
                                                        (rows - top) / height]))
 
     def _sample(self, image, objects, samplers, random):
-        """Cut one of the parts out that the samplers find, if they find any."""
+        """Cut out one of the parts that the samplers find, if there is any."""
         part = samplers.draw(np.ascontiguousarray(objects[:, BOX]), int(random.integers(2**64, dtype=np.uint64)))
         if part is None:
             return image, objects
@@ -128,7 +128,7 @@ class Augmenter:
         return image[top:bottom, left:right], self.project(objects, frame)
 
     def project(self, objects, frame):
-        """Return the objects as a part `frame` of the picture shows them: those that `emit_constraint` lets pass, clipped."""
+        """Return the objects in the coordinates of a part `frame` of the picture: those that meet `emit_constraint`, clipped."""
         boxes = objects[:, BOX]
         shown = np.ones(len(boxes), bool)
         if self.param.HasField("emit_constraint"):
@@ -145,7 +145,7 @@ class Augmenter:
         return objects
 
     def finish(self, objects, window, height, width):
-        """Return the objects as the crop `window` of a picture of `height` x `width` shows them (`Transformer.window`)."""
+        """Return the objects in the coordinates of the crop `window` of a picture of `height` x `width` (`Transformer.window`)."""
         top, left, rows, columns, flipped = window
         objects = self.project(objects, np.array([left / width, top / height, (left + columns) / width, (top + rows) / height]))
         if flipped:

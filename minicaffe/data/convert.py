@@ -27,9 +27,9 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
                    check_size=False, encoded=False, encode_type="", label_size=None, force=False, progress=None):
     """Make a database from the pictures of a list.
 
-    Differs from Caffe: `check_size` compares height and width of the pictures, encoded ones too (Caffe compares bytes,
-    and fails on the second encoded picture); a list without one readable picture is an error; pictures of several sizes are
-    reported, since a net reads them only with a crop; `encoded` and `gray` together give grey picture files (Caffe keeps the
+    Different from Caffe: `check_size` compares height and width of the pictures, also of encoded ones (Caffe compares bytes,
+    and fails on the second encoded picture). A list without a valid picture is an error. Pictures of several sizes are
+    reported, since a net reads them only with a crop. `encoded` and `gray` together make grey picture files (Caffe keeps the
     colours).
 
     Parameters
@@ -119,8 +119,8 @@ def resize_size(width, height):
 def readable(root, entries, gray, source):
     """Yield (number, entry, file, picture) of the entries whose picture can be read; a warning names each of the others.
 
-    `root` is put before the path of an entry, its first part; `source` is what lists them, for the error. Raises FileError if the
-    first picture would be there if `root` ended with a slash; DataError if no picture can be read.
+    The file is `root` + the path of an entry, its first item; `source` is the list, for the error. Raises FileError if the first
+    picture exists only with a slash after `root`; DataError if no picture can be read.
     """
     first = root + entries[0][0]
     if not os.path.exists(first) and os.path.exists(os.path.join(root, entries[0][0])):
@@ -146,7 +146,7 @@ def readable(root, entries, gray, source):
 
 @contextlib.contextmanager
 def quiet_opencv():
-    """Switch off OpenCV's messages about files that are no pictures: the code that reads them reports them in the user's terms."""
+    """Disable OpenCV's messages about files that are no pictures: the caller reports them with their place in the list."""
     logging_of = opencv().utils.logging
     level = logging_of.getLogLevel()
     logging_of.setLogLevel(0)
@@ -157,7 +157,7 @@ def quiet_opencv():
 
 
 def picture_datum(image, label, file, encoded, encode_type, keep):
-    """Return the serialized Datum of a picture; with `keep` it is that of `file` unchanged, which may be stored itself."""
+    """Return the serialized Datum of a picture; with `keep` it is `file` unchanged, whose bytes may be stored."""
     if not encoded and not encode_type:
         return raw_datum(image[np.newaxis] if image.ndim == 2 else image.transpose(2, 0, 1), label)
     cv2, suffix = opencv(), file.rpartition(".")[2].lower()
@@ -176,8 +176,8 @@ def picture_datum(image, label, file, encoded, encode_type, keep):
 def compute_mean(db, progress=None):
     """Return the average of all pictures of an open database, float32 of (C, H, W), in double precision (Caffe: single).
 
-    ``progress(text, done, total)`` is called during the work. Raises DataError, naming the record, if one is no Datum or pictures
-    differ in size.
+    ``progress(text, done, total)`` is called during the work. Raises DataError, naming the record, for a record that is no Datum or
+    differs in size.
     """
     transformer = Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)
     cursor, total = db.cursor(), None

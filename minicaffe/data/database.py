@@ -1,4 +1,4 @@
-"""What LMDB and LevelDB have in common: records in key order, a cursor that goes round, one opening a process."""
+"""The common part of LMDB and LevelDB: records in key order, a cursor that starts over, one opening per process."""
 
 import itertools
 import os
@@ -44,7 +44,7 @@ class Database(ABC):
 
     @abstractmethod
     def steps(self, skip=0):
-        """Return an iterator that steps from record `skip` to the last, and gives for each a function that reads it.
+        """Return an iterator from record `skip` to the last, which yields for each a function that reads it.
 
         The function is called before the next step, or not at all; it returns (key, value), and the value lives as long as the
         iterator does.
@@ -93,7 +93,7 @@ class Database(ABC):
 
 
 class Cursor:
-    """A place in a database; goes round for ever.
+    """A position in a database; after the last record comes the first.
 
     Values are buffers that live as long as the cursor stays open (LMDB: they lie in the mapped file).
     """
@@ -106,7 +106,7 @@ class Cursor:
         return len(self._db)
 
     def seek(self, index):
-        """Go to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
+        """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
         self._records = _round_and_round(self._db, index % len(self._db))
 
     def next(self):
@@ -123,7 +123,7 @@ class Cursor:
 
 
 def _round_and_round(db, index):
-    """Step from record `index` on, for ever."""
+    """Step from record `index` on, endlessly."""
     while True:
         yield from db.steps(index)
         index = 0
@@ -137,7 +137,7 @@ class Handle:
         self.pid = os.getpid()
 
 
-# LevelDB forbids a second opening of a database in one process, and one mapping of an LMDB is enough: this table is the process's.
+# One table per process: LevelDB forbids a second opening in one process, and one mapping of an LMDB is enough.
 _handles = weakref.WeakValueDictionary()
 _handles_lock = threading.Lock()
 
@@ -145,7 +145,7 @@ _handles_lock = threading.Lock()
 def share(held_file, connect):
     """Return the Handle of the database that keeps `held_file` open, made with `connect` if there is none.
 
-    A file held open keeps its number in the file system for itself; a path or a directory may come to be another one.
+    The key is the inode of the open file, which no other file can get; a path may refer to another file later.
     """
 
     def key():
@@ -161,4 +161,4 @@ def share(held_file, connect):
 
 
 def damaged(source, error):
-    return FileError(f"cannot be read on: {error}; the database is damaged, make it anew", file=source)
+    return FileError(f"cannot be read on: {error}; the database is damaged, make it again", file=source)

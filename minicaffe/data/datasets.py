@@ -3,9 +3,9 @@
 fashion-mnist and mnist (IDX files): 8-digit keys, 1 x 28 x 28 bytes; cifar10 (binary files): 5-digit keys, 3 x 32 x 32
 bytes, planes in the file's order red, green, blue. Records are in the order of the files.
 
-Checksums: Fashion-MNIST by SHA-256; MNIST and CIFAR-10 by the MD5 sums their publishers and mirrors give, which tell a
-damaged file but not a forged one. Files from a directory of the user's are not summed (they may be unpacked or other
-pictures of that format); their lengths are checked like all others'.
+Checksums: Fashion-MNIST by SHA-256; MNIST and CIFAR-10 by the MD5 sums of their publishers and mirrors, which detect damage but
+not forgery. Files from a directory of the user are not summed (they may be unpacked or other pictures of that format); their
+lengths are checked.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ IDX_MAX = 1 << 31  # bytes of pixels; far above any data set of this kind
 
 @dataclass(frozen=True)
 class DataSet:
-    """Where a data set comes from, and how its databases are called."""
+    """The source of a data set, and the stem of its databases' names."""
 
     stem: str
     url: str
@@ -164,12 +164,12 @@ def read_idx(path, axes):
         count = math.prod(shape)
         if not 0 < count <= IDX_MAX:
             raise DataError(
-                f"says it holds {' x '.join(map(str, shape))} bytes; from 1 to {IDX_MAX} are allowed", file=str(path)
+                f"declares {' x '.join(map(str, shape))} bytes; from 1 to {IDX_MAX} are allowed", file=str(path)
             )
-        content = file.read(count + 1)  # one more, to see that it ends there; a wrong header cannot ask for memory
+        content = file.read(count + 1)  # one more, to check that it ends there; the read is bounded by IDX_MAX
         if len(content) != count:
             more = "more" if len(content) > count else f"only {len(content)}"
-            raise DataError(f"says it holds {' x '.join(map(str, shape))} bytes and has {more}", file=str(path))
+            raise DataError(f"declares {' x '.join(map(str, shape))} bytes and has {more}", file=str(path))
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 

@@ -1,10 +1,10 @@
-"""Open and create databases: LMDB and LevelDB behind one face, `Database` (Caffe db.hpp, db.cpp).
+"""Open and create databases: LMDB and LevelDB behind one interface, `Database` (Caffe db.hpp, db.cpp).
 
-A record is a key and a value, both bytes; readers go through the keys in bytewise order and start over at the end. What
-a value means (a serialized Datum) is the business of `datum.pyx`.
+A record is a key and a value, both bytes. Readers take the keys in bytewise order and start over at the end. `datum.pyx` parses
+the values (serialized Datum messages).
 
-Differs from Caffe: everything wrong is an error that names the database and the remedy, and one process may open a database
-any number of times (two nets, two layers).
+Different from Caffe: every fault is an error that names the database and the remedy, and one process may open a database any
+number of times (two nets, two layers).
 """
 
 import contextlib
@@ -81,17 +81,17 @@ def backend_class(backend):
 
 @contextlib.contextmanager
 def new_database(path, backend, *, force=False):
-    """Create the database `path` whole or not at all, as `new_folder`."""
+    """Create the database `path` completely or not at all, as `new_folder`."""
     with new_folder(path, force) as growing, open_db(growing, backend, "w") as db:
         yield db
 
 
 @contextlib.contextmanager
 def new_folder(path, force=False):
-    """Make the folder `path` whole or not at all; yields the path at which the caller creates it.
+    """Make the folder `path` completely or not at all; yield the temporary path at which the caller creates it.
 
-    It grows under a temporary name beside `path` and gets its own name at the end of the ``with`` block; an exception (Ctrl-C too)
-    removes it and leaves what was there before. What a killed process left goes with the next call. With `force` it replaces a
+    The folder beside `path` is renamed to `path` at the end of the ``with`` block. An exception (Ctrl-C too) removes it and keeps
+    the old `path`. The next call removes what a killed process left. With `force` it replaces a
     file or a folder with a database that is at `path`; otherwise, and for any other folder, that is a FileError.
     """
     check_free(path, force)

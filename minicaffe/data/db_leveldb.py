@@ -33,8 +33,8 @@ class LevelDB(Database):
 
         try:
             shared = share(os.path.join(source, "LOCK"), connect)
-            if shared.pid != os.getpid():  # its locks and threads stayed behind; an LMDB has none
-                raise FileError("LevelDB does not outlive a fork; open it in the child only", file=source)
+            if shared.pid != os.getpid():  # its locks and threads are the parent's; LMDB readers have none
+                raise FileError("LevelDB cannot be used after a fork; open it in the child only", file=source)
             with shared.handle.iterator() as first:
                 empty = next(first, None) is None
         except (plyvel.Error, OSError) as error:
@@ -43,7 +43,7 @@ class LevelDB(Database):
             marker = os.path.join(source, cls.marker)
             raise kinds.named_inside(fault, marker, "a file of a LevelDB database", ("leveldb",)) from error
         if empty:
-            raise DataError("holds no records; make the database anew", file=source)
+            raise DataError("holds no records; make the database again", file=source)
         return cls(source, shared)
 
     @classmethod
@@ -90,7 +90,7 @@ class LevelDB(Database):
             try:
                 self.commit()
             finally:
-                self._handle = self._shared = None  # plyvel closes with the last reference: readers share the handle
+                self._handle = self._shared = None  # plyvel closes with the last reference: readers hold the same handle
 
 
 def _plyvel():

@@ -1,7 +1,7 @@
 """LMDB databases (Caffe db_lmdb.cpp): written through the package lmdb, read by `minicaffe.data.lmdb_pages`.
 
-Read without the lock file, so a read-only directory will do, and beside any `lmdb.open` of the program. A file shorter than its
-own page table says is refused at once: touching the missing pages of the mapped file would kill the process (SIGBUS).
+Read without the lock file, so a read-only directory is enough, and the program may also use `lmdb.open`. A file that is shorter
+than its page table declares is refused at once: reading the missing pages of the mapped file would kill the process (SIGBUS).
 """
 
 import os
@@ -36,7 +36,7 @@ class LMDB(Database):
         except FileError as error:
             raise kinds.named_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
         if shared.handle.snapshot().entries == 0:
-            raise DataError("holds no records; make the database anew", file=source)
+            raise DataError("holds no records; make the database again", file=source)
         return cls(source, shared)
 
     @classmethod
@@ -83,6 +83,6 @@ class LMDB(Database):
             if self._map_size:
                 self._env.sync(True)
         finally:
-            if self._map_size:  # a reader's file is shared and goes with its last user
+            if self._map_size:  # a reader's file is shared and closed with its last user
                 self._env.close()
             self._env = self._shared = None

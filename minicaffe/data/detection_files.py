@@ -1,7 +1,7 @@
-"""What DetectionOutput writes and shows: result files in the form of VOC, ILSVRC or COCO, and pictures with boxes drawn.
+"""Output of DetectionOutput: result files in the form of VOC, ILSVRC or COCO, and pictures with boxes drawn.
 
-Different from Caffe: what is in the directory before stays, and each file is replaced at once when it is whole; the
-pictures go to `save_file` without a window.
+Different from Caffe: other files in the directory are kept, and each result file is replaced when it is complete. Pictures are
+written to `save_file` without a window.
 """
 
 import json
@@ -26,7 +26,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 
 
 class DetectionFiles:
-    """Gathers detections and writes them each time the whole test set went by.
+    """Collects detections and writes them at the end of each pass over the test set.
 
     `save_output_param` of a DetectionOutputParameter has a directory, a label map and a list of names and sizes. Raises
     ConfigError, FileError or DataError if a field is wrong, a file cannot be read, or the net may not write.
@@ -61,7 +61,7 @@ class DetectionFiles:
 
     @staticmethod
     def wanted(param):
-        """Return whether results are to be written: Caffe wants a directory, a label map and the names and sizes."""
+        """Return whether results are written: Caffe requires a directory, a label map, and names and sizes."""
         save = param.save_output_param
         if not save.output_directory:
             return False
@@ -71,7 +71,7 @@ class DetectionFiles:
         return not missing
 
     def add(self, images, rows):
-        """Take the detections of a batch of `images` pictures; write the files at the end of the test set."""
+        """Add the detections of a batch of `images` pictures; write the files at the end of the test set."""
         for image in range(images):
             name, height, width = self.images[self.seen]
             mine = rows[rows[:, 0] == image]
@@ -99,7 +99,7 @@ class DetectionFiles:
             self._write_file(".json", json.dumps(results))
 
     def _write_file(self, end, content):
-        if caffe.solver_rank:   # of processes that train together the first one writes
+        if caffe.solver_rank:   # of processes that train together only rank 0 writes
             return
         write_bytes(os.path.join(self.directory, self.prefix + end), content.encode("utf-8", "surrogateescape"))
 
@@ -107,7 +107,7 @@ class DetectionFiles:
 class DetectionPictures:
     """Draws the boxes on the pictures, and shows them or writes them to `save_file`.
 
-    `transform` is what was done to the pictures, of which scale and mean are undone. Raises ConfigError if the net may not write
+    `transform` is the transform_param of the pictures; its scale and mean are undone. Raises ConfigError if the net may not write
     `save_file`, or the mean is given in a wrong form.
     """
 
@@ -214,5 +214,5 @@ def _read(read, path, name):
 
 
 def _number(name):
-    """A name as the number it means, as COCO has its ids, where it is one."""
+    """A name of digits as an int, like the ids of COCO; other names unchanged."""
     return int(name) if name.isdigit() else name

@@ -1,4 +1,4 @@
-"""Fetch a file over HTTP: resumed where it broke off, checked, and under its own name only when whole."""
+"""Fetch a file over HTTP: resumed after a broken connection, checked, and renamed only when complete."""
 
 import hashlib
 import http.client
@@ -55,7 +55,7 @@ def fetch(url, path, checksum, progress=None):
 
 
 def _receive(url, part, progress):
-    """Append to `part` what one connection gives; return the size of the whole file, None if the server does not send it."""
+    """Append the bytes of one connection to `part`; return the size of the whole file, None if the server does not send it."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -63,7 +63,7 @@ def _receive(url, part, progress):
     except urllib.error.HTTPError as error:
         if error.code != 416 or not have:
             raise
-        # The server has nothing after the bytes at hand: they are the whole file, or of another one, which the checksum shows.
+        # The server has no further bytes: the file is complete, or another one, which the checksum shows.
         error.close()
         return have
     with response:

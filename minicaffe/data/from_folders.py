@@ -1,4 +1,4 @@
-"""From a folder of pictures, a folder inside for each class, to all that a training needs."""
+"""Make the databases, labels and mean of a training from a folder with a folder of pictures per class."""
 
 import os
 import random
@@ -72,7 +72,7 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
 
 
 def _classes(root):
-    """Return the sorted file names of each class, and what else there is, without hidden files."""
+    """Return the sorted file names of each class, and the other paths; hidden files are ignored."""
     try:
         entries = sorted((entry for entry in os.scandir(root) if not entry.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:

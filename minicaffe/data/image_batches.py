@@ -1,6 +1,6 @@
 """Batches of the pictures of a list, for the prefetch thread (Caffe image_data_layer.cpp).
 
-Differs from Caffe: the order of an epoch is a function of the seed and the epoch's number, so that a resumed run repeats it.
+Different from Caffe: the order of an epoch is a function of the seed and the epoch's number, so that a resumed run repeats it.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from minicaffe.memory.budget import check_bytes
 
 
 class ImageBatches:
-    """Make batches of transformed pictures; the list goes round for ever.
+    """Make batches of transformed pictures; the list is repeated endlessly.
 
     Parameters
     ----------
@@ -21,9 +21,9 @@ class ImageBatches:
         Put before each path unchanged.
     transformer : Transformer
     augmenter : Augmenter
-        What happens to a picture once it has its size, and before the transformer's steps.
+        Applied after resizing and before the transformer.
     seed : int
-        Of the order; the lower 64 bits count.
+        Of the order; the lower 64 bits are used.
     shuffle : bool
         A new order in each epoch.
     size : (int, int), optional
@@ -42,7 +42,7 @@ class ImageBatches:
         self._epoch = self._order = None
 
     def infer_shape(self, number):
-        """Return (C, height, width) of what record `number` gives, counted from the start of training."""
+        """Return (C, height, width) of record `number`, counted from the start of training."""
         return self._load(range(number, number + 1)).shape[1:]
 
     def open(self, number):
@@ -79,7 +79,7 @@ class ImageBatches:
                 image = self._read(self.root + self.images.entries[index][0])
                 pictures.append(self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
-                check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # crop_size makes them small later
+                check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # before crop_size reduces them
             except (DataError, FileError, ShapeError) as error:
                 raise self.images.locate(error, index)
         try:

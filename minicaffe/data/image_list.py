@@ -16,7 +16,7 @@ from minicaffe.proto.files import check_below, parse_lines, read_lines, read_who
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
-    With `label_size` a line is a path and that many real numbers, and a label a tuple of floats.
+    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats.
 
     `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
 
@@ -60,7 +60,7 @@ def _entry(line, label_size):
 def read_content(path, within=None):
     """Return the bytes of a picture file.
 
-    Raises FileError if it cannot be read, is no ordinary file (a pipe or a device might never end), or lies outside the folder
+    Raises FileError if it cannot be read, is no ordinary file (a pipe or device might be endless), or lies outside the folder
     `within` (`minicaffe.proto.files.check_below`).
     """
     try:
@@ -85,7 +85,7 @@ def decode_picture(content, path, color=True):
         except cv2.error as error:
             raise DataError(f"OpenCV fails on '{path}': {error.err}") from None
     if image is None:
-        error = DataError(f"OpenCV knows no picture in '{path}' ({len(content)} bytes); make the file anew or drop it")
+        error = DataError(f"OpenCV knows no picture in '{path}' ({len(content)} bytes); replace the file or drop it")
         kind = kinds.kind_of(content)
         if kind is not None and kind.name != "picture":
             error.message = f"'{path}' {kinds.describe(kind, 'a picture')}"

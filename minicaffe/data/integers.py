@@ -6,7 +6,7 @@ from minicaffe.errors import LONGEST_VALUE, DataError, shown
 
 
 def integer(text, what, remedy="", least=-(1 << 31)):
-    """Return the integer that a text says, in decimal digits.
+    """Return the integer of a text in decimal digits.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ def integer(text, what, remedy="", least=-(1 << 31)):
     Raises
     ------
     DataError
-        If it is something else, such as ``2.5``, ``7x`` or ``1_000``, or too large.
+        For other text, such as ``2.5``, ``7x`` or ``1_000``, or a number too large or small.
     """
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise DataError(f"{what} {shown(text)} is not an integer{remedy and f'; {remedy}'}")

@@ -1,4 +1,4 @@
-"""Label maps and lists of names and sizes, the text files that go along with a detection database (SSD's convert_annoset)."""
+"""Label maps and lists of names and sizes, the text files beside a detection database (SSD's convert_annoset)."""
 
 from minicaffe.data.integers import integer
 from minicaffe.errors import DataError, shown

@@ -1,11 +1,11 @@
 """Read the pages of an LMDB file: format 1, of LMDB 0.9, whose values are little-endian and 64 bits wide.
 
-py-lmdb, which writes databases, refuses a second opening of a file in one process, as LMDB's locks belong to the process. A reader
-without locks needs none of that: this one maps ``data.mdb`` and walks its tree, so that a program may have the database open by
-`lmdb.open` before a net reads it or after. All that the file says is checked against its bounds.
+py-lmdb, which writes databases, cannot open a file twice in one process, as LMDB's locks belong to the process. This reader has no
+locks: it maps ``data.mdb`` and walks its tree, so the program may also open the database by `lmdb.open`. All values in the file
+are checked against its bounds.
 
-A transaction of another writer leaves the pages of the state before it alone; the one after that may overwrite them. So reading
-stops with an error when two were committed since it began. Not done here: sorted duplicates, databases with names.
+A transaction of another writer does not change the pages of the state before it; the next transaction may overwrite them. So
+reading raises an error when two transactions were committed since it began. Not done here: sorted duplicates, databases with names.
 """
 
 import mmap
@@ -40,13 +40,13 @@ class PageFile:
     source : str
         The directory of ``data.mdb``.
     readahead : bool
-        Whether the system may read ahead of what is used.
+        Whether the system may read ahead.
 
     Raises
     ------
     FileError
-        The file cannot be opened, is no LMDB, is of another format, or shorter than its pages; later: its pages do not hold what
-        they must.
+        The file cannot be opened, is no LMDB, is of another format, or shorter than its pages; later: its pages are
+        inconsistent.
     """
 
     def __init__(self, source, readahead=True):
@@ -71,13 +71,13 @@ class PageFile:
             raise self._unreadable(error.strerror) from None
         if not self._readahead and hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
-        self._bytes = memoryview(mapped)  # values that were handed out keep an older map alive
+        self._bytes = memoryview(mapped)  # values returned earlier keep an older map alive
 
     def _unreadable(self, why):
-        return FileError(f"is not a readable LMDB: {why}; make the database anew", file=self.source)
+        return FileError(f"is not a readable LMDB: {why}; make the database again", file=self.source)
 
     def _damaged(self, snapshot, why):
-        self._check_unchanged(snapshot)  # what another process has overwritten is no damage
+        self._check_unchanged(snapshot)  # pages that another process overwrote are no damage
         return damaged(self.source, why)
 
     def _check_unchanged(self, snapshot):
@@ -90,7 +90,7 @@ class PageFile:
     def _meta(self, offset):
         meta = META.unpack_from(self._bytes, offset + HEADER.size)
         if meta[0] != MAGIC:
-            raise self._unreadable("it does not begin as one")
+            raise self._unreadable("it has no magic number of one")
         if meta[1] != FORMAT:
             raise self._unreadable(f"it has LMDB's data format {meta[1]}, format {FORMAT} (LMDB 0.9) is read")
         return meta
@@ -102,7 +102,7 @@ class PageFile:
         return max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
 
     def snapshot(self):
-        """Return the Snapshot of the newest transaction; map what the file has grown by."""
+        """Return the Snapshot of the newest transaction; map the file again if it has grown."""
         with self._lock:
             meta = self._newest()
             found = Snapshot(meta[-1], meta[7], meta[11], meta[12], meta[13])
@@ -114,7 +114,7 @@ class PageFile:
             return found
 
     def steps(self, skip=0):
-        """Step from record `skip` of the newest snapshot to the last; give for each a function that returns its key and value."""
+        """Step from record `skip` of the newest snapshot to the last; yield for each a function that returns its key and value."""
         snapshot, seen = self.snapshot(), 0
         pages = self._bytes
         for begin, pointers in self._leaves(pages, snapshot):
@@ -126,7 +126,7 @@ class PageFile:
                 yield partial(self._record, pages, snapshot, begin + pointer, begin + self.page_size)
             seen += len(pointers)
         if seen != snapshot.entries:
-            raise self._damaged(snapshot, f"it has {seen} records, and says {snapshot.entries}")
+            raise self._damaged(snapshot, f"it has {seen} records, and declares {snapshot.entries}")
 
     def _leaves(self, pages, snapshot):
         """Yield place and pointers of each leaf page, in the order of the keys."""
@@ -154,7 +154,7 @@ class PageFile:
         begin = number * self.page_size
         own, _, flags, lower, _ = HEADER.unpack_from(pages, begin)
         if own != number or not HEADER.size <= lower <= self.page_size:
-            raise self._damaged(snapshot, f"page {number} says that it is page {own} with pointers up to {lower}")
+            raise self._damaged(snapshot, f"page {number} declares itself page {own} with pointers up to {lower}")
         pointers = pages[begin + HEADER.size:begin + lower & ~1].cast("H").tolist()
         if pointers and max(pointers) > self.page_size - NODE.size:
             raise self._damaged(snapshot, f"page {number} has a pointer to {max(pointers)}")

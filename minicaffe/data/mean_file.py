@@ -16,7 +16,7 @@ WANTED = "a mean file (binaryproto)"
 
 
 def write_mean(path, mean):
-    """Write `mean`, shape (C, H, W), to the file `path`; a failure leaves what was there before."""
+    """Write `mean`, shape (C, H, W), to the file `path`; a failure keeps the old file."""
     blob = caffe_pb2.BlobProto(num=1, channels=mean.shape[0], height=mean.shape[1], width=mean.shape[2])
     values = np.ascontiguousarray(mean, "<f4").tobytes()
     write_bytes(path, blob.SerializeToString() + b"".join(counted(DATA, [values])))

@@ -1,23 +1,23 @@
-"""Batches made ready by a thread of their own (Caffe base_data_layer.cpp).
+"""Batches prepared by a separate thread (Caffe base_data_layer.cpp).
 
     maker -> buffer -> `full` queue -> next() -> consumer
                ^                                    |
                '-------- `free` queue <-------------'
 
-A fixed set of buffers goes round: `depth` may lie full, `hold` more are at the consumer. The thread knows its `_Work` with
-the two queues, never the Prefetcher: so dropping the Prefetcher (or the layer that holds it) ends the thread.
+A fixed set of buffers circulates: up to `depth` are full, `hold` more are at the consumer. The thread refers to its `_Work` with
+the two queues, not to the Prefetcher, so dropping the Prefetcher (or the layer that holds it) ends the thread.
 
-What is in a batch is the business of a maker: records of a database (record_batches.py), pictures of a list
-(image_batches.py), windows of pictures (window_batches.py). A maker has
+A maker fills the batches: with records of a database (record_batches.py), pictures of a list (image_batches.py) or windows of
+pictures (window_batches.py). A maker has
 
     source           the file or database, for names and errors
     open(number)     called by the thread first: batches begin at record `number`, counted from the start of training
     fill(numbers, buffer)
-                     puts the records of the range `numbers` into the arrays that ``buffer.room(...)`` gives, and decodes no others;
-                     each batch begins behind the end of the one before
+                     puts the records of the range `numbers` into the arrays of ``buffer.room(...)``, and decodes no others;
+                     each batch begins after the end of the one before
     close()          called by the thread last
 
-Differs from Caffe: the place in the stream can be read and restored; errors of the thread are raised in `next`.
+Different from Caffe: the position in the stream can be read and restored; errors of the thread are raised in `next`.
 """
 
 import math
@@ -31,11 +31,11 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError
 
-JOIN_SECONDS = 5.0  # a batch in the making ends long before; a dead disk must not stop the exit
+JOIN_SECONDS = 5.0  # a batch takes far less; a dead disk must not block the exit
 
 
 class Prefetcher:
-    """Hands out the batches of a maker, for ever.
+    """Returns the batches of a maker, endlessly.
 
     Parameters
     ----------
@@ -46,20 +46,20 @@ class Prefetcher:
     step : int
         From each record of a batch to that of the next batch.
     depth : int
-        Batches made ready ahead; the thread continues when half of them were taken.
+        Batches prepared ahead; the thread continues when half of them were taken.
     dtype : float32 or float64
     labels : bool
-        False: `next` gives None for the labels.
+        False: `next` returns None for the labels.
     allocate : callable
-        ``allocate(shape, dtype) -> ndarray``, called from the thread for each buffer that must grow; the default is
-        ordinary memory, a GPU run gives pinned memory.
+        ``allocate(shape, dtype) -> ndarray``, called by the thread for each buffer that must grow; the default is
+        ordinary memory, for a GPU pinned memory.
     hold : int
-        How many batches that were handed out stay as they are; those before them may be overwritten.
+        How many of the returned batches are kept unchanged; earlier ones may be overwritten.
 
     Attributes
     ----------
     numbers, upcoming : range
-        The records of the batch that `next` handed out last, None before; and of the one after it.
+        The records of the batch that `next` returned last, None before; and of the one after it.
     step : int
         As given.
     failed : bool
@@ -76,7 +76,7 @@ class Prefetcher:
             raise ConfigError(f"must be at least 1, got {depth}", field="prefetch")
         self.numbers, self.upcoming, self.step = None, numbers, step
         self._held = deque()
-        # Buffers go back several at a time: each time that the thread wakes it takes the GIL and a processor from the consumer.
+        # Buffers are returned several at a time: a thread that wakes takes the GIL and a processor from the consumer.
         self._hold, self._most_held = hold, hold + depth // 2
         self._error = None
         self._pid = os.getpid()
@@ -93,7 +93,7 @@ class Prefetcher:
         return self._error is not None
 
     def next(self):
-        """Return the next (data, labels) and take back the former ones.
+        """Return the next (data, labels), and reuse the buffers of earlier ones.
 
         Returns
         -------
@@ -125,7 +125,7 @@ class Prefetcher:
         raise self._error
 
     def close(self):
-        """End the thread and release what it reads; arrays handed out stay valid."""
+        """End the thread and release what it reads; arrays returned before remain valid."""
         self._finish()
 
 
@@ -140,9 +140,9 @@ class BatchArrays:
     def room(self, shape, label_shape=None):
         """Return an array of `shape` for the data, and one of `label_shape` for the labels, or None.
 
-        The labels are shape[0] numbers unless said otherwise.
+        By default the labels have shape (shape[0],).
         """
-        self.data = self.labels = None  # gone before larger ones are asked for
+        self.data = self.labels = None  # released before larger ones are allocated
         self.data = self._data_memory.front(shape)
         if self._label_memory is not None:
             self.labels = self._label_memory.front(shape[:1] if label_shape is None else label_shape)
@@ -150,7 +150,7 @@ class BatchArrays:
 
 
 class _Memory:
-    """An array that grows, and is replaced only then."""
+    """An array that is replaced only to grow."""
 
     def __init__(self, dtype, allocate):
         self._dtype, self._allocate, self._array = dtype, allocate, None
@@ -171,7 +171,7 @@ class _Memory:
 
 
 class _Work:
-    """What the thread needs, and all it keeps alive."""
+    """The state of the thread, and all that it keeps alive."""
 
     def __init__(self, maker, numbers, step):
         self.maker, self.numbers, self.step = maker, numbers, step
@@ -181,7 +181,7 @@ class _Work:
     def run(self):
         """Fill free buffers until `stop` is set; an exception is put into the queue instead of a buffer.
 
-        It is put there after the maker is closed: the consumer may open the same database at once.
+        The exception is queued after the maker is closed: the consumer may open the same database at once.
         """
         failed = None
         try:
@@ -193,7 +193,7 @@ class _Work:
                 self.full.put(buffer)
         except Error as error:
             failed = error.with_traceback(None)  # its frames hold values of the cursor
-        except BaseException as error:  # noqa: BLE001  (whatever it is, the consumer must hear of it)
+        except BaseException as error:  # noqa: BLE001  (any error must reach the consumer)
             failed = error
         try:
             self.maker.close()
@@ -209,5 +209,5 @@ def _after(numbers, step):
 def _finish(work, thread):
     work.stop = True
     work.free.put(None)
-    if thread is not threading.current_thread():  # the last reference may die in any thread
+    if thread is not threading.current_thread():  # any thread may drop the last reference
         thread.join(JOIN_SECONDS)

@@ -1,7 +1,7 @@
 """Labels that are real numbers, one or several for a picture: `label_size` of ImageData and Data, which Caffe does not have.
 
 In a database they are the `float_data` of a Datum that has its picture in `data`. Caffe reads such a record as a picture with
-label 0: it looks at `float_data` only where `data` is empty. Its parser refuses a net that says `label_size`.
+label 0: it uses `float_data` only where `data` is empty. Its parser refuses a net with `label_size`.
 """
 
 import math
@@ -16,12 +16,12 @@ INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 def real(text):
-    """Return the number that a text says, as a float.
+    """Return the number of a text as a float.
 
     Raises
     ------
     DataError
-        If it is none, such as ``nan`` or ``1_000``; if it is too large or too small for a float32, or an integer that this rounds.
+        For other text, such as ``nan`` or ``1_000``; if it is too large or small for a float32, or an integer that is rounded.
     """
     if not NUMBER.fullmatch(text):
         raise DataError(f"label '{text[:80]}' is not a number")
@@ -36,7 +36,7 @@ def real(text):
 
 
 def label_size(param, field):
-    """Return how many real-valued labels a record has as `param.label_size` says, None where it is not given.
+    """Return how many real-valued labels a record has by `param.label_size`; None if it is not given.
 
     Raises ConfigError, naming `field`, if it is 0.
     """

@@ -10,7 +10,7 @@ from minicaffe.proto.binary import parse_message
 
 
 class RecordBatches:
-    """Make batches of transformed records; the database goes round for ever.
+    """Make batches of transformed records; the database is repeated endlessly.
 
     Parameters
     ----------
@@ -18,7 +18,7 @@ class RecordBatches:
         As for `open_db`.
     transformer : Transformer
     augmenter : Augmenter, optional
-        What happens to a picture before the transformer's steps.
+        Applied to a picture before the transformer.
     label_size : int, optional
         A record's labels are this many real numbers, its float_data.
 
@@ -35,7 +35,7 @@ class RecordBatches:
         self.cursor = None
 
     def open(self, number):
-        """Let batches begin at record `number`, counted from the start of training."""
+        """Start batches at record `number`, counted from the start of training."""
         self.cursor = self.db.cursor()
         self.cursor.seek(number)
         self.place = number
@@ -52,7 +52,7 @@ class RecordBatches:
             raise self.db.locate(error, numbers[error.record], records[error.record][0])
 
     def _fill(self, values, numbers, buffer):
-        """Put a batch of serialized records, which are those of `numbers`, into `buffer`."""
+        """Put a batch of serialized records, which have these `numbers`, into `buffer`."""
         batch = self.load(values, numbers)
         if self.label_size is None:
             batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
@@ -85,7 +85,7 @@ class RecordBatches:
 def picture(datum, param):
     """Return the picture of a Datum message as (height, width, channels), uint8, or float32 for float_data.
 
-    Of the TransformationParameter `param` force_color and force_gray count.
+    The TransformationParameter `param` has force_color and force_gray.
     """
     if datum.encoded:
         return decode_image(datum.data, param.force_color, param.force_gray)

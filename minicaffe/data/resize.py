@@ -14,7 +14,7 @@ MOST_PIXELS = 2**29  # of a resized picture; OpenCV counts its bytes in an int
 
 
 def check_resize(param, field):
-    """Raise ConfigError, naming a field below `field`, for sizes or probabilities that cannot be."""
+    """Raise ConfigError, naming a field below `field`, for invalid sizes or probabilities."""
     for name in ("height", "width"):
         if getattr(param, name) < 1:
             raise ConfigError("must be given and at least 1, got 0", field=f"{field}.{name}")
@@ -45,7 +45,7 @@ def resized_shape(param, height, width):
 
 
 def resize_picture(param, image, random):
-    """Return `image`, (height, width, channels), resized as `param` says; `random`, a Generator, draws what it leaves open.
+    """Return `image`, (height, width, channels), resized as in `param`; `random`, a Generator, chooses one of several interp_mode.
 
     Raises ConfigError if `pad_value` has neither one value nor one a channel; ShapeError if the ratio makes the picture too large.
     """
@@ -68,7 +68,7 @@ def resize_picture(param, image, random):
 
 
 def surround(image, top, bottom, left, right, colour, border=0):
-    """Return `image`, (height, width, channels), with so many pixels more at each edge.
+    """Return `image`, (height, width, channels), with this many pixels added at each edge.
 
     `border` is OpenCV's kind of border, by default (0) the constant one, of a `colour` with one value for each channel.
     """
@@ -89,7 +89,7 @@ def _pad_value(param, channels):
 
 
 def inside(param, height, width):
-    """Return the box that a picture of `height` x `width` fills of the padded one."""
+    """Return the box of a picture of `height` x `width` in the padded picture."""
     if param is None or param.resize_mode != Resize.FIT_LARGE_SIZE_AND_PAD:
         return np.array([0.0, 0.0, 1.0, 1.0])
     ratio, new_ratio = width / height, param.width / param.height
@@ -101,12 +101,12 @@ def inside(param, height, width):
 
 
 def boxes_into(frame, boxes):
-    """Return boxes that were relative to `frame`, a box, as part of what `frame` lies in."""
+    """Convert boxes from units of `frame`, a box, to units of the picture that contains `frame`."""
     return boxes * np.tile(frame[2:] - frame[:2], 2) + np.tile(frame[:2], 2)
 
 
 def boxes_within(frame, boxes):
-    """Return boxes as parts of `frame`, the other way round."""
+    """Convert boxes from units of the picture to units of `frame`; the inverse of `boxes_into`."""
     return (boxes - np.tile(frame[:2], 2)) / np.tile(frame[2:] - frame[:2], 2)
 
 

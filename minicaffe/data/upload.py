@@ -2,10 +2,10 @@
 
     arrays in page-locked memory -> (copy stream) -> staging blobs -> (computing stream) -> tops
 
-So the next batch is copied to the device while the present one is computed. Sources of data (layers/data/base_data.py) and
+The next batch is copied to the device while the present one is computed. Sources of data (layers/data/base_data.py) and
 `Net.feed` (net/feed.py) use it. A top keeps its memory, which a CUDA graph needs: the copy from a staging blob to it costs a few
-microseconds of the device's own bandwidth. Events keep the order: computing waits until the staging blobs are full, the next copy
-to them until they were read. An upload may be dropped at any time: the allocators of all blocks know of the copy stream.
+microseconds of the device's own bandwidth. Events keep the order: computing waits until the staging blobs are full, and the next
+copy to them until they were read. An upload may be dropped at any time: the allocators of its blocks track the copy stream.
 """
 
 import math
@@ -26,7 +26,7 @@ def pinned_array(shape, dtype, name="prefetched batch"):
 
 
 class DeviceUpload:
-    """Batches that are copied to the current GPU: `send` and `take` are called by turns.
+    """Batches that are copied to the current GPU: call `send` and `take` alternately.
 
     Attributes
     ----------

@@ -9,8 +9,8 @@ from minicaffe.errors import DataError, FileError, ShapeError
 class VideoBatches:
     """Make batches of transformed frames; a file starts over at its end, a camera has no end.
 
-    `video` is a file, or the number of a camera. What the augmenter does comes before the transformer's steps. `skip` frames are
-    left out between two that are used.
+    `video` is a file, or the number of a camera. The augmenter is applied before the transformer. `skip` frames are left out
+    between two that are used.
     """
 
     def __init__(self, video, transformer, augmenter, skip=0):
@@ -19,7 +19,7 @@ class VideoBatches:
         self._capture = None
 
     def infer_shape(self):
-        """Return (C, height, width) of what the first frame gives."""
+        """Return (C, height, width) of the first frame."""
         self.open(0)
         try:
             return self._load(range(1)).shape[1:]
@@ -34,7 +34,7 @@ class VideoBatches:
         self._go_to(number)
 
     def fill(self, numbers, buffer):
-        """Put the frames `numbers` into `buffer`; of a camera the next ones, which are these records for what is drawn."""
+        """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
         batch = self._load(numbers)
         batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
 
@@ -49,12 +49,12 @@ class VideoBatches:
             raise FileError("no such video file; check the path, which is relative to the working directory", file=self.video)
         capture = opencv().VideoCapture(self.video)
         if not capture.isOpened():
-            remedy = "check its format" if isinstance(self.video, str) else "check device_id, and whether another program has it"
+            remedy = "check its format" if isinstance(self.video, str) else "check device_id, and whether another program uses it"
             raise FileError(f"OpenCV cannot open it; {remedy}", file=self.source)
         return capture
 
     def _go_to(self, number):
-        """Step over the frames of a file before record `number`; OpenCV has no surer way."""
+        """Step over the frames of a file before record `number`; OpenCV cannot seek reliably."""
         for _ in range(number - self._place if isinstance(self.video, str) else 0):
             self._next(decode=False)
         self._place = number
@@ -76,7 +76,7 @@ class VideoBatches:
         if self._capture.grab():
             return
         if not isinstance(self.video, str):
-            raise DataError("gives no more frames; check the camera", file=self.source)
+            raise DataError("returns no more frames; check the camera", file=self.source)
         self._capture.release()
         self._capture = self._opened()
         if not self._capture.grab():

@@ -1,7 +1,7 @@
 """Batches of windows of pictures, for the prefetch thread (Caffe window_data_layer.cpp; Girshick et al. 2014, R-CNN).
 
-Differs from Caffe: draws are a function of the seed and the window's number since the start of training; windows that lie
-outside their picture are named instead of ending the process.
+Different from Caffe: draws are a function of the seed and the window's number since the start of training. A window outside its
+picture is an error that names it, and does not end the process.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class WindowList:
     Parameters
     ----------
     path, root : str
-        The file, and what is put before each path in it.
+        The file, and a prefix of each path in it.
     fg_threshold, bg_threshold : float
         A window with overlap >= fg_threshold shows an object; one with less than bg_threshold is background; others are
         dropped.
@@ -72,7 +72,7 @@ class WindowList:
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
 
     def _read_image(self, start, lines, root, foreground, background):
-        """Read what the file says about one picture, which begins with the line `start`."""
+        """Read the entry of one picture, which begins with the line `start`."""
         number, words = start[0], start[1].split()
         if words != ["#", str(len(self.images))]:
             raise self._wrong(number, f"must be '# {len(self.images)}', the number of the picture, got {shown(start[1])}")
@@ -132,7 +132,7 @@ def _next(lines):
 
 
 def _plain(text):
-    """Whether it has neither underscores nor digits other than 0 to 9, which Python's float takes."""
+    """Whether a text has no underscores and only digits 0 to 9; Python's float accepts others."""
     return text.isascii() and "_" not in text
 
 
@@ -155,20 +155,20 @@ class WindowBatches:
     ----------
     windows : WindowList
     fraction : float
-        How many windows of a batch show objects (fg_fraction); processes that share records have one batch together.
+        How many windows of a batch show objects (fg_fraction); for several processes, of their joint batch.
     start : int
-        A record with which such a batch begins.
+        A record at which such a batch begins.
     crop_size : int
-        Height and width of what comes out.
+        Height and width of the result.
     seed : int
     context : int
-        Pixels of context that lie around the window in what comes out (context_pad).
+        Pixels of context around the window in the result (context_pad).
     square : bool
         Make the window a square about its centre first.
     mirror : bool
         Mirror with probability 1/2.
     mean : ndarray, float64, shape (3, 1, 1) or (3, H, W), optional
-        Subtracted; a picture is read about its centre.
+        Subtracted; of a mean picture the centre crop is used.
     scale : float
     cache : bool
         Keep the picture files in memory.

@@ -1,6 +1,6 @@
 """Caffe's messages: the classes (`caffe_pb2`), prototxt with positions, weights and snapshots, and their old forms.
 
-Differs from Caffe: nothing ends the process; everything wrong is an error that names file, line or byte, layer and field.
+Different from Caffe: nothing ends the process; every fault is an error that names file, line or byte, layer and field.
 Names are imported when first used, so that a program that only reads prototxt does not load the rest.
 """
 

@@ -1,8 +1,8 @@
-"""Write a file so that under its name there is always a whole one: the old until the last moment, then the new.
+"""Write a file so that its name always refers to a complete file: first the old one, then the new one.
 
 The bytes go to a hidden temporary file in the same folder, which is synced and renamed. A process killed in between
-leaves at most the temporary file, ``.<name>.<8 hex digits>.minicaffe.tmp``, which nothing reads, and which the next write into
-that folder removes: its writer had locked it, and a lock ends with its process. Caffe writes in place.
+leaves at most the temporary file, ``.<name>.<8 hex digits>.minicaffe.tmp``. It is never read, and the next write into that folder
+removes it if it is not locked: its writer held a lock, which ended with the process. Caffe writes in place.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ def replacing(path):
     """Open a binary file whose content takes the place of `path` when the block is left without an exception.
 
     The new file has the mode of the one it replaces, otherwise what ``open`` gives. A symbolic link is followed. Raises FileError
-    if the file cannot be written whole; the temporary file is removed and what `path` held before stays.
+    if the file cannot be written completely; then the temporary file is removed and the old content of `path` is kept.
     """
     path = path_of(path)
     target = _target(path)
     try:
         file, temporary = _open_temporary(target)
-        with file:  # until it has its name: the lock ends with the file
+        with file:  # the lock must last until the rename
             try:
                 if os.path.exists(target):
                     os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
@@ -63,10 +63,10 @@ def write_bytes(path, content):
 
 @contextlib.contextmanager
 def interrupts_held():
-    """Let Ctrl-C wait until the block is left, and raise it then; a second one does not wait.
+    """Delay Ctrl-C to the end of the block; a second Ctrl-C is not delayed.
 
-    h5py runs Python in callbacks of weak references, where an exception is printed and lost. In other threads than the main
-    one nothing is held: Python's signal handlers never run there.
+    h5py runs Python in callbacks of weak references, where an exception is printed and lost. Threads other than the main one are
+    not affected: Python never runs signal handlers there.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -90,9 +90,9 @@ def interrupts_held():
 
 @contextlib.contextmanager
 def hdf5_in_memory(file):
-    """Give an h5py.File to fill, and write its bytes to the open binary `file` when the block is left.
+    """Yield an h5py.File in memory, and write its bytes to the open binary `file` at the end of the block.
 
-    A full disk is then met by `file`, which can be given up; the HDF5 library does not survive it in good order.
+    So a full disk is an error of `file`, which can be discarded; the HDF5 library does not recover from it.
     """
     import h5py
     memory = io.BytesIO()
@@ -122,7 +122,7 @@ def check_writable(path):
 
 
 def lock(descriptor):
-    """Mark an open file or folder as one that a living process writes, where the file system has locks."""
+    """Lock an open file or folder while this process lives, if the file system has locks."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
@@ -147,12 +147,12 @@ def _remove_leftover(path):
         finally:
             os.close(descriptor)
     except OSError:
-        pass  # it is being written, or is another user's
+        pass  # another process writes it, or it belongs to another user
 
 
 @contextlib.contextmanager
 def temporary_folder(target):
-    """Give a new hidden folder, a Path, beside `target`; it goes with what it holds when the block is left."""
+    """Yield a new hidden folder, a Path, beside `target`; the end of the block removes it with its content."""
     try:
         folder = Path(_new_name(target))
         folder.mkdir(parents=True)
@@ -175,11 +175,11 @@ def _open_temporary(target):
         lock(file.fileno())
         if os.path.exists(path):
             return file, path
-        file.close()  # it was taken for a leftover before it was locked
+        file.close()  # another process removed it as a leftover before it was locked
 
 
 def _new_name(target):
-    """Return a new name for what becomes `target`; leftovers beside it go first."""
+    """Return a new temporary name for `target`; first remove leftovers beside it."""
     folder, name = os.path.split(target)
     remove_leftovers(folder)
     start = os.fsdecode(os.fsencode(name)[:200])  # a name has 255 bytes at most
@@ -187,12 +187,12 @@ def _new_name(target):
 
 
 def _target(path):
-    """Return the path behind links; FileError if it can be none, or if a device is there, which a rename would remove."""
+    """Return the path behind links; FileError if it is invalid, or a device, which a rename would remove."""
     try:
         target = os.path.realpath(absolute(path))
         status = os.stat(target)
     except OSError:
-        return target  # nothing is there, or opening the file will say what
+        return target  # nothing is there, or opening the file raises the error
     except ValueError as cause:  # a NUL inside the path
         raise FileError(f"is no usable path: {cause}; correct the path", file=repr(path)) from cause
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
@@ -214,7 +214,7 @@ def sync_folder(folder):
 
 
 def write_error(path, cause):
-    """Return the FileError for an OSError that writing `path` met."""
+    """Return the FileError for an OSError of writing `path`."""
     folder = os.path.dirname(os.path.abspath(path))
     if cause.errno == errno.EISDIR:
         why = "it is a folder; name a file inside it"

@@ -1,8 +1,8 @@
 """Read and write the binary files of Caffe: weights (.caffemodel), solver states, mean files.
 
-Numbers stay where they are: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded by
-the one pass that copies it into the net, and it is written from the net's own memory. Where Caffe ends the process, an
-error here names file, layer and blob.
+Numbers are not copied: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded by the one pass
+that copies it into the net, and it is written from the net's own memory. Where Caffe ends the process, an error names file,
+layer and blob.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ MAX_DEFINITION = 32 << 20  # bytes of a net without its numbers; two of them mak
 # Field numbers of proto/caffe.proto.
 NET_LAYERS, NET_LAYER = 2, 100
 LAYER_BLOBS = 7  # of LayerParameter
-# Where blobs lie in the two kinds of layers: the field of the blobs, and fields whose messages hold more (V0 inside V1).
+# Blobs in the two kinds of layers: their field, and fields whose messages hold more blobs (V0 inside V1).
 BLOBS_IN = {NET_LAYER: (7, {}), NET_LAYERS: (6, {1: (50, {})})}
 STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP = 1, 3, 4
 
@@ -74,10 +74,10 @@ def _layer_blobs(layer):
 
 
 def _split_net(data):
-    """Part a serialized NetParameter from its blobs.
+    """Separate a serialized NetParameter from its blobs.
 
-    Return parts which joined are the message without blobs; and under NET_LAYER and NET_LAYERS a list with, for each layer, the
-    (start, end) of its blobs.
+    Return the parts of the message without blobs, to be joined; and by NET_LAYER and NET_LAYERS a list of the (start, end) of the
+    blobs of each layer.
     """
     places = {NET_LAYER: [], NET_LAYERS: []}
     fields, _, rest = scan(data, 0, len(data), places)
@@ -94,7 +94,7 @@ def _split_net(data):
 
 
 def _without_blobs(data, start, end, blob_field, nested, blobs, found):
-    """Return a serialized layer, in parts, without its blobs, whose places are appended to `blobs`."""
+    """Return a serialized layer, in parts, without its blobs; append their places to `blobs`."""
     fields, _, rest = scan(data, start, end, (blob_field, *nested))
     parts = found.copy(data, fields, rest)
     for number, first, last in fields:
@@ -106,13 +106,13 @@ def _without_blobs(data, start, end, blob_field, nested, blobs, found):
 
 
 class _Found:
-    """Counts what is found in all messages of one file, of which each alone may be within bounds."""
+    """Counts parts and bytes over all messages of a file: each message alone may be within bounds."""
 
     def __init__(self):
         self.parts = self.bytes = 0
 
     def copy(self, data, fields, rest):
-        """Return the bytes of `rest`, as `scan` gives it; raise DataError where the file becomes too much for a net."""
+        """Return the bytes of `rest`, as of `scan`; raise DataError if the file is too large for a net."""
         self.parts += len(fields) + len(rest)
         self.bytes += sum(end - start for start, end in rest)
         if self.parts > MAX_PARTS:
@@ -207,7 +207,7 @@ def _write(file, parts):
 
 
 def parse_message(message_class, serialized):
-    """Return the message in bytes that protobuf reads, with all its strings as str; raise DataError if it is none."""
+    """Return the message in serialized bytes, with all strings as str; raise DataError if they are no such message."""
     try:
         message = message_class.FromString(serialized)
     except (DecodeError, UnicodeDecodeError) as cause:  # only protobuf's pure Python form checks UTF-8 here
@@ -220,7 +220,7 @@ def parse_message(message_class, serialized):
 def _mend_strings(message):
     r"""Rewrite strings that are not UTF-8, such as Windows paths in old models, as ``\xNN``.
 
-    protobuf hands them out as bytes, which the code that expects a str would meet far from here.
+    protobuf returns them as bytes, an error in later code that expects a str.
     """
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
@@ -239,7 +239,7 @@ def _mend_strings(message):
 
 @contextlib.contextmanager
 def _recognised(data, path, wanted, own):
-    """Let errors name the file; one of a file of another kind than `own` says what that is (proto/kinds.py)."""
+    """Add the file to errors, and its kind if it is not `own` (proto/kinds.py)."""
     try:
         yield
     except Error as error:

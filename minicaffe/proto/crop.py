@@ -1,7 +1,7 @@
-"""The offset of a V1 layer of type CROP, which the file does not give: the forks with that type take it from the net.
+"""The offset of a V1 layer of type CROP, which is not in the file: the forks with that type compute it from the net.
 
-FCN's first fork of Caffe, and those of HED and CRF-RNN, crop the first bottom to the second so that both show the same place of
-their common ancestor. Each layer on the way, from bottom to top, moves a coordinate x to ``scale x + shift``; the composed maps of
+FCN's first fork of Caffe, and those of HED and CRF-RNN, crop the first bottom to the second so that both cover the same region
+of their common ancestor. Each layer between, from bottom to top, maps a coordinate x to ``scale x + shift``. The composed maps of
 both bottoms must differ by a whole number, the offset. Today's Crop has it as ``crop_param { offset }``.
 """
 
@@ -101,5 +101,5 @@ def _size(param, name, axis, default):
     if param.HasField(sided):
         return getattr(param, sided)
     value = getattr(param, "kernel_size" if name == "kernel" else name)
-    values = [value] if isinstance(value, int) else value   # of Pooling one, which has the same defaults
+    values = [value] if isinstance(value, int) else value   # Pooling has one number, with the same defaults
     return values[min(axis, len(values) - 1)] if values else default

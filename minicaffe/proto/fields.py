@@ -1,8 +1,8 @@
-"""Fields of a layer that the messages lack: a fork's, or those of a layer type that a program brings itself.
+"""Fields of a layer that the messages lack: those of a fork, or of a layer type that a program defines.
 
-`Fields` holds them as attributes, numbers as numbers, messages as further `Fields`. A LayerParameter carries them as text, in
-its field `fork_fields`, so that copying, upgrading and saving a net keep them; `layer_fields` (text.py) gives them back, with
-the fields that the messages do have, so that the layer need not know which are which.
+`Fields` holds them as attributes, numbers as numbers, messages as further `Fields`. A LayerParameter stores them as text in its
+field `fork_fields`, so copying, upgrading and saving a net keep them. `layer_fields` (text.py) returns them together with the
+fields of the messages, so a layer reads both in the same way.
 """
 
 from google.protobuf import text_encoding
@@ -21,8 +21,8 @@ class Fields:
     """Fields by name, as attributes.
 
     ``interp_param { height: 33 name: "x" inner { a: 1 a: 2 } }`` gives ``fields.interp_param.height == 33`` and
-    ``fields.interp_param.inner.a == [1, 2]``. A field that is given once is its value, one that is given several times, or that
-    the message repeats, a list. Numbers are int or float, ``true`` and ``false`` are bool, strings and enum values are str.
+    ``fields.interp_param.inner.a == [1, 2]``. A field that is given once is its value. A field that is given several times,
+    or is repeated in the message, is a list. Numbers are int or float, ``true`` and ``false`` bool, strings and enum values str.
 
     Iterating gives the names in the order of the file; ``name in fields`` is true if a field is given. Raises MissingFieldError
     for a field that is not given; it is an AttributeError. `get` gives a default instead.
@@ -41,12 +41,12 @@ class Fields:
         values = self._values.get(name)
         if values is None:
             place = f"{self._path}.{name}" if self._path else name
-            raise MissingFieldError(f"is not given{close_matches(name, self._values)}; add it, or ask get('{name}', default)",
+            raise MissingFieldError(f"is not given{close_matches(name, self._values)}; add it, or use get('{name}', default)",
                                     field=place)
         return values[0] if len(values) == 1 and name not in self._lists else list(values)
 
     def get(self, name, default=None):
-        """Return a field's value as the attribute does, `default` if it is not given; also of a field called as a method is."""
+        """Return a field's value, `default` if it is not given; also for a field that has the name of a method."""
         return self.__getattr__(name) if name in self._values else default
 
     def all(self, name):
@@ -76,7 +76,7 @@ class Fields:
         self._values.setdefault(name, []).extend(values)
 
     def inside(self, path):
-        """Return the message that holds the last field of a path such as ``.param[1].lr``, making what is missing on the way."""
+        """Return the message that holds the last field of a path such as ``.param[1].lr``; make missing messages on the path."""
         target = self
         for part in path.strip(".").split(".")[:-1]:
             name, _, index = part.partition("[")
@@ -131,7 +131,7 @@ def _shown(value):
 
 def is_repeated(field):
     """Tell whether a FieldDescriptor is of a repeated field."""
-    # FieldDescriptor.label is on its way out of protobuf, is_repeated is not in its older releases.
+    # protobuf will remove FieldDescriptor.label, and its older releases lack is_repeated.
     return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
 
 

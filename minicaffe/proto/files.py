@@ -1,4 +1,4 @@
-"""Open the files that people name: an error says which path, what is wrong with it, and what may have been meant.
+"""Open files by path: an error names the path, the fault, and similar names.
 
 Large files are mapped, not read: weights are then views of the page cache (see :mod:`minicaffe.proto.binary`).
 """
@@ -12,20 +12,20 @@ from minicaffe.errors import DataError, Error, FileError, WrongTypeError, close_
 from minicaffe.memory.budget import VARIABLE, max_blob_bytes
 from minicaffe.proto import kinds
 
-# What an error says of a file that a net or solver may not touch (minicaffe/common.pyx, Caffe.check_path).
+# In the error for a file that a net or solver must not access (minicaffe/common.pyx, Caffe.check_path).
 REMEDY = "load it without trusted=False (--untrusted) if you trust it"
 NO_DIRECTORY = "the working directory was deleted; change to one that exists (cd)"
-PIECE = 1 << 20  # bytes that are read of a pipe at a time
+PIECE = 1 << 20  # bytes per read of a pipe
 
-# Bounds on what one file may describe: a few bytes make a message or object of a hundred times their size, so the file's own length
-# says little. No published net comes near them; nets unrolled in time have thousands of layers.
+# Bounds on what one file may describe: a few bytes can become a message or object of a hundred times their size, so the file's
+# length is no bound. All published nets are far smaller; nets unrolled in time have thousands of layers.
 MAX_LAYERS = 50_000
 MAX_TEXT = 256 << 20  # bytes of a prototxt
-LINE = 256  # bytes that a line of a list takes in memory, its text and its number; longer ones are in the file's length
+LINE = 256  # bytes of a line of a list in memory, text and number; the file's length covers longer lines
 
 
 def path_of(path):
-    """Return a path as str; raise `WrongTypeError` for what is none, such as None or a number."""
+    """Return a path as str; raise `WrongTypeError` for another type, such as None or a number."""
     try:
         return os.fsdecode(path)
     except TypeError:
@@ -41,7 +41,7 @@ def working_directory():
 
 
 def absolute(path):
-    """Return a path from the root on; raise `FileError` if it counts from a working directory that was deleted."""
+    """Return a path from the root on; raise `FileError` if it is relative to a working directory that was deleted."""
     path = path_of(path)
     return path if os.path.isabs(path) else os.path.join(working_directory(), path)
 
@@ -54,7 +54,7 @@ def is_below(path, folder):
 def check_below(descriptor, path, within):
     """Raise `FileError` unless an open file lies in the folder `within`; None is anywhere.
 
-    The system is asked where the descriptor leads, since a link in `path` may have changed before it was opened, or since.
+    The path is that of the descriptor, since a link in `path` may have changed before or after it was opened.
     """
     if within is None:
         return
@@ -67,7 +67,7 @@ def check_below(descriptor, path, within):
 
 
 def file_error(path, cause):
-    """Return the `FileError` for an OSError `cause` that opening or reading `path` met.
+    """Return the `FileError` for an OSError `cause` of opening or reading `path`.
 
     For a missing file the message names the first folder that is missing or the files of similar name beside it.
     """
@@ -94,7 +94,7 @@ def file_error(path, cause):
 
 @contextlib.contextmanager
 def _opened(path):
-    """Open a file for reading; what the system says against that, or while the block runs, becomes a FileError."""
+    """Open a file for reading; an OSError then or in the block becomes a FileError."""
     try:
         with open(path_of(path), "rb") as file:
             yield file
@@ -121,7 +121,7 @@ def read_whole(file, path, most=None):
     limit = max_blob_bytes() if most is None else most
     size = os.fstat(file.fileno()).st_size  # 0 of a pipe
     pieces, left = [], limit + 1 if size <= limit else 0
-    while left and (piece := file.read(min(left, max(size + 1, PIECE)))):  # read(n) takes n bytes at once, there or not
+    while left and (piece := file.read(min(left, max(size + 1, PIECE)))):  # read(n) allocates n bytes at once
         pieces.append(piece)
         left -= len(piece)
     if left:
@@ -132,7 +132,7 @@ def read_whole(file, path, most=None):
 
 
 def read_text_file(path, wanted):
-    """Return a text that a person wrote as str; bytes that are not UTF-8 stay as surrogates, and a byte order mark is left out.
+    """Return a text file as str; bytes that are not UTF-8 become surrogates, a byte order mark is removed.
 
     Raises FileError as `read_bytes`; DataError, which names `wanted`, for a file that cannot be text (proto/kinds.py).
     """
@@ -154,7 +154,7 @@ def read_lines(path, wanted="a list of files"):
 
 
 def parse_lines(path, lines, parse, wanted):
-    """Return ``parse(line)`` of each of `lines` that is not blank; its DataError gets file and line, or says what the file is."""
+    """Return ``parse(line)`` of each of `lines` that is not blank; its DataError gets file and line, or the kind of the file."""
     parsed = []
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -180,7 +180,7 @@ def map_bytes(path):
 
 
 def _check_kind(path, status):
-    """Raise FileError unless a path leads to a file or pipe: a device such as /dev/zero may never end."""
+    """Raise FileError unless a path is a file or pipe: a device such as /dev/zero may be endless."""
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         raise FileError("is neither a file nor a pipe; correct the path", file=os.fspath(path))
 

@@ -1,4 +1,4 @@
-"""What is known of Caffe's forks: who has a layer type, field or enum value that BVLC Caffe lacks, and what to do about it.
+"""Facts of Caffe's forks: which of them have a layer type, field or enum value that BVLC Caffe lacks, and the remedy.
 
 The facts are kept in forks.tsv beside this file, which tools/gen_forks.py writes; they are read when an error is to be raised, or a
 field skipped, for the first time. Nothing here changes how a file is read.
@@ -13,12 +13,12 @@ from minicaffe.errors import close_matches
 from minicaffe.proto import caffe_pb2
 
 TABLE = Path(__file__).with_name("forks.tsv")
-MANY = 6  # forks named in an error; more are counted
+MANY = 6  # forks named in an error; of the others the number
 
 Known = namedtuple("Known", "skip default forks")
 Known.__doc__ = "A row of the table: when the field may be skipped (yes, test, default or empty), its default, the forks."
 KnownLayer = namedtuple("KnownLayer", "use field forks")
-KnownLayer.__doc__ = "A layer type: what it is for (infer, identity, train, data or an alias), its field, the forks."
+KnownLayer.__doc__ = "A layer type: its use (infer, identity, train, data or an alias), its field, the forks."
 
 USES = {
     "identity": "; it does nothing at inference: for that take it out, and let the next layer read its bottom",
@@ -28,7 +28,7 @@ USES = {
 SUPPLY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
 
 
-# What is said of a field that belongs to the other kind of file.
+# Remedy for a field of the other kind of file.
 OTHER_FILE = {
     "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file whose field net "
                         "names it, or let minicaffe train make one"),
@@ -69,9 +69,9 @@ def layer_named(word):
 
 
 def about_field(message, name, value, known):
-    """Return what an error says about a field that a message lacks: who has it, and what to do.
+    """Return the hint of an error about a field that a message lacks: the forks that have it, and the remedy.
 
-    `value` is what the file gives it, as `minicaffe.proto.fields.Fields` holds it: advice for one value is wrong for another.
+    `value` is its value in the file, as in `minicaffe.proto.fields.Fields`: the advice depends on it.
     `known` are the fields that the message has.
     """
     found = find_field(message, name)
@@ -84,13 +84,13 @@ def about_field(message, name, value, known):
 
 
 def about_value(enum, name):
-    """Return what an error says about a value that an enum lacks; the empty string if nothing is known."""
+    """Return the hint of an error about a value that an enum lacks; the empty string if nothing is known."""
     found = find_value(enum, name)
     return f"; {_have(found.forks, name)}; {_advice(found, name)}" if found is not None else ""
 
 
 def _advice(found, value):
-    """Return what can be done about a `Known` field or value that the file has with `value`."""
+    """Return the advice for a `Known` field or value that has `value` in the file."""
     if found.skip == "yes":
         return "it changes no result, and skip_unknown_fields leaves it out"
     if found.skip == "test":
@@ -102,7 +102,7 @@ def _advice(found, value):
 
 
 def about_layer(name, types):
-    """Return what an error says about a layer type that is not among `types`, the registered ones."""
+    """Return the hint of an error about a layer type that is not in `types`, the registered ones."""
     near = close_matches(name, types)
     found = _table().get(("layer", name))
     if found is not None:
@@ -131,9 +131,9 @@ def _have(forks, what):
 
 
 def may_skip(known, value, training=True):
-    """Tell whether a net computes the same without a field; with `training`, whether training does, too.
+    """Return whether a net computes the same without a field; with `training`, whether training does, too.
 
-    `known` is what `find_field` or `find_value` found, `value` is as `minicaffe.proto.fields.Fields` holds it.
+    `known` is from `find_field` or `find_value`, `value` as in `minicaffe.proto.fields.Fields`.
     """
     if known is None or known.skip == "":
         return False
@@ -143,7 +143,7 @@ def may_skip(known, value, training=True):
 
 
 def _equal(value, default):
-    """Tell whether a value read from a file is the default that the table writes as text."""
+    """Return whether a value read from a file is the default that the table writes as text."""
     if isinstance(value, bool):
         return default == str(value).lower()
     if isinstance(value, (int, float)):

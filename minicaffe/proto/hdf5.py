@@ -1,8 +1,8 @@
 """Read HDF5 files that are not trusted: weights, solver states, data.
 
-h5py meets what is wrong in a file with half a dozen kinds of exceptions, and takes whatever memory a dataset's shape says.
-Here all of them become errors that name the file, and sizes are compared with the budget (memory/budget.py) first. HDF5 itself
-opens whatever other files a file points at; `find` is the way to what is in a file that may not do so.
+h5py raises half a dozen kinds of exceptions for faults of a file, and allocates the memory of any shape. Here all exceptions
+become errors that name the file, and sizes are first compared with the budget (memory/budget.py). HDF5 also opens other files
+that a file links to; `find` refuses that for files that are not trusted.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from minicaffe.proto.files import REMEDY, check_below, file_error, path_of
 
 @contextlib.contextmanager
 def reading(path, within=None):
-    """Give the h5py.File of `path`, open for reading; it must lie in the folder `within`, if given
+    """Yield the h5py.File of `path`, open for reading; it must lie in the folder `within`, if given
     (`minicaffe.proto.files.check_below`).
 
-    Raises FileError if it cannot be opened, is no HDF5 file, or h5py fails on what is in it while the block runs. Errors of
-    minicaffe pass through and get the name of the file.
+    Raises FileError if it cannot be opened, is no HDF5 file, or h5py fails on its content in the block. Errors of minicaffe
+    get the name of the file.
     """
     import h5py
     path = str(path_of(path))
@@ -33,7 +33,7 @@ def reading(path, within=None):
         raise error.at(file=path)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as cause:
         raise file_error(path, cause) from cause
-    # What h5py raises where links lead nowhere, types are unknown, filters fail, or names are no text.
+    # h5py's errors for dangling links, unknown types, failed filters and names that are no text.
     except (OSError, KeyError, RuntimeError, TypeError, ValueError, NotImplementedError, OverflowError) as cause:
         why = getattr(cause, "strerror", None) or cause     # an OSError's own text repeats the path
         error = FileError(f"cannot read the HDF5 file: {why}; check the path, or fetch the file again", file=path)
@@ -42,10 +42,10 @@ def reading(path, within=None):
 
 
 def find(group, name, follow=True):
-    """Return what `name`, which may be a path, leads to in an open file or group; None if there is nothing.
+    """Return the object of `name`, which may be a path, in an open file or group; None if there is none.
 
-    Unless `follow`, raises DataError if that is in another file: behind an external link, or a dataset whose numbers are kept
-    elsewhere (external storage, a virtual dataset). The files of nets that are not trusted may not lead there.
+    Unless `follow`, raises DataError if the object is in another file: behind an external link, or a dataset with external storage
+    or a virtual one. Files of nets that are not trusted must not link there.
     """
     if not follow and _leaves(group, name):
         path = f"{group.name}/{name}".lstrip("/")
@@ -54,7 +54,7 @@ def find(group, name, follow=True):
 
 
 def _leaves(group, name):
-    """Tell whether a name, a soft link of it, or the storage of its dataset leads into another file."""
+    """Return whether a name, a soft link of it, or the storage of its dataset leads into another file."""
     import h5py
     top, thing, parts, links = group["/"], group, name.split("/"), 0
     if name.startswith("/"):
@@ -80,7 +80,7 @@ def _leaves(group, name):
 
 
 def is_numbers(thing):
-    """Tell whether `thing`, found in a file, is a dataset of numbers with a shape (HDF5 knows ones without)."""
+    """Return whether `thing`, found in a file, is a dataset of numbers with a shape (HDF5 knows ones without)."""
     import h5py
     return isinstance(thing, h5py.Dataset) and thing.shape is not None and thing.dtype.kind in "fiu"
 

@@ -1,8 +1,8 @@
-"""What a file is, by its first bytes: one table for every reader, whose errors name what was found and what was wanted.
+"""The kind of a file by its first bytes: one table for all readers, whose errors name the found kind and the expected one.
 
-Most files that a reader refuses are sound files of another kind: a web page in place of a download, a Git LFS pointer, weights
-where a prototxt belongs. `check` refuses what cannot be text before a list is read; `named` changes the error of a reader that
-failed. The file of a reader that succeeds is not looked up here, so no rule of this table can refuse a good file.
+Most files that a reader refuses are valid files of another kind: a web page in place of a download, a Git LFS pointer, weights
+in place of a prototxt. `check` refuses files that cannot be text before a list is read; `named` changes the error of a reader
+that failed. A file that its reader accepts is not checked here, so no rule of this table can refuse it.
 """
 
 import os
@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from minicaffe.errors import DataError
 
-HEAD = 1024  # bytes that the rules look at: tar's mark is at byte 257
+HEAD = 1024  # bytes that the rules match: tar's mark is at byte 257
 AGAIN = "fetch the file again"
 CONVERT = "set the parameters of a net to its arrays in Python (net.params), and write them with net.save"
 SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*(?:(?!\*/).)*\*/)*"
 
 
 class Kind(NamedTuple):
-    """A kind of file: `name` for readers, `what` it is and the `remedy` for people, and the `rule` that its first bytes match.
+    """A kind of file: `name` for readers, `what` and `remedy` for errors, and the `rule` that its first bytes match.
 
-    `text` says whether a list of paths might begin so, too. The rule is a pattern of the module re, in which a dot is any byte.
-    What repeats must match a text in one way only: otherwise a hostile file makes re try an exponential number of ways.
+    `text` is true if a list of paths might begin so, too. The rule is a pattern of the module re, in which a dot is any byte. A
+    repetition must match a text in one way only: otherwise a hostile file makes re try an exponential number of ways.
     """
 
     name: str
@@ -95,7 +95,7 @@ KINDS = (
          rb"random_seed|type)\s*[:{]", True),
     Kind("text", "text", "name another file",
          rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+(?:[\xc2-\xf4][\x80-\xbf]{0,2})?\Z", True),
-    # Caffe's own binary files; a cut one still begins so
+    # Caffe's own binary files; one that is cut off begins in the same way
     Kind("workspace", "a file of Workspace.save", "Workspace.load reads it", rb"\x08\x01\x12[\x80-\xff]{0,9}[\0-\x7f]\x0a"),
     Kind("solverstate", "a solver state", "weights are in the .caffemodel beside it",
          rb"\x08[\x80-\xff]{0,4}[\0-\x7f][\x12\x1a\x20]"),
@@ -114,20 +114,20 @@ def kind_of(head, text=True):
     head : bytes or str
         The first `HEAD` bytes, or all of a shorter file; a text that was read with surrogateescape.
     text : bool
-        Whether kinds count with which a list of paths might begin, too.
+        Whether to include kinds that a list of paths might look like.
     """
     head = head[:HEAD]
     if isinstance(head, str):
         try:
             head = head.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:  # surrogates that no bytes were
+        except UnicodeEncodeError:  # surrogates that are not from bytes
             head = head.encode("utf-8", "replace")
     head = bytes(head)[:HEAD]
     return next((kind for kind in KINDS if (text or not kind.text) and re.match(kind.rule, head, re.DOTALL)), None)
 
 
 def describe(kind, wanted):
-    """Return what an error says of a file of a `Kind` where a reader expects another, whose name is `wanted`."""
+    """Return the message for a file of a `Kind` where a reader expects another, whose name is `wanted`."""
     return f"is {kind.what}, where {wanted} is expected; {kind.remedy}"
 
 
@@ -139,7 +139,7 @@ def check(head, wanted, path):
 
 
 def named(error, head, wanted, own=()):
-    """Return a reader's error, which says what the file is and no longer where in it the reader failed, if it is another kind.
+    """Return a reader's error; if the file is of another kind, its message names that instead of the place of the fault.
 
     Parameters
     ----------
@@ -148,9 +148,9 @@ def named(error, head, wanted, own=()):
     head : bytes, str or None
         As of `kind_of`; None where it cannot be read.
     wanted : str
-        What the reader reads: ``"a prototxt"``.
+        The expected kind: ``"a prototxt"``.
     own : collection of str
-        Names of kinds that are right here, so that the error stays as it is.
+        Names of kinds for which the error is not changed.
     """
     kind = kind_of(head) if head is not None else None
     if kind is None or kind.name in own:
@@ -161,7 +161,7 @@ def named(error, head, wanted, own=()):
 
 
 def named_inside(error, path, wanted, own):
-    """As `named` for an error about a folder, of whose file `path` it is known that it should be of a kind in `own`."""
+    """As `named`, for an error about a folder whose file `path` must be of a kind in `own`."""
     kind = kind_of(head_of(path) or b"")
     if kind is not None and kind.name not in own:
         error.message = f"its {os.path.basename(path)} {describe(kind, wanted)}"

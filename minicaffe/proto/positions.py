@@ -1,4 +1,4 @@
-"""Where the messages and fields of a prototxt are, asked by path: what an error needs that is found after reading."""
+"""Lines of the messages and fields of a prototxt by path, for errors that are found after reading."""
 
 import functools
 import re
@@ -8,8 +8,8 @@ from bisect import bisect_right
 class Positions:
     """Where each message and field of a prototxt is.
 
-    Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0. `moved` leads from
-    paths of the message as it is now to paths as the file has them: upgrading an old net moves its layers.
+    Paths are written as ``layer[3].convolution_param.num_output``; the index counts a repeated field from 0. `moved` maps
+    paths in the present message to paths in the file: upgrading an old net moves its layers.
     """
 
     def __init__(self, filename, text="", starts=None):

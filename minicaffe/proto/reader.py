@@ -1,9 +1,8 @@
 """A reader of protobuf's text format (prototxt), of messages and of `Fields`.
 
-protobuf has a reader of its own, but it cannot tell where a field stood once the message is built, so an error found
-later, in a layer's setup, could not name the line. This one returns a `Positions` beside the message, knows which layer
-it is in when it finds an error, and is several times faster. It accepts what protobuf's C++ reader accepts, except
-extensions and ``Any``, which Caffe files do not use.
+protobuf's reader does not keep the positions of fields, so an error found later, in a layer's setup, could not name the line.
+This reader returns a `Positions` beside the message, names the layer in its errors, and is several times faster. It accepts
+what protobuf's C++ reader accepts, except extensions and ``Any``, which Caffe files do not use.
 """
 
 import functools
@@ -23,7 +22,7 @@ from minicaffe.proto.positions import Positions
 logger = logging.getLogger(__name__)
 
 MAX_DEPTH = 100  # protobuf's own limit on messages inside messages
-# Words, numbers and marks of a text. Each takes up to 100 bytes while the text is read, and what three of them describe up to 300.
+# Words, numbers and marks of a text. Each takes up to 100 bytes while the text is read; three become up to 300 bytes of message.
 MAX_TOKENS = 2_000_000
 
 WORD, NUMBER, STRING, MARK, END, OTHER = range(1, 7)
@@ -35,13 +34,13 @@ TOKEN = re.compile(
       | ([{}<>:,;\[\]-])
       | (\Z)
       | ([0-9.][A-Za-z0-9_.]*+|["'][^\n]*+|.)
-    )""",  # no repetition is tried twice and no text is left to be looked at again: linear for every text
+    )""",  # possessive: no repetition is tried twice, so the time is linear in the text
     re.VERBOSE | re.DOTALL,
 )
 ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 SIMPLE_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
 CLOSING = {"{": "}", "<": ">"}
-# Strings of a solver that MyCaffe, which has enums there, writes without quotes.
+# Strings of a solver that are enums in MyCaffe, which writes them without quotes.
 NAMES_OF_SOLVERS = ("lr_policy", "regularization_type", "type", "eval_type")
 INTEGER_RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
@@ -52,14 +51,14 @@ INTEGER_RANGES = {
 
 
 class _Table:
-    """What the reader needs to know of a message type: its fields by name and the names of the required ones."""
+    """The fields of a message type by name, and the names of the required ones."""
 
     def __init__(self, descriptor):
         self.name = descriptor.name
         self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
         self.required = [field.name for field in descriptor.fields if _is_required(field)]
         self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
-        # A rule that is read in part would let layers in or out by chance; upgrading reads every field of a V0 layer itself.
+        # A rule with a field left out would select wrong layers; upgrading reads every field of a V0 layer.
         self.is_strict = descriptor.name in ("NetStateRule", "V0LayerParameter")
 
 
@@ -116,8 +115,8 @@ class Reader:
     def __init__(self, text, filename, keep=False, skip=False):
         self.text = text
         self.keep, self.skip = keep, skip
-        self.kept = None       # Fields of the layer that is being read, where unknown ones are kept
-        self.kept_path = ""    # and its path
+        self.kept = None       # Fields of the layer being read, if unknown ones are kept
+        self.kept_path = ""    # its path
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
         self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
@@ -128,7 +127,7 @@ class Reader:
             self.offsets.append(match.start(kind))
         self.at = 0
         if len(self.kinds) > MAX_TOKENS:
-            raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; numbers in such quantity belong into "
+            raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; store so many numbers in "
                              "a binary file, which --weights or weights= names", None, MAX_TOKENS)
 
     def outer_names(self):
@@ -141,7 +140,7 @@ class Reader:
         return names
 
     def read(self, message):
-        """Fill a message, or `Fields` of whatever names, with the whole text and return it."""
+        """Fill a message, or `Fields` of any names, with the whole text and return it."""
         if isinstance(message, Fields):
             return self.anything(message, "", 0, END, 0)
         self.fields(message, _table(message.DESCRIPTOR), "", 0, END, 0)
@@ -163,7 +162,7 @@ class Reader:
                 raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
 
     def _kept_fields(self, message, table, path, depth, close, opened):
-        """As `_fields`: what the messages of a layer lack goes into its `fork_fields`; a strict message has nowhere to keep it."""
+        """As `_fields`, but store fields that a layer's messages lack in its `fork_fields`; a strict message stores none."""
         before = self.kept, self.kept_path
         self.kept, self.kept_path = Fields() if table.is_layer else None, path
         self._fields(message, table, path, depth, close, opened)
@@ -259,7 +258,7 @@ class Reader:
             self.at += 1
 
     def any_value(self, path, depth, colon):
-        """Read a message, a string, a number or a word, whose type no message says."""
+        """Read a message, a string, a number or a word of any type."""
         close = CLOSING.get(self.words[self.at]) if self.kinds[self.at] == MARK else None
         if close is not None:
             if depth >= MAX_DEPTH:
@@ -332,13 +331,13 @@ class Reader:
         self.fields(message, _table(field.descriptor.message_type), path, depth + 1, close, opening)
 
     def colon(self, path):
-        """Take the ':' between a scalar field and its value."""
+        """Skip the ':' between a scalar field and its value."""
         if self.words[self.at] != ":":
             raise self.error(f"expected ':' and a value, got {self.shown()}", path)
         self.at += 1
 
     def minus(self):
-        """Take a '-' if there is one and tell so."""
+        """Skip a '-' if there is one; return whether there was."""
         if self.words[self.at] == "-" and self.kinds[self.at] == MARK:
             self.at += 1
             return True
@@ -354,7 +353,7 @@ class Reader:
         word = self.words[self.at]
         if self.kinds[self.at] != NUMBER or not (word.isdecimal() or word[:2] in ("0x", "0X")):
             raise self.error(f"{rule}, got {self.shown(start)}", path, start)
-        if len(word.lstrip("0xX")) > 22:  # past every range in every base, and Python refuses to write thousands of digits
+        if len(word.lstrip("0xX")) > 22:  # outside of every range; Python cannot print thousands of digits
             raise self.error(f"must be from {low} to {high}, got a number of {len(word)} digits", path, start)
         if word.isdecimal() and word[0] == "0" and word.strip("01234567"):
             raise self.error(f"{word} starts with 0 and so is octal, but has a digit above 7; drop the 0", path, start)
@@ -435,7 +434,7 @@ class Reader:
         return word
 
     def unescaped(self, path, match):
-        """Return the bytes that a backslash and what follows mean."""
+        """Return the bytes of an escape sequence."""
         octal, hexadecimal, short, long, other = match.groups()
         if octal or hexadecimal:
             value = int(octal, 8) if octal else int(hexadecimal, 16)
@@ -451,7 +450,7 @@ class Reader:
         raise self.error(f"{shown} is no escape; a backslash itself is written \\\\", path)
 
     def shown(self, at=None):
-        """Return the tokens from `at` to the next one as an error should show them."""
+        """Return the tokens from `at` to the next one as text for an error."""
         at = self.at if at is None else at
         if self.kinds[self.at] == END:
             return "the end of the file"

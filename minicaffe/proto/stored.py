@@ -1,4 +1,4 @@
-"""A blob as files and messages hold it: `StoredBlob`, and how it becomes a serialized BlobProto and comes back.
+"""A blob as files and messages hold it: `StoredBlob`, and its conversion from and to a serialized BlobProto.
 
 The numbers are not copied: a `StoredBlob` holds NumPy views of the buffer, usually a memory-mapped file. Shape and
 number of values are checked in 64 bits before any memory is taken; Caffe checks after protobuf has taken it.
@@ -22,7 +22,7 @@ MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 LEGACY, LEGACY_NAMES = (1, 2, 3, 4), ("num", "channels", "height", "width")
 DATA, DIFF, SHAPE, DOUBLE_DATA, DOUBLE_DIFF = 5, 6, 7, 8, 9
 REPEATED = {DATA: ("data", 4), DIFF: ("diff", 4), DOUBLE_DATA: ("double_data", 8), DOUBLE_DIFF: ("double_diff", 8)}
-# NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write the numbers as bytes, with a number for their type before them.
+# NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write numbers as bytes, after the number of their type.
 RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
 
@@ -35,8 +35,8 @@ class StoredBlob:
     shape : tuple of int
     data : ndarray of float32 or float64
         When read: one axis, row-major, read-only, float64 if the file holds doubles; a view of the file that may be
-        unaligned, so copy it to where it shall stay. Half-precision numbers are float32, in memory of their own. To be
-        written: of any shape with the product of `shape`.
+        unaligned; copy it to keep it. Half-precision numbers are copied to float32. To be written: of any shape with the
+        product of `shape`.
     diff : ndarray or None
         Like `data`; None where the file has none.
     legacy : bool
@@ -101,7 +101,7 @@ def parse_blob(data, start=0, end=None):
     for number, (name, width) in REPEATED.items():
         if rest or len(places[number]) > 1:  # a tag before each number, or several pieces
             if odd := [piece for piece in places[number] if len(piece) % width]:
-                places[number] = odd[:1]  # an error below
+                places[number] = odd[:1]  # raises below
                 continue
             size = gather(data, start, end, number, width)
             _check_total(size // width, shape, needed, name)
@@ -130,7 +130,7 @@ def parse_blob(data, start=0, end=None):
 def blob_of(message, need_data=True):
     """Return the `StoredBlob` of a BlobProto message; as `parse_blob`, but the numbers are copied.
 
-    Newer versions of protobuf let NumPy copy them in a tenth of the time in which they serialize them. Unless `need_data`, `data`
+    With newer versions of protobuf, NumPy copies them in a tenth of the time of serializing. Unless `need_data`, `data`
     may be None.
     """
     legacy = any(map(message.HasField, LEGACY_NAMES))
@@ -148,7 +148,7 @@ def blob_of(message, need_data=True):
 
 
 def _fields(data, start, end):
-    """Return views of a BlobProto's fields by number, its varints, and the places of what is neither, as `scan` does."""
+    """Return views of a BlobProto's fields by number, its varints, and the places of all other fields, as `scan` does."""
     found, varints, rest = scan(data, start, end, range(1, 14))
     places = {number: [] for number in range(1, 14)}
     for number, first, last in found:
@@ -158,7 +158,7 @@ def _fields(data, start, end):
 
 def read_dims(pieces):
     """Return the sizes in a serialized BlobShape, a list of its pieces; raise DataError beyond 32 axes."""
-    # A size has at most 12 bytes. What is longer is not parsed: its sizes would take a multiple of the file's memory.
+    # A size has at most 12 bytes. A longer shape is not parsed: its sizes would take a multiple of the file's memory.
     too_long = sum(map(len, pieces)) > 12 * MAX_AXES
     try:
         shape = None if too_long else caffe_pb2.BlobShape.FromString(b"".join(pieces))
@@ -173,7 +173,7 @@ def read_dims(pieces):
 
 
 def int32(value):
-    """Return what protobuf makes of a 64-bit varint in an int32 field: its lower half."""
+    """Return the lower half of a 64-bit varint, as protobuf does for an int32 field."""
     return (value + 2**31) % 2**32 - 2**31
 
 

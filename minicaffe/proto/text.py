@@ -23,16 +23,16 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
     ----------
     path : str or path-like
     message_class : type, or tuple of types
-        Class of the message that the file holds, such as ``caffe_pb2.NetParameter``; of several the one that has most of the
-        outermost fields, even if the file is broken.
+        Class of the message that the file holds, such as ``caffe_pb2.NetParameter``; of several the one that has the most of
+        the outermost fields is used, even if the file is broken.
     keep_layer_fields : bool
-        Whether fields of a layer that the messages lack, and a V1 layer's type, are no error here: they are kept in the layer's
-        `fork_fields`, for the code that knows which layer reads them (net/definitions.py).
+        Whether to keep fields of a layer that the messages lack, and an unknown type of a V1 layer, in the layer's `fork_fields`,
+        instead of an error. net/definitions.py checks them later.
     skip_unknown_fields : bool
-        Whether other fields that are missing in the messages are left out with a warning, where a net is known to compute the
-        same without them (proto/forks.py). Any other unknown field is an error even so.
+        Whether to leave out, with a warning, other unknown fields without which a net computes the same (proto/forks.py). Any
+        further unknown field is an error.
     content : bytes, optional
-        What the file holds, if it was read already.
+        The content of the file, if it was read already.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def write_text(message):
 
 
 def _has_fork_fields(message):
-    """Tell whether a layer of a net, of a net inside a solver, or `message` itself has fields that the messages lack."""
+    """Return whether a layer of a net, of a net inside a solver, or `message` itself has fields that the messages lack."""
     name = message.DESCRIPTOR.name
     if name == "SolverParameter":
         return any(map(_has_fork_fields, (message.net_param, message.train_net_param, *message.test_net_param)))

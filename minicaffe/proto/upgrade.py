@@ -1,10 +1,9 @@
 """Read nets, solvers and weights of every age of Caffe (Caffe upgrade_proto.cpp).
 
 Caffe had three ways to write a layer: V0 (2013, ``layers { layer { type: "conv" } }``), V1 (2014, ``layers { type:
-CONVOLUTION }``) and today's ``layer { type: "Convolution" }``. All become today's form here, and with them the inputs,
-BatchNorm and solver types that were once written differently. What Caffe ends the process for raises `ConfigError`, with
-the line where a `Positions` is given. Unlike Caffe, nets inside a solver file are upgraded too, and it is an error if an
-input has no shape among the ones given.
+CONVOLUTION }``) and today's ``layer { type: "Convolution" }``. All are converted to today's form, and so are
+old forms of inputs, BatchNorm and solver types. Where Caffe ends the process, `ConfigError` is raised, with the line if a
+`Positions` is given. Unlike Caffe, nets inside a solver file are upgraded too, and an input without a shape is an error.
 """
 
 import logging
@@ -44,20 +43,20 @@ V1_DATA = {
     caffe_pb2.V1LayerParameter.WINDOW_DATA: "window_data_param",
 }
 TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
-# V1's repeated fields of one value for each parameter, and the field of ParamSpec that holds it today.
+# V1's repeated fields of one value for each parameter, and today's field of ParamSpec.
 V1_PARAM = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
 SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")}
 INLINE_NETS = ("net_param", "train_net_param")
 
 
 class Definition(namedtuple("Definition", "param positions")):
-    """A NetParameter or SolverParameter in today's form, and its Positions, None for one of no text; a net's `Net` builds."""
+    """A NetParameter or SolverParameter in today's form, and its Positions, None if it was not read from text."""
 
     __slots__ = ()
 
     @property
     def file(self):
-        """The path that errors name; None for a message of no text."""
+        """The path for errors; None if it was not read from text."""
         return self.positions and self.positions.filename
 
 
@@ -66,8 +65,8 @@ def load(path, skip_unknown_fields=False, content=None, kinds=(caffe_pb2.NetPara
 
     Fields of layers that the messages lack are kept in ``LayerParameter.fork_fields``; `Net` accepts or refuses them. Parameters
     are those of `minicaffe.proto.text.read_text`; errors are those of it, of `upgrade_net` and `upgrade_solver`. In a solver
-    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed: unset, it is the path of the solver
-    without extension; an existing folder, the solver's name in it.
+    `solver_type` becomes `type`, nets inside are upgraded, and `snapshot_prefix` is completed. If it is unset, it becomes the path
+    of the solver without extension; if it is an existing folder, the solver's name in it.
     """
     param, positions = read_text(path, kinds, keep_layer_fields=True, skip_unknown_fields=skip_unknown_fields, content=content)
     if isinstance(param, caffe_pb2.NetParameter):
@@ -101,12 +100,12 @@ def load_net(net, phase, level=None, stages=(), skip_unknown_fields=False, conte
     skip_unknown_fields : bool
         For fields of the net itself; `Net` checks those of its layers.
     content : bytes, optional
-        What the file holds; `net` is then the name of it in errors.
+        The content of the file; `net` is then its name in errors.
 
     Raises
     ------
     FileError, ConfigError, WrongTypeError
-        As `load`, and for a phase, level or stages that are none.
+        As `load`, and for an invalid phase, level or stages.
     """
     if not isinstance(phase, Integral) or isinstance(phase, bool) or phase not in (caffe_pb2.TRAIN, caffe_pb2.TEST):
         raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
@@ -152,17 +151,17 @@ def read_weights(path):
 
 
 def needs_upgrade(net):
-    """Tell whether anything in `net` is not in today's form. Never true of what `upgrade_net` returned."""
+    """Return whether anything in `net` is not in today's form. False for every result of `upgrade_net`."""
     return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer))
                 or any(_ceil_mode(layer) is not None for layer in net.layer))
 
 
 def upgrade_net(net, positions=None, prefix=""):
-    """Bring a net into today's form; `net` is left as it is, and returned where nothing was old.
+    """Bring a net into today's form; `net` is not changed, and returned if nothing in it is old.
 
-    Return it and notes of what was changed, and what of the old net has no counterpart; all of it is logged too. `positions` are of
-    the file that `net` comes from; afterwards they answer to the upgraded net's paths. `prefix` is the path of the net in that
-    file, with a dot at its end: ``net_param.`` inside a solver. Raises ConfigError if old and new layers are mixed, a type is
+    Return the net and notes of the changes and of parts of the old net without a counterpart; all notes are logged too.
+    `positions` are those of the file of `net`; afterwards they accept paths of the upgraded net. `prefix` is the path of the net in
+    that file, with a dot at its end: ``net_param.`` inside a solver. Raises ConfigError if old and new layers are mixed, a type is
     unknown, or an old net cannot be understood.
     """
     check_type(net, caffe_pb2.NetParameter, "net", "a NetParameter")
@@ -198,7 +197,7 @@ def upgrade_solver(solver, positions=None):
 
 
 class _Upgrade:
-    """One upgrade: the net as far as it has come, and the path that each of its layers has in the file."""
+    """One upgrade: the net in its present state, and the path of each of its layers in the file."""
 
     def __init__(self, net, positions, prefix):
         self.net = caffe_pb2.NetParameter()
@@ -210,7 +209,7 @@ class _Upgrade:
         self.notes = []
 
     def run(self):
-        """Take the steps in Caffe's order; each does nothing where nothing is old."""
+        """Apply the steps in Caffe's order; a step without an old part does nothing."""
         net = self.net
         if net.layers and net.layer:
             old = net.layers[0]
@@ -303,7 +302,7 @@ class _Upgrade:
             self.note(logging.INFO, f"The layers between the bottoms of Crop layer '{layers[index].name}' give it offset {offset}")
 
     def ceil_modes(self):
-        """Turn ceil_mode, which some forks' Pooling layers have, into round_mode; where both are given, round_mode counts."""
+        """Turn ceil_mode, a field of Pooling in some forks, into round_mode; if both are given, round_mode is used."""
         for layer in self.net.layer:
             ceil = _ceil_mode(layer)
             if ceil is None:
@@ -320,7 +319,7 @@ class _Upgrade:
                 self.note(logging.WARNING, f"Ignored ceil_mode of layer '{layer.name}', whose round_mode says otherwise")
 
     def input_layer(self):
-        """Turn the net's own input fields into an Input layer in front of all others."""
+        """Turn the net's own input fields into an Input layer before all others."""
         net = self.net
         if net.input and (net.input_shape or net.input_dim):
             layer = caffe_pb2.LayerParameter(name="input", type="Input", top=net.input)
@@ -346,7 +345,7 @@ class _Upgrade:
 
 
 def _is_old_batch_norm(layer):
-    """Tell whether a layer is a BatchNorm with the three `param` entries of old files, and one of them would be learned."""
+    """Return whether a layer is a BatchNorm with the three `param` entries of old files, one of them learned."""
     old = layer.type == "BatchNorm" and len(layer.param) == 3
     return old and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
 
@@ -362,12 +361,12 @@ def _ceil_mode(layer):
 
 
 def _fork_type(layer):
-    """Return the type of a V1 layer where the enum lacks it: the word in the file; None otherwise."""
+    """Return the type of a V1 layer as written in the file if the enum lacks it; else None."""
     return parse_fields(layer.fork_fields).get("type") if "type" in layer.fork_fields else None
 
 
 def _set_fork_fields(layer, fields):
-    """Keep `fields` as what the messages of a layer lack."""
+    """Store `fields` as those that the messages of a layer lack."""
     layer.ClearField("fork_fields")
     if fields:
         layer.fork_fields = "\n".join(lines_of(fields))

@@ -1,7 +1,7 @@
 """Turn the first form of Caffe's nets (V0, 2013) into the second (V1), which `minicaffe.proto.upgrade` upgrades further.
 
-A V0 layer was a message inside an entry of ``layers``, with the parameters of all types side by side in it, and padding
-was a layer of its own in front of a convolution. Facts: Caffe upgrade_proto.cpp, UpgradeV0Net.
+A V0 layer was a message inside an entry of ``layers``, with the parameters of all types in it, and padding was a separate
+layer before a convolution. Facts: Caffe upgrade_proto.cpp, UpgradeV0Net.
 """
 
 import logging
@@ -28,7 +28,7 @@ _WINDOW = {"window_data": "window_data_param"}
 _WEIGHTS = {"conv": "convolution_param", "innerproduct": "inner_product_param"}
 _WINDOWS = {"conv": "convolution_param", "pool": "pooling_param"}
 _LRN = {"lrn": "lrn_param"}
-# V0 field: (name in V1, message that holds it there for each V0 type; a str where it is one for all types).
+# V0 field: (name in V1, message that holds it there for each V0 type; a str if it is the same for all types).
 FIELDS = {
     "num_output": ("num_output", _WEIGHTS), "biasterm": ("bias_term", _WEIGHTS), "weight_filler": ("weight_filler", _WEIGHTS),
     "bias_filler": ("bias_filler", _WEIGHTS), "pad": ("pad", _WINDOWS), "kernelsize": ("kernel_size", _WINDOWS),
@@ -48,14 +48,14 @@ IGNORED = ("new_num", "new_channels")
 
 
 def is_v0(net):
-    """Tell whether any entry of ``net.layers`` is of version 0."""
+    """Return whether any entry of ``net.layers`` is of version 0."""
     return any(entry.HasField("layer") for entry in net.layers)
 
 
 def upgrade_v0(net, note, error):
     """Return a net of V0 as one of V1, and for each of its layers the index in ``net.layers``: padding layers are gone.
 
-    `net` is changed: padding layers are folded in it first. ``note(level, text)`` is called for what has no counterpart in V1;
+    `net` is changed: padding layers are folded first. ``note(level, text)`` is called for parts without a counterpart in V1;
     ``error(message, index)`` returns the error to raise for entry `index` of ``net.layers``.
     """
     kept = _fold_padding(net, error)
@@ -126,7 +126,7 @@ def _upgrade_layer(entry, new, note, error):
 
 
 def _move(new, name, value, kind):
-    """Set the V1 counterpart of field `name` of a V0 layer of type `kind`; tell whether there is one."""
+    """Set the V1 counterpart of field `name` of a V0 layer of type `kind`; return whether there is one."""
     target, holder = FIELDS.get(name, (None, {}))
     holder = holder if isinstance(holder, str) else holder.get(kind)
     if holder is None:

@@ -142,9 +142,9 @@ def test_what_is_seldom_meant_is_counted_and_said_at_the_end(folder, caplog):
     assert [label for label, _, _, _ in objects(records["00000001_c.jpg"])] == [2, 2, 0]
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said == [
-        f"{folder}/db: 1 annotations say another size than their picture has; boxes are divided by what they say, as in Caffe; the first: "
+        f"{folder}/db: 1 annotations give another size than their picture has; boxes are divided by that size, as in Caffe; the first: "
         f"{folder}/one.xml: 80x20 of a picture of 40x20",
-        f"{folder}/db: 2 objects have label 0, which SSD's layers take for background (background_label_id); the first: {folder}/one.xml: "
+        f"{folder}/db: 2 objects have label 0, which SSD's layers use for background (background_label_id); the first: {folder}/one.xml: "
         "[0.0, 0.5, 40.0, 20.0] of label 0",
         f"{folder}/db: 2 boxes reach beyond their picture and are stored so; the first: {folder}/two.xml: [-1.0, 2.0, 20.0, 10.0] of label 2, "
         "in 40x20",

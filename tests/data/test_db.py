@@ -166,7 +166,7 @@ def test_pages_that_are_damaged_are_an_error(tmp_path):
 
 
 @pytest.mark.parametrize(("offset", "value", "error"), [
-    (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it does not begin as one"), (40, 100, "its page size is 100"),
+    (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it has no magic number of one"), (40, 100, "its page size is 100"),
     (92, 4, "its keys have several values each"),
 ])
 def test_another_kind_of_lmdb(make_db, offset, value, error):

@@ -265,7 +265,7 @@ def test_a_forked_child_gets_an_error_not_a_hang(make_db, backend):
                 own = over(path, backend, 2, transformer())
                 faults += own.next()[1].tolist() == [0, 1] and backend == "LMDB"
             except FileError as error:
-                faults += "outlive a fork" in str(error) and backend == "LEVELDB"
+                faults += "used after a fork" in str(error) and backend == "LEVELDB"
         finally:
             os._exit(faults)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2

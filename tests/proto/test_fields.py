@@ -35,7 +35,7 @@ def test_values():
 
 
 def test_a_field_that_is_missing_is_named():
-    with pytest.raises(MissingFieldError, match=r"^inner.heigth: is not given; did you mean 'height'\?; add it, or ask get\('heigth', default\)"):
+    with pytest.raises(MissingFieldError, match=r"^inner.heigth: is not given; did you mean 'height'\?; add it, or use get\('heigth', default\)"):
         parse_fields("inner { height: 3 }").inner.heigth  # noqa: B018
     with pytest.raises(AttributeError):
         parse_fields("").height  # noqa: B018
