@@ -10,9 +10,9 @@ cdef struct Datum:
     uint64_t floats      # elements of float_data
     bint encoded
 
-# 0, or the reason: an index into datum.FAULTS.
+# Return 0, or an index into datum.FAULTS.
 cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil
 cdef int datum_check_raw(const Datum* datum) noexcept nogil
-# The float_data, `count` floats, of a record that datum_parse accepted, as an array of their own.
+# The float_data, `count` floats, of a record that datum_parse accepted, as a new array.
 cdef object copied_floats(const uint8_t* record, uint64_t size, uint64_t count)
 cdef str datum_fault(int reason, const Datum* datum)

@@ -1,9 +1,9 @@
 """Read a serialized Datum straight from its bytes (Caffe: caffe.proto Datum, data_transformer.cpp, io.cpp).
 
-The protobuf runtime would copy each record three times under the GIL, which takes longer than all else that is done with small
-pictures. Here a record is walked once in place (proto/wire.pyx): `datum_parse` notes where the fields lie, so that a batch is
-parsed and transformed without the GIL. Like protobuf it takes fields in any order, packed or not, lets the last value
-of a field win and steps over fields it does not know.
+The protobuf runtime would copy each record three times under the GIL; for small pictures this takes longer than all other work.
+Here a record is read once in place (proto/wire.pyx): `datum_parse` stores the places of the fields, so a batch is parsed and
+transformed without the GIL. Like protobuf it accepts fields in any order, packed or not, uses the last value of a field, and
+skips unknown fields.
 
 Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. Not done here: writing (caffe_pb2 does).
 """
@@ -74,13 +74,13 @@ cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcep
 
 
 cdef int datum_check_raw(const Datum* datum) noexcept nogil:
-    """Check the shape of a Datum that is not encoded against its content; `data` counts if it has any bytes."""
+    """Check the shape of a Datum that is not encoded against its content: `data` if it has any bytes, else float_data."""
     cdef uint64_t have = datum.size if datum.size else datum.floats
     if have == 0:
         return EMPTY
     if datum.channels < 1 or datum.height < 1 or datum.width < 1:
         return BAD_SHAPE
-    # Two factors below 2^31 fit into 62 bits; the third is tested by division, so nothing wraps around.
+    # Two factors below 2^31 fit into 62 bits; the third is tested by division, so nothing overflows.
     cdef uint64_t plane = <uint64_t>datum.height * <uint64_t>datum.width
     if have % plane or have // plane != <uint64_t>datum.channels:
         return BAD_SIZE if datum.size else BAD_FLOATS
@@ -138,7 +138,7 @@ def datum_array(const uint8_t[::1] record not None):
 def datum_labels(const uint8_t[::1] record not None, count):
     """Return the real-valued labels in a serialized Datum, float32 of (count,): its float_data beside the picture in `data`.
 
-    Raises DataError as `datum_info`, if they are not `count`, or if float_data is the picture itself.
+    Raises DataError as `datum_info`, if their number is not `count`, or if float_data is the picture itself.
     """
     cdef Datum datum
     datum_read(record, &datum)
@@ -150,7 +150,7 @@ def datum_labels(const uint8_t[::1] record not None, count):
 
 
 def decode_image(content, force_color=False, force_gray=False):
-    """Decode a picture file to uint8 (H, W, C) with OpenCV, the library whose pixels Caffe's nets were trained on.
+    """Decode a picture file to uint8 (H, W, C) with OpenCV, which decoded the pictures that Caffe's nets were trained on.
 
     With `force_color` or `force_gray` it has 3 channels (BGR) or 1, with neither as many as the file has. Raises DataError if
     OpenCV cannot decode it, or its samples have more than 8 bits; DependencyError if OpenCV is not installed.
@@ -174,9 +174,9 @@ def decode_image(content, force_color=False, force_gray=False):
 
 
 def png_is_cut(content):
-    """Tell whether `content` is a PNG file with a chunk longer than what is left of it.
+    """Return whether `content` is a PNG file with a chunk longer than the rest of the file.
 
-    OpenCV takes as much memory as the chunk says, up to 2 GiB, before it looks whether it is there.
+    OpenCV allocates the length of the chunk, up to 2 GiB, before it checks the length of the file.
     """
     content = memoryview(content)
     at = 8
@@ -195,8 +195,8 @@ def png_is_cut(content):
 def opencv():
     """Import OpenCV on first use: the core works without it.
 
-    It refuses pictures of more pixels than fit into the budget (memory/budget.py), which it reads once, when it is loaded: a
-    picture file of a hundred bytes can say that it has 2^30 pixels.
+    The budget (memory/budget.py) limits the pixels of a picture: a file of a hundred bytes can declare 2^30 pixels. OpenCV reads
+    this limit once, when it is loaded.
     """
     if "cv2" in sys.modules:
         return sys.modules["cv2"]

@@ -1,5 +1,5 @@
-// The loops of transform.pyx: crop, mirror, mean and scale of checked pictures, without the GIL. Plain rows vectorise, and those
-// of decoded pictures, whose three colours lie side by side.
+// The loops of transform.pyx: crop, mirror, mean and scale of checked pictures, without the GIL. Loops over planar rows and over
+// rows of decoded pictures, with three interleaved colours, are vectorised.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace mc {
 
-/// One picture as it lies in memory; what the pointers point to is kept alive by Batch.
+/// One picture in memory; Batch keeps the memory behind the pointers alive.
 struct Picture {
   const uint8_t* bytes;  // the pixels, or null: then `floats`
   const float* floats;
@@ -36,7 +36,7 @@ inline int64_t draw_below(uint64_t seed, uint64_t ordinal, int which, uint64_t n
   return int64_t((bits[which] * n) >> 32);
 }
 
-/// The part of a picture that record `ordinal` shows, and whether it is flipped.
+/// The part of a picture for record `ordinal`, and whether it is flipped.
 struct Window {
   int64_t top, left, rows, columns;
   bool flip;
@@ -54,9 +54,9 @@ inline Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_
   return window;
 }
 
-constexpr int64_t kPiece = 256;  // pixels that are turned round at once
+constexpr int64_t kPiece = 256;  // pixels that are reversed at once
 
-/// out[i] = (source - mean) * scale. `mean` goes along with the source if `mean_row`, else it is one value.
+/// out[i] = (source - mean) * scale. `mean` advances with the source if `mean_row`, else it is one value.
 template <class S, class T>
 void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T scale, T* __restrict out, int64_t n) {
   const T value = *mean;
@@ -71,7 +71,7 @@ void shift_row(const S* source, int64_t step, const T* mean, bool mean_row, T sc
   }
 }
 
-/// The same for the three colours of pixel i, which lie side by side, each with an output of its own.
+/// The same for the three interleaved colours of pixel i, each with its own output.
 template <class T, bool kMeanRow> struct ShiftColours {
   const uint8_t* source;
   const T *b, *g, *r;
@@ -104,7 +104,7 @@ void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean
   }
 }
 
-/// As copy_row, for three colours that lie side by side; their outputs are `plane` elements apart.
+/// As copy_row, for three interleaved colours; their outputs are `plane` elements apart.
 template <class T>
 void copy_colours(const uint8_t* source, bool flip, const T* const* mean, bool mean_row, T scale, T* out, int64_t plane, int64_t n) {
   T piece[3][kPiece];

@@ -1,4 +1,4 @@
-// Random parts of a picture that show its objects well enough (SSD's sampler.cpp; Liu et al., 2016, section 2.2).
+// Random parts of a picture that meet limits of overlap with its objects (SSD's sampler.cpp; Liu et al., 2016, section 2.2).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,11 +9,11 @@
 
 namespace mc {
 
-/// One `batch_sampler`. A limit that is not given is NaN, with which every comparison is false.
+/// One `batch_sampler`. A limit that is not given is NaN: every comparison with it is false.
 struct SamplerRule {
   double min_scale, max_scale, min_ratio, max_ratio;
   double min_overlap, max_overlap, min_sample, max_sample, min_object, max_object;
-  long long most, trials;  // most: stop after so many parts; negative: no limit
+  long long most, trials;  // most: maximal number of parts; negative: no limit
 
   bool free() const {
     for (double limit : {min_overlap, max_overlap, min_sample, max_sample, min_object, max_object})
@@ -32,7 +32,7 @@ struct SamplerRule {
   }
 };
 
-/// Numbers of one picture, one after another.
+/// The random numbers of one picture, in order.
 struct Draws {
   Philox random;
   u64 counter;
@@ -43,7 +43,7 @@ struct Draws {
   }
 };
 
-/// Try all samplers; return how many parts were found, and put one of them, drawn evenly, into `chosen`.
+/// Try all samplers; return the number of parts found, and store one of them, drawn uniformly, in `chosen`.
 inline index_t sample_part(const SamplerRule* rules, index_t count, const std::vector<cpu::Box<double>>& objects, u64 seed,
                            cpu::Box<double>* chosen) {
   Draws draws = {{seed}, 0};

@@ -1,7 +1,7 @@
 """Batch samplers: cut a random part out of a picture (SSD's sampler.cpp; `annotated_data_param.batch_sampler`).
 
-Different from Caffe: a part must meet all limits of `sample_constraint` for one and the same object, and the draws are a
-function of a seed.
+Different from Caffe: a part must meet all limits of `sample_constraint` for the same object, and the draws are a function of
+a seed.
 """
 
 from libc.stdint cimport uint64_t
@@ -58,7 +58,7 @@ cdef class Samplers:
         return self.rules.size()
 
     def draw(self, boxes, seed):
-        """Return one of all parts found, each as likely, as (xmin, ymin, xmax, ymax) in units of the picture; None if none is.
+        """Return a random one of the parts found as (xmin, ymin, xmax, ymax) in units of the picture; None if none is.
 
         `boxes` are the objects, float64 of (n, 4); `seed`, below 2**64, is that of the draws.
         """

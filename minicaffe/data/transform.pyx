@@ -1,15 +1,15 @@
-"""Turn records into the pixels a net sees (Caffe data_transformer.cpp): crop, mirror, mean, scale.
+"""Turn records into the input pixels of a net (Caffe data_transformer.cpp): crop, mirror, mean, scale.
 
     top[n, c, h, w] = (pixel[c, h0 + h, w0 + w] - mean[c, h0 + h, w0 + w]) * scale
 
 Mirrored, w counts from the right.
 
-Crop (crop_size, or SSD's crop_h and crop_w): TRAIN takes a random place, TEST floor((H - crop) / 2) and the same for
+Crop (crop_size, or SSD's crop_h and crop_w): random in TRAIN, in TEST at floor((H - crop) / 2) and the same for
 W. Mirror: with probability 1/2, in TEST too, as Caffe does.
 
-Differs from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
-`draw` (Philox); Caffe takes them one after another from a Mersenne Twister (mt19937), so its crops are others. In
-exchange a resumed run, or one with more threads, draws the same. A batch is checked whole before a pixel is written.
+Different from Caffe: random draws are a pure function of (seed, number of the record since the start of training), see
+`draw` (Philox). So a resumed run, or one with more threads, draws the same. Caffe draws in sequence from a Mersenne Twister
+(mt19937), so its crops differ. A batch is checked completely before a pixel is written.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
@@ -65,7 +65,7 @@ def draw(seed, ordinal, which, n):
     Parameters
     ----------
     seed : int
-        The lower 64 bits count.
+        The lower 64 bits are used.
     ordinal : int
         Number of the record since the start of training, from 0.
     which : int
@@ -77,7 +77,7 @@ def draw(seed, ordinal, which, n):
 
 
 cdef class Transformer:
-    """Applies a `transform_param`; holds no state that moves, so threads may share it.
+    """Applies a `transform_param`; no result depends on an earlier call, so threads may share it.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ cdef class Transformer:
     phase : int
         caffe_pb2.TRAIN or caffe_pb2.TEST.
     seed : int
-        Of the random crops and mirrors; the lower 64 bits count.
+        Of the random crops and mirrors; the lower 64 bits are used.
 
     Raises
     ------
@@ -120,7 +120,7 @@ cdef class Transformer:
             self._set_mean(np.array(param.mean_value, np.float64))
 
     cdef _set_crop(self, param):
-        """Take crop_size, or SSD's crop_h and crop_w."""
+        """Set the crop from crop_size, or SSD's crop_h and crop_w."""
         for name in ("crop_size", "crop_h", "crop_w"):
             if getattr(param, name) >= 1 << 31:
                 raise ConfigError(f"must be below 2^31, got {getattr(param, name)}", field=f"transform_param.{name}")
@@ -133,7 +133,7 @@ cdef class Transformer:
         self.crop_field = "transform_param.crop_size" if param.crop_size else "transform_param.crop_h"
 
     def window(self, height, width, ordinal):
-        """Return (top, left, rows, columns, flipped): the part of a picture that record `ordinal` shows, before it is flipped.
+        """Return (top, left, rows, columns, flipped): the part of a picture for record `ordinal`, before it is flipped.
 
         Raises
         ------
@@ -160,7 +160,7 @@ cdef class Transformer:
             self.rule.mean_plane = 1 if len(mean) > 1 else 0
 
     def infer_shape(self, record):
-        """Return (C, height, width) of the pixels that a serialized Datum gives."""
+        """Return (C, height, width) of the output for a serialized Datum."""
         return self.load([record]).shape[1:]
 
     def load(self, records):
@@ -169,7 +169,7 @@ cdef class Transformer:
         Parameters
         ----------
         records : sequence of bytes or buffers
-            Their memory must stay as it is until the batch is dropped.
+            Their memory must not change until the batch is dropped.
 
         Returns
         -------
@@ -186,7 +186,7 @@ cdef class Transformer:
         return Batch(self, records, None)
 
     def load_images(self, images, labels=None):
-        """Take a batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels."""
+        """Load a batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels."""
         return Batch(self, images, [0] * len(images) if labels is None else labels)
 
     def transform(self, records, data, labels=None, first=0, stride=1):
@@ -194,7 +194,7 @@ cdef class Transformer:
         (<Batch>self.load(records)).write(data, labels, first, stride)
 
     cdef tuple _output(self, const Picture* picture):
-        """Return (C, h, w) of the pixels a picture gives, or raise."""
+        """Return (C, h, w) of the output for a picture, or raise."""
         size = f"{picture.channels} x {picture.height} x {picture.width}"
         self._check_crop(picture)
         if self.mean is not None and self.mean.ndim == 3:
@@ -231,7 +231,7 @@ cdef class Batch:
     Attributes
     ----------
     shape : tuple
-        (N, C, height, width) of the pixels that `write` gives.
+        (N, C, height, width) of the pixels that `write` writes.
     """
 
     cdef Transformer transformer
@@ -306,7 +306,7 @@ cdef class Batch:
                             transformer.force_color, transformer.force_gray,
                         )
                         held += image.nbytes
-                        check_bytes(held, f"the {i + 1} first decoded pictures of a batch")  # crop_size makes them small later
+                        check_bytes(held, f"the {i + 1} first decoded pictures of a batch")  # before crop_size reduces them
                     self._take_image(i, image, datums[i].label)
                 else:
                     raw += 1
@@ -319,13 +319,13 @@ cdef class Batch:
             free(datums)
 
     cdef void _lay_out(self, Py_ssize_t i, int64_t channels, int64_t height, int64_t width) noexcept nogil:
-        """Note sizes and steps of a planar picture."""
+        """Set sizes and steps of a planar picture."""
         cdef Picture* picture = &self.pictures[i]
         picture.channels, picture.height, picture.width = channels, height, width
         picture.plane, picture.row, picture.pixel = height * width, width, 1
 
     cdef _take_floats(self, Py_ssize_t i, uint64_t count):
-        # Copied: in the record they lie at any address, and perhaps in pieces.
+        # Copied: in the record they may be unaligned and in pieces.
         cdef float[::1] floats = copied_floats(<const uint8_t*>self.views[i].buf, self.views[i].len, count)
         self.kept.append(floats)
         self.pictures[i].floats = &floats[0]

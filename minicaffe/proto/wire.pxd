@@ -1,17 +1,17 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-cdef enum:  # how a value is stored, the lowest three bits of its tag
+cdef enum:  # wire type: the lowest three bits of a tag
     VARINT, EIGHT_BYTES, COUNTED, GROUP, GROUP_END, FOUR_BYTES
 
-cdef enum:  # what next_field met
+cdef enum:  # results of next_field
     END, CUT, MALFORMED, FIELD
 
 cdef enum:
-    MAX_GROUPS = 100  # one in another, as protobuf's own limit
+    MAX_GROUPS = 100  # nested, the limit of protobuf
 
 cdef struct Field:
     uint64_t tag
-    uint64_t value        # VARINT: the number; else the bytes of the content, which end where the next field begins
+    uint64_t value        # VARINT: the number; else the bytes of the content, which end at the next field
     const uint8_t* start  # of the tag
 
 cdef inline int varint(const uint8_t** at, const uint8_t* end, uint64_t* value) noexcept nogil:
@@ -32,9 +32,9 @@ cdef inline int varint(const uint8_t** at, const uint8_t* end, uint64_t* value) 
 
 
 cdef inline int next_field(const uint8_t** at, const uint8_t* end, Field* field) noexcept nogil:
-    """Read a field and go behind it, also behind groups before it, which no message of Caffe has.
+    """Read a field and advance to its end; skip groups before it, which no message of Caffe has.
 
-    Returns FIELD; END where there is none; CUT or MALFORMED if protobuf could not read it, which begins at `field.start`.
+    Returns FIELD; END if there is no further field; CUT or MALFORMED for an invalid field, which begins at `field.start`.
     """
     cdef uint64_t groups[MAX_GROUPS]
     cdef uint64_t number
@@ -74,7 +74,7 @@ cdef inline int next_field(const uint8_t** at, const uint8_t* end, Field* field)
 
 
 cdef inline Py_ssize_t repeats(const uint8_t* at, const uint8_t* end, const Field* field) noexcept nogil:
-    """Return how many fields from `at` on have the tag of `field` and its 4 or 8 bytes: unpacked numbers come in millions."""
+    """Return how many fields from `at` on have the tag of `field` and its 4 or 8 bytes: unpacked numbers may be millions."""
     cdef Py_ssize_t count = 0, step = 1 + field.value
     if field.tag < 128 and (field.tag & 7 == FOUR_BYTES or field.tag & 7 == EIGHT_BYTES):
         while end - at >= step and at[0] == field.tag:

@@ -1,9 +1,9 @@
-"""Walk protobuf's wire format without building a message.
+"""Scan protobuf's wire format without building a message.
 
-A caffemodel is a few hundred layers and hundreds of megabytes of numbers, and a batch hundreds of records. protobuf would copy all
-of their bytes three times; the walk here notes where they lie, so that NumPy looks at them in the mapped file.
-The bytes are not trusted: every length is compared with what is left before it is believed, nested groups are
-counted, not recursed into, and no list grows beyond `MAX_PARTS` entries, however the bytes are arranged.
+A caffemodel has a few hundred layers and hundreds of megabytes of numbers, and a batch hundreds of records. protobuf would copy
+all of their bytes three times; this scan returns their places, so NumPy reads them in the mapped file. The bytes are not
+trusted: every length is compared with the rest of the buffer, nested groups are counted without recursion, and no list grows
+beyond `MAX_PARTS` entries.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -23,15 +23,14 @@ def scan(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, wanted):
     ----------
     data : buffer of bytes
     start, end : int
-        Where the message lies in `data`.
+        The bytes of the message in `data`.
     wanted : collection of int
         Numbers of the fields to report.
 
     Returns
     -------
     found : list of (number, start, end)
-        Where the contents of wanted fields lie that are stored with their length (messages, bytes, packed numbers), in the order
-        of the file.
+        Places of the contents of wanted length-delimited fields (messages, bytes, packed numbers), in the order of the file.
     varints : dict of int to int
         The last value of each wanted field stored as varint, as a signed 64-bit number.
     rest : list of (start, end)
@@ -85,7 +84,7 @@ def scan(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, wanted):
 
 
 def gather(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, int number, int width, uint8_t[::1] into=None):
-    """Return how many bytes the numbers of a repeated field have, whatever pieces they are in; copy them to `into`, if given.
+    """Return the bytes of the numbers of a repeated field, over all its pieces; copy them to `into`, if given.
 
     The message is as for `scan`, which has accepted it; `number` is below 16, `width` 4 or 8 bytes.
     """
