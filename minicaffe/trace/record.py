@@ -1,8 +1,10 @@
 """Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
 
+import copy
 import numbers
 from collections import Counter
 from contextlib import ExitStack, contextmanager
+from threading import Lock
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -72,12 +74,14 @@ class Recorder:
         self.parts = []
         self._running = None    # ends the recording, while it runs
         self._events = self._before = self._where = self._state = None
+        self._held = None       # the document, once the record has ended
 
     def start(self):
         """Start to record; events of an earlier recording are removed."""
         if self._running is not None:
             raise ConfigError("this recorder runs already; stop it first")
         self.parts.clear()
+        self._held = None
         self._where = build.present_device()    # it measures; that must not be recorded
         device = cuda.current() if caffe.mode == "gpu" else None
         with ExitStack() as running:
@@ -92,11 +96,12 @@ class Recorder:
             self._running = running.pop_all()
 
     def stop(self):
-        """Stop to record; a second call does nothing."""
+        """Stop to record; a second call does nothing. `trace` then returns what was recorded, also after the net has changed."""
         if self._running is not None:
             running, self._running = self._running, None
             with running:
                 self._cut(self._iteration())
+            self._held = self._document(self.parts)
 
     def on_iteration(self, solver):
         """Begin the next iteration; the solver calls it after each. Raises WrongTypeError for another object."""
@@ -117,13 +122,17 @@ class Recorder:
         """
         if self._before is None:
             raise ConfigError("this recorder has recorded nothing; start it first")
-        parts = list(self.parts)
-        if self._running is not None:
-            parts.append(Part(self._iteration(), self._before, list(self._events)))
+        if self._held is not None:
+            return Trace(copy.deepcopy(self._held))
+        running = [Part(self._iteration(), self._before, list(self._events))] if self._running is not None else []
+        return Trace(self._document([*self.parts, *running]))
+
+    def _document(self, parts):
+        """Return the document of some parts, of the net as it is now."""
         document = build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver, self._where)
         made = Trace({**document, **self._schedule()})
         made.document["why"] = {str(number): text for number, text in Reasons(made).all().items()}
-        return made
+        return made.document
 
     def _compiled_for(self):
         """Return a key that changes when the net needs another schedule; None without a net."""
@@ -152,8 +161,9 @@ class Recorder:
         """Store the events so far as those of `iteration`."""
         events = list(self._events)
         del self._events[: len(events)]     # another thread may have added some in between
-        if events:
-            self.parts.append(Part(iteration, self._before, events))
+        if not events:      # what was there before still is
+            return
+        self.parts.append(Part(iteration, self._before, events))
         if self.keep is not None:
             before = len(self._events)
             self._before = self._snapshot()
@@ -191,20 +201,21 @@ def arenas():
 @contextmanager
 def _launches(device):
     """Make a device record launches until the last context of this function ends; if it was recording before, it continues."""
-    if device.recording and not recorders[device.index]:
-        yield
-        return
-    recorders[device.index] += 1
-    device.record_launches(True)
+    with launches_lock:
+        mine = recorders[device.index] > 0 or not device.recording
+        recorders[device.index] += mine
+        device.record_launches(True)
     try:
         yield
     finally:
-        recorders[device.index] -= 1
-        if not recorders[device.index]:
-            device.record_launches(False)
+        with launches_lock:
+            recorders[device.index] -= mine
+            if mine and not recorders[device.index]:
+                device.record_launches(False)
 
 
-recorders = Counter()       # index of a device -> contexts of this module that record its launches
+recorders = Counter()       # by the index of a device, how many of this module record its launches
+launches_lock = Lock()      # threads may begin and end to record at once
 
 
 @contextmanager

@@ -49,6 +49,18 @@ def test_the_first_gradient_is_that_of_the_last_layer(tmp_path, device):
     assert (b["min"], b["max"], b["wrong"]) == (0, 0, 0) and b["before"]["max"] >= b["before"]["min"] > 10
 
 
+def test_a_gradient_above_a_layer_in_place_is_of_the_layer_that_reads_it(tmp_path):
+    """The sample of a blob is of the layer in place that wrote it last; its gradient comes from the next reader."""
+    def spoil(net):
+        for blob in net.layers[2].blobs:
+            blob.data[...] = 0
+
+    middle = ROOT.replace('layer { name: "root"', 'layer { name: "relu" type: "ReLU" bottom: "b" top: "b" } layer { name: "root"')
+    found = trouble_of(tmp_path, middle, spoil).document["trouble"]
+    assert (found["layer"], found["diff"], found["before"]["layer"]) == ("root", "b", "relu")
+    assert [(one["name"], one["part"]) for one in found["inputs"]] == [("r", "diff"), ("b", "data")]
+
+
 def test_inputs_of_a_layer_in_place_and_behind_a_split(tmp_path):
     """What a layer in place reads is what the layer before it gave; statistics, which have no gradient, are told, too."""
     middle = """layer { name: "norm" type: "BatchNorm" bottom: "a" top: "a" batch_norm_param { use_global_stats: true } }

@@ -14,7 +14,8 @@ from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_text_file
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
-STATE = "seed", "epoch", "place", "row", "offset"   # what a snapshot holds: row number `offset` of the stream is row `row` of that file
+# What a snapshot holds: row number `offset` of the stream is row `row` of that file.
+STATE = "seed", "epoch", "place", "row", "offset"
 
 
 class HDF5DataLayer(NumberedSource):
