@@ -102,7 +102,7 @@ def test_who_wrote_what_a_layer_in_place_reads(where, make_solver):
         solver.step(1)
     said = next(trace.why(made, number) for number, event in copies(made)
                 if (event.name, event.detail) == ("ip data", "device to host"))
-    assert "layer kept (forward) asked for it on the host" in said and "It was written last by layer ip (forward)." in said
+    assert "layer kept (forward) accessed it on the host" in said and "It was written last by layer ip (forward)." in said
 
 
 def test_reorders(onednn):

@@ -134,7 +134,7 @@ class PrefetchingLayer(NumberedSource):
         self.position += step
 
     def _aim(self):
-        """End the thread if it failed or its next batch is another than the one that is needed; return the step to the batch after it."""
+        """End the thread if it failed or its next batch is not the one that is needed; return the step to the batch after it."""
         numbers, step = self.records()
         if self.prefetcher is not None:
             coming = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
