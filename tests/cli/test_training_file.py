@@ -188,7 +188,7 @@ def test_messages_are_given_as_prototxt():
 @pytest.mark.parametrize("arguments, text", [
     (["--max-iter", "many"], "whole number"), (["--max-iter", "3 base_lr: 1"], "one value"), (["--max-iter", "1e3"], "whole number"),
     (["--solver-mode", "TPU"], "CPU, GPU"), (["--max-iter", "9999999999"], "2147483647"), (["--snapshot-diff=perhaps"], "true or false"),
-    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "x>=1"), (["--sigint-effect", "explode"], "snapshot"),
+    (["--train-state", "stag: 1"], "unknown field"), (["--batch-size", "0"], "1<=x<=2147483647"), (["--sigint-effect", "explode"], "snapshot"),
 ])
 def test_wrong_values_are_usage_errors(arguments, text):
     result = CliRunner().invoke(train, ["f", *arguments])

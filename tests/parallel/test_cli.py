@@ -239,7 +239,7 @@ def scale_in(folder, kind, warmup):
 
 @pytest.mark.parametrize("words, message", [
     (["--warmup", "5"], "--warmup raises the rate to that of --scale-lr"),
-    (["--scale-lr", "sqrt", "--global-batch"], "--global-batch keeps the batch"),
+    (["--scale-lr", "sqrt", "--global-batch"], "--global-batch keeps the total batch"),
     (["--scale-lr", "cube"], "'cube' is not one of 'linear', 'sqrt'"),
     (["--gpu", "0,0"], "must be the number of a GPU, got '0,0'; several have commas"),
 ])
