@@ -305,8 +305,17 @@ class SolversMachine(RuleBasedStateMachine):
         def run(rank):
             solver = self.solvers[rank]
             solver.net.blobs["x"].data[...], solver.net.blobs["label"].data[...] = records[rank]
+            before = [data.copy() for data in self.expected]
+
+            def ready():
+                """A callback finds the sums of gradients, and parameters that have no update yet."""
+                for blob, data, total, learned in zip(solver.net.learnable_params, before, sums, solver.net.learned()):
+                    np.testing.assert_allclose(blob.data, data, rtol=1e-4, atol=1e-5)
+                    if learned:
+                        np.testing.assert_allclose(blob.diff, total, rtol=1e-4, atol=1e-5)
             if observed:
                 solver.net.add_hook(BEFORE_BACKWARD, look)
+                solver.callbacks.append((lambda: None, ready))
             if own:
                 solver.gradients()
                 if fails:
@@ -324,6 +333,7 @@ class SolversMachine(RuleBasedStateMachine):
                 assert solver.smoothed_loss == pytest.approx(sum(losses) / self.size, rel=1e-4)
             if observed:
                 solver.net.remove_hook(BEFORE_BACKWARD, look)
+                solver.callbacks.clear()
             with pytest.raises(Error, match="needs the gradients of all ranks"):    # which this update has used
                 solver.apply_update()
         self.job.together(run)
