@@ -104,14 +104,14 @@ class Rule:
     def __post_init__(self):
         if self.kink_range is not None and self.kink is None:
             raise ConfigError("is how near to kink, which is not given", field="kink_range")
-        for name, least in (("step", "above 0"), ("threshold", "above 0"), ("kink", "at least 0"), ("kink_range", "at least 0")):
-            value = getattr(self, name)
-            if value is None and name.startswith("kink"):
-                continue
-            number = float_of(value, name, field=name)
-            if not 0 <= number < np.inf or number == 0 and least == "above 0":
-                raise ConfigError(f"must be a finite number {least}, got {value}", field=name)
+        for name in ("step", "threshold"):
+            if not 0 < float_of(getattr(self, name), name, field=name) < np.inf:
+                raise ConfigError(f"must be a finite number above 0, got {getattr(self, name)}", field=name)
         self.kink_range = 2 * self.step if self.kink_range is None else self.kink_range
+        for name in ("kink", "kink_range"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= float_of(value, name, field=name) < np.inf:
+                raise ConfigError(f"must be a finite number at least 0, got {value}", field=name)
         if self.elements is not None and int_of(self.elements, "elements", field="elements") < 1:
             raise ConfigError(f"must be at least 1, got {self.elements}", field="elements")
 

@@ -156,13 +156,13 @@ def lines():
     more = f" and {len(hosts) - HOSTS} machines more" if len(hosts) > HOSTS else ""
     threads = sorted(set(_group.gather(get_num_threads())))
     each = f"{' to '.join(map(str, {threads[0]: 0, threads[-1]: 0}))} thread{'s' * (threads != [1])} each"
-    told = [f"{_group.size} ranks: {shown}{more}; {each}"]
+    texts = [f"{_group.size} ranks: {shown}{more}; {each}"]
     if caffe.mode == "gpu":
         from minicaffe import cuda
         index = cuda.current().index
         # Schedulers give each rank its own GPUs by this variable; each rank then counts from 0.
         gpus = _group.gather((_group.hosts[_group.rank], os.environ.get("CUDA_VISIBLE_DEVICES"), index))
         shared = {gpu: [rank for rank, its in enumerate(gpus) if its == gpu] for gpu in gpus}
-        told += [f"ranks {', '.join(map(str, ranks))} share GPU {index} of {host}" for (host, _, index), ranks in shared.items()
+        texts += [f"ranks {', '.join(map(str, ranks))} share GPU {index} of {host}" for (host, _, index), ranks in shared.items()
                  if len(ranks) > 1]
-    return told
+    return texts

@@ -201,8 +201,8 @@ def run(ctx, solver, given):
             earlier.keep_file(path)
         kept = log.keep(path, append=bool(given["state"]))
     if given["watch"] is not None:
-        told = [listener.on_watch for listener in (records, display) if listener is not None]
-        watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, told), keep=False)
+        sinks = [listener.on_watch for listener in (records, display) if listener is not None]
+        watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, sinks), keep=False)
     if given["trouble_path"]:
         from minicaffe.trace.trouble import Trouble
         path = ranks.own_path(given["trouble_path"])
@@ -245,12 +245,12 @@ def run(ctx, solver, given):
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 
-def tell_samples(told, solver, iteration, samples):
-    """Log the samples of --watch, and pass them to each function of `told`."""
+def tell_samples(sinks, solver, iteration, samples):
+    """Log the samples of --watch, and pass them to each function of `sinks`."""
     logger.info("Iteration %d, watched:", iteration)
     for line in watch_table.lines(samples):
         logger.info("%s", line)
-    for listener in told:
+    for listener in sinks:
         listener(solver, iteration, samples)
 
 

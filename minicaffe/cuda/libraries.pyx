@@ -210,8 +210,8 @@ cdef void open_cudnn(CudaStream* stream) noexcept with gil:
 cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
     """Return a new Cudnn for a computing stream.
 
-    Raises ConfigError, DependencyError or DeviceError for a wrong MINICAFFE_CUDNN_WORKSPACE, _TUNE or MINICAFFE_DETERMINISTIC; if there is no cuDNN, or one too old;
-    if it is there but does not start.
+    Raises ConfigError for a wrong MINICAFFE_CUDNN_WORKSPACE, MINICAFFE_CUDNN_TUNE or MINICAFFE_DETERMINISTIC, DependencyError if
+    there is no cuDNN, or one too old, DeviceError if it does not start.
     """
     global _cudnn
     deterministic = switched_on("MINICAFFE_DETERMINISTIC")

@@ -92,8 +92,8 @@ def _order(ranks):
             break
         down = sweep % 2 == 0
         for rank in ranks if down else reversed(ranks):
-            wishes = {id(box): _mean(box.before if down else box.after, place_of, place_of[id(box)]) for box in rank}
-            rank.sort(key=lambda box, wishes=wishes: wishes[id(box)])
+            goals = {id(box): _mean(box.before if down else box.after, place_of, place_of[id(box)]) for box in rank}
+            rank.sort(key=lambda box, goals=goals: goals[id(box)])
             place_of.update((id(box), i) for i, box in enumerate(rank))
     for rank, order in zip(ranks, best):
         rank[:] = order
@@ -124,31 +124,31 @@ def _set_positions(ranks, gap):
 
 def _wish(edges, box):
     """The place of a box at which these edges are straight: their weighted median; an edge to a box without others weighs most."""
-    wishes = sorted((other.at + offset - own, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
+    goals = sorted((other.at + offset - own, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
                     for other, offset, own in edges)
-    if not wishes:
+    if not goals:
         return box.at
-    half, seen = sum(weight for _, weight in wishes) / 2, 0
-    for i, (at, weight) in enumerate(wishes):
+    half, seen = sum(weight for _, weight in goals) / 2, 0
+    for i, (at, weight) in enumerate(goals):
         seen += weight
         if seen > half:
             return at
         if seen == half:
-            return (at + wishes[i + 1][0]) / 2
-    return wishes[-1][0]
+            return (at + goals[i + 1][0]) / 2
+    return goals[-1][0]
 
 
-def _spread(rank, wishes, gap):
-    """Move each box as near to its place in `wishes` as the gaps allow (least squares: pool adjacent violators)."""
+def _spread(rank, goals, gap):
+    """Move each box as near to its place in `goals` as the gaps allow (least squares: pool adjacent violators)."""
     offsets, total = [], 0.0
     for i, box in enumerate(rank):
         if i:
             total += (rank[i - 1].breadth + box.breadth) / 2 + gap
         offsets.append(total)
     pools = []      # [sum of weight x place, weight, number of boxes], their means rise
-    for box, wish, offset in zip(rank, wishes, offsets):
+    for box, goal, offset in zip(rank, goals, offsets):
         weight = 4.0 if box.bend else 1.0
-        pools.append([weight * (wish - offset), weight, 1])
+        pools.append([weight * (goal - offset), weight, 1])
         while len(pools) > 1 and pools[-2][0] / pools[-2][1] >= pools[-1][0] / pools[-1][1]:
             top = pools.pop()
             pools[-1] = [a + b for a, b in zip(pools[-1], top)]

@@ -8,9 +8,9 @@ start of the trace (Trace Event Format, "JSON Object Format").
 from minicaffe.errors import check_type
 from minicaffe.trace.model import Trace, Usage, dumped, launch_of, ran, write_text
 
-STEPS, KERNELS, COPIES, ALLOCATOR, TRAVELS = range(1, 6)
+STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
-          TRAVELS: "gradient transfers"}
+          GRADIENTS: "gradient transfers"}
 PROCESS = 1
 
 
@@ -66,7 +66,7 @@ def _rows(event):
         args = {"bytes": event.nbytes, "place": event.place, "address": hex(event.address), "detail": event.detail}
         yield {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}
     elif event.kind == "travel":
-        row |= {"tid": TRAVELS, "id": event.time, "name": event.name, "args": {"bytes": event.nbytes}}
+        row |= {"tid": GRADIENTS, "id": event.time, "name": event.name, "args": {"bytes": event.nbytes}}
         yield {**row, "ph": "b"}
         yield {**row, "ph": "e", "ts": event.time / 1000}
 

@@ -1,6 +1,5 @@
 """Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
 
-import copy
 import numbers
 from collections import Counter
 from contextlib import ExitStack, contextmanager
@@ -74,7 +73,7 @@ class Recorder:
         self.parts = []
         self._running = None    # ends the recording, while it runs
         self._events = self._before = self._where = self._state = None
-        self._held = None       # the document, once the record has ended
+        self._held = None       # the document, after `stop`
 
     def start(self):
         """Start to record; events of an earlier recording are removed."""
@@ -123,7 +122,7 @@ class Recorder:
         if self._before is None:
             raise ConfigError("this recorder has recorded nothing; start it first")
         if self._held is not None:
-            return Trace(copy.deepcopy(self._held))
+            return Trace(dict(self._held))  # one of its own, as trouble.py adds entries
         running = [Part(self._iteration(), self._before, list(self._events))] if self._running is not None else []
         return Trace(self._document([*self.parts, *running]))
 

@@ -211,7 +211,7 @@ def summary(trace):
              *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
              *(f"{what}: {len(those)}, {on_device(those) / 1e6:.3f} ms"
-               for what, those in (("kernels", launches), ("calls of libraries", calls)) if those), *travels(trace)]
+               for what, those in (("kernels", launches), ("calls of libraries", calls)) if those), *gradient_transfers(trace)]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
         where = PLACES.get(place) or place.replace("CUDAPlace(", "on device ").rstrip(")")
@@ -219,7 +219,7 @@ def summary(trace):
     return lines
 
 
-def travels(trace):
+def gradient_transfers(trace):
     """Return the line about gradients sent between processes, and the time that overlaps backward; [] for one process."""
     there = [event for event in trace.events if event.kind == "travel"]
     if not there:

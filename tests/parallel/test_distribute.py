@@ -189,7 +189,7 @@ def traced(folder):
         solver.step(1)
     ways = [event for event in made.events if event.kind == "travel"]
     rows = [row for row in perfetto.events(made) if row.get("cat") == "travel"]
-    return [[[event.name, event.nbytes, event.took > 0] for event in ways], table.travels(made), [row["ph"] for row in rows]]
+    return [[[event.name, event.nbytes, event.took > 0] for event in ways], table.gradient_transfers(made), [row["ph"] for row in rows]]
 
 
 def test_a_trace_shows_the_ways_of_gradients(folder):

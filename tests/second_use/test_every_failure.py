@@ -114,8 +114,8 @@ def on_a_device(device):
 
 
 # A net, and how gradients are sent to a second rank.
-TRAININGS = pytest.mark.parametrize("name, ranks", [("pictures", None), ("sequences", None), ("lenet", None), ("lenet", "late"), ("lenet", "during"),
-                                                    ("sequences", "during")])
+OF_TWO_RANKS = [("lenet", "late"), ("lenet", "during"), ("sequences", "during")]
+TRAININGS = pytest.mark.parametrize("name, ranks", [("pictures", None), ("sequences", None), ("lenet", None), *OF_TWO_RANKS])
 
 
 PLACES = CPUPlace(), CUDAPlace(0), PinnedPlace()
@@ -213,10 +213,8 @@ def test_calls_of_the_driver_with_a_graph(call, sim, device, tmp_path):
 
 
 @pytest.mark.parametrize("plan", ["memory", None])
-@TRAININGS
+@pytest.mark.parametrize("name, ranks", OF_TWO_RANKS)
 def test_calls_of_mpi(name, ranks, plan, mode, tmp_path):
-    if ranks is None:
-        pytest.skip("a single process")
     trial = Trial(name, tmp_path, plan, ranks=ranks)
 
     @contextlib.contextmanager

@@ -116,7 +116,7 @@ class HDF5DataLayer(NumberedSource):
         return self.lengths[path]
 
     def get_state(self):
-        if self.position != self.offset:    # behind the last row of a file rather than in the next, which nobody has opened yet
+        if self.position != self.offset:    # behind the last row of a file rather than in the next file, which is not open yet
             self._go_to(max(self.position - 1, 0))
             self.row, self.offset = self.row + self.position - self.offset, self.position
         return {name: getattr(self, name) for name in STATE}
