@@ -14,7 +14,7 @@ cdef class Device:
     cdef object failure                     # the exception behind stream.failed
     cdef list modules
     cdef list idle_streams                  # handles that no Stream has now
-    cdef tuple timers                       # two Events, once launches were recorded
+    cdef object timers                      # threading.local: `marks`, the two Events between which a thread's launches are timed
     cdef int streams_made                   # handles in all
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
     cdef object held                        # deque of (event, owners ...): foreign memory that copies before the event use

@@ -119,6 +119,7 @@ cdef class Device:
         self.stream.recording = 0
         self.stream.start = launch_function()
         self.copies = Stream(self)
+        self.timers = threading.local()
 
     cdef int activate(self) except -1:
         """Make the device's context that of the calling thread."""
@@ -281,8 +282,6 @@ cdef class Device:
 
         The host waits for each then, whose time is taken by events of the stream, and no iteration is run as a graph.
         """
-        if on and self.timers is None:      # they stay: another thread may be in a launch when recording ends
-            self.timers = (Event(self, timing=True), Event(self, timing=True))
         self.stream.recording = on
 
     def __repr__(self):
@@ -349,9 +348,13 @@ cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks
 
 cdef long long watched(Device owner, bint begins) except -1:
     """Mark where work begins on the computing stream, or wait for its end and return its nanoseconds."""
-    cdef Event begin = owner.timers[0], end = owner.timers[1]
+    cdef Event begin, end
     if owner.stream.rate != NULL:   # what a graph records does not run yet
         return 0
+    marks = getattr(owner.timers, "marks", None)    # each thread has its own: another may launch between the two
+    if marks is None:
+        marks = owner.timers.marks = (Event(owner, timing=True), Event(owner, timing=True))
+    begin, end = marks
     (begin if begins else end).record(computing(owner))
     if begins:
         return 0

@@ -6,12 +6,15 @@ tests/memory/test_synced.py walks the same table on a double; here the bytes tra
 import ctypes
 import gc
 import re
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
+from minicaffe.cuda.device import watch_call
 from minicaffe.errors import ConfigError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry
@@ -226,6 +229,27 @@ def test_launches_are_recorded_on_request():
     assert re.fullmatch(r"\dx1x1 blocks of 256 threads; .*\(4000 bytes\)", launches[0].detail)
     assert launches[0].took > 0 and launches[0].nbytes == 4000
     assert device.launches - before == 1 + len(launches) and len(launches) >= 2
+
+
+def test_calls_of_two_threads_are_timed_apart():
+    """A call that begins and ends within another of another thread takes no time from it."""
+    times = {}
+
+    def timed(name, body):
+        watch_call(0, None)
+        body()
+        with memory.record() as events:
+            watch_call(0, name)
+        times[name] = events[0].took / 1e6
+
+    def outer():
+        time.sleep(0.02)
+        inner = threading.Thread(target=timed, args=("inner", lambda: None))
+        inner.start()
+        inner.join()
+
+    timed("outer", outer)
+    assert times["outer"] >= 20 and 0 <= times["inner"] < times["outer"]
 
 
 def test_cuda_array_interface():
