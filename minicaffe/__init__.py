@@ -33,7 +33,7 @@ pycaffe.settings.follow_environment()
 
 
 def __getattr__(name):
-    if name == "gradcheck":     # imported when it is asked for: `import minicaffe` stays short
+    if name == "gradcheck":     # imported on first access: `import minicaffe` stays fast
         from minicaffe.gradient_check import gradcheck
         return gradcheck
     if name == "__version__":
@@ -43,4 +43,4 @@ def __getattr__(name):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})   # names that `__getattr__` brings are found by completion, too
+    return sorted({*globals(), *__all__})   # so that completion finds the names of `__getattr__`, too

@@ -1,6 +1,6 @@
-"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, and ``import caffe`` gives minicaffe once asked for.
+"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, and on request ``import caffe`` gives minicaffe.
 
-``python -m minicaffe.as_caffe script.py`` does so for a script that shall not be changed, and ``python -m minicaffe.as_caffe
+``python -m minicaffe.as_caffe script.py`` does so for a script that must not be changed, and ``python -m minicaffe.as_caffe
 --install`` for all programs of an environment: it writes a module ``caffe.py`` there.
 """
 
@@ -99,7 +99,7 @@ def is_alias(path):
 
 
 def become_caffe(file):
-    """Make ``import caffe`` of the alias `file`, which calls this, give minicaffe; say so if that hides another caffe."""
+    """Make ``import caffe`` of the alias `file`, which calls this, give minicaffe; warn if that hides another caffe."""
     folder = os.path.realpath(os.path.dirname(file))
     found = other_caffe([path for path in sys.path if os.path.realpath(path or ".") != folder])
     if found:

@@ -38,12 +38,12 @@ def bytes_type(dtype):
 
 
 def same_type(kind, other):
-    """Whether two of them are exactly the same."""
+    """Whether two types of elements are exactly the same."""
     return kind is other or (isinstance(kind, np.dtype) and isinstance(other, np.dtype) and kind == other)
 
 
 def type_name(kind):
-    """Return what errors call one."""
+    """Return the name of a type of elements for errors."""
     return kind.name if isinstance(kind, np.dtype) else kind.__name__
 
 

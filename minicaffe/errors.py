@@ -64,7 +64,7 @@ class Error(Exception):
         return self
 
     def __reduce__(self):
-        """What another process makes it anew from (minicaffe/parallel); `__init__` of subclasses has arguments of its own."""
+        """For errors that are sent to other processes (minicaffe/parallel): `__init__` of subclasses has other arguments."""
         return _again, (type(self), self.args, self.__dict__)
 
     def __str__(self):
@@ -136,7 +136,7 @@ class ConfigError(Error, ValueError):
 
 
 class ConfigWarning(ConfigError, UserWarning):
-    """What Caffe does without a word and hardly anyone can mean: a warning in Python, an error on the command line.
+    """Something that Caffe accepts silently and that is probably a mistake: a warning in Python, an error on the command line.
 
     ``warnings.warn(ConfigWarning(...))`` shows or raises it, as the filters of the module warnings say.
     """
@@ -162,7 +162,7 @@ class NotFiniteError(Error, ArithmeticError):
     remedy : str
         What may help, which the message says too; one of `minicaffe.solver.finite`.
     since : int
-        Number of iterations after which all was still well.
+        Number of iterations after which all values were still finite.
     """
 
     def __init__(self, message, *, remedy, since, **place):
@@ -194,7 +194,7 @@ class BusyError(Error, RuntimeError):
 
 
 class RecycledError(Error, RuntimeError):
-    """A blob was read whose memory serves others by the net's plan, or was freed by `Net.release`."""
+    """A blob was read whose memory was reused by the net's plan, or was freed by `Net.release`."""
 
 
 class PointerError(Error, ValueError):

@@ -1,7 +1,7 @@
 """Gradients that backward computes against differences of what forward computes (Caffe's GradientChecker).
 
-Each layer is looked at by itself, on what the layers before it gave: the sum of its tops, each element times a random weight, is
-differentiated along elements of its parameters and bottoms; or, on request, the loss of the whole net along its parameters.
+Each layer is checked by itself, on the outputs of the layers before it: the sum of its tops, each element times a random weight,
+is differentiated along elements of its parameters and bottoms; or, on request, the loss of the whole net along its parameters.
 Different from Caffe (test_gradient_check_util.hpp): all is computed in float64, with a smaller step; where gradients are small
 everywhere the error is relative to them, too; of a large array some elements are drawn; and an element that differs is tried with
 smaller steps, since a ReLU or a maximum may have a kink there.
@@ -28,7 +28,7 @@ RUBBISH, BEFORE = 1e9, 0.5  # in diffs before backward: a layer overwrites those
 
 @dataclass
 class Comparison:
-    """What was found of one array.
+    """Result of the check of one array.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class Rule:
             raise ConfigError(f"must be at least 1, got {self.elements}", field="elements")
 
     def chosen(self, count):
-        """Return the indices of the elements to look at, of `count`."""
+        """Return the indices of the elements to check, of `count`."""
         if self.elements is None or count <= self.elements:
             return range(count)
         return sorted(np.random.default_rng(self.seed).choice(count, self.elements, replace=False).tolist())
@@ -236,7 +236,7 @@ def kept(blobs):
 
 
 class Section:
-    """Layers of a net, whose layers before these have run, that run again and again on the same inputs and random numbers.
+    """Layers of a net that run repeatedly on the same inputs and random numbers, after the layers before them have run.
 
     The seed of `rule` gives those, and the weights of the tops that are no losses. With `only_losses` only tops with a loss weight
     count.

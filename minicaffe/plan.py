@@ -133,7 +133,7 @@ def _run_part(step, part, workspace, place):
     place = (*place, f"net '{part}'" if isinstance(part, str) else f"function '{getattr(part, '__name__', part)}'")
     try:
         if isinstance(part, str):
-            workspace.run_net(part, step.backward)  # asked by name each time: it may have been deleted or replaced
+            workspace.run_net(part, step.backward)  # found by name each time: it may have been deleted or replaced
         else:
             part(workspace)
     except Error as error:
@@ -144,7 +144,7 @@ def _run_part(step, part, workspace, place):
 
 
 def _stops(step, workspace, place):
-    """Tell whether a step's stop blob says so."""
+    """Return whether a step's stop blob is not 0."""
     name = step.should_stop_blob
     try:
         nets = workspace.nets

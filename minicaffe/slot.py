@@ -46,7 +46,7 @@ class Slot:
         return ("empty" if self.type is None else self.type.__name__) + (", external" if self.is_external else "")
 
     def is_type(self, kind):
-        """Tell whether the object held is a `kind`, and of no type derived from it: True is no int here."""
+        """Return whether the object held is a `kind`, and of no type derived from it: True is no int here."""
         _check_kind(kind)
         return self.type is kind
 
@@ -70,7 +70,7 @@ class Slot:
         return self.get_mutable_new(kind)[0]
 
     def get_mutable_new(self, kind):
-        """As `get_mutable`, and tell whether the object is new (Caffe2's ``GetMutable(&is_new_object)``).
+        """As `get_mutable`, and whether the object is new (Caffe2's ``GetMutable(&is_new_object)``).
 
         Returns
         -------

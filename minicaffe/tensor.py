@@ -112,7 +112,7 @@ class Tensor:
         return self._storage is not None and len(self._storage.users) > 1
 
     def is_type(self, dtype):
-        """Tell whether the elements are of exactly this type."""
+        """Return whether the elements are of exactly this type."""
         try:
             return same_type(self._type, element_type(dtype))
         except WrongTypeError:
@@ -229,11 +229,11 @@ class Tensor:
         self.resize(outer_dim, *self._shape[1:])
 
     def free_memory(self):
-        """Let the memory go; shape and type stay."""
+        """Free the memory; shape and type stay."""
         self._hold(self._shape, self._type, None)
 
     def reset(self):
-        """Be as new, without shape, type and memory."""
+        """Remove shape, type and memory."""
         self._hold(None, None, None)
 
     def swap(self, other):
@@ -304,7 +304,7 @@ class Tensor:
     def share_data(self, other):
         """Show the memory of another tensor of as many elements, and take its type; both see what either writes.
 
-        It ends where one of them grows, or becomes of another type: that one gets memory of its own.
+        Sharing ends when one of them grows or changes its type: that one gets memory of its own.
 
         Raises
         ------
@@ -357,7 +357,7 @@ class Tensor:
         ----------
         source : Tensor, Blob, object with ``__cuda_array_interface__``, or what ``numpy.asarray`` takes
         stream : minicaffe.cuda.Stream, optional
-            Put a copy to the device in line there and return; who uses the tensor waits for the stream first. Without it values
+            Queue a copy to the device on this stream and return; wait for the stream before using the tensor. Without it values
             of the host are copied on the host, and those that only a GPU has to the present GPU.
         """
         if isinstance(source, Tensor):
@@ -391,7 +391,7 @@ class Tensor:
             raise
 
     def _take_objects(self, shape, kind, objects):
-        storage = self._storage  # others who share it see the copies
+        storage = self._storage  # tensors that share it see the copies
         if storage is None or not same_type(kind, self._type) or self.size != len(objects):
             storage = Storage(items=np.empty(len(objects), object))
         for index, item in enumerate(objects):
@@ -437,7 +437,7 @@ class Tensor:
 
     def _check_typed(self, what):
         if self._type is None:
-            raise WrongTypeError(f"{what}: {self} has no type yet, so nobody knows how many bytes; call mutable_data(dtype) first")
+            raise WrongTypeError(f"{what}: {self} has no type yet, so its bytes are not known; call mutable_data(dtype) first")
 
     def _check_held(self, kind):
         """Raise unless there are elements of `kind`, None for those of a tensor without a type."""

@@ -78,7 +78,7 @@ class Workspace:
         return slot
 
     def has(self, name):
-        """Tell whether `slot` would find `name`; of what is no str it is false."""
+        """Return whether `slot` would find `name`; false if it is no str."""
         return isinstance(name, str) and self._find(name) is not None
 
     def local_names(self):
@@ -148,7 +148,7 @@ class Workspace:
     # ---- sizes
 
     def blob_sizes(self):
-        """Return the bytes that each own slot's object takes now, largest first; 0 for an external one, as it is another's.
+        """Return the bytes of each own slot's object, largest first; 0 for an external one, which has another owner.
 
         Memory that several slots share counts at each.
         """
@@ -330,7 +330,7 @@ class Workspace:
         return made
 
     def add_net(self, net):
-        """Enter a net that was made in this workspace and stays its maker's; a name that is taken gets ``#1``, ``#2``, ..."""
+        """List a net that was made in this workspace but is owned elsewhere; a name that is taken gets ``#1``, ``#2``, ..."""
         name, repeats = getattr(net, "name", None), 0
         if not isinstance(name, str) or not hasattr(net, "nodes"):
             raise WrongTypeError(f"{self}: takes a net, got {shown(net)} ({type(net).__name__})")
@@ -369,7 +369,7 @@ class Workspace:
             raise ConfigError(f"{self} is what a net refers to and owns no nets; use the one that the net was made in")
 
     def _without_nets(self):
-        """A workspace of the same slots and list of nets that owns none, for a net of ours to refer to: that is no cycle."""
+        """A workspace with the same slots and nets that owns no nets; an owned net refers to it, so that no cycle arises."""
         same = Workspace(self.parent, self.name)
         same._slots, same._forwarded, same._nets, same._owned = self._slots, self._forwarded, self._nets, None
         return same
@@ -395,5 +395,5 @@ class Workspace:
 
 
 def register_net_factory(factory):
-    """Make nets of `Workspace.create_net` by ``factory(definition, phase, workspace=..., **options)``: this floor has none."""
+    """Make nets of `Workspace.create_net` by ``factory(definition, phase, workspace=..., **options)``: this level has none."""
     _net_factories.append(factory)

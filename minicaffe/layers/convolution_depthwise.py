@@ -1,7 +1,7 @@
 """ConvolutionDepthwise: what a fork of Caffe calls a Convolution in which every channel has its own kernel.
 
-It has the blobs and rules of Convolution, but looks at neither `num_output` nor `group`: there are as many outputs and groups as
-channels. Different from its fork: a missing `stride` or `pad` counts as 1 or 0, where the fork read past the end of a list.
+It has the blobs and rules of Convolution, but ignores `num_output` and `group`: there are as many outputs and groups as channels.
+Different from its fork: a missing `stride` or `pad` counts as 1 or 0, where the fork read past the end of a list.
 """
 
 import logging
@@ -19,7 +19,7 @@ class ConvolutionDepthwiseLayer(ConvolutionLayer):
         param = self.param.convolution_param
         channels = bottom[0].shape[axis_of(bottom[0], param.axis, "convolution_param.axis")]
         if param.HasField("num_output") and param.num_output != channels:
-            log.warning("layer '%s' (%s): convolution_param.num_output: %d is not looked at; there are as many outputs as "
+            log.warning("layer '%s' (%s): convolution_param.num_output: %d is ignored; there are as many outputs as "
                         "channels, %d", self.name, self.type, param.num_output, channels)
         param.num_output = param.group = channels
         super().layer_setup(bottom, top)

@@ -8,8 +8,8 @@ Exceptions of user code pass through unchanged.
 
 A model file that names a module makes Python run that module, so it does not run every module:
 
-- A module that the program imported already is used in every case: the classes that it has, since asking some modules for a name
-  makes them import others.
+- A module that the program imported already is used in every case, but only the classes that it holds: in some modules the lookup
+  of a name imports other modules.
 - A program that builds nets itself has put together its ``sys.path``. A module that lies there, but neither in the
   standard library nor among the installed packages, is the program's own, and is imported. So a script beside its layers
   works as it does in Caffe.
@@ -172,7 +172,7 @@ def find_class(python_param):
     """Return the class that a PythonParameter names."""
     module = find_module(python_param.module)
     name = python_param.layer
-    # What the module has already: asking it for more makes some import further modules.
+    # What the module holds already: getattr makes some modules import others.
     known = {n: value for n, value in _contents(module).items() if issubclass(type(value), type) and issubclass(value, Layer)}
     found = known.get(name)
     if found is None:
@@ -184,7 +184,7 @@ def find_class(python_param):
 
 
 def _contents(module):
-    """Return what a module holds, without a call of anything that the module defines."""
+    """Return what a module holds, without calling its own functions."""
     try:
         return object.__getattribute__(module, "__dict__")
     except AttributeError:  # a program may put any object, or None, in the place of a module

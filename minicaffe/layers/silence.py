@@ -1,4 +1,4 @@
-"""Silence: take blobs that nobody else wants, so that they are no outputs of the net (Caffe silence_layer.cpp)."""
+"""Silence: consume blobs that no other layer reads, so that they are no outputs of the net (Caffe silence_layer.cpp)."""
 
 from minicaffe.layer import Layer
 

@@ -1,4 +1,4 @@
-"""From the definitions of layers to nodes: create, connect, set up, and who runs backward (Caffe net.cpp, Init)."""
+"""Make nodes from layer definitions: create, connect, set up, choose the layers that run backward (Caffe net.cpp, Init)."""
 
 import logging
 from collections import Counter
@@ -15,7 +15,7 @@ log = logging.getLogger("minicaffe.net")
 
 
 class Builder:
-    """Makes the nodes of a net, one after the other; the net says file, phase, type, and the workspaces of parameters and blobs.
+    """Make the nodes of a net in order; file, phase, element type and the workspaces of parameters and blobs are the net's.
 
     `available` has by name the blobs that no layer has consumed so far.
     """
@@ -27,7 +27,7 @@ class Builder:
         self._repeats, self._elements = Counter(), 0  # how many layers had each name so far, and the size of all tops
 
     def add(self, definition):
-        """Make the node of a LayerDef; errors get its place."""
+        """Make the node of a LayerDef; errors name its place."""
         param = caffe_pb2.LayerParameter()
         param.CopyFrom(definition.param)
         try:
@@ -90,7 +90,7 @@ class Builder:
         log.info("Memory required for data: %d", self._elements * NUMPY_TYPES[self.net.dtype].itemsize)
 
     def _add_params(self, node):
-        """Enter the layer's parameters into the table, and note who needs a gradient."""
+        """Add the layer's parameters to the table, and record which blobs need a gradient."""
         specs = node.param.param
         if len(specs) > len(node.blobs):
             raise ConfigError(f"too many param entries: {len(specs)} for {len(node.blobs)} parameter blobs", field="param")
@@ -104,7 +104,7 @@ class Builder:
             self.param_table.append(node.name, i, blob, specs[i] if i < len(specs) else None)
 
     def finish(self, force_backward):
-        """Settle who runs backward, once all layers are there."""
+        """Decide which layers run backward, after the last `add`."""
         cut_backward(self.nodes)
         for node in self.nodes:
             if force_backward:
@@ -117,7 +117,7 @@ class Builder:
 
 
 def warn_of_overwritten(nodes):
-    """Say of which activation the gradient may be wrong, as in Caffe: a later layer in place overwrites what it reads."""
+    """Warn of activations whose gradient may be wrong, as in Caffe: a later in-place layer overwrites the top that it reads."""
     for i, node in enumerate(nodes):
         reads_top = any(isinstance(operation, Activation) for operation in node.layer.operations())
         if not node.needs_backward or not reads_top or (node.type == "ReLU" and node.bottoms != node.tops):
@@ -132,7 +132,7 @@ def warn_of_overwritten(nodes):
 
 
 def cut_backward(nodes):
-    """Switch backward off where no loss lies above or nothing above passes a gradient down."""
+    """Switch backward off for layers that no loss depends on, or that get no gradient from the layers above."""
     under_loss, skip = set(), set()
     for node in reversed(nodes):
         contributes = any(node.loss_weights) or any(blob in under_loss for blob in node.tops)

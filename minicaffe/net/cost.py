@@ -1,6 +1,6 @@
 """What a node of a net costs: floating-point operations and bytes of memory traffic, forward and backward.
 
-Counted is the arithmetic of the formula, whatever the engine does: engine WINOGRAD multiplies less often; padding counts.
+The arithmetic of the formula is counted, whatever the engine does: engine WINOGRAD multiplies less often; padding counts.
 
 - A multiplication and the addition of its product are two operations. So convolutions, deconvolutions, inner products, LSTM and RNN
   cost exactly ``2 m n k`` for each of their matrix products: one forward, one for the gradient of the bottom, one for that of the

@@ -20,7 +20,7 @@ LayerDef.__doc__ = "A LayerParameter, the line of the file where it is, None if 
 
 
 def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
-    """Return the LayerDefs of a NetParameter that its state admits, once their fields are known to be read by someone.
+    """Return the LayerDefs that a NetParameter's state includes; check that their layer types read all their fields.
 
     `positions` give the lines. With `skip_unknown_fields` fields of forks without which the net computes the same are left out with
     a warning. Raises ConfigError as `filter_layers`, and for a field that neither the messages nor the layer's type know, or a
@@ -44,7 +44,7 @@ def _check_fields(layer, phase, skip, file, positions):
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
         known = message.fields_by_name.get(name)
-        if known is None or known.enum_type is None:  # a known one may be in a `fork_fields` that somebody else made up
+        if known is None or known.enum_type is None:  # `fork_fields` from another writer may hold a known field
             found = forks.find_field(message.name, name)
             names = [other for other in message.fields_by_name if other != "fork_fields"]
             text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"

@@ -1,4 +1,4 @@
-"""From a training net to the net that answers for one picture, which Caffe's users write by hand as deploy.prototxt."""
+"""Make from a training net the net that predicts; Caffe's users write it by hand as deploy.prototxt."""
 
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
@@ -8,7 +8,7 @@ ANSWERS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
 
 
 def source_layer(param, file=None):
-    """Return the LayerParameter of the layer that brings a net's pictures under its state: the first without bottoms, or None."""
+    """Return the LayerParameter of a net's data layer, the first without bottoms that its state includes; or None."""
     return next((layer for layer in _layers(param, file) if layer.top and not layer.bottom), None)
 
 
@@ -16,7 +16,7 @@ def deploy_net(param, shape, file=None):
     """Return the NetParameter that computes what a training net predicts, from an Input of `shape`.
 
     Everything that needs a label is left out; the last loss that has a prediction (`ANSWERS`) becomes that prediction, ``prob``.
-    Without one the last layer that needs no label gives the answer. What the answer does not need is left out as well.
+    Without one the last layer that needs no label is the output. Layers that the output does not need are left out.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def deploy_net(param, shape, file=None):
         else:
             known.append(layer)
     if answer is None and not known:
-        raise ConfigError("no layer is left that gives an answer for a picture; write a deploy net", file=file)
+        raise ConfigError("no layer computes a prediction without labels; write a deploy net", file=file)
     kept = [answer or known.pop()]
     needed = set(kept[0].bottom)
     for layer in reversed(known):

@@ -1,4 +1,4 @@
-"""Arrays of a program into a net's inputs (`Net.feed`): on a GPU while it still computes what was started before.
+"""Copy a program's arrays to a net's inputs (`Net.feed`), on a GPU while earlier work still runs.
 
     array of the host -> page-locked memory -> (copy stream) -> staging block -> (computing stream) -> input
     array on the GPU  -> (computing stream) -> input
@@ -31,8 +31,8 @@ class Feeder:
     def feed(self, arrays, overlap=True):
         """Copy arrays of any library, as ``{name: (blob, array)}``, to blobs; if one does not fit, none is copied.
 
-        With `overlap` arrays of the host go to the GPU beside its computing, which needs a staging block for each; without,
-        to the blobs' own host memory, for values that are used at once.
+        With `overlap` host arrays are sent to the GPU while it computes, through a staging block each; without, they are
+        copied to the blobs' host memory, for values that are used at once.
 
         Raises
         ------

@@ -34,7 +34,7 @@ class Row:
     live : int
         Bytes of all blobs that have memory while it runs, in plain order.
     converts : list of str
-        Memories that it brings into another layout or back to plain order, as `Listing.find_conversions` found them.
+        Memories that it converts to another layout or back to plain order, as `Listing.find_conversions` found them.
     """
 
     direction: str
@@ -116,7 +116,7 @@ class Listing:
 
     @staticmethod
     def line(number, row):
-        """Return a step as a line, in which a name alone stands for the data of that blob."""
+        """Return a step as a line; a name without ``diff`` means the data of that blob."""
         cells = (f"{number:>4}  {row.engine or '':<10}{row.layout or '':<13}"
                  f"{size_text(row.reads):>9}{size_text(row.writes):>9}{size_text(row.live):>9}")
         layers = " + ".join(row.layers) + (f", into {row.part_of}" if row.part_of and row.direction == "forward" else "")

@@ -1,8 +1,8 @@
 """Net: layers connected by named blobs (Caffe net.cpp).
 
-A net is a list of nodes (node.pyx): build.py makes them, run.pyx runs them, and what is here shows them and brings weights in and
-out. The blobs live in a workspace of the net's own, the parameters in its parent, which several nets may share. Different from
-Caffe: every fault raises and names file, line, layer and field.
+A net is a list of nodes (node.pyx). build.py makes them, run.pyx runs them; this file has views of them, inputs and weights. The
+blobs are in a workspace of the net's own, the parameters in its parent, which several nets may share. Different from Caffe: every
+fault raises and names file, line, layer and field.
 """
 
 import functools
@@ -29,7 +29,7 @@ log = logging.getLogger("minicaffe.net")
 
 
 def made_once(method):
-    """A property whose value is made at its first use: the nodes behind it do not change once a net is built."""
+    """A property that is computed at first access and kept: the nodes of a built net do not change."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -53,7 +53,7 @@ class Net(Runner):
         FLOAT or DOUBLE.
     workspace : Workspace, optional
         Owns the parameters; nets with the same one share parameters of layers with the same name. The net's blobs go
-        into a child of it. It lists the net (`Workspace.nets`) without owning it, which `Workspace.create_net` is for.
+        into a child of it. It lists the net (`Workspace.nets`) without owning it; see `Workspace.create_net` for that.
     file : str, optional
         Named in errors.
     positions : Positions, optional
@@ -64,10 +64,10 @@ class Net(Runner):
     skip_unknown_fields : bool
         Leave out, with a warning, fields of forks without which the net computes the same (proto/forks.py).
     plan : str, optional
-        What the net may do where it runs as a whole and nobody looks in between, that is without hooks and `debug_info`: with
-        ``"memory"`` blobs that are never needed at once share memory. To read one that is gone raises RecycledError.
+        Permission for whole runs without hooks and `debug_info`: with ``"memory"`` blobs that are never needed at the same
+        time share memory. Reading a blob whose memory was reused raises RecycledError.
     keep : sequence of str
-        Names of blobs that stay readable all the same, besides parameters, inputs, outputs and losses.
+        Names of blobs that stay readable with a plan, besides parameters, inputs, outputs and losses.
     force_backward : bool, optional
         In place of the message's.
 
@@ -213,14 +213,14 @@ class Net(Runner):
         return len(self.layer_names) - 1 - self.layer_names[::-1].index(name)
 
     def engines(self):
-        """Return who computes: for each operation of a layer for which engines are asked (ops/engine.pyx), in order.
+        """Return which engine computes each operation of the layers, in order (ops/engine.pyx).
 
         Returns
         -------
         list of dict
             `layer` and `operation` are names, `engine` is ``CAFFE``, ``CUDNN`` and so on, ``CUDNN/CAFFE`` where another engine
-            computes a gradient, None before the first use; `refused` says by engine why it does not compute this; `fused` names the
-            layers after this one that it computed, too, when it ran last, of a Concat its part.
+            computes a gradient, None before the first use; `refused` has by engine the reason why it does not compute this;
+            `fused` names the later layers that the last run fused into this one, and the Concat whose slice it wrote.
         """
         return [{"layer": node.name, **operation.describe(), "fused": fused}
                 for node, fused in zip(self.nodes, self.fused()) for operation in node.layer.operations()]
@@ -250,7 +250,7 @@ class Net(Runner):
         Summary
             Engines and fused layers are those of `schedule`, layouts those of the last run.
         """
-        from minicaffe.net.summary import Summary  # where it is asked for: `import minicaffe` stays short
+        from minicaffe.net.summary import Summary  # imported here: `import minicaffe` stays fast
         return Summary(self)
 
     def __str__(self):
@@ -262,10 +262,10 @@ class Net(Runner):
     def release(self):
         """Free what the net needs only while it runs: blobs, scratch memory, batches made ready; all but parameters and inputs.
 
-        The next forward takes what the present shapes need; without `release` a net holds the memory of the largest picture that
-        it has seen. Before that forward, reading the data of a blob that a layer computes, as backward does, raises RecycledError,
-        and the diffs of blobs are zeros, as in a new net. Inputs (tops of Input layers), losses, parameters, their gradients and
-        the state of recurrent layers keep their values. Views of blobs that were taken before keep the old memory.
+        The next forward allocates what the present shapes need; without `release` a net keeps the memory of its largest input so
+        far. Before that forward, reading the data of a blob that a layer computes, as backward does, raises RecycledError, and
+        the diffs of blobs are zeros, as in a new net. Inputs (tops of Input layers), losses, parameters, their gradients and the
+        state of recurrent layers keep their values. Views of blobs that were taken before keep the old memory.
         """
         with self.lock:
             kept = {id(memory) for blob in self.param_table.params for memory in (blob.data_memory, blob.diff_memory)}
@@ -285,9 +285,9 @@ class Net(Runner):
     # ---- inputs (net/feed.py)
 
     def feed(self, /, **arrays):
-        """Copy arrays to inputs, on a GPU while it still computes what was started before.
+        """Copy arrays to inputs, on a GPU while earlier work still runs.
 
-        What is given last counts, by this or by ``net.blobs[name].data[...] = array``; views of `data` that were taken before may
+        The last write counts, by this or by ``net.blobs[name].data[...] = array``; views of `data` that were taken before may
         show the old values. Reading an input shows what was fed.
 
         Parameters

@@ -1,7 +1,7 @@
 """Work of a net on a GPU that is recorded as one CUDA graph and replayed: a forward in phase TEST, an iteration of a solver.
 
-Data sources run on the host before each replay. The work goes by single launches where it cannot be recorded, until shapes are the
-same in `WARM_UP` runs, and where something has changed since it was recorded; the log says why at level debug (``--verbose``).
+Data sources run on the host before each replay. Single launches are used if the work cannot be recorded, until shapes were the
+same in `WARM_UP` runs, and after a change since the recording; the log has the reason at level debug (``--verbose``).
 """
 
 import logging
@@ -12,7 +12,7 @@ from minicaffe.memory.synced import device_lock
 from minicaffe.ops.engine import settings_epoch
 
 log = logging.getLogger(__name__)
-WARM_UP = 2  # runs by single launches first: they take memory and compile kernels, which a recording must not
+WARM_UP = 2  # runs by single launches first: they allocate memory and compile kernels, which a recording must not
 
 
 class RecordedWork:
@@ -35,7 +35,7 @@ class RecordedWork:
         self.seen = 0  # runs in a row with the same state
 
     def leave(self, reason):
-        """Free the graph, for a reason that the log says once."""
+        """Free the graph; log the reason once."""
         if reason != self.logged:
             log.debug("no CUDA graph: %s", reason)
             self.logged = reason
@@ -79,7 +79,7 @@ class RecordedWork:
         generator = net.layers[0].generator
         state = net.stamp(), generator.seed, settings_epoch(), *state
         if self.graph is not None:
-            net.inspect_inputs()    # may read what the host will take for old
+            net.inspect_inputs()    # before host copies become stale
         if state != self.state or self.graph is not None and not net.own_on_device(others, self.before, self.after):
             if self.graph is not None:
                 log.debug("CUDA graph of %s: shapes, memory, the random seed, the other ranks, the precision or the engine "
@@ -99,9 +99,9 @@ class RecordedWork:
         return True, None
 
     def _record(self, net, launch, generator, others):
-        """Record the work, of which nothing runs; return whether that went well."""
+        """Record the work without running it; return whether that succeeded."""
         self.first_draw = generator.offset
-        net.inspect_inputs()    # brings to the device what layers keep, which may be on the host, such as a state that was restored
+        net.inspect_inputs()    # moves layer states to the device: a restored one is on the host
         net.own_on_device(others)
         before = net.device_state(others)
         try:

@@ -57,7 +57,7 @@ class ParamTable:
             mults[name] = value if mults[name] is None else mults[name]
 
     def multipliers(self, name):
-        """Return ``lr_mult`` or ``decay_mult`` of each learnable parameter, 1 where nobody gives one."""
+        """Return ``lr_mult`` or ``decay_mult`` of each learnable parameter; 1 by default."""
         return [1.0 if m[name] is None else m[name] for m in self._mults.values()]
 
     def share(self):

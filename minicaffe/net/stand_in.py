@@ -1,7 +1,7 @@
 """A net without its data: sources whose databases or files may be missing become DummyData of the same shapes.
 
-`minicaffe summary` builds and tries nets so. The shape of a batch is what the layer itself says if its data are there; otherwise it
-is assumed, and `Source.assumed` says from what. Layers that write files write none.
+`minicaffe summary` builds and runs nets in this way. The shape of a batch comes from the layer itself if its data exist; otherwise
+it is assumed, and `Source.assumed` names the origin. Layers that write files write none.
 """
 
 import math
@@ -20,7 +20,7 @@ READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF
 
 @dataclass
 class Source:
-    """A layer whose data are stood in for: its type, the shapes of its tops, how many batches it holds beside them, its `top`."""
+    """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`."""
 
     type: str
     shapes: list
@@ -30,7 +30,7 @@ class Source:
 
     @property
     def bytes_ahead(self):
-        """Bytes of the batches that are made ready, which no blob's memory counts."""
+        """Bytes of prefetched batches, which are not in the memory of blobs."""
         return self.batches * sum(4 * math.prod(shape) for shape in self.shapes)
 
 
@@ -41,9 +41,9 @@ def stand_in(param, file=None, shapes=None, batch=None):
     ----------
     param : NetParameter
     file : str, optional
-        Its file; a deploy.prototxt beside it says the shape of an input that nothing else does.
+        Its file; a deploy.prototxt beside it gives the shapes of inputs that are unknown otherwise.
     shapes : dict of str to tuple, optional
-        Shapes of tops, without the batch, which nobody needs to look for.
+        Known shapes of tops, without the batch.
     batch : int, optional
         Pictures in a batch, in place of what the file says.
 
@@ -90,7 +90,7 @@ def stand_in(param, file=None, shapes=None, batch=None):
 
 
 def write_nothing(layer):
-    """Keep a layer from writing its file, which looking at a net must not replace; return whether another takes its place."""
+    """Keep a layer from writing its file, which a summary must not replace; return whether its type was changed."""
     if layer.type == "HDF5Output":
         layer.type = "Silence"
         layer.ClearField("hdf5_output_param")
@@ -143,7 +143,7 @@ def _source(layer, phase, file, shapes, inputs, earlier):
 
 
 def _assumed(layer, file, inputs, earlier):
-    """Return channels, height and width of a picture, and who says so."""
+    """Return channels, height and width of a picture, and the origin of these sizes."""
     transform = layer.transform_param
     channels = 1 if transform.force_gray else 3
     image, resize = layer.image_data_param, transform.resize_param
@@ -178,5 +178,5 @@ def _deploy_inputs(file):
                     inputs.update((top, tuple(shape.dim[1:])) for top, shape in
                                   zip(layer.top, shapes * len(layer.top) if len(shapes) == 1 else shapes))
         except Error:
-            pass    # what is wrong with it is not asked here
+            pass    # a deploy.prototxt with errors is not used
     return inputs

@@ -1,4 +1,4 @@
-"""A net as a table: layers, shapes, parameters, bytes, operations, and who computes (`minicaffe summary`, ``print(net)``)."""
+"""A net as a table: layers, shapes, parameters, bytes, operations and engines (`minicaffe summary`, ``print(net)``)."""
 
 from dataclasses import dataclass, field
 from html import escape
@@ -17,7 +17,7 @@ HEADS = "layer", "output", "parameters", "data", "diff", "scratch", "FLOPs"
 
 @dataclass
 class Row:
-    """What a layer is and takes; bytes that it shares with an earlier layer are not counted again.
+    """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
     `flops` and `backward_flops` are operations (net/cost.py); `layout` is None before the first run, `engine` where it depends on
     that, `fused` names the layers that it computes, too, and `by` the one that computes it.
@@ -46,7 +46,7 @@ class Row:
                 flops_text(self.flops) if self.flops else "")
 
     def remark(self):
-        """Who computes, in words."""
+        """The engine, or the layer that computes this one, as text."""
         parts = [f"with {self.by}"] if self.by else [self.engine] if self.engine else []
         parts += [f"layout {self.layout}"] if self.layout else []
         return ", ".join(parts + ([f"computes {', '.join(self.fused)}, too"] if self.fused else []))
@@ -61,7 +61,7 @@ class Summary:
     types : dict of str to str, optional
         What the table calls the type of layers that stand in for others.
     scratch : dict of str to int, optional
-        Bytes of scratch memory by layer, where they were seen (solver/trial.py).
+        Bytes of scratch memory by layer, if they were measured (solver/trial.py).
 
     Attributes
     ----------
@@ -132,7 +132,7 @@ class Summary:
 
 
 def flops_text(flops):
-    """Return a number of operations for people: ``36.9 M``."""
+    """Return a number of operations as text: ``36.9 M``."""
     value, unit = float(flops), ""
     for larger in "kMGTP":
         if value < 999.5:

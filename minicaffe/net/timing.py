@@ -1,8 +1,8 @@
 """How long each step of a net takes, beside what it computes and moves, and how fast the device copies and multiplies at most.
 
 A step is a layer, or layers that are computed as one (schedule.pyx). On a device events of its computing stream take the time of a
-step, so that calls of cuBLAS and cuDNN count. A GPU sleeps while the host starts a pass, so that no step waits for its launches:
-what these cost is in the time of a whole pass.
+step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host starts a pass, so that no step waits for launches:
+their cost is in the time of a whole pass.
 """
 
 import functools
@@ -137,7 +137,7 @@ def measure(net, iterations, on_loss=None, on_round=None):
 
 
 class _Rounds:
-    """Takes the begins and ends of layers: moments of the clock, on a device marks on its computing stream."""
+    """Records when layers begin and end: times of the clock, on a device events on its computing stream."""
 
     def __init__(self, net, device):
         self.net, self.device = net, device
@@ -156,7 +156,7 @@ class _Rounds:
         self.seen.append((self.numbers[event.address], event.detail, mark))
 
     def run(self, ahead):
-        """Do a round, with a sleep of a device of `ahead` seconds before it; return its milliseconds."""
+        """Run a round, on a device after a delay of `ahead` seconds; return its milliseconds."""
         self.seen.clear()
         began = perf_counter()
         if self.device is not None:
@@ -241,7 +241,7 @@ def _whole_passes(net, device, iterations, times):
     times.launch_us = 1e6 * host / times.launches if times.launches else None
 
 
-# ---- the most that a device does
+# ---- peak rates of a device
 
 @functools.cache
 def host_bandwidth(threads):
@@ -253,7 +253,7 @@ def host_bandwidth(threads):
 
 
 def unless_full(measured, *arguments):
-    """Return what a function that measures on a device gives; None where there is no memory for it."""
+    """Return the result of a function that measures on a device; None if there is no memory for it."""
     try:
         return measured(*arguments)
     except OutOfMemoryError:

@@ -1,4 +1,4 @@
-"""Weights into and out of a net: .caffemodel and HDF5 files, and sharing with another net (Caffe net.cpp, hdf5.cpp)."""
+"""Load, save and share weights of a net: .caffemodel and HDF5 files, other nets (Caffe net.cpp, hdf5.cpp)."""
 
 import difflib
 import itertools
@@ -18,7 +18,7 @@ SHOWN = 5  # names in a list
 
 
 class Loaded:
-    """What a file of weights had for a net.
+    """Which weights of a file a net took.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class Loaded:
             self.owners.setdefault(node.name, set()).update(itertools.islice(places, len(node.blobs)))
 
     def tell(self, given=()):
-        """Say in one line what was taken; a ConfigWarning says if it was nothing, although the net has parameters.
+        """Log in one line which layers got weights; a ConfigWarning if none did, although the net has parameters.
 
         `given` are layers that another file has given weights.
         """
@@ -207,7 +207,7 @@ def _hdf5_layer(target, name, group, sharers, follow):
 
 
 def share(net, other):
-    """Let the parameters of `net` use the data memory of the layers of `other` with the same name (diffs stay apart)."""
+    """Share the data memory of the parameters of `other` with layers of `net` of the same name; diffs are not shared."""
     for node, target in _matched(net, other.nodes):
         shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in node.blobs]
         if shapes != theirs:

@@ -1,4 +1,4 @@
 """Processes that train and score together: ranks, as MPI calls them (Caffe parallel.cpp, which joined the GPUs of one machine).
 
-Nothing here but alone.py is imported, and no MPI is started, unless a process was started by mpiexec or asks for it.
+Only alone.py is imported, and MPI is not started, unless mpiexec started the process or the program requests it.
 """

@@ -1,8 +1,8 @@
-"""Alone: a process that computes with no others is a group of one, so that no code has to check whether there is a group."""
+"""Alone: the group of a single process, so that no code has to check whether there is a group."""
 
 
 class Alone:
-    """What `Group` (group.py) is to several processes, without MPI: what one gives, it gets."""
+    """The methods of `Group` (group.py) for a single process, without MPI: each returns the value that it gets."""
 
     rank, size, local_rank = 0, 1, 0
 

@@ -1,4 +1,4 @@
-"""Carrier: brings the sums of buckets from all processes to each of them, by MPI, or by NCCL (nccl.py)."""
+"""Carrier: all-reduce of buckets of gradients over all processes, by MPI, or by NCCL (nccl.py)."""
 
 import ctypes
 import functools
@@ -15,15 +15,15 @@ from minicaffe.parallel import nccl
 from minicaffe.parallel.bucket import add_bf16
 from minicaffe.parallel.launch import mpi
 
-LOOK = 1e-3     # seconds between two looks of the thread, which MPI needs to make progress, and which backward pays with some 10 us
-PIECE = 2 << 20     # bytes sent at once after backward: in the caches; 53 MB took 7.5 ms by 2 ranks, and 14 ms as a whole
-KEEP = ((-3, 32 << 20), (-1, 1 << 30))      # options of mallopt: larger blocks are the system's, so much freed memory stays
+LOOK = 1e-3     # polling interval of the MPI thread, in seconds: MPI progresses only when called; a call costs backward some 10 us
+PIECE = 2 << 20     # bytes of an all-reduce after backward: they stay in the caches; 53 MB on 2 ranks took 7.5 ms, at once 14 ms
+KEEP = ((-3, 32 << 20), (-1, 1 << 30))      # mallopt: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes
 
 log = logging.getLogger(__name__)
 
 
 def make_carrier(group, wish=None, bf16=False, overlap=None):
-    """Return what carries the gradients of a group, and say it in the log.
+    """Return the carrier of a group's gradients; log which one it is, and why.
 
     Parameters
     ----------
@@ -33,32 +33,32 @@ def make_carrier(group, wish=None, bf16=False, overlap=None):
     bf16 : bool
         As of `Exchange`.
     overlap : bool, optional
-        Whether MPI carries while backward computes. By default not where all ranks compute on the processors of one machine: the
-        same processors would have to carry, so that nothing is gained, and each step would wait for each bucket of all others.
+        Whether MPI runs while backward computes. By default not if all ranks compute on the processors of one machine: MPI would
+        need the same processors, which gains nothing, and each step would wait for each bucket of all other ranks.
 
     Raises
     ------
     ConfigError
         If `wish` is NCCL, and that cannot be.
     """
-    reason = "it was asked for" if wish == "mpi" else nccl.obstacle(group, wish == "nccl", bf16)
+    reason = "it was requested" if wish == "mpi" else nccl.obstacle(group, wish == "nccl", bf16)
     if wish == "nccl" and reason is not None:
         raise ConfigError(f"NCCL cannot carry the gradients: {reason}", field="carrier")
     if reason is None:
-        log.info("Gradients travel by NCCL")
+        log.info("Gradients are sent by NCCL")
         return nccl.NcclCarrier(group)
     one_machine = len(set(group.gather((group.hosts[group.rank], caffe.mode)))) == 1 and caffe.mode == "cpu"
     if overlap is None:
         overlap = not one_machine
     if overlap and mpi().Query_thread() != mpi().THREAD_MULTIPLE:
-        log.warning("this MPI takes calls of one thread only, so gradients travel when backward has ended")
+        log.warning("this MPI allows calls of one thread only, so gradients are sent after backward")
         overlap = False
-    log.info("Gradients travel by MPI, %s backward: %s", "during" if overlap else "after", reason)
+    log.info("Gradients are sent by MPI, %s backward: %s", "during" if overlap else "after", reason)
     return MpiCarrier(group) if overlap else LateMpiCarrier(group)
 
 
 class LateMpiCarrier:
-    """Adds buckets of all ranks in their order when they are waited for, in pieces, so that the data being sent stay in the caches.
+    """Sums buckets over all ranks one after the other, inside `wait`, in chunks that stay in the caches.
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ class LateMpiCarrier:
     ----------
     name : str
     on_device : bool
-        Whether nothing passes through the host, so that a CUDA graph can hold it.
+        Whether nothing passes through the host, so that a CUDA graph can include it.
     under_way : deque
-        Buckets in the order in which they began.
+        Buckets in the order in which they were started.
     """
 
     name, on_device = "MPI", False
@@ -85,14 +85,14 @@ class LateMpiCarrier:
         keep_freed_memory()
 
     def start(self, bucket):
-        """Let a bucket begin its way."""
+        """Queue a bucket for `wait`."""
         self.under_way.append(bucket)
 
     def poll(self):
-        """Return the first bucket if it has arrived: None, as nothing does before it is waited for."""
+        """Return None: the work is done in `wait`."""
 
     def wait(self):
-        """Return the first bucket when it has arrived."""
+        """Sum the first bucket over all ranks, and return it."""
         bucket = self.under_way.popleft()
         bucket.began = time.perf_counter_ns()
         bucket.pack()
@@ -110,12 +110,12 @@ class LateMpiCarrier:
 
 
 class MpiCarrier(LateMpiCarrier):
-    """Adds buckets while backward runs: a thread looks after them, as MPI makes progress only when it is called.
+    """Sums buckets while backward runs; a thread polls MPI, which makes progress only when it is called.
 
     Attributes
     ----------
-    under_way : deque of (bucket, object)
-        In the order in which they began.
+    under_way : deque of (bucket, request)
+        In the order in which they were started.
     """
 
     def __init__(self, group):
@@ -133,7 +133,7 @@ class MpiCarrier(LateMpiCarrier):
         self.work.set()
 
     def poll(self):
-        """Let MPI make progress; return the first bucket if it has arrived, None otherwise."""
+        """Poll MPI; return the first bucket if its sum has arrived, None otherwise."""
         with self.lock:
             if self.failed is not None:
                 raise self.failed
@@ -144,7 +144,7 @@ class MpiCarrier(LateMpiCarrier):
         return bucket
 
     def progress(self):
-        """Let MPI make progress; return whether something is still under way."""
+        """Poll MPI; return whether a request is not complete."""
         with self.lock:
             try:
                 return self.failed is None and bool(self.under_way) and not self.under_way[-1][1].Test()
@@ -160,9 +160,9 @@ class MpiCarrier(LateMpiCarrier):
 
 @functools.cache
 def keep_freed_memory():
-    """Let this process keep the memory that it frees, where the C library can.
+    """Set malloc to keep freed memory in this process, if the C library has mallopt.
 
-    MPICH takes blocks for each all-reduce and frees them, and half of its time was to get their pages from the system.
+    MPICH allocates blocks for each all-reduce and frees them; half of its time was spent on getting pages from the system.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         for option in KEEP:
@@ -171,12 +171,12 @@ def keep_freed_memory():
 
 @functools.cache
 def sum_of_bf16():
-    """Return MPI's operation that adds bf16: one for all, as mpi4py has room for 32 in a process."""
+    """Return MPI's operation that adds bf16: one for all, as mpi4py allows 32 in a process."""
     return mpi().Op.Create(lambda x, y, _: add_bf16(x.cast("B"), y.cast("B")), commute=True)
 
 
 def _look_after(carrier, work):
-    """What the thread does; it knows the carrier by a weak reference, so that dropping that ends it."""
+    """Poll MPI for a carrier, a weak reference, until the carrier is deleted."""
     while True:
         work.wait()
         work.clear()

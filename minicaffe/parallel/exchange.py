@@ -1,10 +1,10 @@
-"""Exchange: the gradients of all processes are added up while backward still runs, and used as they arrive.
+"""Exchange: sums the gradients of all processes while backward still runs, and updates parameters as sums arrive.
 
     backward -> offer(parameters whose gradients are complete) -> bucket -> carrier -> update
 
-The first iteration finds out which gradients are complete when, and in which layouts, and all ranks take the order of rank 0;
-from then on a bucket begins its way when its last gradient is complete. An array of a loss and what the rank wants to do next
-goes round before, while backward begins.
+The first iteration records the order in which gradients become complete, and their layouts; all ranks use the order of rank 0.
+From then on a bucket is sent when its last gradient is complete. Before that, while backward begins, an allgather exchanges the
+loss of each rank and its action after the iteration.
 """
 
 import time
@@ -17,15 +17,15 @@ from minicaffe.errors import Error
 from minicaffe.memory import reporter
 from minicaffe.parallel.bucket import Bucket
 
-ACTIONS = ("none", "snapshot", "stop")      # what a rank wants; the last that any wants counts
-ALONE = 1 << 18     # bytes of a gradient that is sent alone, at least: it needs no copy, and takes longer than MPI's latency
-TOGETHER = 1 << 20  # bytes of smaller ones that are sent together, at least, but for the last
+ACTIONS = ("none", "snapshot", "stop")      # of a rank; of all ranks' actions the last in this order is done
+ALONE = 1 << 18     # least bytes of a gradient that is sent alone: without a copy, and in more time than MPI's latency
+TOGETHER = 1 << 20  # least bytes of a bucket of smaller gradients, except the last
 
-_unfinished = {}    # by id: what MPI may still write to, of iterations that have not ended, also when their solver is gone
+_unfinished = {}    # by id: buffers of allgathers that have not ended; MPI may write to them even if the solver was deleted
 
 
 class Exchange:
-    """What a solver gives to the other processes of its group, and gets.
+    """Exchanges gradients, losses and actions of a solver with the other processes of its group.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Exchange:
     learned : list of bool
         Which of them get gradients; the others are not sent.
     carrier
-        Brings buckets on their way: `start(bucket)`, `poll()`, `wait()`, `under_way` and `on_device` as MpiCarrier has them.
+        Sums buckets over all ranks: `start(bucket)`, `poll()`, `wait()`, `under_way` and `on_device` as of MpiCarrier.
     bf16 : bool
         Send gradients in bf16.
 
@@ -44,7 +44,7 @@ class Exchange:
     losses : list of float
         Of the last iteration, by rank.
     update : callable or None
-        Takes the numbers of parameters whose sums have come; None: all wait for the end of the iteration.
+        Called with the numbers of parameters whose sums have arrived; None: updates wait for the end of the iteration.
     """
 
     def __init__(self, group, params, learned, carrier, bf16=False):
@@ -57,16 +57,16 @@ class Exchange:
         self._reset()
 
     def begin(self):
-        """Before the last backward of an iteration; what a recording of a CUDA graph left when it failed is forgotten.
+        """Prepare for the last backward of an iteration; drop what a failed recording of a CUDA graph has left.
 
         Raises
         ------
         Error
-            If the last iteration ended between `tell` and `told`: the other ranks would take the next message for the missing one.
+            If the last iteration ended between `tell` and `told`: other ranks would match the next message with the missing one.
         """
         if self._told is not None:
-            raise Error("an iteration ended in the middle, when its gradients were on their way to other ranks; all ranks have to "
-                        "make their solvers anew and go on from a snapshot")
+            raise Error("an iteration ended in the middle, while its gradients were being sent to other ranks; create the solvers "
+                        "of all ranks again, and restore a snapshot")
         self.carrier.under_way.clear()
         self._reset()
 
@@ -74,16 +74,16 @@ class Exchange:
         self.order = []     # parameters as they are offered in the first iteration
         self.missing = [len(bucket.which) for bucket in self.buckets or ()]     # gradients of each that are not complete
         self.started = self.arrived = 0     # buckets
-        self.come = []      # those that have arrived, and wait for others, as each call of an update costs what a small layer costs
+        self.come = []      # arrived, not used yet: several are updated in one call, as a call costs as much as a small layer
 
     def tell(self, loss, action):
-        """Tell the other ranks the loss of this rank's batch and what it wants to do after the iteration."""
+        """Start an allgather of the loss of this rank's batch and of its action after the iteration."""
         given, found = np.array([loss, ACTIONS.index(action)]), np.empty((self.group.size, 2))
         self._told = found, self.comm.Iallgather(given, found), given, self.carrier.under_way
         _unfinished[id(self._told)] = self._told
 
     def told(self):
-        """Return the mean of the losses of all ranks, and what all do after this iteration."""
+        """Wait for that allgather; return the mean of the losses, and the action of all ranks after this iteration."""
         found, request, *_ = self._told
         request.Wait()
         del _unfinished[id(self._told)]
@@ -93,9 +93,9 @@ class Exchange:
         return sum(self.losses) / len(self.losses), ACTIONS[int(found[:, 1].max())]
 
     def offer(self, which, part=None, last=False):
-        """Take gradients that are complete, by the numbers of their parameters; return those that this call updated.
+        """Accept complete gradients, by the numbers of their parameters; return the numbers that this call updated.
 
-        `last`: there are no more; return when all have come.
+        `last`: no more follow; return when all sums have arrived.
         """
         if self.buckets is None:
             self.order += which
@@ -134,7 +134,7 @@ class Exchange:
         bucket.began = time.perf_counter_ns()
 
     def _arrived(self):
-        """Return the buckets that have arrived since it was asked last."""
+        """Return the buckets that have arrived since the last call."""
         found = []
         while self.arrived < self.started and (bucket := self.carrier.poll()) is not None:
             found.append(self._take(bucket))
@@ -147,7 +147,7 @@ class Exchange:
         return bucket
 
     def _use(self):
-        """Update the parameters of the buckets that have come, if that need not wait, and return them."""
+        """Update the parameters of arrived buckets, unless updates wait for the end; return their numbers."""
         which = [i for bucket in self.come for i in bucket.which]
         self.come = []
         if self.update is None or not which:
@@ -156,14 +156,14 @@ class Exchange:
         return which
 
     def _agree(self):
-        """Make the buckets, by the order in which gradients were complete on rank 0 and the layouts that all ranks have."""
+        """Make the buckets, in the order in which gradients were complete on rank 0, in layouts that all ranks have."""
         rest = [i for i in reversed(range(len(self.params))) if i not in set(self.order)]
         order = self.group.from_first([i for i in self.order + rest if self.learned[i] and self.params[i].count])
         layouts = {i: self.params[i].layout_of_diff() for i in order}
         for i, same in zip(order, zip(*self.group.gather([_signature(layouts[i], self.params[i]) for i in order]))):
             if same[0] is None or len(set(same)) > 1:
                 layouts[i] = None
-        small, parts = [], []       # those that wait for others; the parts that are sent together
+        small, parts = [], []       # parameters of the next bucket; those of each bucket
         for i in order:
             if self.params[i].diff_memory.size >= ALONE:
                 parts.append([i])

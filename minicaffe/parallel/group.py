@@ -14,10 +14,9 @@ from minicaffe.parallel.launch import mpi, world
 
 
 class Steps:
-    """Counts how often a rank has received from the others, which shows them that it makes progress.
+    """Counts the messages that a rank has received, by which it detects its own progress.
 
-    The watch of signs.py holds this and nothing else of a group. So the group ends with its last owner, and not when a thread is
-    done with it.
+    The thread of signs.py references this object and not the group, so that the group is deleted with its last owner.
     """
 
     count = 0
@@ -39,8 +38,8 @@ class Group:
     local_rank, local_size : int
         The place among the ranks of the same machine, and how many they are.
     comm : mpi4py.MPI.Intracomm
-        The group's own, for uses for which `gather` is not enough. Not `allreduce` and its kin in small letters: mpi4py makes a
-        communicator for each first, and keeps all other threads from running until all ranks have come.
+        The group's own, for uses for which `gather` is not enough. Do not use `allreduce` and other methods in lower case: mpi4py
+        makes a communicator for each first, and blocks all other threads until all ranks have called it.
     steps : Steps
 
     Raises
@@ -90,12 +89,12 @@ class Group:
         return self._heard(self.comm.bcast(value))
 
     def _heard(self, value):
-        """Count that this rank has heard of the others, and return what it has heard."""
+        """Count a message of the other ranks, and return its value."""
         self.steps.count += 1
         return value
 
     def at_first(self, function, *arguments):
-        """Call a function on rank 0 alone, for what is done once, such as a file; all get what it returns.
+        """Call a function on rank 0 only, for example to write a file; return its result on all ranks.
 
         Raises
         ------
@@ -166,13 +165,13 @@ def _around(value, other):
 
 
 def abort(comm, status):
-    """End all processes of an MPI communicator at once, without a word: who calls this has said why, and nothing after it runs."""
+    """End all processes of an MPI communicator at once and silently: the caller has printed the reason. Does not return."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     comm.Abort(status)
 
 
 def let_first_speak(rank):
-    """Wait until rank 0 has said what is wrong, if it is wrong there, too, and has ended this process: Open MPI takes a second."""
+    """Wait, so that an error of all ranks is printed by rank 0 alone, which then ends this process: Open MPI takes a second."""
     if rank:
         time.sleep(1 + 0.3 * min(rank, 5))

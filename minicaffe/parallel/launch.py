@@ -14,7 +14,7 @@ from minicaffe.errors import ConfigError, DependencyError
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 SETTINGS = {        # of MPI libraries, unless the environment has them
-    "MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1",            # MPICH would say less after our own line than that does
+    "MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1",            # MPICH would add a line that says less than our own
     "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "3",   # Open MPI: a ring; its tree sends all gradients 2 log2(ranks) times
 }
 PATIENCE = 120      # seconds that MPI may take to start
@@ -37,13 +37,13 @@ def rank():
 
 
 def local_rank():
-    """Return its number among those of the same machine; `rank` where the environment does not tell."""
+    """Return its number among those of the same machine; `rank` if the environment does not have it."""
     local = _number(LOCAL_RANKS)
     return rank() if local is None or launched() == 1 else local
 
 
 def _number(names):
-    """Return what the first of some variables says that is set to a number, or None."""
+    """Return the value of the first of some variables that is set to a number, or None."""
     return next((int(os.environ[name]) for name in names if re.fullmatch("[0-9]{1,9}", os.environ.get(name, ""))), None)
 
 
@@ -69,7 +69,7 @@ def mpiexec():
 def mpi():
     """Return the module ``mpi4py.MPI``, which starts MPI with the first call.
 
-    MPICH waits for ever for a process that ended before it came here. One that waits longer than PATIENCE ends, and so all do.
+    MPICH waits without limit for a process that ended before this call. One that waits longer than PATIENCE ends, and all with it.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def mpi():
         os.environ.setdefault(name, value)
     waits = launched() > 1 and "mpi4py.MPI" not in sys.modules
     try:
-        if waits:       # by a thread of C, as MPI starts with the GIL held
+        if waits:       # in a C thread, as MPI starts with the GIL held
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as cause:    # RuntimeError: mpi4py finds no MPI library
@@ -106,6 +106,6 @@ def world():
     if launched() not in (1, comm.size):
         library = mpi().Get_library_version().partition("\n")[0][:60].strip("\0 ")
         raise ConfigError(f"{launched()} processes were started together, and mpi4py's MPI library ({library}) knows of "
-                          f"{comm.size}: the mpiexec belongs to another MPI; take the library's own, or name the other library by "
-                          "MPI4PY_LIBMPI")
+                          f"{comm.size}: the mpiexec belongs to another MPI; use the mpiexec of this library, or set MPI4PY_LIBMPI "
+                          "to the library of this mpiexec")
     return comm

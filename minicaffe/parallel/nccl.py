@@ -2,7 +2,7 @@
 
     computing stream: backward -- ready --> NCCL's stream: all-reduce -- arrived --> computing stream: update
 
-The sums take the place of the gradients. The host waits for nothing of this, it puts all on the two streams, or into a CUDA graph
+The sums replace the gradients. The host does not wait: it queues all work on the two streams, or records it in a CUDA graph
 (solver/iteration.py).
 """
 
@@ -122,11 +122,11 @@ class Communicator:
         return arrived
 
     def wait(self, arrived):
-        """Let all later computing wait for what `sum` or `broadcast` began."""
+        """Make the computing stream wait for what `sum` or `broadcast` began."""
         self.computing.wait(arrived)
 
     def close(self):
-        """Give NCCL's memory back when its work is done; all ranks call it, or none."""
+        """Free NCCL's memory when its work is done; all ranks call it, or none."""
         self.stream.synchronize()
         self.comm.finalize()
         self.comm.destroy()
@@ -142,19 +142,19 @@ class NcclCarrier:
         self.under_way = deque()        # (bucket, Event)
 
     def start(self, bucket):
-        """Let a bucket begin its way."""
+        """Start the all-reduce of a bucket."""
         self.under_way.append((bucket, self.communicator.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
 
     def poll(self):
         """Return the first bucket if it has arrived and a trace records the time, otherwise None.
 
-        Without a trace `wait` returns each: an update that is put on the computing stream now would delay backward there.
+        Without a trace only `wait` returns buckets: an update that is queued now would delay backward on the computing stream.
         """
         watched = self.communicator.device.recording and self.under_way
         return self._first() if watched and self.under_way[0][1].done() else None
 
     def wait(self):
-        """Return the first bucket, and let computing wait until it has arrived."""
+        """Return the first bucket; the computing stream waits for its sum."""
         if self.communicator.device.recording:
             self.under_way[0][1].synchronize()
         return self._first()
@@ -172,7 +172,7 @@ def obstacle(group, asked, bf16):
     ----------
     group : Group
     asked : bool
-        Whether NCCL was asked for; otherwise it is not looked for on the simulated device, which it would not find.
+        Whether the user requested NCCL; otherwise it is not tried on the simulated device, which it does not support.
     bf16 : bool
         Whether gradients are to be sent in bf16.
     """
@@ -191,7 +191,7 @@ def _own_obstacle(asked, bf16):
     if caffe.mode != "gpu":
         return "nets compute on the CPU", None
     if bf16:
-        return "gradients travel in bf16, which only MPI does here", None
+        return "gradients are sent in bf16, which only MPI does here", None
     if sim.selected() and not asked:
         return "NCCL finds no simulated device", None
     try:

@@ -1,7 +1,7 @@
-"""Signs of life: a rank that dies or hangs is named, and all end, rather than wait for it for ever.
+"""Signs of life (heartbeats): if a rank dies or hangs, it is reported and all ranks end, instead of waiting without limit.
 
-A thread of each rank sends a message to the next rank, round a ring, every second, and looks for those of the rank before. It
-needs the GIL, but not the main thread, which may well wait for other ranks inside MPI.
+A thread of each rank sends a message to the next rank in a ring every second, and receives those of the rank before. It needs the
+GIL, but not the main thread, which may be waiting for other ranks inside MPI.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Signs:
     group : Group
         All of its ranks must do this together.
     timeout : float
-        Seconds without progress: an iteration, or a round of a test. 0: for ever.
+        Seconds without progress: an iteration, or a round of a test. 0: no limit.
     silence, interval : float
         Seconds without a sign, and between two.
     """
@@ -86,7 +86,7 @@ class Signs:
                 self.heard, self.progress, self.youngest = self.heard + slept, self.progress + slept, self.youngest + slept
             try:
                 self._exchange(now)
-            except Exception as error:      # what MPI says of a rank that is gone; it will be missed
+            except Exception as error:      # MPI's error about a rank that has ended; its missing messages are found below
                 log.debug("signs of life: %s", error)
             if (trouble := self._trouble(now)) is not None:
                 self._end_all(trouble)
@@ -100,7 +100,7 @@ class Signs:
         count = self.steps.count
         if count != self.counted or not inside:
             self.counted, self.progress = count, now
-        if inside:      # time outside minicaffe is no progress that others may count on
+        if inside:      # time outside minicaffe is no progress for other ranks
             self.youngest = max(self.youngest, self.progress)
         if self.sent is None or self.sent[0].Test():
             self._send(SIGN, now)
@@ -124,7 +124,7 @@ class Signs:
             return f"{self.name_before} has ended or left the group, and {self.name} waits for it at {self.place}"
         if self.timeout and not self.waits and now - self.progress > self.timeout:
             return f"{self.name} has made no progress for {self.timeout:g} s; it is at {self.place} (--timeout is how long it may)"
-        # News of the others' progress takes an interval for each rank on its way.
+        # A message about progress needs an interval for each rank of the ring.
         if self.timeout and self.waits and now - max(self.youngest, self.progress) > self.timeout + self.size * self.interval:
             return (f"no rank has made progress for {self.timeout:g} s; {self.name} waits for others at {self.place} (--timeout "
                     "is how long it may)")
@@ -133,7 +133,7 @@ class Signs:
     # ---- the end of all
 
     def _raised(self, kind, error, trace):
-        """What Python calls for an exception that ends the program: show it, and end the others, who wait for this rank."""
+        """``sys.excepthook``: print the exception that ends the program, and end the other ranks, which wait for this one."""
         if hasattr(sys, "ps1") or self.ended.is_set():      # at a prompt an exception ends nothing
             self.hook(kind, error, trace)
             return
@@ -147,7 +147,7 @@ class Signs:
             with contextlib.suppress(OSError, ValueError, AttributeError):   # closed, or none
                 stream.flush()
         with contextlib.suppress(OSError):
-            os.write(2, f"minicaffe: {line}; all ranks end\n".encode())    # not by way of what the main thread may have locked
+            os.write(2, f"minicaffe: {line}; all ranks end\n".encode())    # sys.stderr may be locked by the main thread
         abort(self.comm, status)
 
 

@@ -1,6 +1,6 @@
-"""What processes that train together compare before they begin: files that were copied to some machines only, other versions.
+"""Checks before a training of several processes that all have the same versions, solvers, nets, files and numbers of records.
 
-Paths may differ, since each machine may have the data on a disk of its own. What only changes rounding is said in the log.
+Paths may differ, since each machine may have the data on a disk of its own. Differences that only change rounding are logged.
 """
 
 import logging
@@ -22,7 +22,7 @@ from minicaffe.proto.files import PIECE
 
 log = logging.getLogger("minicaffe.solver")
 PATHS = {"source", "root_folder", "mean_file", "label_map_file", "name_size_file", "output_directory", "file_name"}
-# Fields of a solver that may differ: the nets, which are compared by themselves, files, what rank 0 gives all, and what only shows.
+# Fields of a solver that may differ: nets (compared separately), files, what rank 0 sends to all, and what only affects display.
 MAY_DIFFER = {"net", "net_param", "train_net", "train_net_param", "test_net", "test_net_param", "weights", "random_seed",
               "snapshot_prefix", "solver_mode", "device_id", "display", "debug_info"}
 

@@ -1,7 +1,7 @@
-"""Numbers that are no longer finite in a training: where it began, reported once, and the end of the training on request.
+"""Finds values that are not finite in a training: reports their origin once, and ends the training on request.
 
-This costs an iteration nothing: its loss is read anyway. Parameters and history are looked at when a loss is not finite, at
-displays, tests and snapshots, and at the end; the sums that it takes are made where the numbers are, on the CPU or the device.
+An iteration gets no slower: its loss is read anyway. Parameters and history are checked when a loss is not finite, at displays,
+tests and snapshots, and at the end; the sums for this are computed where the values are, on the CPU or the device.
 """
 
 import logging
@@ -12,14 +12,14 @@ from minicaffe.memory.synced import SyncedHead
 
 log = logging.getLogger("minicaffe.solver")
 EFFECTS = ("warn", "stop")
-# What may help: where a layer without bottoms gave the value, before any update, and else.
-MEND_DATA = "mend the data, or what scales them"
-LOOK_AT_START = "no update was made before, so look at the data, the fillers and the weights"
+# Remedies: if a layer without bottoms gave the value; if it was before any update; otherwise.
+MEND_DATA = "correct the data, or what scales them"
+LOOK_AT_START = "no update was made before, so check the data, the fillers and the weights"
 LOWER_RATE = "try a lower base_lr, or clip_gradients"
 
 
 class FiniteWatch:
-    """What a solver knows of its numbers; the solver is given to each call, so that neither keeps the other alive.
+    """State of this check for one solver; each call gets the solver, so that neither object keeps the other alive.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class FiniteWatch:
         self.begin = begin
         self.first = None   # since the first loss that was not finite: its iteration, and the remedy
         self.lost = None    # what `parameters` found last
-        self.where = ""     # of processes that train together, whose loss it was
+        self.where = ""     # of several processes: those whose loss was not finite
 
     def loss(self, solver, loss, rate, late=False):
         """Check the loss of the iteration that `solver` has just finished with the learning rate `rate`.
@@ -79,7 +79,7 @@ class FiniteWatch:
             if (effect or self.effect) == "stop":
                 raise error
             if self.lost is None:
-                log.warning("%s; no snapshots are written as long as that is so", error)
+                log.warning("%s; no snapshots are written until they are finite again", error)
         elif self.lost is not None:
             self.first = None  # a caller has made them finite again
         self.lost = lost
@@ -112,7 +112,7 @@ def first_blob(net):
             layers = " and ".join(f"layer '{node.name}' ({node.type})" for node in writers)
             return f"the first blob that is not finite is '{blob.name}' of {layers}", not writers[0].bottoms
     if recycled:
-        return "which blob it came from is not known, as blobs share memory (--plan none ends that)", False
+        return "which blob it came from is not known, as blobs share memory (find it with --plan none)", False
     return "no blob holds such a value any more", False  # an earlier batch of iter_size gave it, or a layer overwrote it in place
 
 

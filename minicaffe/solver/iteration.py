@@ -1,4 +1,4 @@
-"""How one iteration of a training is computed: gradients, and the update where that need not wait for all of them.
+"""How one iteration of a training is computed: gradients, and the update if it need not wait for all of them.
 
 Each has ``run(solver, read_loss)``, which returns the sum of the losses and whether the update is done, and
 ``loss_can_wait(solver)``, whether `read_loss` may be False; then a function that returns the loss may be returned in its place.
@@ -21,7 +21,7 @@ class Plain:
 
 
 class ByParameter(Plain):
-    """Each parameter is updated as soon as backward has its gradient, the memory of which then serves others."""
+    """Each parameter is updated as soon as backward has its gradient, whose memory is then reused."""
 
     @staticmethod
     def run(solver, read_loss=True):
@@ -31,7 +31,7 @@ class ByParameter(Plain):
 
 
 class Exchanged(Plain):
-    """Of processes that train together: what has come from all is updated while the rest is on its way."""
+    """For several processes: sums that have arrived are used for updates while others are still being sent."""
 
     @staticmethod
     def run(solver, read_loss=True):

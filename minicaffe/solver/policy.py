@@ -71,7 +71,7 @@ def next_step(param, t, current_step):
 
 
 def watch_plateau(param, t, loss, current_step, minimum_loss, last_event):
-    """Look at the loss of iteration `t`, the mean of the last `average_loss` losses, for policy plateau.
+    """Update the state of policy plateau with the loss of iteration `t`, the mean of the last `average_loss` losses.
 
     An event is a loss lower than all before it, or a step down of the rate. When ``plateau_winsize[current_step]`` iterations have
     gone by without one, the rate goes down; after the last window it stays.

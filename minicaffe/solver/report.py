@@ -17,9 +17,9 @@ log = logging.getLogger("minicaffe.solver")
 
 
 class CountedData(namedtuple("CountedData", "records size why")):
-    """What a test can take of a net's data: how many records there are (None: not known), and how many are in a batch.
+    """Numbers of records for a test: of a net's data in all (None: not known), and in a batch.
 
-    `why` says, in words, why the last batch cannot be smaller than the others; it is empty where each record can count once.
+    `why` is the reason why the last batch cannot be smaller than the others; it is empty if each record can count once.
     """
 
     @classmethod
@@ -84,8 +84,8 @@ def _refused(net, sources, size, rest):
 def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, records=None):
     """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
 
-    In a group all ranks must call this, and each gets all results: they compute the batches by turns (layers/data/sources.py), and
-    after each round of `size` batches they tell each other. A net whose batches depend on those before is not divided: each rank
+    In a group all ranks must call this, and each gets all results: each computes every `size`-th batch (layers/data/sources.py);
+    results are exchanged after each round of `size` batches. A net whose batches depend on those before is not divided: each rank
     computes all batches.
 
     Parameters
@@ -99,7 +99,7 @@ def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, rec
     records : int, optional
         How many there are in all batches, if the last one is to be smaller than the others; see `CountedData`.
     proceed : callable
-        Asked before each round, or alone before each batch; False, which all ranks must return alike, ends the test.
+        Called before each round, in a single process before each batch; False, the same on all ranks, ends the test.
 
     Notes
     -----

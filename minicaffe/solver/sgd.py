@@ -39,7 +39,7 @@ class SGDSolver(Solver):
                               field="regularization_type")
 
     def learning_rate(self):
-        """Return the rate of the current iteration; with the policies step and multistep this renews `current_step`."""
+        """Return the rate of the current iteration; with the policies step and multistep this updates `current_step`."""
         step = policy.next_step(self.param, self.iter, self.current_step)
         if step != self.current_step:
             self.current_step = step
@@ -52,7 +52,7 @@ class SGDSolver(Solver):
         return rate, self.param.momentum, 0.0, 0.0
 
     def _watch_plateau(self):
-        """Take the loss of this iteration into what policy plateau remembers."""
+        """Update the state of policy plateau with the loss of this iteration."""
         loss = float(np.float32(self.smoothed_loss))  # as a snapshot holds it, so that a resumed training does the same
         step, self.minimum_loss, self.iter_last_event = policy.watch_plateau(
             self.param, self.iter, loss, self.current_step, self.minimum_loss, self.iter_last_event)
@@ -146,9 +146,9 @@ class SGDSolver(Solver):
         if self._exchange is None:
             return None
         if not self._exchange.carrier.on_device:
-            return "MPI carries the gradients, by way of the host"
+            return "MPI sends the gradients through the host"
         if self._one_batch:
-            return "BatchNorm asks the other ranks by MPI"
+            return "BatchNorm exchanges statistics by MPI"
         return "iter_size is more than 1" if self.param.iter_size > 1 else None
 
     def _clip_factor(self, limit):

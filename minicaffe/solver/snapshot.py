@@ -85,7 +85,7 @@ def _write(solver, resume):
                                           resume, **_plateau_state(solver))
     except Error as error:
         error.file = path  # not the temporary file or the memory that was written to
-        error.message += f". The solver is at iteration {solver.iter} and can go on"
+        error.message += f". The solver is at iteration {solver.iter} and can continue"
         raise
     return model_path, state_path
 
@@ -154,17 +154,17 @@ def _combined(first, difference):
                                                                 strict=True)]}
 
 
-# ---- ranks that begin together
+# ---- the same state on all ranks
 
 def share(solver, resume=None):
-    """Let all ranks of a solver's group begin with what rank 0 has: parameters, history, iteration, and where layers stand.
+    """Copy parameters, history, iteration and the states of layers from rank 0 to all ranks of a solver's group.
 
     Random numbers differ: the seed of a rank is that of rank 0 plus its number.
 
     Parameters
     ----------
     resume : dict, optional
-        On rank 0 the `resume_state` that it has just taken; if it has `ranks`, and as many as there are, each takes its own.
+        On rank 0 the `resume_state` that it has just restored; if its `ranks` are as many as there are, each rank takes its own.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def restore(solver, path):
 
 
 def _compare_stepvalues(solver, path):
-    """Say it if the state has passed another number of stepvalues than the solver has below its iteration: the state's counts."""
+    """Warn if the state has passed another number of stepvalues than the solver has up to its iteration; the state's is used."""
     values, passed = solver.param.stepvalue, solver.current_step
     if solver.param.lr_policy != "multistep" or any(passed == sum(value <= until for value in values)
                                                     for until in (solver.iter - 1, solver.iter)):
@@ -241,9 +241,9 @@ def _set_generator(solver, state):
 
 
 def _compare_ranks(solver, resume, path):
-    """Say what differs if the state was written by another number of ranks; return the layers that begin anew.
+    """Warn if the state was written by another number of ranks; return the layers whose state is reset.
 
-    What recurrent layers carry from batch to batch belongs to records that come next in the same rank: it is left out of `resume`.
+    The state of a recurrent layer belongs to the records that come next on the same rank: it is left out of `resume`.
     """
     written, size = len(resume.get("ranks", [{}])), solver.group.size
     if written == size:
@@ -253,7 +253,8 @@ def _compare_ranks(solver, resume, path):
         del resume["train"][layer.key]
     log.warning("%s was written by %s, and %s: weights, history and place in the data are kept, but batches have other records and "
                 "random layers draw other numbers than they would have%s", path,
-                "1 process" if written == 1 else f"{written} ranks", "1 process goes on" if size == 1 else f"{size} ranks go on",
+                "1 process" if written == 1 else f"{written} ranks",
+                "1 process continues" if size == 1 else f"{size} ranks continue",
                 "".join(f"; layer '{layer.name}' ({layer.type}) begins with states of zero" for layer in anew))
     return anew
 
@@ -371,7 +372,7 @@ def _find_model(learned_net, state_path):
 
 
 def _set_layer_states(solver, resume, finish):
-    """Give layers their states, None to begin anew, then call `finish`; if anything fails, give back the states that they had."""
+    """Restore the states of layers (None: reset), then call `finish`; if anything fails, put the former states back."""
     plan = []
     for net, states in zip([solver.net, *solver.test_nets], [resume["train"], *resume["test"]] if resume else []):
         layers = {layer.key: (layer, layer.get_state()) for layer in net.layers}

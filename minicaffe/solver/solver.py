@@ -31,8 +31,8 @@ from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
 WIRES = ("float32", "bf16")     # types in which gradients are sent between processes
-CARRIERS = ("mpi", "nccl")      # what brings them
-UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may do in its own way
+CARRIERS = ("mpi", "nccl")      # what sends them
+UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may override
 RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
 
 
@@ -54,8 +54,8 @@ class Solver:
     skip_unknown_fields : bool
         Leave out, with a warning, fields of forks without which a net computes the same (proto/forks.py).
     trusted : bool
-        False: the solver's file and its nets are another's. They write no files, read none outside the working directory, and
-        import no modules; a `snapshot_prefix` of the file is refused.
+        False: treat the solver's file and its nets as untrusted. They write no files, read none outside the working directory,
+        and import no modules; a `snapshot_prefix` of the file is refused.
     own_fields : collection of str
         Fields of `param` that the program has set itself; their paths are its own, whatever `trusted` says.
     plan : str, optional
@@ -356,8 +356,8 @@ class Solver:
             With `scale_lr`: let that factor rise from 1 in so many iterations, counted from the first of all, not of this run
             (Goyal et al., Accurate, Large Minibatch SGD, 2017).
         timeout : float
-            Seconds that a rank may take without progress before it is named and all end; 0: for ever. A rank that gives no sign of
-            life for 10 seconds, or ends by an exception, ends all in any case.
+            Seconds without progress after which a stalled rank is reported and all ranks end (0: no limit). A rank that gives no
+            sign of life for 10 seconds, or ends by an exception, ends all in any case.
 
         Raises
         ------
@@ -368,7 +368,7 @@ class Solver:
             least 0, NCCL was asked for and cannot be used, a group was joined before, or versions, solvers, nets, numbers of
             records or weights files differ between the ranks; the message names what differs, rank and machine.
         """
-        from minicaffe.parallel.carrier import make_carrier  # here, so that who trains alone does without them
+        from minicaffe.parallel.carrier import make_carrier  # imported here: a single process does not need them
         from minicaffe.parallel.exchange import Exchange
         from minicaffe.parallel.group import Group
         from minicaffe.parallel.signs import Signs
@@ -443,14 +443,14 @@ class Solver:
         return self.action() if self.action is not None else "none"
 
     def _next_action(self):
-        """Ask for an action; of a group all ranks get the same."""
+        """Return the next action, the same on all ranks of a group."""
         actions = self.group.gather(self._poll())
         return next((action for action in ("stop", "snapshot") if action in actions), "none")
 
     def _average_statistics(self):
-        """Give all ranks the mean of their running statistics of BatchNorm, which no gradient makes equal.
+        """Replace BatchNorm's running statistics on all ranks by their mean, as no gradient makes them equal.
 
-        They are sums (layers/batch_norm.pyx): with their means what they stand for is that of the batches of all ranks.
+        They are sums (layers/batch_norm.pyx), so that their means describe the batches of all ranks.
         """
         blobs = list(dict.fromkeys(blob for layer in self.net.layers if layer.type == "BatchNorm" for blob in layer.blobs))
         if self.group.size == 1 or not blobs or self._one_batch:
@@ -469,7 +469,7 @@ class Solver:
         return Plain
 
     def _read_late_loss(self):
-        """Do what `step` does with a loss, if it did not wait for that of the last iteration."""
+        """Read and process the loss of the last iteration, if `step` did not wait for it."""
         if self._late is None:
             return
         with self.net.lock:     # another thread may have read it in between
@@ -581,7 +581,7 @@ class Solver:
         ConfigError
             If snapshot_prefix is not set.
         FileError
-            If a file cannot be written; training can go on.
+            If a file cannot be written; training can continue.
         NotFiniteError
             If parameters are not finite: a training could not continue from there.
         Error
@@ -613,14 +613,14 @@ class Solver:
     def restore(self, path):
         """Take iteration, weights and history from a solver state, with `exact_resume` random numbers and data positions too.
 
-        In a group all ranks must call this, and rank 0 reads. As many ranks as have written the state go on where each of them
-        stood; others, one process, and ranks that are joined by `distribute` after this, begin together where rank 0 stood.
+        In a group all ranks must call this, and rank 0 reads. If as many ranks wrote the state, each continues at its position.
+        Otherwise, and if `distribute` is called after this, all ranks start from the position of rank 0.
 
         Raises
         ------
         FileError, DataError, ShapeError, ConfigError
             If the state cannot be read or does not fit; the solver is as it was, unless only the part of another rank than 0 is
-            damaged: then all ranks begin together where rank 0 stood.
+            damaged: then all ranks start from the position of rank 0.
         """
         self._read_late_loss()
         with self.net.lock, caffe.trusting(self.trusted):

@@ -1,8 +1,8 @@
-"""What a training or test needs in memory: iterations with made-up data that compute nothing, of which every block is counted.
+"""Memory that a training or test needs: dry iterations with dummy data, which compute nothing, and of which every block is counted.
 
-The figure is the most bytes that live at once in blocks of minicaffe's allocators (`minicaffe.memory.stats(place).peak` of a
-process that only trains), whatever they serve, and the batches that data layers make ready, which NumPy holds. Not in it is what
-Python and the libraries take, and what allocators keep beyond their blocks.
+The figure is the peak of the bytes in blocks of minicaffe's allocators (`minicaffe.memory.stats(place).peak` of a process that
+only trains), plus the batches that data layers prefetch, which NumPy allocates. It does not include the memory of Python and of
+libraries, and what allocators reserve beyond their blocks.
 """
 
 from collections import Counter
@@ -122,7 +122,7 @@ def made_up_blocks(nets, sources):
 
 
 def roles_of(nets, history):
-    """Return what blocks serve by their names."""
+    """Return the purposes of blocks by their names."""
     roles = {f"{blob.name} data": "history" for blob in history}
     for net in nets:
         for blob in net.blob_list:

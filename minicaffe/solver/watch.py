@@ -27,7 +27,7 @@ class Watch:
     Parameters
     ----------
     solver : Solver
-        Gets the listener; `close` takes it away.
+        Gets the listener; `close` removes it.
     every : int
     on_samples : callable, optional
         Called with (solver, iteration, samples) when the iteration is done.
@@ -68,13 +68,13 @@ class Watch:
         self._arm()
 
     def close(self):
-        """Watch no longer; harmless a second time."""
+        """Stop watching; a second call does nothing."""
         self._disarm()
         if self in self.solver.listeners:
             self.solver.listeners.remove(self)
 
     def on_iteration(self, solver):
-        """Take what the update has done, tell, and get ready for the next watched iteration."""
+        """Measure the update, report the samples, and prepare for the next watched iteration."""
         if solver is not self.solver:
             raise WrongTypeError(f"is called by the solver that it watches, got {shown(solver)}")
         iteration = solver.iter - 1
@@ -105,7 +105,7 @@ class Watch:
             self.armed = False
 
     def _begin(self):
-        """Forget what an iteration that failed has left."""
+        """Drop what a failed iteration has left."""
         self._running, self._batch, self._kept = [], -1, False
 
     def _measure_tops(self, index):

@@ -214,7 +214,7 @@ def test_what_no_rate_mends_is_not_answered_with_a_rate(folder, capsys):
     (folder / "net.prototxt").write_text(NET.replace('data_filler { type: "gaussian" std: 1 }', "data_filler { value: inf }"))
     assert cli.main(["train", "solver.prototxt", "--quiet"]) == 1
     err = capsys.readouterr().err
-    assert "layer 'in' (DummyData)" in err and "mend the data" in err and "--base-lr" not in err
+    assert "layer 'in' (DummyData)" in err and "correct the data" in err and "--base-lr" not in err
 
 
 # ---- what is wrong

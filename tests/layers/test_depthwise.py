@@ -48,7 +48,7 @@ def test_num_output_is_not_looked_at(caplog):
     with caplog.at_level(logging.WARNING):
         net = layer_net(layer("ConvolutionDepthwise", "num_output: 12 kernel_size: 1"), [X])
     assert net.blob_by_name("y0").shape == (2, 3, 5, 6)
-    assert "num_output: 12 is not looked at; there are as many outputs as channels, 3" in caplog.text
+    assert "num_output: 12 is ignored; there are as many outputs as channels, 3" in caplog.text
 
 
 def test_wrong_fields():

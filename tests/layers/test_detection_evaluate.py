@@ -105,7 +105,7 @@ def test_pixels(tmp_path):
     net = layer_net(layer(f'num_classes: {CLASSES} overlap_threshold: 0.75 name_size_file: "{tmp_path}/sizes"'), [found, known])
     tables = [slow(found, known, threshold=0.75, sizes=size[k:] + size[:k], mapped=mapped) for k in range(3)]
     assert (tables[0] != tables[1]).any() and (tables[0] != tables[2]).any()
-    for _ in range(2):  # the file goes round
+    for _ in range(2):  # the file starts over
         run_forward(net)
         np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], tables[0], rtol=1e-6)
     state = net.layers[-1].get_state()

@@ -281,7 +281,7 @@ def corners(folder):
     with pytest.raises(RuntimeError, match="in the middle"):
         refused.step(1)
     refused.net.remove_hook(2, fails)
-    with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
+    with pytest.raises(Error, match="an iteration ended in the middle, while its gradients were being sent"):
         refused.step(1)
     del refused
 

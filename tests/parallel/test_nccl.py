@@ -122,10 +122,10 @@ def heard(name, level):
 
 def test_what_carries_the_gradients_is_chosen_alike_on_all_ranks_and_seen_in_a_trace(fake, folder):  # noqa: F811
     for said in ranks.run(2, __file__, "choose", folder, **fake):
-        assert said["default"].startswith("Gradients travel by MPI, during backward: NCCL finds no simulated device (rank 0 of 2")
-        assert said["nccl"] == "Gradients travel by NCCL"
+        assert said["default"].startswith("Gradients are sent by MPI, during backward: NCCL finds no simulated device (rank 0 of 2")
+        assert said["nccl"] == "Gradients are sent by NCCL"
         assert "and rank 1 of 2" in said["one GPU"] and "compute on the same GPU, 0000:01:00.0," in said["one GPU"]
-        assert "gradients travel in bf16" in said["bf16"] and "one of mpi, nccl" in said["unknown"]
+        assert "gradients are sent in bf16" in said["bf16"] and "one of mpi, nccl" in said["unknown"]
         assert "nets compute on the CPU (rank 1 of 2" in said["cpu on rank 1"]
         assert said["trace"] == [["ip[0] diff, ip[1] diff, second[0] diff, second[1] diff", True]]
 

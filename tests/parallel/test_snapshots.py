@@ -193,7 +193,7 @@ def test_other_numbers_of_ranks_go_on(folder, resumed, tmp_path):
     # Rank 0 warns; of ranks that restore before they join each does.
     assert [len(rank[2]) for rank in found] == [3, 1, 1]
     assert [re.search("was written by (.*):", text)[1] for text in found[0][2]] == [
-        "2 ranks, and 3 ranks go on", "2 ranks, and 1 process goes on", "1 process, and 3 ranks go on"]
+        "2 ranks, and 3 ranks continue", "2 ranks, and 1 process continues", "1 process, and 3 ranks continue"]
 
 
 def restored(folder, state):

@@ -159,8 +159,8 @@ def meet_nan(folder, effect):
 def test_nan_names_the_rank_that_got_it(folder):
     first, second = ranks.run(2, __file__, "meet_nan", folder, "stop")
     assert first[0].startswith("Iteration 1: the loss is nan, with learning rate 0.1; on rank 1 of 2 (HOST) the first blob that is not "
-                               "finite is 'data' of layer 'data' (HOST); mend the data")
-    assert re.match("iteration 2: parameters are no longer finite, .*, after the loss of rank 1 of 2 .HOST.; mend the data", first[-1])
+                               "finite is 'data' of layer 'data' (HOST); correct the data")
+    assert re.match("iteration 2: parameters are no longer finite, .*, after the loss of rank 1 of 2 .HOST.; correct the data", first[-1])
     assert second == first[1:]     # rank 0 alone warns
 
 

@@ -339,7 +339,7 @@ def test_the_blob_is_named_with_all_layers_that_write_it(log):
 def test_data_that_are_not_finite_are_told_apart(log):
     solver = make_solver(net=LINE.replace('type: "gaussian"', "value: inf"))
     solver.step(1)
-    assert "is 'x' of layer 'in' (DummyData); mend the data" in warnings_of(log)[0]
+    assert "is 'x' of layer 'in' (DummyData); correct the data" in warnings_of(log)[0]
 
 
 def test_a_batch_of_iter_size_that_the_next_one_covers(log):

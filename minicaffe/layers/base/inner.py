@@ -32,11 +32,11 @@ class InnerNet:
         return self.net.blob_by_name(name)
 
     def feed(self, name, bottom):
-        """Let an input have the shape, data and diff of `bottom`."""
+        """Share the shape, data and diff of `bottom` with an input."""
         _take(self.blob(name), bottom)
 
     def give(self, name, top):
-        """Let `top` have the shape, data and diff of the blob called `name`."""
+        """Share the shape, data and diff of the blob called `name` with `top`."""
         _take(top, self.blob(name))
 
     def reshape(self):
@@ -57,7 +57,7 @@ class InnerNet:
             self.net.backward_from_to(self.last, 0)
 
     def _choose(self, wanted):
-        """Let backward pass only towards what is wanted, which `force_backward` does not ask."""
+        """Limit backward to the paths to the wanted inputs; `force_backward` computes all gradients."""
         needing = {self.blob(name) for name in wanted}
         for node in self.net.nodes:
             node.bottom_needs = [blob in needing for blob in node.bottoms]
@@ -67,14 +67,14 @@ class InnerNet:
         self._wanted = wanted
 
     def inspect(self):
-        """What `Layer.inspect` asks for: the host's copies of the net's memory are old once a CUDA graph has run."""
+        """As `Layer.inspect`: the host's copies of the net's memory are stale after a CUDA graph has run."""
         self.net.inspect_inputs()
         self.net.own_on_device([])
 
 
 @contextmanager
 def outward():
-    """Make errors of inner layers those of the outer layer, whose place the outer net will add."""
+    """Report errors of inner layers as errors of the outer layer, whose place the outer net adds."""
     try:
         yield
     except Error as error:

@@ -1,7 +1,7 @@
-"""What the layers with a prefetch thread share: Data, AnnotatedData, ImageData, WindowData, VideoData (Caffe base_data_layer.cpp).
+"""Base of the layers with a prefetch thread: Data, AnnotatedData, ImageData, WindowData, VideoData (Caffe base_data_layer.cpp).
 
-The arrays of the thread become the tops' memory; nothing is copied on the way. In GPU mode they are page-locked, and the
-next batch goes to the device on a stream of its own while the present one is computed (data/upload.py). Different from
+The arrays of the thread become the tops' memory without a copy. In GPU mode they are page-locked, and the next batch is sent
+to the device on a stream of its own while the present one is computed (data/upload.py). Different from
 Caffe: random draws depend on the seed and the record's number only, and a snapshot holds the position.
 """
 
@@ -134,7 +134,7 @@ class PrefetchingLayer(NumberedSource):
         self.position += step
 
     def _aim(self):
-        """End the thread if it failed or its next batch is not the one that is needed; return the step to the batch after it."""
+        """Stop the prefetch thread if it failed or its next batch is not the one needed; return the step from that to the batch after it."""
         numbers, step = self.records()
         if self.prefetcher is not None:
             coming = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
@@ -143,12 +143,12 @@ class PrefetchingLayer(NumberedSource):
         return step
 
     def release_memory(self):
-        """Free the batches that were made ready; the next forward makes them again."""
+        """Free prefetched batches; the next forward makes them again."""
         super().release_memory()
         self._drop()
 
     def _drop(self):
-        """End the thread, and forget what it has made ready."""
+        """Stop the prefetch thread, and drop its batches."""
         self.upload = None
         if self.prefetcher is not None:
             self.prefetcher.close()

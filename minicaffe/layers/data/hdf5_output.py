@@ -1,7 +1,7 @@
 """HDF5Output: write two blobs to an HDF5 file (Caffe hdf5_output_layer.cpp).
 
-Different from Caffe: the file is whole on the disk when forward ends, not when the net goes away, and it is replaced at
-once, so that a full disk leaves what was there. Of processes that train together the first one writes. A net that came with
+Different from Caffe: the file is complete on the disk when forward ends, not when the net is deleted, and it is replaced
+atomically, so that a full disk keeps the old file. Of processes that train together rank 0 writes. A net that came with
 ``trusted=False`` may not write.
 """
 

@@ -1,7 +1,7 @@
 """ImageData: batches of the pictures that a list names (Caffe image_data_layer.cpp). Needs OpenCV.
 
-Different from Caffe: a picture that cannot be read is named with its line of the list; `rand_skip` may exceed the list,
-which then goes round; `label_size` takes labels that are real numbers.
+Different from Caffe: the error for a picture that cannot be read has its line of the list; `rand_skip` may exceed the list,
+which then starts over; `label_size` takes labels that are real numbers.
 """
 
 from minicaffe.common import caffe

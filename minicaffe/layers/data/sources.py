@@ -1,8 +1,8 @@
-"""Sources of data whose records are numbered, and how processes share these: in training record by record, in tests batch by batch.
+"""Data sources with numbered records, which processes divide among them: in training by record, in tests by batch.
 
-A record's number counts from the start of training and goes on when the file or the database starts over. What is random about
+A record's number counts from the start of training and continues when the file or the database starts over. What is random about
 a record, its place in a shuffled epoch, crop, mirror, depends on the seed and that number alone. So it does not matter which
-process reads it. Different from Caffe: all sources with records share them, not only Data, and `position` is the same in all
+process reads it. Different from Caffe: all sources with records are divided, not only Data, and `position` is the same in all
 processes.
 """
 
@@ -69,20 +69,20 @@ class NumberedSource(SourceLayer):
         return None
 
     def stride(self, count, rank):
-        """Give every `count`-th batch from the next forward on, beginning with the `rank`-th from here; `rejoin` ends it."""
+        """Read every `count`-th batch only, beginning with the `rank`-th from here, until `rejoin`."""
         self.turns, self._began = (count, rank), self.position
 
     def rejoin(self, batches):
-        """Give every batch again, beginning with the one that is `batches` after the place where `stride` was called."""
+        """Read every batch again, beginning with the one that is `batches` after the place where `stride` was called."""
         self.turns, self.position = None, self._began + batches * self.batch_size
         if self.end is not None:
             self.position, self.end = min(self.position, self.end), None
 
 
 class Turns:
-    """The next batches of a net, which processes compute by turns.
+    """Divides the next batches of a net over processes, one batch to each in order.
 
-    Sources with numbered records pass over the others' batches without reading them; all other sources run for every batch. ::
+    Sources with numbered records skip the other processes' batches without reading them; all other sources run for every batch. ::
 
         turns = Turns(net, count, rank)
         for batch in range(batches):
@@ -91,7 +91,7 @@ class Turns:
                 net.forward_from_to(0, len(net.layers) - 1)
         turns.end(batches)
 
-    Whose turn comes first depends on the place of the first source: threads that read ahead go on from one test to the next.
+    Which process is first depends on the position of the first source: prefetch threads continue from one test to the next.
 
     Parameters
     ----------
@@ -118,21 +118,21 @@ class Turns:
         return (self.first + batch) % self.count
 
     def go_to(self, batch):
-        """Let the net's next run be of batch number `batch`, a later one than before."""
+        """Prepare the sources for batch number `batch`, a later one than before."""
         for _ in range(self.batch, batch):
             for i in self.others:
                 self.net.forward_from_to(i, i)
         self.batch = batch + 1
 
     def end(self, batches):
-        """Let all sources be where they would be if this process had computed `batches` batches."""
+        """Set all sources to the position after `batches` batches in one process."""
         self.go_to(batches)
         for layer in self.numbered:
             layer.rejoin(batches)
 
 
 def share_sources(net, group):
-    """Let the numbered sources of a net be where those of rank 0 are, with the same seed; all ranks of the Group must call it."""
+    """Set the numbered sources of a net to position and seed of rank 0; all ranks of the Group must call it."""
     layers = [layer for layer in net.layers if isinstance(layer, NumberedSource)]
     states = [layer.get_state() for layer in layers]
     for layer, mine, first in zip(layers, states, group.from_first(states), strict=True):
@@ -141,7 +141,7 @@ def share_sources(net, group):
 
 
 def undivided(net):
-    """Return why processes cannot compute the batches of a net by turns, or None.
+    """Return why the batches of a net cannot be divided over processes, or None.
 
     A layer that keeps something from one batch to the next, such as an LSTM, must see them all, and so must one that writes files.
     """
@@ -154,7 +154,7 @@ def undivided(net):
 
 
 def log_own_data(net):
-    """Say in the log which sources of a net do not share records among the processes that train together."""
+    """Log which sources of a net do not divide records over the processes that train together."""
     for node in net.nodes:
         layer = node.layer
         numbered = isinstance(layer, NumberedSource) and layer.numbered

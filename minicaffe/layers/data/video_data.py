@@ -1,7 +1,7 @@
 """VideoData: batches of the frames of a video file or a camera (SSD's video_data_layer.cpp). Needs OpenCV.
 
-Different from Caffe: a file starts over at its end, as databases do (Caffe ended the process); a resumed run goes on where the
-file was left. A net that came with ``trusted=False`` reads no video: FFmpeg follows playlists, whatever their name is, and takes
+Different from Caffe: a file starts over at its end, as databases do (Caffe ended the process); a resumed run continues at the
+same frame. A net that came with ``trusted=False`` reads no video: FFmpeg follows playlists, whatever their name is, and takes
 ``p_%03d.png`` for all files of that pattern.
 """
 
