@@ -129,7 +129,7 @@ def test_one_process_goes_on(folder, resumed, caplog):
     caplog.clear()
     alone.restore(f"{folder}/SGD_iter_4.solverstate")
     warning, = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING and entry.name == "minicaffe.solver"]
-    assert warning.startswith(f"{folder}/SGD_iter_4.solverstate was written by 2 ranks, and 1 process goes on: weights, ")
+    assert warning.startswith(f"{folder}/SGD_iter_4.solverstate was written by 2 ranks, and 1 process continues: weights, ")
     assert warning.endswith("; layer 'lstm' (LSTM) begins with states of zero")
     assert alone.iter == 4 and alone.generator.seed == 3
     assert alone.net.layer_dict["lstm"].get_state() == make(folder, "SGD").net.layer_dict["lstm"].get_state()
