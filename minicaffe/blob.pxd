@@ -23,7 +23,7 @@ cdef class Blob:
     cdef long long dims[32]
     cdef readonly SyncedMemory data_memory
     cdef readonly SyncedMemory diff_memory
-    cdef SyncedMemory shape_memory   # what `gpu_shape` mirrors; None until somebody asks
+    cdef SyncedMemory shape_memory   # of `gpu_shape`; None before its first use
     cdef unsigned long long shape_stamp  # of the shape that it holds
     cdef int uses                    # running nets and operations that need shape and memories to stay as they are
     cdef unsigned long long user     # the thread of all of them; 0: they are in several threads

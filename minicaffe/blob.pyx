@@ -109,7 +109,7 @@ cdef class Blob:
             data.drop_private()
             diff.drop_private()
             self.check_idle()
-        # From here on no other thread gets in, so that shape and memories fit each other for all who look.
+        # No other thread runs from here on, so that every reader finds a shape and memories that fit each other.
         for axis in range(num_axes):
             self.dims[axis] = dims[axis]
         self.num_axes = num_axes
@@ -119,13 +119,13 @@ cdef class Blob:
 
     @property
     def capacity(self):
-        """int: how many elements a reshape can ask for and keep both memories."""
+        """int: how many elements a reshape can have without new memory."""
         return min(self.data_memory.size, self.diff_memory.size) // item_size(self.dtype)
 
     cpdef reshape_like(self, other):
         """Take the shape of another Blob, or none if nothing gave it one."""
         cdef Blob blob = checked_blob(other, "other")
-        cdef long long[32] dims = blob.dims    # a copy, as another thread may reshape it meanwhile
+        cdef long long[32] dims = blob.dims    # a copy, as another thread may reshape it
         if blob.num_axes or blob.count:
             self.resize(dims, blob.num_axes)
         elif self.num_axes or self.count:
@@ -275,7 +275,7 @@ cdef class Blob:
                             "thread computes with it; change it inside `with net.lock:`, or give each thread a net of its own")
 
     cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept:
-        """Replace both memories; the old ones are freed when the new ones are in place, as freeing may let other threads in."""
+        """Replace both memories; the old ones are freed when the new ones are in place, as freeing may release the GIL."""
         old_data, old_diff = self.data_memory, self.diff_memory
         self.data_memory, self.diff_memory = data, diff
 
@@ -344,11 +344,11 @@ cdef class Blob:
         return self.diff_memory.show_private()
 
     def layout_of_data(self):
-        """Give the Layout in which the data are kept by an engine now, None for plain order."""
+        """Return the Layout in which an engine keeps the data now, None for plain order."""
         return self.data_memory.layout()
 
     def layout_of_diff(self):
-        """Give the Layout in which the gradient is kept by an engine now, None for plain order."""
+        """Return the Layout in which an engine keeps the gradient now, None for plain order."""
         return self.diff_memory.layout()
 
     cdef int fill_data_on(self, const Context& on, double value) except -1:
@@ -454,7 +454,7 @@ cdef class Blob:
         return self.mutable_gpu_data.__cuda_array_interface__
 
     def set_cpu_data(self, source):
-        """Let data be the memory of `source`, a C-contiguous, writable array of the blob's type and count, without a copy."""
+        """Use the memory of `source`, a C-contiguous, writable array of the blob's type and count, as data, without a copy."""
         source = np.asarray(source)
         flags = source.flags
         if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not (flags.c_contiguous and flags.writeable):
@@ -467,7 +467,7 @@ cdef class Blob:
         memory.set_cpu_data(source)
 
     def set_gpu_data(self, source, owner=None):
-        """Let data be memory on the device, without a copy; it is kept alive and never freed.
+        """Use memory on the device as data, without a copy; it is kept alive and never freed.
 
         Parameters
         ----------
@@ -501,7 +501,7 @@ cdef class Blob:
             size = self.count * itemsize
             data, diff = _memory(self, size, "data"), _memory(self, size, "diff")
             self.check_idle()
-            if size == self.count * itemsize:   # another thread may have reshaped the blob meanwhile
+            if size == self.count * itemsize:   # another thread may have reshaped the blob
                 self.stamp += 1
                 self.put_memory(data, diff)
 
@@ -519,7 +519,7 @@ cdef class Blob:
             memory.drop_host()
 
     def async_gpu_push(self, stream):
-        """Copy the data to the device on `stream` (minicaffe.cuda), which the caller lets the computing wait for."""
+        """Copy the data to the device on `stream` (minicaffe.cuda); the caller makes the computing stream wait for it."""
         self.data_memory.async_gpu_push(stream)
 
     cpdef share_data(self, other):

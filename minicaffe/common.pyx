@@ -1,4 +1,4 @@
-"""What Caffe's common.hpp keeps for a thread: mode, random generator, and the place in a parallel training.
+"""The state of Caffe's common.hpp: mode, random generator, and the rank in a parallel training.
 
 Different from Caffe: the mode belongs to the process, so that new threads inherit it; the random numbers are
 counter-based (kernels/random.hpp), so that the state of a generator is two integers that a snapshot can hold.
@@ -61,7 +61,7 @@ class Caffe:
         return self._group and self._group()
 
     def join(self, group):
-        """Be one of the processes of `group` as long as somebody, its solver, keeps that object."""
+        """Join the processes of `group`, until that object is deleted, with its solver."""
         self.solver_count, self.solver_rank, self.multiprocess = group.size, group.rank, True
         self._group = weakref.ref(group, self.leave)
 
@@ -78,7 +78,7 @@ class Caffe:
 
     @property
     def generator_so_far(self):
-        """The calling thread's generator, None if nobody has asked for it yet."""
+        """The calling thread's generator, None before its first use."""
         return getattr(self._local, "generator", None)
 
     @property
@@ -149,7 +149,7 @@ class Caffe:
                                   f"{REMEDY}", field=field)
 
     def seed(self, seed):
-        """Start the calling thread's random numbers anew from an integer seed >= 0.
+        """Seed the calling thread's random numbers with an integer >= 0.
 
         Raises
         ------

@@ -26,7 +26,7 @@ cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void dot "mc::sum_in_double<mc::DotTerm>"(const Context&, int, long long n, double* out, const void* x, const void* y)
 
 log = logging.getLogger(__name__)
-_told = set()   # layer types that were said to run on the CPU in GPU mode
+_told = set()   # layer types that the log has reported as running on the CPU in GPU mode
 
 
 cdef class Layer:
@@ -61,7 +61,7 @@ cdef class Layer:
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
     flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
-    parts = ()              # of its top, for each bottom: where that may be written at once (ops/epilogue.pyx)
+    parts = ()              # of its top, for each bottom: where that may be written directly (ops/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
@@ -112,7 +112,7 @@ cdef class Layer:
         self.backward_cpu(top, propagate_down, bottom)
 
     def operations(self):
-        """Return the operations for which the layer asks engines (ops/engine.pyx), as a list."""
+        """Return the layer's operations, which engines compute (ops/engine.pyx), as a list."""
         return []
 
     def scratch_blobs(self):
@@ -138,10 +138,10 @@ cdef class Layer:
         self.seen = self.sized = 0      # backward raises until a forward has made ready for it
 
     def join(self, epilogue, list bottom, bint backward):
-        """Let the layer below compute this one, too: add to its Epilogue (ops/epilogue.pyx) what this layer does, and return True.
+        """Fuse this layer into the one below: add what it computes to the Epilogue (ops/epilogue.pyx), and return True.
 
-        False, the default, leaves the layer to run by itself; so must one that works otherwise, or keeps something for its
-        backward, if `backward` says that it has one.
+        False, the default: the layer runs by itself. Return False, too, if the epilogue cannot compute the layer, or if
+        `backward` is true and the layer has to save something for it.
         """
         return False
 
@@ -175,7 +175,7 @@ cdef class Layer:
         return flops
 
     def allow_force_backward(self, bottom_index):
-        """Whether ``force_backward`` may ask this bottom for a gradient."""
+        """Whether ``force_backward`` may compute a gradient of this bottom."""
         return bottom_index not in self.no_gradient
 
     def get_state(self):
@@ -183,7 +183,7 @@ cdef class Layer:
         return None
 
     def set_state(self, state):
-        """Take back what `get_state` returned."""
+        """Restore what `get_state` returned."""
         raise ConfigError(f"layer type {self.type} keeps no state, the snapshot has {state!r}")
 
     # ---- what a net calls
@@ -234,7 +234,7 @@ cdef class Layer:
                 blob.diff[...] = weight
 
     cdef int check_blobs(self, list bottom, list top) except -1:
-        """Raise unless these are as many blobs as `set_up` had: what computes takes them from the lists without a look."""
+        """Raise unless these are as many blobs as `set_up` had: the code that computes indexes the lists without checks."""
         if bottom is None or top is None or len(bottom) != self.num_bottoms or len(top) != self.num_tops:
             if self.num_bottoms < 0:
                 raise ConfigError(f"layer '{self.name}' was not set up; call set_up(bottom, top) first, or use it in a net")
@@ -277,7 +277,7 @@ cdef class Layer:
         return loss
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
-        """Compute the gradients, unless a blob is no more what forward or reshape made ready for."""
+        """Compute the gradients, unless a blob has another size than at the last forward or reshape."""
         if self.sized == 0:
             raise RecycledError("what the last forward left for backward is gone: after net.release() run forward first")
         if _sizes(bottom, top) != self.sized:
@@ -293,7 +293,7 @@ cdef class Layer:
     # ---- what layer types use
 
     cdef bint learns(self, int index):
-        """Whether parameter `index` gets a gradient; all do until a net says otherwise."""
+        """Whether parameter `index` gets a gradient; all do unless a net has set `param_propagate_down`."""
         return index >= len(self.param_propagate_down) or self.param_propagate_down[index]
 
     def add_param(self, shape, filler, filler_field):
@@ -356,7 +356,7 @@ cdef class DeviceLayer(Layer):
         Layer.backward_cpu(self, top, propagate_down, bottom)
 
     cdef int check_backward(self, list top, list propagate_down, list bottom) except -1:
-        """As `check_blobs`, of the lists of a backward, which must not ask for a gradient that a bottom cannot have."""
+        """As `check_blobs`, of the lists of a backward, which must not need a gradient that a bottom cannot have."""
         self.check_blobs(bottom, top)
         if propagate_down is None or len(propagate_down) < self.num_bottoms:
             raise WrongTypeError(f"propagate_down must be a list of a bool for each of the {self.num_bottoms} bottoms of layer "
@@ -413,7 +413,7 @@ cdef unsigned long long stamps(list bottom, list top):
 
 
 cdef unsigned long long _sizes(list bottom, list top):
-    """A number that hardly two lists of counts have in common (FNV-1a)."""
+    """A hash of the counts (FNV-1a)."""
     cdef unsigned long long total = 14695981039346656037ull
     cdef Blob blob
     for blob in bottom:

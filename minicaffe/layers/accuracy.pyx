@@ -1,7 +1,7 @@
 """Accuracy: how often the true class is among the best (Caffe accuracy_layer.cpp). It has no gradient.
 
-Different from Caffe: labels are range-checked; a true class whose score is NaN is wrong, where Caffe, to whom no other class is
-above it, counts it as right.
+Different from Caffe: labels are range-checked; a true class whose score is NaN is wrong. Caffe counts it as right, as no other
+score compares as higher.
 """
 
 import numpy as np

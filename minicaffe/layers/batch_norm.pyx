@@ -92,7 +92,7 @@ cdef class BatchNormLayer(DeviceLayer):
                          weights.mutable_data_on(on))
 
     def synchronise(self, group):
-        """Use the mean and variance of all ranks' batches from now on, where those of the own batch were used; return whether.
+        """Use the mean and variance of all ranks' batches in place of this rank's; return False if neither are used.
 
         Forward and backward must then be run by all ranks together.
 

@@ -14,7 +14,7 @@ from minicaffe.layers.base.checks import axis_or_legacy
 
 
 cdef class ConcatLayer(StripLayer):
-    """Join the bottoms along ``axis``; their other sizes agree. What computes one may write it into the top at once."""
+    """Join the bottoms along ``axis``; their other sizes agree. The layer that computes one may write it directly into the top."""
 
     min_bottom_blobs = 1
     exact_num_top_blobs = 1
@@ -51,7 +51,7 @@ cdef class ConcatLayer(StripLayer):
         cdef list wanted = list(propagate_down)
         cdef Part part
         for i, part in enumerate(self.parts):
-            if part.rectified:      # by a plan alone, which lets all of these parts' ReLUs be computed here
+            if part.rectified:      # only with a plan: the ReLU's gradient is computed here
                 wanted[i] = False
                 self.rectify(on, i, bottom, top[0])
         if len(bottom) > 1 and any(wanted):

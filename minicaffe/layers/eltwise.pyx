@@ -95,7 +95,7 @@ cdef class EltwiseLayer(DeviceLayer):
         return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])
 
     def separate(self, list bottom, list top):
-        """Leave its gradient to the ReLU, which needs the top alone; compute that anew if it is gone."""
+        """Do not compute the ReLU's gradient; compute the top, which the ReLU needs for it, again if it has no data."""
         self.sum.carried = False
         if (<Blob> top[0]).data_memory.head == UNINITIALIZED:
             self.run_forward(bottom, top)

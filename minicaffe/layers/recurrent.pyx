@@ -1,8 +1,8 @@
 """RNN and LSTM (Caffe recurrent_layer.cpp, rnn_layer.cpp, lstm_layer.cpp).
 
-Different from Caffe, which builds a net of some layers for each of the T steps: what the steps have in common is computed for all at
-once, as inner products of T N rows, the products of the weights' gradients too, and only what hangs on the step before goes step by step
-(ops/recurrent/caffe.hpp). So `recurrent_param.debug_info` has no inner layers to show, which the log says.
+Different from Caffe, which builds a net of some layers for each of the T steps: what the steps have in common is computed for all
+at once, as inner products of T N rows, also for the weights' gradients. Only what depends on the step before is computed step by
+step (ops/recurrent/caffe.hpp). So `recurrent_param.debug_info` has no inner layers to show, which the log says.
 
 - A bottom that needs no gradient gets none. Parameters always get one, whatever their lr_mult, as in Caffe.
 - The state that is carried from one forward to the next starts anew when the number of sequences changes, and a snapshot
@@ -220,7 +220,7 @@ cdef class SequenceLayer(DeviceLayer):
             self.reset()
 
     def reset(self):
-        """Let the next forward start from states of zero."""
+        """Set the states before the next forward to zero."""
         cdef Context on = context()
         for state in self.last:
             (<Blob> state).fill_data_on(on, 0)

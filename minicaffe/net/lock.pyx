@@ -1,8 +1,8 @@
-"""NetLock: a net serves one thread at a time; the others wait in line (docs/threads.md). Caffe has nothing like it.
+"""NetLock: one thread at a time uses a net; the others wait in a queue (docs/threads.md). Caffe has nothing like it.
 
-A lock of threading would do but for three things: it serves whoever comes first again and again, so that a thread that looks
-into a training could wait for all of it; the net's blobs have to know who may change their shapes; and a net that runs asks for
-Python's own lock after each operation, which a thread that computes in Python gives away only every 5 ms unless told.
+``threading.Lock`` is not enough. It is not fair: a thread that reads blobs of a training could wait until its end. Blobs must know
+which thread may change their shapes. And a running net needs the GIL after each operation, which a thread that computes in Python
+releases only every 5 ms by default.
 """
 
 from minicaffe.blob cimport Blob, this_thread
@@ -10,13 +10,13 @@ from minicaffe.blob cimport Blob, this_thread
 import sys
 from threading import Lock
 
-cdef double HURRY = 5e-5        # seconds that a thread may keep Python's lock from one that runs a net
+cdef double HURRY = 5e-5        # switch interval of the GIL while a net runs, in seconds
 cdef int _held = 0              # locks of nets that are held
-cdef double _patience = 0       # Python's own interval, which they came upon
+cdef double _patience = 0       # the interval before that
 
 
 cdef int count_held(int change) except -1:
-    """Let threads that compute in Python give way at once while any lock is held; what the program itself sets counts."""
+    """Shorten the GIL's switch interval while any lock is held; restore it afterwards, unless the program has changed it."""
     global _held, _patience
     if _held == 0:
         _patience = sys.getswitchinterval()
@@ -36,7 +36,7 @@ cdef class NetLock:
         self.add(blobs)
 
     def add(self, blobs):
-        """Let the lock hold for more blobs; nobody may have it now."""
+        """Add blobs; no thread may hold the lock now."""
         cdef Blob blob
         for blob in blobs:
             self.blobs.append(blob)
@@ -60,14 +60,14 @@ cdef class NetLock:
             self.pass_on()
 
     cdef int wait(self, unsigned long long thread) except -1:
-        """Become the owner, as soon as those who came before are done."""
+        """Become the owner when all earlier threads have released the lock."""
         if self.owner == 0:
             self.owner = thread
             return 0
         turn = Lock()
         turn.acquire()
         place = thread, turn
-        if self.owner == 0:     # making objects may have let the owner go on
+        if self.owner == 0:     # allocation may have let the owner run and release it
             self.owner = thread
             return 0
         self.waiting.append(place)
@@ -81,7 +81,7 @@ cdef class NetLock:
             raise
 
     cdef int pass_on(self) except -1:
-        """Make the next in line the owner."""
+        """Make the first thread of the queue the owner."""
         if self.waiting:
             self.owner, turn = self.waiting.pop(0)
             turn.release()

@@ -1,4 +1,4 @@
-"""Node: one layer in its place in a net: the blobs that it reads and writes, and who gets a gradient.
+"""Node: a layer in a net, with the blobs that it reads and writes, and which of them get a gradient.
 
 A net is a list of nodes, in the order in which they run; it calls its layers through them only. Caffe's Net has a list for each
 of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on).
@@ -60,12 +60,12 @@ cdef class Node:
         if self.within >= 0:
             remedy = ("run forward to the end again, with a plan make the net without it" if self.needs_backward
                       else "set force_backward: true")
-            raise self.placed(Error(f"a layer before it computed it in one step and kept nothing for its backward; {remedy}, or run it "
-                                    "by itself with forward(start=..., end=...)"))
+            raise self.placed(Error(f"was fused into an earlier layer, which saved nothing for its backward; {remedy}, or run this "
+                                    "layer by itself with forward(start=..., end=...)"))
         return self.run_backward()
 
     cdef int run_backward(self) except -1:
-        """The same where another layer's backward includes this one's."""
+        """As `backward`, without that check: for a fused step, whose backward includes those of its other layers."""
         try:
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
@@ -84,7 +84,7 @@ cdef class Node:
         return 0
 
     cdef int renew_tops(self) except -1:
-        """Let the layer write data that was recycled; not of a top that is a bottom, too, and would be read first."""
+        """Make recycled data of tops writable, but not of a top that is also a bottom, which is read first."""
         cdef Blob top, bottom
         for top in self.tops:
             if top.data_memory.head == RECYCLED:
@@ -95,7 +95,7 @@ cdef class Node:
                     top.data_memory.renew()
 
     cdef int renew_bottoms(self) except -1:
-        """The same for diffs, which backward writes."""
+        """The same for the diffs of bottoms, which backward writes."""
         cdef Blob top, bottom
         for bottom, needed in zip(self.bottoms, self.bottom_needs):
             if needed and bottom.diff_memory.head == RECYCLED:
@@ -117,7 +117,7 @@ cdef class Node:
             raise self.placed(error)
 
     cdef int inspect(self) except -1:
-        """Let the layer check on the host what a CUDA graph does not."""
+        """Run the layer's checks on the host that a CUDA graph leaves out."""
         try:
             self.layer.inspect(self.bottoms)
         except Error as error:
@@ -133,7 +133,7 @@ cdef class Node:
             raise self.placed(error)
 
     def placed(self, error):
-        """Tell an error where the layer is, and return it; raise WrongTypeError for what is no error of minicaffe."""
+        """Add the layer's place to an error, and return it; raise WrongTypeError for what is no error of minicaffe."""
         if not isinstance(error, Error):
             raise WrongTypeError(f"places an Error of minicaffe, got {shown(error)} ({type(error).__name__})")
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)

@@ -2,7 +2,7 @@
 
 A run from the first layer to the last follows the net's schedule (schedule.pyx). A part of one, and one that hooks or debug_info observe,
 goes layer by layer: nothing is fused, and no memory is freed. Different from Caffe: a layer's reshape runs only when a blob changed (see
-layer.pyx), a fault raises with the layer's place, and threads take turns (lock.pyx).
+layer.pyx), a fault raises with the layer's place, and one thread at a time runs a net (lock.pyx).
 """
 
 from libcpp.vector cimport vector
@@ -33,17 +33,17 @@ from minicaffe.net.recorded import RecordedWork
 cdef extern from "minicaffe/ops/update/caffe.hpp" namespace "mc" nogil:
     void zero_all(const Context&, int n, void** at, const long long* nbytes)
 
-PLANS = ("memory",)     # what a net may be asked to do where nobody looks in between
+PLANS = ("memory",)     # of nets: see `Net`
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
 
 cdef Reporter _reporter = reporter
 
 cdef enum:
-    TOGETHER = 1 << 19      # elements of gradients that are updated in one call: fewer cost more by the call than by their memory
+    TOGETHER = 1 << 19      # least elements of gradients in one update: below, the call costs more than its memory traffic
 
 
 cdef class Runner:
-    """What of a net runs.
+    """The part of a net that runs its nodes.
 
     Parameters
     ----------
@@ -61,11 +61,11 @@ cdef class Runner:
     cdef readonly list learnable_params
     cdef readonly NetLock lock             # held by the thread that runs or changes the net
     cdef public bint debug_info
-    cdef int device             # the GPU that it ran on first, -1 if none
+    cdef int device             # the GPU of its first run, -1 if none
     cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list params_made       # how many each layer made
-    cdef set given              # blobs whose data are those of sources: no layer changes them in place
+    cdef set given              # blobs with the data of sources, which no layer changes in place
     cdef dict loss_copies       # top with a loss -> its copy (late_loss)
     cdef list hooks
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
@@ -73,14 +73,14 @@ cdef class Runner:
     cdef object recorded            # RecordedWork: that forward
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward
-    cdef Schedule compiled          # for what the net was when it was needed last; None before
+    cdef Schedule compiled          # the latest schedule; None: not compiled yet
     cdef Schedule ran               # of the last run forward as a whole
     cdef bint in_steps              # the last run forward was a whole one, by `ran`
     cdef bint reshaped              # `reshape_all` has changed a shape since
     cdef object take                # while backward runs: see `forward_backward`
     cdef bint in_parts
-    cdef list complete              # learnable parameters, by number, that `take` has not had yet, and
-    cdef long long waiting          # how many elements they have
+    cdef list complete              # learnable parameters, by number, with complete gradients that `take` has not got yet
+    cdef long long waiting          # their elements
 
     def __init__(self, list nodes not None, param_table not None, bint debug_info=False):
         cdef Node node
@@ -114,14 +114,14 @@ cdef class Runner:
         self.loss_copies = {}
 
     def set_plan(self, plan, kept, bint training):
-        """Compute by a plan wherever the net runs as a whole and nobody looks in between.
+        """Set the plan of whole runs without hooks and `debug_info`.
 
         Parameters
         ----------
         plan : str or None
             One of PLANS. With ``memory`` blobs share memory (schedule.pyx).
         kept : list of Blob
-            That are read after a run; those that sources give and the losses are among them anyway.
+            Read after a run; the tops of sources and the losses are always added.
         training : bool
             A run forward is followed by one backward.
 
@@ -183,7 +183,7 @@ cdef class Runner:
         self.backward_of(start, end)
 
     cdef bint backward_of(self, int start, int end, take=None, bint in_parts=False) except -1:
-        """Run backward; return whether `take` has had the gradients: it gets none of a run that is observed."""
+        """Run backward; return whether `take` got the gradients: it gets none in an observed run."""
         cdef Node node
         cdef int i
         with self.lock:
@@ -204,7 +204,7 @@ cdef class Runner:
                 self.take = None
 
     def skip_backward(self):
-        """Free, by a plan, what the last forward left for a backward that does not come."""
+        """With a plan, free what the last forward saved for a backward that will not run."""
         cdef Step step
         with self.lock:
             if self.in_steps:
@@ -222,7 +222,7 @@ cdef class Runner:
             try:
                 node.renew_bottoms()
                 node.backward()
-            finally:    # what comes after an error is not the layer's
+            finally:    # events after an error do not belong to the layer
                 self.tell("end", node, "backward")
             if self.debug_info:
                 log_backward(node)
@@ -238,7 +238,7 @@ cdef class Runner:
         for step in schedule.backward:
             head, complete = step.nodes[0], step.updates
             if head.needs_backward:
-                if step.carried and head.within < 0:    # made layer by layer meanwhile
+                if step.carried and head.within < 0:    # `separate` has undone the fusion
                     for i in range(step.first + len(step.nodes) - 1, step.first - 1, -1):
                         self.backward_at(i)
                     schedule.end_backward(step)
@@ -262,10 +262,10 @@ cdef class Runner:
             self.offer(schedule, schedule.unlearned, True)
 
     cdef list backward_in_parts(self, Step step, Schedule schedule):
-        """Run a backward that gives a large gradient part by part to `take`; return the parameters that it has not had."""
+        """Run a backward that gives a large gradient part by part to `take`; return the other complete parameters."""
         cdef Node node = step.nodes[0]
         cdef Operation operation = node.layer.operations()[0]
-        if (<Blob> self.learnable_params[step.large]).diff_memory.shown():       # in a view, which needs all of it
+        if (<Blob> self.learnable_params[step.large]).diff_memory.shown():       # a view needs all of it
             node.backward()
             return step.updates
         operation.consumer = functools.partial(self.take, [step.large])
@@ -280,7 +280,7 @@ cdef class Runner:
         return [i for i in step.updates if i != step.large]
 
     cdef int offer(self, Schedule schedule, list which, bint last=False) except -1:
-        """Give complete gradients to `take`; small ones wait for others. Free those that it has used."""
+        """Give complete gradients to `take`, small ones together; free those that it has used."""
         for i in which:
             self.complete.append(i)
             self.waiting += (<Blob> self.learnable_params[i]).count
@@ -317,11 +317,11 @@ cdef class Runner:
         on_loss : callable, optional
             Gets the loss before backward begins.
         take : callable, optional
-            ``take(which, part, last)`` takes the learnable parameters, by number, whose gradients are complete, and returns those whose
-            gradients it has used; `last` is True in its last call. It gets them while backward runs, all at once at the end if the run
-            is observed. `part` is None, or of a single large gradient ``(blob, first, count)``: these elements, in `blob`.
+            ``take(which, part, last)`` gets the numbers of learnable parameters whose gradients are complete, and returns those
+            whose gradients it has used; `last` is True in its last call. It is called while backward runs, or once at the end if
+            the run is observed. `part` is None, or of a single large gradient ``(blob, first, count)``: these elements, in `blob`.
         in_parts : bool
-            False: no part of a gradient is given to `take`, and small gradients do not wait for others.
+            False: `take` gets no parts of gradients, and small gradients do not wait for others.
 
         Returns
         -------
@@ -346,7 +346,7 @@ cdef class Runner:
             return loss
 
     cdef int separate(self, int index) except -1:
-        """Let a layer run by itself that was computed with others, and whose backward would be, too."""
+        """Undo the fusion of a layer with others, so that its backward can run by itself."""
         cdef Node node = self.nodes[index]
         cdef Step step
         if node.within >= 0 and self.ran is not None:
@@ -382,7 +382,7 @@ cdef class Runner:
         return loss
 
     cdef bint replays(self, int start, int end) except -1:
-        """Whether a run of layers `start` to `end` may be a CUDA graph's."""
+        """Whether a run of layers `start` to `end` may use a CUDA graph."""
         if context().stream == NULL or self.training or not self.use_graphs or start > 0 or end < max(len(self.nodes) - 1, 0):
             return False
         reason = "events are recorded" if _reporter.recording else self.recorded.obstacle(self)
@@ -411,7 +411,7 @@ cdef class Runner:
             node.forward()
             if self.loss_at_once:
                 loss = self.loss_at(index)
-        finally:        # what comes after an error is not the layer's
+        finally:        # events after an error do not belong to the layer
             self.tell("end", node, "forward")
         if self.debug_info:
             log_forward(node)
@@ -458,24 +458,24 @@ cdef class Runner:
             blob = <Blob> params[i]
             if blob.count != <long long> self.param_counts[i]:
                 raise ShapeError(f"{self.param_table.places[i]} was reshaped to {list(blob.shape)}, its layer was made for "
-                                 f"{self.param_counts[i]} values; change the prototxt and build the net anew")
+                                 f"{self.param_counts[i]} values; change the prototxt and build the net again")
         if on.stream == NULL:
             return 0
         if self.device < 0:
             self.device = on.stream.device
         if self.device != on.stream.device:
             raise ConfigError(f"the net's memory is on GPU {self.device}, the present one is GPU {on.stream.device}; call "
-                              f"set_device({self.device}) before using it, or make the net anew")
+                              f"set_device({self.device}) before using it, or build the net again")
 
     cdef int check_params(self) except -1:
-        """Raise if somebody changed a layer's list of parameters, from which it takes them without a look."""
+        """Raise if a layer's list of parameters was changed: the layer indexes it without checks."""
         cdef int i
         for i in range(len(self.nodes)):
             (<Node> self.nodes[i]).check_params(self.params_made[i])
         return 0
 
     cdef double losses(self, int start, int end) except? -1:
-        """The sum of the losses of layers that have run; read last, since a GPU is waited for then."""
+        """The sum of the losses of layers that have run; read last, since this waits for a GPU."""
         cdef double loss = 0
         cdef int i
         for i in range(start, end + 1 if not self.loss_at_once else start):
@@ -491,7 +491,7 @@ cdef class Runner:
         return loss
 
     cdef int tell(self, str kind, Node node, str detail) except -1:
-        """Report an event of a node where events are recorded."""
+        """Report an event of a node, if events are recorded."""
         if _reporter.recording:
             _reporter.event(kind, None, <size_t> <void*> node, 0, node.name, detail)
         return 0
@@ -563,7 +563,7 @@ cdef class Runner:
         self._hooks_at(when).append(check_callable(hook, "hook"))
 
     def remove_hook(self, when, hook):
-        """Take back what `add_hook` added; while there are no hooks a plan or a CUDA graph may hold again.
+        """Remove a hook that `add_hook` added; without hooks a plan or a CUDA graph can be used again.
 
         Raises
         ------
@@ -582,7 +582,7 @@ cdef class Runner:
         return self.hooks[when]
 
     def _call_hooks(self, int when, int index):
-        for hook in list(self.hooks[when]):     # one may take itself or others away
+        for hook in list(self.hooks[when]):     # a hook may remove itself or others
             hook(index)
 
     def schedule_rows(self):
@@ -591,7 +591,7 @@ cdef class Runner:
         return schedule.rows(self.kept, self.param_table.params, self.learnable_params), schedule.plan
 
     def fused(self):
-        """For each layer the names of those that it computed, too, in the last forward, of a Concat its part, as a list of lists."""
+        """For each layer the names of the layers that the last forward fused into it, and of the Concat whose slice it wrote."""
         cdef Step step
         cdef list found = [[] for _ in self.nodes]
         if self.in_steps:
@@ -602,7 +602,7 @@ cdef class Runner:
     # ---- for CUDA graphs (solver/iteration.py)
 
     def run_sources(self):
-        """Run the layers without bottoms, and put what they give on the present device."""
+        """Run the layers without bottoms, and copy their tops to the present device."""
         cdef Context on = context()
         cdef Node node
         cdef Blob blob
@@ -618,11 +618,11 @@ cdef class Runner:
                     self.tell("end", node, "forward")
 
     def watcher(self):
-        """Return who looks into each layer's run, which a CUDA graph cannot allow, or None."""
+        """Return why each layer's run is observed, which rules out CUDA graphs, or None."""
         if any(self.hooks):
             return "callbacks run between layers"
         if self.debug_info:
-            return "debug_info looks at every blob"
+            return "debug_info reads every blob"
         return None
 
     def capture_obstacle(self):
@@ -637,7 +637,7 @@ cdef class Runner:
         return None
 
     def inspect_inputs(self):
-        """Let layers check on the host what replaying does not check, such as labels."""
+        """Run the layers' checks on the host that a replay leaves out, such as of labels."""
         cdef Node node
         for node in self.nodes:
             node.inspect()
@@ -647,9 +647,9 @@ cdef class Runner:
         return stamps(self.blob_list, self.learnable_params)
 
     def own_on_device(self, others, before=None, after=None):
-        """Make a side on the device the only valid one of every blob that is there, but for what sources give; of `others` too.
+        """Make the device's copy the only valid one of each blob that has one, also of `others`, except data of sources.
 
-        Labels are checked on the host, so what sources give stays valid there, also where it is the data of a Split's tops.
+        Labels are checked on the host, so data of sources stay valid there, also those that a Split's tops share.
 
         Parameters
         ----------
@@ -678,7 +678,7 @@ cdef class Runner:
                     continue
                 state = before[i] if before is not None else None
                 if memory is blob.data_memory and blob in self.given:
-                    memory.leave_private("a CUDA graph")    # which is to convert what is given each time
+                    memory.leave_private("a CUDA graph")    # which has to convert each new batch
                     there = memory.has_plain(state)
                 else:
                     there = memory.own_on_device(state)
@@ -693,7 +693,7 @@ cdef class Runner:
                 for memory in (blob.data_memory, blob.diff_memory)]
 
     def after_replay(self, others, after):
-        """Let the side on the device be valid of each memory that was so after the CUDA graph was recorded."""
+        """Mark the device's copy valid for each memory for which it was valid after the CUDA graph was recorded."""
         cdef Blob blob
         cdef SyncedMemory memory
         cdef int i = -1

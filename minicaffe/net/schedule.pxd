@@ -22,8 +22,8 @@ cdef class Step:
     cdef readonly list nodes        # the first runs, the others are fused into it; all of them in the order of forward
     cdef readonly int first         # the number of nodes[0]
     cdef readonly bint carried      # backward of the first computes that of all
-    cdef readonly Part part         # of a joined blob, where the result may be written; or None
-    cdef list operations            # of the nodes' layers: they keep things for backward, which end with it
+    cdef readonly Part part         # of a Concat's top, where the result may be written; or None
+    cdef list operations            # of the nodes' layers; what they save for backward is freed with it
     cdef Operation operation        # gets an epilogue: the other nodes, the part; None: the first node runs alone
     cdef list skipped               # of tops that are not written: `Life`
     cdef list leaves                # (layer, Part or None): the ReLUs among the nodes, and the part of a Concat that computes the gradient
@@ -32,7 +32,7 @@ cdef class Step:
     cdef object large               # of a backward: the number of one whose gradient is used part by part; or None
     cdef unsigned long long stamp   # of the nodes' shapes and memories
     cdef readonly bint ran_fused, wrote_part    # when forward ran last: the first node computed all; it wrote the part
-    cdef readonly Layout layout     # in which it left the first top then; None: plain
+    cdef readonly Layout layout     # of the first top after that forward; None: plain
     cdef bint forward(self, bint compiled, bint lasting) except -1
     cdef bint compute(self, bint compiled, bint lasting) except -1
     cdef int one_by_one(self, int start) except -1

@@ -1,12 +1,12 @@
 """Schedule: what a net does in an iteration, step by step, decided before it runs.
 
-`compile_nodes` makes it: layers are fused into the steps of forward and backward, then the step is found after which each gradient is
-complete, then the last use of every memory. Running, freeing, updating, exchange with other processes and what is printed follow it.
+`compile_nodes` makes it: it fuses layers into steps of forward and backward, then finds the step that completes each gradient,
+and the last use of every memory. Runs, frees, updates, the exchange with other processes and the printed table follow it.
 
-In an iteration forward runs all nodes, then backward those that need it, in reverse. A memory lives from the step that writes it first
-to the last one that reads or writes it; then its blocks go back to a pool, from which later memories take theirs. Blobs that share a
-memory (Split, in place, Reshape) have one life. Reading a freed memory raises (`SyncedMemory.recycle`), so that a life which was found
-too short gives no wrong numbers.
+In an iteration forward runs all nodes, then backward those that need it, in reverse. The life of a memory is from the step that
+writes it first to the last one that reads or writes it; then its blocks return to a pool for later memories. Blobs that share a
+memory (Split, in place, Reshape) have one life. Reading a freed memory raises (`SyncedMemory.recycle`), so that a life that is too
+short by mistake gives no wrong numbers.
 """
 
 from cpython.object cimport PyObject
@@ -30,7 +30,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
 
 cdef enum:
-    LARGE = 1 << 20     # elements: gradients from here on are used part by part where that can be
+    LARGE = 1 << 20     # least elements of a gradient that is used part by part, if its operation can
 
 
 cdef class Life:
@@ -40,13 +40,13 @@ cdef class Life:
         self.memory, self.first, self.last = memory, -1, -1
 
     cdef void touch(self, int position, bint writes=False) noexcept:
-        """See the memory used at a position, the first to write it among them."""
+        """Record a use of the memory at a position; the first use may overwrite it."""
         if self.last < 0:
             self.first, self.written = position, writes
         self.last = position
 
     cdef bint others_hold(self) noexcept:
-        """Whether a blob outside of the net has the memory, such as one of a net inside a layer: it may be read at any time."""
+        """Whether a blob outside the net shares the memory, such as one of a net inside a layer, and may read it at any time."""
         return Py_REFCNT(<PyObject*> self.memory) > self.holders + 1     # this Life has it, too
 
     cdef int free(self) except -1:
@@ -65,7 +65,7 @@ cdef class Step:
 
     @property
     def fused(self):
-        """list of str: the layers that the first one computed, too, when it ran last, and that of whose result it wrote a part."""
+        """list of str: the layers that the last run fused into the first one, and the Concat whose slice it wrote."""
         return ([node.name for node in self.nodes[1:]] if self.ran_fused else []) + ([self.part.by] if self.wrote_part else [])
 
     cdef unsigned long long present_stamp(self) noexcept:
@@ -76,7 +76,7 @@ cdef class Step:
         return stamp
 
     cdef bint forward(self, bint compiled, bint lasting) except -1:
-        """Compute the tops; return whether no engine or layer refused to be fused; `compute` does it."""
+        """Compute the tops; return False if an engine or a layer refused the fusion."""
         cdef bint done = self.compute(compiled, lasting)
         for layer, part in self.leaves:
             layer.leave(part)
@@ -102,7 +102,7 @@ cdef class Step:
         self.operation.epilogue = epilogue
         try:
             node.forward()
-            if self.operation.epilogue is not None:     # the engine did not take it
+            if self.operation.epilogue is not None:     # the engine ignored it
                 self.operation.epilogue = None
                 self.one_by_one(1)
                 return False
@@ -143,7 +143,7 @@ cdef class Step:
         return epilogue
 
     cdef int separate(self) except -1:
-        """Compute the layers one by one after all, where backward runs them one by one."""
+        """Compute the fused layers again one by one, for a backward that runs them one by one."""
         cdef Node head = self.nodes[0], node
         cdef Blob top = head.tops[0]
         if not self.carried or head.within < 0:
@@ -163,11 +163,11 @@ cdef class Step:
                 head.placed(error)
             raise
         if data is not None:
-            top.data[...] = data        # what layers in place behind them have made of it
+            top.data[...] = data        # with the changes by later layers in place
 
 
 cdef bint joined(Epilogue epilogue, Node node, bint lasting) except -1:
-    """Let a node be part of an epilogue; return whether it fits."""
+    """Add a node to an epilogue; return whether that is possible."""
     if epilogue.carries and not node.bottom_needs[0]:
         return False
     if not node.layer.join(epilogue, node.bottoms, node.needs_backward and lasting and not epilogue.carries):
@@ -180,7 +180,7 @@ cdef class Schedule:
     """The steps of an iteration; `compile_nodes` makes them."""
 
     cdef bint holds(self, unsigned long long stamp, const Context& on, bint plan) noexcept:
-        """Whether it was compiled for this."""
+        """Whether it was compiled for these shapes, this context and plan, and the present settings."""
         return (self.stamp == stamp and not self.outdated and self.epoch == current_epoch() and self.threads == on.threads.count
                 and self.device == (on.stream.device if on.stream != NULL else -1) and self.plan == plan)
 
@@ -193,7 +193,7 @@ cdef class Schedule:
         return None
 
     cdef int run_forward(self, Step step) except -1:
-        """Run a step, and free what was needed last by it."""
+        """Run a step, and free the memories that it uses last."""
         cdef SyncedMemory memory
         cdef Node last = step.nodes[len(step.nodes) - 1]
         cdef int i
@@ -201,7 +201,7 @@ cdef class Schedule:
         if not step.forward(not self.stale, self.lasting):
             self.outdated = True
         step.layout = (<Blob> last.tops[0]).data_memory.layout() if len(last.tops) else None
-        # Lives end early where one backward computes those of several layers.
+        # Lives end earlier if one backward computes those of several layers.
         self.stale = self.stale or step.stamp != step.present_stamp() or step.carried and not step.ran_fused
         if self.plan and self.plain_copies is not None:
             for i in range(step.first, step.first + len(step.nodes)):
@@ -212,7 +212,7 @@ cdef class Schedule:
             self.end(step)
 
     cdef int end_backward(self, Step step) except -1:
-        """Free what was needed last by a step of backward."""
+        """Free the memories that a step of backward uses last."""
         if self.plan:
             self.let_go(step)
             self.stale = self.stale or step.stamp != step.present_stamp()
@@ -240,7 +240,7 @@ cdef class Schedule:
             life.memory.pool = self.pool
 
     cdef int abandon_forward(self, Step failed) except -1:
-        """After an error in a step, which may be None, its tops cannot be read, no part counts as written, nor a whole that lacks parts."""
+        """After an error in a step, or None: make its tops and partly written tops of Concats unreadable; no slice is valid."""
         cdef Step step
         cdef Node node
         cdef Blob blob
@@ -310,7 +310,7 @@ cdef str memory_name(SyncedMemory memory):
 
 
 cdef int choose_engines(Node node, const Context& on) except -1:
-    """Let the operations of a node that do not depend on the layout of its bottom choose their engines."""
+    """Choose the engines of the operations of a node that do not depend on the layout of its bottom."""
     cdef Operation operation
     for operation in node.layer.operations() if node.bottoms else ():
         if not operation.by_layout and operation.has_engines():
@@ -318,7 +318,7 @@ cdef int choose_engines(Node node, const Context& on) except -1:
 
 
 cdef dict row_of(Step step, str direction, int at, dict left, list saves):
-    """The row of a step, of which the lives of memories add the rest."""
+    """The row of a step; `rows` adds what depends on the lives of memories."""
     cdef Node node = step.nodes[0]
     cdef list inner = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
     cdef list bottoms = node.bottoms + [blob for node in step.nodes[1:] for blob in node.bottoms
@@ -344,7 +344,7 @@ cdef dict row_of(Step step, str direction, int at, dict left, list saves):
 
 
 cdef str layout_text(Layout layout):
-    """How oneDNN and others write it: nChw16c has 16 channels beside each other, NHWC all of them. None: plain order."""
+    """The layout in oneDNN's notation: nChw16c has 16 channels beside each other, NHWC all of them. None: plain order."""
     if layout is None:
         return None
     text = "NHWC" if layout.on_device else f"nChw{layout.lanes}c" if layout.lanes else "private"
@@ -358,13 +358,13 @@ cdef long long nbytes_of(list memories):
 cdef class Fusion:
     """The pass that fuses layers.
 
-    A rule for each: `epilogue_of`, layers that follow an operation whose engine computes them along with it, and `part_of`, a result that is
-    written into the blob where a Concat joins it with others.
+    It has two rules. `epilogue_of`: the engine of an operation computes the layers that follow it. `part_of`: a result is written
+    directly into the top of a Concat.
     """
 
     cdef list nodes
     cdef dict lives         # without fusion; None without a plan, where all tops are written
-    cdef dict places        # for each blob that a node joins: that node, which part, and the last node before that uses the blob
+    cdef dict places        # for each bottom of a Concat: its node, which slice, and the last node before it that uses the blob
     cdef bint training, lasting
 
     cdef Step step(self, int i, const Context& on):
@@ -410,7 +410,7 @@ cdef class Fusion:
         return found
 
     cdef Part part_of(self, int i, Step step):
-        """The part of another blob that the top of a step which begins with node `i` is, if nothing else reads that top; or None."""
+        """The slice of a Concat's top for the result of a step that begins with node `i`, if only the Concat reads it; or None."""
         cdef Node last = step.nodes[len(step.nodes) - 1]
         place = self.places.get(last.tops[0])
         if place is None or place[2] != i + len(step.nodes) - 1 or not self.only_reader(place[0], last.tops[0]):
@@ -418,7 +418,7 @@ cdef class Fusion:
         return (<Node> self.nodes[place[0]]).layer.parts[place[1]]
 
     cdef bint only_reader(self, int index, Blob blob) except -1:
-        """Whether nothing but node `index`, forward, reads these data, so that they need not be written if it does without them."""
+        """Whether node `index`, in forward, is the only reader of these data, so that a fused step need not write them."""
         if self.lives is None:
             return False
         cdef Life life = self.lives[id(blob.data_memory)]
@@ -492,7 +492,7 @@ cdef dict find_lives(list nodes, list head, kept, list params, bint training, di
 
 
 cdef dict find_places(list nodes, dict lives):
-    """For each blob that a node joins with others: that node, the number of the part, and the last node before it that uses the blob."""
+    """For each bottom of a Concat: its node, the number of the slice, and the last node before it that uses the blob."""
     cdef Node node
     cdef Blob blob
     found, used = {}, {}
@@ -509,9 +509,9 @@ cdef dict find_places(list nodes, dict lives):
 
 
 cdef dict find_left(list nodes, dict places):
-    """The ReLUs whose gradient a Concat behind them computes with that of its part, by number: the number of the Concat, and of the part.
+    """The ReLUs whose gradient the Concat behind them computes, by number: the number of the Concat, and of the slice.
 
-    It needs no data but its own top's, so that the part may be written there at once in a training, too. No layer may change that top.
+    The Concat needs no data but its top's, so that in a training, too, slices are written there directly. No layer may change it.
     """
     cdef Node node, whole, later
     cdef Blob joined_top
@@ -563,7 +563,7 @@ cdef int see_large(Step step, list learnable, users) except -1:
 
 cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint training, bint plan, unsigned long long stamp,
                             const Context& on):
-    """Compile a net, whose shapes are settled, into a Schedule.
+    """Compile a net, whose shapes are up to date, into a Schedule.
 
     Parameters
     ----------
@@ -571,7 +571,7 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
     kept : collection of Blob
         What is read after the iteration: data and diff of these.
     params, learnable : list of Blob
-        All parameters, of which no blob's memory may end that has theirs, and those that are learned.
+        All parameters, whose memories the steps never free, and those that are learned.
     training : bool
         Backward follows.
     plan : bool
@@ -607,7 +607,7 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
         step = fusion.step(i, on)
         for k, node in enumerate(step.nodes, i):
             if step.carried:
-                made.left.pop(k, None)      # a backward before it computes its gradient anyway
+                made.left.pop(k, None)      # the fused backward computes its gradient
             if hasattr(node.layer, "leave"):
                 index, which = made.left.get(k, (0, 0))
                 step.leaves.append((node.layer, (<Node> nodes[index]).layer.parts[which] if k in made.left else None))

@@ -36,7 +36,7 @@ cdef class Bucket:
     layouts : list of Layout or None
         Of their gradients.
     bf16 : bool
-        Round them to bf16 on their way; of float32 only.
+        Send them rounded to bf16; float32 only.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What sources with numbered records have in common: processes share them, record by record in training, by turns in tests."""
+"""What sources with numbered records have in common: processes share them, record by record in training, batch by batch in tests."""
 
 import logging
 
@@ -182,7 +182,7 @@ def test_a_window_file_without_what_the_batches_of_all_processes_need(folder, mo
         net.forward_from_to(0, 0)
 
 
-# ---- by turns
+# ---- divided
 
 BATCHES = 5     # no multiple of 2 or 3
 

@@ -242,7 +242,7 @@ def test_a_forward_that_stopped_short_has_nothing_for_backward():
     net = make(CONV % 16 + NORM + SCALE + RELU + LOSS)
     net.forward_from_to(0, 5)
     net.forward_from_to(0, 2)       # up to BatchNorm
-    with pytest.raises(Error, match=r"'relu' \(ReLU\): a layer before it computed it in one step.*run forward to the end again"):
+    with pytest.raises(Error, match=r"'relu' \(ReLU\): was fused into an earlier layer.*run forward to the end again"):
         net.backward_from_to(5, 0)
     step(net)
 

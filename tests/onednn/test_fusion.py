@@ -293,7 +293,7 @@ def test_another_shape(net_of):
 def test_backward_of_one_layer_needs_its_own_forward(net_of):
     net = net_of(INPUT + conv() + NORM)
     net.forward()
-    with pytest.raises(Error, match=r"'norm' \(BatchNorm\): a layer before it computed it in one step"):
+    with pytest.raises(Error, match=r"'norm' \(BatchNorm\): was fused into an earlier layer"):
         net.backward_layer(2)
     net.forward(end="conv_y"), net.forward(start="norm")
     net.backward_layer(2)

@@ -225,7 +225,7 @@ class NetMachine(RuleBasedStateMachine):
         except RecycledError:
             pass
         except Error as error:
-            if not any(words in str(error) for words in ("run forward before backward", "kept nothing for its backward")):
+            if not any(words in str(error) for words in ("run forward before backward", "saved nothing for its backward")):
                 raise
 
     @rule()

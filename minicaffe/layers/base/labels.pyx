@@ -32,7 +32,7 @@ cdef long long count_labels(int dtype, const Labels& labels, Blob blob) except -
     value, where = blob.cpu_data.flat[bad], place_of(blob, bad)
     if np.floor(value) < value:
         raise DataError(f"label {value!s} of {where} is not an integer; round it in the data. {REAL}", field="bottom[1]")
-    raise DataError(f"label {value:g} of {where} is outside 0..{labels.classes - 1}; mend the data, give the net "
+    raise DataError(f"label {value:g} of {where} is outside 0..{labels.classes - 1}; correct the data, give the net "
                     "more classes, or name it in ignore_label", field="bottom[1]")
 
 

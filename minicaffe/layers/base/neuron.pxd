@@ -12,5 +12,5 @@ cdef class NeuronLayer(DeviceLayer):
 
 cdef class ActivationLayer(NeuronLayer):
     cdef public Activation op
-    cdef readonly Part part         # of a joined blob, which its top is, if it left its gradient to the Concat; or None
+    cdef readonly Part part         # of a Concat's top, which is this top, if the Concat computes the gradient; or None
     cpdef leave(self, Part part)

@@ -1,7 +1,7 @@
 """NeuronLayer: the base of layers that apply one element-wise function (Caffe neuron_layer.hpp).
 
-In place works where the gradient can be had from the top alone. Where it needs the bottom, Caffe computes a wrong gradient in place
-without a word; here going backward raises.
+In place works if the gradient can be computed from the top alone. If it needs the bottom, Caffe silently computes a wrong gradient
+in place; here backward raises.
 """
 
 from minicaffe.blob cimport Blob
@@ -73,7 +73,7 @@ cdef class ActivationLayer(NeuronLayer):
         return [self.op]
 
     cpdef leave(self, Part part):
-        """Leave the gradient to the Concat of which `part` the top is, until the next forward; None: compute it."""
+        """The Concat of `part`, which is the top, computes the gradient until the next forward; None: this layer does."""
         if self.part is not None:
             self.part.rectified = False
         self.part = part

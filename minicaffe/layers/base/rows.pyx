@@ -1,6 +1,6 @@
 """RowLayer: the base of layers that pick rows by index.
 
-Different from Caffe: every index is checked in every pass; one that is no integer is an error, where Caffe cuts it.
+Different from Caffe: every index is checked in every pass; one that is no integer is an error, where Caffe truncates it.
 """
 
 from minicaffe.blob cimport INT, Blob

@@ -114,7 +114,7 @@ class Turns:
             layer.stride(count, (rank - self.first) % count)
 
     def owner(self, batch):
-        """Return the rank of the process that computes batch number `batch`, counted from where the turns began."""
+        """Return the rank of the process that computes batch number `batch`, counted from the first one here."""
         return (self.first + batch) % self.count
 
     def go_to(self, batch):

@@ -46,7 +46,7 @@ cdef class DetectionEvaluateLayer(Layer):
         right, wrong) for each of V detections by image, label and falling score.
 
     With `name_size_file` boxes are mapped to the pixels of the original images first, undoing `resize_param`, and a box of n
-    pixels has n + 1, as in VOC. The file goes round.
+    pixels has n + 1, as in VOC. The file starts over at its end.
 
     Raises
     ------
@@ -62,7 +62,7 @@ cdef class DetectionEvaluateLayer(Layer):
     cdef EvaluateRule rule
     cdef list sizes        # (name, height, width) of the images, or None
     cdef object resize
-    cdef long long seen    # images of sizes that went by
+    cdef long long seen    # images so far
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.detection_evaluate_param

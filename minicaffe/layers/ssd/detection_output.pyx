@@ -180,5 +180,5 @@ def check_rows(rows, counts, images, classes, background, field):
         elif label[i] == background:
             why = f"label {label[i]:g} of image {image[i]:g} is background, which is no object"
         else:
-            why = f"label {label[i]:g} of image {image[i]:g} is outside 0..{classes - 1}; mend the data or num_classes"
+            why = f"label {label[i]:g} of image {image[i]:g} is outside 0..{classes - 1}; correct the data or num_classes"
         raise DataError(f"row {i}: {why}", field=field)

@@ -56,7 +56,7 @@ cdef class MultiBoxLossLayer(Layer):
     box with the object it overlaps most, if by at least `overlap_threshold`. Matched boxes learn codes and label; background is
     learned by all others (mining NONE), by the `neg_pos_ratio` times as many of them with the highest loss (MAX_NEGATIVE, of
     those that overlap every object by less than `neg_overlap`), or, with HARD_EXAMPLE, only the `sample_size` boxes of highest
-    loss count, matched or not. When mining, images without an object teach nothing.
+    loss count, matched or not. With mining, images without an object do not count.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Permute: another order of the axes (SSD's permute_layer.cpp), as NumPy's transpose.
 
 Forward and backward are one strided copy (ops/strided/caffe.hpp). Different from Caffe: the number of axes may change between
-iterations, and no gradient is written that nobody asked for.
+iterations, and no gradient is written that is not needed.
 """
 
 from minicaffe.blob cimport Blob
