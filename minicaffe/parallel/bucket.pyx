@@ -24,8 +24,8 @@ cdef extern from "minicaffe/parallel/wire.hpp" namespace "mc" nogil:
 cdef class Bucket:
     """Gradients that are sent together, each in a layout that all processes agreed on.
 
-    One alone is sent from its own memory and received there. Several, or those that are sent in bf16, are copied to an array and
-    back. On a device they pass through the host's side of their memory, which is page-locked there.
+    One alone is sent from the gradient's memory and received there. Several, or those that are sent in bf16, are copied to an array
+    and back. On a device they pass through the host's side of their memory, which is page-locked there.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ cdef class Bucket:
         return blob.mutable_diff_in(on, self.layouts[index])
 
     cdef int copy(self, bint out) except -1:
-        """Copy the gradients to the bucket's own array, or back."""
+        """Copy the gradients to the bucket's array, or back."""
         cdef unsigned char[::1] own = self.own
         cdef char* at = <char*> &own[0]
         cdef void* gradient
