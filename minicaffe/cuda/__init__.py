@@ -26,9 +26,9 @@ __all__ = sorted([*_HOME, DeviceArray.__name__, "use_cudnn"])
 def use_cudnn(use=True):
     """Choose the engine of layers with engine DEFAULT: as by MINICAFFE_ENGINE=cudnn, or, if `use` is false, MINICAFFE_ENGINE=caffe.
 
-    Without a choice they use cuDNN on a GPU where it is installed. After ``use_cudnn()`` a warning says what cuDNN refuses and
-    engine CAFFE computes. On the CPU engine CAFFE computes after both. Layers with ``engine: CUDNN`` or ``engine: CAFFE`` keep
-    theirs.
+    Without a choice they use cuDNN on a GPU where it is installed. After ``use_cudnn()`` a warning lists what cuDNN does not
+    support; engine CAFFE computes that. On the CPU engine CAFFE computes in both cases. Layers with ``engine: CUDNN`` or
+    ``engine: CAFFE`` keep theirs.
     """
     prefer("CUDNN" if use else "CAFFE")
 
@@ -46,7 +46,7 @@ def __getattr__(name):
     module = f"minicaffe.cuda.{_HOME[name]}"
     try:
         home = importlib.import_module(module)
-        if _HOME[name] in ("custom", "device", "graph", "pointwise"):  # those that lead to devices
+        if _HOME[name] in ("custom", "device", "graph", "pointwise"):  # those that use a device
             importlib.import_module("minicaffe.cuda.memory")  # registers their allocators and copiers
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("cuda"):

@@ -1,7 +1,7 @@
-"""Arrays of other libraries on a GPU, in order with what those libraries compute.
+"""Arrays of other libraries on a GPU, synchronized with the work of those libraries.
 
-By the CUDA Array Interface an array names the stream of its work, if it has version 3; by DLPack its library lets our stream wait.
-The legacy default stream, which PyTorch and CuPy use by default, waits for our computing stream, which waits for it.
+With the CUDA Array Interface, version 3, an array names its stream; with DLPack its library makes our stream wait.
+The legacy default stream, which PyTorch and CuPy use by default, and our computing stream wait for each other.
 """
 
 from minicaffe.cuda import device, driver
@@ -31,7 +31,7 @@ class Borrowed:
     Raises
     ------
     WrongTypeError
-        If its library does not give it, or its elements have no type in NumPy.
+        If its library does not export it, or its elements have no type in NumPy.
     """
 
     def __init__(self, value, name):
@@ -46,12 +46,12 @@ class Borrowed:
             self.array = device_array(value, name)
 
     def begin(self):
-        """Let what is computed from now on come after the library's work so far.
+        """Make the computing stream wait for the library's work so far.
 
         Raises
         ------
         DeviceError, WrongDeviceError
-            If the array is not all memory of a GPU, or of one whose memory the current GPU may not use.
+            If part of the array is not in GPU memory, or it is on a GPU whose memory the current GPU may not use.
         """
         if self.array.size:
             check_memory(self.array, self.name)
@@ -59,20 +59,20 @@ class Borrowed:
             self.device.wait_for(self.stream)
 
     def end(self):
-        """Let the library's later work come after what is computed now; until that is done the memory is kept."""
+        """Make the library's later work wait for the work queued now; the memory is kept until that is done."""
         if self.stream is not None:
             self.device.let_wait(self.stream)
         registry.device_side(CUDAPlace(self.device.index)).hold(self.array)
 
 
 def named_stream(value):
-    """Return the CUstream that an array's interface names for its work; None if it is none that has to be waited for."""
+    """Return the CUstream that an array's interface names; None if no wait is needed."""
     interface = getattr(value, "__cuda_array_interface__", None) or {}
     return None if interface.get("stream") == LEGACY else interface.get("stream")
 
 
 def check_memory(array, name):
-    """Raise unless a DeviceArray, which has elements, lies whole in memory of a device that the current GPU may use.
+    """Raise unless a DeviceArray with elements lies within one allocation that the current GPU may use.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Compiling kernels at run time by NVRTC, and keeping the cubins on disk; beside them which plan of a library was the fastest.
+"""Compile kernels at run time with NVRTC, and cache the cubins on disk, together with the fastest plans of a library.
 
-A cubin is kept under the hash of all that it depends on: the headers that it may include, the kernel, the architecture,
-the options and NVRTC's version. Files appear whole or not at all; one whose contents do not match its own checksum is
-made again. `minicaffe cache` shows and clears the folder.
+The key of a cubin is the hash of all that it depends on: the headers that it may include, the kernel, the architecture,
+the options and NVRTC's version. Files are written atomically; a file that does not match its own checksum is made again.
+`minicaffe cache` shows and clears the folder.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from minicaffe.errors import ConfigError, DependencyError, DeviceError, Error
 from minicaffe.proto.atomic import replacing
 
 MAGIC = b"minicaffe cubin 1\n"
-LIMIT = 256 << 20  # bytes that the folder may hold; what was not used for longest goes first
+LIMIT = 256 << 20  # bytes of the folder, at most; the least recently used files are removed first
 OPTIONS = ("--std=c++17", "-default-device")
 
 log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ def package_folder():
 
 
 def add_kernels(path):
-    """Let NVRTC compile the functors of a header outside of minicaffe, those of a layer type that was built outside.
+    """Add a header outside of minicaffe, such as that of a layer type of your own, to what NVRTC compiles.
 
-    On the CPU and on the simulated device the compiled layer has them already.
+    On the CPU and on the simulated device the compiled layer contains its functors already.
 
     Parameters
     ----------
@@ -66,15 +66,15 @@ def add_kernels(path):
 
 
 def program_text(kernel=""):
-    """Return the source that includes every kernel header, and the text of those added that have a functor of `kernel`, a type."""
+    """Return a source that includes all kernel headers, and the text of added headers that have a functor of the type `kernel`."""
     includes = "".join(f'#include "{name}"\n' for name in kernel_headers())
     words = set(re.findall(r"\w+", kernel))
     added = "".join(text + "\n" for text in _added.values() if words & set(re.findall(r"\b(?:struct|class)\s+(\w+)", text)))
-    return includes + added + "using namespace mc;\n"  # GCC spells a type as it is called inside of mc
+    return includes + added + "using namespace mc;\n"  # GCC writes the names of types relative to mc
 
 
 def kernel_image(spelling, size, architecture):
-    """Return the cubin of a built-in kernel for an `architecture` such as ``sm_90``, and its name in there.
+    """Return the cubin of a built-in kernel for an `architecture` such as ``sm_90``, and its symbol there.
 
     `spelling` is from ``mc::spelling<K>()``; `size` is the bytes of its parameters, ``sizeof(K)``.
     """
@@ -85,9 +85,8 @@ def kernel_image(spelling, size, architecture):
 def image(source, expression, architecture, what="", options=()):
     """Return the cubin of a kernel, from the disk cache or compiled, and its lowered name.
 
-    `expression` is the kernel in the CUDA C++ `source`: its name, or a C++ expression, as `compile_cubin` takes it. Raises
-    DependencyError if NVRTC is missing; DeviceError if the source does not compile, with the log and the source around each line
-    that it names.
+    `expression` is the kernel in the CUDA C++ `source`: its name, or a C++ expression, as for `compile_cubin`. Raises
+    DependencyError if NVRTC is missing; DeviceError, with the log and the numbered source, if the source does not compile.
     """
     global _told
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *options)
@@ -117,9 +116,9 @@ def nvrtc():
     except RuntimeError as error:
         raise DependencyError(f"NVRTC, which compiles the kernels, is missing ({' '.join(str(error).split())[:120]}); "
                               'pip install "minicaffe[cuda]"') from None
-    # That of the wheel for CUDA 13.0, which PyTorch brings, does not look beside itself for the second library that it needs.
+    # The wheel for CUDA 13.0, a dependency of PyTorch, does not search its own folder for the second library that it needs.
     for second in Path(found).parent.glob("libnvrtc-builtins.so*") if found else ():
-        with contextlib.suppress(OSError):  # if it is needed, NVRTC will say so
+        with contextlib.suppress(OSError):  # if it is needed, NVRTC reports an error
             ctypes.CDLL(str(second))
     return module
 
@@ -148,9 +147,9 @@ def ptx(name, architecture="sm_90"):
 def compile_cubin(source, expression, options, kind="CUBIN"):
     """Compile without the cache, to a cubin or to PTX; return it and the kernel's symbol. See `image`.
 
-    A name expression is ambiguous for a kernel that is named like a function of CUDA (``all``), and such a kernel is an error
-    itself if both are ``extern "C"`` (``min``). So a plain name is first looked up as a symbol, then as an expression, and at
-    last under another name. Kernels in namespaces and templates (``mine::scale<float>``) need the expression.
+    A name expression is ambiguous for a kernel that has the name of a CUDA function (``all``). If both are ``extern "C"``
+    (``min``), the kernel does not compile at all. So a plain name is first looked up as a symbol, then as an expression, and
+    then compiled under another name. Kernels in namespaces and templates (``mine::scale<float>``) need the expression.
     """
     if not expression.isidentifier():
         return _compile(source, expression, options, kind)
@@ -170,9 +169,9 @@ def renamed(source, name, other):
 
 
 def _compile(source, expression, options, kind, is_symbol=False):
-    """Compile; return the result and the symbol, None if `expression` is to be one of the symbols and is not."""
+    """Compile; return the result and the symbol. With `is_symbol`, return None if `expression` is not a symbol of the result."""
     module = nvrtc()
-    # The headers are given by their contents: looked up by path, those of a checkout in the present folder would be found first.
+    # Headers are passed as text: a search by path would first find those of a checkout in the current folder.
     names = [name.encode() for name in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
     _, program = _checked(module, "nvrtcCreateProgram",
@@ -229,7 +228,7 @@ def cache_folder():
 
 
 def read_choice(place):
-    """Return the choice that was measured at `place`, a line of all that it depends on, and kept; None if there is none."""
+    """Return the cached choice for `place`, a line with all that the choice depends on; None if there is none."""
     found = _read(_choice_path(place))
     return found[0].decode() if found and found[1] == place else None
 
@@ -244,7 +243,7 @@ def _choice_path(place):
 
 
 def cached():
-    """Return the path, bytes and time of last use of every file in the cache, the latest first."""
+    """Return path, bytes and time of last use of each file in the cache, the most recently used first."""
     found = []
     for path in (path for ending in ("cubin", "so", "plan") for path in cache_folder().glob(f"*.{ending}")):
         try:
@@ -256,13 +255,13 @@ def cached():
 
 
 def described(path):
-    """Return what a file of the cache holds: a kernel, where a choice holds, or a user's kernel for the simulated device."""
+    """Return the content of a cache file as text: a kernel's name, the key of a choice, or a file name (a kernel on the host)."""
     found = _read(path) if path.suffix != ".so" else None
     return found[1] if found else path.name
 
 
 def clear(keep=0):
-    """Remove files from the cache, those unused for longest first, until at most `keep` bytes are left; return how many."""
+    """Remove files from the cache, the least recently used first, until at most `keep` bytes are left; return how many."""
     total = removed = 0
     for path, size, _ in cached():
         total += size
@@ -284,7 +283,7 @@ def _nvrtc_version():
 
 
 def kernel_headers():
-    """Return the paths of what NVRTC compiles, by the names that includes give them: kernels/*.hpp, ops/*/kernel*.hpp."""
+    """Return the headers for NVRTC as {include name: path}: kernels/*.hpp, ops/*/kernel*.hpp."""
     root = package_folder()
     return {f"minicaffe/{path.relative_to(root).as_posix()}": path
             for path in sorted([*root.glob("kernels/*.hpp"), *root.glob("ops/*/kernel*.hpp")])}
@@ -296,7 +295,7 @@ def _kernel_texts():
 
 
 def _read(path):
-    """Return the cubin and the kernel's name, or a choice and its place, from a file; None if none is there or it is damaged."""
+    """Return cubin and kernel name, or choice and key, from a file; None if it is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -306,19 +305,19 @@ def _read(path):
         log.warning("%s is damaged; it is made again", path)
         return None
     name, _, cubin = body.partition(b"\n")
-    with contextlib.suppress(OSError):  # a cache of another user may be read only; then age means age since writing
+    with contextlib.suppress(OSError):  # another user's cache may be read-only; its times are then those of writing
         os.utime(path)
     return cubin, name.decode()
 
 
 def _write(path, content, name):
-    """Keep what `_read` returns."""
+    """Write what `_read` returns."""
     body = name.encode() + b"\n" + content
     keep(path, MAGIC + hashlib.sha256(body).digest() + body)
 
 
 def keep(path, content):
-    """Write a file of the cache, whole or not at all, and clear what is too much; say so if it cannot be written."""
+    """Write a cache file atomically, and clear the cache down to its limit; log a warning if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -329,6 +328,6 @@ def keep(path, content):
 
 
 def warn_unkept(error):
-    """Say that the cache cannot be written."""
+    """Log that the cache cannot be written."""
     log.warning("cannot keep what is compiled and measured (%s); every run does it again; MINICAFFE_CACHE names another folder",
                 error)

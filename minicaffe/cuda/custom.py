@@ -1,6 +1,6 @@
 """Kernels of the user's own, on blobs: CUDA C++ source (CuPy's RawKernel). One line for an element: cuda/pointwise.py.
 
-On the simulated device the source is compiled by the host's C++ compiler (sim/host_cuda.hpp), which must be there.
+On the simulated device the source is compiled by the host's C++ compiler (sim/host_cuda.hpp), which must be installed.
 """
 
 import ctypes
@@ -36,28 +36,28 @@ class Kernel:
         self._keep = []  # libraries of the simulated device
 
     def __call__(self, grid, block, args=(), shared=0, stream=None):
-        """Start the kernel on the present device; returns before it has run.
+        """Launch the kernel on the current device; returns before it has run.
 
         Parameters
         ----------
         grid, block : tuple of 1 to 3 int
             Blocks, and threads of a block.
         args : sequence
-            A Blob stands for the address of its data, which counts as written; `Blob.gpu_data` (only read), `Blob.gpu_diff` and
-            whatever has a ``__cuda_array_interface__`` for theirs. A NumPy scalar keeps its type, a Python int becomes ``long
+            A Blob passes the address of its data, which counts as written; `Blob.gpu_data` (only read), `Blob.gpu_diff` and
+            any object with ``__cuda_array_interface__`` pass theirs. A NumPy scalar keeps its type. A Python int becomes ``long
             long``, a float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the kernel takes a float. A ctypes
-            structure or array goes by value.
+            structure or array is passed by value.
         shared : int
             Bytes of dynamic shared memory.
         stream : Stream
-            By default the one of all computing. Nothing orders another one with it but events of yours.
+            By default the computing stream. Another stream is synchronized with it only by events that you record.
 
         Raises
         ------
         ConfigError
-            In CPU mode, for a stream of another device, and for a grid or block that cannot be.
+            In CPU mode, for a stream of another device, and for an invalid grid or block.
         WrongTypeError
-            For an argument that no kernel takes, an int of more than 64 bits, and a stream that is no `Stream`.
+            For an argument of an unsupported type, an int of more than 64 bits, and a stream that is no `Stream`.
         DeviceError
             If the source does not compile, or the launch is refused; `WrongDeviceError` if an argument is on another GPU.
         """
@@ -67,7 +67,7 @@ class Kernel:
         if stream is not None and not isinstance(stream, device.Stream):
             raise WrongTypeError(f"kernel {self.name}: the stream must be a cuda.Stream, got {shown(stream)}")
         if stream is not None and stream.device is not target:
-            raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the present one is "
+            raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the current one is "
                               f"{target.index}; make one with cuda.Stream(cuda.current())")
         for field, size in ("grid", grid), ("block", block):
             if not isinstance(size, (tuple, list)) or not 1 <= len(size) <= 3 or not all(
@@ -87,13 +87,13 @@ class Kernel:
         return self._functions[target.index]
 
     def _host_image(self):
-        """Compile for the simulated device, or find the result of an earlier run; return the image's bytes."""
+        """Compile for the simulated device, or use the cached result; return the image's bytes."""
         compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
             raise DependencyError(f"kernel {self.name}: the simulated device runs a kernel of your own only with a C++ compiler "
                                   "on the host; install g++ (apt install g++), or use a computer with a GPU")
         text, function = self.source, self.name
-        if function.isidentifier():  # under another name, as the host's libraries have functions of their own: min, index
+        if function.isidentifier():  # renamed, as the host's libraries have functions such as min and index
             function = f"mc_kernel_{function}"
             text = compile.renamed(text, self.name, function)
             function = function if text != self.source else self.name
@@ -114,7 +114,7 @@ class Kernel:
         return ctypes.string_at(loaded.mcsim_image(), 8 + 8 + 8)  # HostImage: magic, kernels, count
 
     def _compile_host(self, compiler, text, include, library):
-        """Compile, keep the result as `library` if that can be, and load it."""
+        """Compile, cache the result as `library` if possible, and load it."""
         with tempfile.TemporaryDirectory() as folder:
             source, made = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
             source.write_text(text)
@@ -123,7 +123,7 @@ class Kernel:
             if done.returncode:
                 raise DeviceError(f"kernel {self.name} does not compile:\n{done.stderr}{compile.numbered(self.source)}")
             compile.keep(library, made.read_bytes())
-            return ctypes.CDLL(os.fspath(made))  # it stays loaded when the file goes
+            return ctypes.CDLL(os.fspath(made))  # it stays loaded after the file is deleted
 
 
 def kernel(source, name, options=()):
@@ -146,7 +146,7 @@ def kernel(source, name, options=()):
     Raises
     ------
     ConfigError
-        If no such function stands in the text.
+        If the text has no such function.
     """
     function = re.sub("<.*", "", name, flags=re.DOTALL).rpartition("::")[2]
     if not re.search(rf"\b{re.escape(function)}\s*\(", source):
@@ -155,17 +155,17 @@ def kernel(source, name, options=()):
 
 
 def sleep(cycles, stream=None):
-    """Keep a stream of the present device busy for a number of clock cycles (THC's THCudaSleep); returns before that.
+    """Keep a stream of the current device busy for a number of clock cycles (THC's THCudaSleep); returns at once.
 
-    For tests and demonstrations of what goes on meanwhile. One thread waits; other streams go on. A device has about
-    ``device.clock_rate`` cycles in a second: ``sleep(cuda.current().clock_rate // 100)`` takes a hundredth. A cycle of the
-    simulated device is a nanosecond.
+    For tests and demonstrations of concurrency. One thread waits; other streams run. A device has about ``device.clock_rate``
+    cycles in a second: ``sleep(cuda.current().clock_rate // 100)`` takes a hundredth. A cycle of the simulated device is a
+    nanosecond.
 
     Parameters
     ----------
     cycles : int
     stream : Stream
-        By default the one of all computing.
+        By default the computing stream.
 
     Raises
     ------
@@ -186,7 +186,7 @@ _sleep = Kernel("""extern "C" __global__ void mc_sleep(long long cycles) {
 
 
 def _argument(value, position, stream):
-    """Return the ctypes object that is passed for a kernel argument; the allocator of memory is told of `stream`, if given."""
+    """Return the ctypes object for a kernel argument; `stream`, if given, is recorded with the allocator of its memory."""
     if isinstance(value, (bool, np.bool_)):
         return ctypes.c_bool(value)
     if isinstance(value, np.generic) and value.dtype.str[1:] in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"):

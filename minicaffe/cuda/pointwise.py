@@ -1,8 +1,8 @@
 """One line of C++ for each element (CuPy's ElementwiseKernel, THC's pointwiseApply): on blobs, and on arrays in any strides.
 
-A kernel is generated for each way to walk through the operands (device/strided.py): contiguous data, 1, 2, 3 and any axes, with
+A kernel is generated for each kind of iteration (device/strided.py): contiguous data, 1, 2, 3 and any number of axes, with
 indices of 32 or 64 bits. docs/elementwise.md explains and measures it. Different from THC: any number of operands, of several
-types, some of them numbers; and what overlaps so that the result would depend on the order of the threads is refused.
+types, some of them numbers. If operands overlap so that the result depends on the order of the threads, the call raises.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from minicaffe.cuda.custom import kernel
 from minicaffe.device.strided import CONTIGUOUS, DeviceArray, HasDeviceArray, Walk, device_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
-# What the types of `elementwise` are called in C++; T stands for the type of the arrays.
+# Types of `elementwise` -> their names in C++; T is the type of the arrays.
 TYPES = {"float32": "float", "float64": "double", "float": "float", "double": "double", "T": None, "int32": "int", "int": "int"}
 NUMPY_TYPES = {"float": np.dtype(np.float32), "double": np.dtype(np.float64), "int": np.dtype(np.int32)}
 C_TYPES = {numpy_type: c for c, numpy_type in NUMPY_TYPES.items()}
@@ -34,23 +34,23 @@ class Elementwise:
         self._kernels = {}  # type of T, which operands are numbers, kind of walk, type of indices -> Kernel
 
     def __call__(self, *args):
-        """Apply it to the inputs, then the outputs, which are written; returns before it has run.
+        """Apply it to the inputs and write the outputs, which follow them in `args`; returns before it has run.
 
-        An operand is a Blob, which stands for its data, or whatever has a ``__cuda_array_interface__``: ``x.gpu_data[:, ::2]``,
-        arrays of CuPy and PyTorch; an output is written, so take it from ``y.mutable_gpu_data``. An input may be a number. Blobs
-        of one count go element by element whatever their shapes; otherwise inputs are broadcast to the shape of the outputs. An
+        An operand is a Blob (its data), or any object with ``__cuda_array_interface__``: ``x.gpu_data[:, ::2]``, arrays of CuPy
+        and PyTorch. An output is written, so take it from ``y.mutable_gpu_data``. An input may be a number. Blobs of one count
+        are processed element by element whatever their shapes; otherwise inputs are broadcast to the shape of the outputs. An
         output may be the same array as an input.
 
         Raises
         ------
         ConfigError, WrongTypeError, ShapeError, DeviceError
-            In CPU mode; for arguments of other number or type than declared, and an output that is read-only; for shapes that do
-            not fit, an output that overlaps itself, another output or, elsewhere than in place, an input; for memory of another
-            device, and for arrays that reach beyond their allocation.
+            In CPU mode; if number or types of the arguments are not as declared; if an output is read-only; if shapes do not fit;
+            if an output overlaps itself, another output or, unless in place, an input; if memory is on another device, or an
+            array reaches beyond its allocation.
         """
         names = self.inputs + self.outputs
         target = device.current()
-        if target is None:  # before blobs go to a device
+        if target is None:  # before blobs are copied to a device
             raise ConfigError(f"{self.name} needs GPU mode; call set_mode_gpu() first")
         if len(args) != len(names):
             raise WrongTypeError(f"{self.name} takes {len(names)} arguments, got {len(args)}")
@@ -82,7 +82,7 @@ class Elementwise:
         run((min(-(-walk.count // 256), 65535),), (256,), (*values, *info, np.int64(walk.count)))
 
     def _operand(self, value, name, written):
-        """Return the DeviceArray that an argument stands for, None for a number."""
+        """Return the DeviceArray of an argument, None for a number."""
         if isinstance(value, HasDeviceArray):
             return value.mutable_gpu_data if written else value.gpu_data
         if hasattr(value, "__cuda_array_interface__"):
@@ -123,7 +123,7 @@ class Elementwise:
         return arrays
 
     def _check_overlaps(self, names, arrays, first):
-        """Refuse what would make the result depend on which thread comes first; arrays from `first` on are written."""
+        """Raise if the result would depend on the order of the threads; arrays from `first` on are written."""
         for output, written in zip(names[first:], arrays[first:]):
             if written.may_overlap_itself():
                 raise ShapeError(f"elements of the output share memory, its strides are {written.strides}; write to an array in "
@@ -195,7 +195,7 @@ def elementwise(inputs, outputs, operation, name="elementwise"):
     Raises
     ------
     ConfigError
-        For a type or name that cannot be.
+        For an invalid type or name.
     """
     if not name.isidentifier():
         raise ConfigError(f"must be an identifier, got '{name}'", field="cuda.elementwise.name")

@@ -1,7 +1,7 @@
-"""What this process holds on its devices, to look at (THC's THCState): ``print(minicaffe.cuda.state())``.
+"""A snapshot of what this process holds on its devices (THC's THCState): ``print(minicaffe.cuda.state())``.
 
-Different from THC: there the state is what every call works with; here that is `Device` and the allocators' registry, and this
-is a picture of them, taken when asked. Looking starts no driver, makes no device, opens no library and draws no random number.
+Different from THC: there every call works with the state. Here `Device` and the allocators' registry do that, and this is a
+copy of their numbers. It starts no driver, makes no device, opens no library and draws no random number.
 """
 
 import sys
@@ -25,7 +25,7 @@ class DeviceState(NamedTuple):
     handles : dict
         Versions of ``cuBLAS`` and ``cuDNN`` (int); None for one that is not open here.
     allocator : str
-        What serves its memory, the outermost first; empty if nobody asked for any.
+        Names of the allocators of its memory, the outermost first; empty if none was used.
     stats : Stats
         Live, peak and reserved bytes, live count and number of allocations.
     scratch_bytes, workspace_bytes : int
@@ -54,7 +54,7 @@ class DeviceState(NamedTuple):
 
 
 class State(NamedTuple):
-    """All of it; `str` gives a page for readers.
+    """The snapshot; `str` formats it for printing.
 
     Attributes
     ----------
@@ -63,12 +63,12 @@ class State(NamedTuple):
     current : int or None
         Where GPU mode computes; None in CPU mode.
     pinned, pinned_stats : str, Stats
-        What serves page-locked host memory, as of `DeviceState`.
+        Allocators and counters of page-locked host memory, as in `DeviceState`.
     generator : tuple of int, or None
-        Seed, and how many counters were used, of the calling thread's random numbers; None before the first.
+        Seed, and number of counters used, of the calling thread's random numbers; None before the first.
     peers : list of list of int
-        ``peers[i][j]``: 1 if kernels of device i may use the memory of device j, 0 if not, -1 if nobody asked for it. A row for
-        every device that the driver has.
+        ``peers[i][j]``: 1 if kernels of device i may use the memory of device j, 0 if not, -1 if it was never requested. A row
+        for every device that the driver has.
     """
 
     devices: dict
@@ -86,14 +86,14 @@ class State(NamedTuple):
         lines.append("random numbers of this thread: " + ("none drawn yet" if self.generator is None else
                                                          "seed {}, {:,} counters used".format(*self.generator)))
         if self.peers:
-            lines.append("peer access of kernels on row to memory of column: 1 yes, 0 no, -1 nobody asked")
+            lines.append("peer access of kernels on row to memory of column: 1 yes, 0 no, -1 never requested")
             lines.append("".join(f"{j:4}" for j in ("", *range(len(self.peers)))))
             lines += ["".join(f"{number:4}" for number in (i, *row)) for i, row in enumerate(self.peers)]
         return "\n".join(lines)
 
 
 def state():
-    """Take a picture of what this process holds on its devices.
+    """Return a snapshot of what this process holds on its devices.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def _peers(made):
 
 
 def _serving(place):
-    """Return the names of the allocators of a place, and its Stats, without making any."""
+    """Return the names of the allocators of a place, and its Stats; creates none."""
     names, allocator = [], registry.in_use(place)
     while allocator is not None:
         names.append(type(allocator).__name__)

@@ -1,8 +1,8 @@
-"""What the processor is, as far as Linux reports it."""
+"""Facts about the processor, from /proc/cpuinfo (Linux)."""
 
 
 def cpu_fact(*labels):
-    """Return the first value of a line of /proc/cpuinfo with one of these labels; an empty text where there is none."""
+    """Return the first value in /proc/cpuinfo with one of these labels; an empty string if there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             facts = (line.partition(":") for line in file)

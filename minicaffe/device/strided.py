@@ -1,7 +1,7 @@
 """Arrays in strides on a device: views without copies, and how a kernel finds their elements (THC's tensors and OffsetInfo).
 
-`DeviceArray` says where an array lies; slices and transposes of it share its memory. `Walk` is what `cuda.elementwise` hands to
-a kernel: axes that all operands step through evenly are joined (THC's collapseDims), and what is left is packed as
+`DeviceArray` describes where an array lies; slices and transposes of it share its memory. `cuda.elementwise` passes a `Walk` to
+a kernel: axes that all operands step through evenly are joined (THC's collapseDims), and the result is packed as
 ``mc::OffsetInfo`` (ops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
 """
 
@@ -20,10 +20,10 @@ MOST = 2**31 - 1  # the largest index and offset that are computed in 32 bits
 
 
 class DeviceArray:
-    """An array on a device, for kernels and other libraries: CuPy, PyTorch and Numba take it as it is.
+    """An array on a device, for kernels and other libraries: CuPy, PyTorch and Numba accept it without conversion.
 
-    Index it with integers, slices, ``None`` and ``...``, transpose it: each gives a view of the same memory, which lives as
-    long as one of its views. It has no values of its own: ``blob.cpu_data`` or ``cupy.asarray(array)`` show them.
+    Indices (integers, slices, ``None``, ``...``) and transposition give views of the same memory, which lives as long as one
+    of its views. Its values cannot be read here: use ``blob.cpu_data`` or ``cupy.asarray(array)``.
 
     Attributes
     ----------
@@ -35,10 +35,10 @@ class DeviceArray:
     readonly : bool
         Whether kernels of `cuda.elementwise` refuse it as an output.
     base : object
-        What keeps the memory alive: a `Buffer`, for that of a blob.
+        The object that keeps the memory alive: a `Buffer`, for that of a blob.
     """
 
-    __iter__ = None  # Python would otherwise try the indices 0, 1, ... one after the other
+    __iter__ = None  # otherwise Python iterates over the indices 0, 1, ...
 
     def __init__(self, address, shape, dtype, owner, strides=None, readonly=False):
         self.address, self.shape, self.dtype, self.readonly = address, _integers(shape), np.dtype(dtype), readonly
@@ -70,8 +70,8 @@ class DeviceArray:
                 "strides": None if packed else self.strides}
 
     def _shadow(self):
-        """Return a NumPy array of the same addresses, whose elements must not be accessed: it makes views as NumPy does."""
-        # At address 0, where an array without elements may be, NumPy would take memory; any other address will do for it.
+        """Return a NumPy array of the same addresses, whose elements must not be accessed: NumPy computes the views."""
+        # At address 0, where an array without elements may be, NumPy would allocate memory, so any other address is used.
         interface = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address or 1, True), "version": 3,
                      "strides": self.strides}
         try:
@@ -80,7 +80,7 @@ class DeviceArray:
             raise ShapeError(f"no memory holds an array of shape {self.shape} and strides {self.strides}: {error}") from None
 
     def _view(self, take, refusal):
-        """Return the view that `take` gives of the shadow; raise ShapeError with `refusal` and NumPy's reason if there is none."""
+        """Return the view ``take(shadow)``; raise ShapeError with `refusal` and NumPy's reason if there is none."""
         try:
             view = take(self._shadow())
         except (IndexError, TypeError, ValueError) as error:
@@ -89,7 +89,7 @@ class DeviceArray:
 
     def __getitem__(self, key):
         key = tuple(map(_index, key if isinstance(key, tuple) else (key,)))
-        # With ... NumPy gives a view where each axis has an index, too; without it would read the element.
+        # With ... NumPy returns a view even if each axis has an index; without it would read the element.
         return self._view(lambda shadow: shadow[key if Ellipsis in key else (*key, Ellipsis)],
                           f"an array of shape {self.shape} has no such view")
 
@@ -116,7 +116,7 @@ class DeviceArray:
         return DeviceArray(self.address, shape, self.dtype, self.base, [0] * missing + own, self.readonly)
 
     def bounds(self):
-        """Return the address of the lowest byte, and of the byte after the highest; of an array that has elements."""
+        """Return the address of the lowest byte, and of the byte after the highest. The array must have elements."""
         reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
         return self.address + sum(r for r in reach if r < 0), self.address + self.dtype.itemsize + sum(r for r in reach if r > 0)
 
@@ -183,7 +183,7 @@ class HasDeviceArray(abc.ABC):  # noqa: B024 (classes are registered here, they 
 
 
 def device_array(value, name):
-    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray, which keeps `value` alive.
+    """Return an object with ``__cuda_array_interface__`` as a DeviceArray, which keeps `value` alive.
 
     Raises WrongTypeError for an array with a mask, and for one whose elements do not lie at multiples of their size. Names `name`.
     """
@@ -191,7 +191,7 @@ def device_array(value, name):
         return value
     interface = value.__cuda_array_interface__
     if interface.get("mask") is not None:
-        raise WrongTypeError(f"{name} has a mask, which kernels do not look at; fill the masked elements first")
+        raise WrongTypeError(f"{name} has a mask, which kernels ignore; fill the masked elements first")
     address, readonly = interface["data"]
     array = DeviceArray(address or 0, interface["shape"], interface["typestr"], value, interface.get("strides"), bool(readonly))
     if array.size and any(number % array.dtype.itemsize for number in (address, *array.strides)):
@@ -201,7 +201,7 @@ def device_array(value, name):
 
 
 class Walk:
-    """How a kernel comes from the index of an element to its place in each of some arrays of one shape.
+    """How a kernel computes the offsets of element i in several arrays of one shape.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class Walk:
         return "unsigned" if self.narrow else "unsigned long long"
 
     def pack(self):
-        """Return ``mc::OffsetInfo<index, arrays, kind>`` as ctypes bytes, which a kernel takes by value."""
+        """Return ``mc::OffsetInfo<index, arrays, kind>`` as ctypes bytes, for a kernel argument by value."""
         empty = (MAX_AXES if self.kind == ANY else len(self.axes)) - len(self.axes)
         padding = [0] * empty
         dividers = [divider(size) if self.narrow else (size,) for size, _ in self.axes]
@@ -268,6 +268,6 @@ def joined(axes):
 
 
 def divider(d):
-    """Return divisor, magic number and shift of ``mc::IntDivider<unsigned>`` (kernels/divider.hpp says why it is right)."""
+    """Return divisor, magic number and shift of ``mc::IntDivider<unsigned>`` (the proof is in kernels/divider.hpp)."""
     shift = (d - 1).bit_length()
     return d, 2**32 * (2**shift - d) // d + 1, shift

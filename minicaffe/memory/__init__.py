@@ -1,8 +1,8 @@
-"""Memory: places, allocators, buffers, SyncedMemory, and the reporter that knows every live block.
+"""Memory: places, allocators, buffers, SyncedMemory, and the reporter that lists every live block.
 
 ``alloc(place, nbytes)``, ``free(place, address)`` and ``used(place)`` are PaddlePaddle's; SyncedMemory is Caffe's; ``copy`` is
 Caffe2's.
-CUDA memory comes with a provider that calls `register`; this folder knows no driver.
+The provider of CUDA memory calls `register`; this folder does not depend on a driver.
 """
 
 from minicaffe.memory import reporter

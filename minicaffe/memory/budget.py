@@ -1,8 +1,8 @@
-"""The most bytes that one array may take because a file says so: ``MINICAFFE_MAX_BLOB_BYTES``.
+"""The limit on the bytes of one array whose size a file defines: ``MINICAFFE_MAX_BLOB_BYTES``.
 
-A prototxt of twenty bytes can ask for gigabytes. Whoever takes memory whose size a file gives calls `check_bytes` first: the
-error then names the size, where the operating system would end the process much later. The sum over all arrays is not
-looked at here; an allocator ``limit:SIZE`` (minicaffe.memory.use) limits that.
+A prototxt of twenty bytes can define a blob of gigabytes. Code that allocates memory of a size read from a file calls
+`check_bytes` first, which raises with the size; otherwise the operating system would end the process much later. The sum over
+all arrays is not checked here; an allocator ``limit:SIZE`` (minicaffe.memory.use) limits that.
 """
 
 import functools
@@ -12,14 +12,14 @@ from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.memory.sizes import host_memory, parse_size
 
 VARIABLE = "MINICAFFE_MAX_BLOB_BYTES"
-# What 2^31 - 1 floats take, the most that Caffe can count: no net in float32 that Caffe could run is refused. VGG-16 with a
-# batch of 256, among the largest that were published, has a blob of 3.1 GiB.
+# 2^31 - 1 floats, the most that Caffe can count: every float32 net that Caffe can run is accepted. VGG-16 with a batch of 256,
+# among the largest published nets, has a blob of 3.1 GiB.
 DEFAULT = 8 << 30
 
 
 def max_blob_bytes():
-    """Return the budget in bytes: that of the environment, by default 8 GiB, or all memory of the machine or container where
-    that is less.
+    """Return the budget in bytes: the environment's, by default 8 GiB, or all memory of the machine or container if that is
+    less.
 
     Raises ConfigError if the environment's value is no size such as ``4000000`` or ``512MiB``.
     """

@@ -1,8 +1,7 @@
-"""Copy between any two places, a call for all of them (Caffe2's ``Context::CopyBytes`` and ``CopyItems``).
+"""Copy between any two places with one call (Caffe2's ``Context::CopyBytes`` and ``CopyItems``).
 
-What has bytes is an `End`: a Buffer, a NumPy array, an array on a GPU, or a block of `memory.alloc` by place and address. The
-device sides of the places do the work (memory/synced.pyx). Lists and arrays of objects have no bytes to copy: their items are
-copied one by one.
+Each side of a copy is an `End`: a Buffer, a NumPy array, an array on a GPU, or a block of `memory.alloc` by place and address.
+The device sides of the places make the copy (memory/synced.pyx). Lists and arrays of objects are copied item by item.
 """
 
 import copy as python_copy
@@ -20,7 +19,7 @@ from minicaffe.memory.place import CPUPlace, CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
 
-End = namedtuple("End", "block dtype readonly")  # a Buffer, its own or around foreign memory; None: bytes of no type
+End = namedtuple("End", "block dtype readonly")  # block: a Buffer, its own or around foreign memory; dtype: None for raw bytes
 
 
 def copy(dst, src, nbytes=None, stream=None):
@@ -29,25 +28,25 @@ def copy(dst, src, nbytes=None, stream=None):
     Parameters
     ----------
     dst, src : Buffer, array or (place, address)
-        An array is whatever has the buffer protocol or ``__cuda_array_interface__``, contiguous in C order. An address must lie
-        in a block that ``memory.alloc(place, n)`` gave and `memory.free` has not taken; the end is what follows in that block.
-        Two lists, or two arrays of dtype object, are copied item by item, each by ``copy.copy``.
+        An array is any object with the buffer protocol or ``__cuda_array_interface__``, contiguous in C order. An address must
+        lie in a live block of ``memory.alloc(place, n)``; the end is the rest of that block. Two lists, or two arrays of dtype
+        object, are copied item by item, each by ``copy.copy``.
     nbytes : int, optional
-        Copy only so many, from the start; by default all, and then both ends have the same size.
+        Number of bytes to copy, from the start; by default all, and then both ends must have the same size.
     stream : minicaffe.cuda.Stream, optional
-        Put the copy in line there, behind what its GPU computes now, and return. Dropping either end is safe then; who writes
-        to one, or reads `dst`, waits for the stream first. Without it the bytes are there when the call returns, except from one
-        GPU's memory to a GPU's: that copy is in line with what the GPUs compute.
+        Queue the copy there, after the work now queued on its GPU's computing stream, and return. Dropping either end is then
+        safe; wait for the stream before you write to an end or read `dst`. Without `stream` the copy is complete when the call
+        returns, except from GPU to GPU: that copy is ordered with what the GPUs compute.
 
     Raises
     ------
     ConfigError
-        If `dst` is read-only; an array is not contiguous; a GPU would copy memory onto itself; `stream` is given and no end is
-        on a GPU, or the ends are objects. On the host ends may overlap: `dst` gets what `src` held.
+        If `dst` is read-only; an array is not contiguous; the ends overlap on a GPU; `stream` is given and no end is on a GPU,
+        or the ends are objects. On the host ends may overlap: `dst` gets what `src` held.
     ShapeError
-        If the sizes differ, or `nbytes` is more than one end has.
+        If the sizes differ, or an end has fewer than `nbytes` bytes.
     WrongTypeError
-        If an end is none of these, or both are arrays of different types. A Buffer or an address has no type.
+        If an end has another type, or both are arrays of different dtypes. A Buffer or an address has no dtype.
     PointerError
         If an address lies in no such block.
     """
@@ -67,9 +66,9 @@ def copy(dst, src, nbytes=None, stream=None):
         return
     if to.place == from_.place and abs(to.address - from_.address) < nbytes:
         raise ConfigError(f"memory.copy: {nbytes} bytes at {from_.address:#x} and at {to.address:#x} of {to.place} overlap; copy "
-                          "them by way of another block")
+                          "them via another block")
     side = registry.device_side(from_.place if to.place.on_host else to.place)
-    with device_lock:  # not into a graph that another thread records
+    with device_lock:  # so that the copy is not captured by another thread's graph
         if stream is not None:
             side.push(to, from_, nbytes, stream, True)
         elif from_.place.on_host:
@@ -85,15 +84,15 @@ def copy(dst, src, nbytes=None, stream=None):
 
 
 def _tell_computing(place, *blocks):
-    """Tell the allocators that the computing stream of `place` uses `blocks`: memory.alloc may have got them for another."""
+    """Record with the allocators that the computing stream of `place` uses `blocks`: they may be allocated for another stream."""
     order = registry.stream_order(place)
     for block in blocks if order else ():
-        with suppress(ConfigError):  # of an allocator without streams: all its work is in order
+        with suppress(ConfigError):  # from an allocator without streams: all its work is in order
             block.record_stream(order.current())
 
 
 def _checked_size(target, source, nbytes):
-    """Check that the ends fit each other; return how many bytes are copied."""
+    """Check that the ends match; return the number of bytes to copy."""
     if target.readonly:
         raise ConfigError("memory.copy: dst is read-only; take mutable access to it, such as mutable_cpu_data()")
     if target.dtype is not None and source.dtype is not None and target.dtype != source.dtype:
@@ -111,7 +110,7 @@ def _checked_size(target, source, nbytes):
 
 
 def _end(value, name):
-    """Return the `End` that `value` is."""
+    """Return `value` as an `End`."""
     if isinstance(value, Buffer):
         return End(value, None, value.readonly)
     if isinstance(value, tuple) and len(value) == 2 and hasattr(value[0], "on_host"):
@@ -144,14 +143,14 @@ def _device_end(interface, value, name):
     if array.size:
         gpu = registry.device_side(place).device_of(address)
         place = place if gpu < 0 else CUDAPlace(gpu)
-        if interface.get("stream") not in (None, 1):  # 1: the legacy default stream, for which all computing waits
+        if interface.get("stream") not in (None, 1):  # 1: the legacy default stream; computing streams wait for it anyway
             order = registry.stream_order(place)
             order.wait(order.record(interface["stream"]))
     return End(wrap(array.address, array.size * array.dtype.itemsize, place, value), array.dtype, readonly)
 
 
 def _block_at(place, address, name):
-    """Return what follows `address` in the block of memory.alloc that it lies in."""
+    """Return the bytes from `address` on of the block of memory.alloc around it."""
     if not isinstance(address, Integral):
         raise WrongTypeError(f"memory.copy: {name} needs an address, as memory.alloc gave it, got {shown(address)}")
     block = registry.block_at(place, address)

@@ -1,4 +1,4 @@
-"""Allocators by name: what ``memory.use(place, name)`` and the command line's ``--allocator`` understand."""
+"""Allocators by name, for ``memory.use(place, name)`` and the command line's ``--allocator``."""
 
 import logging
 import re
@@ -14,18 +14,18 @@ logger = logging.getLogger(__name__)
 
 
 def make_allocator(name, upstream, streams=None):
-    """Stack allocators on `upstream`.
+    """Build a stack of allocators on `upstream`.
 
     Parameters
     ----------
     name : str
-        ``plain`` (`upstream` itself), ``caching``, ``buddy`` or ``limit:SIZE`` with a size such as ``2GiB`` or ``50%``; several are
-        joined by ``+``, the outermost first: ``caching+limit:2GiB``. Parameters are written ``kind:key=value,key=value``:
+        ``plain`` (`upstream` itself), ``caching``, ``buddy`` or ``limit:SIZE`` with a size such as ``2GiB`` or ``50%``. Join
+        several with ``+``, the outermost first: ``caching+limit:2GiB``. Parameters are written ``kind:key=value,key=value``:
 
         - ``plain:alignment=4096``, of memory from the C library
         - ``caching:thc`` or ``caching:constants=thc``, ``caching:arena``, ``caching:limit=2GiB``; see `CachingAllocator`
         - ``buddy:min_chunk_size=64KiB,max_chunk_size=16MiB,first_pool_size=1MiB``; see `BuddyAllocator`
-        - ``limit:2GiB`` or ``limit:max_bytes=2GiB``. A percentage is of the device's memory, on the host of all there is.
+        - ``limit:2GiB`` or ``limit:max_bytes=2GiB``. A percentage is of the device's memory, on the host of all memory.
     upstream : Allocator
         Takes memory from the system or driver.
     streams : StreamOrder, optional
@@ -55,7 +55,7 @@ def make_allocator(name, upstream, streams=None):
 
 
 def _parameters(text, readers, first, below):
-    """Read ``value,key=value``; a value without a key, at the beginning, is that of `first`."""
+    """Parse ``value,key=value``; a value without a key, allowed only at the beginning, belongs to `first`."""
     values = {}
     for item in text.split(","):
         key, equals, value = (word.strip() for word in item.partition("="))
@@ -76,14 +76,14 @@ def _size(text, below):
 
 
 def _share(text, below):
-    """Read a size or a percentage of all memory at the place of `below`."""
+    """Parse a size or a percentage of all memory at the place of `below`."""
     if not text.endswith("%"):
         return parse_size(text)
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or not 0 < float(text[:-1]) <= 100:
         raise ConfigError(f"a percentage must be above 0% and at most 100%, got '{text}'")
     total = host_memory() if below.place.on_host else (below.memory_info() or (0, 0))[1]
     if not total:
-        raise ConfigError(f"nobody can say how much memory {below.place} has, so '{text}' has no meaning; give a size such as 2GiB")
+        raise ConfigError(f"the total memory of {below.place} is unknown, so '{text}' has no meaning; give a size such as 2GiB")
     nbytes = int(total * float(text[:-1]) / 100)
     logger.info("%s of the memory at %s is %s bytes", text, below.place, f"{nbytes:,}")
     return nbytes

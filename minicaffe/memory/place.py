@@ -1,6 +1,6 @@
-"""Places where memory can live: host, pinned host, one CUDA device each (PaddlePaddle's CPUPlace and CUDAPlace).
+"""Places for memory: host, pinned host, and each CUDA device (PaddlePaddle's CPUPlace and CUDAPlace).
 
-A place is a value: equal places are one key of the registry. It holds no memory and knows no driver.
+A place is a value: equal places are one key of the registry. It holds no memory and does not depend on a driver.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from minicaffe.errors import ConfigError, WrongTypeError, shown
 class CPUPlace:
     """Ordinary host memory."""
 
-    on_host: ClassVar[bool] = True  # may the host follow a pointer into it?
+    on_host: ClassVar[bool] = True  # whether the host can dereference a pointer to it
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedPlace:
-    """Page-locked host memory, which a device can copy from and to without a detour."""
+    """Page-locked host memory, which a device copies to and from directly."""
 
     on_host: ClassVar[bool] = True
 
@@ -41,7 +41,7 @@ class CUDAPlace:
 
 
 def check_place(place, call):
-    """Raise WrongTypeError, which names `call`, unless `place` is one."""
+    """Raise WrongTypeError, with `call` in the message, unless `place` is a place."""
     if not isinstance(place, CPUPlace | PinnedPlace | CUDAPlace):
         meant = f"; device {place} is CUDAPlace({place})" if type(place) is int and place >= 0 else ""
         raise WrongTypeError(f"{call} needs a place, CPUPlace(), PinnedPlace() or CUDAPlace(i), got {shown(place)}{meant}")

@@ -1,7 +1,7 @@
 """Which allocator serves which place (PaddlePaddle's ``memory::Alloc``, ``Free`` and ``Used``).
 
-Host memory is known from the start. Pinned and CUDA memory are not: whoever can provide them calls `register`, so that
-this floor needs no driver.
+Host memory is registered from the start. The modules that provide pinned and CUDA memory call `register`, so this package
+does not need a driver.
 """
 
 from collections import namedtuple
@@ -30,29 +30,29 @@ class Registry:
         self._sides = {}  # place -> DeviceSide
         self._pool = None  # see host_pool
         self._blocks = {}  # (place, address) -> Buffer, for alloc and free
-        self._lock = RLock()  # a factory may ask for the allocator of another place
+        self._lock = RLock()  # reentrant: a factory may use the allocator of another place
         self.register(CPUPlace, SystemAllocator)
 
     def register(self, place_type, factory, side=None, streams=None, default="plain"):
-        """Provide the memory of a kind of place; a later call replaces an earlier one.
+        """Register the provider of memory for a kind of place; a later call replaces an earlier one.
 
         Parameters
         ----------
         place_type : type
             PinnedPlace, CUDAPlace or CPUPlace.
         factory : callable
-            ``factory(place)`` gives a new plain Allocator of `place`, on which those chosen by name are built.
+            ``factory(place)`` returns a new plain Allocator of `place`, on which the named allocators are built.
         side : callable, optional
-            ``side(place)`` gives the DeviceSide that copies to and from `place`.
+            ``side(place)`` returns the DeviceSide that copies to and from `place`.
         streams : callable, optional
-            ``streams(place)`` gives the StreamOrder that caching allocators go by.
+            ``streams(place)`` returns the StreamOrder that caching allocators use.
         default : str
-            Name of the allocator, as for `use`, that serves a place unless another is chosen.
+            Name of the default allocator, as for `use`.
 
         Raises
         ------
         WrongTypeError
-            If `place_type` is no type, one of the functions cannot be called, or `default` is no str.
+            If `place_type` is no type, a function is not callable, or `default` is no str.
         """
         check_callable(factory, "factory", field="memory.register")
         for function, name in ((side, "side"), (streams, "streams")):
@@ -64,7 +64,7 @@ class Registry:
             self._providers[place_type] = Provider(factory, side, streams, default)
 
     def unregister(self, place_type):
-        """Forget the provider of a kind of place and its allocators; blocks that live keep theirs; WrongTypeError for no type."""
+        """Remove the provider of a kind of place and its allocators; live blocks keep theirs. WrongTypeError for no type."""
         check_type(place_type, type, "place_type", "the type of a place, such as CUDAPlace")
         with self._lock:
             self._providers.pop(place_type, None)
@@ -75,7 +75,7 @@ class Registry:
                 self._pool = None
 
     def use(self, place, allocator):
-        """Let `allocator` serve `place` from now on; None brings the registered one back. Blocks keep theirs.
+        """Let `allocator` serve `place` from now on; None restores the registered one. Live blocks keep their allocator.
 
         Parameters
         ----------
@@ -91,9 +91,9 @@ class Registry:
         Raises
         ------
         ConfigError
-            If the allocator is of another place, or nothing has that name.
+            If the allocator is of another place, or the name is unknown.
         DependencyError
-            If nobody provides such memory (names only).
+            If no provider of such memory is registered (names only).
         """
         check_place(place, "memory.use")
         if isinstance(allocator, str):
@@ -111,14 +111,14 @@ class Registry:
             return before
 
     def allocator(self, place, name=None):
-        """Give the allocator that serves `place`; with a `name`, as for `use`, a new one, such as ``"plain"`` to be wrapped.
+        """Return the allocator of `place`; with a `name`, as for `use`, a new one, such as ``"plain"`` to be wrapped.
 
         Raises
         ------
         ConfigError
-            If nothing has that name.
+            If the name is unknown.
         DependencyError
-            If nobody provides such memory.
+            If no provider of such memory is registered.
         """
         if name is not None:
             return self._make(place, name)
@@ -130,11 +130,11 @@ class Registry:
             return self._allocators[place]
 
     def host_pool(self):
-        """Give the allocator of host memory that serves parts of an iteration in turn: blobs under a plan, scratch memory.
+        """Return the host allocator for memory reused within an iteration: blobs under a plan, scratch memory.
 
-        Above the C library that is an arena. Any other allocator serves these, too: its limit would count a cache's free blocks.
+        It is an arena above the C library. Any other allocator is used itself: its limit would count the free blocks of a cache.
         """
-        pool = self._pool   # which several operations of each iteration ask for
+        pool = self._pool   # a fast path: several operations of each iteration call this
         if pool is None:
             with self._lock:
                 upstream = self.allocator(CPUPlace())
@@ -143,11 +143,11 @@ class Registry:
         return pool
 
     def in_use(self, place):
-        """Give the allocator of `place` if there is one already, else None."""
+        """Return the allocator of `place` if it exists already, else None."""
         return self._allocators.get(place)
 
     def all_in_use(self):
-        """List all allocators that exist, that of `host_pool` among them."""
+        """List all existing allocators, including that of `host_pool`."""
         with self._lock:
             return list(dict.fromkeys([*self._allocators.values(), *([self._pool] if self._pool is not None else [])]))
 
@@ -157,22 +157,22 @@ class Registry:
             return make_allocator(name, provider.factory(place), self.stream_order(place))
 
     def device_side(self, place):
-        """Give the DeviceSide that copies to and from `place`; errors as `allocator`."""
+        """Return the DeviceSide that copies to and from `place`; errors as `allocator`."""
         with self._lock:
             if place not in self._sides:
                 side = self._provider(place).side
                 if side is None:
-                    raise ConfigError(f"{place}: its provider brings an allocator, but nothing that copies there")
+                    raise ConfigError(f"{place}: its provider registered an allocator, but no DeviceSide to copy to it")
                 self._sides[place] = side(place)
             return self._sides[place]
 
     def stream_order(self, place):
-        """Give a new StreamOrder of `place`, or None if its provider brings none; errors as `allocator`."""
+        """Return a new StreamOrder of `place`, or None if its provider has none; errors as `allocator`."""
         streams = self._provider(place).streams
         return streams(place) if streams else None
 
     def block_at(self, place, address):
-        """Find the Buffer behind what `alloc` gave, in which `address` lies; None if there is none."""
+        """Return the Buffer of the block from `alloc` in which `address` lies; None if there is none."""
         found = self._blocks.get((place, address))
         if found is None:
             for (where, start), block in list(self._blocks.items()):
@@ -214,7 +214,7 @@ class Registry:
         context.take_memory(gpu=place.device)
 
     def alloc(self, place, nbytes, name="", stream=None):
-        """Allocate `nbytes` bytes at `place` and give the address (int), 64-byte aligned; pair it with `free`.
+        """Allocate `nbytes` bytes at `place` and return the address (int), 64-byte aligned; pair it with `free`.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class Registry:
         name : str
             What the block serves, for the reporter.
         stream : int or cuda.Stream, optional
-            Whose work will use it, see `Allocator.malloc`; None: the current one.
+            The stream that will use it, see `Allocator.malloc`; None: the current one.
 
         Raises
         ------
@@ -237,7 +237,7 @@ class Registry:
         return block.address
 
     def free(self, place, address):
-        """Free what `alloc` gave.
+        """Free a block from `alloc`.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class Registry:
             )
 
     def empty_cache(self, place=None):
-        """Give back what the allocator of `place` (None: of every place) holds, but nobody uses."""
+        """Return the unused memory in the cache of `place`'s allocator (None: of all allocators) to its upstream."""
         if place is not None:
             check_place(place, "memory.empty_cache")
         for allocator in self.all_in_use():
@@ -265,7 +265,7 @@ class Registry:
         return self.stats(place).live
 
     def stats(self, place):
-        """Give the `Stats` of `place`; `reserved` is what the allocator in use holds from below."""
+        """Return the `Stats` of `place`; `reserved` is what its current allocator holds from its upstream."""
         check_place(place, "memory.used and memory.stats")
         used = reporter.stats().get(place, reporter.Stats(0, 0, 0, 0, 0))
         allocator = self._allocators.get(place)

@@ -1,4 +1,4 @@
-"""Numbers of bytes: read from text, and how many the host has."""
+"""Numbers of bytes: parsing, formatting, and the size of the host's memory."""
 
 import numbers
 import os
@@ -17,7 +17,7 @@ def checked(value, what="nbytes"):
 
 
 def parse_size(text):
-    """Read bytes from text such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if it cannot be read."""
+    """Parse a number of bytes such as ``512``, ``64KiB``, ``1.5GiB``; raise ConfigError if the text is invalid."""
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if not found or found[2] not in units:
@@ -28,7 +28,7 @@ def parse_size(text):
 
 
 def size_text(nbytes):
-    """Return a number of bytes for people: ``312 KiB``, ``1.5 GiB``."""
+    """Format a number of bytes: ``312 KiB``, ``1.5 GiB``."""
     if nbytes < 1024:
         return f"{nbytes} B"
     value, unit = nbytes / 1024, "KiB"
@@ -40,7 +40,7 @@ def size_text(nbytes):
 
 
 def host_memory():
-    """Return the bytes of memory of the machine, or of the container of this process where that is less."""
+    """Return the bytes of memory of the machine, or of this process's container if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         with open("/sys/fs/cgroup/memory.max") as file:

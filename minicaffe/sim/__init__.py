@@ -1,11 +1,11 @@
-"""The simulated CUDA driver: a ``libcuda.so.1`` that runs minicaffe's kernels in host memory, strictly."""
+"""The simulated CUDA driver: a ``libcuda.so.1`` that runs minicaffe's kernels in host memory, with strict checks."""
 
 import importlib.resources
 import os
 
 from minicaffe.errors import DependencyError
 
-_loaded = None  # whether the driver of this process is the simulated one; None before there is a driver
+_loaded = None  # whether this process's driver is the simulated one; None until a driver is loaded
 
 
 def library():
@@ -17,11 +17,11 @@ def library():
 
 
 def selected():
-    """Whether the driver of this process is the simulated one; before it has a driver, whether the environment asks for that."""
+    """Whether this process's driver is the simulated one; before a driver is loaded, whether the environment selects it."""
     return os.environ.get("MINICAFFE_DEVICE") == "sim" if _loaded is None else _loaded
 
 
 def note_driver(simulated):
-    """Remember which driver this process has from now on."""
+    """Store whether the driver that was loaded is the simulated one."""
     global _loaded
     _loaded = simulated

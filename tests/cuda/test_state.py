@@ -31,7 +31,7 @@ def test_one_device():
     text = str(state)
     for words in (f"device {device.index}: {device.name}, {device.architecture}", f"computing {device.compute_stream:#x}",
                   f"{one.stats.live:,} bytes live", "workspace 4,194,304 bytes", "GPU mode computes here", "page-locked host memory: "
-                  "CachingHostAllocator on PinnedAllocator", "1 yes, 0 no, -1 nobody asked"):
+                  "CachingHostAllocator on PinnedAllocator", "1 yes, 0 no, -1 never requested"):
         assert words in text, text
 
 

@@ -432,7 +432,7 @@ def test_an_array_of_another_device():
     for call, name in (lambda: f(read[::2], y), "x"), (lambda: f(read[::2], y.mutable_gpu_data), "x"), (lambda: f(1.0, written), "y"):
         refused(errors.WrongDeviceError, call, f"copied: {name} is on GPU 0, the current GPU is 1")
     stream = cuda.Stream(cuda.get_device(0))
-    refused(errors.ConfigError, lambda: cuda.sleep(1, stream), "the stream is of device 0, the present one is 1")
+    refused(errors.ConfigError, lambda: cuda.sleep(1, stream), "the stream is of device 0, the current one is 1")
     cuda.enable_peer_access(1, 0)
     f(read[::2], y)
     assert (y.cpu_data == [0, 2]).all()

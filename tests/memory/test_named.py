@@ -109,7 +109,7 @@ def test_percentages_of_the_host(monkeypatch, caplog):
 def test_percentages_of_a_device():
     assert make_allocator("limit:50%", Telling(CUDAPlace(3))).max_bytes == 4_000_000_000
     assert make_allocator("limit:100% + caching", Telling(CUDAPlace(3))).max_bytes == 8_000_000_000
-    with pytest.raises(ConfigError, match=r"allocator 'limit:50%': nobody can say how much memory CUDAPlace\(0\) has, .* give a size"):
+    with pytest.raises(ConfigError, match=r"allocator 'limit:50%': the total memory of CUDAPlace\(0\) is unknown, .* give a size"):
         make_allocator("limit:50%", SystemAllocator(CUDAPlace(0)))
 
 
