@@ -5,7 +5,7 @@ from minicaffe.memory.reporter cimport Usage
 
 cdef class Allocator:
     cdef readonly object place
-    cdef readonly Allocator upstream            # where the memory comes from; None for an allocator that is the source
+    cdef readonly Allocator upstream            # the source of the memory; None for an allocator of the system or driver
     cdef Usage usage
     cdef unordered_map[size_t, size_t] sizes    # live address -> bytes, for allocators that use remember() and forget()
     cdef void* alloc_ptr(self, size_t nbytes) except NULL

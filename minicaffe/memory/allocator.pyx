@@ -1,17 +1,17 @@
-"""Allocators: what hands out memory, each for one place.
+"""Allocators: each allocates memory of one place.
 
-Caffe called malloc, cudaMallocHost and cudaMalloc by hand, so a NumPy array could outlive the memory it showed; Caffe2 had
-one allocator for the CPU that could be exchanged. Here each place has one, and on the CPU it is plain by default, as in both:
-the C library keeps freed memory itself, so a cache above it wins little and holds more.
+Caffe called malloc, cudaMallocHost and cudaMalloc directly, so a NumPy array could outlive its memory. Caffe2 had one
+replaceable allocator for the CPU. Here each place has one. On the CPU it is plain by default, as in both: the C library keeps
+freed memory itself, so a cache above it saves little time and holds more memory.
 
-An `Allocator` hands out blocks of one place, aligned to 64 bytes. Allocators wrap allocators: `LimitAllocator` and
-`FailAllocator` here; those that cache are in modules of their own (``caching.pyx``, ``buddy.pyx``). What
-one gets from below it gets from `upstream`. A `Buffer` (``buffer.pyx``) is one block.
+The blocks of an `Allocator` are aligned to 64 bytes. Allocators wrap allocators, the `upstream`: `LimitAllocator` and
+`FailAllocator` here; those that cache are in modules of their own (``caching.pyx``, ``buddy.pyx``). A `Buffer`
+(``buffer.pyx``) is one block.
 
-A subclass in Cython overrides `alloc_ptr` and `free_ptr` and either calls `remember` and `forget`, which keep sizes and
-counters and refuse unknown pointers, or keeps its own counts in `usage`. A subclass in Python overrides `alloc` and `free`
-of `Allocator` itself, which keeps its records (docs/own_allocators.md). All run under the GIL; one that releases it must
-have its records consistent first.
+A subclass in Cython overrides `alloc_ptr` and `free_ptr`. It either calls `remember` and `forget`, which keep sizes and
+counters and reject unknown pointers, or keeps its own counts in `usage`. A subclass in Python overrides `alloc` and `free`;
+`Allocator` keeps its records (docs/own_allocators.md). All run under the GIL; code that releases it must first make its
+records consistent.
 """
 
 cimport cython
@@ -45,15 +45,15 @@ cdef enum:
 cdef Reporter _reporter = reporter
 
 
-@cython.no_gc_clear     # at exit the collector may reach an allocator before the last Buffer that it has to free
+@cython.no_gc_clear     # at exit the collector may clear an allocator before the last Buffer that it has to free
 cdef class Allocator:
-    """Hand out blocks of `place` (abstract).
+    """Allocate blocks of `place` (abstract).
 
     Parameters
     ----------
     place : CPUPlace, PinnedPlace or CUDAPlace
     upstream : Allocator, optional
-        Gives the memory, of the same place.
+        The source of the memory, of the same place.
     """
 
     def __cinit__(self, *_args, **_options):
@@ -64,9 +64,9 @@ cdef class Allocator:
         self.upstream = upstream
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
-        """Give a block of at least `nbytes` bytes, never NULL; raise OutOfMemoryError when there is none.
+        """Return a block of at least `nbytes` bytes, never NULL; raise OutOfMemoryError if there is none.
 
-        Here: of an allocator written in Python, whose `alloc` gives the address.
+        This implementation is for allocators written in Python: it calls `alloc`.
         """
         cdef str name = type(self).__name__
         if type(self).alloc is Allocator.alloc:
@@ -84,18 +84,18 @@ cdef class Allocator:
         return <void*><size_t>address
 
     cdef int free_ptr(self, void* ptr) except -1:
-        """Take a block back; raise PointerError if it is not one of ours, or no more."""
+        """Free a block; raise PointerError if it is not a live block of this allocator."""
         self.forget(ptr)
-        if not Py_IsFinalizing():   # what Python's code needs may be gone by now; the process gives back all its memory
+        if not Py_IsFinalizing():   # modules that Python code needs may be gone by now; the process's memory is freed anyway
             self.free(<size_t>ptr)
         return 0
 
     cdef size_t reserved(self) noexcept:
-        """Count the bytes held from below."""
+        """Return the bytes held from `upstream`."""
         return self.usage.live
 
     cdef size_t largest_free(self) noexcept:
-        """Give the bytes of the largest block that is held, but not in use."""
+        """Return the bytes of the largest free block that is held."""
         return 0
 
     cdef void remember(self, void* ptr, size_t nbytes) noexcept:
@@ -112,22 +112,22 @@ cdef class Allocator:
         return 0
 
     def red_zones(self):
-        """Give the `RedZones` of the memory; wrappers ask `upstream`."""
+        """Return the `RedZones` of the memory, those of `upstream` if there is one."""
         return RedZones() if self.upstream is None else self.upstream.red_zones()
 
     def memory_info(self):
-        """Give ``(free, total)`` bytes of the device itself, or None where nobody can say; wrappers ask `upstream`."""
+        """Return ``(free, total)`` bytes of the device itself, None if unknown; those of `upstream` if there is one."""
         return None if self.upstream is None else self.upstream.memory_info()
 
     def empty_cache(self):
-        """Give back to `upstream` what is held, but not in use."""
+        """Return held memory that is not in use to `upstream`."""
         if self.upstream is not None:
             self.upstream.empty_cache()
 
     def malloc(self, nbytes, stream):
-        """Give the address of a block for work on `stream`, whichever is current.
+        """Allocate a block for work on `stream`, whichever is current; return its address.
 
-        Once freed, it goes to other streams only when `stream` is past the work that was put on it before.
+        Once freed, it is reused on other streams only after `stream` has finished the work queued before the free.
 
         Parameters
         ----------
@@ -138,16 +138,16 @@ cdef class Allocator:
         ------
         OutOfMemoryError
         ConfigError
-            If the allocator keeps no streams apart.
+            If the allocator does not distinguish streams.
         """
         checked(nbytes)
-        raise ConfigError(f"a {type(self).__name__} gives no memory for a chosen stream; ask a CachingAllocator or BuddyAllocator")
+        raise ConfigError(f"a {type(self).__name__} gives no memory for a chosen stream; use a CachingAllocator or BuddyAllocator")
 
     def record_stream(self, address, stream):
-        """Say that `stream`, too, uses the block at `address`: once freed, it is not given out before `stream` got there.
+        """Record that `stream`, too, uses the block at `address`: once freed, it is not reused before `stream` reached that point.
 
-        An allocator that caches nothing has nothing to do: a driver's own free waits for all streams. Nor has any of pageable
-        host memory, which a copy has read when the call returns.
+        An allocator without a cache does nothing: a driver's own free waits for all streams. Neither does one of pageable host
+        memory, which a copy has read when the call returns.
 
         Parameters
         ----------
@@ -166,9 +166,9 @@ cdef class Allocator:
             self.upstream.record_stream(address, stream)
 
     def alloc(self, nbytes):
-        """Give the address of a block of `nbytes` bytes, a multiple of 64; pair it with `free`. A `Buffer` frees itself instead.
+        """Allocate `nbytes` bytes; return the address, a multiple of 64. Pair it with `free`. A `Buffer` frees itself instead.
 
-        An allocator written in Python overrides it. There ``super().alloc(nbytes)`` takes the block from `upstream`.
+        An allocator written in Python overrides it. There ``super().alloc(nbytes)`` allocates from `upstream`.
 
         Raises
         ------
@@ -179,7 +179,7 @@ cdef class Allocator:
         return <size_t>provider(self, "alloc").alloc_ptr(checked(nbytes))
 
     def free(self, address):
-        """Free the block at `address`; where it is overridden, ``super().free(address)`` gives it back to `upstream`.
+        """Free the block at `address`; in an override, ``super().free(address)`` frees it in `upstream`.
 
         Raises
         ------
@@ -192,12 +192,12 @@ cdef class Allocator:
         raise WrongTypeError(f"a {type(self).__name__} cannot be copied or pickled: its memory is of this process")
 
     def stats(self):
-        """Give `Stats`: live, peak and reserved bytes, live count and number of allocations."""
+        """Return `Stats`: live, peak and reserved bytes, live count and number of allocations."""
         return Stats(self.usage.live, self.usage.peak, self.reserved(), self.usage.count, self.usage.allocations)
 
 
 cdef Allocator provider(Allocator allocator, str call):
-    """Give what does the work of Allocator's `alloc` or `free`: itself, or the upstream of an allocator written in Python."""
+    """Return the allocator behind Allocator's `alloc` and `free`: itself, or the upstream of an allocator written in Python."""
     if type(allocator).alloc is Allocator.alloc:
         return allocator
     if allocator.upstream is None:
@@ -208,13 +208,13 @@ cdef Allocator provider(Allocator allocator, str call):
 @cython.final
 @cython.no_gc_clear
 cdef class SystemAllocator(Allocator):
-    """Take every block from the C library.
+    """Allocate every block with the C library.
 
     Parameters
     ----------
     place : place, default CPUPlace()
     alignment : int
-        Blocks begin at multiples of it; a power of two, at least 64.
+        Addresses are multiples of it; a power of two, at least 64.
     """
     cdef readonly size_t alignment
 
@@ -226,7 +226,7 @@ cdef class SystemAllocator(Allocator):
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef void* ptr = NULL
-        if posix_memalign(&ptr, self.alignment, max(nbytes, 1)) != 0:    # 0 bytes, too, need an address of their own
+        if posix_memalign(&ptr, self.alignment, max(nbytes, 1)) != 0:    # a block of 0 bytes needs a unique address, too
             raise out_of_memory(self, nbytes, "what the system gives")
         self.remember(ptr, nbytes)
         return ptr
@@ -240,7 +240,7 @@ cdef class SystemAllocator(Allocator):
 @cython.final
 @cython.no_gc_clear
 cdef class LimitAllocator(Allocator):
-    """Refuse what would make more than `max_bytes` live at once.
+    """Raise OutOfMemoryError instead of letting more than `max_bytes` be live at once.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ cdef class LimitAllocator(Allocator):
         if nbytes > self.max_bytes - self.usage.live:
             raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
         cdef void* ptr = self.upstream.alloc_ptr(nbytes)
-        if nbytes > self.max_bytes - self.usage.live:   # another thread took memory meanwhile
+        if nbytes > self.max_bytes - self.usage.live:   # another thread has allocated since the first check
             self.upstream.free_ptr(ptr)
             raise out_of_memory(self, nbytes, f"{self.max_bytes:,} bytes")
         self.remember(ptr, nbytes)
@@ -271,7 +271,7 @@ cdef class LimitAllocator(Allocator):
 @cython.final
 @cython.no_gc_clear
 cdef class FailAllocator(Allocator):
-    """Let the `nth` allocation from now on (counted from 1) fail and all others pass: for tests of error paths.
+    """Make the `nth` allocation from now on (counted from 1) fail and all others succeed: for tests of error paths.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ cdef class FailAllocator(Allocator):
 
 
 def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
-    """Measure the mean time of one alloc and one free of `nbytes` bytes, called from C `times` times."""
+    """Return the mean time of one alloc and one free of `nbytes` bytes, called `times` times from C."""
     cdef int _i
     start = perf_counter_ns()
     for _i in range(times):
@@ -307,7 +307,7 @@ def nanoseconds(Allocator allocator not None, size_t nbytes, int times):
 
 
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
-    """Make the error for a request of `nbytes` that `allocator` cannot serve; `limit` says in words how much there is.
+    """Return the error for a request of `nbytes` that `allocator` cannot serve; `limit` describes the limit in words.
 
     Its attributes, for programs: `place`, `nbytes`, `live`, `reserved`, `largest_free`, `free` and `total` of the device
     (None where unknown), `limit`, and `holders`: up to ten ``(name, bytes)``, the largest first.
@@ -341,5 +341,5 @@ cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
 
 
 cdef str limit_of(error):
-    """Say in words what stood behind an OutOfMemoryError from below, for the `out_of_memory` of the next allocator."""
-    return getattr(error, "limit", None) or f"what lies below gives ({error})"
+    """Return the limit behind an OutOfMemoryError of the upstream, in words, for `out_of_memory` of the next allocator."""
+    return getattr(error, "limit", None) or f"that of the upstream allocator ({error})"

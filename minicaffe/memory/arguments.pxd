@@ -1,4 +1,4 @@
-"""What compiled functions make of the arguments that a caller gave, mostly without a call of a Python function."""
+"""Checks of arguments for compiled functions; the usual case calls no Python function."""
 
 
 cdef inline size_t bytes_of(value, str what) except? <size_t> -1:

@@ -1,21 +1,21 @@
 """The buddy allocator (after PaddlePaddle's ``memory/detail/buddy_allocator.cc``).
 
-Memory comes from `upstream` in pools whose size is a power of two. A pool is cut in halves until a chunk just fits;
-the two halves of one cut are buddies, and two free buddies become one chunk again. Here sizes are powers of two, so
-that all chunks of a pool are the nodes of one binary tree; Paddle cuts to the exact size and links neighbours instead.
-The price is that up to half of a chunk stays unused. Requests beyond the largest pool go to `upstream` as they are.
+Memory comes from `upstream` in pools whose size is a power of two. A pool is split in halves until a chunk just fits. The two
+halves of one split are buddies; two free buddies are merged again. Here sizes are powers of two, so that all chunks of a pool
+are the nodes of one binary tree; Paddle splits off the exact size and links neighbours instead. The price is that up to half
+of a chunk is unused. Requests larger than the largest pool are passed to `upstream` unchanged.
 
-Paddle writes a description in front of each chunk, on a device in a copy beside it, and takes pools of one size. Here the
-tree is always kept beside the pool, one byte for each node: the order of the largest free chunk below it. So device memory
-is served as host memory is, and what a user overwrites never harms the records; pools grow from `first_pool_size` to
-`max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was taken for (``streams.pyx``).
+Paddle writes a header in front of each chunk, on a device in a copy beside it, and has pools of one size. Here the tree is
+always stored outside the pool, one byte for each node: the order of the largest free chunk below it. So device and host memory
+are treated alike, and a wild write by a user does not damage the records. Pools grow from `first_pool_size` to
+`max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was allocated for (``streams.pyx``).
 
-Host memory is watched, too: a guard word follows each block, hence a power of two takes the next larger chunk there, and
-each freed chunk starts with another. A write beyond a block is found when the block is freed, one into a freed chunk when the
-chunk is taken again.
+Overruns are detected in host memory: a guard word follows each block (so a block of 2^n bytes takes the next larger chunk), and
+each freed chunk starts with another word. A write beyond a block is found when the block is freed, a write into a freed chunk
+when the chunk is allocated again.
 
-Nothing here releases the GIL, but `upstream` may, and recording an event may run the garbage collector and so `free`:
-before each such call the records are consistent.
+Nothing here releases the GIL. But `upstream` may, and recording an event may run the garbage collector and thus `free`. The
+records are consistent before each such call.
 """
 
 cimport cython
@@ -53,10 +53,10 @@ cdef struct Pool:
     size_t stream
     int order           # the pool has min_chunk_size << order bytes, in 1 << order leaves of min_chunk_size each
     # For each node the order of its largest free chunk plus one; 0: none. Node 1 is the pool, 2n and 2n + 1 are the
-    # halves of n. Below a chunk that is in use, or free as a whole, all nodes say that they are free as a whole.
+    # halves of n. Below a chunk that is in use, or free as a whole, all nodes are marked as wholly free.
     uint8_t* largest
-    # For each leaf the bytes of the block in use that starts there plus one, 0 if none does, FREED_HERE if a free chunk
-    # starts there whose first word is FREED. The system gives these pages when they are touched first.
+    # For each leaf: the bytes of the block in use that starts there, plus one; 0 if none does; FREED_HERE if a free chunk
+    # with FREED as its first word starts there. The system allocates these pages on first access.
     size_t* asked
 
 
@@ -68,29 +68,29 @@ cdef class BuddyAllocator(StreamAllocator):
     Parameters
     ----------
     upstream : Allocator
-        Gives the pools; of host or device memory.
+        The source of the pools, of host or device memory.
     min_chunk_size : int
         Smallest chunk in bytes; a power of two, at least 64.
     max_chunk_size : int
-        Bytes of the largest pool; a power of two. What does not fit goes to `upstream`.
+        Bytes of the largest pool; a power of two. Larger requests are passed to `upstream`.
     first_pool_size : int, optional
         Bytes of the first pool, 1 MiB where the others allow it; a power of two. Each further pool is twice as large as the
         last, up to `max_chunk_size`.
     streams : StreamOrder, optional
-        Of the device; without, all work is taken to be in order.
+        Of the device; None: all work is assumed to be in order.
 
     Notes
     -----
-    Of each stream the largest empty pool is kept for the next request, the others go back to `upstream`; `empty_cache` gives
-    back all. The records of a pool take 10 bytes of host memory for each `min_chunk_size` at most, less where blocks are larger.
+    The largest empty pool of each stream is kept for the next request; other empty pools are returned to `upstream`.
+    `empty_cache` returns all. The records of a pool take at most 10 bytes of host memory for each `min_chunk_size`.
     """
     cdef readonly size_t min_chunk_size
     cdef ordered_map[size_t, Pool*] pools   # base -> pool
     cdef RedZones zones
-    cdef size_t guard                       # bytes behind each block: a word on the host, a red zone on a device that has them
-    cdef bint words                         # whether words are kept in the memory, as only the host can
+    cdef size_t guard                       # bytes after each block: a word on the host, a red zone on a device that has them
+    cdef bint words                         # whether guard words are written, which is possible on the host only
     cdef int shift                          # min_chunk_size is 1 << shift
-    cdef int next_order                     # of the pool to be taken next
+    cdef int next_order                     # of the next pool
     cdef int max_order
     cdef int empty_pools
 
@@ -120,7 +120,7 @@ cdef class BuddyAllocator(StreamAllocator):
             raise ConfigError(f"must be less than 2**{ORDERS} times min_chunk_size", field="BuddyAllocator.max_chunk_size")
 
     def __dealloc__(self):
-        # Whoever holds a Buffer from here holds this object, so only blocks of raw addresses can still be out.
+        # Each Buffer holds a reference to its allocator, so only blocks of raw addresses can still be live.
         if self.upstream is not None:
             for item in self.pools:
                 free_records(item.second)
@@ -141,17 +141,17 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef Pool* pool = self.best_pool(wanted, stream)
         while pool == NULL:
             self.grow(wanted, nbytes, stream)
-            pool = self.best_pool(wanted, stream)   # another thread may have taken what it brought, so look again
+            pool = self.best_pool(wanted, stream)   # search again: another thread may have used the new pool
         cdef uint8_t* largest = pool.largest
         cdef size_t node = 1
         cdef int order = pool.order
-        cdef int whole = -1                 # order of the free chunk that the block is cut from
+        cdef int whole = -1                 # order of the free chunk that is split for the block
         while order > wanted:
             if whole < 0 and largest[node] == order + 1:
                 whole = order
             order -= 1
             node *= 2
-            # The half whose largest chunk is the smaller one, if it will do: larger chunks stay whole for longer.
+            # The half with the smaller largest chunk, if that is large enough, so that larger chunks stay whole.
             if largest[node] <= wanted or largest[node] > largest[node + 1] > wanted:
                 node += 1
         cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
@@ -185,7 +185,7 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef size_t nbytes = pool.asked[leaf] - 1
         if self.words and not guard_stands(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
-                               "end; it is not given back")
+                               "end; it is not freed")
         cdef uint8_t* largest = pool.largest
         cdef int first = self.order_of(nbytes)
         cdef int order = first
@@ -220,7 +220,7 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef size_t stream = pool.stream
         cdef bint whole = merged == pool.order
         self.empty_pools += whole
-        if _reporter.recording:     # may run other code, which may drop the pool
+        if _reporter.recording:     # may run other code, which may free the pool
             for order in range(first + 1, merged + 1):
                 self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk_size << order)
         if whole and self.empty_pools > 1:
@@ -231,7 +231,7 @@ cdef class BuddyAllocator(StreamAllocator):
 
     cdef int reuse(self, size_t address) except -1:
         cdef Pool* pool = self.pool_of(address)
-        self.usage.live += pool.asked[(address - pool.base) >> self.shift] - 1     # it counts as freed since it was retired
+        self.usage.live += pool.asked[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `retire`
         self.usage.count += 1
         return self.free_ptr(<void*>address)
 
@@ -257,7 +257,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return self.upstream.free_ptr(ptr)
 
     cdef int order_of(self, size_t nbytes) noexcept:
-        """Find the order of the chunk that just holds a block of `nbytes` and its guard."""
+        """Return the order of the smallest chunk for a block of `nbytes` and its guard."""
         cdef size_t units = (nbytes + self.guard + self.min_chunk_size - 1) >> self.shift
         cdef int order = 0
         while (<size_t>1 << order) < units:
@@ -265,7 +265,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return order
 
     cdef Pool* best_pool(self, int wanted, size_t stream) noexcept:
-        """Find the pool of `stream` whose largest free chunk is the smallest that will do; NULL if there is none."""
+        """Return the pool of `stream` with the smallest sufficient largest free chunk; NULL if there is none."""
         cdef Pool* best = NULL
         for item in self.pools:
             if item.second.largest[1] > wanted and item.second.stream == stream \
@@ -274,7 +274,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return best
 
     cdef int grow(self, int wanted, size_t nbytes, size_t stream) except -1:
-        """Take one more pool; where the usual size is not to be had, one that just holds an order `wanted` chunk."""
+        """Allocate one more pool; if memory for the usual size is missing, one of order `wanted`."""
         cdef int order = max(wanted, self.next_order)
         cdef size_t base
         try:
@@ -282,7 +282,7 @@ cdef class BuddyAllocator(StreamAllocator):
         except OutOfMemoryError:
             self.take_back(True)
             if self.best_pool(wanted, stream) != NULL:
-                return 0                    # what came back will do
+                return 0                    # a returned block is large enough
             self.give_free()
             order = wanted
             try:
@@ -328,7 +328,7 @@ cdef class BuddyAllocator(StreamAllocator):
         while now != self.pools.end():
             if dereference(now).second.largest[1] == dereference(now).second.order + 1:
                 self.drop_pool(dereference(now).second)
-                now = self.pools.begin()    # dropping one may run other code, so search anew
+                now = self.pools.begin()    # freeing a pool may run other code, so restart the search
             else:
                 preincrement(now)
         return 0
@@ -348,7 +348,7 @@ cdef class BuddyAllocator(StreamAllocator):
             StreamAllocator.record_stream(self, address, stream)
 
     cdef Pool* spare_pool(self, size_t stream) noexcept:
-        """Find the smallest empty pool of `stream`; NULL if there are fewer than two."""
+        """Return the smallest empty pool of `stream`; NULL if there are fewer than two."""
         cdef Pool* smallest = NULL
         cdef int count = 0
         for item in self.pools:
@@ -365,7 +365,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return self.min_chunk_size << (largest - 1) if largest > 0 else 0
 
     def snapshot(self):
-        """List the pools as `Segment` of ``caching.pyx``, each with its chunks, by address: for a view of the memory."""
+        """List the pools as `Segment` of ``caching.pyx``, each with its chunks, by address, for a display of the memory."""
         names = {block.address: block.name for block in live() if block.place == self.place}
         segments = []
         for base in [item.first for item in self.pools]:
@@ -391,7 +391,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return 0
 
     cdef Pool* pool_of(self, size_t address) noexcept:
-        """Find the pool around `address`; NULL if there is none."""
+        """Return the pool around `address`; NULL if there is none."""
         after = self.pools.upper_bound(address)
         if after == self.pools.begin():
             return NULL
@@ -400,7 +400,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return pool if address - pool.base < self.min_chunk_size << pool.order else NULL
 
     cdef size_t leaf_of(self, Pool* pool, size_t address) except? 0:
-        """Find the leaf where the block in use at `address` starts."""
+        """Return the leaf where the block in use at `address` starts."""
         cdef size_t leaf = (address - pool.base) >> self.shift
         cdef size_t node
         if (address - pool.base) & (self.min_chunk_size - 1) == 0:
@@ -408,7 +408,7 @@ cdef class BuddyAllocator(StreamAllocator):
                 if self.waiting.size() > 0 and self.waiting.count(address) > 0:
                     raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already and waits for its streams")
                 return leaf
-            # Is it free, or inside of a block? The lowest node above the leaf that has nothing free is a block in use.
+            # Is it free, or inside a block? The lowest node above the leaf without free memory is a block in use.
             node = leaf + (<size_t>1 << pool.order)
             while node > 0 and pool.largest[node] != 0:
                 node >>= 1
@@ -429,7 +429,7 @@ cdef void free_records(Pool* pool) noexcept:
 
 cdef inline void write_guard(size_t address, size_t nbytes) noexcept:
     cdef uint64_t word = IN_USE ^ address
-    memcpy(<char*>address + nbytes, &word, sizeof(word))    # at any address, so no plain store
+    memcpy(<char*>address + nbytes, &word, sizeof(word))    # not a plain store: the address may be unaligned
 
 
 cdef inline bint guard_stands(size_t address, size_t nbytes) noexcept:

@@ -7,8 +7,8 @@ cdef class Buffer:
     cdef readonly size_t nbytes
     cdef readonly object place
     cdef readonly bint readonly
-    cdef public str name            # what the block serves, for the reporter
-    cdef Allocator allocator        # frees the block; None: memory that `owner` keeps alive, a Buffer if it is ours
+    cdef public str name            # purpose of the block, for the reporter
+    cdef Allocator allocator        # frees the block; None: `owner` keeps the memory alive (another Buffer if it is ours)
     cdef object owner
     cdef Usage usage                # of the place; None without an allocator
     cpdef Buffer toreadonly(self)

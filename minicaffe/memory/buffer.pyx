@@ -1,7 +1,7 @@
-"""Buffer: one block of memory, which frees itself when its last user goes, be that a SyncedMemory or a NumPy view.
+"""Buffer: one block of memory, freed when its last reference is dropped, by a SyncedMemory or a NumPy view.
 
-Caffe called free by hand, so a NumPy array could outlive the memory it showed. A Buffer may also wrap memory of somebody
-else, which it keeps alive and never frees.
+Caffe called free directly, so a NumPy array could outlive its memory. A Buffer may also wrap foreign memory, which it keeps
+alive and never frees.
 """
 
 cimport cython
@@ -25,24 +25,24 @@ cdef dict _recordings = {}      # thread -> (kept, pool), see `record_blocks`
 
 @cython.no_gc_clear     # __dealloc__ needs allocator and usage
 cdef class Buffer:
-    """One block of memory, freed when the last reference goes.
+    """One block of memory, freed when the last reference is dropped.
 
-    ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive, to write unless it is `readonly`. Device memory
-    refuses to be viewed.
+    ``np.ndarray(shape, dtype, buffer=buf)`` is a view that keeps `buf` alive, writable unless it is `readonly`. Device memory
+    has no views.
 
     Parameters
     ----------
     allocator : Allocator
     nbytes : int
     name : str
-        What the block serves (``conv1 data``), for the reporter.
+        Purpose of the block (``conv1 data``), for the reporter.
     stream : int or cuda.Stream, optional
         See `Allocator.malloc`; None: the current one.
 
     Raises
     ------
     OutOfMemoryError
-        From the allocator, once more after a garbage collection that made memory free.
+        From the allocator; if a garbage collection frees memory, allocation is tried once more first.
     """
 
     def __init__(self, Allocator allocator not None, nbytes, str name="", stream=None):
@@ -56,7 +56,7 @@ cdef class Buffer:
         try:
             self.ptr = take(allocator, nbytes, stream)
         except OutOfMemoryError:
-            # Memory may be held by reference cycles of objects that nobody uses any more.
+            # Garbage in reference cycles may hold memory.
             live = allocator.usage.live
             gc.collect()
             if allocator.usage.live == live:
@@ -72,23 +72,23 @@ cdef class Buffer:
 
     def __dealloc__(self):
         if self.usage is not None:
-            _reporter.remove(self, self.usage, self.nbytes)     # first: nobody may find a dying Buffer
+            _reporter.remove(self, self.usage, self.nbytes)     # first: the reporter must not list a dying Buffer
         if self.allocator is not None and _recordings and (recording := _recordings.get(this_thread())) is not None \
                 and recording[1] is not self.allocator:
             recording[0].append(heir(self))
             return
         if self.allocator is not None:
-            if _reporter.recording:     # before it is free, when another thread may take it, and before the merges that follow
+            if _reporter.recording:     # before the block is freed and another thread may allocate it, and before merge events
                 _reporter.event("free", self.place, <size_t>self.ptr, self.nbytes, self.name, "")
             self.allocator.free_ptr(self.ptr)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
         if not self.place.on_host:
-            raise BufferError(f"{self!r} is device memory; the host cannot look into it")
+            raise BufferError(f"{self!r} is device memory; the host cannot access it")
         PyBuffer_FillInfo(view, self, self.ptr, self.nbytes, self.readonly, flags)
 
     cpdef Buffer toreadonly(self):
-        """Give a Buffer of the same memory that refuses to be written; it keeps this one alive."""
+        """Return a read-only Buffer of the same memory, which keeps this one alive."""
         cdef Buffer buffer
         if self.readonly:
             return self
@@ -97,13 +97,12 @@ cdef class Buffer:
         return buffer
 
     def record_stream(self, stream):
-        """Say that `stream` uses the block, too: see `Allocator.record_stream`.
+        """Record that `stream` uses the block, too: see `Allocator.record_stream`.
 
         Returns
         -------
         bool
-            False for foreign memory that is no Buffer's in the end, so that nobody could be told: keep it alive yourself
-            until `stream` is done with it.
+            False for foreign memory without an allocator of ours: keep it alive yourself until `stream` is done with it.
         """
         owner = self
         while not isinstance(owner, Buffer) or (<Buffer>owner).allocator is None:
@@ -140,14 +139,14 @@ cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:
 
 
 def record_blocks(kept, pool=None):
-    """Begin the recording of a CUDA graph by this thread, which uses the same blocks whenever it is replayed; None ends it.
+    """Begin the recording of a CUDA graph by this thread, whose replays use the same blocks; None ends it.
 
     Parameters
     ----------
     kept : list or None
-        Gets the blocks that this thread drops, instead of their allocator.
+        Receives the blocks that this thread drops, which are then not freed.
     pool : Allocator
-        Gives this thread's new blocks of its place. Those that are dropped go back to it, as no other thread takes blocks there.
+        Allocates this thread's new blocks of its place. Dropped blocks return to it, as no other thread allocates there.
     """
     if kept is None:
         _recordings.pop(this_thread(), None)
@@ -156,7 +155,7 @@ def record_blocks(kept, pool=None):
 
 
 cdef Buffer heir(Buffer dying):
-    """Make a Buffer that has the block of `dying` from now on."""
+    """Move the block of `dying` to a new Buffer."""
     cdef Buffer buffer = foreign_buffer(dying.ptr, dying.nbytes, dying.place, None, dying.name)
     buffer.allocator = dying.allocator
     buffer.usage = _reporter.add(buffer, buffer.place, buffer.nbytes)
@@ -164,12 +163,12 @@ cdef Buffer heir(Buffer dying):
 
 
 def wrap(size_t address, size_t nbytes, place, owner):
-    """Give a Buffer of `nbytes` at `address` that `owner` keeps alive; it is never freed through this Buffer."""
+    """Wrap `nbytes` at `address`, which `owner` keeps alive, in a Buffer, which never frees them."""
     return foreign_buffer(<void*>address, nbytes, place, owner, "")
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):
-    """Wrap memory that `owner` keeps alive; it is never freed here."""
+    """Wrap memory that `owner` keeps alive in a Buffer, which never frees it."""
     cdef Buffer buffer = Buffer.__new__(Buffer)
     buffer.ptr = ptr
     buffer.nbytes = nbytes

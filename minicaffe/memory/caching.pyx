@@ -1,43 +1,42 @@
 """The caching allocators: of devices (after Torch's THCCachingAllocator and PyTorch's CUDACachingAllocator), and of page-locked
 host memory (after THCCachingHostAllocator and PyTorch's CachingHostAllocator before it got background threads).
 
-Asking a driver for memory is slow, and giving memory back waits for the whole device. So memory is taken in segments
-and kept: a freed block goes to a free list, and the next request that fits takes it from there.
+Allocation by a driver is slow, and its free waits for the whole device. So memory is allocated in segments and kept: a freed
+block goes to a free list, for the next request that fits.
 
     request             rounded to      taken from segments of      rest is split off if it has
     up to 1 MiB         512 bytes       2 MiB                       512 bytes or more
     up to 10 MiB        512 bytes       20 MiB                      more than 1 MiB
     beyond              512 bytes       its size, in whole 2 MiB    more than 1 MiB
 
-These are later PyTorch's constants. The first THCCachingAllocator took a segment of 1 MiB for small requests and of
-just the size, in whole 128 KiB, for all others: requests of many sizes then left segments that fitted no other. For examples
-printed at that time, ``caching:thc`` (`constants`) goes by them:
+These are later PyTorch's constants. The first THCCachingAllocator allocated a segment of 1 MiB for small requests, and one of
+the requested size, in whole 128 KiB, for all others: requests of many sizes then left segments that fitted no other request.
+To reproduce examples from that time, ``caching:thc`` (`constants`) uses its constants:
 
     up to 1 MiB         512 bytes       1 MiB                       512 bytes or more
     beyond              128 KiB         its size                    more than 1 MiB
 
-On a host, pages of a segment take no memory until they are touched. ``caching:arena`` so takes whatever is asked for from segments
-of 1 GiB, of which the free blocks that fit best are used first: blocks of many sizes that come and go then lie in hardly more
-pages than are in use at most.
+On a host, pages of a segment take no memory before their first access. So ``caching:arena`` serves all requests from segments of
+1 GiB, and uses the best-fitting free blocks first. Blocks of many sizes then lie in hardly more pages than the peak use needs.
 
     any                 512 bytes       1 GiB                       512 bytes or more
 
-Locking pages of the host costs far more than copying a batch, so `CachingHostAllocator` keeps each block whole. THC kept each at the
-size first asked for and gave out the smallest that fits; here, as in later PyTorch, sizes are powers of two with one free list for
-each, so that taking a block is no search; the price is that up to half of a block stays unused. Such a block belongs to no stream: copies
-to and from a device run later than the host, so it is given out again when events recorded on the streams that use it are done.
+Locking pages of the host takes far longer than copying a batch, so `CachingHostAllocator` never splits a block. THC kept each at
+the size of its first request and returned the smallest that fits. Here, as in later PyTorch, sizes are powers of two with one
+free list each, so that no search is needed; the price is that up to half of a block is unused. Such a block belongs to no stream.
+Copies to and from a device run asynchronously, so it is reused when events recorded on the streams that use it are done.
 
     any                 powers of 2     its size                    never
 
-Small and large blocks live in pools of their own, so that a small one never pins a large segment. The free block that
-fits best is taken: of the current stream, the smallest, the lowest. A freed block is merged with its free neighbours.
-A block belongs to the stream that was current when its segment was taken, see ``streams.pyx``.
+Small and large blocks are in separate pools, so that a small block never pins a large segment. The best fit is the smallest
+sufficient free block of the current stream, the one with the lowest address among equals. A freed block is merged with its free
+neighbours. A block belongs to the stream that was current when its segment was allocated, see ``streams.pyx``.
 
-When `upstream` has no memory, or the limit is reached: give back the smallest whole free segment that is big enough,
-and try again; wait for blocks that other streams use, give back all free segments, and try again; try once more for
-just what is needed instead of a usual segment; raise OutOfMemoryError. THC gave back all at once.
+When `upstream` has no memory, or the limit is reached: return the smallest sufficient whole free segment to `upstream` and try
+again; wait for blocks that other streams use, return all free segments and try again; try a segment of only the needed size;
+raise OutOfMemoryError. THC returned all free segments at once.
 
-The records are kept beside the memory, which the host may not be able to touch. The GIL is held, so they need no lock;
+The records are stored outside the memory, which may be inaccessible to the host. The GIL is held, so they need no lock;
 `upstream`, streams and the reporter may run other code, so the records are consistent before each is called.
 """
 
@@ -64,28 +63,28 @@ cdef Reporter _reporter = reporter
 
 CachingStats = namedtuple("CachingStats", (*Stats._fields, "peak_reserved", "hits", "upstream_allocations", "splits",
                                            "merges", "retries", "waiting", "split_free", "largest_free"))
-CachingStats.__doc__ = """`Stats`, and: bytes held at most; allocations served from the cache and allocations of upstream;
-blocks split and merged; times that upstream had no memory at first; bytes freed that other streams still use; free bytes
-in segments that are partly in use (fragmentation: they cannot be given back); bytes of the largest free block."""
+CachingStats.__doc__ = """`Stats`, and: maximum of the bytes held; allocations served from the cache and allocations of upstream;
+blocks split and merged; times that upstream had no memory at first; freed bytes that other streams still use; free bytes in
+segments that are partly in use (fragmentation: they cannot be returned); bytes of the largest free block."""
 
 Segment = namedtuple("Segment", "address nbytes stream pool blocks")
-Segment.__doc__ = """Memory taken from upstream at once; `pool` is small, large or ``whole``, `blocks` lists `SegmentBlock` by address."""
+Segment.__doc__ = """One allocation of upstream; `pool` is small, large or ``whole``, `blocks` lists `SegmentBlock` by address."""
 SegmentBlock = namedtuple("SegmentBlock", "address nbytes asked state name")
-SegmentBlock.__doc__ = """Part of a segment; `state` is live, free or waiting (for streams). Of a live one, `asked` is what
-the user wants of its `nbytes`, and `name` the blob it serves."""
+SegmentBlock.__doc__ = """Part of a segment; `state` is live, free or waiting (for streams). For a live one, `asked` is the
+requested part of its `nbytes`, and `name` that of its blob."""
 
 cdef enum:
     GRAIN = 512                     # bytes: sizes of blocks are multiples of this
-    LEAST_ORDER = 9                 # the smallest block that stays whole has 1 << 9 bytes
+    LEAST_ORDER = 9                 # the smallest block that is never split has 1 << 9 bytes
     ORDERS = 48
 
 cdef struct Constants:
-    size_t large_request            # the smallest that the large pool serves
-    size_t large_rest               # the smallest that is split off a block there
+    size_t large_request            # the smallest request that the large pool serves
+    size_t large_rest               # the smallest rest that is split off a block there
     size_t large_grain              # sizes of blocks there are multiples of this
     size_t small_segment
-    size_t middle_request           # the largest that shares a segment of usual size
-    size_t middle_segment           # this size
+    size_t middle_request           # the largest request that shares a segment of usual size
+    size_t middle_segment           # the usual size
     size_t segment_grain            # segments for larger requests are multiples of this
 
 cdef size_t ANY = <size_t>-1
@@ -94,7 +93,7 @@ cdef dict CONSTANTS = {
     "pytorch": Constants(MIB + 1, MIB + 1, GRAIN, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
     "thc": Constants(MIB + 1, MIB + 1, 128 << 10, MIB, 0, 0, 1),
     "arena": Constants(0, GRAIN, GRAIN, 0, 1024 * MIB, 1024 * MIB, 2 * MIB)}
-cdef Constants WHOLE = Constants(0, ANY, GRAIN, 0, 0, 0, 1)     # of blocks that stay whole
+cdef Constants WHOLE = Constants(0, ANY, GRAIN, 0, 0, 0, 1)     # for blocks that are never split
 
 cdef enum:
     SMALL
@@ -108,11 +107,11 @@ cdef enum:
 cdef struct Block:
     size_t address
     size_t nbytes
-    size_t asked        # by the user, while LIVE
+    size_t asked        # requested bytes, while LIVE
     size_t stream
     Block* left         # neighbours in the segment; NULL at its ends
     Block* right
-    int pool            # SMALL or LARGE; of a block that stays whole the order: it has 1 << pool bytes
+    int pool            # SMALL or LARGE; of a block that is never split the order: it has 1 << pool bytes
     int state
 
 ctypedef pair[size_t, pair[size_t, size_t]] Key     # stream, bytes, address: the order of the best fit
@@ -121,17 +120,17 @@ ctypedef ordered_map[Key, Block*] FreeBlocks
 
 @cython.no_gc_clear     # __dealloc__ needs upstream
 cdef class BlockCache(StreamAllocator):
-    """What the caching allocators do; `CachingAllocator` says what the arguments are."""
+    """The base of the caching allocators; the arguments are described in `CachingAllocator`."""
     cdef object __weakref__
     cdef RedZones zones
     cdef Constants constants
-    cdef size_t small_grain, large_grain        # those of the constants, or more where red zones lie between blocks
-    cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; a Block stays where it is until erased
+    cdef size_t small_grain, large_grain        # those of the constants, or more if red zones lie between blocks
+    cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; the address of a Block is constant until erased
     cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
-    cdef vector[vector[Block*]] whole           # by order: free blocks that stay whole; the last one freed is the first one taken
+    cdef vector[vector[Block*]] whole           # by order: free blocks that are never split; a stack, last in, first out
     cdef size_t peak_held, limit
     cdef size_t hits, upstream_allocations, splits, merges, retries
-    cdef str refusal                            # what stood against the last segment that could not be had
+    cdef str refusal                            # why the last segment could not be allocated
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None, str constants="pytorch",
                  bint red_zones=True):
@@ -146,7 +145,7 @@ cdef class BlockCache(StreamAllocator):
         self.set_limit(limit)
 
     def __dealloc__(self):
-        # Whoever holds a Buffer from here holds this object, so only blocks of raw addresses can still be out.
+        # Each Buffer holds a reference to its allocator, so only blocks of raw addresses can still be live.
         if self.upstream is not None:
             for item in self.blocks:
                 if item.second.left == NULL:
@@ -171,7 +170,7 @@ cdef class BlockCache(StreamAllocator):
             if pool == ORDERS:
                 raise out_of_memory(self, nbytes, f"{<size_t>1 << (ORDERS - 1):,} bytes for one block")
             size = <size_t>1 << pool
-        if nbytes > ANY >> 1:       # beyond it sums could overflow
+        if nbytes > ANY >> 1:       # larger sums could overflow
             raise out_of_memory(self, nbytes, "half of the address space")
         block = self.take_cached(pool, stream, size)
         hit = block != NULL
@@ -208,7 +207,7 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef Block* take_cached(self, int pool, size_t stream, size_t nbytes) noexcept:
-        """Take the free block that fits best off its list; NULL if there is none."""
+        """Remove the best-fitting free block from its list and return it; NULL if there is none."""
         cdef Block* block
         if self.whole.size() > 0:
             if self.whole[pool].empty():
@@ -225,7 +224,7 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef void split(self, Block* block, size_t nbytes) noexcept:
-        """Cut `block` after `nbytes`; the rest is free."""
+        """Split `block` after `nbytes`; the rest is free."""
         cdef Block* rest = &self.blocks[block.address + nbytes]
         rest.address = block.address + nbytes
         rest.nbytes = block.nbytes - nbytes
@@ -243,7 +242,7 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef int cache(self, Block* block) except -1:
-        """Make `block` free, one with its free neighbours."""
+        """Make `block` free and merge it with its free neighbours."""
         cdef size_t before = block.nbytes
         block.state = FREE
         if block.right != NULL and block.right.state == FREE:
@@ -277,14 +276,14 @@ cdef class BlockCache(StreamAllocator):
 
     @cython.final
     cdef void unlist(self, Block* block) noexcept:
-        """Take a free block off its list; of blocks that stay whole the last of one."""
+        """Remove a free block from its list; of blocks that are never split the last one of its list."""
         if self.whole.size() > 0:
             self.whole[block.pool].pop_back()
         else:
             self.cached[block.pool].erase(key(block.stream, block.nbytes, block.address))
 
     cdef Block* grow(self, int pool, size_t stream, size_t size) except? NULL:
-        """Take a segment and give it as one block; where there is no memory, do as the head of this file says."""
+        """Allocate a segment and return it as one block; if there is no memory, proceed as described at the head of this file."""
         cdef size_t grain = self.constants.segment_grain
         cdef size_t least = max(self.constants.small_segment, size) if pool == SMALL else (size + grain - 1) & ~(grain - 1)
         cdef size_t usual = self.constants.middle_segment if pool == LARGE and size <= self.constants.middle_request else least
@@ -300,7 +299,7 @@ cdef class BlockCache(StreamAllocator):
             if block != NULL:
                 return block
         self.take_back(True)
-        block = self.take_cached(pool, stream, size)    # what came back may do
+        block = self.take_cached(pool, stream, size)    # a returned block may be large enough
         if block == NULL:
             self.give_free()
             block = self.take_segment(pool, stream, usual)
@@ -309,13 +308,13 @@ cdef class BlockCache(StreamAllocator):
         return block
 
     cdef Block* take_segment(self, int pool, size_t stream, size_t nbytes) except? NULL:
-        """Take `nbytes` from `upstream` as one block; NULL if there is no memory."""
+        """Allocate `nbytes` from `upstream` as one block; NULL if there is no memory."""
         cdef size_t address
         cdef Block* block
         if self.held + nbytes > self.limit:
             self.refusal = f"{self.limit:,} bytes"
             return NULL
-        self.held += nbytes             # first: another thread may come here meanwhile
+        self.held += nbytes             # first: another thread may get here during the allocation
         try:
             address = <size_t>self.take(nbytes, stream)
         except BaseException as error:
@@ -339,7 +338,7 @@ cdef class BlockCache(StreamAllocator):
         return block
 
     cdef int give_segment(self, Block* block) except -1:
-        """Give a segment that is one free block back to `upstream`."""
+        """Return a segment that is one free block to `upstream`."""
         cdef size_t address = block.address
         cdef size_t nbytes = block.nbytes
         self.unlist(block)
@@ -352,12 +351,12 @@ cdef class BlockCache(StreamAllocator):
     cdef int give_free(self) except -1:
         cdef Block* block = self.whole_free(0)
         while block != NULL:
-            self.give_segment(block)    # may run other code, so search anew
+            self.give_segment(block)    # may run other code, so restart the search
             block = self.whole_free(0)
         return 0
 
     cdef Block* whole_free(self, size_t least) noexcept:
-        """Find the smallest segment that is one free block of at least `least` bytes; NULL if there is none."""
+        """Return the smallest segment that is one free block of at least `least` bytes; NULL if there is none."""
         cdef Block* block
         cdef Block* smallest = NULL
         cdef size_t pool
@@ -376,7 +375,7 @@ cdef class BlockCache(StreamAllocator):
         return self.find_live(address).stream
 
     def set_limit(self, nbytes):
-        """Hold at most `nbytes` from `upstream` from now on; None: no limit. What is held already stays.
+        """Hold at most `nbytes` from `upstream` from now on; None: no limit. Memory already held is kept.
 
         Raises
         ------
@@ -406,7 +405,7 @@ cdef class BlockCache(StreamAllocator):
         return found
 
     def stats(self):
-        """Give `CachingStats`."""
+        """Return `CachingStats`."""
         cdef size_t split_free = 0
         cdef size_t waiting = 0
         for item in self.blocks:
@@ -418,12 +417,12 @@ cdef class BlockCache(StreamAllocator):
                             self.merges, self.retries, waiting, split_free, self.largest_free())
 
     def cache_info(self, stream=None):
-        """Give the free bytes of the cache and its largest free block (THC's cacheInfo).
+        """Return the free bytes of the cache and its largest free block (THC's cacheInfo).
 
         Parameters
         ----------
         stream : int or cuda.Stream, optional
-            Count what work on this stream could take; None: what belongs to any.
+            Count only memory of this stream; None: of all streams.
 
         Returns
         -------
@@ -434,7 +433,7 @@ cdef class BlockCache(StreamAllocator):
         return found.first, found.second
 
     def base_allocation(self, address):
-        """Give where the segment begins that a live block was cut from, and its bytes (THC's getBaseAllocation).
+        """Return the address and bytes of the segment that contains a live block (THC's getBaseAllocation).
 
         Raises
         ------
@@ -452,9 +451,9 @@ cdef class BlockCache(StreamAllocator):
         return base, nbytes
 
     def snapshot(self):
-        """List the segments as `Segment`, each with its blocks, by address: for a view of the memory."""
+        """List the segments as `Segment`, each with its blocks, by address, for a display of the memory."""
         cdef vector[Block] copies
-        for item in self.blocks:        # nothing in this loop makes an object
+        for item in self.blocks:        # this loop creates no Python object
             copies.push_back(item.second)
         rows = [(b.address, b.nbytes, b.asked, b.state, b.stream, b.pool, b.left == NULL) for b in copies]
         late = {item.first for item in self.waiting}
@@ -478,13 +477,13 @@ cdef class BlockCache(StreamAllocator):
         return &dereference(known).second
 
     cdef no_block(self, size_t address):
-        """Make the PointerError that says why no live block starts at `address`."""
+        """Return the PointerError that explains why no live block starts at `address`."""
         cdef size_t start = 0
         for item in self.blocks:
             if item.first <= address < item.first + item.second.nbytes:
                 start = item.first
         if start == 0:
-            why = "is no live block; it comes from another allocator, or its segment was given back"
+            why = "is no live block; it comes from another allocator, or its segment was freed"
         elif start != address:
             why = f"lies inside the block at {start:#x}, but no block starts there"
         else:
@@ -503,20 +502,20 @@ cdef class CachingAllocator(BlockCache):
     Parameters
     ----------
     upstream : Allocator
-        Gives the segments. If there are streams, its `free` must wait for all of them, as cuMemFree does.
+        The source of the segments. If there are streams, its `free` must wait for all of them, as cuMemFree does.
     streams : StreamOrder, optional
-        Of the device; without, all work is taken to be in order.
+        Of the device; None: all work is assumed to be in order.
     limit : int, optional
-        Bytes to be held from `upstream` at most; see `set_limit`.
+        Maximum of the bytes held from `upstream`; see `set_limit`.
     constants : {"pytorch", "thc", "arena"}
         Sizes of segments and blocks: later PyTorch's, those of the first THCCachingAllocator, or few large segments.
     red_zones : bool
-        False: free blocks may be written, as a replay of a CUDA graph does with those that were free when its recording ended.
+        False: free blocks may be written. A replay of a CUDA graph writes to blocks that were free when its recording ended.
 
     Notes
     -----
-    Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments. The private pool of CUDA graphs is one more of these
-    above the device's own (cuda/graph.pyx).
+    Source: THCCachingAllocator.cpp, CUDACachingAllocator.cpp. Left out: expandable segments. The private pool of CUDA graphs is a
+    further CachingAllocator on top of the device's own (cuda/graph.pyx).
     """
 
 
@@ -524,14 +523,14 @@ cdef class CachingAllocator(BlockCache):
 @cython.auto_pickle(False)
 @cython.no_gc_clear
 cdef class CachingHostAllocator(BlockCache):
-    """Keep freed blocks of page-locked host memory for the next request of their size; nothing is split or merged.
+    """Keep freed blocks of page-locked host memory for the next request of their size; blocks are never split or merged.
 
     Parameters
     ----------
     upstream : Allocator
         Of pinned (or any host) memory.
     streams : StreamOrder, optional
-        Of the device that copies; without, blocks are free at once.
+        Of the device that copies; None: freed blocks can be reused at once.
     """
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None):

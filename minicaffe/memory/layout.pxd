@@ -4,9 +4,9 @@ cdef class Layout:
     cdef readonly int dtype             # of its elements, which is that of the blob or BF16
     cdef readonly str name
     cdef readonly tuple dims            # the shape of the array
-    cdef readonly int lanes             # of so many channels, axis 1, elements are neighbours; 0: not of channels
-    cdef readonly bint scaled           # its elements are the plain array's times something, and are read alone
-    cdef readonly bint on_device        # of memory of a device
+    cdef readonly int lanes             # number of channels, axis 1, whose elements are neighbours; 0: not by channels
+    cdef readonly bint scaled           # its elements are the plain array's times factors, and are only read
+    cdef readonly bint on_device        # whether it is for memory of a device
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=*)
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=*)
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1

@@ -1,7 +1,7 @@
-"""Layout: how an engine arranges an array in memory of its own, such as channels in blocks of 16.
+"""Layout: an engine's own order of an array in memory, such as channels in blocks of 16.
 
-A SyncedMemory holds one private block in such a layout beside its plain sides (memory/synced.pyx). Plain is what Caffe says:
-row-major, last axis fastest; everyone who does not ask for a layout gets that.
+A SyncedMemory holds one private block in such a layout beside its plain sides (memory/synced.pyx). Plain is Caffe's order,
+row-major with the last axis fastest, and the default of every access.
 """
 
 from minicaffe.kernels.types cimport FLOAT
@@ -19,17 +19,17 @@ cdef class Layout:
     plain_nbytes : int
         Bytes of the same array in plain order.
     name : str
-        What events call it.
+        Its name in events.
     dims : tuple of int, optional
         The shape of the array.
     lanes : int
-        Of how many channels, axis 1, elements are neighbours, in blocks of which zeros fill the last; 0: not of channels.
+        Number of channels, axis 1, in a block of neighbouring elements; zeros fill the last block. 0: not by channels.
     dtype : int
-        The type of its elements, a number of kernels/types.hpp; it may be another than the plain array's.
+        The type of its elements, a number of kernels/types.hpp; it may differ from the plain array's.
     scaled : bool
-        Its elements are the plain array's, each times something: who computes with the array as it is cannot take them.
+        Whether its elements are the plain array's times factors, so that other operations cannot use them.
     on_device : bool
-        Of memory of a device, where blocks in it have no padding.
+        Whether it is for memory of a device. There it has no padding.
     """
 
     def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT,
@@ -44,7 +44,7 @@ cdef class Layout:
         self.on_device = on_device
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
-        """Write the array at address `private` to address `plain`; on a device in order with `stream`, an address of a `CudaStream`."""
+        """Write the array at address `private` to address `plain`; on a device on `stream`, the address of a `CudaStream`."""
         raise Error(f"{type(self).__name__} must override to_plain")
 
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
@@ -52,13 +52,13 @@ cdef class Layout:
         raise Error(f"{type(self).__name__} must override from_plain")
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
-        """Write the array at address `other`, in layout `source`, to address `private`; False: only by way of plain order."""
+        """Convert the array at address `other`, in layout `source`, to address `private`; return False if unsupported."""
         return False
 
     def with_shape(self, shape):
-        """Return the layout that this one is of arrays of `shape`, which has another number of channels, axis 1, or None.
+        """Return the same kind of layout for arrays of `shape`, with another number of channels (axis 1), or None.
 
-        It is one in which arrays are joined along the channels by joining their rows, images, as in plain order.
+        In it arrays can be concatenated along the channels image by image, as in plain order.
         """
         return None
 

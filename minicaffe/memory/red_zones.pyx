@@ -1,17 +1,17 @@
-"""Bytes that nobody may touch between the blocks cut from one piece of memory, as AddressSanitizer's manual poisoning has them.
+"""Inaccessible bytes between the blocks of one allocation, as in AddressSanitizer's manual poisoning.
 
-An allocator that cuts blocks tells what watches the memory, if anything does, which bytes are in use. The simulated device
-watches (minicaffe/sim); of other memory `nbytes` is 0 and nothing is told.
+An allocator that splits memory into blocks marks which bytes are in use. The simulated device checks these marks
+(minicaffe/sim); for other memory `nbytes` is 0 and nothing is marked.
 """
 
 
 cdef class RedZones:
-    """What an allocator has to keep free between blocks, and whom it tells which bytes are in use.
+    """The gap that an allocator keeps between blocks, and the functions that mark bytes as closed or in use.
 
     Parameters
     ----------
     nbytes : int
-        Blocks begin at multiples of it, and that many bytes after each stay closed; 0: nothing watches the memory.
+        Blocks begin at multiples of it, and that many bytes after each stay closed; 0: the memory is not checked.
     poison, unpoison : int
         Addresses of C functions ``void f(size_t address, size_t nbytes)``: close bytes; open those of a new block.
     """
@@ -22,11 +22,11 @@ cdef class RedZones:
         self.unpoison = <mark_function> <void*> unpoison
 
     cdef void close(self, size_t address, size_t nbytes) noexcept:
-        """Close `nbytes`: memory just taken, or a block that was freed."""
+        """Close `nbytes`: new memory, or a freed block."""
         if self.nbytes:
             self.poison(address, nbytes)
 
     cdef void open(self, size_t address, size_t nbytes) noexcept:
-        """Open the `nbytes` of a block that is given out."""
+        """Open the `nbytes` of an allocated block."""
         if self.nbytes:
             self.unpoison(address, nbytes)

@@ -8,9 +8,9 @@ cdef class Usage:
 
 
 cdef class Reporter:
-    cdef bint recording                   # test it before event(): off, an event costs this one branch
-    cdef tuple records                    # the lists that are recorded into
-    cdef unordered_set[size_t] blocks     # live Buffers, borrowed: a Buffer takes itself out before it dies
+    cdef bint recording                   # test it before event(), so that an event costs one branch when off
+    cdef tuple records                    # the lists that receive events
+    cdef unordered_set[size_t] blocks     # live Buffers, borrowed references: a Buffer removes itself before it dies
     cdef dict places                      # place -> Usage
     cdef Usage add(self, block, place, size_t nbytes)
     cdef void remove(self, block, Usage usage, size_t nbytes) noexcept

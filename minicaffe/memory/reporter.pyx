@@ -1,12 +1,12 @@
-"""What lives in memory, and what happened there.
+"""Live blocks of memory, and events.
 
-`live` and `table` list every live block of every place with the blob it serves (Caffe2's memory reporter). `record`
-collects events while it is open: allocation, free, split, merge, copy, head change; modules above add their own kinds: begin and end
-of a layer, launch of a kernel, call of a library. `minicaffe.trace` makes steps of them. Caffe had neither. Memory handed in by ``set_cpu_data`` is
-not ours and not listed.
+`live` and `table` list every live block of every place with its blob's name (Caffe2's memory reporter). `record` collects events
+in its with block: allocation, free, split, merge, copy, head change. Other modules add kinds: begin and end of a layer, launch
+of a kernel, call of a library. `minicaffe.trace` groups them into steps. Caffe had neither. Memory passed to ``set_cpu_data``
+is foreign and not listed.
 
-The GIL is the lock here: no C++ container is walked while Python objects are made, since making one may run the
-garbage collector, which may free Buffers and so change the container.
+The GIL is the lock here. No loop over a C++ container creates Python objects: that may run the garbage collector, which may
+free Buffers and so change the container.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -18,13 +18,13 @@ from threading import Lock
 from time import perf_counter_ns
 
 Block = namedtuple("Block", "address nbytes place name")
-Block.__doc__ = "One live block; `name` is the blob it serves, or ''."
+Block.__doc__ = "One live block; `name` is that of its blob, or ''."
 Event = namedtuple("Event", "time kind place address nbytes name detail took", defaults=(0,))
-Event.__doc__ = """Something that happened at `time` (ns, time.perf_counter_ns), when it was over; `detail` says which way, or is '';
-`took` is how long it took (ns), of copies, reorders, launches and calls, 0 of what takes no time. `address` is where a block begins; of head
-changes and of layers the ``id`` of the SyncedMemory and the Node."""
+Event.__doc__ = """An event that ended at `time` (ns, time.perf_counter_ns); `detail` is its direction, or ''. `took` is the duration (ns)
+of copies, reorders, launches and calls, 0 of other kinds. `address` is where a block begins; for head changes and layers it is the
+``id`` of the SyncedMemory and the Node."""
 Stats = namedtuple("Stats", "live peak reserved count allocations")
-Stats.__doc__ = """Bytes live now, bytes live at most, bytes held from below; blocks live now, blocks ever given out."""
+Stats.__doc__ = """Bytes live now, their maximum so far, bytes held from upstream; blocks live now, all blocks allocated so far."""
 
 
 cdef class Usage:
@@ -42,7 +42,7 @@ cdef class Usage:
 
 
 cdef class Reporter:
-    """The C side: one object, `reporter`, which allocators and SyncedMemory write to."""
+    """The C interface: one object, `reporter`, to which allocators and SyncedMemory write."""
 
     def __cinit__(self):
         self.records = ()
@@ -64,7 +64,7 @@ cdef class Reporter:
         return perf_counter_ns() if self.recording else 0
 
     cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail, long long took=0) except -1:
-        # As Event(...), in a third of the time.
+        # Event(...) takes three times as long.
         happened = new_tuple(Event, (perf_counter_ns(), kind, place, address, nbytes, name, detail, took))
         for events in self.records:
             events.append(happened)
@@ -81,7 +81,7 @@ def live():
     """List the live blocks as `Block` tuples, the largest first."""
     cdef vector[size_t] found
     cdef size_t block
-    for block in _reporter.blocks:      # nothing in this loop makes an object
+    for block in _reporter.blocks:      # this loop creates no Python object
         Py_INCREF(<object><void*>block)
         found.push_back(block)
     buffers = []
@@ -93,7 +93,7 @@ def live():
 
 
 def table():
-    """Write `live` as text: bytes, place, address, name; then a line for each place with its live and peak bytes."""
+    """Format `live` as text: bytes, place, address, name; then a line for each place with its live and peak bytes."""
     lines = [f"{'bytes':>15}  {'place':<14} {'address':<18} name"]
     lines += [f"{b.nbytes:>15,}  {b.place!r:<14} {b.address:<#18x} {b.name}".rstrip() for b in live()]
     for place, used in stats().items():
@@ -102,9 +102,9 @@ def table():
 
 
 def stats():
-    """Give ``{place: Stats}`` for every place used so far.
+    """Return ``{place: Stats}`` for every place used so far.
 
-    `reserved` equals `live` here; what allocators hold beyond it is in ``minicaffe.memory.stats(place)``.
+    `reserved` equals `live` here; ``minicaffe.memory.stats(place)`` includes the caches of allocators.
     """
     return {place: _stats(usage, (<Usage>usage).live) for place, usage in list(_reporter.places.items())}
 
@@ -114,7 +114,7 @@ def _stats(Usage usage not None, size_t reserved):
 
 
 def event(str kind, *, place=None, size_t address=0, size_t nbytes=0, str name="", str detail="", long long took=0):
-    """Record an event of another module, such as ``prefetch``, if a `record` is open."""
+    """Record an event of another module, such as ``prefetch``, if any `record` is active."""
     if _reporter.recording:
         _reporter.event(kind, place, address, nbytes, name, detail, took)
 
@@ -126,7 +126,7 @@ def record(events=None):
     Parameters
     ----------
     events : optional
-        Whose method ``append`` takes them in place of the list.
+        An object with a method ``append``, in place of the list.
     """
     events = [] if events is None else events
     with _record_lock:

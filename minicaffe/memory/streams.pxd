@@ -18,8 +18,8 @@ cdef class StreamAllocator(Allocator):
     cdef StreamOrder streams
     cdef size_t held                                    # bytes of `upstream`, in use or not
     cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
-    cdef unordered_map[size_t, size_t] waiting          # freed block -> its events that are not done
-    cdef size_t chosen                                  # stream of the request that begins; NO_STREAM: the current one
+    cdef unordered_map[size_t, size_t] waiting          # freed block -> number of its pending events
+    cdef size_t chosen                                  # stream of the current request; NO_STREAM: the current stream
     cdef dict queues                                    # stream -> deque of (event, address), the oldest first
     cdef size_t own_stream(self, size_t address) except? -2
     cdef int reuse(self, size_t address) except -1

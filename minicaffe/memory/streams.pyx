@@ -1,11 +1,11 @@
-"""The order of streams, as far as memory must know it.
+"""The order of streams, as far as allocators need it.
 
-A device runs the work of one stream in order, that of two streams in any order. So a block may be given out again on
-its own stream at once: what its last user still does there comes first. A block that other streams used as well has to
-wait until they got past the point where it was freed; an event recorded there tells (after PyTorch's ``recordStream``).
-Streams are numbers here (the driver's handles) and events any objects; `cuda/` fills in `StreamOrder`.
+A device runs the work of one stream in order, that of two streams in any order. So a freed block can be reused on its own
+stream at once: pending work of its last user there runs first. A block that other streams used as well is reused only after
+they have passed the point of the free, where an event is recorded (after PyTorch's ``recordStream``). Streams are numbers here
+(the driver's handles) and events any objects; `cuda/` implements `StreamOrder`.
 
-All of `StreamOrder` may run other code, so each method here leaves the records consistent before it calls it.
+All methods of `StreamOrder` may run other code, so the records here are consistent before each call.
 """
 
 cimport cython
@@ -23,42 +23,42 @@ from minicaffe.memory.sizes import checked
 
 cdef size_t NO_STREAM = <size_t>-1      # of a block that belongs to none
 cdef object PAGEABLE = CPUPlace()
-cdef object new_queue = deque         # a C variable: the last blocks are freed when the names of modules are gone
+cdef object new_queue = deque         # a C variable: the last blocks are freed after the globals of modules are cleared
 
 
 cdef class StreamOrder:
     """Streams and events of one device (abstract)."""
 
     cpdef size_t current(self) except? -1:
-        """Give the stream that new work of this thread goes to."""
+        """Return the stream that new work of this thread goes to."""
         raise Error(f"{type(self).__name__} must override current")
 
     cpdef record(self, size_t stream):
-        """Give an event that is done when all work put on `stream` so far is."""
+        """Return an event that is done when all work now queued on `stream` is done."""
         raise Error(f"{type(self).__name__} must override record")
 
     cpdef bint done(self, event) except -1:
-        """Say whether `event` is done, without waiting."""
+        """Return whether `event` is done, without waiting."""
         raise Error(f"{type(self).__name__} must override done")
 
     cpdef wait(self, event):
-        """Let the host wait for `event`."""
+        """Block the host until `event` is done."""
         raise Error(f"{type(self).__name__} must override wait")
 
 
 @cython.no_gc_clear
 cdef class StreamAllocator(Allocator):
-    """An allocator that keeps freed blocks, and so must know which streams still use them (abstract).
+    """An allocator that keeps freed blocks, and so has to track which streams still use them (abstract).
 
-    A subclass overrides `alloc_ptr`, `own_stream`, `reuse`, `give_free` and `free_ptr`, and goes on in `free_ptr` only if
-    `retire` says that no stream holds the block back.
+    A subclass overrides `alloc_ptr`, `own_stream`, `reuse`, `give_free` and `free_ptr`. Its `free_ptr` returns early if `retire`
+    is true, as other streams still use the block then.
 
     Parameters
     ----------
     upstream : Allocator
         If there are streams, its `free` must wait for all of them, as cuMemFree does.
     streams : StreamOrder, optional
-        Of the device; without, all work is taken to be in order.
+        Of the device; None: all work is assumed to be in order.
     """
 
     def __init__(self, Allocator upstream not None, StreamOrder streams=None):
@@ -68,22 +68,22 @@ cdef class StreamAllocator(Allocator):
         self.chosen = NO_STREAM
 
     cdef size_t own_stream(self, size_t address) except? -2:
-        """Give the stream whose block lives at `address`, or NO_STREAM; raise PointerError if none starts there."""
+        """Return the stream of the live block at `address`, or NO_STREAM; raise PointerError if no block starts there."""
         raise Error(f"{type(self).__name__} must override own_stream")
 
     cdef int reuse(self, size_t address) except -1:
-        """Make a freed block that waited for its streams ready for the next request."""
+        """Make a freed block available again after all its streams have finished with it."""
         raise Error(f"{type(self).__name__} must override reuse")
 
     cdef int give_free(self) except -1:
-        """Give everything without a live block back to `upstream`."""
+        """Return all memory without a live block to `upstream`."""
         raise Error(f"{type(self).__name__} must override give_free")
 
     cdef size_t reserved(self) noexcept:
         return self.held
 
     cdef size_t next_stream(self) except? -2:
-        """Give the stream that a request is for: the first thing that `alloc_ptr` does, if there are `streams`."""
+        """Return the stream of a request; `alloc_ptr` calls this first if there are `streams`."""
         cdef size_t stream = self.chosen
         if stream == NO_STREAM:
             return self.streams.current()
@@ -91,18 +91,18 @@ cdef class StreamAllocator(Allocator):
         return stream
 
     cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
-        """As `alloc_ptr`, for work on `stream`. No argument says so, as that made each `alloc_ptr` a call longer."""
+        """As `alloc_ptr`, for work on `stream`. It is passed in `chosen`: an argument would cost each `alloc_ptr` one more call."""
         self.chosen = stream
         return self.alloc_ptr(nbytes)
 
     cdef void* take(self, size_t nbytes, size_t stream) except NULL:
-        """Take memory for `stream` from `upstream`."""
+        """Allocate memory for `stream` from `upstream`."""
         cdef void* ptr
         if isinstance(self.upstream, StreamAllocator):
             return (<StreamAllocator>self.upstream).alloc_on(nbytes, stream)
         ptr = self.upstream.alloc_ptr(nbytes)
         if self.streams is not None and stream != NO_STREAM and stream != self.streams.current():
-            try:    # one further below may keep streams apart, and takes the memory to be of the current one
+            try:    # an allocator further below may distinguish streams, and assumes the current one
                 self.upstream.record_stream(<size_t>ptr, stream)
             except BaseException:
                 self.upstream.free_ptr(ptr)
@@ -110,7 +110,7 @@ cdef class StreamAllocator(Allocator):
         return ptr
 
     cdef bint retire(self, size_t address) except -1:
-        """Say whether streams besides its own use the block at `address`, which was freed; if so, it waits for them now."""
+        """Return whether streams besides its own use the freed block at `address`; if so, put it on their wait queues."""
         found = self.users.find(address)
         if found == self.users.end():
             return False
@@ -128,7 +128,7 @@ cdef class StreamAllocator(Allocator):
         return True
 
     cdef int take_back(self, bint wait) except -1:
-        """Make freed blocks ready that no stream uses any more; with `wait`, wait for that."""
+        """Make freed blocks available that no stream uses any more; with `wait`, wait for the streams."""
         for queue in list(self.queues.values()):
             while queue:
                 event, address = queue.popleft()
@@ -137,7 +137,7 @@ cdef class StreamAllocator(Allocator):
                         self.streams.wait(event)
                     elif not self.streams.done(event):
                         queue.appendleft((event, address))
-                        break               # what comes later on this stream is not done either
+                        break               # later events of this stream are not done either
                 except BaseException:
                     queue.appendleft((event, address))
                     raise
@@ -148,7 +148,7 @@ cdef class StreamAllocator(Allocator):
         return 0
 
     cdef void drop(self, size_t address) noexcept:
-        """Give memory back to `upstream` while this object goes away: an error is printed, and the rest goes on."""
+        """Free memory in `upstream` during deallocation of this object: an error is printed, and the rest is still freed."""
         self.upstream.free_ptr(<void*>address)
 
     def malloc(self, nbytes, stream):
@@ -157,7 +157,7 @@ cdef class StreamAllocator(Allocator):
         if self.streams is None:
             raise one_stream(self)
         address = <size_t>self.alloc_on(nbytes, stream)
-        self.record_stream(address, stream)     # a block that belongs to no stream waits for this one, too
+        self.record_stream(address, stream)     # for a block that belongs to no stream
         return address
 
     def record_stream(self, address, stream):
@@ -173,14 +173,14 @@ cdef class StreamAllocator(Allocator):
         self.users[start].push_back(number)
 
     def empty_cache(self):
-        """Wait for blocks that other streams use, then give everything without a live block back to `upstream`."""
+        """Wait for blocks that other streams use, then return all memory without a live block to `upstream`."""
         self.take_back(True)
         self.give_free()
         self.upstream.empty_cache()
 
 
 def stream_number(stream):
-    """Give the number of a stream: itself, or the `address` of a ``cuda.Stream``."""
+    """Return the number of a stream: itself, or the `address` of a ``cuda.Stream``."""
     number = getattr(stream, "address", stream)
     if not isinstance(number, int) or not 0 <= number < 1 << 63:
         raise WrongTypeError(f"a stream must be a cuda.Stream or its address (an int, at least 0), got {stream!r}")
@@ -188,4 +188,4 @@ def stream_number(stream):
 
 
 cdef one_stream(Allocator allocator):
-    return ConfigError(f"{type(allocator).__name__} was made without `streams`, so it knows only one stream")
+    return ConfigError(f"{type(allocator).__name__} was made without `streams`, so it supports only one stream")

@@ -38,18 +38,18 @@ cdef class SyncedMemory:
     cdef readonly size_t reorders
     cdef Buffer host
     cdef Buffer device
-    cdef Buffer private_side        # in `arrangement`, of the host or the device as that says
+    cdef Buffer private_side        # in `arrangement`, on the host or the device as `arrangement.on_device`
     cdef Layout arrangement
     cdef DeviceSide side            # None until the first GPU call
-    cdef public Allocator pool      # gives the host's blocks; None: that of the place
-    cdef public bint overwritten    # who writes it first writes all of it, so that new blocks need no zeros
+    cdef public Allocator pool      # allocates the host's blocks; None: that of the place
+    cdef public bint overwritten    # the first write covers all of it, so that new blocks need no zeros
     cdef str _name
-    # Caffe's four calls; those of the same names without `_ptr` give the side as a Buffer.
+    # Caffe's four calls; those of the same names without `_ptr` return the side as a Buffer.
     cdef const void* cpu_data_ptr(self) except? NULL nogil
     cdef void* mutable_cpu_data_ptr(self) except? NULL nogil
     cdef const void* gpu_data_ptr(self) except? NULL nogil
     cdef void* mutable_gpu_data_ptr(self) except? NULL nogil
-    # The same for the private side; `show_private` ends what the two mutable ones begin.
+    # The same for the private side; call `show_private` after writing to a mutable one.
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil

@@ -1,13 +1,13 @@
 """SyncedMemory: one piece of memory mirrored on host and device (Caffe ``syncedmem.cpp``).
 
-Nothing is allocated or copied before somebody looks. The head says which side is valid; `TABLE` says what each call
-does in each state. Unlike Caffe's, a block outlives its SyncedMemory while a view shows it, a refused call raises
-instead of ending the process, and copies are counted. Several threads may look at one object (docs/threads.md): a call that has
-something to do holds `device_lock`. A pointer is valid as long as nobody puts other memory in its place.
+Memory is allocated and copied on first access. The head is the state that says which side is valid; `TABLE` defines the action
+of each call in each state. Unlike Caffe's, a block outlives its SyncedMemory while a view refers to it, an invalid call raises
+instead of ending the process, and copies are counted. Several threads may use one object (docs/threads.md): a call that
+changes anything holds `device_lock`. A pointer is valid until the side gets other memory.
 
-An engine may keep the array in an order of its own (memory/layout.pyx): that is the private side, on the host or on the device. A call
-for a plain side reorders, which is counted. A view of the plain side beside it may be written, and read, at any time; so while there is
-one, private data is not taken for current (`plain_is_held`).
+An engine may store the array in its own order (memory/layout.pyx): the private side, on the host or on the device. A call for a
+plain side reorders, which is counted. A view of the plain side may be read and written at any time; so while a view exists,
+private data is not assumed to be current (`plain_is_held`).
 """
 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -43,10 +43,10 @@ cpdef enum Action:
     ADOPT_HOST      # take foreign memory as the host side
     ADOPT_DEVICE
     ZERO_PRIVATE    # fill the private side with zeros, which are zeros in any layout; allocate it if there is none
-    TO_PRIVATE      # reorder the plain side where the private one is to private; allocate the private side if there is none
-    TO_PLAIN        # reorder private to that plain side; allocate that if there is none
-    TAKE_PRIVATE    # allocate the private side if there is none; what it holds does not matter
-    VIA_HOST        # do CPU_DATA first, then what this call does in the state after it
+    TO_PRIVATE      # reorder the plain side on the same device to private; allocate the private side if there is none
+    TO_PLAIN        # reorder private to the plain side on the same device; allocate that if there is none
+    TAKE_PRIVATE    # allocate the private side if there is none; its contents are undefined
+    VIA_HOST        # do CPU_DATA first, then the action of this call in the new state
     VIA_DEVICE      # the same with GPU_DATA
     REFUSE
 
@@ -63,21 +63,21 @@ cpdef enum Call:
     PRIVATE_DATA
     MUTABLE_PRIVATE_DATA
     OVERWRITE_PRIVATE_DATA
-    GPU_PRIVATE_DATA            # those of a layout of devices, in the same order
+    GPU_PRIVATE_DATA            # the same three for layouts of devices
     MUTABLE_GPU_PRIVATE_DATA
     OVERWRITE_GPU_PRIVATE_DATA
 
 cdef enum:
     STATES = 9
     CALLS = 15
-    TO_DEVICE_CALL = 3          # from a call for a private side on the host to the one on the device
+    TO_DEVICE_CALL = 3          # offset from a call for a private side on the host to the one on the device
 
 NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
 OWN, HOST = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE
 GPU_OWN, DEVICE, GONE = SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE, SyncedHead.RECYCLED
 
-# state x call -> action, new state. The code below does what this table says and decides nothing itself. From one private side to one in
-# another layout, as from host to device, there is a way by a plain side alone (`change_layout`).
+# state x call -> action, new state. All decisions are in this table; the code below only executes it. A conversion between two
+# private layouts, or between host and device, goes through a plain side (`change_layout`).
 TABLE = {
     # from            UNINITIALIZED         HEAD_AT_CPU          HEAD_AT_GPU          SYNCED
     #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE       HEAD_AT_GPU_PRIVATE  SYNCED_GPU_PRIVATE   RECYCLED
@@ -129,15 +129,15 @@ cdef list HEADS = [SyncedHead(_state).name for _state in range(STATES)]
 cdef list CALL_NAMES = [Call(_call).name.lower() for _call in range(CALLS)]
 SyncedHead.__str__ = lambda self: self.name     # that of an int enum gives the number
 
-# The launches of one operation share the stream's scratch memory, and a graph that is recorded takes in whatever anyone
-# launches; a copy changes which side is valid. So threads take turns, an operation or a copy at a time.
+# The launches of one operation share the stream's scratch memory, a graph capture records launches of all threads, and a copy
+# changes which side is valid. So threads run one operation or copy at a time.
 device_lock = threading.RLock()
 
 
 cdef class DeviceSide:
     """Copy between the host and one device (abstract); its provider registers it with the allocator of the place.
 
-    Addresses are integers, sizes bytes. All but `push` return when the bytes are there.
+    Addresses are integers, sizes bytes. `copy_to_device` and `copy_to_host` return when the copy is complete.
     """
 
     def __init__(self, place):
@@ -156,7 +156,7 @@ cdef class DeviceSide:
         raise Error(f"{type(self).__name__} must override zero")
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
-        """Put in line a copy of `nbytes` from one device address to another; the host does not wait."""
+        """Queue a copy of `nbytes` from one device address to another; the host does not wait."""
         raise Error(f"{type(self).__name__} must override copy_within")
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
@@ -164,25 +164,24 @@ cdef class DeviceSide:
         raise Error(f"{type(self).__name__} must override copy_from_peer")
 
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
-        """Put a copy in line on `stream`, between blocks of which one is on this device; nobody gets either before it is done.
+        """Queue a copy on `stream`, between blocks of which one is on this device; neither is reused before it is done.
 
-        With `fresh` it comes after what the device computes now: for a block that was just taken, and may still be in use by
-        its last owner there.
+        With `fresh` the copy waits for the device's queued work: its last owner may still use a newly allocated block there.
         """
         raise Error(f"{type(self).__name__} must override push")
 
     cpdef int device_of(self, size_t address) except? -1:
-        """Give the number of the GPU whose memory `address` is; -1 if nobody can say."""
+        """Return the number of the GPU on which `address` is; -1 if unknown."""
         return -1
 
     cpdef size_t stream(self) except 0:
-        """Give the address of the `CudaStream` on which the device computes, ready for launches by the calling thread."""
+        """Return the address of the device's computing `CudaStream`, ready for launches by the calling thread."""
         raise Error(f"{type(self).__name__} must override stream")
 
     cpdef admit(self, str name, Buffer block):
-        """Raise WrongDeviceError if the current GPU may not use memory of this one; otherwise see to the order of their work.
+        """Raise WrongDeviceError if the current GPU may not use memory of this one; otherwise synchronize their streams.
 
-        `name` is what the memory serves, `block` the memory, or None before there is any.
+        `name` is that of the memory, `block` the memory, None if it is not allocated yet.
         """
 
 
@@ -192,20 +191,20 @@ cdef class SyncedMemory:
     Parameters
     ----------
     size : int
-        Bytes, fixed for life.
+        Bytes; constant.
     name : str
-        What it serves (``conv1 data``), for the reporter.
+        Its purpose (``conv1 data``), for the reporter.
     place : CUDAPlace, optional
-        Of the device side; if None, ``memory.registry.device_place`` at the time when it is made.
+        Of the device side; None: ``memory.registry.device_place`` when the side is created.
 
     Attributes
     ----------
     head : SyncedHead
         Which side is valid.
     copies, bytes_copied : int
-        Between the sides, so far, both ways, and from other device sides to this one's.
+        Number so far: between the sides, both directions, and from other device sides to this one's.
     reorders : int
-        Between plain and private layouts, so far.
+        Number so far: between plain and private layouts.
     """
 
     def __cinit__(self, size, name="", place=None):
@@ -250,25 +249,25 @@ cdef class SyncedMemory:
 
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(OVERWRITE_PRIVATE_DATA, layout):
-            # What lies beyond the array, in memory that serves a smaller one for now, is not overwritten.
+            # If the array is smaller than the memory, the bytes after it must not be overwritten.
             self.arrange(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef bint ready(self, int call, Layout layout) noexcept nogil:
-        """Whether `call`, one of those for the host, has nothing to do for the private side in `layout`."""
+        """Whether `call`, given as the one for the host, needs no action for the private side in `layout`."""
         if self.arrangement is not layout or layout.on_device and self.gpu != current_gpu:
             return False
         return steps[call + TO_DEVICE_CALL * layout.on_device][<int>self.head].idle
 
     cpdef int show_private(self) except -1:
-        """Say that what `mutable_private_data` or `overwrite_private_data` began is written: views of the plain side show it."""
+        """End a write begun by `mutable_private_data` or `overwrite_private_data`: update the plain side if it has a view."""
         if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and self.plain_is_held():
             with device_lock:
                 self.leave_private("show_private")
         return 0
 
     cdef int leave_private(self, str why) except -1:
-        """Let the plain side beside the private one be the only valid one."""
+        """Make the plain side on the private side's device the only valid one."""
         if self.head == HEAD_AT_PRIVATE or self.head == HEAD_AT_GPU_PRIVATE:
             self.carry_out(CPU_DATA if self.head == HEAD_AT_PRIVATE else GPU_DATA, None)
         if self.head == SYNCED_PRIVATE or self.head == SYNCED_GPU_PRIVATE:
@@ -276,9 +275,9 @@ cdef class SyncedMemory:
         return 0
 
     def clear(self, nbytes):
-        """Let all be zeros if `nbytes` are all and only one side on the host is valid, and return whether that was so.
+        """Set all to zeros if `nbytes` is the size and only one side, on the host, is valid; return whether that was done.
 
-        Whoever looks next fills them in; who overwrites all does not need to.
+        The zeros are written at the next access, or not at all if that overwrites everything.
         """
         cdef size_t size = bytes_of(nbytes, "nbytes")
         with device_lock:
@@ -292,7 +291,7 @@ cdef class SyncedMemory:
         return True
 
     cpdef int drop_plain(self) except -1:
-        """Free the plain side beside a private one that has the same values, unless a view holds it."""
+        """Free the plain side if the private side has the same values and no view refers to the plain one."""
         if self.layout() is None or self.plain_side() is None:
             return 0
         with device_lock:
@@ -306,13 +305,13 @@ cdef class SyncedMemory:
         return 0
 
     def drop_host(self):
-        """Free the host side where only a side on the device is valid, so that a later copy to the host goes to new memory."""
+        """Free the host side if only a side on the device is valid, so that a later copy to the host goes to new memory."""
         with device_lock:
             if self.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE):
                 self.host = None
 
     def overwrite_zeros(self):
-        """Return whether the host side is to be zeros that nobody has filled in; now the caller overwrites all of it."""
+        """Return whether the host side is zeros that are not written yet; if so, the caller must now overwrite all of it."""
         with device_lock:
             if self.head != UNINITIALIZED:
                 return False
@@ -322,14 +321,14 @@ cdef class SyncedMemory:
         return True
 
     cdef int drop_private(self) except -1:
-        """Give the private side up, for an array of another shape."""
+        """Free the private side, for an array of another shape."""
         with device_lock:
             self.leave_private("drop_private")
             self.private_side = self.arrangement = None
         return 0
 
     def exchange_private(self, other):
-        """Swap the private sides, which become the only valid ones, with another memory whose private side has the same layout."""
+        """Swap private sides with another memory that has the same layout; they become the only valid ones."""
         if not isinstance(other, SyncedMemory):
             check_type(other, SyncedMemory, "other", "a SyncedMemory")
         cdef SyncedMemory memory = other
@@ -343,12 +342,12 @@ cdef class SyncedMemory:
             self.private_side.name, memory.private_side.name = self._name, memory._name
 
     cpdef bint recycle(self) except -1:
-        """Give back the blocks of all sides, unless somebody else has a hold on one; until `renew` reading and writing raise.
+        """Free the blocks of all sides, unless another object refers to one; reading and writing raise until `renew`.
 
         Returns
         -------
         bool
-            Whether that was done.
+            Whether they were freed.
         """
         with device_lock:
             if held(<PyObject*>self.host) or held(<PyObject*>self.device):
@@ -358,56 +357,56 @@ cdef class SyncedMemory:
         return True
 
     cpdef renew(self):
-        """Begin anew after `recycle`, for one who overwrites all of it."""
+        """Make the memory usable after `recycle`, for a caller that overwrites all of it."""
         if self.head == RECYCLED:
             self.become(UNINITIALIZED, "renew")
 
     cpdef Layout layout(self):
-        """Give the layout of the private side if that is valid and holds the array as it is, else None: plain."""
+        """Return the layout of the private side if that is valid and not scaled, else None: plain."""
         cdef bint valid = HEAD_AT_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
         return self.arrangement if valid and not self.arrangement.scaled else None
 
     cdef bint shown(self) noexcept:
-        """Whether a view holds the host side, so that it may be read or written there at any time."""
+        """Whether a view refers to the host side, so that it may be read or written at any time."""
         return held(<PyObject*>self.host)
 
     cdef Buffer plain_side(self):
-        """Give the plain side where the private one is, if there is one."""
+        """Return the plain side on the private side's device, or None."""
         return self.device if self.arrangement.on_device else self.host
 
     cdef bint plain_is_held(self) noexcept:
-        """Whether a view holds the plain side where the private one is."""
+        """Whether a view refers to the plain side on the private side's device."""
         if self.arrangement.on_device:
             return held(<PyObject*>self.device)
         return held(<PyObject*>self.host)
 
     def device_state(self):
-        """Return the head and the addresses of the plain block and the private one on the device, 0 for none; recycled: None.
+        """Return (head, address of the plain block, address of the private block) on the device, 0 for none; None if recycled.
 
-        Addresses, as a reference to a block is what a view has (`held`).
+        Not the blocks themselves: a reference to a block would count as a view (`held`).
         """
         return None if self.head == RECYCLED else (self.head, address_of(self.device), address_of(self.own_block()))
 
     cdef Buffer own_block(self):
-        """Give the private side if it is on the device."""
+        """Return the private side if it is on the device, else None."""
         return self.private_side if self.arrangement is not None and self.arrangement.on_device else None
 
     cdef bint has_blocks(self, tuple state) except -1:
-        """Whether the blocks of a `device_state` are its own still."""
+        """Whether the blocks of a `device_state` are still those of this memory."""
         _, device, private = state
         return device in (0, address_of(self.device)) and private in (0, address_of(self.own_block()))
 
     cdef bint own_on_device(self, tuple state) except -1:
-        """Let a side on the device, if there is one, be the only valid one; return whether it is in the block that it was in then.
+        """Make the side on the device, if there is one, the only valid one; return whether its block is that of `state`.
 
-        With a `device_state`, the side that was so then; otherwise the private one where that is valid, or was before the host read
-        or wrote the array.
+        With a `device_state`, it is the side that was valid then; otherwise the private side if that is valid, or was valid before
+        the host accessed the array.
         """
         cdef size_t own = address_of(self.own_block())
         cdef bint private = HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
         if state is None:
             private = private or own and self.head in (HEAD_AT_CPU, SYNCED)
-        elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):     # it was not exchanged since
+        elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):     # not exchanged since
             private = own and state[0] == HEAD_AT_GPU_PRIVATE
         if private:
             self.mutable_private_data_ptr(self.arrangement)
@@ -416,12 +415,12 @@ cdef class SyncedMemory:
         return private or self.has_plain(state)
 
     cdef bint has_plain(self, tuple state) except -1:
-        """Whether the plain block of a `device_state`, where that or None is given, is its own still."""
+        """Whether the plain block of a `device_state` is still that of this memory; True for None."""
         return state is None or state[1] in (0, address_of(self.device))
 
     cdef int after_replay(self, tuple state) except -1:
-        """Take the head of a `device_state`: after a CUDA graph, which wrote or converted the private side or the plain one, or
-        of the state before a recording that failed."""
+        """Restore the head of a `device_state`: after a CUDA graph wrote or converted a side on the device, or after a failed
+        recording."""
         cdef SyncedHead head = state[0]
         if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE) \
                 and head != self.head and self.head != RECYCLED and self.has_blocks(state):
@@ -429,7 +428,7 @@ cdef class SyncedMemory:
         return self.show_private()
 
     def blocks_on_device(self):
-        """Return the blocks that it has on the device, as a list."""
+        """Return the list of its blocks on the device."""
         return [block for block in (self.device, self.own_block()) if block is not None]
 
     cdef int arrange(self, int call, Layout layout) except -1 with gil:
@@ -446,13 +445,13 @@ cdef class SyncedMemory:
             if not steps[call][<int>self.head].idle:
                 self.carry_out(call, None)
             if self.head in (SYNCED_PRIVATE, SYNCED_GPU_PRIVATE) and self.plain_is_held():
-                self.leave_private("a view")    # the private side is current for this call alone, as the view may be written
+                self.leave_private("a view")    # the private side is current for this call only: the view may be written
             if elsewhere and self.gpu != current_gpu:
                 self.side.admit(self._name, self.private_side)
         return 0
 
     cdef int change_layout(self, int call, Layout layout) except -1:
-        """Let the private side be in `layout`: valid if only the private side was, and the layouts know a way."""
+        """Change the private side's layout; it stays valid if it was the only valid side and a direct conversion exists."""
         cdef Buffer block
         cdef long long began
         cdef bint same = self.arrangement is not None and layout.on_device == self.arrangement.on_device
@@ -475,45 +474,45 @@ cdef class SyncedMemory:
         return 0
 
     def private_data(self, layout):
-        """Give the private side in `layout`, to read."""
+        """Return the private side in `layout`, for reading."""
         check_type(layout, Layout, "layout", "a Layout")
         self.private_data_ptr(layout)
         return self.private_side.toreadonly()
 
     def mutable_private_data(self, layout):
-        """Give the private side in `layout`, to read and write; the plain sides become stale."""
+        """Return the private side in `layout`, for reading and writing; the plain sides become stale."""
         check_type(layout, Layout, "layout", "a Layout")
         self.mutable_private_data_ptr(layout)
         return self.private_side
 
     def overwrite_private_data(self, layout):
-        """Give the private side in `layout`, to be overwritten; the plain sides become stale."""
+        """Return the private side in `layout`, with undefined contents, to be overwritten; the plain sides become stale."""
         check_type(layout, Layout, "layout", "a Layout")
         self.overwrite_private_data_ptr(layout)
         return self.private_side
 
     cpdef Buffer cpu_data(self):
-        """Give the valid host side, to read."""
+        """Return the valid host side, for reading."""
         self.cpu_data_ptr()
         return self.host.toreadonly()
 
     cpdef Buffer mutable_cpu_data(self):
-        """Give the valid host side, to write; the device side becomes stale."""
+        """Return the valid host side, for writing; the device side becomes stale."""
         self.mutable_cpu_data_ptr()
         return self.host
 
     cpdef Buffer gpu_data(self):
-        """Give the valid device side, to read."""
+        """Return the valid device side, for reading."""
         self.gpu_data_ptr()
         return self.device.toreadonly()
 
     cpdef Buffer mutable_gpu_data(self):
-        """Give the valid device side, to write; the host side becomes stale."""
+        """Return the valid device side, for writing; the host side becomes stale."""
         self.mutable_gpu_data_ptr()
         return self.device
 
     def set_cpu_data(self, source):
-        """Take the memory of `source` as the host side; it is kept alive and never freed.
+        """Use the memory of `source` as the host side; it is kept alive and never freed.
 
         Parameters
         ----------
@@ -523,12 +522,12 @@ cdef class SyncedMemory:
         Raises
         ------
         ConfigError
-            If `source` is none of that.
+            If `source` does not meet these conditions.
         """
         self.act(SET_CPU_DATA, self.wrapped(source, "set_cpu_data"))
 
     def set_cpu_copy(self, source):
-        """Take the memory of `source`, which holds what the device side holds, as the host side: both are valid then.
+        """Use the memory of `source`, which must have the values of the device side, as the host side: both are valid then.
 
         Raises
         ------
@@ -541,19 +540,19 @@ cdef class SyncedMemory:
         """Wrap the memory of `source` for `call`."""
         cdef Py_buffer view
         try:
-            owner = memoryview(source)      # holds the export, so that a bytearray cannot be resized
+            owner = memoryview(source)      # keeps the export, so that a bytearray cannot be resized
             PyObject_GetBuffer(owner, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_WRITABLE)
         except (TypeError, ValueError, BufferError) as error:
             raise self.wrong(call, f"needs contiguous writable memory, got {type(source).__name__}: {error}")
         cdef void* ptr = view.buf
         cdef size_t nbytes = view.len
-        PyBuffer_Release(&view)             # `owner` has its own hold
+        PyBuffer_Release(&view)             # `owner` has an export of its own
         if nbytes != self.size or ptr == NULL:
             raise self.wrong(call, f"needs {self.size} bytes, got {nbytes}")
         return foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name)
 
     def set_gpu_data(self, address, owner=None):
-        """Take `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
+        """Use `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
         if address == 0:
             raise self.wrong("set_gpu_data", "needs a device address, got 0")
         cdef size_t start = bytes_of(address, "address")
@@ -571,11 +570,11 @@ cdef class SyncedMemory:
             self.act(SET_GPU_DATA, foreign_buffer(<void*>start, self.size, place, owner, self._name))
 
     def async_gpu_push(self, stream):
-        """Put the copy of the host side to the device on `stream`; wait for the stream before using the device side.
+        """Queue the copy of the host side to the device on `stream`; wait for the stream before using the device side.
 
-        Dropping the memory is always safe: the allocators of both blocks know of the stream, and foreign memory is kept until
-        the copy is done. To use either side before, let the computing wait for an event of the stream, or the host for the
-        stream: nobody does that for you, as in Caffe.
+        Dropping the memory is always safe: the stream is recorded with the allocators of both blocks, and foreign memory is kept
+        until the copy is done. Before either side is used, make the computing stream wait for an event of the stream, or
+        the host for the stream. As in Caffe, this is not done automatically.
 
         Raises
         ------
@@ -613,7 +612,7 @@ cdef class SyncedMemory:
             self.act(COPY_ON_DEVICE, (other, size))
 
     cdef int use_on_device(self, int call) except -1 with gil:
-        """Do `call` (-1: nothing) where the device side may be one of another GPU than the current one: refuse it, or lend it."""
+        """Do `call` (-1: nothing) if the device side may be on another GPU than the current one, which must have peer access."""
         self.find_side()
         cdef bint elsewhere = current_gpu >= 0 and self.gpu != current_gpu
         if elsewhere:
@@ -625,7 +624,7 @@ cdef class SyncedMemory:
         return 0
 
     cdef int act(self, int call, argument) except -1 with gil:
-        """Do what TABLE says; a failure leaves head and sides as they were."""
+        """Execute the action of TABLE; a failure leaves head and sides unchanged."""
         with device_lock:
             self.carry_out(call, argument)
         return 0
@@ -639,7 +638,7 @@ cdef class SyncedMemory:
         cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)  # read before written
         cdef size_t stream = 0
         while True:
-            # Now, as another thread may have been here meanwhile; and again, if the allocator ran code that looked at this memory.
+            # Read the state here, as another thread may have changed it; and again if the allocator ran code that changed it.
             head, host, device, private = self.head, self.host, self.device, self.private_side
             step = steps[call][<int>head]
             if step.action == VIA_HOST or step.action == VIA_DEVICE:
@@ -705,16 +704,16 @@ cdef class SyncedMemory:
             self.count_reorder(side, f"{self.arrangement.name} to plain", began)
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
-            keep = "" if blob.endswith("]") else f"with keep=['{blob}'], or "       # those of parameters are not kept
-            raise RecycledError(f"the {part} of blob '{blob}' is gone: after net.release() run forward first; of a net with a plan the "
-                                f"memory serves others: make the net {keep}without a plan")
+            keep = "" if blob.endswith("]") else f"with keep=['{blob}'], or "       # `keep` does not apply to parameters
+            raise RecycledError(f"the {part} of blob '{blob}' is gone: after net.release() run forward first; in a net with a plan "
+                                f"the memory is reused: make the net {keep}without a plan")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
             raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
         return self.become(step.head, CALL_NAMES[call])
 
     cdef int become(self, SyncedHead head, str why) except -1:
-        """Have another head from now on, and report it."""
+        """Set the head, and report the change."""
         cdef SyncedHead before = self.head
         self.head = head
         if _reporter.recording and head != before:
@@ -723,7 +722,7 @@ cdef class SyncedMemory:
         return 0
 
     cdef Buffer block_for(self, int action):
-        """Give the block that `action` writes, a new one if there is none."""
+        """Return the block that `action` writes, a new one if there is none."""
         cdef bint to_device = action == TO_PLAIN and self.arrangement.on_device
         if action in (ZERO_HOST, TO_HOST, TO_PLAIN) and not to_device:
             return self.new_host() if self.host is None else self.host
@@ -763,7 +762,7 @@ cdef class SyncedMemory:
         return Buffer(registry.allocator(self.place), self.size, self._name)
 
     cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1:
-        """Fill a private block with zeros if it is to be zero as a `whole`, or has padding in this layout, which is always zero."""
+        """Fill a private block with zeros if `whole`, or if it has padding in this layout, which is always zero."""
         cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)
         if layout.on_device:
             if whole:
@@ -785,12 +784,12 @@ cdef class SyncedMemory:
 
     @property
     def place(self):
-        """CUDAPlace: of the device side; until there is one, the place where it would be made now."""
+        """CUDAPlace: of the device side; if there is none, the place where it would be created now."""
         return registry.device_place if self._place is None else self._place
 
     @property
     def name(self):
-        """str: what it serves; its blocks carry the name, too."""
+        """str: its purpose, which is also the name of its blocks."""
         return self._name
 
     @name.setter
@@ -802,12 +801,12 @@ cdef class SyncedMemory:
 
     @property
     def own_cpu_data(self):
-        """bool: is there a host side that we allocated?"""
+        """bool: whether there is a host side that was allocated here."""
         return self.host is not None and self.host.allocator is not None
 
     @property
     def own_gpu_data(self):
-        """bool: is there a device side that we allocated?"""
+        """bool: whether there is a device side that was allocated here."""
         return self.device is not None and self.device.allocator is not None
 
     def __repr__(self):
@@ -823,5 +822,5 @@ cdef size_t address_of(Buffer block) noexcept:
 
 
 cdef bint held(PyObject* block) noexcept:
-    """Whether a view holds a block, which may be None, or it is foreign memory: it may be read or written at any time."""
+    """Whether a view refers to a block (or None), or it is foreign memory: it may be read or written at any time."""
     return block != <PyObject*>None and (Py_REFCNT(block) > 1 or (<Buffer>block).allocator is None)

@@ -315,7 +315,7 @@ def test_without_streams():
     block = buddy.alloc(1)
     buddy.record_stream(block, 0)  # the only one there is
     for call in (lambda: buddy.record_stream(block, 1), lambda: buddy.malloc(1, 1)):
-        with pytest.raises(ConfigError, match="made without `streams`, so it knows only one stream"):
+        with pytest.raises(ConfigError, match="made without `streams`, so it supports only one stream"):
             call()
     with pytest.raises(PointerError):
         buddy.record_stream(block + 64, 1)

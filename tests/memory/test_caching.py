@@ -316,7 +316,7 @@ def test_misuse_of_pointers():
     with pytest.raises(PointerError, match="is free already"):
         cache.free(block)
     cache.empty_cache()
-    with pytest.raises(PointerError, match="its segment was given back"):
+    with pytest.raises(PointerError, match="its segment was freed"):
         cache.free(block)
     assert cache.stats()[:2] == (0, 1000)
 
@@ -649,7 +649,7 @@ def test_a_place_gives_memory_for_a_chosen_stream():
         assert (segment.stream, segment.blocks[0].name) == (9, "mine")
         memory.free(CUDAPlace(0), address)
         memory.use(CUDAPlace(0), "limit:1MiB+caching")
-        with pytest.raises(ConfigError, match="a LimitAllocator gives no memory for a chosen stream; ask a CachingAllocator"):
+        with pytest.raises(ConfigError, match="a LimitAllocator gives no memory for a chosen stream; use a CachingAllocator"):
             memory.alloc(CUDAPlace(0), 100, stream=9)
     finally:
         memory.unregister(CUDAPlace)

@@ -158,7 +158,7 @@ def test_a_freed_blob_cannot_be_read_after_a_replay(replays):
     net.blobs["c3"].mutable_cpu_data[...] = 1       # a script that uses the blob for its own ends
     assert net.blobs["c3"].cpu_data[0, 0, 0, 0] == 1
     forward(net, 1)
-    with pytest.raises(RecycledError, match="of a net with a plan the memory serves others"):
+    with pytest.raises(RecycledError, match="in a net with a plan the memory is reused"):
         net.blobs["c3"].cpu_data  # noqa: B018
     assert len(replays) == 5
 
