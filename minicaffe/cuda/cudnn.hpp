@@ -1,11 +1,11 @@
 // Engine CUDNN: cuDNN 9 by pointers and declarations of our own (no header, no link). Convolutions use its graph interface
 // (cudnnBackend...), LRN its older one.
 //
-// A function throws std::runtime_error with the reason where there is no cuDNN, or where it refuses the case (ops/engine.pyx). An
-// error is kept in the stream.
+// A function throws std::runtime_error with the reason if there is no cuDNN, or if cuDNN does not support the case
+// (ops/engine.pyx). An error is stored in the stream.
 //
-// This file has the calls and what all operations need; each operation's part is ops/<operation>/cudnn.hpp. Descriptors and plans
-// are kept for each shape as long as the process lives.
+// This file has the calls and the code that all operations share; that of one operation is in ops/<operation>/cudnn.hpp.
+// Descriptors and plans are kept for each shape until the process ends.
 // Numbers and types are those of cudnn_graph.h and cudnn_ops.h; tests/cuda/test_cudnn.py compares them.
 #pragma once
 #include <array>
@@ -24,7 +24,7 @@ namespace cuda {
 
 constexpr int kNchw = 0, kNhwc = 1, kAcrossChannels = 0;
 constexpr int kNotSupported = 3000, kNotSupportedEnd = 4000;  // a category of cudnnStatus_t
-constexpr int kRefused = -1;                                  // in the place of a status: refused by ourselves
+constexpr int kRefused = -1;                                  // used as a status: not supported by our code
 
 /// Numbers of the graph interface, by NVIDIA's names without CUDNN_.
 #define MC_CUDNN_NUMBERS(X)                                                                                                       \
@@ -56,7 +56,7 @@ enum Number : int { MC_CUDNN_NUMBERS(MC_CUDNN_NUMBER) };
 }
 #undef MC_CUDNN_NUMBER
 
-/// Every call that is made: its name and arguments; all return a cudnnStatus_t. Descriptors and data are void*.
+/// The functions of cuDNN in use, with their arguments; all return a cudnnStatus_t. Descriptors and data are void*.
 #define MC_CUDNN_CALLS(X)                                                                                                     \
   X(cudnnCreate, void**)                                                                                                      \
   X(cudnnSetStream, void*, void*)                                                                                             \
@@ -97,16 +97,16 @@ struct Cudnn {
   void* handle;
   CudnnCalls call;
   int tf32, deterministic, tunes; // whether the precision is tf32; whether results must repeat; whether plans may be measured
-  int64_t workspace_limit;        // bytes that a plan may ask for
-  const char* place;              // version, device and limit, for which a measured choice holds
-  void (*fail)(Stream*, const char* call, int status);     // take the GIL
+  int64_t workspace_limit;        // bytes that a plan may need
+  const char* place;              // version, device and limit: the key of a measured choice
+  void (*fail)(Stream*, const char* call, int status);     // acquires the GIL
   const char* (*status_name)(int status);
   std::mutex mutex;               // a handle serves one thread at a time
   std::map<CudnnKey, void*> descriptors;
   std::map<CudnnKey, CudnnPlans*> plans;
 };
 
-/// Ends a sequence of calls. `status` is that of `call`, or kRefused and `call` says why.
+/// Thrown to end a sequence of calls. `status` is that of `call`, or kRefused; then `call` is the reason.
 struct CudnnStop {
   const char* call;
   int status;
@@ -174,7 +174,7 @@ inline void* cudnn_tensor(Cudnn& cudnn, int dtype, const std::array<index_t, 4>&
   });
 }
 
-/// A descriptor of the graph interface, which goes with its owner: set it, finalize it, and then read it or give it to another.
+/// A descriptor of the graph interface, destroyed with this object: set attributes, finalize, then read it or use it in another.
 class CudnnNode {
  public:
   CudnnNode() = default;
@@ -204,7 +204,7 @@ class CudnnNode {
     return *this;
   }
 
-  /// At most `count` values; how many there are. Nodes that are read are filled.
+  /// Read at most `count` values; return how many. Nodes to be read must exist: they are filled.
   int64_t read(int attribute, int type, int64_t count, void* values) const {
     int64_t found = 0;
     MC_CUDNN(*cudnn_, cudnnBackendGetAttribute, node_, attribute, type, count, &found, values);

@@ -9,8 +9,8 @@ cdef class Device:
     cdef readonly tuple capability          # (9, 0) for sm_90
     cdef readonly int multiprocessors
     cdef cydriver.CUcontext context
-    cdef CudaStream stream                  # of all computing
-    cdef readonly Stream copies             # of copies beside it
+    cdef CudaStream stream                  # the computing stream
+    cdef readonly Stream copies             # the copy stream, concurrent with it
     cdef object failure                     # the exception behind stream.failed
     cdef list modules
     cdef list idle_streams                  # handles that no Stream has now
@@ -18,7 +18,7 @@ cdef class Device:
     cdef int streams_made                   # handles in all
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
     cdef object held                        # deque of (event, owners ...): foreign memory that copies before the event use
-    cdef list guests                        # devices that were lent memory of this one since its own stream waited for them
+    cdef list guests                        # devices that have used memory of this one since its own stream waited for them
     cdef int activate(self) except -1
     cdef int give_back(self) except -1
     cdef int wait_for_guests(self) except -1

@@ -1,12 +1,12 @@
 """The state of each CUDA device in this process: context, streams, peers, kernels (THC's THCState).
 
 A `Device` is made once, on the device's primary context, which it shares with cuBLAS, cuDNN and other libraries of the
-process. All computing goes to its one stream, which waits for the legacy default stream of other libraries and they for
-it; `copies` runs beside it. Calls that wait release the GIL.
+process. All computing is on one stream, which is synchronized with the legacy default stream of other libraries; `copies` is
+concurrent with it. Calls that wait release the GIL.
 
-Memory of one device is closed to kernels of another unless `enable_peer_access` was called. Then what is lent goes in
-order: the borrower's stream waits for the owner's (`follow`), and the owner's, before it does anything more, for the
-borrower's (`guests`).
+Memory of one device is inaccessible to kernels of another unless `enable_peer_access` was called. Then the streams are
+synchronized: the user's stream waits for the owner's (`follow`), and the owner's waits for the user's before its next work
+(`guests`).
 """
 
 import atexit
@@ -64,7 +64,7 @@ cpdef Device get_device(int index):
 
 
 def devices_made():
-    """Return the devices that were used so far, by index; makes none."""
+    """Return the devices used so far, by index; creates none."""
     return dict(_devices)
 
 
@@ -79,7 +79,7 @@ cdef class Device:
         ``(9, 0)`` for sm_90.
     multiprocessors : int
     copies : Stream
-        For copies that run beside the computing.
+        For copies concurrent with the computing.
     """
 
     def __init__(self, int index):
@@ -122,7 +122,7 @@ cdef class Device:
         self.timers = threading.local()
 
     cdef int activate(self) except -1:
-        """Make the device's context that of the calling thread."""
+        """Make the device's context current in the calling thread."""
         if not may_call():
             raise error_of(cydriver.CUDA_ERROR_DEINITIALIZED, "cuCtxSetCurrent", (self.index,))
         check(cydriver.cuCtxSetCurrent(self.context), "cuCtxSetCurrent", (self.index,))
@@ -136,14 +136,14 @@ cdef class Device:
         return value
 
     def memory_info(self):
-        """Return the bytes of device memory that are free, and all there are."""
+        """Return the free and the total bytes of device memory."""
         cdef size_t free = 0, total = 0
         self.activate()
         check(cydriver.cuMemGetInfo(&free, &total), "cuMemGetInfo")
         return free, total
 
     def synchronize(self):
-        """Wait until all work of the device's context is done; raises what went wrong there."""
+        """Wait until all work of the device's context is done; raise the first error of that work."""
         cdef cydriver.CUresult code
         self.activate()
         with nogil:
@@ -153,7 +153,7 @@ cdef class Device:
         check(code, "cuCtxSynchronize")
 
     cdef int give_back(self) except -1:
-        """Return to the driver what the device took for itself; nothing can be done with it afterwards."""
+        """Free the resources of this object in the driver; it is unusable afterwards."""
         self.activate()
         self.copies = self.timers = None    # the handle of `copies` is idle now
         for module in self.modules:
@@ -164,46 +164,46 @@ cdef class Device:
             check(cydriver.cuMemFree(address), "cuMemFree")
 
     cdef int wait_for_guests(self) except -1:
-        """Let the computing here wait for the devices that were lent memory."""
+        """Make the computing stream wait for the devices that use memory of this one."""
         for guest in self.guests:
             follow(computing(self), guest)
 
     def reaches(self, Device other not None):
-        """Whether the two are peers, so that `enable_peer_access` can open the memory of `other` to kernels here."""
+        """Whether the two are peers, so that `enable_peer_access` can make the memory of `other` accessible to kernels here."""
         cdef int can = other is self
         if not can:
             check(cydriver.cuDeviceCanAccessPeer(&can, self.index, other.index), "cuDeviceCanAccessPeer", (self.index, other.index))
         return can != 0
 
     def peer_access(self, Device other not None):
-        """Return 1 if kernels here may use the memory of `other`, 0 if not, -1 if nobody asked for it yet (THC's matrix)."""
+        """Return 1 if kernels here may use the memory of `other`, 0 if not, -1 if it was never requested (THC's matrix)."""
         return 1 if other is self else self.peers.get(other.index, -1)
 
     @property
     def bus_id(self):
-        """str: its place in the machine, such as ``0000:3b:00.0``, whatever CUDA_VISIBLE_DEVICES shows of the GPUs."""
+        """str: the PCI bus id, such as ``0000:3b:00.0``, independent of CUDA_VISIBLE_DEVICES."""
         cdef char name[32]
         check(cydriver.cuDeviceGetPCIBusId(name, 32, self.index), "cuDeviceGetPCIBusId", (self.index,))
         return (<bytes> name).decode()
 
     @property
     def architecture(self):
-        """str: what NVRTC calls it, such as ``sm_90``."""
+        """str: NVRTC's name of it, such as ``sm_90``."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
     @property
     def clock_rate(self):
-        """int: the highest number of clock cycles in a second."""
+        """int: the maximum clock rate in Hz."""
         return 1000 * self.attribute(cydriver.CU_DEVICE_ATTRIBUTE_CLOCK_RATE)
 
     @property
     def streams(self):
-        """int: how many `Stream` objects of this device are alive, `copies` among them."""
+        """int: the number of live `Stream` objects of this device, including `copies`."""
         return self.streams_made - len(self.idle_streams)
 
     @property
     def scratch_bytes(self):
-        """int: memory of the computing stream for sums in two steps."""
+        """int: memory of the computing stream for sums in two launches."""
         return kScratch * sizeof(double)
 
     @property
@@ -218,12 +218,12 @@ cdef class Device:
 
     @property
     def launches(self):
-        """int: kernels started so far."""
+        """int: kernels launched so far."""
         return self.stream.launches
 
     @property
     def compute_stream(self):
-        """int: the CUstream of all computing, for other libraries."""
+        """int: the computing CUstream, for other libraries."""
         return <uintptr_t> self.stream.handle
 
     def load_module(self, image):
@@ -243,21 +243,21 @@ cdef class Device:
         return <uintptr_t> function
 
     def wait_for(self, size_t stream):
-        """Let all later computing wait for the present work of `stream`, a CUstream of any library; the host goes on."""
+        """Make the computing stream wait for the work now queued on `stream`, a CUstream of any library; does not block the host."""
         cdef Event event = Event(self)
         check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord", (hex(stream),))
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> self.stream.handle, event.handle, 0), "cuStreamWaitEvent")
 
     def let_wait(self, size_t stream):
-        """Let later work of `stream`, a CUstream of any library, wait for what is computed now; the host does not wait."""
+        """Make `stream`, a CUstream of any library, wait for the work now queued on the computing stream, without blocking the host."""
         cdef Event event = Event(self)
         event.record(computing(self))
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> <void*> stream, event.handle, 0), "cuStreamWaitEvent", (hex(stream),))
 
     def launch(self, size_t function, tuple grid, tuple block, list arguments, size_t shared=0, Stream stream=None):
-        """Start a kernel on `stream`, by default the computing one; `arguments` are ctypes objects that are passed by value.
+        """Launch a kernel on `stream`, by default the computing stream; `arguments` are ctypes objects, passed by value.
 
-        Raises DeviceError if the launch is refused. What the kernel does wrong is raised by the next call that waits for it.
+        Raises DeviceError if the launch fails. An error of the kernel itself is raised by the next call that waits for it.
         """
         import ctypes
         values = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
@@ -278,9 +278,9 @@ cdef class Device:
         return self.stream.recording != 0
 
     def record_launches(self, bint on):
-        """Report every kernel launch, and every call of cuBLAS and cuDNN, as an event, or no longer (`minicaffe.memory.record`).
+        """Turn on or off events for kernel launches and calls of cuBLAS and cuDNN (`minicaffe.memory.record`).
 
-        The host waits for each then, whose time is taken by events of the stream, and no iteration is run as a graph.
+        When on, the host waits for each of them, events of the stream measure its time, and no iteration is run as a graph.
         """
         self.stream.recording = on
 
@@ -295,7 +295,7 @@ ctypedef int (*start_function)(void*, unsigned, unsigned, unsigned, unsigned, un
 
 
 cdef start_function launch_function() except NULL:
-    """Give cuLaunchKernel itself, without the wrapper around it: the shortest way to start a kernel."""
+    """Return the address of cuLaunchKernel, so that a launch does not go through cuda-bindings' wrapper."""
     cdef uintptr_t address = driver.entry_point("cuLaunchKernel")
     if not address:
         raise DeviceError("the driver has no cuLaunchKernel; update the NVIDIA driver")
@@ -307,7 +307,7 @@ cdef Device device_of(CudaStream* stream):
 
 
 cdef keep_failure(CudaStream* stream, error):
-    """Note why the stream failed; the first reason counts."""
+    """Store why the stream failed, unless an earlier reason is stored."""
     cdef Device owner = device_of(stream)
     if not stream.failed:
         owner.failure = error
@@ -315,12 +315,12 @@ cdef keep_failure(CudaStream* stream, error):
 
 
 def keep_failure_of(int index, error):
-    """Let the computing stream of device `index` fail with `error`, which the next look raises."""
+    """Mark the computing stream of device `index` as failed with `error`, which the next check raises."""
     keep_failure(&get_device(index).stream, error)
 
 
 cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
-    """Compile a kernel for the stream's device, or find it in the cache, and load it."""
+    """Compile a kernel for the stream's device, or read it from the cache, and load it."""
     cdef HostImage image
     cdef Device owner
     cdef size_t function
@@ -363,7 +363,7 @@ cdef long long watched(Device owner, bint begins) except -1:
 
 
 def watch_call(int index, call):
-    """Mark where a library begins to compute on device `index`, or, with the name of the `call`, wait for its end and report it."""
+    """Record the begin of a library call on device `index`, or, with the name of the `call`, wait for its end and report it."""
     cdef long long took = watched(get_device(index), call is None)
     if call is not None:
         _reporter.event("call", CUDAPlace(index), 0, 0, call, "", took)
@@ -371,7 +371,7 @@ def watch_call(int index, call):
 
 cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
                void** arguments) noexcept with gil:
-    """Start a kernel, wait for it, and report it."""
+    """Launch a kernel, wait for it, and report it."""
     cdef Device owner = device_of(stream)
     cdef cydriver.CUresult code = cydriver.CUDA_SUCCESS
     cdef long long took
@@ -392,10 +392,10 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
 
 
 cdef list blocks_in(const size_t* words, size_t count):
-    """List name and bytes of the live blocks into which words, a kernel's parameters, point; each block once, in their order."""
+    """List name and bytes of the live blocks to which `words`, a kernel's parameters, point; each block once, in their order."""
     cdef size_t i, block, begin, end
     cdef vector[pair[size_t, size_t]] found
-    for block in _reporter.blocks:      # nothing in this loop makes an object
+    for block in _reporter.blocks:      # this loop creates no Python object
         begin = <size_t> (<Buffer> <void*> block).ptr
         end = begin + (<Buffer> <void*> block).nbytes
         for i in range(count):
@@ -407,7 +407,7 @@ cdef list blocks_in(const size_t* words, size_t count):
 
 
 cdef int raise_failure(CudaStream* stream) except -1:
-    """Raise why the stream failed, and let it go on: if the context is lost, the next call will say so again."""
+    """Raise the stored error and clear it: if the context is lost, the next call fails again."""
     cdef Device owner = device_of(stream)
     error, owner.failure = owner.failure, None
     stream.failed = 0
@@ -426,10 +426,10 @@ cdef int activate(CudaStream* stream) noexcept with gil:
 
 @cython.no_gc_clear     # __dealloc__ needs device
 cdef class Stream:
-    """Work in order on one device.
+    """A CUDA stream of one device.
 
-    When the object goes, its handle stays with the device and serves a later Stream: allocators know streams by their
-    handles, and may ask for that of this one when a block that it used is freed.
+    When the object is deallocated, its handle is kept for a later Stream: allocators store handles of streams, and may still
+    record an event on this one when a block that it used is freed.
 
     Parameters
     ----------
@@ -461,7 +461,7 @@ cdef class Stream:
         check(code, "cuStreamSynchronize")
 
     def wait(self, Event event not None):
-        """Let later work on this stream wait for `event`; the host goes on."""
+        """Make later work on this stream wait for `event`; the host does not wait."""
         self.device.activate()
         check(cydriver.cuStreamWaitEvent(self.handle, event.handle, 0), "cuStreamWaitEvent")
 
@@ -472,22 +472,22 @@ cdef class Stream:
 
 
 cpdef Stream computing(Device device):
-    """Return the stream of all computing on `device`."""
+    """Return the computing stream of `device`."""
     cdef Stream stream = Stream.__new__(Stream)
     stream.device = device
     stream.handle = <cydriver.CUstream> device.stream.handle
     return stream
 
 
-@cython.no_gc_clear     # what waits for it may be in the same cycle
+@cython.no_gc_clear     # an object that waits for it may be in the same cycle
 cdef class Event:
-    """A mark in the work of a stream.
+    """A CUDA event: a point in the work of a stream.
 
     Parameters
     ----------
     device : Device
     timing : bool
-        Whether `elapsed` is asked for; without, it costs less.
+        Whether `elapsed` can be used; without, the event costs less.
     """
 
     def __init__(self, Device device not None, bint timing=False):
@@ -501,12 +501,12 @@ cdef class Event:
             cydriver.cuEventDestroy(self.handle)
 
     def record(self, Stream stream not None):
-        """Stand behind all work that `stream` has now."""
+        """Record this event after the work now queued on `stream`."""
         self.device.activate()
         check(cydriver.cuEventRecord(self.handle, stream.handle), "cuEventRecord")
 
     def done(self):
-        """Whether all work before it is done; may be asked while this thread records a graph, too, unless it was recorded there."""
+        """Whether all work before it is done; allowed during a graph capture of this thread unless it was recorded in there."""
         cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
         check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
@@ -534,7 +534,7 @@ cdef class Event:
 # ---- several devices
 
 cdef int follow(Stream line, Device other) except -1:
-    """Let later work on `line` wait for what `other` has to compute now; the thread is on the device of `line` afterwards."""
+    """Make `line` wait for the work now queued on the computing stream of `other`; the device of `line` is current afterwards."""
     cdef Event event
     if line.device is other and <void*> line.handle == other.stream.handle:
         return 0
@@ -544,13 +544,13 @@ cdef int follow(Stream line, Device other) except -1:
 
 
 cdef int follow_all(Stream line, Device other) except -1:
-    """As `follow`, and for what other devices compute now in memory that `other` lent them."""
+    """As `follow`, and also wait for other devices that use memory of `other` now."""
     other.wait_for_guests()
     return follow(line, other)
 
 
 cdef int borrow(Device user, Device owner, str name) except -1:
-    """Let what `user` computes next use memory of `owner`, in order with what that computes, or raise WrongDeviceError."""
+    """Synchronize the computing stream of `user` with `owner`, whose memory it uses next; raise WrongDeviceError without access."""
     if user is owner:
         return 0
     if user.peer_access(owner) != 1:
@@ -563,7 +563,7 @@ cdef int borrow(Device user, Device owner, str name) except -1:
 
 
 def enable_peer_access(int device, int peer):
-    """Let kernels and copies of `device` use the memory of `peer`; the other way round it takes a call of its own.
+    """Let kernels and copies of `device` use the memory of `peer`; the opposite direction needs a second call.
 
     Parameters
     ----------
@@ -572,14 +572,14 @@ def enable_peer_access(int device, int peer):
     Raises
     ------
     DeviceError
-        If the two are no peers (``get_device(device).reaches(get_device(peer))``), or are the same.
+        If the two are not peers (``get_device(device).reaches(get_device(peer))``), or are the same.
     """
     cdef Device user = get_device(device), owner = get_device(peer)
     if user is owner or not user.reaches(owner):
         user.peers[peer] = 0
         raise DeviceError(f"GPU {device} cannot use the memory of GPU {peer}: " + (
             "a GPU is no peer of itself, and needs no access to its own memory" if user is owner else
-            "they are no peers; nvidia-smi topo -p2p r shows which are. Copies between them work without"),
+            "they are no peers; nvidia-smi topo -p2p r shows which are. Copies between them work without peer access"),
             code="CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
     user.activate()
     code = cydriver.cuCtxEnablePeerAccess(owner.context, 0)
@@ -589,12 +589,12 @@ def enable_peer_access(int device, int peer):
 
 
 def disable_peer_access(int device, int peer):
-    """Take back what `enable_peer_access` allowed, when `device` has done its work.
+    """Undo `enable_peer_access`, after `device` has finished its work.
 
     Raises
     ------
     DeviceError
-        If it was not allowed.
+        If it was not enabled.
     """
     cdef Device user = get_device(device), owner = get_device(peer)
     user.synchronize()
@@ -603,15 +603,15 @@ def disable_peer_access(int device, int peer):
 
 
 def check_owner(int owner, str name):
-    """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: everybody's), called `name`."""
+    """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: all GPUs may), called `name`."""
     if owner not in (-1, current_gpu):
         borrow(get_device(current_gpu), get_device(owner), name)
 
 
-# ---- the present device
+# ---- the current device
 
 cdef int number_of_device(index) except? -1:
-    """Return the number of a device that a caller gave; of one that no C int holds -1, which `get_device` refuses, too."""
+    """Return the number of a device from a caller; -1, which `get_device` rejects, for one that no C int can hold."""
     index = int_of(index, "device_id")
     return index if -1 <= index < 1 << 31 else -1
 
@@ -621,7 +621,7 @@ def use_gpu(index=None):
 
     Raises DependencyError or DeviceError if there is no driver or no such device.
     """
-    driver.start()      # says so if this process was forked
+    driver.start()      # raises if this process was forked
     cdef Device chosen = get_device(selected() if index is None else number_of_device(index))
     chosen.wait_for_guests()
     chosen.guests.clear()
@@ -630,12 +630,12 @@ def use_gpu(index=None):
 
 
 def use_cpu():
-    """Compute on the CPU from now on; the selected GPU stays that of the next GPU mode."""
+    """Compute on the CPU from now on; the next GPU mode uses the GPU selected before."""
     compute_on(NULL)
 
 
 def select(index):
-    """Choose the device of GPU mode, at once if that is the present mode (Caffe's SetDevice)."""
+    """Choose the device of GPU mode, at once if that is the current mode (Caffe's SetDevice)."""
     if on_device():
         use_gpu(index)
     else:
@@ -643,7 +643,7 @@ def select(index):
 
 
 def selected():
-    """Return the index of the device of GPU mode, whichever mode this is; 0 until one was chosen."""
+    """Return the index of the device of GPU mode, also in CPU mode; 0 until one was chosen."""
     return max(current_gpu, 0)
 
 
@@ -653,22 +653,22 @@ def current():
 
 
 def finish():
-    """Let the devices end their work, return what they took, and stop calling the driver; the interpreter calls it at exit."""
+    """Finish the work of all devices, free their resources, and stop calling the driver; called at interpreter exit."""
     cdef Device one
     if not may_call():
         return
-    gc.collect()            # what only cycles hold would look like a leak (MINICAFFE_SIM=leak=1)
-    device_lock.acquire()   # for good: no other thread puts anything on a stream from here on
+    gc.collect()            # garbage in cycles would be reported as a leak (MINICAFFE_SIM=leak=1)
+    device_lock.acquire()   # never released: no other thread can queue work on a stream from here on
     compute_on(NULL)
     try:
         for one in _devices.values():
             one.synchronize()
-            one.held.clear()    # while the libraries that own it still work
+            one.held.clear()    # before the libraries that own the memory are shut down
         registry.empty_cache()
         for one in _devices.values():
             one.give_back()
     except DeviceError:
-        pass                # whoever asked for the work has had the error, or does not want it any more
+        pass                # at exit no caller is left for the error; a waiting call has raised it before
     finally:
         driver.close()
 

@@ -1,8 +1,8 @@
 """The CUDA driver: loading it, or the simulated one in its place, and turning its codes into errors.
 
-Every call goes through cuda-bindings' `cydriver`, which resolves the functions of whatever ``libcuda.so.1`` is loaded.
-With ``MINICAFFE_DEVICE=sim`` the simulated driver (minicaffe/sim) is loaded first under that name; nothing above this file
-knows the difference, except that kernels are not compiled for it (cuda/compile.py).
+Every call goes through cuda-bindings' `cydriver`, which resolves the functions of the loaded ``libcuda.so.1``. With
+``MINICAFFE_DEVICE=sim`` the simulated driver (minicaffe/sim) is loaded first under that name. The code above this file is the
+same for both, except that NVRTC does not compile kernels for the simulated one (cuda/compile.py).
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _library = None     # the simulated driver, kept open
 FORKED = ("the GPU cannot be used in a process that was forked after GPU mode began; fork first, or use multiprocessing's start "
           "method 'spawn'")
 CLOSED = "the process is ending and has returned the GPU's memory; use the GPU before that, not in a handler of atexit"
-# What to do about it, where the driver's own text does not say.
+# Remedies, where the driver's own text has none.
 REMEDIES = {
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible; look at nvidia-smi and CUDA_VISIBLE_DEVICES, or run with --device sim",
     "CUDA_ERROR_INVALID_DEVICE": "there is no such device; minicaffe device_query lists them",
@@ -38,7 +38,7 @@ REMEDIES = {
                                           "older nvidia-cuda-nvrtc",
     "CUDA_ERROR_INVALID_IMAGE": "run minicaffe cache clear",
 }
-# After these the context and everything in the device's memory is gone.
+# After these errors the context and the contents of the device's memory are lost.
 LOST = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_ASSERT",
         "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_INVALID_PC",
         "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ECC_UNCORRECTABLE",
@@ -46,12 +46,12 @@ LOST = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LA
 
 
 cdef bint may_call() noexcept nogil:
-    """Whether the driver may be called: it was started, by this process, which is not about to end."""
+    """Whether the driver may be called: it was started by this process, which is not exiting."""
     return _started and not _forked and not _closed
 
 
 cdef error_of(cydriver.CUresult code, str call, arguments=()):
-    """Give the error for a failed call; never raises itself."""
+    """Return the exception for a failed call; never raises."""
     if _forked or _closed:
         return DeviceError(FORKED if _forked else CLOSED)
     cdef const char* text = NULL
@@ -69,7 +69,7 @@ cdef error_of(cydriver.CUresult code, str call, arguments=()):
 
 
 cdef int check(cydriver.CUresult code, str call, arguments=()) except -1:
-    """Raise unless `code` is success. A code that comes because the process ends, or was forked, says that."""
+    """Raise unless `code` is success. If the process is exiting or was forked, the message says so."""
     if code == cydriver.CUDA_SUCCESS:
         return 0
     raise error_of(code, call, arguments)
@@ -109,7 +109,7 @@ def start():
 
 
 def version():
-    """Give the CUDA version of the driver, such as ``(13, 0)``."""
+    """Return the CUDA version of the driver, such as ``(13, 0)``."""
     cdef int number = 0
     start()
     check(cydriver.cuDriverGetVersion(&number), "cuDriverGetVersion")
@@ -117,7 +117,7 @@ def version():
 
 
 def count():
-    """Give the number of devices."""
+    """Return the number of devices."""
     cdef int number = 0
     start()
     check(cydriver.cuDeviceGetCount(&number), "cuDeviceGetCount")
@@ -125,7 +125,7 @@ def count():
 
 
 def entry_point(str name):
-    """Give the address of a function of the driver, 0 if it has none of that name."""
+    """Return the address of a function of the driver, 0 if it has none of that name."""
     cdef void* address = NULL
     cdef cydriver.CUdriverProcAddressQueryResult status
     encoded = name.encode()
@@ -134,9 +134,9 @@ def entry_point(str name):
 
 
 def allocation(size_t address):
-    """Give (device, first address, bytes) of the memory in which `address` lies, None where the driver knows of none.
+    """Return (device, first address, bytes) of the allocation around `address`, None if the driver has none.
 
-    The device is -1 for memory that all devices reach: page-locked host memory, and managed memory.
+    The device is -1 for memory that all devices can access: page-locked host memory, and managed memory.
     """
     cdef int ordinal = -1
     cdef unsigned managed = 0, kind = 0
@@ -154,7 +154,7 @@ def allocation(size_t address):
 
 
 def close():
-    """Stop calling the driver: the process ends, and memory that is freed from now on goes with it."""
+    """Stop calling the driver: the process is exiting, which frees the remaining memory."""
     global _closed
     _closed = True
 

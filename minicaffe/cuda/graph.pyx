@@ -1,10 +1,9 @@
-"""CUDA graphs: the launches of a stretch of work, recorded once and started as one.
+"""CUDA graphs: a sequence of launches, recorded once and launched as one.
 
-While a graph is recorded nothing runs. Each replay uses the same blocks of memory again. The recording thread takes new blocks of
-the device from a pool of the graphs, whose free blocks serve later parts of the recording, and other graphs of the device: their
-replays run one after the other, on one stream. Other blocks that this thread drops are kept by the graph. Numbers that change from
-one replay to the next lie on the device, in memory of the graph's own: the learning rate, and how many random numbers were drawn
-before (device/stream.hpp: rate, drawn).
+During recording nothing runs. Each replay uses the same blocks of memory. The recording thread allocates device memory from a
+pool shared by all graphs of the device: their replays run one after the other, on one stream, so they can share blocks. Blocks
+from elsewhere that this thread drops are kept by the graph. Numbers that change between replays are stored on the device, in
+memory of the graph: the learning rate, and how many random numbers were drawn before (device/stream.hpp: rate, drawn).
 """
 
 from cuda.bindings cimport cydriver
@@ -26,7 +25,7 @@ from minicaffe.memory.registry import registry
 
 cdef int _recording = 0         # how many graphs are being recorded
 cdef bint _collects = False     # whether the garbage collector was on before the first of them
-_pools = WeakValueDictionary()      # allocator of a device -> the pool of its graphs, which ends with the last of its users
+_pools = WeakValueDictionary()      # allocator of a device -> the pool of its graphs, freed with its last user
 
 
 cdef struct Inputs:
@@ -57,8 +56,8 @@ cdef class Graph:
     cdef cydriver.CUgraphExec executable
     cdef Inputs inputs
     cdef Buffer on_device   # the inputs that the recorded launches read
-    cdef object pool        # gave the blocks of the device that were taken while it was recorded
-    cdef list kept          # other Buffers that were dropped during the recording
+    cdef object pool        # the allocator of device blocks during the recording
+    cdef list kept          # Buffers from elsewhere, dropped during the recording
 
     def __init__(self, Device device not None):
         self.device = device
@@ -74,7 +73,7 @@ cdef class Graph:
         if self.executable != NULL:
             raise ConfigError("this graph was recorded already; make another: cuda.Graph(device)")
         self.pool, self.kept = pool_of(CUDAPlace(self.device.index)), []
-        (<Allocator> self.pool).upstream.empty_cache()     # whose free blocks the pool could take only where they are large enough
+        (<Allocator> self.pool).upstream.empty_cache()     # the pool can use free blocks there only if they are large enough
         self.device.activate()
         check(cydriver.cuStreamBeginCapture(stream, cydriver.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "cuStreamBeginCapture")
         pause_collector(True)
@@ -85,13 +84,13 @@ cdef class Graph:
         return self
 
     def __exit__(self, kind, error, trace):
-        """End recording; a failure in between, or at the end, leaves no graph and the stream as before."""
+        """End recording; after a failure there is no graph, and the stream is usable as before."""
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         cdef cydriver.CUgraph graph = NULL
         self.device.stream.rate = NULL
         self.device.stream.drawn = NULL
         code = cydriver.cuStreamEndCapture(stream, &graph)
-        if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # once more, or nothing on the stream would ever run again
+        if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # retry, or the stream would stay in capture mode
             cydriver.cuStreamEndCapture(stream, &graph)
         record_blocks(None)
         pause_collector(False)
@@ -100,17 +99,17 @@ cdef class Graph:
                 check(code, "cuStreamEndCapture")
                 check(cydriver.cuGraphGetNodes(graph, NULL, &self.nodes), "cuGraphGetNodes")
                 check(cydriver.cuGraphInstantiate(&self.executable, graph, 0), "cuGraphInstantiate", (f"{self.nodes} nodes",))
-                for block in self.kept:     # a replay may be under way when the graph goes
+                for block in self.kept:     # a replay may be running when the graph is deallocated
                     block.record_stream(self.device.compute_stream)
         finally:
-            if self.executable == NULL:     # nothing will be replayed
+            if self.executable == NULL:     # no replay is possible
                 self.pool = self.kept = None
             if graph != NULL:
                 cydriver.cuGraphDestroy(graph)
         return False
 
     def replay(self, double rate, unsigned long long drawn):
-        """Start the recorded work.
+        """Launch the recorded work.
 
         Parameters
         ----------
@@ -122,21 +121,21 @@ cdef class Graph:
         Raises
         ------
         DeviceError
-            If nothing was recorded, or the start is refused.
+            If nothing was recorded, or the launch fails.
         """
         cdef cydriver.CUstream stream = <cydriver.CUstream> self.device.stream.handle
         if self.executable == NULL:
             raise DeviceError("nothing was recorded in this graph")
         self.device.activate()
         self.inputs.rate, self.inputs.drawn = rate, drawn
-        # From ordinary memory, which the driver has read when the call returns.
+        # The source is pageable memory, which the driver has read when the call returns.
         check(cydriver.cuMemcpyHtoDAsync(self.on_device.address, &self.inputs, sizeof(Inputs), stream), "cuMemcpyHtoDAsync",
               (hex(self.on_device.address), sizeof(Inputs)))
         check(cydriver.cuGraphLaunch(self.executable, stream), "cuGraphLaunch", (f"{self.nodes} nodes",))
 
 
 def pool_of(place):
-    """Return the pool of the graphs of a device; the blocks that are free in it are reserved for them."""
+    """Return the pool of the graphs of a device, whose free blocks are reserved for them."""
     allocator = registry.allocator(place)
     pool = _pools.get(allocator)
     if pool is None:
@@ -145,7 +144,7 @@ def pool_of(place):
 
 
 cdef int pause_collector(bint pause) except -1:
-    """Let Python's cyclic collector run no more, or again: an allocator that it finds frees memory, which would break a recording."""
+    """Disable or re-enable Python's cyclic collector: if it collects an allocator, that frees memory and breaks the recording."""
     global _recording, _collects
     if pause:
         if _recording == 0:

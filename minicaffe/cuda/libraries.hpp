@@ -1,5 +1,5 @@
-// The functions of NVIDIA's libraries that operations call, as pointers: no header of theirs is included, nothing is linked, and
-// where the libraries are missing our own kernels run. Filled by cuda/libraries.pyx.
+// Pointers to the functions of NVIDIA's libraries that operations call: none of their headers is included, nothing is linked, and
+// if a library is missing our own kernels run. Filled by cuda/libraries.pyx.
 #pragma once
 
 namespace mc {
@@ -19,10 +19,10 @@ struct Libraries {
   CublasGemm<float> sgemm;
   CublasGemm<double> dgemm;
   void (*fail)(Stream*, const char* call, int status);
-  Cudnn* cudnn;                   // null until an operation asks for it, and where there is none
-  const char* no_cudnn;           // why there is none, once that is known
-  void (*open_cudnn)(Stream*);    // sets one of the two, or lets the stream fail; takes the GIL
-  // Where launches are recorded: with null before a call that computes, with its name after it; the host waits. Takes the GIL.
+  Cudnn* cudnn;                   // null before the first operation that uses it, and if it is missing
+  const char* no_cudnn;           // why it is missing, once that is known
+  void (*open_cudnn)(Stream*);    // sets one of the two, or marks the stream as failed; acquires the GIL
+  // For recorded launches: call with null before a library call that computes, with its name after it. Acquires the GIL, waits.
   void (*watch)(Stream*, const char* call);
   const CublasGemm<float>& gemm_of(float) const { return sgemm; }
   const CublasGemm<double>& gemm_of(double) const { return dgemm; }

@@ -1,12 +1,12 @@
-"""NVIDIA's libraries, opened at run time: where they are missing, our own kernels compute (cuda/libraries.hpp, cuda/cudnn.hpp).
+"""NVIDIA's libraries, opened at run time: if they are missing, our own kernels compute (cuda/libraries.hpp, cuda/cudnn.hpp).
 
 cuBLAS is opened with the device, cuDNN with the first operation that engine CUDNN computes (ops/engine.pyx). Both compute in the
-precision that is set, also when it changes later. Functions are called through pointers, so that nothing links
-against them; cuda-pathfinder finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an installed toolkit,
-unless ``MINICAFFE_CUBLAS`` or ``MINICAFFE_CUDNN`` names another. On the simulated device only those are opened that these name.
+precision that is set, also when it changes later. Functions are called through pointers, so nothing is linked. cuda-pathfinder
+finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an installed toolkit, unless ``MINICAFFE_CUBLAS`` or
+``MINICAFFE_CUDNN`` names another. On the simulated device only libraries named by these variables are opened.
 
-Environment, read when cuDNN is opened: ``MINICAFFE_CUDNN_WORKSPACE`` is how much memory a convolution may ask for (``256MiB``),
-``MINICAFFE_DETERMINISTIC=1`` takes only what repeats its results, ``MINICAFFE_CUDNN_TUNE=0`` measures nothing.
+Environment, read when cuDNN is opened: ``MINICAFFE_CUDNN_WORKSPACE`` is the memory limit of a convolution (``256MiB``),
+``MINICAFFE_DETERMINISTIC=1`` uses only plans with reproducible results, ``MINICAFFE_CUDNN_TUNE=0`` turns measuring off.
 Not here: pooling, BatchNorm, Softmax and activations, for which our own kernels take less time; layouts other than Caffe's.
 """
 
@@ -61,8 +61,8 @@ log = logging.getLogger(__name__)
 _cublas = None
 _cudnn = None
 _cudnn_lock = threading.Lock()
-_keep_failure = None    # of cuda/device.pyx: lets a device's stream fail with an error
-_watch_call = None      # of cuda/device.pyx, too: reports a call
+_keep_failure = None    # a function of cuda/device.pyx: marks a device's stream as failed with an error
+_watch_call = None      # another: reports a call
 cdef bytes _no_cudnn = None     # the text of which devices have the address
 cdef vector[Libraries*] _attached
 _names = {}         # number of a GPU -> its name
@@ -70,10 +70,11 @@ _places = []        # bytes of which a Cudnn has the address
 
 
 def attach(size_t stream, str device, keep_failure, watch_call):
-    """Open the libraries for the computing stream at address `stream`; the context of its device is the calling thread's.
+    """Open the libraries for the computing stream at address `stream`; its device must be current in the calling thread.
 
-    `device` is the GPU's name. What fails later, where nothing can be raised, is given to ``keep_failure(device, error)``. Where
-    launches are recorded, ``watch_call(device, None)`` comes before a call that computes, and after it the same with its name.
+    `device` is the GPU's name. Later errors, in code that cannot raise, are passed to ``keep_failure(device, error)``. While
+    launches are recorded, ``watch_call(device, None)`` is called before a library call that computes, and
+    ``watch_call(device, name)`` after it.
     """
     global _keep_failure, _watch_call
     _keep_failure, _watch_call = keep_failure, watch_call
@@ -90,8 +91,8 @@ def attach(size_t stream, str device, keep_failure, watch_call):
 
 
 cdef int set_math(Libraries* libraries) except -1:
-    """Let what is open compute products of float32 in the precision that is set."""
-    cdef bint tf32 = get_precision() != "float32"   # bf16: also what is computed from float32
+    """Set the math mode of the open libraries for float32 to the current precision."""
+    cdef bint tf32 = get_precision() != "float32"   # in bf16, too, operations on float32 arrays use tf32
     if libraries.cublas != NULL:
         _checked(_cublas, _cublas_error, "cublasSetMathMode", ctypes.c_void_p(<uintptr_t> libraries.cublas),
                  TF32_MATH if tf32 else DEFAULT_MATH)
@@ -162,7 +163,7 @@ def open_cublas():
 
 
 cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
-    """Let matrix products on the stream go to cuBLAS, if it is there."""
+    """Use cuBLAS for matrix products on the stream, if it is installed."""
     library = open_cublas()
     if library is None:
         return 0
@@ -171,7 +172,7 @@ cdef int attach_cublas(CudaStream* stream, Libraries* libraries) except -1:
     _checked(library, _cublas_error, "cublasSetStream_v2", handle, ctypes.c_void_p(<uintptr_t> stream.handle))
     libraries.cublas = <void*> <uintptr_t> handle.value
     set_math(libraries)
-    # A workspace of ours: cuBLAS would take its own when a graph is recorded, which must not allocate.
+    # A workspace of ours: otherwise cuBLAS would allocate one during graph capture, which is not allowed.
     _checked(library, _cublas_error, "cublasSetWorkspace_v2", handle, ctypes.c_void_p(<uintptr_t> stream.workspace),
              ctypes.c_size_t(stream.workspace_bytes))
     libraries.sgemm = <sgemm_function> <uintptr_t> _address(library.cublasSgemmStridedBatched)
@@ -190,7 +191,7 @@ cdef void fail_cublas(CudaStream* stream, const char* call, int status) noexcept
 # ---- cuDNN
 
 cdef void open_cudnn(CudaStream* stream) noexcept with gil:
-    """Open cuDNN for the stream's device, or say why there is none."""
+    """Open cuDNN for the stream's device, or store why there is none."""
     global _no_cudnn
     cdef Libraries* libraries = <Libraries*> stream.libraries
     try:

@@ -1,4 +1,4 @@
-"""Memory of CUDA devices and page-locked memory of the host, by the driver; copies between them; streams as allocators see them.
+"""Memory of CUDA devices and page-locked host memory, from the driver; copies between them; the StreamOrder of allocators.
 
 These are the lowest allocators of a CUDAPlace and of PinnedPlace; those of minicaffe/memory are built on them.
 """
@@ -40,7 +40,7 @@ cdef class DriverAllocator(Allocator):
         cdef cydriver.CUdeviceptr address = 0
         cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.device.activate()
-        cydriver.cuThreadExchangeStreamCaptureMode(&mode)       # a recording does not have the request in it, and may need memory
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)       # allows cuMemAlloc during a graph capture, which does not record it
         code = cydriver.cuMemAlloc(&address, max(nbytes, <size_t> 1))
         cydriver.cuThreadExchangeStreamCaptureMode(&mode)
         if code == cydriver.CUDA_ERROR_OUT_OF_MEMORY:
@@ -57,12 +57,12 @@ cdef class DriverAllocator(Allocator):
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
 
     def red_zones(self):
-        """Give pages that the simulated device keeps closed; a GPU's driver has no such functions, and no zones."""
+        """Return red zones of one page on the simulated device; a GPU's driver has no such functions, so none."""
         poison, unpoison = driver.entry_point("mcsim_poison"), driver.entry_point("mcsim_unpoison")
         return RedZones(mmap.PAGESIZE if poison and unpoison else 0, poison, unpoison)
 
     def memory_info(self):
-        """Return the bytes of device memory that are free, and all there are."""
+        """Return the free and the total bytes of device memory."""
         return self.device.memory_info()
 
 
@@ -92,7 +92,7 @@ cdef class PinnedAllocator(Allocator):
 
 
 cdef class CudaSide(DeviceSide):
-    """Copies between the host and one device, in order with its computing."""
+    """Copies between the host and one device, on its computing stream."""
     cdef Device device
 
     def __init__(self, place):
@@ -100,13 +100,13 @@ cdef class CudaSide(DeviceSide):
         self.device = get_device(place.device)
 
     cdef int begin(self) except -1:
-        """Make ready for work on the computing stream."""
+        """Prepare for work on the computing stream."""
         self.let_go()
         self.device.wait_for_guests()
         self.device.activate()
 
     def hold(self, owner):
-        """Keep `owner` of foreign memory until what the device computes now is done."""
+        """Keep `owner` of foreign memory alive until the work now queued on the device is done."""
         cdef Event event = Event(self.device)
         event.record(computing(self.device))
         self.let_go()
@@ -153,7 +153,7 @@ cdef class CudaSide(DeviceSide):
         src.record_stream(<size_t> self.device.stream.handle)
         check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes, self.line()),
               "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
-        follow(computing(other), self.device)   # what it does to the source next comes after the copy
+        follow(computing(other), self.device)   # its later work on the source must wait for the copy
         self.device.activate()
 
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
@@ -184,14 +184,14 @@ cdef class CudaSide(DeviceSide):
                                              nbytes, line.handle),
                   "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
         self.let_go()
-        if event is not None:       # no allocator of ours knows of a foreign block, so it is kept until the copy is done
+        if event is not None:       # a foreign block has no allocator of ours, so it is kept until the copy is done
             self.device.held.append((event, dst, src))
             event.record(line)
 
     cpdef int device_of(self, size_t address) except? -1:
         found = driver.allocation(address)
         if found is None:
-            raise PointerError(f"{address:#x} is no memory of a GPU, says the driver; give the address of memory that is")
+            raise PointerError(f"{address:#x} is no memory of a GPU according to the driver; pass an address of GPU memory")
         return found[0]
 
     cpdef size_t stream(self) except 0:
@@ -207,7 +207,7 @@ cdef class CudaSide(DeviceSide):
 
 @cython.no_gc_clear     # an allocator in a cycle records events while the collector frees its blocks
 cdef class CudaOrder(StreamOrder):
-    """Streams and events of one device, for allocators that keep blocks until their streams are past them."""
+    """Streams and events of one device, for allocators that keep blocks until all streams have finished with them."""
     cdef Device device
 
     def __init__(self, place):
@@ -219,11 +219,11 @@ cdef class CudaOrder(StreamOrder):
     cpdef record(self, size_t stream):
         cdef cydriver.CUcontext context = NULL
         cdef Device owner
-        if not may_call():      # the process ends: no stream runs any more
+        if not may_call():      # the process is exiting: all streams have ended
             return None
         self.device.activate()
         check(cydriver.cuStreamGetCtx(<cydriver.CUstream> <void*> stream, &context), "cuStreamGetCtx", (hex(stream),))
-        for owner in _devices.values():     # mostly this one; or one that was lent memory of it
+        for owner in _devices.values():     # mostly this one, or one that uses memory of it
             if owner.context == context:
                 break
         cdef Event event = Event(owner)
