@@ -243,13 +243,13 @@ cdef class Device:
         return <uintptr_t> function
 
     def wait_for(self, size_t stream):
-        """Make the computing stream wait for the work now queued on `stream`, a CUstream of any library; does not block the host."""
+        """Make the computing stream wait for the work now queued on `stream`, a CUstream of any library; the host continues."""
         cdef Event event = Event(self)
         check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord", (hex(stream),))
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> self.stream.handle, event.handle, 0), "cuStreamWaitEvent")
 
     def let_wait(self, size_t stream):
-        """Make `stream`, a CUstream of any library, wait for the work now queued on the computing stream, without blocking the host."""
+        """Make `stream`, a CUstream of any library, wait for the work now queued on the computing stream; the host continues."""
         cdef Event event = Event(self)
         event.record(computing(self))
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> <void*> stream, event.handle, 0), "cuStreamWaitEvent", (hex(stream),))

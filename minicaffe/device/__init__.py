@@ -1,1 +1,1 @@
-"""Where an operation runs: threads of the CPU or a stream of a device, with the loops and launches there; the current context."""
+"""Where an operation runs: threads of the CPU or a stream of a device, with their loops and launches; the current context."""

@@ -1,9 +1,9 @@
 // The CPU loops: run a functor over the indices 0..n-1, on several threads, with the best instruction set of the machine.
 //
-// A functor is compiled three times (baseline, AVX2+FMA, AVX-512) inside the loop below, and one of them is chosen at run
-// time; builds stay portable without -march. Functors over double get the baseline alone: float64 is there for checking, and
-// the two others would double the time to build, and functors over Bf16 for AVX-512 with its conversions alone, without which no
-// precision bf16 can be set. MINICAFFE_ISA=baseline|avx2|avx512 lowers the choice, for tests.
+// A functor is compiled three times (baseline, AVX2+FMA, AVX-512) inside the loop below, and one version is chosen at run
+// time; builds stay portable without -march. Functors over double have the baseline only: float64 is for checking, and two more
+// versions would double the build time. Functors over Bf16 have only a version for AVX-512 with AVX512_BF16, which precision bf16
+// requires. MINICAFFE_ISA=baseline|avx2|avx512 lowers the choice, for tests.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -43,8 +43,8 @@ inline Isa isa() {
   return level;
 }
 
-// The loop body writes only what belongs to its own index, so no iteration depends on another. The copy of the functor shows
-// the compiler that no store changes its members; without it a member read in one branch only keeps the loop from vectorising.
+// The loop body writes only elements of its own index, so no iteration depends on another. With a local copy of the functor the
+// compiler knows that no store changes its members; otherwise a member read in one branch only prevents vectorisation.
 template <class F> void range_baseline(const F& f, index_t begin, index_t end) {
   const F body = f;
 #pragma GCC ivdep
@@ -92,7 +92,7 @@ template <class F> void range(const F& f, index_t begin, index_t end) {
   range_baseline(f, begin, end);
 }
 
-// Below this many elements a second thread costs more than it brings (about 10 microseconds of memory traffic).
+// Below this many elements a second thread costs more than it saves (about 10 microseconds of memory traffic).
 constexpr index_t kGrain = 16384;
 
 /// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.

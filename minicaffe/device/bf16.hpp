@@ -1,5 +1,5 @@
-// Vectors of 16 numbers, loaded from Bf16 and stored as such. Compilers do not vectorise these conversions, or take ten instructions
-// for one: loops over Bf16 compute on these vectors, for which functors are templates as they are for float.
+// Vectors of 16 floats, loaded from Bf16 and stored as Bf16. Compilers do not vectorise these conversions, or use ten instructions
+// for one. So loops over Bf16 compute on these vectors; functors are templates and accept them as they accept float.
 #pragma once
 #include "minicaffe/device/context.hpp"
 
@@ -33,7 +33,7 @@ MC_HD void put_lanes(Bf16* y, Lanes x) {
 #endif
 }
 
-/// add(i, 0) and add(i, 1) by turns, for two sums: each addition waits for the one before.
+/// add(i, 0) and add(i, 1) alternately, for two independent sums: a single sum would wait for each addition.
 template <class Add> MC_HD void each_of_two(index_t n, const Add& add) {
   index_t i = 0;
   for (; i + 1 < n; i += 2) add(i, 0), add(i + 1, 1);
@@ -53,7 +53,7 @@ template <class F, class T> struct EachLanes {
 
 namespace cpu {
 
-/// f(i) for 0 <= i < n, elements T, as for_each has it; of Bf16 16 at a time.
+/// f(i) for 0 <= i < n, elements T, as for_each; for Bf16 16 at a time.
 template <class T, class F> void for_each_lane(Threads threads, index_t n, const F& f, index_t cost) {
   if constexpr (std::is_same_v<T, Bf16>)
     for_each(threads, (n + kLanes - 1) / kLanes, EachLanes<F, T>{f, n}, cost * kLanes);

@@ -1,7 +1,7 @@
 // Where an operation runs: on threads of the CPU, or on a stream of a device (Caffe2's Context).
 //
-// The operations in this folder take a Context first and run on CPU or device from the same functor. Pointers belong to the
-// memory of the context.
+// The first argument of the operations in this folder is a Context; they run on CPU or device with the same functor. Pointers are
+// to memory of the context.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 #include "minicaffe/device/stream.hpp"

@@ -11,7 +11,7 @@ cdef extern from "minicaffe/device/context.hpp":
         const HostKernel* host
         void** functions
     struct CudaStream "mc::cuda::Stream"
-    struct CudaLibraries "mc::cuda::Libraries"  # cuda/libraries.pyx declares what it has
+    struct CudaLibraries "mc::cuda::Libraries"  # its members are declared in cuda/libraries.pyx
     ctypedef int (*raise_function)(CudaStream*) except -1
     struct CudaStream "mc::cuda::Stream":
         void* handle
@@ -39,7 +39,7 @@ cdef extern from "minicaffe/device/context.hpp":
         CudaStream* stream
     const int kScratch "mc::cuda::kScratch"
 
-cdef int current_gpu        # the GPU of GPU mode, also while the CPU computes; -1 until one was chosen
+cdef int current_gpu        # the GPU of GPU mode, also in CPU mode; -1 until one was chosen
 
 cdef void set_active(CudaStream* stream) noexcept nogil
 cdef Context cpu_context() noexcept nogil

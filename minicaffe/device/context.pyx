@@ -1,12 +1,12 @@
-"""Where operations run now, the CPU or the stream of a device, and where new memory is taken. One choice for the process, so that
-new threads inherit it. It is kept here alone: `compute_on` and `choose_gpu` write all of it at once, so that its parts agree.
+"""Where operations run now, the CPU or the stream of a device, and where new memory is allocated. One choice for the process, so
+that new threads inherit it. It is stored only here; `compute_on` and `choose_gpu` write all of it, so that it is consistent.
 """
 
 from minicaffe.device.threads cimport num_threads
 
 cdef extern from *:
     """
-    // The stream whose device this thread has made current, so that a launch need not ask the driver.
+    // The stream whose device is current in this thread, so that a launch need not query the driver.
     static thread_local mc::cuda::Stream* active_stream = nullptr;
     """
     CudaStream* active_stream
@@ -18,13 +18,13 @@ cdef bint _pinned = False           # see `host_is_pinned`
 
 
 cdef void set_active(CudaStream* stream) noexcept nogil:
-    """Say that the device of `stream` is now current in this thread."""
+    """Store that the device of `stream` is now current in this thread."""
     global active_stream
     active_stream = stream
 
 
 cdef Context cpu_context() noexcept nogil:
-    """Give the context of the CPU."""
+    """Return the context of the CPU."""
     cdef Context on
     on.threads = num_threads()
     on.stream = NULL
@@ -32,7 +32,7 @@ cdef Context cpu_context() noexcept nogil:
 
 
 cdef Context context() noexcept nogil:
-    """Give the context of the present mode, ready for launches by the calling thread."""
+    """Return the context of the current mode, ready for launches by the calling thread."""
     cdef Context on
     on.threads = num_threads()
     on.stream = _stream
@@ -42,18 +42,18 @@ cdef Context context() noexcept nogil:
 
 
 cdef bint on_device() noexcept nogil:
-    """Whether the present mode is that of a device."""
+    """Whether the current mode is GPU mode."""
     return _stream != NULL
 
 
 cdef void choose_gpu(int index) noexcept:
-    """Let GPU mode, now or later, compute on GPU `index`, and new device memory be taken there."""
+    """Select GPU `index` for GPU mode, now or later, and for new device memory."""
     global current_gpu, _gpu_of_memory
     current_gpu = _gpu_of_memory = index
 
 
 cdef void compute_on(CudaStream* stream) noexcept:
-    """Let all operations run on `stream` from now on, and what goes to and from its GPU lie in page-locked memory; NULL: the CPU."""
+    """Run all operations on `stream` from now on, with page-locked memory for new host sides; NULL: run them on the CPU."""
     global _stream, _pinned
     if stream != NULL:
         choose_gpu(stream.device)
@@ -62,23 +62,23 @@ cdef void compute_on(CudaStream* stream) noexcept:
 
 
 def gpu_of_memory():
-    """Give the number of the GPU on which new device sides are taken: the current one, unless `take_memory` chose another."""
+    """Return the number of the GPU for new device sides: the current one, unless `take_memory` chose another."""
     return _gpu_of_memory
 
 
 def host_is_pinned():
-    """Whether new host sides are page-locked: in GPU mode, unless `take_memory` said otherwise."""
+    """Whether new host sides are page-locked: in GPU mode, unless `take_memory` changed it."""
     return _pinned
 
 
 def take_memory(gpu=None, pinned=None):
-    """Take new memory on that GPU, or in page-locked memory of the host or not, until the next choice of where to compute."""
+    """Set the GPU of new device sides, and whether new host sides are page-locked, until the mode or the GPU changes."""
     global _gpu_of_memory, _pinned
     _gpu_of_memory = _gpu_of_memory if gpu is None else gpu
     _pinned = _pinned if pinned is None else pinned
 
 
 cdef int settle(const Context& on) except -1:
-    """Raise what went wrong on the context's stream, if anything did."""
+    """Raise the error of the context's stream, if it failed."""
     if on.stream != NULL and on.stream.failed:
         return on.stream.raise_error(on.stream)

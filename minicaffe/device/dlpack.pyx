@@ -1,6 +1,6 @@
-"""Arrays of other libraries by DLPack (dmlc/dlpack, dlpack.h): which of them are on a GPU, and such a one as a DeviceArray.
+"""Arrays of other libraries by DLPack (dmlc/dlpack, dlpack.h): a test whether one is on a GPU, and conversion to a DeviceArray.
 
-Only what is exported without a version is read (capsules named ``dltensor``), which every library that has DLPack exports.
+Only unversioned capsules (named ``dltensor``) are read; every library with DLPack exports them.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_SetName
@@ -42,7 +42,7 @@ KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}     # DLDataTypeCode; bfloat16 
 
 
 cdef class _Owner:
-    """Keeps the memory that a capsule described, until the last reference to it is gone."""
+    """Keeps the memory of a capsule alive until this object is deallocated."""
 
     cdef DLManagedTensor* managed
 
@@ -52,19 +52,19 @@ cdef class _Owner:
 
 
 def is_on_gpu(array):
-    """Return whether an array of any library lies on a GPU, as it says by ``__dlpack_device__`` or ``__cuda_array_interface__``."""
+    """Return whether an array of any library is on a GPU, by its ``__dlpack_device__`` or ``__cuda_array_interface__``."""
     if hasattr(array, "__dlpack_device__"):
         return array.__dlpack_device__()[0] in (ON_CUDA, ON_CUDA_MANAGED)
     return hasattr(array, "__cuda_array_interface__")
 
 
 def from_capsule(capsule, str name):
-    """Return what ``array.__dlpack__(stream=...)`` of an array on a GPU gave as a DeviceArray, which keeps the memory alive.
+    """Convert the capsule from ``array.__dlpack__(stream=...)``, for an array on a GPU, to a DeviceArray that owns the memory.
 
     Raises
     ------
     WrongTypeError
-        If it is no such capsule, or its elements are of no type of NumPy's. Names `name`.
+        If it is no such capsule, or its elements have no type in NumPy. The message has `name`.
     """
     cdef _Owner owner = _Owner()
     cdef DLTensor tensor

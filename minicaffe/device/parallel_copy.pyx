@@ -1,7 +1,4 @@
-"""Copies of host memory by the threads of the CPU's loops, without the GIL.
-
-One thread reaches only a part of the memory's bandwidth.
-"""
+"""Copies of host memory by the threads of the CPU loops, without the GIL: one thread cannot use the full memory bandwidth."""
 
 from minicaffe.device.threads cimport Threads, num_threads
 
@@ -27,7 +24,7 @@ def copy_array(target, source):
     Parameters
     ----------
     target, source : numpy.ndarray
-        What has to be converted, broadcast or gathered NumPy copies, on one thread; so it does where both share memory.
+        NumPy copies, on one thread, arrays that need conversion, broadcasting or gathering, or that share memory.
     """
     cdef unsigned char[::1] to
     cdef const unsigned char[::1] from_

@@ -1,16 +1,16 @@
 // The threads of the process that share CPU loops (device/threads.hpp).
 //
-// A loop is cut into parts. The thread that calls runs part 0, workers run the others, and a free thread takes a part that no
-// thread has begun: a loop never waits for a worker that the operating system has not started. A worker looks out for the next
-// loop for a bounded time and then sleeps.
+// A loop is split into parts. The calling thread runs part 0, workers run the others, and a thread that is done runs parts that no
+// thread has begun: a loop never waits for a worker that the operating system has not scheduled. A worker polls for the next loop
+// for a bounded time and then sleeps.
 //
-// When other programs use the processors, workers do harm: waking one can cost the caller its processor, and a worker may be
-// stopped in the middle of a part. So the caller keeps account of what workers saved and what they cost, by waiting for a part or
-// because they did not come, and leaves them out for a while when it was more; the longer the more often this happens. A thread that
-// works a little for each batch, such as one that reads data, costs less than workers save. A worker that was stopped while it
-// looked out sleeps at once.
+// When other programs use the processors, workers can cost time: waking one may take the caller's processor, and a worker may be
+// preempted in the middle of a part. So the caller adds up the time that workers saved and the time that they cost, by waiting for
+// a part or by not arriving. If the cost is larger, it uses no workers for a pause, which doubles when that repeats. A thread that
+// works briefly for each batch, such as a data reader, costs less than workers save. A worker that was preempted while polling
+// sleeps at once.
 //
-// One loop at a time is shared. A loop inside a loop, or in a second thread, runs on the thread that calls.
+// One loop at a time is shared. A nested loop, or one in a second thread, runs on the calling thread.
 #pragma once
 #include <pthread.h>
 #include <signal.h>
@@ -49,10 +49,10 @@ class ThreadPool : public Pool {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  static constexpr std::chrono::microseconds kLookOut{500};   // of a worker for the next loop, of the caller for the last part
-  static constexpr std::chrono::microseconds kStopped{300};   // nothing but another program takes so long between two looks
+  static constexpr std::chrono::microseconds kLookOut{500};   // polling time: of a worker for a loop, of the caller for the parts
+  static constexpr std::chrono::microseconds kStopped{300};   // a longer time between two polls means preemption
   static constexpr std::chrono::milliseconds kFirstPause{4}, kLastPause{256};
-  static constexpr std::chrono::milliseconds kCredit{4};      // what workers may cost after they saved as much
+  static constexpr std::chrono::milliseconds kCredit{4};      // limit of the saved time that later costs may use up
 
   void share(int parts, Work work, const void* argument) {
     if (busy_.exchange(true, std::memory_order_acquire)) return alone(parts, work, argument);
@@ -70,12 +70,12 @@ class ThreadPool : public Pool {
     const Time own = Clock::now();
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     const Time end = helped ? Clock::now() : own;
-    // In this time a worker did about what the caller did, or nothing; waiting for it is time lost.
+    // In `own - start` a worker did about as much work as the caller, or none; `end - own` was lost by waiting.
     balance_ = std::min<Clock::duration>(balance_ + (helped ? own - start : start - own) - (end - own), kCredit);
     if (balance_ < -kStopped) leave_out_workers(end);
   }
 
-  /// Let workers take parts of a loop, of which so many are to be waited for; return its number.
+  /// Offer the parts of a loop to the workers; `pending` of them must be waited for. Return its number.
   uint64_t publish(int parts, int pending, Work work, const void* argument) {
     work_ = work, argument_ = argument;
     pending_.store(pending, std::memory_order_relaxed);
@@ -94,7 +94,7 @@ class ThreadPool : public Pool {
     return workers_.load() >= workers;
   }
 
-  /// Parts that may wait for each other: a worker for each, none left out. Part 0 is of the caller alone.
+  /// Begin a loop whose parts may wait for each other: each part has its own worker, part 0 the caller.
   void begin_together(int parts, Work work, const void* argument) {
     wait_for_others();
     start_workers(parts - 1);
@@ -103,7 +103,7 @@ class ThreadPool : public Pool {
   }
 
   void end_together() {
-    take_parts(loop_.load(), 0);    // what these wait for is begun, or will be: there is a worker for each
+    take_parts(loop_.load(), 0);    // safe: the parts that these may wait for each have a worker
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     busy_.store(false, std::memory_order_release);
   }
@@ -116,8 +116,8 @@ class ThreadPool : public Pool {
     for (int part = 0; part < parts; ++part) work(argument, part);
   }
 
-  /// Run the parts of a loop that no thread has begun, and return how many. It begins with `first`, so that a thread meets
-  /// the same data from loop to loop.
+  /// Run the parts of a loop that no thread has begun, and return how many. The first one tried is `first`, so that a thread has
+  /// the same data in each loop.
   int take_parts(uint64_t loop, int first) {
     const uint64_t number = loop >> kPartBits;
     const int parts = int(loop & kPartMask);
@@ -125,7 +125,7 @@ class ThreadPool : public Pool {
     for (int i = 0; i < parts; ++i) {
       const int part = (first + i) % parts;
       uint64_t taken = taken_[part].load(std::memory_order_relaxed);
-      // A worker that comes too late finds all parts taken for this loop or for a later one.
+      // For a late worker all parts are taken, by this loop or a later one.
       if (taken >= number || !taken_[part].compare_exchange_strong(taken, number, std::memory_order_acq_rel)) continue;
       work_(argument_, part);
       ++ran;
@@ -137,7 +137,7 @@ class ThreadPool : public Pool {
     return ran;
   }
 
-  /// Look out until ready() is true, for a while; tell whether it came true.
+  /// Poll ready() for a bounded time; return whether it became true.
   template <class Ready> static bool look_out(const Ready& ready) {
     const Time start = Clock::now();
     for (Time before = start, now; ; before = now) {
@@ -177,11 +177,11 @@ class ThreadPool : public Pool {
     sigset_t all, before;
     sigfillset(&all);
     for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&all, fault);
-    pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are for Python's threads
+    pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are handled by Python's threads
     try {
       for (; workers_ < wanted; ++workers_) std::thread(&ThreadPool::serve, this, workers_ + 1).detach();
     } catch (const std::system_error&) {
-      // No more threads to be had: the loops do with those that there are.
+      // The system has no more threads: loops use the existing ones.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -218,27 +218,27 @@ class ThreadPool : public Pool {
   static constexpr uint64_t kPartMask = (1 << kPartBits) - 1;
 
   std::atomic<bool> busy_{false};
-  // The loop that is shared now: its number and how many parts it has, in one word. What it does may be read by a thread that
-  // has taken one of its parts, because the loop cannot end before that part.
+  // The current loop: its number and its number of parts, in one word. A thread that has taken a part may read work_ and argument_,
+  // because the loop cannot end before that part.
   std::atomic<uint64_t> loop_{0};
   Work work_ = nullptr;
   const void* argument_ = nullptr;
   std::atomic<int> pending_{0};                     // parts that have not ended
   std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which a thread took it
-  std::mutex mutex_;                                // of those who sleep
+  std::mutex mutex_;                                // for sleeping threads
   std::condition_variable called_, ended_;
-  int calls_ = 0;                                   // sleepers who were woken and have not noticed yet
-  std::atomic<int> sleepers_{0};                    // the others
+  int calls_ = 0;                                   // sleeping threads that were notified but have not run yet
+  std::atomic<int> sleepers_{0};                    // the other sleeping threads
   std::atomic<bool> caller_sleeps_{false};
   std::atomic<int> workers_{0};                     // changed only by the thread that holds busy_
-  // Only for that thread:
+  // Used only by that thread:
   uint64_t loops_ = 0;
   Time alone_until_{};
   Clock::duration pause_{kFirstPause};
-  Clock::duration balance_{0};                     // what workers saved and cost since the last pause, kCredit at most
+  Clock::duration balance_{0};                     // time saved minus cost since the last pause, kCredit at most
 };
 
-/// The pool of this process. A forked child begins with a new one, because threads do not survive a fork.
+/// The pool of this process. A forked child gets a new one, because threads do not survive a fork.
 inline void set_dry(bool now) { ThreadPool::dry_here() = now; }
 
 inline Pool* process_pool() {

@@ -1,8 +1,8 @@
 // Launching kernels (kernels/grid.hpp) on a stream of a device, from any module and without the driver's headers.
 //
-// A Stream is filled by cuda/device.pyx. The first launch of a kernel on a device compiles it (Stream::load, which takes the
-// GIL); every further one is a look into a table and one driver call. A failure is kept in the stream, stops all further
-// launches on it, and becomes an exception when it is checked (Stream::raise).
+// A Stream is filled by cuda/device.pyx. The first launch of a kernel on a device compiles it (Stream::load, which acquires the
+// GIL); every further one is a table lookup and one driver call. A failure is stored in the stream, prevents all further
+// launches on it, and is raised as an exception by Stream::raise.
 #pragma once
 #include <algorithm>
 #include "minicaffe/kernels/grid.hpp"
@@ -14,7 +14,7 @@ struct Libraries;  // cuda/libraries.hpp
 
 constexpr int kMaxDevices = 16;
 
-/// A kernel of this module: its name, the kernel for the host, and the compiled function of each device that ran it.
+/// A kernel of this module: the kernel for the host, with its name, and the compiled function of each device that ran it.
 struct Kernel {
   const HostKernel* host;
   void* functions[kMaxDevices];
@@ -25,24 +25,24 @@ struct Stream {
   int device;
   int multiprocessors;
   int capability;       // the compute capability times 10: 90 is 9.0
-  int failed;           // the CUresult of the first failure that was not checked yet
-  int recording;        // watch() starts every kernel
+  int failed;           // 1 after a failure that was not raised yet
+  int recording;        // every kernel is launched by watch()
   long long launches;
-  double* scratch;      // kScratch values on the device, for sums in two steps
+  double* scratch;      // kScratch values on the device, for sums in two launches
   void* workspace;      // for long matrix products that several blocks share
   long long workspace_bytes;
-  const double* rate;   // while a graph is captured: where on the device the learning rate lies; else null
-  const unsigned long long* drawn;  // likewise: what is added to the start of every stream of random numbers
+  const double* rate;   // during graph capture: address of the learning rate on the device; else null
+  const unsigned long long* drawn;  // likewise: address of an offset added to the start of every stream of random numbers
   Libraries* libraries; // null: our own kernels only
-  void* (*load)(Stream*, Kernel*);                                                  // null when it failed
+  void* (*load)(Stream*, Kernel*);                                                  // returns null on failure
   int (*start)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra);  // cuLaunchKernel
   void (*fail)(Stream*, int code, Kernel*, unsigned blocks, unsigned threads);
-  // As `start`, and reports the kernel, its time and the arrays that it was given.
+  // As `start`, and reports the kernel, its time and its arrays.
   int (*watch)(Stream*, Kernel*, void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads, void** arguments);
   int (*raise)(Stream*);     // sets a Python exception and returns -1 if the stream failed; needs the GIL
-  int (*activate)(Stream*);  // makes the device's context that of the calling thread
-  int (*dry)();       // cpu::Pool's: no kernel is to be started; null: it is
+  int (*activate)(Stream*);  // makes the device's context current in the calling thread
+  int (*dry)();       // cpu::Pool's: whether launches are skipped; null: never
 };
 
 // Partial sums of two numbers for each channel: 1024 blocks of 128 channels (ops/sums/caffe.hpp). 2 MiB.
@@ -62,13 +62,13 @@ template <class K> void launch(Stream& stream, const K& k, unsigned grid_x, unsi
   if (code) stream.fail(&stream, code, &kernel, grid_x * grid_y * grid_z, K::kThreads);
 }
 
-/// Blocks for n items, as many as keep every multiprocessor busy; the kernel strides over the rest.
+/// Number of blocks for n items, at most enough to fill every multiprocessor; the kernel needs a grid-stride loop.
 inline unsigned blocks_for(const Stream& stream, index_t n, int threads) {
   index_t wanted = (n + threads - 1) / threads, most = index_t(stream.multiprocessors) * (2048 / threads) * 4;
   return unsigned(std::min(wanted, most));
 }
 
-/// f(i) for 0 <= i < n, where f is a functor over an index that NVRTC compiles, too.
+/// f(i) for 0 <= i < n, where f is a functor over an index that NVRTC can compile.
 template <class F> void for_each(Stream& stream, index_t n, const F& f) {
   launch(stream, Each<F>{f, n}, blocks_for(stream, n, Each<F>::kThreads));
 }

@@ -1,4 +1,4 @@
-// Threads that share a CPU loop. The pool behind them is device/pool.hpp, which only device/threads.pyx includes: the process has one.
+// Threads that share a CPU loop. Their pool is in device/pool.hpp, which only device/threads.pyx includes: one per process.
 #pragma once
 #include <algorithm>
 #include "minicaffe/kernels/config.hpp"
@@ -6,17 +6,17 @@
 namespace mc {
 namespace cpu {
 
-/// What other modules see of the pool.
+/// The interface of the pool for other modules.
 struct Pool {
   using Work = void (*)(const void* argument, int part);
   void (*run)(Pool*, int parts, Work, const void* argument);    // work(argument, part) once for each 0 <= part < parts
-  bool (*start)(Pool*, int threads);                            // tell whether there are so many, with the one that calls
-  void (*begin)(Pool*, int parts, Work, const void* argument);  // all but part 0, at the same time, by so many threads; then end
+  bool (*start)(Pool*, int threads);                            // returns whether there are so many, including the calling thread
+  void (*begin)(Pool*, int parts, Work, const void* argument);  // parts 1.. concurrently, each on its own thread, until `end`
   void (*end)(Pool*);
   int (*dry)();  // whether the calling thread computes nothing (device/threads.pyx, dry_run)
 };
 
-/// How many threads of which pool; without a pool, loops run on the calling thread.
+/// A number of threads of a pool; without a pool, loops run on the calling thread.
 struct Threads {
   int count;
   Pool* pool;
@@ -26,11 +26,11 @@ struct Threads {
 constexpr index_t kVector = 32;  // elements of the longest vector, of 2 bytes each
 constexpr index_t kLongPart = 16 * kVector;
 
-/// work(part, begin, end) for up to `threads` parts of 0..n-1, each contiguous and of at least `grain`. The parts depend on the number of
-/// threads alone, not on which thread runs one, so scratch memory is indexed by part.
+/// work(part, begin, end) for up to `threads` parts of 0..n-1, each contiguous and of at least `grain` elements. The parts depend
+/// only on the number of threads, not on which thread runs one, so scratch memory is indexed by part.
 ///
-/// Long parts begin at multiples of kVector. An element then belongs to a vector or to the remainder of a loop whatever the number of
-/// threads, and the compiler may round them differently: it fuses different products and sums.
+/// Long parts begin at multiples of kVector, so that the number of threads does not decide whether an element belongs to a vector
+/// or to the remainder of a loop. The compiler may round those differently: it fuses different products and sums.
 template <class Work> void parallel(Threads threads, index_t n, index_t grain, const Work& work) {
   if (n <= 0 || (threads.pool && threads.pool->dry())) return;
   const index_t parts = std::min<index_t>(threads.pool ? threads.count : 1, std::max<index_t>(1, n / std::max<index_t>(1, grain)));

@@ -1,4 +1,4 @@
-"""How many threads the CPU loops and matrix products use: one number, and one pool of threads (device/pool.hpp), for the whole process."""
+"""The number of threads of CPU loops and matrix products, and the thread pool (device/pool.hpp): one of each per process."""
 
 import contextlib
 import logging
@@ -25,9 +25,9 @@ cdef Threads num_threads() noexcept nogil:
 def set_num_threads(n):
     """Use `n` threads in CPU loops, convolutions and matrix products from now on.
 
-    The number changes results by rounding at most. The threads are one pool: a net that computes in a second Python thread while
-    they are in use computes on that thread alone. While other programs keep the processors busy, fewer may be used. Raises
-    ConfigError if `n` is less than 1 or more than 1024, WrongTypeError if it is no int.
+    The number changes results at most by rounding. There is one pool of threads: while it is in use, a net in a second Python
+    thread computes on that thread only. If other programs use the processors, fewer threads may be used. Raises ConfigError if
+    `n` is less than 1 or more than 1024, WrongTypeError if it is no int.
     """
     n = int_of(n, "n")
     if not 1 <= n <= kMaxThreads:
@@ -42,12 +42,12 @@ def get_num_threads():
 
 @contextlib.contextmanager
 def dry_run():
-    """Within a with block, do all work of the calling thread but computing.
+    """Within a with block, do everything in the calling thread except arithmetic.
 
-    Loops of the CPU, kernels of a device and primitives of oneDNN return at once. Memory is allocated and freed, engines are chosen,
-    arrays change their layouts and events are reported as in a real run. Values are undefined, also those of parameters in an engine's
-    layout: a net that took part is of no use afterwards. Layers whose tops depend on data and shapes alone compute (`Node.of_data`), as labels
-    and prior boxes are checked on the host.
+    Loops of the CPU, kernels of a device and primitives of oneDNN return at once. Memory is allocated and freed, engines are
+    chosen, arrays change their layouts and events are reported as in a real run. Values are undefined, also those of parameters
+    in an engine's layout, so the net cannot be used afterwards. Layers whose tops depend only on data and shapes do compute
+    (`Node.of_data`), as labels and prior boxes are checked on the host.
     """
     if num_threads().pool.dry():
         yield
@@ -61,7 +61,7 @@ def dry_run():
 
 @contextlib.contextmanager
 def computing():
-    """Within a with block, compute, also within a `dry_run`."""
+    """Within a with block, compute even inside a `dry_run`."""
     cdef bint before = num_threads().pool.dry()
     set_dry(False)
     try:
@@ -73,7 +73,7 @@ def computing():
 def _default_threads():
     """The value of OMP_NUM_THREADS if it is a number of threads, else the processors this process may use."""
     count = min(usable_processors(), kMaxThreads)
-    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list says the threads within threads, too
+    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # further items of a list are for nested parallelism
     if not wish:
         return count
     if wish.isdecimal() and len(wish) < 9 and 1 <= int(wish) <= kMaxThreads:
@@ -83,9 +83,9 @@ def _default_threads():
 
 
 def usable_processors(root="/"):
-    """Return how many processors this process may use: those of its affinity, at most what the quota of its container allows.
+    """Return how many processors this process may use: those of its affinity mask, limited by the quota of its container.
 
-    ``proc`` and ``sys`` are looked for below `root`.
+    ``proc`` and ``sys`` are folders in `root`.
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _cgroup_quota(Path(root))
@@ -93,7 +93,7 @@ def usable_processors(root="/"):
 
 
 def _cgroup_quota(root):
-    """The least quota, in processors, of the process's cgroup and those above it (Linux, version 1 and 2); None without one."""
+    """Return the lowest quota, in processors, of the process's cgroup and its ancestors (Linux, versions 1 and 2), or None."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except (OSError, ValueError):
@@ -105,7 +105,7 @@ def _cgroup_quota(root):
             continue
         top = root / ("sys/fs/cgroup/cpu" if controllers else "sys/fs/cgroup")
         folder = top / path.lstrip("/")
-        # Inside a container the path may be the host's, which is not there; the container's own group is then the top.
+        # Inside a container the path may be the host's and not exist; the container's own group is then `top`.
         for place in [folder, *folder.parents]:
             if place == top.parent:
                 break

@@ -1,15 +1,15 @@
-// Loops for callers that know their element type only at run time: Cython layers, with a dtype of kernels/types.hpp.
+// Loops for an element type known only at run time: for Cython layers, with a dtype of kernels/types.hpp.
 //
-// A .pyx file names an instance once, as
+// A .pyx file declares an instance once, as
 //   void relu_forward "mc::map1<mc::ReluForward>"(const Context& on, int dtype, long long n, const void* x, void* y, double slope)
-// and the trailing arguments become the members of the functor. To forget one is an error of the compiler.
+// and the trailing arguments become the members of the functor. A missing one is a compile error.
 #pragma once
 #include <utility>
 #include "minicaffe/device/context.hpp"
 
 namespace mc {
 
-/// A member of a functor over T: a pointer gets its type, a double becomes a T, anything else stays what it is.
+/// A member of a functor over T: a void pointer is cast to T*, a double to T, anything else is unchanged.
 template <class T> const T* member(const void* p) { return static_cast<const T*>(p); }
 template <class T> T* member(void* p) { return static_cast<T*>(p); }
 template <class T> T member(double x) { return T(x); }
@@ -21,7 +21,7 @@ struct AnyMember {
 template <class F, class... P> auto lacks_member(int) -> decltype(F{std::declval<P>()..., AnyMember()}, std::true_type());
 template <class F, class... P> std::false_type lacks_member(long);
 
-/// A functor with these members, and no further one that would be 0.
+/// A functor with these members; a compile error if it has more, which would be 0.
 template <class F, class... P> F make(const P&... members) {
   static_assert(!decltype(lacks_member<F, P...>(0))::value, "a member of this functor is not given");
   return F{members...};

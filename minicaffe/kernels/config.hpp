@@ -1,8 +1,8 @@
-// What every kernel header starts from: one source for the host compiler and for NVRTC.
+// The base of all kernel headers: one source for the host compiler and for NVRTC.
 //
 // No standard headers below minicaffe/kernels/ except here, because NVRTC has none. A functor marks its call operator
-// MC_HD; its data members are the kernel's parameters and are passed by value. What runs on the grid of a GPU only (grid.hpp)
-// says MC_DEVICE.
+// MC_HD; its data members are the kernel's parameters and are passed by value. Code that runs only on the grid of a GPU
+// (grid.hpp) is marked MC_DEVICE.
 #pragma once
 
 #ifdef __CUDACC_RTC__
@@ -16,7 +16,7 @@
 #define MC_DEVICE inline __attribute__((always_inline))
 // Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (device/apply.hpp).
 #define MC_HD inline __attribute__((always_inline))
-#define MC_INLINE __attribute__((always_inline))  // of a lambda
+#define MC_INLINE __attribute__((always_inline))  // for a lambda
 #define MC_STD std::
 #define MC_IVDEP _Pragma("GCC ivdep")  // no iteration of the loop that follows depends on another
 #endif
@@ -25,12 +25,12 @@ namespace mc {
 
 using index_t = long long;
 
-// The start of every maximum, for double too (Caffe pooling_layer.cpp uses FLT_MAX for both).
+// The initial value of every maximum is minus this, for double too (Caffe pooling_layer.cpp uses FLT_MAX for both).
 constexpr float kFloatMax = 3.402823466e38f;
 // The floor under a probability before its logarithm (Caffe softmax_loss_layer.cpp).
 constexpr float kFloatMin = 1.17549435e-38f;
 
-/// The number at x; or, with V a vector of the CPU, as many as it has. Of Bf16 there are others (device/bf16.hpp).
+/// The number at x; or, with V a vector of the CPU, as many numbers as V has. device/bf16.hpp has overloads for Bf16.
 template <class V, class T> MC_HD V get_lanes(const T* x) {
   if constexpr (sizeof(V) <= sizeof(double)) {
     return V(*x);

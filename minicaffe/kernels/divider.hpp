@@ -1,4 +1,4 @@
-// Division by a number that is known before the launch: a multiplication and a shift, where a GPU would take some twenty
+// Division by a number that is known before the launch: a multiplication and a shift. The division of a GPU takes about twenty
 // instructions for 32 bits and a hundred for 64.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
@@ -25,7 +25,7 @@ MC_HD void set_divisor(IntDivider<unsigned>& divider, index_t d) {
 }
 template <class Index> MC_HD void set_divisor(IntDivider<Index>& divider, index_t d) { divider.divisor = Index(d); }
 
-/// Some dividers as a kernel holds them: arrays of numbers, one for each part of a divider.
+/// N dividers as parameters of a kernel: an array of numbers for each member of a divider.
 template <class Index, int N> struct DividerArray {
   Index divisor[N];
   MC_HD IntDivider<Index> at(int i) const { return {divisor[i]}; }

@@ -1,5 +1,5 @@
-// The exponential function and tanh of floats, written so that a compiler can vectorise a loop over them: the C library's are a call
-// for each element. NVRTC gets the device's own.
+// The exponential function and tanh of floats, written so that a compiler can vectorise a loop over them: those of the C library
+// are a call for each element. NVRTC uses the device's own.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 #ifndef __CUDACC_RTC__
@@ -27,9 +27,9 @@ MC_HD int reduced_exp(float x, float& rest) {
   rest = p * r * r + r;
   unsigned bits;
   std::memcpy(&bits, &shifted, 4);
-  return int(bits - 0x4B400000u);  // unlike int(n) defined of NaN, too
+  return int(bits - 0x4B400000u);  // defined for NaN, too, unlike int(n)
 }
-/// 2^n of a normal number
+/// 2^n, for a normal result
 MC_HD float power_of_two(int n) {
   const unsigned bits = (unsigned(n) + 127u) << 23;
   float power;

@@ -1,13 +1,13 @@
-// Kernels that run on a grid of blocks of threads: what a GPU runs, and what the simulated device runs on the host.
+// Kernels that run on a grid of blocks of threads, on a GPU or, on the host, on the simulated device.
 //
-// A kernel is a struct K. Its members are the parameters, copied to the device by value; the rest is its contract:
+// A kernel is a struct K. Its members are the parameters, copied to the device by value. It also defines:
 //   static constexpr int kThreads       threads of a block (blocks are one-dimensional, grids have up to three dimensions)
 //   static constexpr bool kBarriers     whether threads wait for each other
 //   static constexpr int kBlocks        blocks that a multiprocessor should hold at once, which limits registers; may be left out
 //   struct Shared                       the block's shared memory; may be empty
 //   operator()(const Thread&, Shared&)  what one thread does
-// mc::run<K, sizeof(K)> is the entry that NVRTC compiles; the size proves that both compilers lay K out alike. The host
-// compiler makes a HostKernel of the same source, for the simulated device.
+// mc::run<K, sizeof(K)> is the entry that NVRTC compiles; the size is compared there, as both compilers must lay K out alike. The
+// host compiler makes a HostKernel from the same source, for the simulated device.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(K::kThreads, blocks_at_once<K>(0)) run(const K
 
 #else
 
-/// The same on the host: the simulated device fills it in. `wait` ends when all threads of the block have come to it.
+/// The same on the host, filled in by the simulated device. `wait` returns when all threads of the block have reached it.
 struct Thread {
   unsigned thread_x, thread_y, thread_z, threads_x, threads_y, threads_z;
   unsigned block_x, block_y_, block_z_, blocks_x, blocks_y, blocks_z;
@@ -56,8 +56,8 @@ struct Thread {
   index_t total() const { return index_t(blocks_x) * threads_x; }
 };
 
-/// A kernel as the simulated device knows it. `call` runs one thread where `barriers` is true, else all threads of the block
-/// that `thread` names (it counts thread_x itself). `shared` has shared_size bytes, the same for all threads of a block.
+/// A kernel for the simulated device. If `barriers` is true, `call` runs one thread, else all threads of `thread`'s block (it sets
+/// thread_x itself). `shared` has shared_size bytes, the same for all threads of a block.
 struct HostKernel {
   const char* name;
   void (*call)(void** arguments, Thread* thread, void* shared);
@@ -66,10 +66,10 @@ struct HostKernel {
   unsigned shared_size;
   int max_threads;
   int barriers;
-  const unsigned char* padding;  // of the only argument: 1 for each byte that no member owns; null: not known
+  const unsigned char* padding;  // of the only argument: 1 for each byte of padding; null: unknown
 };
 
-/// The simulated device's cubin: the kernels of a module, by name. Given to its cuModuleLoadData.
+/// The simulated device's cubin: the kernels of a module, by name. An argument of its cuModuleLoadData.
 struct HostImage {
   char magic[8];  // "MCHOST1"
   const HostKernel* kernels;
@@ -85,7 +85,7 @@ template <class K> void call_on_host(void** arguments, Thread* thread, void* sha
   typename K::Shared& block = *static_cast<typename K::Shared*>(shared);
   if (K::kBarriers) return kernel(*thread, block);
   for (thread->thread_x = 0; thread->thread_x < thread->threads_x; ++thread->thread_x) {
-    asm volatile("" : : "r"(thread) : "memory");  // a fault asks which thread it was: the number must be in memory
+    asm volatile("" : : "r"(thread) : "memory");  // stores thread_x: the fault handler reads it
     kernel(*thread, block);
   }
 }
@@ -94,7 +94,7 @@ template <class K> struct SizeOf {
   static constexpr unsigned value = sizeof(K);
 };
 
-/// Which bytes of K are padding, whose values mean nothing. (GCC 12 takes members of structs in arrays for padding too.)
+/// Which bytes of K are padding, with undefined values. (GCC 12 also marks members of structs in arrays as padding.)
 template <class K> struct Padding {
   alignas(K) unsigned char bytes[sizeof(K)];
   Padding() {
@@ -106,7 +106,7 @@ template <class K> struct Padding {
   }
 };
 
-/// The string "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC reads again.
+/// The string "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC can parse.
 template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
 
 template <class K> const HostKernel& host_kernel() {
@@ -120,7 +120,7 @@ template <class K> const HostKernel& host_kernel() {
 
 struct NoShared {};
 
-/// f(i) for 0 <= i < n, where f is a functor over an index: each thread takes every total-th.
+/// f(i) for 0 <= i < n, where f is a functor over an index, in a grid-stride loop.
 template <class F> struct Each {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = false;

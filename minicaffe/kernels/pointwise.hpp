@@ -17,7 +17,7 @@ template <class F, class T, int N> struct Map {
   F f;
   const T* x[N];
   T* y;
-  MC_HD void operator()(index_t i) const {  // without a loop, for which compilers keep x in memory
+  MC_HD void operator()(index_t i) const {  // no loop over N: compilers would keep x in memory
     if constexpr (N == 1) y[i] = f(x[0][i]);
     else if constexpr (N == 2) y[i] = f(x[0][i], x[1][i]);
     else y[i] = f(x[0][i], x[1][i], x[2][i]);
@@ -76,7 +76,7 @@ template <class T> struct Axpby {
   MC_HD T operator()(T x, T y) const { return a * x + b * y; }
 };
 
-/// w - step: what Blob::Update does to a parameter with its diff.
+/// w - step: the update of a parameter by its diff (Blob::Update).
 template <class T> struct Minus {
   MC_HD T operator()(T w, T step) const { return w - step; }
 };

@@ -1,4 +1,4 @@
-// Terms and block sums of the reductions. A sum is taken in blocks of kSumBlock elements, each in kSumLanes lanes, and the
+// Terms and block sums of the reductions. A sum is computed in blocks of kSumBlock elements, each in kSumLanes lanes, and the
 // blocks are added in order: the result does not depend on the number of threads.
 #pragma once
 #include "minicaffe/kernels/pointwise.hpp"
@@ -13,7 +13,7 @@ template <class T, int N> struct Arrays {
   const T* x[N];
 };
 template <class T> struct Arrays<T, 0> {};
-/// f of element i of each array; of the index, if there are none.
+/// f of element i of each array; f(i) if there are no arrays.
 template <class F, class T, int N> MC_HD auto value_at(const F& f, const Arrays<T, N>& of, index_t i) {
   if constexpr (N == 0) return f(i);
   else if constexpr (N == 1) return f(of.x[0][i]);

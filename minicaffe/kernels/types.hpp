@@ -1,8 +1,8 @@
-// The element types of blobs, a row each, from which dispatch, sizes, NumPy's names and the numbers that Python sees come.
+// The table of the element types of blobs; dispatch, sizes, NumPy's names and Python's numbers are generated from it.
 //
-// A row: name and number (minicaffe.blob.Dtype), the type in memory, the type that functors compute in, the type that sums are
-// added up in, NumPy's name. Layers compute on the types of MC_COMPUTED_TYPES; blobs of MC_TYPES' others only keep values.
-// Those of MC_LAYOUT_TYPES are in layouts of engines only (memory/layout.pyx).
+// A row: name and number (minicaffe.blob.Dtype), the type in memory, the type of computations, the accumulator type of sums,
+// NumPy's name. Layers compute on MC_COMPUTED_TYPES; blobs of the other MC_TYPES only store values. MC_LAYOUT_TYPES occur only in
+// layouts of engines (memory/layout.pyx).
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 
@@ -18,11 +18,11 @@ namespace mc {
 enum Dtype { MC_TYPES(MC_ROW) MC_LAYOUT_TYPES(MC_ROW) };
 #undef MC_ROW
 
-/// The upper half of a float. Only memory holds it; what computes sees floats.
+/// The upper half of a float. A storage type only: computations use float.
 struct Bf16 {
   unsigned short bits;
   Bf16() = default;
-  MC_HD Bf16(float x) {  // to the nearest, of two as near to the even one
+  MC_HD Bf16(float x) {  // rounds to nearest, ties to even
     const Both both = {x};
     bits = x != x ? both.bits >> 16 | 64 : (both.bits + 0x7fff + (both.bits >> 16 & 1)) >> 16;
   }
@@ -61,14 +61,14 @@ constexpr int kTypes = sizeof(kNumpyNames) / sizeof(kNumpyNames[0]);  // of blob
 constexpr long long item_size(int dtype) { return kItemSizes[dtype]; }
 constexpr const char* numpy_name(int dtype) { return kNumpyNames[dtype]; }
 
-/// Whether layers compute on that type.
+/// Whether layers compute on this type.
 constexpr bool is_computed(int dtype) {
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) || dtype == NUMBER
   return false MC_COMPUTED_TYPES(MC_ROW);
 #undef MC_ROW
 }
 
-/// work(T()) with the T that dtype stands for, one that layers compute on; the argument only carries the type.
+/// work(T()) with the type T of `dtype`, one that layers compute on; only the type of the argument is used.
 template <class Work> auto dispatch(int dtype, const Work& work) {
   switch (dtype) {
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \
@@ -76,10 +76,10 @@ template <class Work> auto dispatch(int dtype, const Work& work) {
     MC_COMPUTED_TYPES(MC_ROW)
 #undef MC_ROW
   }
-  __builtin_trap();  // layers and blobs have refused any other
+  __builtin_trap();  // layers and blobs have rejected other types
 }
 
-/// The same for a loop over arrays that may be in a layout.
+/// The same for arrays that may be in a layout.
 template <class Work> auto dispatch_layout(int dtype, const Work& work) {
   switch (dtype) {
 #define MC_ROW(NAME, NUMBER, STORED, COMPUTED, SUM, NUMPY) \

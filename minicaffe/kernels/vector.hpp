@@ -1,4 +1,4 @@
-// Element-wise functors on contiguous tensors, 16 bytes at a time where every tensor starts on a 16-byte boundary.
+// Element-wise functors on contiguous tensors, 16 bytes at a time if every tensor starts on a 16-byte boundary.
 #pragma once
 #include "minicaffe/kernels/grid.hpp"
 #include "minicaffe/kernels/pointwise.hpp"
@@ -7,7 +7,7 @@ namespace mc {
 
 constexpr int kVectorThreads = 256;
 
-/// As many elements as one 16-byte access moves.
+/// The elements of one 16-byte access.
 template <class T> struct alignas(16) Pack {
   static constexpr int kSize = 16 / sizeof(T);
   T value[kSize];
@@ -15,7 +15,7 @@ template <class T> struct alignas(16) Pack {
 
 MC_HD bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
 
-/// What the kernels of packs share: whole packs in strides of the grid, then the elements that are left over.
+/// The loop of all kernels over packs: whole packs in a grid-stride loop, then the remaining elements.
 template <class K> MC_DEVICE void walk_packs(const Thread& t, index_t n, index_t size, bool aligned, const K& k) {
   index_t packs = aligned ? n / size : 0;
   for (index_t i = t.index(); i < packs; i += t.total()) k.pack(i);
