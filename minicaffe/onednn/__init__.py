@@ -1,1 +1,1 @@
-"""Intel's oneDNN, opened at run time: the library, its layouts and what primitives of engine ONEDNN have in common."""
+"""Intel's oneDNN, opened at run time: the library, its layouts and the common code of engine ONEDNN's primitives."""

@@ -1,12 +1,12 @@
-// From the order in which oneDNN computes the gradient of weights to that of the parameter. oneDNN's own reorder takes up to ten times
-// as long where an output has many inputs, a power of two: it writes what lies 4096 bytes or a multiple apart by turns.
+// Reorder from oneDNN's layout of the gradient of weights to that of the parameter. oneDNN's own reorder takes up to ten times as
+// long if the number of inputs is a large power of two: it alternates writes to addresses a multiple of 4096 bytes apart.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 
 namespace mc {
 namespace onednn {
 
-/// y = x or y += x for 16 outputs with all of their inputs, each of so many places: x in blocks of places x 16 inputs x 16 outputs.
+/// y = x or y += x for 16 outputs, all inputs and all kernel `places`: x is in blocks of places x 16 inputs x 16 outputs.
 template <bool kAdd> struct FromBlocks {
   const float* x;
   float* y;

@@ -1,7 +1,7 @@
-// The part of oneDNN's C interface, version 3, that engine ONEDNN uses, with declarations of our own: no header of oneDNN is
-// included and nothing is linked (onednn/library.pyx opens it). tests/onednn/test_declarations.py compares them with its headers.
+// Our own declarations of the part of oneDNN's C interface, version 3, that engine ONEDNN uses: no header of oneDNN is included
+// and nothing is linked (onednn/library.pyx opens it). tests/onednn/test_declarations.py compares them with oneDNN's headers.
 //
-// An Array is a memory descriptor (shape and arrangement) that is owned; a Step is one primitive with the memory of its arguments.
+// An Array owns a memory descriptor (shape and layout); a Step is one primitive with the memory objects of its arguments.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -27,21 +27,21 @@ struct DnnlArgument {
 };
 
 enum : int { kSuccess = 0, kCpu = 1, kInOrder = 1, kBf16 = 2, kFloat = 3, kAnyTag = 1, kRowMajor = 3 };
-enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: channels in blocks, which are the last axis
+enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: blocks of channels are the last axis
 enum : int { kBlocksOf16x16 = 79 };                 // tag ABcd16b16a: blocks of 16 x 16 of the first two axes
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 constexpr int kAdd = 0x1fff0;  // of two arrays
 constexpr int kScratchOfCaller = 1;  // dnnl_scratchpad_mode_user
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
-// What a primitive descriptor is asked for.
+// Queries of a primitive descriptor.
 enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeights, kAskWeightsDiff, kAskTop, kAskTopDiff,
              kAskWorkspace, kAskScratch, kAskAxes = 256, kAskDims, kAskType };
 // The arguments of a primitive.
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kScratch = 80, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
-enum : int { kPostOp = 32768, kOperand = 2 };  // of operation i after the primitive: kPostOp (i + 1) | kOperand or kWeights
-enum : int { kScales = 4096 };                  // of an argument: kScales | argument
+enum : int { kPostOp = 32768, kOperand = 2 };  // argument of post-op i: kPostOp (i + 1) | kOperand or kWeights
+enum : int { kScales = 4096 };                  // scales of an argument: kScales | argument
 
 using Dims = int64_t[kMaxAxes];
 
@@ -126,14 +126,14 @@ constexpr const char* kNames[] = {MC_DNNL_FUNCTIONS(MC_DNNL_NAME)};
 constexpr int kFunctions = sizeof(kNames) / sizeof(*kNames);
 static_assert(sizeof(Functions) == kFunctions * sizeof(void*), "one pointer for each name");
 
-/// The library that onednn/library.pyx opened; there is one in the process, and its memory is never given back.
+/// The library that onednn/library.pyx opened: one per process, never closed.
 struct Library {
   Functions call;
   void* engine;
   void* stream;
-  void* attributes;          // of a primitive that does nothing besides
-  void (*set_threads)(int);  // null: it has none
-  int (*dry)();       // cpu::Pool's: no primitive is to run
+  void* attributes;          // for a primitive without post-ops or scales
+  void (*set_threads)(int);  // null: the library has no threads
+  int (*dry)();       // cpu::Pool's: whether primitives are skipped
 
   void set_function(int i, void* address) {
     std::memcpy(reinterpret_cast<char*>(&call) + size_t(i) * sizeof(void*), &address, sizeof address);
@@ -143,8 +143,9 @@ struct Library {
     check(call.stream_create(&stream, engine, kInOrder), "stream_create");
     attributes = new_attributes();
   }
-  /// Attributes for a primitive whose scratch memory is an argument. By default oneDNN has one block of scratch memory for each thread,
-  /// as large as the primitives *made* by this thread need: another thread that runs one of them writes behind its own, smaller block.
+  /// Attributes for a primitive whose scratch memory is an argument. By default oneDNN has one block of scratch memory for each
+  /// thread, sized for the primitives *created* by this thread. Another thread that runs one of them would overrun its own, smaller
+  /// block.
   void* new_attributes() const {
     void* made;
     check(call.primitive_attr_create(&made), "primitive_attr_create");
@@ -162,17 +163,17 @@ struct Library {
   }
 };
 
-/// An object of oneDNN's, which its last owner destroys.
+/// An object of oneDNN, destroyed with its last owner.
 using Handle = std::shared_ptr<void>;
 
-/// A shape and how it is arranged.
+/// A shape and its layout.
 class Array {
  public:
   Array() = default;
-  /// Of a memory descriptor that it is to own.
+  /// Takes ownership of a memory descriptor.
   Array(const Library* on, void* md) : on_(on), md_(md, on->call.memory_desc_destroy) {}
 
-  /// Row-major, last axis fastest, in float32; with `swapped` that axis comes after the next.
+  /// Row-major, last axis fastest, in float32; axis `swapped`, if given, is exchanged with the next one in memory.
   static Array plain(const Library* on, const std::vector<int64_t>& dims, int swapped = -1) {
     Dims strides;
     int64_t stride = 1;
@@ -184,14 +185,14 @@ class Array {
     on->check(on->call.memory_desc_create_with_strides(&md, int(dims.size()), dims.data(), kFloat, strides), "memory_desc_create");
     return Array(on, md);
   }
-  /// As the primitive likes it best, or as another tag says.
+  /// In the layout that the primitive chooses, or of another tag.
   static Array any(const Library* on, const std::vector<int64_t>& dims, int type, int tag = kAnyTag) {
     void* md;
     on->check(on->call.memory_desc_create_with_tag(&md, int(dims.size()), dims.data(), type, tag), "memory_desc_create");
     return Array(on, md);
   }
 
-  /// The first of its rows alone, such as one image.
+  /// Only its first row, such as one image.
   Array first() const {
     std::vector<int64_t> one = dims();
     one[0] = 1;
@@ -222,14 +223,14 @@ class Array {
   Handle md_;
 };
 
-/// The description of a primitive, which says how it wants its arguments.
+/// A primitive descriptor, which knows the layouts of the arguments.
 class Description {
  public:
   Description() = default;
   Description(const Library* on, void* description) : on_(on), description_(description, on->call.primitive_desc_destroy) {}
 
   const void* get() const { return description_.get(); }
-  /// Whether only the reference implementation computes this.
+  /// Whether the only implementation is oneDNN's slow reference.
   bool slow() const {
     const char* name = nullptr;
     on_->check(on_->call.primitive_desc_query(get(), kAskImplementation, 0, &name), "primitive_desc_query");
@@ -246,7 +247,7 @@ class Description {
   Handle description_;
 };
 
-/// What a function of oneDNN's, `name`, describes for so many threads. Its last argument is the attributes.
+/// The primitive descriptor from oneDNN's function `name`, for `threads` threads. The attributes are appended as last argument.
 template <class Create, class... A>
 Description describe(const Library* on, int threads, const char* name, Create create, const A&... arguments) {
   void* description = nullptr;
@@ -255,7 +256,7 @@ Description describe(const Library* on, int threads, const char* name, Create cr
   return Description(on, description);
 }
 
-/// One primitive and the memory objects of its arguments, of which it has one set: one thread at a time may run it.
+/// One primitive and one set of memory objects for its arguments: only one thread at a time may run it.
 class Step {
  public:
   Step() = default;
@@ -281,7 +282,7 @@ class Step {
 
   /// Bytes of scratch memory that `run` needs.
   size_t scratch() const { return scratch_; }
-  /// Run with the arguments at `addresses`, in the order in which `takes` named them.
+  /// Run with the arguments at `addresses`, in the order of the calls of `takes`.
   void run(int threads, void* scratch, std::initializer_list<const void*> addresses) {
     if (on_->dry()) return;
     const void* const* address = addresses.begin();
@@ -300,7 +301,7 @@ class Step {
   std::vector<DnnlArgument> arguments_;  // with these memories
 };
 
-/// An operation on an image of which forward keeps something for backward, a workspace: pooling and LRN.
+/// An operation on an image whose forward keeps a workspace for backward: pooling and LRN.
 class Keeping {
  public:
   Array x, y;
@@ -308,7 +309,7 @@ class Keeping {
 
   size_t workspace() const { return workspace_.bytes(); }  // 0: forward keeps nothing
   size_t forward_scratch() const { return forward_step_.scratch(); }
-  // A step leaves out the last arguments that it does not take.
+  // A step ignores trailing arguments that it does not take.
   void forward(const void* x_at, void* y_at, void* kept, void* scratch) {
     forward_step_.run(threads_, scratch, {x_at, y_at, kept});
   }
@@ -322,7 +323,7 @@ class Keeping {
 
  protected:
   virtual Step new_backward() const = 0;
-  /// Compute forward as described; `name` is what is refused where that is slow.
+  /// Make forward as described; `name` is for the error if oneDNN has only its slow reference.
   void start(Description&& forward, const char* name, bool keeps) {
     forward_ = std::move(forward);
     if (forward_.slow()) throw std::runtime_error(std::string(name) + " for which oneDNN has only its slow reference");
@@ -341,8 +342,8 @@ class Keeping {
   Step forward_step_, backward_step_;
 };
 
-/// What a primitive does besides: it multiplies an argument by scales, and does to each element of its result, before it stores it, one
-/// operation after the other.
+/// Attributes of a primitive: scales of an argument, and post-ops, which are applied in order to each element of the result before
+/// it is stored.
 class Attributes {
  public:
   explicit Attributes(const Library* on) : on_(on), attributes_(on->new_attributes()) {
@@ -352,15 +353,15 @@ class Attributes {
   Attributes& operator=(const Attributes&) = delete;
   ~Attributes() { on_->call.post_ops_destroy(operations_), on_->call.primitive_attr_destroy(attributes_); }
 
-  /// Add what the memory of the result held before.
+  /// Add the previous contents of the result's memory.
   void sum() { on_->check(on_->call.post_ops_append_sum(operations_, 1.f, 0, 0), "post_ops_append_sum"); }
   /// Add another array.
   void add(const Array& operand) {
     on_->check(on_->call.post_ops_append_binary(operations_, kAdd, operand.get()), "post_ops_append_binary");
   }
-  /// Multiply what is below 0 by a slope for each channel, or by one for all.
+  /// Multiply negative values by a slope, one for each channel or one for all.
   void rectify(bool channels) { on_->check(on_->call.post_ops_append_prelu(operations_, channels ? 2 : 0), "post_ops_append_prelu"); }
-  /// Multiply an argument by a value for each element of the axes whose bits `mask` has.
+  /// Multiply an argument by a scale for each element of the axes whose bits are set in `mask`.
   void scale(int argument, int mask) {
     on_->check(on_->call.primitive_attr_set_scales_mask(attributes_, argument, mask), "primitive_attr_set_scales_mask");
   }
@@ -374,7 +375,8 @@ class Attributes {
   void *operations_ = nullptr, *attributes_;
 };
 
-/// y = x in another arrangement, or with `add` y += x; with `scales` x is multiplied by so many, one for each element of its first axes.
+/// y = x in another layout, or with `add` y += x; x is first multiplied by `scales` factors, one for each element of its first
+/// axes.
 class Reorder {
  public:
   void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false, int64_t scales = 0) {
@@ -395,7 +397,7 @@ class Reorder {
   }
   explicit operator bool() const { return bool(step_); }
   void run(int threads, const void* x, void* y, const float* scales = nullptr) {
-    if (threads != threads_) make(on_, threads, from_, to_, add_, scales_);  // it would start as many as it was made for
+    if (threads != threads_) make(on_, threads, from_, to_, add_, scales_);  // a primitive has a fixed number of threads
     step_.run(threads, scratch_.data(), {x, y, scales});
   }
 

@@ -36,7 +36,7 @@ cdef class OnednnLayout(Layout):
     cdef Array array, plain
     cdef Reorder forth, back, direct
     cdef OnednnLayout source       # of `direct`
-    cdef vector[float] factors      # of the elements along the first axes; empty: the elements are as they are
+    cdef vector[float] factors      # of the elements along the first axes; empty: none
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)
 cdef Layout lanes_layout(tuple dims, int lanes)

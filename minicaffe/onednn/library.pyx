@@ -1,7 +1,7 @@
-"""oneDNN opened at run time, and its layouts: where it is missing, engine CAFFE computes (onednn/dnnl.hpp).
+"""oneDNN opened at run time, and its layouts: if it is missing, engine CAFFE computes (onednn/dnnl.hpp).
 
-It is looked for under MINICAFFE_ONEDNN, where the wheel `onednn-cpu-gomp` and conda put it (``lib`` of the environment), and where
-the system looks. It computes on the threads of our own loops (onednn/openmp.hpp).
+The library is searched at MINICAFFE_ONEDNN; else in ``lib`` of the environment, where the wheel `onednn-cpu-gomp` and conda
+install it, and in the system's search path. It computes on the threads of our own loops (onednn/openmp.hpp).
 """
 
 import ctypes
@@ -35,13 +35,13 @@ cdef extern from "minicaffe/onednn/openmp.hpp" namespace "mc::onednn::openmp" no
     void serve(void* handle, Threads) except +
     void set_threads(int) noexcept
 
-TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # of layouts with so many lanes
+TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # lanes -> tag of the layout
 OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
 ANOTHER = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"     # the remedy for a library that does not fit
 log = logging.getLogger(__name__)
 _path = None            # of the open library
-_trouble = None         # why there is none, once that is known
-_layouts = {}           # shape -> references to the layouts of such arrays that are in use; equal ones are one object
+_trouble = None         # why it cannot be used, once that is known
+_layouts = {}           # shape -> weak references to its layouts in use; equal ones are one object
 _numbers = itertools.count()     # of layouts, for their names
 cdef Library _library
 
@@ -57,7 +57,7 @@ cdef int fail() except -1:
 cdef const Library* library() except NULL:
     """Return the open library; opens it on the first call.
 
-    Raises DependencyError if there is none, or it cannot be used; says what to do.
+    Raises DependencyError, with the remedy, if there is none, or it cannot be used.
     """
     global _path, _trouble
     if _trouble is not None:
@@ -81,16 +81,15 @@ def version():
 
 
 def check_bf16():
-    """Raise DependencyError where nothing computes in bf16: without oneDNN, or on a processor without AVX512_BF16."""
+    """Raise DependencyError if bf16 is not available: without oneDNN, or on a processor without AVX512_BF16."""
     if library().get_effective_cpu_isa() & AVX512_BF16 != AVX512_BF16:
         raise DependencyError("precision bf16 needs a processor with AVX512_BF16 or AMX; use float32")
 
 
 def candidates(named=None, prefixes=None):
-    """Return the paths under which the library is looked for, in order: that which a user `named`, the only one then; or some in
-    `prefixes`.
+    """Return the paths at which the library is searched, in order: only `named`, if the user set it; else ``lib`` of `prefixes`.
 
-    These are environments, of which ``lib`` is looked into, by default those of Python, of conda, and of this package.
+    `prefixes` are environments, by default those of Python, of conda, and of this package.
     """
     if named:
         return [named]
@@ -137,7 +136,7 @@ def _open():
 
 
 def serve_openmp(handle, path):
-    """Let a library that was opened by ctypes, whose file is `path`, run its parallel regions on the threads of our loops.
+    """Make a library opened by ctypes, whose file is `path`, run its parallel regions on the threads of our loops.
 
     Raises DependencyError if it was built for an OpenMP other than GCC's.
     """
@@ -152,7 +151,7 @@ def _dotted(numbers):
 
 
 cdef class OnednnLayout(Layout):
-    """How oneDNN arranges an array, such as ``nChw16c``. The GIL is held while it reorders: its primitives serve one thread."""
+    """A layout of oneDNN, such as ``nChw16c``. Reorders hold the GIL: a primitive is used by one thread at a time."""
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
         if not self.back.made():
@@ -165,7 +164,7 @@ cdef class OnednnLayout(Layout):
         self.forth.run(num_threads().count, <const void*> plain, <void*> private, self.factors.data())
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
-        # Of numbers that would be rounded or scaled the plain array is to stay: by way of that.
+        # A conversion that rounds or scales goes through the plain array, which has to be kept.
         if (not isinstance(source, OnednnLayout) or source.dtype != self.dtype or self.scaled
                 or not (<OnednnLayout> source).plain == self.plain):
             return False
@@ -182,12 +181,12 @@ cdef class OnednnLayout(Layout):
 
 
 cdef Layout lanes_layout(tuple dims, int lanes):
-    """Return the layout of float32 images with `lanes` channels beside each other, or None if that is the plain order."""
+    """Return the layout of float32 images in blocks of `lanes` channels, or None if that is the plain order."""
     return layout_of(tagged_array(library(), dims, kFloat, TAGS[lanes]))
 
 
 cdef Layout layout_of(const Array& array, const Array* plain=NULL):
-    """Return the layout of an array, the same object for equal ones, or None if it is plain, which is row-major or as said."""
+    """Return the layout of an array, the same object for equal ones; None if it equals `plain`, by default row-major."""
     cdef OnednnLayout layout
     cdef tuple dims = tuple(array.dims())
     cdef Array flat = plain_array(&_library, dims) if plain == NULL else plain[0]
@@ -203,7 +202,7 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
             lanes = width
     cdef int dtype = BF16 if array.type() == kBf16 else FLOAT
     if dtype == FLOAT and lanes and not dims[1] % lanes and dims[2] == dims[3] == 1 and plain == NULL:
-        return None     # blocks that are one after the other
+        return None     # one pixel: the blocks are contiguous, as in plain order
     layout = OnednnLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN {next(_numbers)} of {'x'.join(map(str, dims))}", dims, lanes,
                            dtype)
     layout.array, layout.plain = array, flat
@@ -213,14 +212,14 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
 
 
 cdef str not_images(Layout layout, tuple outer):
-    """Return why `layout` is not one of oneDNN's for images of 4 axes that begin with `outer`, or None."""
+    """Return None if `layout` is one of oneDNN's for images of 4 axes whose first two are `outer`; else why not, for a refusal."""
     if isinstance(layout, OnednnLayout) and len(layout.dims) == 4 and layout.dims[:2] == outer:
         return None
     return "a bottom in plain order: only blocks of channels are computed"
 
 
 def _forget(dims, reference):
-    """Take a layout that is gone from those that are known."""
+    """Remove a dead reference from `_layouts`."""
     known = _layouts[dims]
     known.remove(reference)
     if not known:
@@ -228,7 +227,7 @@ def _forget(dims, reference):
 
 
 cdef OnednnLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors):
-    """Return a new layout of weights that are multiplied, by a factor for each output."""
+    """Return a new layout of weights multiplied by a factor for each output."""
     cdef OnednnLayout layout
     cdef tuple dims = tuple(array.dims())
     layout = OnednnLayout(array.bytes(), 4 * math.prod(dims), f"oneDNN scaled {'x'.join(map(str, dims))}", dims, 0,

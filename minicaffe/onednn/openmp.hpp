@@ -1,9 +1,9 @@
-// OpenMP's run time for oneDNN: its parallel regions on the threads of our own loops (device/pool.hpp).
+// An OpenMP runtime for oneDNN: it runs parallel regions on the threads of our own loops (device/pool.hpp).
 //
-// Two sets of threads want the same processors, oneDNN's and ours, by turns, thousands of times a second. Those that look out for
-// work take the processors from the others; those that sleep are late each time. So the entries of the library through which it calls
-// OpenMP are made to point here. What its compiler expects of them is described in "The libgomp ABI" (GNU libgomp manual) and in
-// OpenMP's definition of the omp_ functions.
+// With two thread pools, oneDNN's and ours would alternate on the same processors, thousands of times a second. Threads that poll
+// for work take the processors from the other pool; threads that sleep are late each time. So the library's import table entries
+// for OpenMP are redirected to the functions here. Their contract is in "The libgomp ABI" (GNU libgomp manual) and in OpenMP's
+// definition of the omp_ functions.
 #pragma once
 #ifdef __linux__
 #include <dlfcn.h>
@@ -25,7 +25,7 @@ namespace mc {
 namespace onednn {
 namespace openmp {
 
-/// The threads that run a parallel region; one of each calling thread, which is its number 0.
+/// The threads of a parallel region. Each calling thread has one Team and is number 0 of it.
 struct Team {
   int size;
   void (*region)(void*);
@@ -34,12 +34,12 @@ struct Team {
   std::atomic<unsigned> barriers;
 };
 
-/// A loop `for (i = begin; i < end; i += step)` that a team shares, as a member sees it.
+/// A loop `for (i = begin; i < end; i += step)` that a team shares, with the state of one member.
 struct Loop {
   long begin, end, step, chunk, round;
 };
 
-/// What a thread is in a region; in a region within one it is alone.
+/// The state of a thread in a parallel region; nested regions run on one thread.
 struct Member {
   Team* team;
   int number, inner;
@@ -48,8 +48,8 @@ struct Member {
 };
 
 inline cpu::Pool* pool;
-inline int threads_of_all;                // of calling threads that have not said how many
-inline thread_local int threads_wanted;   // by this one; 0: it has not
+inline int threads_of_all;                // the default number of threads
+inline thread_local int threads_wanted;   // the number set by the calling thread; 0: the default
 inline thread_local Team own_team;
 inline thread_local Member me;
 
@@ -108,7 +108,7 @@ inline void barrier() {
   }
 }
 
-/// The next part of this member's loop: one of equal parts if `chunk` is 0, else each so many in turn.
+/// The next part of this member's loop: one of equal parts if `chunk` is 0, else chunks in round-robin order.
 inline bool loop_next(long* begin, long* end) {
   Loop& loop = me.loop;
   const long members = omp_get_num_threads(), number = omp_get_thread_num();
@@ -129,7 +129,7 @@ inline bool loop_start(long begin, long end, long step, long chunk, long* first,
 
 inline void nothing() {}
 
-/// Our function in place of OpenMP's of that name; null if there is none.
+/// Our replacement for OpenMP's function of that name; null if there is none.
 inline void* function(const char* name) {
   static const struct {
     const char* name;
@@ -152,7 +152,7 @@ inline void* function(const char* name) {
 }
 
 #ifdef __linux__
-/// What is written where in a library that is loaded: its dynamic section (ELF-64 with explicit addends, as on x86-64 and AArch64).
+/// The relocations of imported functions in a loaded library, from its dynamic section (ELF-64 with addends: x86-64, AArch64).
 class Imports {
  public:
   explicit Imports(void* handle) {
@@ -180,7 +180,7 @@ class Imports {
 
  private:
   template <class T> const T* at(const ElfW(Dyn)* entry) const {
-    const uintptr_t address = entry->d_un.d_ptr;    // some C libraries have added where the library begins, some have not
+    const uintptr_t address = entry->d_un.d_ptr;    // some C libraries have relocated this address, some have not
     return reinterpret_cast<const T*>(address < map_->l_addr ? address + map_->l_addr : address);
   }
 
@@ -191,7 +191,7 @@ class Imports {
   size_t counts_[2] = {};
 };
 
-/// Let an open library call the functions above in place of OpenMP's. Throws, and changes nothing, if it calls others, too.
+/// Redirect an open library's calls of OpenMP to the functions above. Throws, without a change, if it calls other functions, too.
 inline void serve(void* handle, cpu::Threads threads) {
   const Imports imports(handle);
   imports.each([](const char* name, void**) {
@@ -203,7 +203,7 @@ inline void serve(void* handle, cpu::Threads threads) {
   imports.each([page](const char* name, void** place) {
     void* ours = function(name);
     if (!ours || *place == ours) return;
-    // The loader has made it read-only, of some libraries.
+    // The loader makes it read-only in some libraries.
     if (mprotect(reinterpret_cast<void*>(uintptr_t(place) / page * page), page, PROT_READ | PROT_WRITE))
       throw std::runtime_error("its table of functions cannot be written");
     *place = ours;

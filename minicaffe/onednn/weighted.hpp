@@ -1,6 +1,6 @@
-// What a convolution and an inner product by oneDNN have in common: y = x w + b in three steps, forward, gradient of x, gradient of
-// weights and bias, each with arrays in the arrangements that it likes best. The gradients keep those of forward where an
-// implementation for them is not the slow reference, so that data and diffs go from layer to layer without a reorder.
+// The common part of convolution and inner product by oneDNN: y = x w + b in three steps, forward, gradient of x, gradient of
+// weights and bias. oneDNN chooses the layouts of each step's arrays. The gradients use the layouts of forward unless oneDNN has
+// only its slow reference for them, so that data and diffs pass from layer to layer without a reorder.
 #pragma once
 #include "minicaffe/onednn/blocks.hpp"
 #include "minicaffe/onednn/dnnl.hpp"
@@ -13,11 +13,11 @@ class Weighted {
   Array x, w, y;            // of forward
   Array dx, dy;             // of the gradient of x
   Array weights_x, weights_dy;
-  Array gradient;           // of the weights: arranged as they are, or plain if they are rounded
-  Array plain_w;            // as the parameter lies in memory
+  Array gradient;           // of the weights: in their layout, or plain if they are rounded
+  Array plain_w;            // the parameter's own layout
   virtual ~Weighted() = default;
 
-  // Each computation needs so many bytes of scratch memory.
+  // The bytes of scratch memory of each step.
   size_t forward_scratch() const { return forward_step_.scratch(); }
   void forward(const void* x_at, const void* w_at, const void* b_at, void* y_at, void* scratch) {
     forward_step_.run(threads_, scratch, {x_at, w_at, b_at ? b_at : no_bias_.data(), y_at});
@@ -33,14 +33,14 @@ class Weighted {
     data_step_.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
     if (!(data_w_ == w)) turn_.make(on_, threads_, w, data_w_);
   }
-  // Its scratch memory begins with the weights in another arrangement, unless they are taken as they are.
+  // Its scratch memory begins with the reordered weights, if a reorder is needed.
   size_t data_scratch() const { return turned_bytes() + data_step_.scratch(); }
   void backward_data(const void* w_at, const void* dy_at, void* dx_at, void* scratch) {
     if (turn_) turn_.run(threads_, w_at, scratch);
     data_step_.run(threads_, static_cast<char*>(scratch) + turned_bytes(), {turn_ ? scratch : w_at, dy_at, dx_at});
   }
 
-  /// Of a bias, too, if there is one: the sums for it take another pass over the gradient of y.
+  /// With the gradient of the bias if `biased`, which takes another pass over the gradient of y.
   void make_backward_weights(bool biased) {
     on_->use_threads(threads_);
     const Array any_dw = Array::any(on_, w.dims(), kFloat);
@@ -57,12 +57,12 @@ class Weighted {
               dw_ == Array::any(on_, dims, kFloat, kBlocksOf16x16);
     if (!blocks_) add_.make(on_, threads_, dw_, gradient, true);
   }
-  /// Whether the weights' gradient can be written at once where there is nothing to add to.
+  /// Whether the weights' gradient can be written directly if there is no previous gradient.
   bool overwrites() const { return blocks_ || dw_ == gradient; }
-  // Its scratch memory begins with the gradient of the weights, in case it is added to another, and that of the bias.
+  // Its scratch memory begins with the gradient of the weights, from which it is added, and that of the bias.
   size_t weights_scratch() const { return gradients_bytes() + weights_step_.scratch(); }
 
-  /// Add to the gradient of the weights, arranged as `gradient`, or overwrite it; and to that of the bias, which may be null.
+  /// Add to the gradient of the weights, in the layout `gradient`, or overwrite it; and add to that of the bias unless null.
   void backward_weights(cpu::Threads threads, const void* x_at, const void* dy_at, bool overwrite, void* dw_at, void* db_at,
                         void* scratch) {
     float* const sums = static_cast<float*>(scratch) + dw_.bytes() / sizeof(float);
@@ -78,13 +78,13 @@ class Weighted {
   }
 
  protected:
-  // What the derived class computes: oneDNN's functions that describe a primitive for these arrangements.
+  // For the derived class: create the primitive descriptors for these layouts.
   virtual int create_forward(void** made, const void* x, const void* w, const void* b, const void* y,
                              const void* attributes) const = 0;
   virtual int create_backward_data(void** made, const void* dx, const void* w, const void* dy) const = 0;
   virtual int create_backward_weights(void** made, const void* x, const void* dw, const void* db, const void* dy) const = 0;
 
-  /// Make forward for these arrays, of which `plain` is how the parameter lies in memory; refuses by std::runtime_error.
+  /// Make forward for these arrays; `plain` is the parameter's own layout. Throws std::runtime_error if oneDNN does not support it.
   void start(const Library* on, int threads, const Array& x_any, const Array& w_any, const Array& plain, const Array& y_any) {
     on_ = on, threads_ = threads, any_x_ = x_any, any_w_ = w_any, any_y_ = y_any, plain_w = plain;
     no_bias_.assign(size_t(y_any.dims()[1]), 0.f);
@@ -103,7 +103,7 @@ class Weighted {
   }
   Array bias() const { return Array::plain(on_, {int64_t(no_bias_.size())}); }
 
-  /// What create(x, y) gives for the arrangements of forward, unless that is slow; then for those that it likes best.
+  /// The result of create(x, y) for the layouts of forward, or for layouts of oneDNN's choice if that is the slow reference.
   template <class Create> Description best(const Create& create) const {
     void* made = nullptr;
     if (create(&made, x, back_y_) == kSuccess) {
@@ -116,7 +116,7 @@ class Weighted {
 
   const Library* on_ = nullptr;
   int threads_ = 1;
-  Array any_x_, any_w_, any_y_, back_y_;  // back_y_: of the top's gradient, if it can be
+  Array any_x_, any_w_, any_y_, back_y_;  // back_y_: the preferred layout of the top's gradient
   Description forward_;
   Step forward_step_;
   std::vector<float> no_bias_;
@@ -126,7 +126,7 @@ class Weighted {
   size_t gradients_bytes() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
 
   Array data_w_, dw_;
-  bool blocks_ = false;  // whether from_blocks makes the gradient of what oneDNN computed
+  bool blocks_ = false;  // whether from_blocks converts the gradient from oneDNN's layout
   Step data_step_, weights_step_;
   Reorder turn_, add_;
 };

@@ -1,7 +1,7 @@
 """ChannelsLast: arrays on a device whose channels, axis 1 in Caffe's order, are neighbours: images NHWC, weights KRSC.
 
-GPUs multiply matrices in this order; from NCHW cuDNN converts each time. In precision bf16 the elements are rounded to bf16. An engine asks for the layout, and what follows keeps it
-(ops/layouts.pyx). To all that looks at channels alone such an array is rows of channels.
+GPUs multiply matrices in this order; for NCHW cuDNN converts each time. In precision bf16 the elements are rounded to bf16. An
+engine chooses the layout, and the following operations keep it (ops/layouts.pyx). Operations by channel see rows of channels.
 """
 
 from minicaffe.device.context cimport Context, CudaStream
@@ -17,7 +17,7 @@ _layouts = WeakValueDictionary()    # (dims, dtype) -> the layout, so that equal
 
 
 cdef class ChannelsLast(Layout):
-    """The layout of arrays of shape `dims`, (N, C, ...), and elements of `dtype`; BF16 those of a float32 array."""
+    """The layout of arrays of shape `dims`, (N, C, ...), with elements of `dtype`; BF16 for a float32 array rounded to bf16."""
 
     def __init__(self, tuple dims, int dtype):
         cdef long long images = dims[0], channels = dims[1], pixels = math.prod(dims[2:])
@@ -47,7 +47,7 @@ cdef class ChannelsLast(Layout):
         self.copy(False, plain, self.plain, private, self.last, stream)
 
     cdef long long stride(self, int axis):
-        """Give the stride of an axis of the array in Caffe's order of axes, in elements."""
+        """Return the stride of an axis of the array in Caffe's order of axes, in elements."""
         if axis < 2:
             return self.last[axis]
         return self.sizes[1] * math.prod(self.dims[axis + 1:])
@@ -59,10 +59,7 @@ cdef class ChannelsLast(Layout):
 
 
 cdef Layout channels_last(tuple dims, int dtype):
-    """Return the layout of arrays of shape `dims`, of which the first two are images and channels; None if there is none but plain order.
-
-    Elements are of `dtype`.
-    """
+    """Return the layout of arrays of shape `dims`, (images, channels, ...), and type `dtype`; None if it is the plain order."""
     if len(dims) < 2 or dtype != BF16 and (dims[1] == 1 or math.prod(dims[2:]) <= 1):
         return None
     layout = _layouts.get((dims, dtype))

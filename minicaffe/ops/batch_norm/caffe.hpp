@@ -1,6 +1,5 @@
-// BatchNorm and MVN on CPU or device. In plain order a thread of the CPU takes a channel through all steps while it is in the
-// cache, so that sums do not depend on the number of threads; in lanes, and on the device, all channels go through one step at a
-// time.
+// BatchNorm and MVN on CPU or device. In plain order a thread of the CPU does all steps of a channel while it is in the cache; sums
+// do not depend on the number of threads. In lanes, and on the device, each step is done for all channels.
 #pragma once
 #include "minicaffe/ops/batch_norm/kernel.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
@@ -14,7 +13,7 @@ struct Standardization {
   int rule;  // a Deviation
   bool given;
   double eps, slope;  // of the ReLU; 1: none
-  index_t elsewhere;  // how many values of a channel other processes have, which count as well
+  index_t elsewhere;  // number of values of a channel in other processes, which are included in the statistics
   void *mean, *variance, *factor, *scale, *shift;
   const void *gamma, *beta;
 
@@ -27,14 +26,14 @@ struct Standardization {
     return {static_cast<const T*>(mean), static_cast<const T*>(scale), static_cast<const T*>(shift), T(slope)};
   }
   bool by_x() const { return !given && Deviation(rule) != Deviation::kNone; }  // whether the variance has a gradient
-  /// What stands for x where dx does not depend on it, since x may be overwritten or infinite then.
+  /// The array read as x: dy if dx does not depend on x, which may be overwritten or infinite then.
   const void* values(const void* x, const void* dy) const { return by_x() || slope != 1 ? x : dy; }
 };
 
 namespace cpu {
 
 /// Mean and variance of a channel from those of its blocks, so that its elements are read from memory once. Sums are about the
-/// mean of the first block, in double: what cancels is small.
+/// mean of the first block, in double, so that cancellation is small.
 struct Moments {
   double count = 0, about = 0, sum = 0, squares = 0;
   MC_HD void add(double n, double mean, double squares_about_it) {
@@ -93,7 +92,7 @@ template <class T> struct StandardizeChannel {
   }
 };
 
-/// The sums of dz and, if it is wanted, of dz (x - mean) over a channel.
+/// The sums of dz and, with `by_x`, of dz (x - mean) over a channel.
 template <class T> struct ChannelGradients {
   double sum = 0, dot = 0;
   MC_HD ChannelGradients(const Channels& c, index_t k, const Standardize<T>& f, const T* x, const T* dy, bool by_x) {
@@ -149,7 +148,7 @@ constexpr index_t kLaneBlock = kSumBlock / kSumLanes;
 
 template <class T> struct LaneMoments {
   using Compute = typename Element<T>::Compute;
-  /// Of each block of kLaneBlock places of a row mean and squares about it; numbers[outer][block][two][channel]
+  /// Mean, and sum of squares about it, of each block of kLaneBlock positions of a row; numbers[outer][block][two][channel]
   template <int kGroup> struct Rows {
     const T* x;
     Compute* numbers;
@@ -259,7 +258,7 @@ void lane_gradients(Threads threads, const Channels& c, const StandardizeBy<C>& 
 
 }  // namespace cpu
 
-/// In plain order with one element a channel the channels of an image lie side by side, as in lanes; of double there are none.
+/// In plain order with one element per channel the channels of an image are neighbours, as in lanes; not used for double.
 template <class T> Channels side_by_side(const Context& on, const Channels& c) {
   const bool turn = !on.stream && c.lanes == 1 && c.inner == 1 && c.channels > 1 && cpu::kInLanes<T>;
   return turn ? Channels(1, c.channels, c.outer, c.channels) : c;
@@ -334,11 +333,11 @@ void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by,
   for_each(on, c.channels, store);
 }
 
-/// Of backward: all of it, or only what comes before two numbers of each channel are added up over processes, or what comes after.
+/// The part of backward to compute: all, or what is before, or after, the sum of two numbers of each channel over processes.
 enum class Part : int { kWhole, kBefore, kAfter };
 
-/// dx from dy, and what is added to the gradients of gamma and beta, unless they are null. `scratch` has room for 4 x channels
-/// values; the first 2 x channels are what parts kBefore and kAfter have between them.
+/// dx from dy; adds to the gradients of gamma and beta unless they are null. `scratch` has 4 x channels values; kBefore writes the
+/// first 2 x channels of them and kAfter reads them.
 inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, Part which,
                                  const void* x, const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
   dispatch_layout(dtype, [&](auto type) {

@@ -64,7 +64,7 @@ cdef class CaffeStandardize(Primitive):
                 s.beta = epilogue.shift.data_on(on)
         if op.keeps_x():
             kept = op.keep(x.shape).overwrite_data_in(on, layout)
-            if layout is not None:      # no copy: y goes to another block in place of x
+            if layout is not None:      # no copy: `kept` takes the block of x, and y gets another
                 op.kept.data_memory.exchange_private(x.data_memory)
                 kept = NULL
         cdef void* to = y.overwrite_data_in(on, layout)
@@ -74,7 +74,7 @@ cdef class CaffeStandardize(Primitive):
         op.unbiased = count / <double> max(count - 1, 1)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """dx from dy, and what is added to the gradients of the epilogue's blobs."""
+        """Compute dx from dy, and add to the gradients of the epilogue's blobs."""
         cdef Standardize op = operation
         cdef Blob values = op.kept if op.keeps_x() else x
         if values.count != x.count:

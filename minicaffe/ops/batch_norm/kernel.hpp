@@ -1,5 +1,5 @@
-// Normalising by mean and variance (BatchNorm, MVN), and what a Scale and a ReLU layer behind it do, in one go. A blob is seen as
-// outer x channels x inner; every channel has numbers of its own.
+// Normalisation by mean and variance (BatchNorm, MVN), fused with a Scale and a ReLU layer after it. A blob is viewed as
+// outer x channels x inner; every channel has its own parameters.
 #pragma once
 #include "minicaffe/ops/activation/kernel.hpp"
 #include "minicaffe/ops/sums/kernel.hpp"
@@ -42,8 +42,8 @@ template <class T> MC_HD T deviation_factor(Deviation rule, T variance, T eps) {
                                           : T(1);
 }
 
-// ---- the same for channel k. Arrays that are not wanted are there all the same: where no lane of a vector wants it, loading from
-// a null pointer costs a processor hundreds of cycles.
+// ---- the same for channel k. Unused arrays have valid addresses, too: a masked load from a null pointer, with no active lane,
+// costs a processor hundreds of cycles.
 
 template <class T> struct StandardizeBy {
   const T *mean, *scale, *shift;
@@ -95,7 +95,7 @@ template <class T> struct StandardizeBackwardBy {
   }
 };
 
-/// The factor 1 / deviation; scale and shift from it and from gamma and beta of a Scale layer, where there are such.
+/// The factor 1 / deviation; scale and shift from it and from gamma and beta of a Scale layer, if present.
 template <class T> struct StandardizeFactors {
   Deviation rule;
   T eps;
@@ -113,7 +113,7 @@ template <class T> struct StandardizeFactors {
   }
 };
 
-/// Mean and variance from the sums of MomentTermsBy; then the factors, if they are wanted.
+/// Mean and variance from the sums of MomentTermsBy; then the factors, if `factored`.
 template <class T> struct StoreMoments {
   using C = typename Element<T>::Compute;
   MomentTermsBy<T> of;
@@ -128,7 +128,7 @@ template <class T> struct StoreMoments {
   }
 };
 
-/// The running sums of BatchNorm, each a fraction of itself and what the batch adds; channel 0 has their weight, too.
+/// The running sums of BatchNorm: sum = fraction sum + the batch's value; channel 0 also updates their weight.
 template <class T> struct RunningSums {
   T fraction, unbiased;
   const T *mean, *variance;
@@ -140,8 +140,7 @@ template <class T> struct RunningSums {
   }
 };
 
-/// From the sums of dz and dz (x - mean) to the gradients of gamma and beta, which are added, and to what StandardizeBackward
-/// subtracts.
+/// From the sums of dz and dz (x - mean): add to the gradients of gamma and beta, and compute what StandardizeBackward subtracts.
 template <class T> struct StandardizeGradients {
   bool given, by_x, scaled, shifted;
   T per;

@@ -13,13 +13,13 @@ cdef class Standardize(Operation):
     cdef Channels shape
     cdef Deviation rule
     cdef bint given, in_place           # given: mean and variance are not computed from x
-    cdef object group                   # the processes whose values count together, or None
-    cdef long long elsewhere            # how many values of a channel the others had in the last forward
+    cdef object group                   # the processes with common statistics, or None
+    cdef long long elsewhere            # number of values of a channel in the others, in the last forward
     cdef double eps
-    cdef double unbiased                # what makes the variance of the last forward that of a sample
-    cdef Blob mean, variance, factor, scale, shift      # one value a channel
-    cdef Blob sums                      # four for each channel, of backward
-    cdef NormEpilogue carried           # the epilogue that the last forward computed and of which backward is due, or None
+    cdef double unbiased                # count / (count - 1): the factor from the variance to the unbiased one
+    cdef Blob mean, variance, factor, scale, shift      # one value for each channel
+    cdef Blob sums                      # four for each channel, for backward
+    cdef NormEpilogue carried           # the epilogue of the last forward whose gradient backward computes, or None
     cdef bint keeps_x(self)
     cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
     cdef int join_moments(self) except -1

@@ -1,17 +1,17 @@
-"""Subtract a mean, divide by a deviation: what a layer describes."""
+"""The operation of BatchNorm and MVN: subtract a mean, divide by a deviation."""
 
 import numpy as np
 
 
 cdef class Standardize(Operation):
-    """``y = (x - mean) / deviation`` for each channel of (outer, channels, inner); `rule` says what the deviation is.
+    """``y = (x - mean) / deviation`` for each channel of (outer, channels, inner); `rule` is the formula of the deviation.
 
-    With `given` mean and variance are what their blobs hold, else those of x, which forward puts there. Forward keeps x only where
-    x and y are one blob and the gradient needs it.
+    With `given` mean and variance are read from their blobs, else forward computes those of x and stores them there. Forward keeps
+    a copy of x only if x and y are one blob and the gradient needs it.
 
-    With a `group` of processes (minicaffe.parallel.group.Group), which compute at the same time, mean and variance are those of the
-    values of all of them, and the gradient is that of the sum of their losses. What the processes tell each other, two numbers for each
-    channel in forward and in backward, goes by way of the host.
+    With a `group` of processes (minicaffe.parallel.group.Group), which compute at the same time, mean and variance are those of
+    all their values, and the gradient is that of the sum of their losses. The processes exchange two numbers for each channel in
+    forward and in backward, through the host.
     """
 
     def __init__(self, *arguments):
@@ -28,11 +28,11 @@ cdef class Standardize(Operation):
         return self.changed()
 
     cdef bint keeps_x(self):
-        """Whether backward needs x, and y is in its place."""
+        """Whether backward needs x, and y overwrites it."""
         return self.in_place and (not self.given or self.carried is not None)
 
     cdef int join_moments(self) except -1:
-        """Make the mean and variance of all processes' values of those of this one's."""
+        """Replace mean and variance of this process by those over all processes."""
         cdef long long count = self.shape.outer * self.shape.inner
         theirs = self.group.gather_array(np.concatenate([[count], self.mean.data, self.variance.data], dtype=np.float64))
         counts = theirs[:, :1]
@@ -46,14 +46,14 @@ cdef class Standardize(Operation):
         return 0
 
     cdef int join_gradients(self) except -1:
-        """Add up what the gradient of x subtracts."""
+        """Sum the terms that the gradient of x subtracts over all processes."""
         sums = self.sums.data[:2 * self.shape.channels]
         sums[...] = self.group.gather_array(sums.astype(np.float64)).sum(0)
         return 0
 
 
 cdef class BatchNorm(Standardize):
-    """Standardize with the rule EPS_INSIDE; what Scale and ReLU do behind it takes no pass of its own."""
+    """Standardize with the rule EPS_INSIDE; Scale and ReLU after it are fused."""
 
     takes_epilogue = NormEpilogue
     carries = True

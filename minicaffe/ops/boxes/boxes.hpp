@@ -18,7 +18,7 @@ template <class T> struct Box {
 
 template <class T> Box<T> box_at(const T* corners) { return {corners[0], corners[1], corners[2], corners[3]}; }
 
-/// Width times height, 0 for a box turned inside out. With `pixels` both edges belong to the box, so a side is one more.
+/// Width times height, 0 for an inverted box (xmax < xmin). With `pixels` both edges belong to the box, so a side is one longer.
 template <class T> T area(const Box<T>& b, bool pixels = false) {
   if (b.xmax < b.xmin || b.ymax < b.ymin) return T(0);
   return (b.width() + T(pixels)) * (b.height() + T(pixels));
@@ -29,7 +29,7 @@ template <class T> bool apart(const Box<T>& a, const Box<T>& b) {
   return b.xmin > a.xmax || b.xmax < a.xmin || b.ymin > a.ymax || b.ymax < a.ymin;
 }
 
-/// What is in both; turned inside out where they are apart.
+/// The common part; an inverted box if they are apart.
 template <class T> Box<T> intersection(const Box<T>& a, const Box<T>& b) {
   return {std::max(a.xmin, b.xmin), std::max(a.ymin, b.ymin), std::min(a.xmax, b.xmax), std::min(a.ymax, b.ymax)};
 }
@@ -107,7 +107,7 @@ template <class T> void encode(int code, const Prior<T>& prior, const Box<T>& b,
 
 // ---- suppression
 
-/// Something with a score, and its place, by which equal scores are ordered.
+/// A score and its index; equal scores are ordered by index.
 template <class T> struct Scored {
   T score;
   index_t index;

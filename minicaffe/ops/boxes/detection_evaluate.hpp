@@ -14,9 +14,9 @@ struct EvaluateRule {
   bool pixels;     // boxes are in pixels, both edges inside
 };
 
-/// Rows of `detections` (image, label, score, box) and `objects` (image, label, instance, box, difficult), label -1 or image -1
-/// being none. The answer has rows of 5: for each class (-1, label, number of objects, -1, -1), then for each detection by image,
-/// label and falling score (image, label, score, right, wrong); neither if it finds an object that does not count.
+/// Rows of `detections` (image, label, score, box) and `objects` (image, label, instance, box, difficult); label -1 or image -1
+/// means none. The result has rows of 5: for each class (-1, label, number of objects, -1, -1), then for each detection by image,
+/// label and falling score (image, label, score, right, wrong); both are 0 if it matches an object that does not count.
 inline std::vector<double> evaluate(const EvaluateRule& r, const double* detections, index_t n, const double* objects, index_t m) {
   struct Row {
     index_t image, label, index;

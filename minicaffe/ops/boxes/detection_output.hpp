@@ -10,7 +10,7 @@ struct DetectionRule {
   int background;  // -1: none
   int code;
   bool share_location, variance_in_target;
-  double threshold;               // only higher scores are looked at
+  double threshold;               // lower scores are ignored
   double nms_threshold, eta;
   index_t nms_top_k, keep_top_k;  // -1: all
 };

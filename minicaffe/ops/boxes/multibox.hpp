@@ -1,5 +1,5 @@
-// Which boxes SSD learns from (SSD's multibox_loss_layer.cpp; Liu et al., 2016): match prior boxes with objects, choose the
-// background boxes that are worth learning, and gather codes and their targets for the loss.
+// The training examples of SSD (multibox_loss_layer.cpp; Liu et al., 2016): match prior boxes with objects, mine hard background
+// boxes, and gather codes and their targets for the loss.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -36,7 +36,7 @@ struct Positive {
   index_t image, prior, location, truth;
 };
 
-/// A row of the confidences, image x priors + prior, and the class that it should name.
+/// A row of the confidences, image x priors + prior, and its true class.
 struct Example {
   index_t row, label;
 };
@@ -120,7 +120,7 @@ template <class T> struct MultiBox {
     }
   }
 
-  /// The loss of row x for `label`, as the loss layers have it; NaN counts as most. `p` is room for the classes.
+  /// The loss of row x for `label`, as in the loss layers; NaN counts as infinity. `p` is scratch memory of `classes` values.
   T conf_loss(const T* x, int label, std::vector<T>* p) const {
     T loss = 0;
     if (r.logistic) {
@@ -132,12 +132,12 @@ template <class T> struct MultiBox {
     return loss == loss ? loss : std::numeric_limits<T>::infinity();
   }
 
-  /// Prediction and target of a positive, as the loss sees them.
+  /// Prediction and target of a positive, for the loss.
   void loc_pair(const Positive& m, T* pred, T* target) const {
     const T* l = codes(m.image, m.prior, m.location);
     encode(r.code, prior(m.prior), truth_box(m.truth), target);
     std::copy(l, l + 4, pred);
-    if (r.stay_inside) {  // what lies outside the picture learns nothing there
+    if (r.stay_inside) {  // edges outside the picture get no gradient
       const Box<T> b = r.match_priors ? box_at(priors + m.prior * 4) : predicted(m.image, m.prior, m.location);
       const T edges[4] = {b.xmin, b.ymin, b.xmax, b.ymax};
       for (int k = 0; k < 4; ++k)
@@ -257,7 +257,7 @@ template <class T> struct MultiBox {
   }
 };
 
-// ---- for callers that know the element type only at run time
+// ---- for an element type known only at run time
 
 struct MultiBoxData {
   const void *loc, *conf, *priors;

@@ -89,7 +89,7 @@ void broadcast_binary(const Context& on, const Channels& c, const F& f, const T*
   broadcast(on, c, f, y, static_cast<T*>(nullptr), a, b);
 }
 
-// ---- for callers that know the element type only at run time: `members` are those of the functor
+// ---- for an element type known only at run time: `members` are those of the functor
 
 template <template <class> class F, class... P>
 void broadcast1(const Context& on, int dtype, const Channels& c, const void* x, void* y, void* kept, P... members) {

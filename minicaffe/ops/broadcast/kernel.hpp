@@ -1,4 +1,4 @@
-// Functors whose parameters are broadcast along axes. A blob is seen as outer x channels x inner, and parameter k belongs to
+// Functors whose parameters are broadcast along axes. A blob is viewed as outer x channels x inner, and parameter k belongs to
 // the elements whose middle index is k: `f.at(k)` is the element-wise functor of that parameter. On a device 16 bytes at a time.
 #pragma once
 #include "minicaffe/ops/activation/kernel.hpp"
@@ -57,10 +57,10 @@ template <class T> struct PreluBackward {
   const T* a;
   MC_HD ReluBackward<T> at(index_t k) const { return {a[k]}; }
 };
-/// What one element adds to the gradient of a[k].
+/// The contribution of one element to the gradient of a[k].
 template <class T> struct PreluGradient {
   MC_HD T operator()(T x, T dy) const {
-    T product = x * dy;  // computed in any case, so that the loop has no branch
+    T product = x * dy;  // computed unconditionally, so that the loop has no branch
     return x > T(0) ? T(0) : product;
   }
 };
@@ -122,8 +122,8 @@ MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner)
 }
 
 /// y = f.at(k)(x[0], ...) of one or two inputs; `kept`, unless null, receives x[0]. F computes on Element<T>::Compute.
-/// With kRows inner is 1 and a row of channels is whole packs: a thread keeps its channels, whose functors it holds, and goes from
-/// row to row. A kernel of its own, as it takes more registers.
+/// With kRows inner is 1 and a row of channels is whole packs: a thread processes the same channels of several rows, with their
+/// functors in registers. It is a separate kernel, as it needs more registers.
 template <class F, class T, int N, bool kRows> struct Broadcast {
   static constexpr int kThreads = kVectorThreads;
   static constexpr int kSize = Pack<T>::kSize;
@@ -144,7 +144,7 @@ template <class F, class T, int N, bool kRows> struct Broadcast {
     walk_packs(t, n, kSize, !kRows && aligned, *this);
   }
   MC_DEVICE void rows(const Thread& t) const {
-    const index_t step = unsigned(t.total()) / row * row, end = n / kSize;  // threads behind the last whole row have nothing to do
+    const index_t step = unsigned(t.total()) / row * row, end = n / kSize;  // threads after the last whole row are idle
     index_t i = t.index();
     if (i >= min_(step, end)) return;
     decltype(f.at(0)) each[kSize];

@@ -1,4 +1,5 @@
-// How the elements of an array belong to its channels, in plain order and in layouts of engines, and the loops of the CPU over the latter.
+// How the elements of an array belong to its channels, in plain order and in layouts of engines, and the loops of the CPU over the
+// latter.
 #pragma once
 #include <vector>
 #include "minicaffe/device/bf16.hpp"
@@ -6,8 +7,8 @@
 
 namespace mc {
 
-/// outer x channels x inner; with more lanes than 1 outer x blocks of so many channels x inner x the channels of a block, where zeros
-/// fill the last block. They may be a part of an array of `whole` blocks.
+/// outer x channels x inner; with more lanes than 1 outer x blocks of so many channels x inner x the channels of a block, where
+/// zeros fill the last block. They may be a part of an array of `whole` blocks.
 struct Channels {
   index_t outer, channels, inner, lanes, whole;
   Channels(index_t outer = 0, index_t channels = 0, index_t inner = 0, index_t lanes = 1, index_t whole = 0)

@@ -25,8 +25,8 @@ inline index_t check_labels(int dtype, const Labels& s, const void* label, index
   });
 }
 
-/// Count the real-valued targets that are not `ignore` into *valid; return the index of the first that only becomes `ignore` when cut
-/// to an integer, or -1.
+/// Count the real-valued targets that are not `ignore` into *valid; return the index of the first that only becomes `ignore` when
+/// cut to an integer, or -1.
 inline index_t check_targets(int dtype, index_t n, int ignore, const void* target, index_t* valid) {
   return dispatch(dtype, [&](auto type) -> index_t {
     using T = decltype(type);

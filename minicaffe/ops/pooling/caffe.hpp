@@ -262,7 +262,8 @@ template <class X, class Work> void with_pool_pack(index_t channels, const Work&
     work(std::integral_constant<int, kMost>());
 }
 
-/// Where channels are last, of a device; `dtype` is that of x and y, as stored, and `mask`, or null, of the type that is computed in.
+/// Where channels are last, of a device; `dtype` is that of x and y, as stored, and `mask`, or null, of the type that is computed
+/// in.
 template <template <class> class Op>
 void pool_forward_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* x, void* y,
                        void* mask) {

@@ -141,8 +141,8 @@ template <class T, bool kMasked> struct PoolBackward {
   }
 };
 
-// ---- where channels are last, of a device: an index is that of kPack neighbouring channels of a pixel. Values are stored as X; the
-// mask is as in plain order, with the channels last.
+// ---- where channels are last, of a device: an index is that of kPack neighbouring channels of a pixel. Values are stored as X;
+// the mask is as in plain order, with the channels last.
 
 /// kPack values of X that are read or written at once.
 template <class X, int kPack> struct alignas(kPack * sizeof(X)) PoolPack {

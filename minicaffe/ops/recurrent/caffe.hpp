@@ -1,8 +1,8 @@
 // The steps of an RNN or LSTM, and one step of an LSTM, for element types known at run time (ops/recurrent/kernel.hpp).
 //
-// What all steps have in common is computed for all at once elsewhere: the gates begin as what inputs and bias give. On the CPU each
-// thread takes some of the sequences through all steps, so that threads wait for each other once; fewer sequences than threads share
-// the threads at each step. On a device a step is a product and two launches.
+// What all steps have in common is computed for all at once elsewhere: the gates begin as what inputs and bias give. On the CPU
+// each thread takes some of the sequences through all steps, so that threads wait for each other once; fewer sequences than threads
+// share the threads at each step. On a device a step is a product and two launches.
 #pragma once
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
@@ -45,8 +45,8 @@ struct Recurrence {
 
 namespace detail {
 
-/// body(context, begin, end) for parts of the sequences, each on one thread; for all of them on a device, and where there are so few
-/// that the threads do better to share each step's product.
+/// body(context, begin, end) for parts of the sequences, each on one thread; for all of them on a device, and where there are so
+/// few that the threads do better to share each step's product.
 template <class Body> void by_sequences(const Context& on, index_t n, const Body& body) {
   if (n > 0 && (on.stream || 2 * n <= on.threads.count)) return body(on, 0, n);
   cpu::parallel(on.threads, n, 1, [&](int, index_t begin, index_t end) { body(Context{{1, nullptr}, nullptr}, begin, end); });

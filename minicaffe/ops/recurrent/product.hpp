@@ -88,8 +88,8 @@ template <class T> struct Rounded {
   template <class V> MC_HD void lanes(index_t i) const { put_lanes(y + i, get_lanes<V>(x + i)); }
 };
 
-/// The same in precision bf16, T is Bf16: panels of 32 columns, in which two neighbouring rows lie in pairs, as they are multiplied; of
-/// an odd number of rows the last has zeros beside it.
+/// The same in precision bf16, T is Bf16: panels of 32 columns, in which two neighbouring rows lie in pairs, as they are
+/// multiplied; of an odd number of rows the last has zeros beside it.
 template <class T> struct PackPairs {
   static constexpr index_t kWide = 2 * kLanes;
   index_t k, n;

@@ -1,8 +1,8 @@
 // Softmax along the channels of [outer, channels, inner], on CPU and device.
 //
 // The formulas are written once, for a team: it finds maximum or sum over the channels of a position, or of several neighbouring
-// positions at once, and calls f(element, position) for each element. Teams: a thread with neighbouring positions, a thread with the
-// lanes of vector registers (CPU), the threads of a block (device).
+// positions at once, and calls f(element, position) for each element. Teams: a thread with neighbouring positions, a thread with
+// the lanes of vector registers (CPU), the threads of a block (device).
 #pragma once
 #include "minicaffe/kernels/exponential.hpp"
 #include "minicaffe/ops/sums/kernel.hpp"

@@ -88,8 +88,8 @@ template <class X, class Y> struct TileLoop {
 
 }  // namespace cpu
 
-/// Copy by tiles if that is better: where there are an axis p, the last, along which y is contiguous, and an axis q, along which x is
-/// but not along p, both long enough that tiles are not nearly empty. Return whether.
+/// Copy by tiles if that is better: where there are an axis p, the last, along which y is contiguous, and an axis q, along which x
+/// is but not along p, both long enough that tiles are not nearly empty. Return whether.
 template <class X, class Y> bool copy_tiles(const Context& on, Strides s, const X* x, Y* y) {
   const int p = s.axes - 1;
   int q = 0;
@@ -151,8 +151,8 @@ inline Strides collapsed(int axes, const index_t* sizes, const index_t* x_stride
   return s;
 }
 
-/// y = x for tensors of one shape and an element type known at run time. Strides are in elements; x may repeat its values by strides
-/// of 0.
+/// y = x for tensors of one shape and an element type known at run time. Strides are in elements; x may repeat its values by
+/// strides of 0.
 inline void copy_strided(const Context& on, int dtype, int axes, const index_t* sizes, const void* x, const index_t* x_strides,
                          void* y, const index_t* y_strides) {
   const Strides s = collapsed(axes, sizes, x_strides, y_strides);
