@@ -11,7 +11,7 @@ cdef class Primitive:
     cdef readonly str engine
     cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.pyx)
     cdef readonly bint adds             # ... also with an addend
-    cdef bint both                      # there is a backward_both, which takes less time than the two one after the other
+    cdef bint both                      # there is a backward_both, which is faster than backward and backward_params
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1
@@ -21,19 +21,19 @@ cdef class Primitive:
 cdef class Operation:
     cdef readonly Dtype dtype
     cdef readonly int engine            # the layer's field: DEFAULT or an engine's
-    cdef Primitive forth, back, learn   # who computes forward, backward and backward_params
-    cdef Primitive ran                  # who computed forward last
-    cdef bint keeps                     # backward needs what the primitive kept of forward
-    cdef bint by_layout                 # engines answer for the layout in which the bottom is
-    cdef Layout layout                  # which is this
-    cdef Epilogue epilogue              # for the next forward; who computes it, too, takes it away
+    cdef Primitive forth, back, learn   # the primitives of forward, backward and backward_params
+    cdef Primitive ran                  # the primitive of the last forward
+    cdef bint keeps                     # backward needs data that the primitive stored in forward
+    cdef bint by_layout                 # the choice of engines depends on the layout of the bottom
+    cdef Layout layout                  # this layout
+    cdef Epilogue epilogue              # for the next forward; set to None by a primitive that computes it
     cdef dict refusals                  # engine -> reason
-    cdef unsigned epoch                 # of the settings, and what else the engines were asked for
+    cdef unsigned epoch                 # of the settings; with the members below the inputs of the last choice of engines
     cdef int threads
     cdef bint device, empty
     cdef Blob memory                    # scratch
-    cdef Blob kept                      # what forward leaves for backward
-    cdef object consumer                # takes the gradient of p part by part; who gives it so takes this away
+    cdef Blob kept                      # data of forward for backward
+    cdef object consumer                # called with the gradient of p part by part; set to None by a primitive that calls it
     cdef int changed(self) except -1
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
     cdef bint has_engines(self)

@@ -1,11 +1,11 @@
-"""Operations ask, engines answer.
+"""Operations, and the choice of the engine that computes them.
 
-A layer describes what is to be computed as an Operation: plain data, set at reshape. Of the engines in ops/engines.py the first
-that is wanted, does not refuse and is not slower than those behind it makes a Primitive, which gets blobs, and fetches the pointers
-that it needs. It may still refuse (a library's "not supported") when it is made or computes, by a Refusal: from then on the next
-engine computes that gradient, or the whole operation where forward is refused. The last refuses nothing.
+A layer describes a computation as an Operation: plain data, set at reshape. The engines in ops/engines.py are tried in order. The
+first that is selected, supports the operation and is not slower than later ones makes a Primitive, which gets blobs and fetches
+the pointers that it needs. It may still raise Refusal (a library's "not supported") when it is made or computes. Then the next
+engine computes that gradient, or the whole operation if forward is refused. The last engine computes every operation.
 
-The choice is made at the first use after a reshape, and when the settings, the number of threads or the device changed.
+The choice is made at the first use after a reshape, and again if the settings, the number of threads or the device change.
 """
 
 import logging
@@ -23,15 +23,15 @@ cdef extern from *:
     void rethrow() except +
 
 DEFAULT = 0     # the field `engine` of layers that name none
-# And where they can be computed; float32 everywhere.
+# Precision -> where it is available, for errors; float32 is available everywhere.
 PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU, or a GPU of compute capability 8.0 or more"}
 log = logging.getLogger(__name__)
 _told = set()
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
 _precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
 _precision_field = None     # "precision" or "MINICAFFE_PRECISION", whichever set it, for errors
-precision_listeners = []    # functions that are called after each change of it (cuda/libraries.pyx)
-_exact = None       # whether the CPU computes convolutions by sums of products alone; None: as MINICAFFE_EXACT says
+precision_listeners = []    # functions to call after each change of the precision (cuda/libraries.pyx)
+_exact = None       # whether the CPU computes convolutions only by sums of products; None: as MINICAFFE_EXACT says
 cdef unsigned _epoch = 1
 
 
@@ -40,7 +40,7 @@ class Refusal(Error):
 
 
 cdef int refuse() except -1:
-    """Turn the C++ exception by which an engine's header refuses into a Refusal: declare its functions with ``except +refuse``."""
+    """Convert the C++ exception of an engine's header to a Refusal: declare its functions with ``except +refuse``."""
     try:
         rethrow()
     except RuntimeError as error:
@@ -48,9 +48,9 @@ cdef int refuse() except -1:
 
 
 cdef class Primitive:
-    """An operation as one engine computes it.
+    """The implementation of an operation by one engine.
 
-    x is the bottom and y the top; what p and q are says the operation: weight and bias, a mask, None.
+    x is the bottom and y the top; p and q depend on the operation: weight and bias, a mask, None.
     """
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
@@ -62,16 +62,16 @@ cdef class Primitive:
         raise Refusal("no backward pass")
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """Add to dp and dq; None for one whose gradient nobody wants."""
+        """Add to dp and dq; a blob is None if its gradient is not needed."""
         raise Refusal("no gradients of parameters")
 
     cdef int backward_both(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
-        """dx from dy, and add to dp, and to dq unless it is None; refuses nothing."""
+        """dx from dy, and add to dp, and to dq unless it is None; must not raise Refusal."""
         raise Refusal("no gradients at once")
 
 
 cdef class Operation:
-    """What is to be computed, and who does.
+    """The description of a computation, and the primitives that compute it.
 
     Parameters
     ----------
@@ -83,31 +83,31 @@ cdef class Operation:
 
     takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
     carries = False             # whether backward can compute the gradients of an epilogue, too, in place
-    carries_own_top = False     # the same with a top of its own, in whose diff it leaves what the layers one by one would
-    learns_in_parts = False     # whether some engine gives the gradient of p to a consumer, part by part
+    carries_own_top = False     # the same not in place; the top's diff is then as if each layer ran separately
+    learns_in_parts = False     # whether some engine passes the gradient of p to a consumer, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine
         self.refusals = {}
 
     cdef int changed(self) except -1:
-        """Say that the description changed: the engines are asked anew."""
+        """Discard the choice of engines, as the description changed."""
         self.forth = None
         return 0
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
         """Choose the engine for x and y; return whether its forward can compute an epilogue (ops/epilogue.pyx)."""
-        if not self.has_engines():      # a function that no engine has, which has one
+        if not self.has_engines():      # the layer itself computes it, with the epilogue
             return True
         self.choose(on, x)
         return self.forth.fuses
 
     cdef bint has_engines(self):
-        """Whether engines are asked."""
+        """Whether engines compute this operation."""
         return type(self) in LAST.kinds
 
     cdef bint adds(self) noexcept:
-        """The same of an epilogue with an addend, after `fuses`."""
+        """The same for an epilogue with an addend, after `fuses`."""
         return self.forth is not None and self.forth.adds
 
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
@@ -125,7 +125,7 @@ cdef class Operation:
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
         """dx from dy"""
         self.ask(on, x)
-        if self.keeps and self.back is not self.ran:    # what backward needs was kept elsewhere
+        if self.keeps and self.back is not self.ran:    # another primitive stored the data for backward
             self.forth = self.learn = self.back
             self.forward(on, x, y, p, q)
         try:
@@ -137,7 +137,7 @@ cdef class Operation:
         return self.backward(on, x, y, p, q)
 
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=None) except -1:
-        """Add to dp and dq; None for one whose gradient nobody wants."""
+        """Add to dp and dq; a blob is None if its gradient is not needed."""
         self.ask(on, x)
         try:
             return self.learn.backward_params(on, self, x, y, p, q)
@@ -168,7 +168,7 @@ cdef class Operation:
         return self.ask(on, x)
 
     cdef int ask(self, const Context& on, Blob x) except -1:
-        """Ask the engines, unless it is known who computes here; what has run forward goes backward as it ran."""
+        """Choose engines if none is chosen for this device; after a forward, changed settings do not affect its backward."""
         cdef bint stale = self.ran is None and (self.epoch != _epoch or self.threads != on.threads.count)
         if self.forth is None or self.device != (on.stream != NULL) or stale:
             if self.dtype == FLOAT:
@@ -184,7 +184,7 @@ cdef class Operation:
         return self.engine != DEFAULT or preferred() != ""
 
     def precision(self):
-        """Return the precision in which it is to compute from blobs of its type."""
+        """Return the precision of the computation, for blobs of its type."""
         return get_precision() if self.dtype == FLOAT else "float32"
 
     def _choose(self, bint device):
@@ -210,14 +210,14 @@ cdef class Operation:
             self._refused(name, reason)
 
     def _instead(self, Primitive primitive, refusal):
-        """Who computes what `primitive` refuses."""
+        """Return the primitive of the next engine, after `primitive` raised a Refusal."""
         if primitive.engine == LAST.name:
             raise refusal
         self._refused(primitive.engine, refusal.message)
         return self._choose(self.device)
 
     def _refused(self, engine, reason):
-        """Remember that `engine` does not compute this; the log says so once for each reason."""
+        """Store that `engine` does not compute this; each reason is logged once."""
         self.refusals[engine] = reason
         asked = self.named()
         lost = not self.by_layout and self.precision() in ENGINES[engine].precisions and self.precision() not in LAST.precisions
@@ -225,12 +225,12 @@ cdef class Operation:
         if (engine, reason, level) not in _told:
             _told.add((engine, reason, level))
             log.log(level, "engine %s refuses: %s; %s", engine, reason,
-                    f"engine {LAST.name} computes instead" if asked else "float32 instead" if lost else "the next is asked")
+                    f"engine {LAST.name} computes instead" if asked else "float32 instead" if lost else "the next is tried")
 
     cdef void* scratch(self, const Context& on, long long count) except? NULL:
-        """Scratch memory of `count` elements or more, for the CPU or the device as the context is; its contents are undefined.
+        """Return scratch memory of at least `count` elements, on the CPU or the device of the context, with undefined contents.
 
-        It serves others when the computation ends. NULL where nothing is needed.
+        It is reused by others after the computation. NULL if `count` is 0.
         """
         if count == 0:
             return NULL
@@ -241,42 +241,42 @@ cdef class Operation:
         return in_turn(self.memory).mutable_data_on(on)
 
     cdef Blob keep(self, shape):
-        """Give the blob of this shape in which forward leaves what backward needs, to be overwritten."""
+        """Return the blob, of this shape and to be overwritten, in which forward stores data for backward."""
         if self.kept is None:
             self.kept = Blob((0,), self.dtype, "[kept for backward]")
         self.kept.reshape_to(shape)
         return in_turn(self.kept)
 
     cdef int let_go(self) except -1:
-        """Give up what was kept: by a plan, backward has been run."""
+        """Free the kept data after backward, in a net with a plan."""
         if self.kept is not None:
             self.kept.data_memory.recycle()
         return 0
 
     def own_blobs(self):
-        """Return the blobs of scratch memory and of what was kept for backward, where there are any."""
+        """Return the existing blobs of scratch memory and of data kept for backward."""
         return [blob for blob in (self.memory, self.kept) if blob is not None]
 
     def primitives(self):
-        """Return the primitives that compute."""
+        """Return the primitives in use."""
         return [made for made in (self.forth, self.back, self.learn, self.ran) if made is not None]
 
     def release(self):
-        """Free scratch memory, what was kept for backward, and what engines prepared; they are asked again by the next forward."""
-        self.memory = self.kept = None      # not blobs of their present size: scratch memory has that of the largest array so far
+        """Free scratch memory, data kept for backward, and primitives; the next forward chooses engines again."""
+        self.memory = self.kept = None      # delete the blobs, as scratch memory has the size of the largest array so far
         self.forth = self.back = self.learn = self.ran = None
 
     def describe(self):
-        """Return who computes: a dict with `operation`, `engine` and `refused`, a dict of reasons.
+        """Return a dict with `operation`, `engine` and `refused`, a dict of reasons.
 
-        `engine` is None before the first use, and ``ONEDNN/CAFFE`` where CAFFE computes what ONEDNN refused, such as a gradient.
+        `engine` is None before the first use, and ``ONEDNN/CAFFE`` if CAFFE computes what ONEDNN refused, such as a gradient.
         """
         names = [made.engine for made in (self.forth, self.back, self.learn)] if self.forth is not None else []
         return {"operation": type(self).__name__, "engine": "/".join(dict.fromkeys(names)) or None, "refused": dict(self.refusals)}
 
 
 cdef Blob in_turn(Blob blob):
-    """Give `blob`, to be overwritten, in memory that others have before and after it."""
+    """Return `blob`, to be overwritten, in memory from the pool that others use before and after it."""
     blob.data_memory.renew()
     blob.data_memory.pool, blob.data_memory.overwritten = registry.host_pool(), True
     return blob
@@ -289,7 +289,7 @@ cdef int end_scratch(Operation operation) except -1:
 
 
 def get_exact():
-    """Return whether convolutions on the CPU are computed by sums of products alone, as `set_exact` or MINICAFFE_EXACT says."""
+    """Return whether convolutions on the CPU are computed only by sums of products, as set by `set_exact` or MINICAFFE_EXACT."""
     global _exact
     if _exact is None:
         _exact = switched_on("MINICAFFE_EXACT")
@@ -297,10 +297,10 @@ def get_exact():
 
 
 def set_exact(exact=True):
-    """Say whether convolutions on the CPU are computed by sums of products alone, without engine WINOGRAD.
+    """Set whether convolutions on the CPU are computed only by sums of products, without engine WINOGRAD.
 
-    Its algorithm takes less time, and its rounding errors are up to four times those of the sums. The next forward pass computes
-    accordingly.
+    WINOGRAD takes less time, with rounding errors up to four times those of the sums. The setting applies from the next forward
+    pass on.
     """
     global _exact, _epoch
     _exact = bool(exact)
@@ -308,12 +308,12 @@ def set_exact(exact=True):
 
 
 def preferred():
-    """Return the engine that layers with engine DEFAULT ask for first, "" if none was named.
+    """Return the preferred engine of layers with engine DEFAULT, "" if none was named.
 
     Raises
     ------
     ConfigError
-        If MINICAFFE_ENGINE names no engine.
+        If MINICAFFE_ENGINE is not the name of an engine.
     """
     global _preferred
     if _preferred is None:
@@ -326,7 +326,7 @@ def preferred():
 
 
 def prefer(engine):
-    """Let layers with engine DEFAULT ask this engine first; "" for none."""
+    """Set the preferred engine of layers with engine DEFAULT; "" for none."""
     global _preferred, _epoch
     _preferred = engine
     _epoch += 1
@@ -347,7 +347,7 @@ def get_precision():
     Raises
     ------
     ConfigError, DependencyError
-        If MINICAFFE_PRECISION is what `set_precision` refuses.
+        If `set_precision` rejects the value of MINICAFFE_PRECISION.
     """
     if _precision is None:
         _choose_precision(os.environ.get("MINICAFFE_PRECISION") or "float32", "MINICAFFE_PRECISION")
@@ -357,28 +357,28 @@ def get_precision():
 def set_precision(name):
     """Choose the precision in which layers over float32 compute from now on.
 
-    A training records its CUDA graph anew; a `cuda.Graph` of your own repeats what it has recorded.
+    A training records its CUDA graph again; a `cuda.Graph` of your own replays its recording unchanged.
 
     Parameters
     ----------
     name : str
-        "float32", the default, computes what Caffe computes.
+        "float32", the default, is Caffe's precision.
 
         "tf32" is for GPUs of compute capability 8.0 or more: cuBLAS and cuDNN round the factors of matrix products and convolutions
-        to 10 bits of mantissa and add up in float32, on tensor cores. It is faster, with errors of about 1e-3. Our own kernels,
-        which compute what these libraries do not, always compute in float32, which is at least as exact.
+        to 10 bits of mantissa and accumulate in float32, on tensor cores. It is faster, with errors of about 1e-3. All other
+        operations run in our own kernels, always in float32.
 
-        "bf16" is for the CPU, and for GPUs of compute capability 8.0 or more: engines ONEDNN and CUDNN take and give data and diffs
-        rounded to bfloat16, add up in float32, and compute from a rounded copy of the weights. Layers behind a convolution keep data
-        and diffs so. Parameters, their diffs and history, statistics and losses stay float32. What bf16 would slow down on the CPU,
-        inner products of few rows by weights that learn and channels that do not fill blocks, is computed in float32, and a warning
-        says so. On a GPU inner products compute from float32, as in tf32.
+        "bf16" is for the CPU, and for GPUs of compute capability 8.0 or more. Engines ONEDNN and CUDNN round data and diffs to
+        bfloat16; they accumulate in float32 and use a rounded copy of the weights. Layers after a convolution keep bfloat16.
+        Parameters, their diffs and history, statistics and losses stay float32. On the CPU float32 is used, with a warning, where
+        bf16 is slower: in inner products of few rows whose weights are learned, and for channels that do not fill blocks. On a GPU
+        inner products use float32 arrays, as in tf32.
 
     Raises
     ------
     ConfigError
-        If there is no such precision, or MINICAFFE_ENGINE names an engine that does not compute in bf16. CPU or GPU may be chosen
-        later: if it does not compute in this precision, the first layer that computes there raises.
+        If there is no such precision, or MINICAFFE_ENGINE names an engine without bf16. If the CPU or GPU chosen later does not
+        support the precision, the first layer that computes there raises.
     DependencyError
         For bf16 on the CPU, if there is no oneDNN, or the processor has neither AVX512_BF16 nor AMX.
     """
@@ -390,7 +390,7 @@ def set_precision(name):
 
 
 def precisions():
-    """Return the precisions in which nets over float32 can compute now, on the CPU or on the GPU, as the mode is."""
+    """Return the precisions available for float32 nets in the current mode, on the CPU or on the GPU."""
     return precisions_of(context())
 
 

@@ -8,19 +8,19 @@ from minicaffe.memory.layout cimport Layout
 cdef class Part:
     cdef readonly Blob whole
     cdef readonly long long first   # its first channel there
-    cdef readonly long long unit    # of which the channels of all parts are multiples
-    cdef readonly str by            # the layer that joins it with the others
+    cdef readonly long long unit    # common divisor of the channels of all parts
+    cdef readonly str by            # the layer that concatenates it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
-    cdef bint written               # in place of the blob that would have been copied
-    cdef public bint rectified      # its values are those of a ReLU, whose gradient is computed where those of the parts are taken apart
+    cdef bint written               # the result was written here, so that no copy is needed
+    cdef public bint rectified      # its values are from a fused ReLU, whose gradient is computed when the whole's diff is split
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
     cdef bint take(self)
 
 
 cdef class Epilogue:
-    cdef readonly Blob top      # where the result goes: that of the last layer that joined
-    cdef Part part              # or there, of which the operation tells the part; None: only to `top`
-    cdef readonly bint carries  # the operation computes the gradients of the layers that join, too, by its own backward
+    cdef readonly Blob top      # where the result is stored: the top of the last fused layer
+    cdef Part part              # or here; then the operation sets `written` of the part. None: only in `top`
+    cdef readonly bint carries  # the operation's own backward computes the gradients of the fused layers, too
     cdef readonly bint adds     # it can add another blob
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1
@@ -29,7 +29,7 @@ cdef class Epilogue:
 
 
 cdef class ChannelEpilogue(Epilogue):
-    cdef vector[double] scale, shift    # a value for each channel; both empty: there is none of them
+    cdef vector[double] scale, shift    # a value for each channel; both empty: none
     cdef Blob addend                    # of the shape of the result, or None
     cdef vector[float] slopes           # a value for each channel, or one for all; empty: none
     cdef vector[float] factors, terms   # rounded: ``factors y + terms``
@@ -44,5 +44,5 @@ cdef class ReluEpilogue(Epilogue):
 cdef class NormEpilogue(Epilogue):
     cdef Blob scale, shift      # or None
     cdef bint scale_learned, shift_learned      # whether they get gradients
-    cdef double slope           # of what is below 0
+    cdef double slope           # for negative values
     cdef bint rectifies

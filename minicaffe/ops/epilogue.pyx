@@ -1,4 +1,4 @@
-"""What an operation does to each element of its result before it is stored, in place of the layers that follow it."""
+"""Epilogues: what an operation does to each element of its result before storing it, in place of the following layers."""
 
 from libc.math cimport sqrt
 
@@ -7,38 +7,38 @@ from minicaffe.memory.synced cimport UNINITIALIZED, SyncedMemory
 
 
 cdef class Part:
-    """The channels of a joined blob, `whole`, from `first` on: an operation may write its result there, so that nobody has to copy it."""
+    """The channels of a concatenated blob, `whole`, from `first` on: an operation may write its result there, without a copy."""
 
     def __init__(self, Blob whole not None, long long first, long long unit, str by not None):
         self.whole, self.first, self.unit, self.by = whole, first, unit, by
 
     cdef char* begin(self, const Context& on, Layout layout) except? NULL:
-        """Where the result goes that would have `layout`, None for plain, in a blob of its own; NULL: the whole has no such layout."""
+        """Return the address for a result in `layout` (None: plain); NULL if the whole cannot have this layout."""
         cdef Layout arrangement = layout.with_shape(self.whole.shape) if layout is not None else None
         cdef SyncedMemory memory = self.whole.data_memory
         if memory.shown() or layout is not None and (arrangement is None or self.unit % layout.lanes):
             return NULL
         memory.renew()
-        if memory.head != UNINITIALIZED and memory.layout() is not arrangement:    # so the parts before this one are written
+        if memory.head != UNINITIALIZED and memory.layout() is not arrangement:    # earlier parts were written in another layout
             return NULL
         cdef long long nbytes = self.whole.count * item_size(self.whole.dtype) if arrangement is None else <long long> arrangement.nbytes
         self.pitch = nbytes // self.whole.dims[0]
         return <char*> self.whole.mutable_data_in(on, arrangement) + self.pitch // self.whole.dims[1] * self.first
 
     cdef bint take(self):
-        """Whether it was written, for who joins the parts now."""
+        """Return whether it was written, and reset that: for the layer that concatenates the parts."""
         cdef bint written = self.written
         self.written = False
         return written
 
 
 cdef class Epilogue:
-    """Layers that follow an operation join its epilogue, in their order (`Layer.join`); one that does not fit here is refused.
+    """The layers after an operation that are fused into it, in their order (`Layer.join`). Each method returns whether it fits.
 
     Parameters
     ----------
     top : Blob
-        The operation's.
+        The top of the operation.
     carries, adds : bool
         As the attributes of these names (epilogue.pxd).
     """
@@ -49,24 +49,24 @@ cdef class Epilogue:
         self.top, self.carries, self.adds = top, carries, adds
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
-        """Subtract a mean and divide by a standard deviation, of sums as BatchNorm has them; return whether that fits here."""
+        """Subtract a mean and divide by a standard deviation, from BatchNorm's running sums; return whether that fits here."""
         return False
 
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1:
-        """Multiply by `scale` and add `shift`, each with a value for each channel or None, and `learned` or not."""
+        """Multiply by `scale` and add `shift`, blobs with a value for each channel or None; `learned`: whether each is learned."""
         return False
 
     cpdef bint add(self, Blob addend) except -1:
-        """Add a blob, value by value."""
+        """Add a blob, element by element."""
         return False
 
     cpdef bint rectify(self, slopes) except -1:
-        """Multiply what is below 0 by `slopes`, a number or a blob with a value for each channel or one for all."""
+        """Multiply negative values by `slopes`, a number or a blob with a value for each channel or one for all."""
         return False
 
 
 cdef class ChannelEpilogue(Epilogue):
-    """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``, each where it is asked for."""
+    """``z = scale y + shift + addend``, then ``max(z, 0) + slopes min(z, 0)``; each part is optional."""
 
     moves = True
 
@@ -117,7 +117,7 @@ cdef class ChannelEpilogue(Epilogue):
         return True
 
     cdef int round(self, Blob bias) except -1:
-        """Make `factors` and `terms` for ``factors y + terms``, with a `bias` that the operation adds to y in them, unless it is None."""
+        """Compute float `factors` and `terms` for ``factors y + terms``; `terms` includes the operation's `bias`, unless None."""
         cdef vector[double] before = values_of(bias)
         cdef size_t i
         before.resize(self.scale.size())
@@ -128,7 +128,7 @@ cdef class ChannelEpilogue(Epilogue):
 
 
 cdef vector[double] values_of(Blob blob) except *:
-    """The values of a blob, or none."""
+    """Return the values of a blob; empty for None."""
     cdef vector[double] found
     if blob is None:
         return found
@@ -151,7 +151,7 @@ cdef class ReluEpilogue(Epilogue):
 
 
 cdef class NormEpilogue(Epilogue):
-    """One affine map by blobs, and one slope that is not learned: what a normalisation computes, forward and backward."""
+    """One affine map by blobs, and one fixed slope: computed by a normalisation, forward and backward."""
 
     def __cinit__(self):
         self.slope = 1

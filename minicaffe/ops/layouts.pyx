@@ -1,6 +1,6 @@
-"""For operations that do the same to every element, whatever their order: they take the layout that their blobs are in.
+"""For element-wise operations, which can work in any layout: they use the current layout of their blobs.
 
-Padding is zero in every layout, so such an operation must give zero for zeros, or clear the padding where it knows where that is.
+Padding is zero in every layout. So such an operation must map zero to zero, or clear the padding if its position is known.
 """
 
 from minicaffe.kernels.types cimport BF16, item_size
@@ -11,15 +11,15 @@ import math
 
 
 cdef Layout data_layout(const Context& on, list blobs, bint bf16=False):
-    """The first layout, other than plain, among those in which the blobs keep their data; None if there is none.
+    """Return the first layout other than plain among those of the blobs' data; None if there is none.
 
-    Only who says `bf16`, and asks for the type of its elements (`element`), gets one of BF16.
+    Layouts of BF16 are returned only if `bf16`: the caller must then use the type of the elements (`element`).
     """
     return first(on, [(<Blob> blob).data_memory for blob in blobs], bf16)
 
 
 cdef Layout diff_layout(const Context& on, list blobs, bint bf16=False):
-    """The same of the gradients."""
+    """The same for the gradients."""
     return first(on, [(<Blob> blob).diff_memory for blob in blobs], bf16)
 
 
@@ -33,17 +33,17 @@ cdef Layout first(const Context& on, list memories, bint bf16):
 
 
 cdef long long stored(Layout layout, Blob blob):
-    """How many elements the blob has in this layout, its padding included."""
+    """Return the number of elements of the blob in this layout, including padding."""
     return blob.count if layout is None else <long long> layout.nbytes // item_size(layout.dtype)
 
 
 cdef int element(Layout layout, Blob blob):
-    """The type of the blob's elements in this layout."""
+    """Return the type of the blob's elements in this layout."""
     return blob.dtype if layout is None else layout.dtype
 
 
 cdef Layout in_lanes(Layout layout):
-    """`layout` if it is known where its padding is, otherwise None, plain."""
+    """Return `layout` if the position of its padding is known, otherwise None, plain."""
     return layout if layout is not None and layout.lanes else None
 
 
@@ -58,7 +58,7 @@ cdef int clear_padding(Layout layout, Blob blob, void* values) except -1:
 
 
 cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channels* found):
-    """`layout` if it has the channels of `plain`, axis 1 of the blob, in lanes, otherwise None: plain; and in `found` the channels there."""
+    """Return `layout` if it has the channels of `plain`, axis 1 of the blob, in lanes, else None; set `found` to its Channels."""
     found[0] = plain
     if (layout is None or not layout.lanes or plain.outer != blob.dims[0] or plain.channels != blob.dims[1]
             or layout.dims != blob.shape):
@@ -71,15 +71,14 @@ cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channel
 
 
 cdef long long rows_of(Layout layout, Blob blob):
-    """How many rows of channels the blob has in this layout, to join along axis 1: pixels where channels are last, else images."""
+    """Return the number of rows to concatenate along axis 1 in this layout: pixels if channels are last, else images."""
     return blob.count // blob.dims[1] if layout is not None and layout.on_device else blob.dims[0]
 
 
 cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):
-    """The layouts of all parts, and of the whole last, to join the parts along the channels or to take the whole apart.
+    """Return the layouts of all parts, and of the whole last, to concatenate the parts along the channels or to split the whole.
 
-    They are one kind of layout, in which that is as in plain order, and that of the `sources`; if there is none for all, they are None,
-    plain.
+    All are of one kind, that of the `sources`, in which rows are concatenated as in plain order; all None (plain) if none fits.
     """
     cdef Layout layout = diff_layout(on, sources, True) if diff else data_layout(on, sources, True)
     found = [layout.with_shape(blob.shape) if layout is not None else None for blob in [*parts, whole]]

@@ -32,14 +32,14 @@ cdef class OnednnWeighted(Primitive):
     cdef Layout x, w, y                     # of forward; None: plain
     cdef Layout dx, dy                      # of the bottom's gradient
     cdef Layout weights_x, weights_dy, dw
-    cdef bint data_made, params_made        # the primitives of the gradients, at their first use
-    cdef bint biased                        # that of the parameters' gradients gives one of a bias, too
+    cdef bint data_made, params_made        # whether the primitives of the gradients exist; they are made at first use
+    cdef bint biased                        # whether that of the parameters computes the gradient of a bias, too
     cdef int see(self, Weighted* steps) except -1
 
 
 cdef class OnednnKeeping(Primitive):
     cdef Keeping* steps
     cdef Layout x, y
-    cdef long long workspace    # numbers that forward keeps for backward
+    cdef long long workspace    # floats that forward keeps for backward
     cdef bint backward_reads_x
     cdef int see(self, Keeping* steps) except -1

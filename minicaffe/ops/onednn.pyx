@@ -1,4 +1,4 @@
-"""What operations by engine ONEDNN have in common: convolution and inner product, and pooling and LRN."""
+"""Common code of engine ONEDNN's operations: convolution and inner product; pooling and LRN."""
 
 from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.onednn.library cimport layout_of
@@ -7,10 +7,10 @@ from minicaffe.ops.engine import Refusal
 
 
 cdef class OnednnWeighted(Primitive):
-    """y = x w + b. The gradient of the weights is in the layout of the weights, so that the solver's update can compute there."""
+    """y = x w + b. The gradient of the weights is in the layout of the weights, so that the solver's update can use that layout."""
 
     cdef int see(self, Weighted* steps) except -1:
-        """Compute by `steps`, which are made, and belong to the derived class."""
+        """Store `steps`, which are initialised and owned by the derived class."""
         self.steps = steps
         self.x, self.w, self.y = layout_of(steps.x), layout_of(steps.w, &steps.plain_w), layout_of(steps.y)
 
@@ -51,15 +51,15 @@ cdef class OnednnWeighted(Primitive):
                                             bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
         except Exception:
             if overwrite:
-                weight.fill_diff_on(on, 0)      # whoever computes instead adds to it
+                weight.fill_diff_on(on, 0)      # the next engine adds to it
             raise
 
 
 cdef class OnednnKeeping(Primitive):
-    """What keeps something of forward for backward."""
+    """An operation whose forward keeps a workspace for backward."""
 
     cdef int see(self, Keeping* steps) except -1:
-        """Compute by `steps`, which are made, and belong to the derived class."""
+        """Store `steps`, which are initialised and owned by the derived class."""
         self.steps = steps
         self.x, self.y, self.workspace = layout_of(steps.x), layout_of(steps.y), (steps.workspace() + 3) // 4
 

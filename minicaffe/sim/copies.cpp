@@ -68,8 +68,8 @@ void need_access(const char* call, const Stream& stream, const Span& span) {
          span.allocation->text().c_str(), device->ordinal);
 }
 
-/// With uninitialized=1: no word that goes to the host may be what a new allocation was filled with. Kernels that copy such a
-/// word carry it on, so it is found there too; kernels that compute with it make a NaN of it, which is not found.
+/// With uninitialized=1: no word copied to the host may equal the fill pattern of new allocations. A word that a kernel copied is
+/// found, too; computing with it gives a NaN, which is not found.
 void refuse_unwritten(const char* call, const Span& from, size_t size) {
   for (size_t i = (from.offset + 3) / 4 * 4; i + 4 <= from.offset + size; i += 4)
     if (!memcmp(from.memory - from.offset + i, &kPoison, 4))

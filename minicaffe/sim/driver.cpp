@@ -54,12 +54,12 @@ CUcontext handle_of(const Context& context) {
   return reinterpret_cast<CUcontext>(handle_of(Kind::Context, uint64_t(context.device->ordinal) + 1));
 }
 
-/// Everything the context holds ends; the next retain finds it as new.
+/// Free everything in the context; after the next retain it is like new.
 void reset(Context& context) {
   Device& device = *context.device;
   try {
     synchronize(context);
-  } catch (const Failure&) {  // of work that no call has waited for, or all of it where the context is lost
+  } catch (const Failure&) {  // from work that no call has waited for, or from any work if the context is lost
   }
   if (state().settings.leak) report_leaks(context);
   for (auto& c : std::vector<std::shared_ptr<Capture>>(state().captures))
@@ -231,7 +231,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
   });
 }
 
-/// Ends the context: the way on after a sticky error. Retain it again; the handle stays the same.
+/// Ends the context: the recovery from a sticky error. Retain it again; the handle stays the same.
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device) {
   return on_driver("cuDevicePrimaryCtxReset", [&] {
     Context& context = device_at("cuDevicePrimaryCtxReset", device).context;
@@ -254,7 +254,7 @@ CUresult CUDAAPI cuCtxSynchronize(void) {
   });
 }
 
-// NVRTC asks whatever libcuda.so.1 is loaded for tables of its own; there are none here.
+// NVRTC requests its own tables from the loaded libcuda.so.1; there are none here.
 CUresult CUDAAPI cuGetExportTable(const void** table, const CUuuid*) {
   if (table) *table = nullptr;
   return CUDA_ERROR_NOT_FOUND;
@@ -270,7 +270,7 @@ struct Entry {
   void* function;
 };
 
-// #name is what callers ask for; the plain name is what cuda.h makes of it, cuMemAlloc_v2 for cuMemAlloc.
+// Callers look up #name; cuda.h maps the plain name, e.g. cuMemAlloc to cuMemAlloc_v2.
 // clang-format off: tables
 #define E(name, version) {#name, version, reinterpret_cast<void*>(name)}
 #define V(name, version, function) {#name, version, reinterpret_cast<void*>(function)}

@@ -1,4 +1,4 @@
-// Error codes, and what the last error of each code in a thread was about.
+// Error codes, and the text of the last error of each code in a thread.
 #include <cctype>
 #include <cstdarg>
 #include <cstdio>

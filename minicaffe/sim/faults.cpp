@@ -26,7 +26,7 @@ struct Guard {
 };
 
 Guard* volatile guard = nullptr;
-constexpr int kSignals[] = {SIGSEGV, SIGFPE};  // SIGFPE: an integer divided by zero, where a GPU would go on with anything
+constexpr int kSignals[] = {SIGSEGV, SIGFPE};  // SIGFPE: integer division by zero, which on a GPU gives an undefined value
 struct sigaction previous[2];
 bool installed_over = false;          // ours was installed a second time, so the previous handler may call ours
 volatile sig_atomic_t passed_on = 0;
@@ -42,7 +42,7 @@ Touching access(const void* context) {
 #endif
 }
 
-/// Open what holds `address` one step further. False where there is nothing to open.
+/// Open the allocation or block at `address` for reading, then for writing. False if there is nothing to open.
 bool open_allocation(Guarded& run, uintptr_t address, Touching kind) {
   auto a = find_block(address);
   if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
@@ -72,7 +72,7 @@ void explain(uintptr_t address) {
 
 void pass_on(int signal, siginfo_t* info, void* context) {
   const struct sigaction& next = previous[signal == SIGFPE];
-  if (installed_over && passed_on++) {  // it has come round in a circle
+  if (installed_over && passed_on++) {  // the handlers have called each other in a circle
     struct sigaction fallback = {};
     fallback.sa_handler = SIG_DFL;
     sigaction(signal, &fallback, nullptr);
@@ -105,7 +105,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   pass_on(signal, info, context);
 }
 
-/// A fault by overflow of a stack needs another one to be handled on. Python gives one to its main thread only.
+/// A stack overflow must be handled on another stack. Python provides one for its main thread only.
 void ensure_signal_stack() {
   ThreadState& thread = this_thread();
   if (thread.has_signal_stack) return;

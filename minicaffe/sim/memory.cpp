@@ -1,5 +1,5 @@
 // Device memory: one reserved range per device, allocations with closed pages around them, blocks that an allocator of the
-// program cuts from one, pinned host memory, and what can be said about an address.
+// program splits from one, pinned host memory, and descriptions of addresses.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 char* backing(const Allocation& a) { return a.device->backing + a.start; }
 size_t front(const Allocation& a) { return a.pages - a.rounded; }  // slack before the first byte
 
-/// Where the next `pages` bytes go: behind the last one, so that freed addresses stay unused until the range wraps.
+/// The offset of the next `pages` bytes: after the last allocation, so that freed addresses stay unused until the range wraps.
 size_t find_room(Device& device, size_t pages) {
   const size_t guard = page_size();
   size_t at = device.cursor;
@@ -46,7 +46,7 @@ size_t find_room(Device& device, size_t pages) {
   }
 }
 
-/// Fill what lies around a new allocation, up to whole pages, with a pattern; and itself where reads of it are to be found.
+/// Fill the bytes around a new allocation, up to whole pages, with a pattern; with uninitialized=1 the allocation, too.
 void mark_new(const Allocation& a) {
   char* begin = backing(a) + front(a);
   memset(backing(a), kCanary, front(a));

@@ -8,9 +8,9 @@
 //   fail=CALL:N:CODE the same with that code
 //   race=1           two streams that touch the same bytes, neither waiting for the other, are an error. Kernels count with
 //                    whole allocations, so a pool that puts many blobs into one allocation makes false alarms
-//   uninitialized=1  what a copy brings to the host must have been written, and what a kernel reads must not be an allocation
-//                    to which nothing was ever written. A kernel's reads of unwritten parts of one are not seen
-//   leak=1           what is not given back is listed on stderr, at the context's end or the process's
+//   uninitialized=1  data copied to the host must have been written, and a kernel must not read an allocation that was never
+//                    written. A kernel's reads of unwritten parts of an allocation are not detected
+//   leak=1           objects that were not freed are listed on stderr, at the context's end or the process's
 //   deferred=1       work is delayed until a call waits for it, so a host that does not wait sees old values
 //   report=1         counts of launches, copies and allocations on stderr at the end
 #include <algorithm>
@@ -150,7 +150,7 @@ std::string report() {
   return text;
 }
 
-/// On stderr, what the context still holds.
+/// List on stderr the objects that the context still holds.
 void report_leaks(Context& context) {
   std::string text;
   for (auto& entry : context.device->live) text += "  " + entry.second->text() + "\n";

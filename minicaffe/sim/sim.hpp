@@ -1,7 +1,7 @@
 // The simulated CUDA driver: a libcuda.so.1 in host memory that runs kernels compiled for the host, and is strict.
 //
-// It differs from a GPU's driver in speed and in what it forgives: every access, handle, limit and order that it can check is
-// checked, and cuGetErrorString(code) describes the last error with that code in this thread. Files: errors (the
+// Unlike a GPU's driver it is slow and checks every access, handle, limit and order that it can check;
+// cuGetErrorString(code) describes the last error with that code in this thread. Files: errors (the
 // messages), settings (MINICAFFE_SIM, reports), memory (ranges, allocations, pinned memory), copies, streams (order of work,
 // events, races), graphs (capture), kernels (modules, launches), fibers (threads that wait for each other), faults (SIGSEGV),
 // driver (devices, contexts, the table of entry points). It has the calls that minicaffe, its tests and its tools make, so no
@@ -43,7 +43,7 @@ std::string print(const char* format, ...) __attribute__((format(printf, 1, 2)))
 CUresult remember(const Failure& failure);
 bool error_code(const std::string& name, CUresult* code);
 
-// ---- handles: numbers that are no addresses, never given out twice, so that a destroyed one is known as such
+// ---- handles: numbers that are no addresses, never reused, so that use of a destroyed one is detected
 
 enum class Kind : uint64_t { Context = 1, Stream, Event, Module, Function, Graph, Exec };
 
@@ -105,7 +105,7 @@ struct Touch {
   bool write;
 };
 
-/// What a call asks to be done on a stream, before it has a place in an order; a graph keeps these.
+/// Work of a call for a stream, before it has a position in the order; a graph stores these.
 struct Work {
   std::string name;
   Context* context;
@@ -236,8 +236,8 @@ struct Context {
   std::vector<Op> orphans;  // last work of destroyed streams
 };
 
-/// The range [base, base + range) is what kernels see, closed but for what a launch has opened. The same memory is mapped a
-/// second time at `backing`, where copies and checks reach it without opening anything.
+/// Kernels use the range [base, base + range), which is inaccessible except for the parts that a launch has opened. The same memory
+/// is mapped a second time at `backing`, for copies and checks.
 struct Device {
   int ordinal;
   char *base, *backing;

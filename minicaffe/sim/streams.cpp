@@ -1,8 +1,8 @@
 // The order of work: streams, events, which operation waits for which, and races.
 //
-// Each operation knows what it comes after. It runs in its call; with deferred=1 it runs when something waits for it, together
-// with all that it comes after. With race=1 each carries a vector clock: what came before it by streams, events and waits of
-// the host. Two operations that touch the same bytes, one of them writing, and are not ordered so, are a race.
+// Each operation has a list of its predecessors. It runs in its call; with deferred=1 it runs, after its predecessors, when
+// another operation or the host waits for it. With race=1 each has a vector clock of all work before it by streams, events and
+// waits of the host. Two unordered operations that access the same bytes, one of them writing, are a race.
 #include <sched.h>
 #include <time.h>
 

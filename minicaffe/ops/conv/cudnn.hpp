@@ -43,7 +43,7 @@ struct CudnnPlan {
   int64_t workspace;         // bytes
   CudnnStop failed;          // why it is not used; the call is null if it may be
 };
-/// The plans of a product of one shape; they stay for good.
+/// The plans of a product of one shape; they are never freed.
 struct CudnnPlans {
   std::vector<CudnnPlan> all;  // in the heuristic's order
   int chosen = -1;
@@ -242,7 +242,7 @@ inline int cudnn_choose(const Context& on, CudnnPlans& plans, int wanted, index_
   return wanted;
 }
 
-/// What tells plan i, if there is one and it fits, from the others: its place in the list and its engine.
+/// The identification of plan i, if there is one and it fits: its position in the list and its engine.
 inline std::string cudnn_name(const Context& on, CudnnPlans& plans, int i) {
   int64_t engine = -1;
   with_cudnn(on, 0, [&](Cudnn& cudnn) {

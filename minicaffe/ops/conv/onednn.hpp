@@ -41,8 +41,8 @@ class Conv : public Weighted {
           Array::any(on, y_dims, type));
   }
 
-  /// Whether forward can go on to compute `slopes(y + addend)`, each for what is asked; `slopes` is how many there are. `apart`: images
-  /// of y need not lie one behind the other.
+  /// Make forward with the epilogue `slopes(y + addend)`, each part optional; `slopes` is their number. `apart`: images of y need not
+  /// be contiguous. Return false if oneDNN does not support it.
   bool fuse(bool adds, int64_t slopes, bool apart) {
     if (fused_step_ && adds == adds_ && slopes == slopes_ && apart == apart_) return true;
     on_->use_threads(threads_);
@@ -64,7 +64,7 @@ class Conv : public Weighted {
     return true;
   }
   size_t fused_scratch() const { return fused_step_.scratch(); }
-  /// Forward as `fuse` was asked last; the images of y, if they lie apart, are `pitch` bytes from each other.
+  /// Forward as made by the last `fuse`; with `apart` the images of y are `pitch` bytes from each other.
   void forward_fused(const void* x_at, const void* w_at, const void* b_at, void* y_at, int64_t pitch, const void* addend,
                      const float* slopes, void* scratch) {
     const int64_t steps = apart_ ? y.dims()[0] : 1, step = int64_t(x.bytes()) / steps;

@@ -1,6 +1,7 @@
-"""Convolution and its transpose, deconvolution: what a layer describes, and what its engines share.
+"""The operation of convolution and its transpose, deconvolution, and the common code of its engines.
 
-These know three products of an image side and a column side: the bottom of a convolution is the image, the top of a deconvolution.
+Engines compute three products of an image side and a column side. The image is the bottom of a convolution, the top of a
+deconvolution.
 """
 
 from minicaffe.ops.epilogue cimport ChannelEpilogue

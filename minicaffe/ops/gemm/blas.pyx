@@ -1,6 +1,6 @@
-"""The BLAS behind every matrix product: the one of the wheel `scipy-openblas32`, or another that the user names.
+"""The BLAS for all matrix products: that of the wheel `scipy-openblas32`, or another one named by the user.
 
-It is loaded at run time, so building needs none. It runs on one thread: the loops around it are the parallel ones
+It is loaded at run time, so the build does not need it. It runs on one thread: the loops around it are parallel
 (ops/gemm/blas.hpp), and two thread pools on the same processors slow each other down.
 """
 
@@ -33,7 +33,7 @@ def load_blas(path=None):
     global _library
     path = path or os.environ.get("MINICAFFE_BLAS") or _wheel_library()
     threads = os.environ.get("OPENBLAS_NUM_THREADS")
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read while the library loads: no thread pool that would only idle
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read while the library loads: so it starts no idle thread pool
     try:
         library = ctypes.CDLL(path)
     except OSError as error:

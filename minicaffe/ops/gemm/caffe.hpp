@@ -1,4 +1,4 @@
-// Products of row-major matrices on CPU or device: a BLAS on the CPU, on the device cuBLAS where there is one, else our kernel.
+// Products of row-major matrices on CPU or device: BLAS on the CPU, cuBLAS on the device, or our kernel if cuBLAS is missing.
 #pragma once
 #include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/ops/gemm/blas.hpp"
@@ -7,12 +7,12 @@
 
 namespace mc {
 
-/// Several products at once, by the distances in elements between their matrices: `count` of them, each the sum of `terms`
-/// products that go into one C. The weight gradient of a convolution is a sum over images.
+/// A batch of `count` products, each the sum of `terms` products into one C; strides between the matrices are in elements. The
+/// weight gradient of a convolution is a sum over images.
 struct GemmBatches {
   index_t count = 1, a = 0, b = 0, c = 0;
   index_t terms = 1, term_a = 0, term_b = 0;
-  void* workspace = nullptr;  // the stream's if null: lets several blocks share a tile where C is small and the sum long
+  void* workspace = nullptr;  // null: the stream's. Several blocks share a tile through it if C is small and the sum long
   index_t workspace_count = 0;  // elements
 };
 
@@ -28,11 +28,11 @@ template <> struct GemmTiles<double> {
   using Large = Gemm<double, 64, 2, 8>;
   using Small = Gemm<double, 32, 2, 8>;
 };
-// A small tile reads more per product; at this share of the large tile's pace it is preferred where large ones leave
+// The speed of a small tile relative to a large one, as it reads more per product. It is preferred if large tiles leave
 // multiprocessors idle. (An estimate: to be measured.)
 constexpr double kSmallPace = 0.45;
 constexpr unsigned kMaxGridZ = 65535;
-// As few steps as a block should have: below this, starting it and adding its slice up costs more than it saves.
+// The minimum of steps for a block: with fewer, its launch and the sum of its slice cost more than they save.
 constexpr index_t kSliceSteps = 8;
 
 template <class K> index_t gemm_tiles(index_t m, index_t n) {
@@ -93,7 +93,7 @@ void our_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, 
     launch_gemm<Small>(stream, m, n, k, alpha, left, right, beta, c, ldc, batches);
 }
 
-/// A row-major matrix is a column-major one transposed, and C^T = op(B)^T op(A)^T: the operands change places.
+/// A row-major matrix is a column-major one transposed, and C^T = op(B)^T op(A)^T: the operands are exchanged.
 template <class T>
 void library_gemm(Stream& stream, bool trans_a, bool trans_b, index_t m, index_t n, index_t k, T alpha, const T* a, index_t lda,
                   const T* b, index_t ldb, T beta, T* c, index_t ldc, const GemmBatches& batches) {

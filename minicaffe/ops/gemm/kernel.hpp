@@ -4,7 +4,7 @@
 // strips that the tile needs into shared memory, so that an element is read from global memory once per tile instead of once
 // per product. A thread keeps 2 x 2 patches of kPatch x kPatch sums in registers; the patches are half a tile apart, so that
 // neighbouring threads read neighbouring words. Per element of depth it reads 4 patches' sides and does 4 kPatch^2
-// multiplications: the arithmetic, not the memory, sets the pace.
+// multiplications: the kernel is limited by arithmetic, not by memory.
 //
 // There are two strips of each operand in shared memory: while the threads compute on one, they load the next into registers and
 // then store it beside, with one barrier a step. In shared memory both operands lie with the depth outermost.
@@ -13,7 +13,7 @@
 
 namespace mc {
 
-/// One operand, seen as sides x depth: `side` counts rows of op(A) or columns of op(B).
+/// One operand, viewed as sides x depth: `side` counts rows of op(A) or columns of op(B).
 template <class T> struct GemmOperand {
   const T* data;
   index_t ld, batch, term;  // from row to row as it is stored, from batch to batch, from term to term of the sum
@@ -52,8 +52,8 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
   static MC_DEVICE int side(bool along_depth, int at) { return along_depth ? at / kDepth : at % kSide; }
   static MC_DEVICE int depth(bool along_depth, int at) { return along_depth ? at % kDepth : at / kSide; }
 
-  /// What a thread moves of one operand, from global memory to registers to shared memory. What is the same for all threads is
-  /// read from the operand each time: parameters cost no registers, of which there are just enough.
+  /// The part of one operand that a thread copies, from global memory to registers to shared memory. Values common to all threads
+  /// are read from the kernel's parameters each time: that needs no registers, which are scarce here.
   struct Loader {
     const T* from[kPacks];
     int room[kPacks];  // sides from here to the end of the matrix
@@ -94,7 +94,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
   MC_DEVICE void operator()(const Thread& t, Shared& shared) const {
     const int thread = int(t.thread());
     const int first_row = int(t.block()) / column_tiles * kSide, first_column = int(t.block()) % column_tiles * kSide;
-    // A warp is 4 x 8 threads: of all shapes that one reads the fewest different words.
+    // A warp is 4 x 8 threads: the shape that reads the fewest different words.
     constexpr int kWarps = kAcross / 8;
     const int warp = thread / 32, lane = thread % 32;
     const int row = (warp / kWarps * 4 + lane / 8) * kPatch, column = (warp % kWarps * 8 + lane % 8) * kPatch;
@@ -154,7 +154,7 @@ template <class T, int side_, int patch_, int depth_> struct Gemm {
       }
   }
 
-  /// C is not read where beta is 0: it may hold anything, NaN too.
+  /// C is not read if beta is 0: its contents may be undefined, even NaN.
   MC_DEVICE void write(T* line, int first, const T (&sum)[kPatch]) const {
     Patch old;
     if (first + kPatch <= n && (reinterpret_cast<unsigned long long>(line + first) & (sizeof(Patch) - 1)) == 0) {

@@ -51,7 +51,7 @@ cdef class CaffeInnerProduct(Primitive):
                                    bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
 
     cdef int learn_in_parts(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
-        """Let `consumer` have each part of the weights' gradient as soon as it is computed, and still in the cache."""
+        """Pass each part of the weights' gradient to `consumer` as soon as it is computed, while it is in the cache."""
         cdef const Blas* library = blas()
         cdef long long item = item_size(op.dtype), first, i, high, rows = min(max(PART // op.k // ROWS, 1) * ROWS, op.n)
         cdef char* gradient = <char*> op.scratch(on, rows * (op.k + op.m))

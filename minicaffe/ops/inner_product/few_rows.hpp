@@ -1,7 +1,7 @@
-// Inner products of few rows on the CPU: the weights, which are most of what there is to read, go through the processor once and as
-// they lie, where a BLAS copies all of them first.
+// Inner products of few rows on the CPU: the weights, which are most of the data, are read once and in place, whereas a BLAS copies
+// all of them first.
 //
-// No element depends on how the work is cut into parts, so the results do not depend on the number of threads.
+// No element depends on the partition of the work, so the results do not depend on the number of threads.
 #pragma once
 #include "minicaffe/ops/conv/register_tile.hpp"
 

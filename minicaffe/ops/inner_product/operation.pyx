@@ -1,4 +1,4 @@
-"""The inner product: what a layer describes."""
+"""The operation of the inner product."""
 
 
 cdef class InnerProduct(Operation):

@@ -7,7 +7,7 @@
 
 namespace mc {
 
-/// outer x channels x inner; with more lanes than 1 outer x blocks of so many channels x inner x the channels of a block, where
+/// outer x channels x inner; with more lanes than 1: outer x blocks of so many channels x inner x the channels of a block, where
 /// zeros fill the last block. They may be a part of an array of `whole` blocks.
 struct Channels {
   index_t outer, channels, inner, lanes, whole;

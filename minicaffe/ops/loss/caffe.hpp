@@ -1,5 +1,5 @@
 // The losses: mc::sum_typed of a term of ops/loss/kernel.hpp, and mc::each_typed of its gradient, or the functions here. Labels and
-// targets are checked and counted on the host: what is wrong there is an error before anything is computed.
+// targets are checked and counted on the host, so that errors are found before anything is computed.
 #pragma once
 #include <cmath>
 

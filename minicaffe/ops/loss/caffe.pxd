@@ -2,7 +2,7 @@ from libcpp cimport bool as cpp_bool
 
 from minicaffe.device.context cimport Context
 
-# A loss is out = coeff times the sum of n terms; `cost` is that of one element of a gradient. What follows are the members of the functor.
+# A loss is out = coeff times the sum of n terms; `cost` is that of one element of a gradient; functor members come last.
 cdef extern from "minicaffe/ops/loss/caffe.hpp" namespace "mc" nogil:
     const int kNoLabel
     struct Labels:

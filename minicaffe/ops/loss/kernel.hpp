@@ -9,7 +9,7 @@ namespace mc {
 
 constexpr int kNoLabel = -2147483647 - 1;
 
-/// A label as Caffe reads it, cut to an integer; kNoLabel for NaN and what no int holds. The layer has refused fractions before.
+/// A label, truncated to an integer as in Caffe; kNoLabel for NaN and values outside int. The layer has rejected fractions before.
 template <class T> MC_HD int label_(T value) {
   return value > T(-2147483648.0) && value < T(2147483648.0) ? int(value) : kNoLabel;
 }
@@ -19,7 +19,7 @@ struct Labels {
   int ignore;  // kNoLabel: none is ignored
 };
 
-/// The class of position i, or -1 if it is ignored or outside the classes (which the layer has refused before).
+/// The class of position i, or -1 if it is ignored or outside the classes (which the layer has rejected before).
 template <class T> MC_HD index_t class_at(const Labels& s, const T* label, index_t i) {
   int l = label_(label[i]);
   return l != s.ignore && l >= 0 && l < s.classes ? l : -1;

@@ -2,9 +2,9 @@
 //
 // A device runs ops/lrn/kernel.hpp and keeps s for backward. On the CPU both regions are one algorithm on tiles of rows. Across
 // channels the rows of a tile are the channels, cut to a block of neighbouring pixels, and the window spans rows; within a channel
-// a tile is a plane, and the window spans rows and columns. Every window is summed anew from data in the first-level cache: vector
-// additions are cheap there, no rounding error travels along the channels as in a running sum, and a NaN reaches its own windows
-// only.
+// a tile is a plane, and the window spans rows and columns. Every window is summed separately from data in the first-level cache:
+// vector additions are cheap there, rounding errors do not accumulate along the channels as in a running sum, and a NaN affects
+// only its own windows.
 #pragma once
 #include "minicaffe/device/context.hpp"
 #include "minicaffe/ops/lrn/kernel.hpp"
@@ -108,7 +108,7 @@ template <class T, class Work> void each_tile(const Context& on, const LrnShape&
 /// How many elements of scratch memory backward needs: on the CPU one tile of rows x block elements a thread.
 inline index_t lrn_scratch(const Context& on, const LrnShape& s) { return on.stream ? 0 : on.threads * s.rows * s.block; }
 
-/// The device leaves s in `scale`, of the shape of x, for backward; the CPU does not touch it.
+/// The device stores s in `scale`, of the shape of x, for backward; the CPU does not use it.
 inline void lrn_forward(const Context& on, int dtype, const LrnShape& s, const void* x_, void* y_, void* scale) {
   with_power(dtype, s.beta, [&](auto type, auto power) {
     using X = decltype(type);
@@ -125,7 +125,7 @@ inline void lrn_forward(const Context& on, int dtype, const LrnShape& s, const v
   });
 }
 
-/// The device reads y and what forward left in `scale`, the CPU neither.
+/// The device reads y and `scale` from forward, the CPU neither.
 inline void lrn_backward(const Context& on, int dtype, const LrnShape& s, const void* x_, const void* y, const void* scale,
                          const void* dy_, void* dx_, void* scratch) {
   with_power(dtype, s.beta, [&](auto type, auto power) {

@@ -20,7 +20,7 @@ template <class T> struct LrnPower {
   MC_HD T operator()(T s) const { return pow_(s, -beta); }
 };
 
-// Neighbouring rows that one thread of the device takes: the windows of all but the first are in its cache already.
+// Neighbouring rows for one thread of the device: the windows of all but the first are in its cache already.
 constexpr index_t kLrnRows = 8;
 
 /// A group of rows of `width` elements, and how far the window around an element reaches. An item is one column of kLrnRows rows.

@@ -1,8 +1,8 @@
-"""Local response normalisation: what a layer describes."""
+"""The operation of local response normalisation."""
 
 
 cdef class LRN(Operation):
-    """``y = x s^-beta`` with ``s = k + alpha sum x^2`` over a window; x and y have the same shape, seen as groups of rows."""
+    """``y = x s^-beta`` with ``s = k + alpha sum x^2`` over a window; x and y have the same shape, viewed as groups of rows."""
 
     def __cinit__(self, *_):
         self.keeps = self.by_layout = True

@@ -153,7 +153,7 @@ inline void stochastic_forward(const Context& on, int dtype, const PoolShape& s,
                                 start, drawn, x, y, mask);
 }
 
-/// Adds each dy of one plane to the pixel its mask names; a mask outside the plane (-1: an empty window) is passed over.
+/// Adds each dy of one plane to the pixel of its mask; a mask outside the plane (-1: an empty window) is skipped.
 template <class T> struct MaskScatter {
   index_t pixels, outputs;
   const T *dy, *mask;

@@ -29,7 +29,7 @@ cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
 
 
 cdef class CaffePooling(Primitive):
-    cdef Layout layout      # of x in the last forward, where it is one of a device
+    cdef Layout layout      # of x in the last forward, if it is a layout of a device
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob mask, Blob q) except -1:
         cdef Pooling op = operation
@@ -53,7 +53,7 @@ cdef class CaffePooling(Primitive):
         return 0
 
     cdef int forward_last(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
-        """Where channels are last: top and mask get the same order."""
+        """Forward with channels last; top and mask get the same order."""
         cdef const void* from_ = x.data_in(on, self.layout)
         cdef void* to = y.overwrite_data_in(on, channels_last(y.shape, self.layout.dtype))
         cdef void* where = mask.overwrite_data_in(on, channels_last(mask.shape, mask.dtype)) if mask is not None else NULL

@@ -12,7 +12,7 @@ struct PoolShape {
 };
 
 /// The window of one output: rows top..bottom-1 and columns left..right-1 inside the image, and the area before clipping to
-/// it, which counts padding but not what hangs over beyond the padding.
+/// it, which includes padding but nothing beyond the padding.
 struct PoolWindow {
   index_t top, bottom, left, right, area;
 };
@@ -24,7 +24,7 @@ MC_HD PoolWindow pool_window(const PoolShape& s, index_t ph, index_t pw) {
   return {max_(top, index_t(0)), min_(bottom, s.height), max_(left, index_t(0)), min_(right, s.width), area};
 }
 
-/// The first maximum in row-major order. NaN and what is not above -FLT_MAX is never taken, as in Caffe.
+/// The first maximum in row-major order. NaN and values not above -FLT_MAX are never chosen, as in Caffe.
 template <class T> struct MaxOf {
   T best = -T(kFloatMax);
   int where = -1;

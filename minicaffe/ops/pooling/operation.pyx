@@ -1,9 +1,9 @@
-"""Pooling: what a layer describes."""
+"""The operation of pooling."""
 
 
 cdef class Pooling(Operation):
     """x (images, channels, height, width), y (images, channels, out_height, out_width); `mask`, of y's shape, is written by forward
-    and read by backward where `method` is MAX or draws, else None.
+    and read by backward if `method` is MAX or draws, else None.
     """
 
     def __cinit__(self, *_):

@@ -1,4 +1,4 @@
-// Accuracy and ArgMax: who comes first among the classes.
+// Accuracy and ArgMax: the classes with the highest scores.
 #pragma once
 #include <utility>
 #include "minicaffe/ops/loss/caffe.hpp"

@@ -1,4 +1,4 @@
-// Who comes first among the classes.
+// The classes with the highest scores.
 #pragma once
 #include "minicaffe/ops/loss/kernel.hpp"
 

@@ -1,8 +1,8 @@
 // The steps of an RNN or LSTM, and one step of an LSTM, for element types known at run time (ops/recurrent/kernel.hpp).
 //
-// What all steps have in common is computed for all at once elsewhere: the gates begin as what inputs and bias give. On the CPU
-// each thread takes some of the sequences through all steps, so that threads wait for each other once; fewer sequences than threads
-// share the threads at each step. On a device a step is a product and two launches.
+// The contribution of inputs and bias to the gates is computed before, for all steps at once. On the CPU each thread computes all
+// steps of some sequences, so that threads synchronize only once; with fewer sequences than threads, all threads share each step.
+// On a device a step is a product and two launches.
 #pragma once
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
@@ -26,7 +26,7 @@ template <class F> void for_rows(const Context& on, index_t rows, index_t size, 
   });
 }
 
-/// One step of an LSTM for callers that know the element type only at run time: `members` are those of the functor behind `size`.
+/// One step of an LSTM for an element type known only at run time: `members` are those of the functor after `size`.
 template <template <class> class F, class... P>
 void lstm_step(const Context& on, int dtype, index_t n, index_t size, P... members) {
   dispatch(dtype, [&](auto type) {

@@ -1,6 +1,6 @@
-// Products with one matrix at every step of a sequence, on the CPU: it is packed once, and each step reads it as it lies.
+// Products with one matrix at every step of a sequence, on the CPU: it is packed once, and each step reads it in packed order.
 //
-// A BLAS would pack it at every step, which takes as long as the product of a few rows. No element depends on how the work is cut.
+// A BLAS would pack it at every step, which takes as long as the product of a few rows. No element depends on the partition.
 #pragma once
 #include "minicaffe/device/bf16.hpp"
 #include "minicaffe/ops/inner_product/few_rows.hpp"

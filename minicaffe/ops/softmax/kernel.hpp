@@ -20,7 +20,7 @@ template <class T> struct SoftmaxForward {
   const T* x;
   T* y;
   template <class Team> MC_HD void run(const Team& team) const {
-    const T* from = x;  // copies that no store can change
+    const T* from = x;  // a local copy, which no store can change
     T *to = y, top[Team::kPositions], sum[Team::kPositions];
     team.largest(SumTerm<T>{from}, top);
     team.fill_and_sum(to, [&](index_t i, int k) MC_LAMBDA { return vector_exp(from[i] - top[k]); }, sum);

@@ -22,7 +22,7 @@ cdef class Softmax(Operation):
         return self.changed()
 
     cdef Layout find(self, const Context& on, Layout layout, Blob x, Channels* found):
-        """`layout`, of a device, if its channels are the softmax's, or None; and in `found` the shape there."""
+        """Return `layout`, if it is of a device and its channels are the softmax's, else None; set `found` to the shape there."""
         return by_channels(layout if on.stream != NULL else None, x, Channels(self.outer, self.channels, self.inner), found)
 
 

@@ -1,4 +1,4 @@
-// Copies between tensors of one shape whose elements lie in different orders, on CPU or device.
+// Copies between tensors of one shape with different orders of elements, on CPU or device.
 //
 // Axes are sorted by the strides of y and joined where both tensors step from one into the next (THC's collapseDims). What is
 // left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where x is contiguous along another

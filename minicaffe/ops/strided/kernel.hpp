@@ -48,9 +48,9 @@ template <class X, class Y, class Index> struct StridedCopy {
 
 constexpr int kTile = 32;
 
-/// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of x.
-/// A block takes a tile of kTile x kTile elements; it reads x along q and hands it over in shared memory, so that every access to
-/// global memory is one of neighbours.
+/// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of x. A block copies a tile
+/// of kTile x kTile elements: it reads x along q and transposes through shared memory, so that all accesses to global memory are
+/// coalesced.
 template <class X, class Y> struct TiledCopy {
   static constexpr int kThreads = 256;
   static constexpr bool kBarriers = true;

@@ -36,9 +36,9 @@ void channel_sums(Threads threads, index_t outer, index_t channels, index_t inne
 }  // namespace cpu
 namespace cuda {
 
-// Enough blocks of 256 threads for the largest devices; more partial sums would only cost the second launch.
+// Enough blocks of 256 threads for the largest devices; more partial sums would only make the second launch slower.
 constexpr index_t kSumBlocks = 1024;
-// As many elements, or packs, as make it worth to start one thread more.
+// The number of elements, or packs, for which one more thread pays off.
 constexpr index_t kSumPerThread = 16, kSumPacksPerThread = 8;
 
 /// done(k, the sum of f.at(k) of the elements of channel k) for each channel k of arrays [outer, channels, inner], in one launch,

@@ -3,8 +3,8 @@
 //
 // On a grid a thread adds up every so many elements of a channel in a double, four at a time so that four loads are under way; the
 // values of a block's threads are added through its shared memory. Where there are too few channels to fill a device, several
-// blocks share one and leave partial sums, which a second launch adds up. What is added may be a pair of numbers for each
-// element, so that one pass gives two sums; what becomes of a channel's sum is a functor's business.
+// blocks share one and write partial sums, which a second launch adds up. The term of an element may be a pair of numbers, so that
+// one pass gives two sums; a functor processes the sum of each channel.
 #pragma once
 #include "minicaffe/kernels/reduce.hpp"
 #include "minicaffe/kernels/vector.hpp"
@@ -55,8 +55,8 @@ struct Larger {
   template <class T> MC_HD T operator()(T a, T b) const { return max_(a, b); }
 };
 
-/// One value of each of the block's kSumThreads threads, combined in a fixed order, for all of them to read. Two barriers are
-/// enough for one call after the other: whoever writes `value` again has passed the second, where the last reader was done.
+/// Combine one value of each of the block's kSumThreads threads in a fixed order; all threads get the result. Two barriers suffice
+/// for consecutive calls: a thread that writes `value` again has passed the second barrier, before which all threads have read it.
 template <class T, class Op> MC_DEVICE T combine(const Thread& t, BlockRoom<T>& room, T value, const Op& op) {
   unsigned me = t.thread();
   room.value[me] = value;
@@ -84,9 +84,9 @@ template <class T> struct Two {
   MC_HD Two operator+(const Two& o) const { return {first + o.first, second + o.second}; }
 };
 
-/// Of some numbers how many they are, their mean, and the sum of the squares about it. Sums of two that are as many (Chan, Golub,
-/// LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979). `pivot` is a number near them: what
-/// many of these are added up to is about it, so that little cancels.
+/// Count, mean, and sum of squares about the mean of some numbers. The sum of two requires equal counts (Chan, Golub, LeVeque:
+/// "Updating formulae and a pairwise algorithm for computing sample variances", 1979). `pivot` is a number near the mean: sums of
+/// many of these are about it, so that cancellation is small.
 template <class T> struct MeanSquares {
   T count, mean, squares, pivot;
   MC_HD MeanSquares operator+(const MeanSquares& o) const {
@@ -95,7 +95,7 @@ template <class T> struct MeanSquares {
   }
 };
 
-// What a few values of one thread are added up in: doubles, of MeanSquares the sum and the sum of squares about the pivot.
+// Accumulators of the values of one thread: doubles; for MeanSquares the sum and the sum of squares about the pivot.
 MC_HD double widen(float x) { return x; }
 MC_HD double widen(double x) { return x; }
 template <class T> MC_HD Two<double> widen(const Two<T>& x) { return {double(x.first), double(x.second)}; }
@@ -109,7 +109,7 @@ template <class F, class T, int N> MC_HD auto wide_value(const F& f, const Array
 template <class F, class T, int N>
 using Wide = decltype(wide_value(*static_cast<const F*>(nullptr), *static_cast<const Arrays<T, N>*>(nullptr)));
 
-// What becomes of a sum, as a functor of the channel and the sum.
+// Functors of a channel and its sum, which process the sum.
 
 /// out[k] = coeff times the sum, added if `add`
 template <class T> struct StoreSum {
@@ -124,7 +124,7 @@ template <class T> struct StorePart {
   MC_HD void operator()(index_t at, const T& sum) const { out[at] = sum; }
 };
 
-/// The elements of a channel of [outer, channels, inner] that one thread meets, without a division in the loop.
+/// The elements of a channel of [outer, channels, inner] for one thread, without a division in the loop.
 struct ChannelWalk {
   index_t at, rest, inner;  // rest: the position in the row of `inner`
   index_t step, step_rest;  // from one element to the next, as if the row did not end

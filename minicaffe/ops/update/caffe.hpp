@@ -1,4 +1,4 @@
-// The fused update of all parameters of a net (ops/update/kernel.hpp) for callers that know the element type at run time.
+// The fused update of all parameters of a net (ops/update/kernel.hpp), for an element type known only at run time.
 //
 // On the CPU each parameter is one pass; on a device up to kTensors parameters are one launch.
 #pragma once

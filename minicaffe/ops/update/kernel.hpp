@@ -69,7 +69,7 @@ template <class T> struct AdamRule {
   }
 };
 
-/// w[i] -= step, and g[i] = step, which is where Caffe leaves it.
+/// w[i] -= step, and g[i] = step, as in Caffe.
 // e.g. Update<AdamRule<T>, T>
 template <class Rule, class T> struct Update {
   Regularized<T> regularized;

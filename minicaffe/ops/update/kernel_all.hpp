@@ -42,7 +42,7 @@ struct ZeroAll {
   }
 };
 
-/// One parameter: weight, gradient, histories, and what is particular to it.
+/// One parameter: weight, gradient, histories, and its own rates.
 template <class T> struct Tensor {
   T *w, *g, *h, *h2;
   index_t count;
