@@ -328,7 +328,7 @@ cdef class SyncedMemory:
         return 0
 
     def exchange_private(self, other):
-        """Swap private sides with another memory that has the same layout; they become the only valid ones."""
+        """Swap private sides with another memory that has the same layout; these are then the only valid ones."""
         if not isinstance(other, SyncedMemory):
             check_type(other, SyncedMemory, "other", "a SyncedMemory")
         cdef SyncedMemory memory = other
@@ -480,13 +480,13 @@ cdef class SyncedMemory:
         return self.private_side.toreadonly()
 
     def mutable_private_data(self, layout):
-        """Return the private side in `layout`, for reading and writing; the plain sides become stale."""
+        """Return the private side in `layout`, for reading and writing; the plain sides are then stale."""
         check_type(layout, Layout, "layout", "a Layout")
         self.mutable_private_data_ptr(layout)
         return self.private_side
 
     def overwrite_private_data(self, layout):
-        """Return the private side in `layout`, with undefined contents, to be overwritten; the plain sides become stale."""
+        """Return the private side in `layout`, with undefined contents, to be overwritten; the plain sides are then stale."""
         check_type(layout, Layout, "layout", "a Layout")
         self.overwrite_private_data_ptr(layout)
         return self.private_side

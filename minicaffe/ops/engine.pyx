@@ -83,7 +83,7 @@ cdef class Operation:
 
     takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
     carries = False             # whether backward can compute the gradients of an epilogue, too, in place
-    carries_own_top = False     # the same not in place; the top's diff is then as if each layer ran separately
+    carries_own_top = False     # the same not in place; the top's diff is then as in separate layers
     learns_in_parts = False     # whether some engine passes the gradient of p to a consumer, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):

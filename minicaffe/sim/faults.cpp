@@ -1,4 +1,4 @@
-// The fault handler: device memory is closed, and a kernel opens what it touches by touching it.
+// The fault handler: device memory is inaccessible, and a kernel's first access to a part of it opens that part.
 //
 // A fault of the launching thread inside a living allocation opens that allocation, for reading first and for writing when
 // it writes; so the launch's read and write sets are known, and any other address ends the kernel. Faults that are none of

@@ -296,7 +296,7 @@ struct Guarded {
   std::shared_ptr<Allocation> read_unwritten;
   Fault fault;
 };
-/// Run f(launch) with device memory opened as it touches it. False if a fault ended it; then `run.fault` has the fault.
+/// Run f(launch) with device memory opened on first access. False if a fault ended it; then `run.fault` has the fault.
 bool run_guarded(Guarded& run, void (*f)(Launch&), Launch& launch);
 void install_fault_handler();
 /// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.
