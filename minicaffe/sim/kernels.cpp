@@ -11,7 +11,7 @@ namespace mcsim {
 
 constexpr unsigned kMaxThreads = 1024, kMaxBlockZ = 64, kMaxGridX = 0x7fffffff, kMaxGridYZ = 65535, kMaxShared = 48 << 10;
 
-/// A launch as asked for: a graph keeps it, and so does a stream with deferred=1. The arguments are copies.
+/// A requested launch, stored by a graph, or by a stream with deferred=1. The arguments are copies.
 struct Plan {
   std::shared_ptr<Function> function;
   mc::Thread block;  // sizes of block and grid

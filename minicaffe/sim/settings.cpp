@@ -1,4 +1,4 @@
-// MINICAFFE_SIM: settings, planned failures, the report and the list of what was not given back. Separated by commas:
+// MINICAFFE_SIM: settings, planned failures, the report and the list of objects that were not freed. Separated by commas:
 //   devices=N        how many (1)
 //   peers=0-1,1-2    pairs of devices that can have access to each other's memory (none); nothing after = means none again
 //   memory=SIZE      of each (4GiB)

@@ -401,7 +401,7 @@ template <class F> CUresult on_context(const char* call, F body) {
   return locked([&] { body(enter_context(call)); });
 }
 
-/// The same frames for a call that gives what `body` returns; `place` says what `out` is for.
+/// The same frames for a call that stores the result of `body` in `out`; `place` names `out` in errors.
 template <class T, class F> CUresult on_driver(const char* call, T* out, const char* place, F body) {
   return on_driver(call, [&] {
     need(out, call, place);

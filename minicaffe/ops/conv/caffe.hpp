@@ -100,7 +100,7 @@ void conv_forward(const ConvShape& s, Threads threads, const T* x, const T* weig
             tile.product(k1 - k0, a + k0, s.k, 1, panel, from, out, s.positions, rows);
             continue;
           }
-          // Columns of several images, or fewer than a tile has: by way of a tile of their own.
+          // Columns of several images, or fewer than a tile has: computed in a separate tile and copied.
           if (k0)
             for_each_image(s, j, j + width, [&](index_t offset, index_t column, index_t length) {
               for (int r = 0; r < rows; ++r)

@@ -41,7 +41,7 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     void cudnn_bias_bf16(const Context&, long long rows, long long channels, const void* dy, void* bias)
     string cudnn_run(const Context&, const ConvShape&, const Arguments&, CudnnPlans&, int plan, void* memory) except +refuse
 
-TURNS, RUNS = 3, 3  # each plan is measured so often, that many runs at once
+TURNS, RUNS = 3, 3  # measurements of each plan, runs in each measurement
 SLOW = 3.0          # times the least time: not measured again
 FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
 cdef enum:
@@ -51,10 +51,10 @@ log = logging.getLogger(__name__)
 
 
 cdef bint wants_channels_last(Convolution op) except -1:
-    """Whether the matrix units take less time for this convolution where channels are last.
+    """Whether the tensor cores take less time for this convolution with channels last.
 
-    On an H200 those of ResNet-50's step took 11.0 ms so in tf32, and 15.5 from NCHW. In float32 nothing was measured. Channels that do
-    not fill 16 bytes take slower kernels, unless they are the few of a first layer.
+    On an H200 the convolutions of a step of ResNet-50 took 11.0 ms so in tf32, and 15.5 in NCHW. float32 was not measured. Channels
+    that do not fill 16 bytes use slower kernels, except the few of a first layer.
     """
     wish = os.environ.get("MINICAFFE_CUDNN_LAYOUT", "").lower()
     if wish not in ("", "nchw", "nhwc"):
@@ -146,7 +146,7 @@ cdef class CudnnConvolution(Primitive):
             if op.transposed:
                 image, columns = columns, image
             self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image, w, <void*> columns, NULL))
-        if bias is not None and self.dtype == BF16:     # last: who refuses has added nothing
+        if bias is not None and self.dtype == BF16:     # last, so that nothing was added before a Refusal
             columns, w = y.diff_in(on, y_layout), bias.mutable_diff_on(on)
             with nogil:
                 cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w)

@@ -31,7 +31,7 @@ def slower(Convolution op):
 
 cdef class OnednnConvolution(OnednnWeighted):
     cdef OnednnConv conv
-    cdef OnednnLayout scaled       # of the weights times the factors of the last epilogue; None: it had none
+    cdef OnednnLayout scaled       # of the weights times the factors of the last epilogue; None: no factors
 
     def __cinit__(self, Convolution op):
         self.fuses = self.adds = True
@@ -43,7 +43,7 @@ cdef class OnednnConvolution(OnednnWeighted):
             OnednnWeighted.forward(self, on, operation, x, y, weight, bias)
 
     cdef bint finish(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        """Forward with the epilogue, which is taken; false if oneDNN has none."""
+        """Compute forward with the epilogue and set that to None; return False if oneDNN does not support it."""
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top

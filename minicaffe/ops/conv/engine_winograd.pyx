@@ -39,7 +39,7 @@ def slower(Convolution op):
 
 
 cdef class WinogradConvolution(Primitive):
-    """On images whose channels lie in lanes where engine ONEDNN would keep them so, too; weights are in plain order."""
+    """Winograd's algorithm on images in lanes if engine ONEDNN would use lanes, too; weights are in plain order."""
 
     cdef Layout x, y    # of the images; None: plain
     cdef bint lanes
@@ -54,7 +54,7 @@ cdef class WinogradConvolution(Primitive):
                 self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
                 self.lanes = True
             except DependencyError:
-                self.x = self.y = None      # no other layer would keep lanes
+                self.x = self.y = None      # without oneDNN no other layer uses lanes
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Convolution op = operation
@@ -103,7 +103,7 @@ cdef class WinogradConvolution(Primitive):
         return self.gradients(on, operation, x, y, weight, True, weight, bias)
 
     cdef int gradients(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, bint of_x, Blob p, Blob q) except -1:
-        """Compute that of x, and add to those of p, the weight or None, and q, the bias or None."""
+        """Compute the gradient of x, and add to those of p, the weight or None, and q, the bias or None."""
         cdef const void* w = weight.data_on(on) if of_x else NULL
         cdef object kept = weight.data_memory.host
         cdef const void* dy = y.diff_in(on, self.y)

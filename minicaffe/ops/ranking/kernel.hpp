@@ -21,7 +21,7 @@ template <class T> struct CorrectTerm {
 };
 
 /// As top_of_each (ops/ranking/caffe.hpp), for position i of outer x inner, without sorting: each further one is found by another
-/// walk, which is fast while few are asked for.
+/// walk, which is fast if top_k is small.
 template <class T> struct TopOfEach {
   index_t n, inner, top_k, stride;
   const T* x;
