@@ -212,7 +212,7 @@ template <class T> struct PackLines {
   }
 };
 
-/// col2im of one channel: its columns are added to rows, and these to dx. Row r of the channel's columns begins at columns + r * ld.
+/// col2im of one channel: its columns are added to rows, and these to dx. Row r of the columns begins at columns + r * ld.
 template <class T> struct AddLines {
   const SeenRows& seen;
   const T* columns;
