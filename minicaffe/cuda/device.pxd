@@ -13,9 +13,9 @@ cdef class Device:
     cdef readonly Stream copies             # the copy stream, concurrent with it
     cdef object failure                     # the exception behind stream.failed
     cdef list modules
-    cdef list idle_streams                  # handles that no Stream has now
+    cdef list idle_streams                  # handles without a Stream now
     cdef object timers                      # threading.local: `marks`, the two Events between which a thread's launches are timed
-    cdef int streams_made                   # handles in all
+    cdef int streams_made                   # number of handles
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
     cdef object held                        # deque of (event, owners ...): foreign memory that copies before the event use
     cdef list guests                        # devices that have used memory of this one since its own stream waited for them

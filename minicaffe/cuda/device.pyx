@@ -347,9 +347,9 @@ cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks
 
 
 cdef long long watched(Device owner, bint begins) except -1:
-    """Mark where work begins on the computing stream, or wait for its end and return its nanoseconds."""
+    """Record the begin of work on the computing stream, or wait for its end and return its nanoseconds."""
     cdef Event begin, end
-    if owner.stream.rate != NULL:   # what a graph records does not run yet
+    if owner.stream.rate != NULL:   # work in a graph capture does not run yet
         return 0
     marks = getattr(owner.timers, "marks", None)    # each thread has its own: another may launch between the two
     if marks is None:
