@@ -65,10 +65,10 @@ def install_as_caffe(force=False):
     found = other_caffe() if present is ours else getattr(present, "__file__", None)
     if found and not force and not ("caffe" in sys.modules and present is ours):
         raise ConfigError(f"another caffe is there ({found}); install_as_caffe(force=True) hides it from this process")
-    _take_the_name()
+    _replace_caffe_modules()
 
 
-def _take_the_name():
+def _replace_caffe_modules():
     for name in [name for name in sys.modules if name == "caffe" or name.startswith("caffe.")]:
         del sys.modules[name]
     sys.modules["caffe"] = sys.modules["minicaffe"]
@@ -109,7 +109,7 @@ def become_caffe(file):
     present = sys.modules.get("caffe")
     if getattr(present, "__file__", None) == file:
         present.__getattr__ = functools.partial(getattr, sys.modules["minicaffe"])
-    _take_the_name()
+    _replace_caffe_modules()
 
 
 def alias_folder():

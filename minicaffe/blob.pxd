@@ -30,7 +30,7 @@ cdef class Blob:
     cdef void begin_use(self, unsigned long long thread) noexcept
     cdef void end_use(self) noexcept
     cdef int check_idle(self) except -1
-    cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept
+    cdef void replace_memories(self, SyncedMemory data, SyncedMemory diff) noexcept
     # Valid until the next reshape that grows the blob; Caffe's cpu_data(), mutable_cpu_data() and so on.
     cdef const void* cpu_data_ptr(self) except? NULL nogil
     cdef void* mutable_cpu_data_ptr(self) except? NULL nogil

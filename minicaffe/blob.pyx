@@ -115,7 +115,7 @@ cdef class Blob:
         self.num_axes = num_axes
         self.count = count
         self.stamp += 1
-        self.put_memory(data, diff)
+        self.replace_memories(data, diff)
 
     @property
     def capacity(self):
@@ -274,7 +274,7 @@ cdef class Blob:
             raise BusyError(f"{f'blob {self.name!r}' if self.name else 'a blob'} cannot get another shape or memory now: another "
                             "thread computes with it; change it inside `with net.lock:`, or give each thread a net of its own")
 
-    cdef void put_memory(self, SyncedMemory data, SyncedMemory diff) noexcept:
+    cdef void replace_memories(self, SyncedMemory data, SyncedMemory diff) noexcept:
         """Replace both memories; the old ones are freed when the new ones are in place, as freeing may release the GIL."""
         old_data, old_diff = self.data_memory, self.diff_memory
         self.data_memory, self.diff_memory = data, diff
@@ -290,7 +290,7 @@ cdef class Blob:
         """
         cdef size_t size = self.count * item_size(self.dtype)
         self.check_idle()
-        self.put_memory(_memory(self, size, "data"), _memory(self, size, "diff"))
+        self.replace_memories(_memory(self, size, "data"), _memory(self, size, "diff"))
         self.stamp += 1
         if gone:
             self.data_memory.recycle()
@@ -491,7 +491,7 @@ cdef class Blob:
         try:
             memory.set_gpu_data(source, owner)
         except BaseException:       # memory of another GPU, or none: the values stay
-            self.put_memory(data, diff)
+            self.replace_memories(data, diff)
             raise
 
     def _fit_memory(self):
@@ -503,7 +503,7 @@ cdef class Blob:
             self.check_idle()
             if size == self.count * itemsize:   # another thread may have reshaped the blob
                 self.stamp += 1
-                self.put_memory(data, diff)
+                self.replace_memories(data, diff)
 
     def take_pushed(self, source):
         """Copy the data of `source`, which `async_gpu_push` copies to the device, to this blob there; the host does not wait.
@@ -529,7 +529,7 @@ cdef class Blob:
         if self.data_memory is not blob.data_memory:
             self.check_idle()
             self.stamp += 1
-            self.put_memory(blob.data_memory, self.diff_memory)
+            self.replace_memories(blob.data_memory, self.diff_memory)
 
     cpdef share_diff(self, other):
         """Use the diff memory of another Blob, which must have the same count; the shapes may differ."""
@@ -538,7 +538,7 @@ cdef class Blob:
         if self.diff_memory is not blob.diff_memory:
             self.check_idle()
             self.stamp += 1
-            self.put_memory(self.data_memory, blob.diff_memory)
+            self.replace_memories(self.data_memory, blob.diff_memory)
 
     def _check_shareable(self, Blob other not None):
         if self.count != other.count or self.dtype != other.dtype:

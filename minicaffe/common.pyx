@@ -77,7 +77,7 @@ class Caffe:
         return self._local.generator
 
     @property
-    def generator_so_far(self):
+    def existing_generator(self):
         """The calling thread's generator, None before its first use."""
         return getattr(self._local, "generator", None)
 

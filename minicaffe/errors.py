@@ -65,7 +65,7 @@ class Error(Exception):
 
     def __reduce__(self):
         """For errors that are sent to other processes (minicaffe/parallel): `__init__` of subclasses has other arguments."""
-        return _again, (type(self), self.args, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
     def __str__(self):
         parts = []
@@ -84,7 +84,7 @@ class Error(Exception):
         return ": ".join([*parts, self.message if isinstance(self, DeviceError) else _shortened(self.message, "\n\t")])
 
 
-def _again(kind, arguments, parts):
+def _rebuild(kind, arguments, parts):
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(parts)
     return error

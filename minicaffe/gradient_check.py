@@ -20,10 +20,10 @@ from minicaffe.net import weights as weights_files
 from minicaffe.net.net import Net, read_net
 
 STEP, THRESHOLD, SEED, ELEMENTS = 1e-4, 1e-5, 1701, 50
-SMALLER = (0.1, 0.01)       # of the step, for elements near a kink
-LEAST = 1e-9                # gradients below it are rounding, as of a bias in front of BatchNorm
+SMALLER_STEPS = (0.1, 0.01)       # of the step, for elements near a kink
+GRADIENT_FLOOR = 1e-9                # gradients below it are rounding, as of a bias in front of BatchNorm
 ROUNDING = 8 * np.finfo(np.float64).eps
-RUBBISH, BEFORE = 1e9, 0.5  # in diffs before backward: a layer overwrites those of bottoms and adds to those of parameters
+POISON, INITIAL_PARAM_DIFF = 1e9, 0.5  # diffs before backward: a layer overwrites those of bottoms, adds to those of parameters
 
 
 @dataclass
@@ -208,7 +208,7 @@ def double_net(net, phase=TRAIN, *, level=None, stages=(), weights=None, seed=SE
         caffe.seed(seed)
         net = Net(definition, Dtype.DOUBLE, **options)
     for path in weights or ():
-        weights_files.load(net, path).tell()
+        weights_files.load(net, path).log_summary()
     random = np.random.default_rng(seed)
     for blob in net.input_blobs:
         if takes_gradient(net, blob):
@@ -235,7 +235,7 @@ def kept(blobs):
         generator.seed, generator.offset = state
 
 
-class Section:
+class RepeatableRun:
     """Layers of a net that run repeatedly on the same inputs and random numbers, after the layers before them have run.
 
     The seed of `rule` gives those, and the weights of the tops that are no losses. With `only_losses` only tops with a loss weight
@@ -333,7 +333,7 @@ def compare(section, node, what, blob, gradient, rule):
     """Compare `gradient` of `blob`, as backward gave it, with differences; return a Comparison with the worst element."""
     comparison = Comparison(node.name, node.type, what, blob.shape, rule.threshold)
     flat = gradient.reshape(-1)
-    floor = min(1.0, max(LEAST, float(np.sqrt(np.mean(np.square(flat)))))) if flat.size else 1.0
+    floor = min(1.0, max(GRADIENT_FLOOR, float(np.sqrt(np.mean(np.square(flat)))))) if flat.size else 1.0
 
     def relative(analytic, numerical, noise):
         difference = abs(analytic - numerical)
@@ -348,7 +348,7 @@ def compare(section, node, what, blob, gradient, rule):
         numerical, low, high, noise = section.derivatives(blob, i, rule.step)
         worst = relative(analytic, numerical, noise)
         if worst > rule.threshold:
-            for part in SMALLER:
+            for part in SMALLER_STEPS:
                 closer, low, high, noise = section.derivatives(blob, i, rule.step * part)
                 if relative(analytic, closer, noise) <= rule.threshold:
                     comparison.kinks += 1
@@ -385,7 +385,7 @@ def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False)
     if not node.tops:
         net.forward_from_to(index, index)
         return leave_out(None, "it has no top")
-    section = Section(net, [index], rule)
+    section = RepeatableRun(net, [index], rule)
     if not section.repeats():
         section.restore()
         by_cudnn = any(found["layer"] == node.name and "CUDNN" in (found["engine"] or "") for found in net.engines())
@@ -413,7 +413,7 @@ def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False)
             leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", error.message)
         gradients = backward(net, index, section, needed, learned)
     for what, blob, gradient, needed in gradients:
-        if not needed and (gradient == RUBBISH).all() and gradient.size:
+        if not needed and (gradient == POISON).all() and gradient.size:
             leave_out(what, "backward leaves it as it is, and the net does not need it")
             continue
         report.comparisons.append(compare(section, node, what, blob, gradient, rule))
@@ -426,9 +426,9 @@ def backward(net, index, section, bottoms, learned):
     layer = node.layer
     before = list(node.bottom_needs), list(layer.param_propagate_down)
     for i in bottoms:
-        node.bottoms[i].diff[...] = RUBBISH
+        node.bottoms[i].diff[...] = POISON
     for blob in node.blobs:
-        blob.diff[...] = BEFORE
+        blob.diff[...] = INITIAL_PARAM_DIFF
     for top, weight in section.tops:    # last: in place they are the bottoms' diffs
         top.diff[...] = weight
     node.bottom_needs, layer.param_propagate_down = [i in bottoms for i in range(len(node.bottoms))], learned
@@ -438,7 +438,8 @@ def backward(net, index, section, bottoms, learned):
         node.bottom_needs, layer.param_propagate_down = before
     found = [(f"bottom[{i}] '{node.bottoms[i].name}'", node.bottoms[i], node.bottoms[i].cpu_diff.copy(), before[0][i])
              for i in bottoms]
-    return found + [(f"blobs[{i}]", blob, blob.cpu_diff - BEFORE, True) for i, blob in enumerate(node.blobs) if learned[i]]
+    return found + [(f"blobs[{i}]", blob, blob.cpu_diff - INITIAL_PARAM_DIFF, True)
+                    for i, blob in enumerate(node.blobs) if learned[i]]
 
 
 def check_loss(net, rule, report, layers=None):
@@ -451,7 +452,7 @@ def check_loss(net, rule, report, layers=None):
     read = [i for i, node in enumerate(net.nodes) if node.bottoms or node.blobs]
     for i in sorted({*range(last + 1)} - {*read}):   # what layers in place have made of their tops would be made of it again
         net.forward_from_to(i, i)
-    section = Section(net, read, rule, only_losses=True)
+    section = RepeatableRun(net, read, rule, only_losses=True)
     if not section.repeats():
         raise ConfigError("the net computes another loss each time it runs on the same data; check its layers one by one, which "
                           "names the one", field="whole", file=net.file)

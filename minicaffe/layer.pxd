@@ -17,8 +17,8 @@ cdef class Layer:
     cdef readonly bint has_loss
     cdef int num_bottoms                   # those of `set_up`; -1 before it
     cdef int num_tops
-    cdef unsigned long long seen           # the stamps of bottoms and tops at the last reshape, added up
-    cdef unsigned long long sized          # their counts at the last reshape or forward, for which backward has memory
+    cdef unsigned long long reshaped_stamp           # the stamps of bottoms and tops at the last reshape, added up
+    cdef unsigned long long forward_counts          # their counts at the last reshape or forward, for which backward has memory
     cpdef layer_setup(self, list bottom, list top)
     cpdef reshape(self, list bottom, list top)
     cpdef forward_cpu(self, list bottom, list top)

@@ -26,7 +26,7 @@ cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void dot "mc::sum_in_double<mc::DotTerm>"(const Context&, int, long long n, double* out, const void* x, const void* y)
 
 log = logging.getLogger(__name__)
-_told = set()   # layer types that the log has reported as running on the CPU in GPU mode
+_warned_types = set()   # layer types that the log has reported as running on the CPU in GPU mode
 
 
 cdef class Layer:
@@ -102,8 +102,8 @@ cdef class Layer:
 
     cpdef forward_gpu(self, list bottom, list top):
         """Compute the tops in GPU mode; a type without an implementation for it runs on the CPU, which the log says once."""
-        if not self.host_only and self.type not in _told:
-            _told.add(self.type)
+        if not self.host_only and self.type not in _warned_types:
+            _warned_types.add(self.type)
             log.warning("layer type %s has no GPU path; it runs on the CPU (first: layer '%s')", self.type, self.name)
         self.forward_cpu(bottom, top)
 
@@ -135,7 +135,7 @@ cdef class Layer:
             operation.release()
         for blob in self.scratch_blobs():
             blob.release()
-        self.seen = self.sized = 0      # backward raises until a forward has made ready for it
+        self.reshaped_stamp = self.forward_counts = 0      # backward raises until a forward has made ready for it
 
     def join(self, epilogue, list bottom, bint backward):
         """Fuse this layer into the one below: add what it computes to the Epilogue (ops/epilogue.pyx), and return True.
@@ -159,12 +159,12 @@ cdef class Layer:
 
     def flops(self, bottom, top):
         """Return the floating-point operations of forward, as net/cost.py counts them."""
-        self.check_blobs(listed(bottom, "bottom"), listed(top, "top"))
+        self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
         return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * _largest(bottom, top)
 
     def backward_flops(self, bottom, top, needs):
         """Return those of backward, if the bottoms for which `needs` is true get a gradient."""
-        self.check_blobs(listed(bottom, "bottom"), listed(top, "top"))
+        self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
         values, products = _largest(bottom, top), 2 * self.multiply_adds(bottom, top)
         cdef object flops = sum(needs) * (products // max(len(bottom), 1) + self.flops_per_value[1] * values)
         if self.learns(0) and self.blobs:
@@ -190,7 +190,7 @@ cdef class Layer:
 
     def set_up(self, bottom, top):
         """Check the numbers of blobs, then layer_setup, reshape, and the loss weights (Caffe Layer::SetUp)."""
-        bottom, top = listed(bottom, "bottom"), listed(top, "top")
+        bottom, top = as_blob_list(bottom, "bottom"), as_blob_list(top, "top")
         self.check_blob_counts(len(bottom), len(top))
         self.num_bottoms, self.num_tops = len(bottom), len(top)
         self.check_blobs(bottom, top)
@@ -201,7 +201,7 @@ cdef class Layer:
         if len(self.param.blobs) not in (0, len(self.blobs)):
             raise ConfigError(f"give none or {len(self.blobs)}, got {len(self.param.blobs)}", field="blobs")
         self.reshape(bottom, top)
-        self.seen, self.sized = stamps(bottom, top), _sizes(bottom, top)
+        self.reshaped_stamp, self.forward_counts = stamps(bottom, top), _sizes(bottom, top)
         self._set_loss_weights(top)
 
     def check_blob_counts(self, bottoms, tops):
@@ -248,9 +248,9 @@ cdef class Layer:
 
     cdef int refresh(self, list bottom, list top) except -1:
         """Reshape if a blob changed since the last time."""
-        if self.always_reshape or stamps(bottom, top) != self.seen:
+        if self.always_reshape or stamps(bottom, top) != self.reshaped_stamp:
             self.reshape(bottom, top)
-            self.seen, self.sized = stamps(bottom, top), _sizes(bottom, top)
+            self.reshaped_stamp, self.forward_counts = stamps(bottom, top), _sizes(bottom, top)
 
     cdef int run_forward(self, list bottom, list top) except -1:
         """Reshape if need be and compute the tops."""
@@ -262,7 +262,7 @@ cdef class Layer:
         cdef Blob blob
         for blob in top:
             blob.data_memory.show_private()
-        self.sized = _sizes(bottom, top)
+        self.forward_counts = _sizes(bottom, top)
 
     cdef double loss_of(self, list top) except? -1:
         """The layer's share of the loss: its tops times their loss weights."""
@@ -278,9 +278,9 @@ cdef class Layer:
 
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1:
         """Compute the gradients, unless a blob has another size than at the last forward or reshape."""
-        if self.sized == 0:
+        if self.forward_counts == 0:
             raise RecycledError("what the last forward left for backward is gone: after net.release() run forward first")
-        if _sizes(bottom, top) != self.sized:
+        if _sizes(bottom, top) != self.forward_counts:
             raise ShapeError("a bottom or top was reshaped since the last forward; run forward before backward")
         if on_device():
             self.backward_gpu(top, propagate_down, bottom)
@@ -392,7 +392,7 @@ cdef class DeviceLayer(Layer):
             settle(on)
 
 
-cdef list listed(blobs, str what):
+cdef list as_blob_list(blobs, str what):
     """Return a list of blobs that a caller gave."""
     return check_type(blobs, list, what, "a list of Blob")
 

@@ -21,7 +21,7 @@ from minicaffe.memory.synced import SyncedHead
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.files import map_bytes
-from minicaffe.proto.stored import MAX_AXES, counted, read_dims, varint
+from minicaffe.proto.stored import MAX_AXES, length_delimited, read_dims, varint
 from minicaffe.proto.wire import MAX_PARTS, scan
 
 MAX_DEPTH = 32  # of lists in lists
@@ -122,16 +122,16 @@ def serialize(value, name=""):
     Raises WrongTypeError for a type that cannot be stored, which names slot, type, and what to do; DataError for lists that are
     nested too deep, or have too many items.
     """
-    return b"".join(_slot_parts(value, name, _Parts()))
+    return b"".join(_slot_parts(value, name, _PartCounter()))
 
 
 def write_file(path, values):
     """Write a WorkspaceProto with a dict of objects by name; a file at `path` is replaced when the new one is whole."""
-    count = _Parts()
+    count = _PartCounter()
     try:
         parts = [varint(WORKSPACE_VERSION << 3) + varint(VERSION)]
         for name, value in values.items():
-            parts += counted(SLOT, _slot_parts(value, name, count))
+            parts += length_delimited(SLOT, _slot_parts(value, name, count))
     except Error as error:
         raise error.at(file=str(path))
     with replacing(path) as file:
@@ -139,7 +139,7 @@ def write_file(path, values):
             file.write(part)
 
 
-class _Parts:
+class _PartCounter:
     """Counts the fields of all messages of one file, which makes what is written readable."""
 
     def __init__(self):
@@ -162,7 +162,7 @@ def _slot_parts(value, name, count):
     encoded = _encoded(name, "a slot that is stored")
     try:
         count.take(2)
-        return [*counted(NAME, [encoded]), *_object_parts(value, count, 0)]
+        return [*length_delimited(NAME, [encoded]), *_object_parts(value, count, 0)]
     except Error as error:
         error.field = f"{name}{error.field or ''}" or None
         raise
@@ -175,27 +175,27 @@ def _object_parts(value, count, depth):
         raise DataError(f"is nested more than {MAX_DEPTH} deep; keep it flat")
     count.take(2)
     if kind in PLAIN:
-        return [*counted(TYPE, [kind.__name__.encode()]), *counted(CONTENT, [PLAIN[kind][0](value)])]
+        return [*length_delimited(TYPE, [kind.__name__.encode()]), *length_delimited(CONTENT, [PLAIN[kind][0](value)])]
     if kind in LISTS:
-        parts = counted(TYPE, [kind.__name__.encode()])
+        parts = length_delimited(TYPE, [kind.__name__.encode()])
         for i, item in enumerate(value):
             try:
                 count.take(1)
-                parts += counted(ITEM, _object_parts(item, count, depth + 1))
+                parts += length_delimited(ITEM, _object_parts(item, count, depth + 1))
             except Error as error:
                 error.field = f"[{i}]{error.field or ''}"
                 raise
         return parts
     if kind is Blob:
-        return [*counted(TYPE, [b"Blob"]), *_blob_parts(value, count)]
+        return [*length_delimited(TYPE, [b"Blob"]), *_blob_parts(value, count)]
     if kind is np.ndarray or isinstance(value, np.generic):
         name = b"ndarray" if kind is np.ndarray else b"scalar"
-        return [*counted(TYPE, [name]), *counted(ARRAY, _array_parts(np.asarray(value), count))]
+        return [*length_delimited(TYPE, [name]), *length_delimited(ARRAY, _array_parts(np.asarray(value), count))]
     if kind in _by_type:
         registered = _by_type[kind]
         count.take(1)
-        item = _object_parts(_called(registered.to, value, registered, "to"), count, depth + 1)
-        return [*counted(TYPE, [registered.name.encode()]), *counted(ITEM, item)]
+        item = _object_parts(_call_user_function(registered.to, value, registered, "to"), count, depth + 1)
+        return [*length_delimited(TYPE, [registered.name.encode()]), *length_delimited(ITEM, item)]
     raise _unknown(kind)
 
 
@@ -204,12 +204,12 @@ def _blob_parts(blob, count):
     for memory, values in ((blob.data_memory, "cpu_data"), (blob.diff_memory, "cpu_diff")):
         touched = memory.head != SyncedHead.UNINITIALIZED
         if touched:
-            parts += counted(ARRAY, _array_parts(getattr(blob, values), count))
+            parts += length_delimited(ARRAY, _array_parts(getattr(blob, values), count))
         elif not parts:  # no diff says as much as an untouched one
             count.take(2)
             shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
-            shape = counted(SHAPE, [shape]) if blob.num_axes or blob.count else []
-            parts += counted(ARRAY, [*counted(DTYPE, [NUMPY_TYPES[blob.dtype].str.encode()]), *shape])
+            shape = length_delimited(SHAPE, [shape]) if blob.num_axes or blob.count else []
+            parts += length_delimited(ARRAY, [*length_delimited(DTYPE, [NUMPY_TYPES[blob.dtype].str.encode()]), *shape])
     return parts
 
 
@@ -222,7 +222,8 @@ def _array_parts(array, count):
     count.take(3)
     shape = caffe_pb2.BlobShape(dim=array.shape).SerializeToString()
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return [*counted(DTYPE, [array.dtype.str.encode()]), *counted(SHAPE, [shape]), *counted(DATA, [content])]
+    return [*length_delimited(DTYPE, [array.dtype.str.encode()]), *length_delimited(SHAPE, [shape]),
+            *length_delimited(DATA, [content])]
 
 
 # ---- from bytes
@@ -237,7 +238,7 @@ def deserialize(data):
         data = memoryview(data).cast("B")
     except TypeError as cause:
         raise WrongTypeError(f"a slot is read from bytes, got {type(data).__name__}: {cause}") from None
-    return _read_slot(data, 0, len(data), _Parts())
+    return _read_slot(data, 0, len(data), _PartCounter())
 
 
 def read_file(path, names=None):
@@ -251,7 +252,7 @@ def read_file(path, names=None):
         if varints.get(WORKSPACE_VERSION) != VERSION or varints.keys() != {WORKSPACE_VERSION} or rest or any(
                 number != SLOT for number, *_ in fields):
             raise DataError(f"is no workspace of version {VERSION}, which Workspace.save writes; was another file given instead?")
-        count, values = _Parts(), {}
+        count, values = _PartCounter(), {}
         for _, first, last in fields:
             name, value = _read_slot(data, first, last, count, names)
             if name in values:
@@ -325,26 +326,26 @@ def _read_object(data, fields, count, depth, name=""):
         return BUILT_IN[kind](items)
     arrays = [_fields(data, first, first + size, (DTYPE, SHAPE, DATA), count) for first, size in fields[ARRAY][:3]]
     if kind in ("ndarray", "scalar"):
-        array = _read_array(data, *_one(arrays, "array"))
+        array = _read_array(data, *_exactly_one(arrays, "array"))
         if kind == "scalar" and array.ndim:
             raise DataError(f"is a number with the shape {list(array.shape)}; the bytes are damaged")
         return array if kind == "ndarray" else array[()]
     if kind == "Blob":
         return _read_blob(data, arrays, name)
     registered = _registered(kind)
-    value = _called(registered.from_, *_one(items, "object"), registered, "from_")
+    value = _call_user_function(registered.from_, *_exactly_one(items, "object"), registered, "from_")
     if type(value) is not registered.kind:
         raise WrongTypeError(f"from_ of {kind} made an object of type {type(value).__name__}; correct from_")
     return value
 
 
-def _one(found, what):
+def _exactly_one(found, what):
     if len(found) != 1:
         raise DataError(f"holds {len(found)} {what}s in the place of one; the bytes are damaged")
     return found
 
 
-def _called(function, value, registered, which):
+def _call_user_function(function, value, registered, which):
     try:
         return function(value)
     except Error:

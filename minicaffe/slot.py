@@ -131,9 +131,9 @@ class Slot:
         DataError, ShapeError, WrongTypeError
             If the bytes are damaged, or do not fit the blob; the slot keeps what it holds.
         """
-        self.filling(serialization.deserialize(data)[1])()
+        self.prepare_fill(serialization.deserialize(data)[1])()
 
-    def filling(self, value):
+    def prepare_fill(self, value):
         """Return a function that puts an object that was read into the slot, and which cannot fail; raises as `deserialize`."""
         if type(value) is Tensor and self.is_type(Tensor) and not self.is_external:
             tensor = self._value

@@ -60,7 +60,7 @@ class Tensor:
         if dtype is not None:
             self._type = element_type(dtype)
             if shape is not None:
-                self._prepare(self._type)
+                self._ensure_storage(self._type)
 
     # ---- what it is
 
@@ -164,7 +164,7 @@ class Tensor:
                 storage = None
             elif storage.items is not None and not self.shares_data:
                 storage = Storage(items=storage.items[:size].copy())  # without the other objects
-        self._hold(shape, self._type, storage)
+        self._set_state(shape, self._type, storage)
 
     def reshape(self, *dims):
         """Set a shape of as many elements as there are.
@@ -177,7 +177,7 @@ class Tensor:
         shape = _shape_of(dims)
         if math.prod(shape) != self.size:
             raise ShapeError(f"{self} cannot be reshaped to {list(shape)}, of {math.prod(shape)} elements; resize it")
-        self._hold(shape, self._type, self._storage)
+        self._set_state(shape, self._type, self._storage)
 
     def reserve(self, *dims):
         """Take memory for a larger shape, and keep shape and values: later resizes and `extend` up to there take none.
@@ -188,7 +188,7 @@ class Tensor:
         self._check_shaped("reserve")
         self._check_typed("reserve")
         if isinstance(self._type, np.dtype) and size * self.itemsize > self.capacity_nbytes:
-            self._hold(self._shape, self._type, self._grown(size) if storage else self._new_storage(self._type, size))
+            self._set_state(self._shape, self._type, self._grown(size) if storage else self._new_storage(self._type, size))
 
     def extend(self, num, growth_pct=0):
         """Add `num` to axis 0 and keep the values.
@@ -214,7 +214,7 @@ class Tensor:
         elif storage is not None and (self.shares_data or size * self.itemsize > storage.nbytes):
             rows = min(-(-first * (100 + growth_pct) // 100), MAX_COUNT // max(math.prod(rest), 1))
             storage = self._grown(max(rows, shape[0]) * math.prod(rest))
-        self._hold(shape, self._type, storage)
+        self._set_state(shape, self._type, storage)
 
     def shrink(self, outer_dim):
         """Cut axis 0 to `outer_dim`; the memory stays.
@@ -230,18 +230,18 @@ class Tensor:
 
     def free_memory(self):
         """Free the memory; shape and type stay."""
-        self._hold(self._shape, self._type, None)
+        self._set_state(self._shape, self._type, None)
 
     def reset(self):
         """Remove shape, type and memory."""
-        self._hold(None, None, None)
+        self._set_state(None, None, None)
 
     def swap(self, other):
         """Exchange shape, type and memory with another tensor; the names stay."""
         _check_tensor(other, "swap")
         mine, theirs = (self._shape, self._type, self._storage), (other._shape, other._type, other._storage)
-        self._hold(*theirs)
-        other._hold(*mine)
+        self._set_state(*theirs)
+        other._set_state(*mine)
 
     # ---- the elements
 
@@ -255,7 +255,7 @@ class Tensor:
         DataError
             If there are none yet: shape and memory come by `resize` and a mutable access.
         """
-        self._check_held(element_type(dtype))
+        self._check_elements(element_type(dtype))
         return self._view(False)
 
     def mutable_data(self, dtype):
@@ -269,22 +269,22 @@ class Tensor:
         ShapeError
             Before the first resize, and for more bytes than the budget (memory/budget.py).
         """
-        self._prepare(element_type(dtype))
+        self._ensure_storage(element_type(dtype))
         return self._view(True)
 
     def gpu_data(self, dtype):
         """As `data`, on the device, as a `DeviceArray`; the host copy stays valid."""
-        self._check_held(bytes_type(dtype))
+        self._check_elements(bytes_type(dtype))
         return self._device_array(self._storage.memory.gpu_data())
 
     def mutable_gpu_data(self, dtype):
         """As `mutable_data`, on the device, as a `DeviceArray`; the host copy becomes stale."""
-        self._prepare(bytes_type(dtype))
+        self._ensure_storage(bytes_type(dtype))
         return self._device_array(self._storage.memory.mutable_gpu_data())
 
     def raw_data(self):
         """Return the read-only Buffer of the host side: the bytes of whatever type, all `capacity_nbytes` of them."""
-        self._check_held(self._type)
+        self._check_elements(self._type)
         bytes_type(self._type)
         return self._storage.memory.cpu_data()
 
@@ -292,11 +292,11 @@ class Tensor:
         """As `mutable_data`, as the Buffer of the host side; without a `dtype` of the type that there is."""
         if dtype is None:
             self._check_typed("raw_mutable_data")
-        self._prepare(bytes_type(self._type if dtype is None else dtype))
+        self._ensure_storage(bytes_type(self._type if dtype is None else dtype))
         return self._storage.memory.mutable_cpu_data()
 
     def __array__(self, dtype=None, copy=None):
-        self._check_held(self._type)
+        self._check_elements(self._type)
         return np.array(self._view(False), dtype=dtype, copy=copy is not False)
 
     # ---- values and memory of others
@@ -316,8 +316,8 @@ class Tensor:
         _check_tensor(other, "share_data")
         if other.size != self.size:
             raise ShapeError(f"share_data: {self} and {other} must have one count; resize it first")
-        other._check_held(other._type)
-        self._hold(self._shape, other._type, other._storage)
+        other._check_elements(other._type)
+        self._set_state(self._shape, other._type, other._storage)
 
     def share_external(self, source):
         """Show memory with an owner outside, kept alive and never freed, of as many elements; take its type.
@@ -346,7 +346,7 @@ class Tensor:
             memory.set_gpu_data(array.address, array)
         elif not on_device:
             memory.set_cpu_data(wrap(array.ctypes.data, array.nbytes, CPUPlace(), array))  # NumPy exports no dates as a buffer
-        self._hold(self._shape, kind, Storage(memory, external=True))
+        self._set_state(self._shape, kind, Storage(memory, external=True))
 
     def copy_from(self, source, stream=None):
         """Take shape, type and values of another tensor, of the data of a blob, or of an array.
@@ -361,10 +361,10 @@ class Tensor:
             of the host are copied on the host, and those that only a GPU has to the present GPU.
         """
         if isinstance(source, Tensor):
-            source._check_held(source._type)
+            source._check_elements(source._type)
             shape, kind, values = source._shape, source._type, source._storage
             if values is self._storage:
-                self._hold(shape, kind, values)
+                self._set_state(shape, kind, values)
                 return
             values = values.memory if values.items is None else values.items[: source.size]
         elif isinstance(source, Blob):
@@ -381,13 +381,13 @@ class Tensor:
         before = self._shape, self._type, self._storage
         try:
             self.resize(shape)
-            self._prepare(kind)
+            self._ensure_storage(kind)
             if isinstance(values, np.ndarray) and stream is None:
                 self._view(True)[...] = values
             elif self.nbytes:
                 _copy_start(self.memory, values, self.nbytes, stream)
         except BaseException:
-            self._hold(*before)
+            self._set_state(*before)
             raise
 
     def _take_objects(self, shape, kind, objects):
@@ -396,11 +396,11 @@ class Tensor:
             storage = Storage(items=np.empty(len(objects), object))
         for index, item in enumerate(objects):
             storage.items[index] = item
-        self._hold(shape, kind, storage)
+        self._set_state(shape, kind, storage)
 
     # ---- inside
 
-    def _hold(self, shape, kind, storage):
+    def _set_state(self, shape, kind, storage):
         """Change shape, type and memory together."""
         if self._storage is not None:
             self._storage.users.discard(self)
@@ -408,7 +408,7 @@ class Tensor:
             storage.users.add(self)
         self._shape, self._type, self._storage = shape, kind, storage
 
-    def _prepare(self, kind):
+    def _ensure_storage(self, kind):
         """Have memory for elements of `kind`: what there is, if it is large enough and only this tensor's, else new memory."""
         self._check_shaped("mutable access")
         storage = self._storage
@@ -416,7 +416,7 @@ class Tensor:
             return
         fits = (storage is not None and storage.items is None and isinstance(kind, np.dtype) and not storage.external
                 and not self.shares_data and self.size * kind.itemsize <= storage.nbytes)
-        self._hold(self._shape, kind, storage if fits else self._new_storage(kind, self.size))
+        self._set_state(self._shape, kind, storage if fits else self._new_storage(kind, self.size))
 
     def _new_storage(self, kind, size):
         """Make a `Storage` for `size` elements; memory is taken at the first access, objects are made now."""
@@ -439,7 +439,7 @@ class Tensor:
         if self._type is None:
             raise WrongTypeError(f"{what}: {self} has no type yet, so its bytes are not known; call mutable_data(dtype) first")
 
-    def _check_held(self, kind):
+    def _check_elements(self, kind):
         """Raise unless there are elements of `kind`, None for those of a tensor without a type."""
         if self._storage is None and (self._type is None or same_type(kind, self._type)):
             raise DataError(f"{self} has no elements yet; call resize, then mutable_data(dtype)")

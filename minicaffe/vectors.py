@@ -35,7 +35,7 @@ class Vector(MutableSequence):
             raise WrongTypeError(f"an item of {type(self).__name__} must be {self.item_name}, got {type(item).__name__}")
         return item
 
-    def _change(self):
+    def _mutable_items(self):
         if self._fixed:
             raise WrongTypeError(f"Invalid assignment: the items of this {type(self).__name__} are the net's own; {self._fixed}")
         return self._items
@@ -47,15 +47,15 @@ class Vector(MutableSequence):
         return type(self)(self._items[index], self._fixed) if isinstance(index, slice) else self._items[index]
 
     def __setitem__(self, index, value):
-        items = self._change()
+        items = self._mutable_items()
         items[index] = [self._check(item) for item in value] if isinstance(index, slice) else self._check(value)
 
     def __delitem__(self, index):
-        del self._change()[index]
+        del self._mutable_items()[index]
 
     def insert(self, index, value):
         """Put an item before the one at `index`."""
-        items = self._change()
+        items = self._mutable_items()
         items.insert(index, self._check(value))
 
     def __copy__(self):
@@ -99,7 +99,7 @@ class BlobVec(Vector):
         if self._add is not None:
             self._add(*dims)
         else:
-            self._change().append(Blob(dims))
+            self._mutable_items().append(Blob(dims))
 
 
 class RawBlobVec(BlobVec):
@@ -145,13 +145,13 @@ class BoolVec(Vector):
 class FixedDict(OrderedDict):
     """What a net holds by name; an assignment would not change what the net computes, so it is refused.
 
-    `cure` is what to write instead; ``{}`` in it is the name in quotes.
+    `remedy` is what to write instead; ``{}`` in it is the name in quotes.
     """
 
-    def __init__(self, items, cure):
+    def __init__(self, items, remedy):
         self._cure = None
         super().__init__(items)
-        self._cure = cure
+        self._cure = remedy
 
     def __setitem__(self, name, value):
         if self._cure is not None:

@@ -15,7 +15,7 @@ import weakref
 from minicaffe import serialization
 from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches, names_of, shown
 from minicaffe.plan import Plan
-from minicaffe.proto.atomic import interrupts_held
+from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.proto.upgrade import load_net
 from minicaffe.slot import Slot, memory_of
 
@@ -247,8 +247,8 @@ class Workspace:
                                   "remove the forwarding first", field=name)
             self._check_name(name)
             slot = self._slots[name] if name in self._slots else Slot(name)
-            fills.append((name, slot, slot.filling(value)))
-        with interrupts_held():
+            fills.append((name, slot, slot.prepare_fill(value)))
+        with delayed_interrupts():
             for name, slot, fill in fills:
                 self._slots[name] = slot
                 fill()

@@ -46,12 +46,12 @@ class Job:
 
     def use(self, monkeypatch):
         """Let minicaffe have this in place of mpi4py during a test."""
-        from minicaffe.parallel import carrier, group, signs
-        for module in (carrier, group, signs):
+        from minicaffe.parallel import group, heartbeat, transport
+        for module in (transport, group, heartbeat):
             monkeypatch.setattr(module, "mpi", lambda: self.module)
         monkeypatch.setattr(group, "world", lambda: self.comm(0))
-        monkeypatch.setattr(carrier, "sum_of_bf16", inspect.unwrap(carrier.sum_of_bf16))   # which keeps one operation of the real MPI
-        monkeypatch.setattr(carrier, "keep_freed_memory", lambda: None)
+        monkeypatch.setattr(transport, "sum_of_bf16", inspect.unwrap(transport.sum_of_bf16))   # which keeps one operation of the real MPI
+        monkeypatch.setattr(transport, "keep_freed_memory", lambda: None)
 
     def comm(self, rank):
         """Return the communicator of all as a rank has it."""

@@ -18,7 +18,7 @@ from minicaffe.data.db import new_database
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import FileError
 from minicaffe.proto import atomic
-from minicaffe.proto.atomic import check_writable, hdf5_in_memory, interrupts_held, replacing
+from minicaffe.proto.atomic import check_writable, delayed_interrupts, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5, map_bytes, read_bytes
 from minicaffe.proto.hdf5 import reading
 
@@ -237,7 +237,7 @@ def test_ctrl_c_waits_for_the_end_of_hdf5(tmp_path):
 
 def test_a_second_ctrl_c_does_not_wait():
     with pytest.raises(KeyboardInterrupt):
-        with interrupts_held():
+        with delayed_interrupts():
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             pytest.fail("still waiting")

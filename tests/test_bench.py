@@ -264,11 +264,11 @@ def test_ratios_are_by_the_better_layout_eager_and_by_graph(rehearsal, tmp_path)
 def test_tuning_is_timed_from_the_search_to_the_choice(tmp_path, monkeypatch):
     monkeypatch.setenv("MINICAFFE_CACHE", str(tmp_path))
     with gpu_nets.tuning() as first:
-        assert compile.read_choice("a product") is None
+        assert compile.read_cached_plan("a product") is None
         time.sleep(0.02)
-        compile.write_choice("a product", "0:engine")
+        compile.write_cached_plan("a product", "0:engine")
     with gpu_nets.tuning() as second:
-        assert compile.read_choice("a product") == "0:engine"
+        assert compile.read_cached_plan("a product") == "0:engine"
     assert first["measured"] == second["kept"] == 1 and 0.02 <= first["seconds"] < 1
     assert second == {"seconds": 0, "measured": 0, "kept": 1}
 

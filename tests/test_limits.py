@@ -17,7 +17,7 @@ from minicaffe.data import convert
 from minicaffe.data.annosets import convert_annotated
 from minicaffe.data.datum import opencv
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, switched_on
-from minicaffe.net.stand_in import stand_in
+from minicaffe.net.replace_sources import stand_in
 from minicaffe.proto import caffe_pb2
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -315,12 +315,12 @@ def test_the_budget(monkeypatch):
 def test_nesting_and_parts_are_bounded():
     data = b""
     for _ in range(10_000):
-        data = b"".join(serialization.counted(serialization.ITEM, [b"\x12\4list" + data]))
+        data = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + data]))
     with pytest.raises(DataError, match="nested more than 32 deep"):
         deserialize(b"\x12\4list" + data)
     with pytest.raises(DataError, match="parts"):
         deserialize(b"\x12\4list" + b"\x22\0" * 600_000)
-    lists = b"".join(serialization.counted(serialization.ITEM, [b"\x12\4list" + b"\x22\0" * 400_000])) * 2
+    lists = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + b"\x22\0" * 400_000])) * 2
     with pytest.raises(DataError, match="parts|which is not registered"):
         deserialize(b"\x12\4list" + lists)
 

@@ -113,15 +113,15 @@ def predict(step, travel, add, overlap=True):
         return step.rest * size / total + add(size)
 
     clock = done = free = 0.0       # time since backward began; of it for buckets; when the network is free
-    under_way = collections.deque()
+    in_flight = collections.deque()
     for ready, size in step.buckets:
         clock = (ready if overlap else step.backward) + done
         free = max(free, clock) + travel(size)
-        under_way.append((free, size))
-        while under_way and under_way[0][0] <= clock:
-            done += work(under_way.popleft()[1])
+        in_flight.append((free, size))
+        while in_flight and in_flight[0][0] <= clock:
+            done += work(in_flight.popleft()[1])
     clock = step.backward + done
-    for arrived, size in under_way:
+    for arrived, size in in_flight:
         clock = max(clock, arrived) + work(size)
     return step.forward + clock
 

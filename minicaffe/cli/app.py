@@ -117,11 +117,11 @@ def run(args=None):
         sys.stdout, sys.stderr = streams  # after such an error within a command click replaces them and exits
         return 1
     except (click.Abort, KeyboardInterrupt):
-        return ranks.fail("interrupted", 130)
+        return ranks.report_failure("interrupted", 130)
     except Exception as error:
         if "--debug" in args or "-debug" in args:
             traceback.print_exc()
-        return ranks.fail(*explain(error))
+        return ranks.report_failure(*explain(error))
 
 
 def explain(error):

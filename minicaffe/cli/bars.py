@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-NUMBERS = {"min", "max", "mean", "std", "norm", "zeros", "relative", "compared", "backward", "differences"}     # columns of them
+RIGHT_ALIGNED = {"min", "max", "mean", "std", "norm", "zeros", "relative", "compared", "backward", "differences"}   # columns
 
 
 def table_console():
@@ -18,10 +18,10 @@ def table_console():
 
 
 def grid(*names):
-    """Return a table without lines with these columns, `NUMBERS` to the right."""
+    """Return a table without lines with these columns, `RIGHT_ALIGNED` to the right."""
     table = Table.grid(padding=(0, 1))
     for name in names:
-        table.add_column(justify="right" if name in NUMBERS else "left", overflow="fold")
+        table.add_column(justify="right" if name in RIGHT_ALIGNED else "left", overflow="fold")
     table.add_row(*(Text(name, "dim") for name in names))
     return table
 

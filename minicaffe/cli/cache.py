@@ -20,4 +20,4 @@ def cache(action):
     files = compile.cached()
     click.echo(f"{folder}: {len(files)} files, {sum(size for _, size, _ in files):,} bytes of at most {compile.LIMIT:,}")
     for path, size, used in files:
-        click.echo(f"{size:>12,}  {time.strftime('%Y-%m-%d %H:%M', time.localtime(used))}  {compile.described(path)}")
+        click.echo(f"{size:>12,}  {time.strftime('%Y-%m-%d %H:%M', time.localtime(used))}  {compile.cache_entry_name(path)}")

@@ -7,7 +7,7 @@ from rich.text import Text
 MARKS = "*o+x#@%&"
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "white", "bright_black")
 HEIGHT = 14
-BARS = " ▏▎▍▌▋▊▉█"
+BAR_EIGHTHS = " ▏▎▍▌▋▊▉█"
 BLOCKS = "▁▂▃▄▅▆▇█"  # of sparklines
 PLAIN_BLOCKS = "_.-=+*#@"  # for terminals without UTF-8
 
@@ -28,32 +28,33 @@ def draw(title, curves, width, along="iterations", logarithmic=False, height=HEI
     text = Text(no_wrap=True)
     text.append(title + (" (logarithmic)\n" if logarithmic else "\n"), style="bold")
     if points:
-        low, high = widened(min(y for _, y in points), max(y for _, y in points))
+        low, high = widen_range(min(y for _, y in points), max(y for _, y in points))
         first, last = min(x for x, _ in points), max(x for x, _ in points)
         ticks = {row: f"{(10 ** value if logarithmic else value):.4g}" for row in range(0, height, max(1, (height - 1) // 4))
                  for value in (high - (high - low) * row / (height - 1),)}
-        room = max(map(len, ticks.values()))
-        columns = max(8, width - room - 2)
+        label_width = max(map(len, ticks.values()))
+        columns = max(8, width - label_width - 2)
         grid = [[None] * columns for _ in range(height)]
         for number, one in enumerate(kept):
-            _trace(grid, one, number % len(MARKS), (first, last), (low, high))
+            _plot_curve(grid, one, number % len(MARKS), (first, last), (low, high))
         for row, cells in enumerate(grid):
-            text.append(f"{ticks.get(row, ''):>{room}} " + (("┤" if row in ticks else "│") if utf8 else "|"))
+            text.append(f"{ticks.get(row, ''):>{label_width}} " + (("┤" if row in ticks else "│") if utf8 else "|"))
             for number in cells:
                 text.append(" " if number is None else MARKS[number], style="" if number is None else COLOURS[number])
             text.append("\n")
-        text.append(" " * (room + 1) + ("└" + "─" * columns if utf8 else "+" + "-" * columns) + "\n")
+        text.append(" " * (label_width + 1) + ("└" + "─" * columns if utf8 else "+" + "-" * columns) + "\n")
         begin, end = f"{first:g}", f"{last:g} {along}"
-        text.append(" " * (room + 2) + begin + end.rjust(max(len(end) + 1, columns - len(begin))) + "\n")
+        text.append(" " * (label_width + 2) + begin + end.rjust(max(len(end) + 1, columns - len(begin))) + "\n")
     for number, curve in enumerate(curves):
-        lost = [x for x, y in zip(curve.xs, curve.ys) if not math.isfinite(y)]
+        not_finite = [x for x, y in zip(curve.xs, curve.ys) if not math.isfinite(y)]
         text.append(f"  {MARKS[number % len(MARKS)]} ", style=COLOURS[number % len(COLOURS)])
         final = f", last {curve.ys[-1]:.4g}" if curve.ys else ""
-        text.append(curve.label + final + (f"; not finite {len(lost)} times, first at {lost[0]:g}" if lost else "") + "\n")
+        lost = f"; not finite {len(not_finite)} times, first at {not_finite[0]:g}" if not_finite else ""
+        text.append(f"{curve.label}{final}{lost}\n")
     return text
 
 
-def widened(low, high):
+def widen_range(low, high):
     """Return the range, enlarged if it is only rounding: logs round to six digits, so a rate is 0.01 or 0.0099999998."""
     if high - low > 1e-5 * max(abs(low), abs(high)):
         return low, high
@@ -61,7 +62,7 @@ def widened(low, high):
     return low - margin, high + margin
 
 
-def _trace(grid, points, number, across, up):
+def _plot_curve(grid, points, number, across, up):
     """Draw straight lines between `points` into `grid`: one cell per column, several where a line is steep."""
     rows, columns = len(grid), len(grid[0])
     (first, last), (low, high) = across, up
@@ -82,13 +83,13 @@ def histogram(counts, low, high, width, utf8=True):
     most = max(max(counts), 1)
     step = (high - low) / len(counts)
     edges = [f"{low + i * step:.3g}" for i in range(len(counts))]
-    room, numbers = max(map(len, edges)), max(len(str(count)) for count in counts)
-    columns = max(4, width - room - numbers - 3)
+    label_width, numbers = max(map(len, edges)), max(len(str(count)) for count in counts)
+    columns = max(4, width - label_width - numbers - 3)
     for edge, count in zip(edges, counts):
         eighths = round(count / most * columns * 8)
         if utf8:
-            bar = "█" * (eighths // 8) + (BARS[eighths % 8] if eighths % 8 else "")
+            bar = "█" * (eighths // 8) + (BAR_EIGHTHS[eighths % 8] if eighths % 8 else "")
             bar = bar or ("▏" if count else "")
         else:
             bar = "#" * round(eighths / 8) or ("." if count else "")
-        yield f"{edge:>{room}} {bar:<{columns}} {count:>{numbers}}"
+        yield f"{edge:>{label_width}} {bar:<{columns}} {count:>{numbers}}"

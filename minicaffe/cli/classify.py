@@ -12,8 +12,8 @@ import click
 import numpy as np
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.as_trained import Numbers, load_picture, open_net, picture_net
 from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
+from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
@@ -23,7 +23,7 @@ from minicaffe.pycaffe import Classifier, io
 from minicaffe.pycaffe.net2014 import read_npy
 
 CHUNK = 64  # pictures between two steps of the progress bar
-BEST = 5  # classes shown for each picture
+CLASSES_SHOWN = 5  # classes shown for each picture
 ENDINGS = (".npy", ".csv", ".json")
 
 
@@ -31,16 +31,16 @@ ENDINGS = (".npy", ".csv", ".json")
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option("--out", "out", metavar="FILE", help="Write all scores: .npy (N x classes), .csv or .json.")
 @options.force
-@picture_net
+@picture_net_options
 @click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model or beside "
               "the training database.")
 @click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone, where --images_dim asks for ten.")
-@click.option("--images_dim", "--images-dim", type=Numbers(2, least=1), help="Height and width that pictures get before ten crops "
-              "are averaged, as in Caffe's tool; by default pictures are made as in training.")
+@click.option("--images_dim", "--images-dim", type=IntegerList(2, least=1), help="Height and width that pictures get before ten "
+              "crops are averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
 @click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in an INPUT that is a folder.")
 @options.plan
-@options.computing
+@options.run_options
 def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, **given):
     """Classify each INPUT, a picture, a folder of pictures, a pattern such as 'photos/*.jpg', a list or a .npy array of pictures:
     print the best classes, and with --out write all scores.
@@ -80,7 +80,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
 
     begin, scores = time.perf_counter(), []
     with bars.progress() as report:
-        for part in ranks.divided(-(-len(pictures) // CHUNK), predict):
+        for part in ranks.map_over_ranks(-(-len(pictures) // CHUNK), predict):
             scores.append(part)
             report("pictures", sum(map(len, scores)), len(pictures))
     if not ranks.first():
@@ -91,11 +91,11 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         write_scores(out, names, scores, classes)
         click.echo(f"Saving results into {out}")
     if not ranked:
-        options.tell(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
+        options.notify(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
         return
     for name, row in zip(names, scores.reshape(len(pictures), -1), strict=True):
         click.echo(f"{name}:")
-        for best in np.argsort(-row, kind="stable")[:BEST]:
+        for best in np.argsort(-row, kind="stable")[:CLASSES_SHOWN]:
             click.echo(f"{row[best]:12.4f}  {classes[best] if classes else f'class {best}'}")
 
 
@@ -130,10 +130,10 @@ def read_labels(path, model, training, count):
         names = [line.strip() for line in read_bytes(file).decode(errors="replace").splitlines() if line.strip()]
         if len(names) == count:
             if not path:
-                options.tell(f"names of the classes: {file}")
+                options.notify(f"names of the classes: {file}")
             return names
         wrong = f"holds {len(names)} names, the net gives {count} scores"
         if path:
             raise DataError(f"{wrong}; one line for each", file=file)
-        options.tell(f"{file}: {wrong}; not used")
+        options.notify(f"{file}: {wrong}; not used")
     return None

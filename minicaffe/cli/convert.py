@@ -50,7 +50,7 @@ def annoset(root, list_file, db, **more):
     click.echo(f"{db}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
 
 
-of_idx_files = options.together(
+of_idx_files = options.combine_options(
     click.argument("images", type=Path), click.argument("labels", type=Path), click.argument("db"), backend_option, options.force,
     options.debug)
 

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
+from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set
 from minicaffe.data.datum import datum_array, datum_info, datum_labels
 from minicaffe.data.db import open_db
-from minicaffe.data.from_folders import convert_folders
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import Error
 
@@ -27,7 +27,7 @@ TERMINAL_PIXELS = 32  # largest side of a picture on the terminal
 backend_option = click.option(
     "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
 )
-from_list = options.together(   # of commands that read a list of pictures
+from_list = options.combine_options(   # of commands that read a list of pictures
     click.option("--gray", is_flag=True, help="One channel instead of three."),
     click.option("--shuffle", is_flag=True, help="Shuffle the list."),
     backend_option,
@@ -93,20 +93,20 @@ def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, labe
             written, skipped = convert_images(*paths, shuffle=shuffle, check_size=check_size, label_size=label_size,
                                               progress=progress, **how)
     if from_folders:
-        _tell_folders(paths[0], made, how["backend"])
+        _print_folder_results(paths[0], made, how["backend"])
     else:
         click.echo(f"{paths[2]}: {written} records" + (f", {skipped} pictures could not be read" if skipped else ""))
         if label_size:
             click.echo(f"a Data layer reads their labels with data_param {{ label_size: {label_size} }}; Caffe reads label 0")
 
 
-def _tell_folders(db, made, backend):
+def _print_folder_results(db, made, backend):
     click.echo(f"{db}/train_{backend}: {made.train} records of {' x '.join(map(str, made.shape))}")
     click.echo(f"{db}/test_{backend}: {made.test} records")
     click.echo(f"{db}/labels.txt: {len(made.classes)} classes: {', '.join(made.classes[:10])}{', ...' * (len(made.classes) > 10)}")
     click.echo(f"{db}/mean.binaryproto: {', '.join(f'{value:g}' for value in made.mean)}")
-    if made.unread:
-        click.echo(f"{made.unread} pictures could not be read")
+    if made.unreadable:
+        click.echo(f"{made.unreadable} pictures could not be read")
     if made.left_out:
         few = ", ".join(made.left_out[:5]) + ", ..." * (len(made.left_out) > 5)
         click.echo(f"{len(made.left_out)} left out, as they lie in no class or are folders inside one: {few}")

@@ -12,9 +12,9 @@ import click
 import numpy as np
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.as_trained import load_picture, open_net, picture_net
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
+from minicaffe.cli.picture_nets import load_picture, open_net, picture_net_options
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
 from minicaffe.data.detection_files import PICTURES, draw_boxes
@@ -28,7 +28,7 @@ from minicaffe.pycaffe import Detector
 
 COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 COLUMNS = ("filename", "label", "name", "score", "xmin", "ymin", "xmax", "ymax")    # of a table of boxes
-WINDOWS = (".csv", ".txt")      # endings of lists of windows
+WINDOW_LIST_ENDINGS = (".csv", ".txt")      # endings of lists of windows
 
 
 @click.command(cls=options.CaffeCommand)
@@ -36,7 +36,7 @@ WINDOWS = (".csv", ".txt")      # endings of lists of windows
 @click.option("--out", metavar="FILE", help="Of windows, which need it: write scores, .csv or .h5. Of boxes: write a table, "
               f".csv or .json; draw them on the picture, {', '.join(PICTURES)}; or on each picture, in the folder FILE.")
 @options.force
-@picture_net
+@picture_net_options
 @click.option("--labels", metavar="FILE", help="Names of the classes: a label map (.prototxt), or a name a line from label 0 on; "
               "by default the label map that the net names.")
 @click.option("--threshold", type=options.Real(0, 1), default=0.5, show_default=True, help="Of boxes: the lowest score shown.")
@@ -45,7 +45,7 @@ WINDOWS = (".csv", ".txt")      # endings of lists of windows
               show_default=True, help="Windows of INPUT, or those that selective search proposes (needs MATLAB).")
 @click.option("--context_pad", "--context-pad", type=click.IntRange(min=0), default=16, show_default=True,
               help="Pixels of context around a window, in the net's input.")
-@options.computing
+@options.run_options
 def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, **given):
     """Find objects on pictures with a net of SSD: print their boxes, and with --out write or draw them.
 
@@ -55,7 +55,7 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
     list), or a .txt with a picture a line. Processes that mpiexec started divide the pictures, but not those of a .txt.
     """
     windows = None
-    if any(path.lower().endswith(WINDOWS) for path in inputs):
+    if any(path.lower().endswith(WINDOW_LIST_ENDINGS) for path in inputs):
         if len(inputs) > 1:
             raise click.UsageError(f"give one .csv or .txt of windows, and --out FILE for the scores; got {' '.join(inputs)}",
                                    click.get_current_context())
@@ -67,21 +67,21 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
         windows = read_windows(inputs[0], crop_mode)
     else:
         pictures = picture_paths(inputs, ext)
-        targets = drawings(pictures, out, force) if ranks.first() else {}
+        targets = drawing_paths(pictures, out, force) if ranks.first() else {}
     net, training = open_net(Detector, given, windows=True)
-    finder = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
-    if windows is not None and finder is not None:
+    detection_output = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
+    if windows is not None and detection_output is not None:
         raise ConfigError(f"finds boxes on whole pictures, and {inputs[0]} is a list of windows; give pictures: minicaffe detect "
-                          "picture.jpg", file=net.file, layer=finder.name, layer_type=finder.type)
-    if windows is None and finder is None:
+                          "picture.jpg", file=net.file, layer=detection_output.name, layer_type=detection_output.type)
+    if windows is None and detection_output is None:
         raise ConfigError(f"has no DetectionOutput layer, so it scores windows of pictures; {inputs[0]} must be a .csv of windows "
                           "or a .txt of pictures, or give the deploy net of an SSD", file=net.file)
-    if finder is not None:
-        names = label_names(labels, finder, training)
+    if detection_output is not None:
+        names = label_names(labels, detection_output, training)
         mode = training.layer.transform_param.resize_param.resize_mode if training else caffe_pb2.ResizeParameter.WARP
         if mode != caffe_pb2.ResizeParameter.WARP:
             word = caffe_pb2.ResizeParameter.Resize_mode.Name(mode)
-            options.tell(f"{training.file} resizes pictures by {word}; here they are resized to the input's height and "
+            options.notify(f"{training.file} resizes pictures by {word}; here they are resized to the input's height and "
                          "width, as by WARP")
         return find_boxes(net, pictures, names, threshold, out, targets)
     classes = read_labels(labels, None, None, int(np.prod(net.blobs[net.outputs[0]].shape[1:]))) if labels else None
@@ -97,7 +97,7 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
     else:
         items, found = list(windows.items()), []
         with bars.progress() as report:
-            for number, one in enumerate(ranks.divided(len(items), lambda i: net.detect_windows([items[i]])), 1):
+            for number, one in enumerate(ranks.map_over_ranks(len(items), lambda i: net.detect_windows([items[i]])), 1):
                 found += one
                 report("pictures", number, len(windows))
     if not ranks.first():
@@ -111,7 +111,7 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
     click.echo(f"Saved to {out}")
 
 
-def drawings(pictures, out, force):
+def drawing_paths(pictures, out, force):
     """Return a dict from pictures to the paths of their drawn copies, or {}. Checks that nothing is overwritten.
 
     Raises ConfigError or FileError.
@@ -138,22 +138,22 @@ def drawings(pictures, out, force):
     return targets
 
 
-def label_names(path, finder, training):
+def label_names(path, detection_output, training):
     """Return the names of labels, a dict, from the file `path` or the label map that the nets name; empty if there is none."""
     if path is not None:
         if path.lower().endswith((".prototxt", ".pbtxt")):
             return {label: names[1] for label, names in read_label_map(path).items()}
-        count = finder.param.detection_output_param.num_classes
+        count = detection_output.param.detection_output_param.num_classes
         return dict(enumerate(read_labels(path, None, None, count)))
-    named = [finder.param.detection_output_param.save_output_param.label_map_file]
+    named = [detection_output.param.detection_output_param.save_output_param.label_map_file]
     named += [training.layer.annotated_data_param.label_map_file] if training else []
     for file in filter(None, named):
         with caffe.trusting(options.net_options()["trusted"]):
             caffe.check_path(file, "label_map_file")
         if os.path.exists(file):
-            options.tell(f"names of the classes: {file}")
+            options.notify(f"names of the classes: {file}")
             return {label: names[1] for label, names in read_label_map(file).items()}
-        options.tell(f"{file}, which the net names, is not there, so classes have numbers; --labels FILE names them")
+        options.notify(f"{file}, which the net names, is not there, so classes have numbers; --labels FILE names them")
     return {}
 
 
@@ -170,7 +170,7 @@ def find_boxes(net, pictures, names, threshold, out, targets):
         return net.blobs[net.outputs[0]].data.reshape(-1, 7).copy()
 
     table, left_out = [], 0
-    for path, rows in zip(pictures, ranks.divided(len(pictures), find)):   # ranks but the first get none
+    for path, rows in zip(pictures, ranks.map_over_ranks(len(pictures), find)):   # ranks but the first get none
         image = decode_picture(read_content(path), path, color=True)
         height, width = image.shape[:2]
         kept = rows[(rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
@@ -195,7 +195,7 @@ def find_boxes(net, pictures, names, threshold, out, targets):
     if not ranks.first():
         return
     if left_out:
-        options.tell(f"{left_out} box{'es' * (left_out != 1)} of scores below {threshold:g} left out; --threshold shows more")
+        options.notify(f"{left_out} box{'es' * (left_out != 1)} of scores below {threshold:g} left out; --threshold shows more")
     if out is not None and not targets:
         write_bytes(out, csv_bytes(COLUMNS, (row.values() for row in table)) if out.lower().endswith(".csv") else json_bytes(table))
     if out is not None:

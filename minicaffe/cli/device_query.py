@@ -7,7 +7,7 @@ import click
 
 from minicaffe import cuda
 from minicaffe.cli import options
-from minicaffe.device.processor import cpu_fact
+from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
 from minicaffe.errors import DependencyError, DeviceError
 from minicaffe.ops.gemm.blas import load_blas
@@ -37,9 +37,9 @@ LIBRARIES = (("NVRTC", "nvrtc", "nvidia-cuda-nvrtc"), ("cuBLAS", "cublas", "nvid
 def device_query():
     """Show the processor, the BLAS library, the CUDA libraries, and the GPUs."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    flags = cpu_fact("flags", "Features").split()
+    flags = cpuinfo_value("flags", "Features").split()
     facts = {
-        "Processor": f"{cpu_fact('model name') or platform.processor() or platform.machine()}",
+        "Processor": f"{cpuinfo_value('model name') or platform.processor() or platform.machine()}",
         "Cores": f"{os.cpu_count()}, of which this process may use {usable}",
         "Threads used": get_num_threads(),
         "Instruction sets": ", ".join(unit for unit in VECTOR_UNITS if unit in flags) or platform.machine(),

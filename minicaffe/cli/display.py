@@ -22,8 +22,8 @@ from minicaffe.memory.sizes import size_text
 from minicaffe.solver.report import images_together
 
 REDRAWS = 5  # a second
-SPEED_OVER = 3.0  # seconds over which speed is measured
-LESSER = ("", "memory", "time left", "speed", "rate")  # rows that are left out first
+SPEED_WINDOW = 3.0  # seconds over which speed is measured
+DROPPABLE_ROWS = ("", "memory", "time left", "speed", "rate")  # rows that are left out first
 HISTORY = 60  # points that the sparkline can show
 
 
@@ -35,31 +35,31 @@ class LiveDisplay(Result):
         self.console = console or Console(stderr=True, highlight=False)
         self.live = None
         self.losses = collections.deque(maxlen=HISTORY)
-        self.marks = collections.deque([(0.0, 0)], maxlen=int(SPEED_OVER * REDRAWS))  # time and iteration of redraws
+        self.redraw_times = collections.deque([(0.0, 0)], maxlen=int(SPEED_WINDOW * REDRAWS))  # time and iteration of redraws
         self.next_draw = 0.0
         self.snapshot = None
         self.state = ""
-        self.watched = None  # iteration and samples of --watch
+        self.last_samples = None  # iteration and samples of --watch
 
     # ---- events of the solver
 
     def on_start(self, solver):
         super().on_start(solver)
         self.images = images_together(solver) or 0
-        self.marks[0] = time.perf_counter(), solver.iter
+        self.redraw_times[0] = time.perf_counter(), solver.iter
         self.size = self.console.size
         self._start(solver)
 
     def _start(self, solver):
         self.live = Live(console=self.console, auto_refresh=False, get_renderable=lambda: self.table(solver))
-        self._guarded(self.live.start)
+        self._ignore_hangup(self.live.start)
 
     def on_snapshot(self, solver, model_path, state_path):
         super().on_snapshot(solver, model_path, state_path)
         self.snapshot = f"at {solver.iter}: {model_path}"
 
     def on_watch(self, solver, iteration, samples):
-        self.watched = iteration, samples
+        self.last_samples = iteration, samples
 
     def on_iteration(self, solver):
         self.tick(solver)
@@ -81,15 +81,15 @@ class LiveDisplay(Result):
         self._clear_if_smaller(solver)
         if self.live is None:
             return
-        if solver.iter != self.marks[-1][1]:
+        if solver.iter != self.redraw_times[-1][1]:
             self.losses.append(solver.smoothed_loss)
-        self.marks.append((now, solver.iter))
-        self._guarded(self.live.refresh)
+        self.redraw_times.append((now, solver.iter))
+        self._ignore_hangup(self.live.refresh)
 
     def close(self):
         """Draw a last time and release the terminal; a second call does nothing."""
         if self.live is not None:
-            self._guarded(self.live.stop)
+            self._ignore_hangup(self.live.stop)
             self.live = None
 
     def _clear_if_smaller(self, solver):
@@ -98,12 +98,12 @@ class LiveDisplay(Result):
         self.size = size
         if size.width < before.width or size.height < before.height:
             self.live.transient = True
-            self._guarded(self.live.stop)
-            self._guarded(self.console.clear)
+            self._ignore_hangup(self.live.stop)
+            self._ignore_hangup(self.console.clear)
             if self.live is not None:
                 self._start(solver)
 
-    def _guarded(self, draw):
+    def _ignore_hangup(self, draw):
         try:
             draw()
         except OSError:  # the terminal was hung up: the training continues without it
@@ -132,15 +132,15 @@ class LiveDisplay(Result):
             rows.append((f"test {number}" if len(self.tests) > 1 else "test", Text(f"at {record['iteration']}: {values}")))
         if self.snapshot:
             rows.append(("snapshot", Text(self.snapshot)))
-        for name in LESSER:  # a low window has no room for them
+        for name in DROPPABLE_ROWS:  # a low window has no room for them
             if len(rows) > self.console.height:
                 rows = [row for row in rows if row[0] != name]
         for row in rows:
             grid.add_row(*row)
         room = self.console.height - len(rows) - 3
-        if self.watched is None or room < 1:
+        if self.last_samples is None or room < 1:
             return grid
-        iteration, samples = self.watched
+        iteration, samples = self.last_samples
         return Group(grid, Text(f"layers at iteration {iteration}", "dim"), watch_table(samples, room, self.console.width))
 
     def sparkline(self, room):
@@ -153,7 +153,7 @@ class LiveDisplay(Result):
 
     def _speed(self, solver):
         """Return time left and speed as text."""
-        (begin, first), (end, last) = self.marks[0], self.marks[-1]
+        (begin, first), (end, last) = self.redraw_times[0], self.redraw_times[-1]
         if last <= first or end <= begin:
             return "", "..."
         per_second = (last - first) / (end - begin)

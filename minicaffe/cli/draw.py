@@ -5,7 +5,7 @@ import click
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net
-from minicaffe.net.stand_in import stand_in
+from minicaffe.net.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import read_net_file
@@ -43,7 +43,7 @@ def _command(name, rankdir):
             if not picture.endswith((".svg", ".png")):
                 raise click.UsageError(f"--shapes is for .svg and .png, got {picture}", click.get_current_context())
             net.state.phase = chosen
-            made, sources = stand_in(net, net_file)
+            made, sources = replace_sources(net, net_file)
             svg = net_svg(Net(made, file=net_file, **given), rankdir, display_lrm=display_lrm,
                           types={name: source.type for name, source in sources.items()})
             write_bytes(picture, svg.encode() if picture.endswith(".svg") else svg_to_png(svg))

@@ -10,8 +10,8 @@ import numpy as np
 from click.core import ParameterSource
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.as_trained import load_picture, open_net, preprocessing
 from minicaffe.cli.inputs import picture_paths
+from minicaffe.cli.picture_nets import load_picture, open_net, preprocessing
 from minicaffe.data.db import new_database
 from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net, read_net
@@ -19,9 +19,9 @@ from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
 from minicaffe.pycaffe import Classifier
-from minicaffe.solver.report import CountedData, run_batches
+from minicaffe.solver.report import RecordCounts, run_batches
 
-OF_IMAGES = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
+IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 
 
 @click.command(cls=options.CaffeCommand)
@@ -39,7 +39,7 @@ OF_IMAGES = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 @preprocessing
 @options.force
 @options.net_state
-@options.computing
+@options.run_options
 @click.pass_context
 def extract_features(ctx, weights, net_file, blobs, databases, batches, backend, mode, device_id, images, force, **given):
     """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to its own DB. BATCHES 0 takes each record
@@ -51,12 +51,12 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
     blobs, databases = blobs.split(","), databases.split(",")
     if len(blobs) != len(databases) or len(set(databases)) != len(databases):
         raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases", ctx)
-    unused = [f"--{name}" for name in OF_IMAGES if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    unused = [f"--{name}" for name in IMAGE_OPTIONS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if unused and not images:
         raise click.UsageError(f"{', '.join(unused).replace('_', '-')}: for the pictures of --images, which is not given", ctx)
     if mode == "GPU":
         ranks.use_gpu(begin=device_id or 0)
-    options.tell_mode()
+    options.log_device()
     for path in databases if ranks.first() else ():     # all of them, before one is written
         check_free(path, force)
     if images:
@@ -98,7 +98,7 @@ def data_batches(net, batches, sources):
     """Return the number of batches and an iterable of the arrays of `sources` for each batch; the net reads its own data."""
     whole = None
     if not batches:
-        data = CountedData.of(net, mean=False)
+        data = RecordCounts.of(net, mean=False)
         if data.records is None or data.why:
             raise ConfigError(f"must be a number of batches: {data.why}", field="BATCHES")
         whole, batches = data.records, data.batches
@@ -112,10 +112,10 @@ def picture_batches(net, paths, batches, sources):
     wanted = -(-len(paths) // size)
     count = min(batches, wanted) if batches else wanted
     if count < wanted:
-        options.tell(f"{count} batches of {size} are {count * size} of {len(paths)} pictures; the others are left out, and "
+        options.notify(f"{count} batches of {size} are {count * size} of {len(paths)} pictures; the others are left out, and "
                      "BATCHES 0 takes all")
     elif batches > wanted:
-        options.tell(f"{len(paths)} pictures fill {wanted} batches of {size}, so there are no {batches}")
+        options.notify(f"{len(paths)} pictures fill {wanted} batches of {size}, so there are no {batches}")
     top, left = (int(room) // 2 for room in net.image_dims - shape[1:])
 
     def compute(number):
@@ -126,4 +126,4 @@ def picture_batches(net, paths, batches, sources):
         net.forward()
         return [blob.cpu_data.copy() for blob in sources]
 
-    return count, ranks.divided(count, compute)
+    return count, ranks.map_over_ranks(count, compute)

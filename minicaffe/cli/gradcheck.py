@@ -12,7 +12,7 @@ from minicaffe.cli.training_file import set_batch_size
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
 from minicaffe.gradient_check import gradcheck as check
-from minicaffe.net.stand_in import write_nothing
+from minicaffe.net.replace_sources import disable_file_output
 from minicaffe.proto import caffe_pb2
 
 BATCH = 4   # pictures: the batch size does not change what is tested, and each element takes two runs of its layer
@@ -50,15 +50,15 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
 
     def prepare(param):
         for one in param.layer:
-            write_nothing(one)
+            disable_file_output(one)
         try:
             set_batch_size(param, batch_size or BATCH)
         except ConfigError:     # its inputs have the sizes that it gives
             if batch_size:
                 raise
 
-    options.tell_mode()
-    with options.naming_data_command():
+    options.log_device()
+    with options.suggests_data_command():
         net = double_net(file, caffe_pb2.Phase.Value(phase.upper()), level=level, stages=stage, weights=weights, seed=rule["seed"],
                          prepare=prepare, **options.net_options())
         for name in set(layers) - set(net.layer_names):

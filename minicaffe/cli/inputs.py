@@ -10,7 +10,7 @@ from pathlib import Path
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto.files import read_lines
 
-RESULTS = (".npy", ".csv", ".json", ".h5")  # endings of output files: a missing INPUT with one of them was meant as --out
+OUTPUT_ENDINGS = (".npy", ".csv", ".json", ".h5")  # endings of output files: a missing INPUT with one of them was meant as --out
 
 
 def picture_paths(inputs, ext="jpg", listed=False):
@@ -31,7 +31,7 @@ def picture_paths(inputs, ext="jpg", listed=False):
         else:
             found = sorted(glob.glob(path, recursive=True))
             why = "no such picture or folder, and no pattern that fits one"
-            if path.lower().endswith(RESULTS):
+            if path.lower().endswith(OUTPUT_ENDINGS):
                 why += f"; results are written to a file by --out {path}"
         if not found:
             raise FileError(why, file=path)

@@ -36,7 +36,7 @@ class StderrHandler(logging.Handler):
             pass
 
 
-class LinesFile:
+class LineWriter:
     """A text file that writes each line at once. If the disk is full, one warning says that no more `what` are written.
 
     With `append` the lines are added to those in the file. Raises OSError if the file cannot be opened.
@@ -67,7 +67,7 @@ class LinesFile:
 
 
 class FileHandler(logging.Handler):
-    """Writes to a LinesFile."""
+    """Writes to a LineWriter."""
 
     def __init__(self, file):
         super().__init__()
@@ -78,14 +78,14 @@ class FileHandler(logging.Handler):
         self.file.write(self.format(record))
 
 
-def keep(path, append):
-    """Write the whole log also to the file `path`; return the handler for `stop_keeping`.
+def add_log_file(path, append):
+    """Write the whole log also to the file `path`; return the handler for `remove_log_file`.
 
     If the file cannot be opened, warn and return None.
     """
     logger = logging.getLogger("minicaffe")
     try:
-        handler = FileHandler(LinesFile(path, "log", append))
+        handler = FileHandler(LineWriter(path, "log", append))
     except OSError as cause:
         logger.warning("%s: cannot be written: %s; the training leaves no log", path, cause.strerror)
         return None
@@ -96,8 +96,8 @@ def keep(path, append):
     return handler
 
 
-def stop_keeping(handler):
-    """Close the file of `keep`; a second call does nothing."""
+def remove_log_file(handler):
+    """Close the file of `add_log_file`; a second call does nothing."""
     logging.getLogger("minicaffe").removeHandler(handler)
     handler.file.close()
 
@@ -110,7 +110,7 @@ def is_terminal(stream):
 def start(quiet=False, verbose=False, prefix=""):
     """Write the log of minicaffe to standard error from now on, with a prefix; a later call replaces this choice.
 
-    ``GLOG_minloglevel`` still hides lines here, but not in a file of `keep`.
+    ``GLOG_minloglevel`` still hides lines here, but not in a file of `add_log_file`.
     """
     logger = logging.getLogger("minicaffe")
     handler = StderrHandler()

@@ -17,7 +17,7 @@ from minicaffe.proto.atomic import check_free, check_writable
 logger = logging.getLogger("minicaffe.cli")
 INT_MAX = 2**31 - 1     # of an int32 field of Caffe, and of an axis
 MOST_THREADS = 1024     # of device/threads.pyx, which --help should not import
-TRUTH = ("true", "True", "t", "1", "false", "False", "f", "0")
+BOOLEAN_WORDS = ("true", "True", "t", "1", "false", "False", "f", "0")
 
 
 class Real(click.FloatRange):
@@ -39,11 +39,11 @@ class CaffeCommand(click.Command):
     """
 
     def parse_args(self, ctx, args):
-        ctx.meta["arguments"] = tidy(args, self.get_params(ctx), ctx)
+        ctx.meta["arguments"] = normalize_arguments(args, self.get_params(ctx), ctx)
         return super().parse_args(ctx, list(ctx.meta["arguments"]))
 
 
-def tidy(args, params, ctx=None):
+def normalize_arguments(args, params, ctx=None):
     """Return `args` with every option of `params` as one word, ``--name`` or ``--name=value``, with dashes only.
 
     Raises BadParameter for a value that begins with a dash, of an option that may lack one: click would take it for an option.
@@ -62,10 +62,10 @@ def tidy(args, params, ctx=None):
             continue
         name, value = match[1].replace("_", "-"), match[2] or ""
         option = known.get(name)
-        if option is None and name.startswith("no-") and is_truth(known.get(name[3:])) and not value:
+        if option is None and name.startswith("no-") and is_boolean_option(known.get(name[3:])) and not value:
             name, value = name[3:], "=false"
-        elif is_truth(option) and not value:
-            value = "=" + (rest.pop(0) if rest and rest[0] in TRUTH else "true")
+        elif is_boolean_option(option) and not value:
+            value = "=" + (rest.pop(0) if rest and rest[0] in BOOLEAN_WORDS else "true")
         elif option is not None and getattr(option, "_flag_needs_value", False):
             if value.startswith("=-"):
                 option.type.convert(value[1:], option, ctx)
@@ -77,12 +77,12 @@ def tidy(args, params, ctx=None):
     return done
 
 
-def is_truth(option):
+def is_boolean_option(option):
     """Whether an option takes ``true`` or ``false`` (and then may lack a value)."""
     return option is not None and option.type.name == "true|false"
 
 
-def _note(ctx, param, value):
+def _store_in_meta(ctx, param, value):
     ctx.meta[param.name] = value
 
 
@@ -163,7 +163,7 @@ def _may_use_gpu(ctx):
         return False
 
 
-def together(*options):
+def combine_options(*options):
     """Return the decorator that gives a command all of these options, which its help has in this order."""
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
@@ -171,7 +171,7 @@ def together(*options):
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 force = click.option("--force", is_flag=True, help="Replace what is at the output.")
 # Where the log goes and what computes: of commands that use a device.
-common = together(
+common = combine_options(
     click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",
                  help="Where to compute; sim is a simulated GPU, for computers without one."),
     click.option("--gpu", expose_value=False, callback=_use_gpu, metavar="ID[,ID...]|all", help=(
@@ -181,35 +181,35 @@ common = together(
         "memory: cuda=plain, cpu=buddy, pinned=plain.")),
     click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
                  help="Show only warnings, errors and the result."),
-    click.option("--verbose", is_flag=True, expose_value=False, callback=_note, is_eager=True,
+    click.option("--verbose", is_flag=True, expose_value=False, callback=_store_in_meta, is_eager=True,
                  help="Write Caffe's log on a terminal too."),
     debug)
-net_state = together(
+net_state = combine_options(
     click.option("--level", type=click.IntRange(-INT_MAX - 1, INT_MAX), default=0, show_default=True, help="Level of the net."),
     click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [], metavar="A,B",
                  help="Stages of the net, with commas."))
 # Of commands that read a model file: what `net_options` returns.
-skip_unknown_fields = click.option("--skip-unknown-fields", is_flag=True, expose_value=False, callback=_note, help=(
+skip_unknown_fields = click.option("--skip-unknown-fields", is_flag=True, expose_value=False, callback=_store_in_meta, help=(
     "Leave out fields of Caffe's forks without which results are the same; a warning names each."))
-model_file = together(
+model_file = combine_options(
     skip_unknown_fields,
     click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=_allow_python_layers,
                  help="Let Python layers of the model file run the modules that they name."),
-    click.option("--untrusted", is_flag=True, expose_value=False, callback=_note, help=(
+    click.option("--untrusted", is_flag=True, expose_value=False, callback=_store_in_meta, help=(
         "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
-plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_note, help=(
+plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_store_in_meta, help=(
     "Optimization of a net that runs as a whole: memory, blobs share memory; none, as in Caffe."))
 batch_size = click.IntRange(1, INT_MAX)
 threads = click.option("--threads", type=click.IntRange(1, MOST_THREADS), expose_value=False, callback=_apply,
                        help="Processor threads; by default all processors, or OMP_NUM_THREADS.")
-precision = together(
+precision = combine_options(
     click.option("--precision", expose_value=False, callback=_apply, metavar="float32|tf32|bf16", help=(
         "tf32: round the factors of products to 10 bits of mantissa, on a GPU of compute capability 8.0 or more; bf16: compute in "
         "bfloat16 with parameters in float32, on such a GPU by cuDNN, or on the CPU by oneDNN with AVX512_BF16 or AMX.")),
     click.option("--exact", is_flag=True, expose_value=False, callback=_apply, help=(
         "Compute convolutions on the CPU by sums of products alone, not by Winograd's algorithm, which rounds more.")))
-computing = together(precision, threads, model_file, common)    # of a command that runs a net
-whole_nets = together(net_state, plan, computing)               # and runs it as a whole
+run_options = combine_options(precision, threads, model_file, common)    # of a command that runs a net
+whole_net_options = combine_options(net_state, plan, run_options)               # and runs it as a whole
 
 
 def check_outputs(*paths, force=False):
@@ -245,7 +245,7 @@ def output_text(record):
     return f"{record['name']} = {value:g}" + (f" (* {weight:g} = {weight * value:g} loss)" if weight else "")
 
 
-def name_data_command(error):
+def suggest_data_command(error):
     """Add to the error of a missing database the folder in which its path is right, or the command that makes a known data set."""
     source, found, _ = error.message.partition(": no such database")
     if not found:
@@ -262,28 +262,28 @@ def name_data_command(error):
 
 
 @contextlib.contextmanager
-def naming_data_command():
-    """Apply `name_data_command` to an Error that ends the block."""
+def suggests_data_command():
+    """Apply `suggest_data_command` to an Error that ends the block."""
     try:
         yield
     except Error as error:
-        name_data_command(error)
+        suggest_data_command(error)
         raise
 
 
-def tell(line):
+def notify(line):
     """Print a notice on standard error, also on a terminal; --quiet hides it."""
     if not click.get_current_context().meta.get("quiet"):
         click.echo(line, err=True)
 
 
-def tell_ranks():
+def print_ranks():
     """Print where the ranks run, if there are several; all ranks must call this."""
     for line in ranks.lines() if ranks.group().size > 1 else ():
-        tell(line)
+        notify(line)
 
 
-def tell_mode():
+def log_device():
     """Log where the command computes, in Caffe's words; print where several ranks run.
 
     Raises ConfigError if the command has --precision and cannot compute there in the precision that is set.
@@ -292,7 +292,7 @@ def tell_mode():
     from minicaffe.ops.engine import check_precision
     if any(param.name == "precision" for param in click.get_current_context().command.params):
         check_precision()
-    tell_ranks()
+    print_ranks()
     if caffe.mode == "cpu":
         logger.info("Use CPU.")
         return
@@ -301,4 +301,4 @@ def tell_mode():
     logger.info("Use GPU with device ID %d", device.index)
     logger.info("GPU %d: %s", device.index, device.name)
     if click.get_current_context().meta.get("asked_for_sim"):  # no notice for the environment variable
-        tell("the simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")
+        notify("the simulated GPU checks every access and is some 100 times slower than the CPU: for learning and tests")

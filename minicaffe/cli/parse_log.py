@@ -47,8 +47,8 @@ def parse_log(log_file, folder, delimiter, verbose, force):
         raise ConfigError(f"must be one character, got '{delimiter}'", field="--delimiter")
     tables = read_run(log_file).tables
     if not any(tables.values()):
-        raise is_no_log(log_file, "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or "
-                                  "--json LOG)?")
+        raise no_log_error(log_file, "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, "
+                                     "or --json LOG)?")
     paths = {phase: Path(folder) / f"{Path(log_file).name}.{phase}" for phase, rows in tables.items() if rows}
     options.check_outputs(*paths.values(), force=force)
     for phase, path in paths.items():
@@ -77,7 +77,7 @@ class Run:
     cut: str | None = None
 
 
-def is_no_log(path, message):
+def no_log_error(path, message):
     """Return the error for a file without a training: the kind of the file if it is known, else `message`."""
     own = "log", "text", "json", "empty"
     return kinds.named(DataError(message, file=path), kinds.head_of(path), "the log of a training", own)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import click
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.chart import draw, widened
-from minicaffe.cli.parse_log import COLUMNS, is_no_log, read_run
+from minicaffe.cli.chart import draw, widen_range
+from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.proto.atomic import replacing
@@ -23,9 +23,9 @@ CHARTS = [(table, what, along) for table, what in (("test", "accuracy"), ("test"
           for along in ("NumIters", "Seconds")]
 NAMES = {"NumIters": "iterations", "Seconds": "seconds"}
 LIST = "  ".join(f"{i}: {table} {what} vs. {NAMES[along]}" for i, (table, what, along) in enumerate(CHARTS))
-WATCHED = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what those are named by
-PANELS = ("loss", "accuracy", "rate", "outputs", *WATCHED)
-MOST = 8    # curves of a panel that are drawn in a terminal
+SAMPLE_PANELS = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what names them
+PANELS = ("loss", "accuracy", "rate", "outputs", *SAMPLE_PANELS)
+MAX_CURVES = 8    # curves of a panel that are drawn in a terminal
 
 
 @dataclass
@@ -57,7 +57,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         check_picture(picture, force)
     runs = [read_run(log) for log in logs]
     for run in runs:
-        tell_cut(run)
+        report_incomplete_log(run)
     if table:
         return show_layers(runs)
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
@@ -70,14 +70,14 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         has = sorted({name for run in runs for rows in run.tables.values() for name in outputs(rows)})
         there = f"its outputs are {', '.join(has)}" if has else (
             "it holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?")
-        raise is_no_log(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
-    scales = [logarithmic or name in WATCHED for name, _ in drawn]
+        raise no_log_error(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
+    scales = [logarithmic or name in SAMPLE_PANELS for name, _ in drawn]
     if picture is None:
-        return in_terminal(drawn, scales, along)
+        return print_charts(drawn, scales, along)
     figure = new_figure(figsize=(8, 1 + 2.8 * len(drawn)))
     every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, found), scale in zip(every, drawn, scales, strict=True):
-        onto(axes, name, found, scale, len(runs))
+        plot_panel(axes, name, found, scale, len(runs))
     axes.set_xlabel(along)
     figure.align_ylabels(every)
     save(figure, picture)
@@ -91,7 +91,7 @@ def show_layers(runs):
             raise DataError("has no measurements of layers; train with --watch --json FILE, or with debug_info: true and a log",
                             file=run.path)
         last = run.samples[-1]["NumIters"]
-        samples = list({tuple(sample.get(key) for key in ("layer", *WATCHED.values())): sample for sample in run.samples
+        samples = list({tuple(sample.get(key) for key in ("layer", *SAMPLE_PANELS.values())): sample for sample in run.samples
                         if sample["NumIters"] == last}.values())    # a training that was resumed may have measured it twice
         what = "mean absolute values, of debug_info" if "mean" in samples[0] else "norms"
         console.print(f"{run.path}: layers at iteration {last} ({what})", markup=False, soft_wrap=True)
@@ -108,7 +108,7 @@ def plot_chart(arguments, column, force):
     found = [curve(log, number, table, what, along, column) for number, log in enumerate(logs)]
     figure = new_figure(figsize=(8, 5))
     axes = figure.subplots()
-    onto(axes, f"{table} {what}", found, False, len(found))
+    plot_panel(axes, f"{table} {what}", found, False, len(found))
     axes.set(xlabel=NAMES[along], title=f"{table} {what} vs. {NAMES[along]}")
     save(figure, picture)
 
@@ -116,7 +116,7 @@ def plot_chart(arguments, column, force):
 def curve(log, number, table, what, along, column=None):
     """Return the Curve of what one of Caffe's charts shows of a log, the run of this number."""
     run = read_run(log)
-    tell_cut(run)
+    report_incomplete_log(run)
     rows = run.tables[table]
     names = outputs(rows)
     name = column or next((n for n in names if what in n.lower()), names[0] if names and what == "accuracy" else None)
@@ -125,7 +125,7 @@ def curve(log, number, table, what, along, column=None):
     found = drawn(f"{os.path.basename(log)}: {name}", rows, name, along, number, table == "test")
     if found is None:
         has = f"its {table} outputs are {', '.join(names)}; choose one with --output" if names else f"it holds no {table} outputs"
-        raise is_no_log(log, f"has no {table} {column or what} along {NAMES[along]}; {has}")
+        raise no_log_error(log, f"has no {table} {column or what} along {NAMES[along]}; {has}")
     return found
 
 
@@ -140,7 +140,7 @@ def drawn(label, rows, name, along, run, test):
     return Curve(label, *map(list, zip(*points, strict=True)), run, test) if points else None
 
 
-def tell_cut(run):
+def report_incomplete_log(run):
     """Report a log that ends before its training does."""
     if run.cut:
         last = max((row["NumIters"] for rows in run.tables.values() for row in rows), default=None)
@@ -161,8 +161,8 @@ def curves(runs, panel, along, column=None):
 
 def _series(run, panel, column):
     """Yield label, whether it is of the test net, rows and name in them of each curve of a panel."""
-    if panel in WATCHED:
-        key = WATCHED[panel]
+    if panel in SAMPLE_PANELS:
+        key = SAMPLE_PANELS[panel]
         groups = {}
         for sample in run.samples:
             if key in sample:
@@ -182,15 +182,16 @@ def _series(run, panel, column):
                     yield f"{table} {name}", table == "test", rows, name
 
 
-def in_terminal(drawn, scales, along):
+def print_charts(drawn, scales, along):
     """Print the panels, as wide as the terminal."""
     from rich.console import Console
     console = Console(highlight=False)
     width = max(40, min(console.width, 120))
     for (name, found), scale in zip(drawn, scales, strict=True):
-        if len(found) > MOST:
-            click.echo(f"{name}: the first {MOST} of {len(found)} curves; --out draws all")
-        console.print(draw(name, found[:MOST], width, along=along, logarithmic=scale, utf8=console.encoding.startswith("utf")))
+        if len(found) > MAX_CURVES:
+            click.echo(f"{name}: the first {MAX_CURVES} of {len(found)} curves; --out draws all")
+        utf8 = console.encoding.startswith("utf")
+        console.print(draw(name, found[:MAX_CURVES], width, along=along, logarithmic=scale, utf8=utf8))
 
 
 def new_figure(**size):
@@ -203,7 +204,7 @@ def new_figure(**size):
     return Figure(layout="constrained", **size)
 
 
-def onto(axes, name, found, logarithmic, runs):
+def plot_panel(axes, name, found, logarithmic, runs):
     """Draw the Curves of a panel, tests dashed: a colour a run if there are several of a curve each, else a colour a curve."""
     by_run = runs > 1 and len({(one.run, one.test) for one in found}) == len(found)
     for number, one in enumerate(found):
@@ -213,8 +214,8 @@ def onto(axes, name, found, logarithmic, runs):
     if logarithmic:
         axes.set_yscale("log", nonpositive="mask")
     drawn = [y for one in found for y in one.ys if math.isfinite(y) and (y > 0 or not logarithmic)]
-    if drawn and widened(min(drawn), max(drawn)) != (min(drawn), max(drawn)):
-        axes.set_ylim(*widened(min(drawn), max(drawn)))
+    if drawn and widen_range(min(drawn), max(drawn)) != (min(drawn), max(drawn)):
+        axes.set_ylim(*widen_range(min(drawn), max(drawn)))
     axes.grid(True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     outside = len(found) > 6

@@ -15,12 +15,12 @@ import click
 
 from minicaffe.errors import DependencyError
 from minicaffe.parallel import launch
-from minicaffe.parallel.alone import ALONE
+from minicaffe.parallel.single import SINGLE_PROCESS
 
-TOGETHER = ("train", "test", "trace", "classify", "detect", "extract_features")
-HOSTS = 8   # at most, in a line
+PARALLEL_COMMANDS = ("train", "test", "trace", "classify", "detect", "extract_features")
+MAX_HOSTS_SHOWN = 8   # at most, in a line
 
-_group = ALONE
+_group = SINGLE_PROCESS
 
 
 def join(command):
@@ -30,17 +30,17 @@ def join(command):
     DependencyError if there is no MPI, ConfigError if the mpiexec that has started the processes belongs to another MPI.
     """
     global _group
-    if launch.launched() == 1 or _group is not ALONE:
+    if launch.launched() == 1 or _group is not SINGLE_PROCESS:
         return
-    if command is not None and command not in TOGETHER:
+    if command is not None and command not in PARALLEL_COMMANDS:
         raise click.UsageError(f"{command} is for one process, and {launch.launched()} were started together; start it without "
-                               f"mpiexec. For several are {', '.join(TOGETHER)}")
+                               f"mpiexec. For several are {', '.join(PARALLEL_COMMANDS)}")
     from minicaffe.parallel.group import Group
-    from minicaffe.parallel.signs import Signs
+    from minicaffe.parallel.heartbeat import Heartbeat
     _group = Group()
     _group.agree({"the command": command})      # else ranks of different commands wait for each other
     if command not in ("train", "trace"):   # their solver starts one that also watches the progress
-        Signs(_group, timeout=0)
+        Heartbeat(_group, timeout=0)
     if not os.environ.get("OMP_NUM_THREADS"):
         from minicaffe.device.threads import set_num_threads
         set_num_threads(_group.processors())
@@ -49,7 +49,7 @@ def join(command):
 @contextlib.contextmanager
 def one_output():
     """Discard the block's standard output, unless this is the only process or rank 0."""
-    if _group is ALONE or not _group.rank:
+    if _group is SINGLE_PROCESS or not _group.rank:
         yield
         return
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
@@ -63,27 +63,27 @@ def group():
 
 def first():
     """Whether this process writes files and messages: it is the only one, or rank 0."""
-    return (launch.rank() if _group is ALONE else _group.rank) == 0
+    return (launch.rank() if _group is SINGLE_PROCESS else _group.rank) == 0
 
 
-def fail(line, status):
+def report_failure(line, status):
     """Print why the command fails and end all processes that run it; return `status` if there is only one.
 
     An error that all ranks raise at once is printed once: rank 0 prints at once, and ends the others while they wait.
     """
-    if _group is ALONE:
+    if _group is SINGLE_PROCESS:
         if launch.local_rank() == 0:  # no process of this machine could join a group
-            say(line)
+            print_error_line(line)
         else:       # Open MPI ends all when the first one ends
             time.sleep(2)
         return status
-    from minicaffe.parallel.group import abort, let_first_speak
-    let_first_speak(_group.rank)
-    say(f"{_group.name()}: {line}")
+    from minicaffe.parallel.group import abort, wait_for_root_error
+    wait_for_root_error(_group.rank)
+    print_error_line(f"{_group.name()}: {line}")
     abort(_group.comm, status)
 
 
-def say(line):
+def print_error_line(line):
     """Write a line on standard error, after what standard output holds; both may be closed."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -92,15 +92,15 @@ def say(line):
         sys.stderr.flush()
 
 
-def divided(count, compute):
+def map_over_ranks(count, compute):
     """Yield ``compute(i)`` for each `i` below `count`, in order. Ranks take every size-th `i`; only rank 0 gets the results."""
-    if _group is ALONE:
+    if _group is SINGLE_PROCESS:
         yield from map(compute, range(count))
         return
     _group.agree({"the number of inputs": count})
     for begin in range(0, count, _group.size):
         mine = begin + _group.rank
-        results = _group.to_first(compute(mine) if mine < count else None)
+        results = _group.gather_to_root(compute(mine) if mine < count else None)
         yield from (results or ())[:count - begin]
 
 
@@ -109,7 +109,7 @@ def start_on_gpus(ids, command, arguments):
 
     Raises UsageError if the command is not for several processes, DependencyError if there is no mpiexec or no mpi4py.
     """
-    if command not in TOGETHER:
+    if command not in PARALLEL_COMMANDS:
         raise click.UsageError(f"--gpu: {command} computes on one GPU, got {','.join(map(str, ids))}")
     program = launch.mpiexec()
     if importlib.util.find_spec("mpi4py") is None:
@@ -131,20 +131,20 @@ def use_gpu(ids=None, begin=None):
     one.
     """
     from minicaffe import cuda
-    ids = ids or ([] if _group is ALONE else range(cuda.count()))
+    ids = ids or ([] if _group is SINGLE_PROCESS else range(cuda.count()))
     # Without `ids`, use_gpu takes the current GPU, or raises if there is none.
     cuda.use_gpu(ids[((begin or 0) + _group.local_rank) % len(ids)] if ids else begin)
 
 
-def own_path(path):
+def rank_path(path):
     """Return the path of a file that each rank writes for itself: `path` for rank 0, ``name.rank1.html`` for rank 1."""
     stem, extension = os.path.splitext(path)
     return path if first() else f"{stem}.rank{_group.rank}{extension}"
 
 
-def starter(gpus):
+def mpiexec_words(gpus):
     """Return the words before ``minicaffe`` that start as many processes again; [] if --gpu with `gpus` GPUs does that."""
-    return [] if _group is ALONE or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
+    return [] if _group is SINGLE_PROCESS or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]
 
 
 def lines():
@@ -152,8 +152,8 @@ def lines():
     from minicaffe.common import caffe
     from minicaffe.device.threads import get_num_threads
     hosts = collections.Counter(_group.hosts)
-    shown = ", ".join(f"{count} on {host}" for host, count in list(hosts.items())[:HOSTS])
-    more = f" and {len(hosts) - HOSTS} machines more" if len(hosts) > HOSTS else ""
+    shown = ", ".join(f"{count} on {host}" for host, count in list(hosts.items())[:MAX_HOSTS_SHOWN])
+    more = f" and {len(hosts) - MAX_HOSTS_SHOWN} machines more" if len(hosts) > MAX_HOSTS_SHOWN else ""
     threads = sorted(set(_group.gather(get_num_threads())))
     each = f"{' to '.join(map(str, {threads[0]: 0, threads[-1]: 0}))} thread{'s' * (threads != [1])} each"
     texts = [f"{_group.size} ranks: {shown}{more}; {each}"]

@@ -4,13 +4,13 @@ import json
 import math
 import time
 
-from minicaffe.cli.log import LinesFile
+from minicaffe.cli.log import LineWriter
 from minicaffe.cli.options import output_text
 from minicaffe.errors import FileError
 from minicaffe.solver.report import images_together
 
 
-class JsonLines(LinesFile):
+class JsonLines(LineWriter):
     """Writes each display (``"event": "train"``) and each test (``"event": "test"``) as one line of JSON, at once.
 
     ``"time"`` is in seconds since 1970. Numbers that are not finite become null, since JSON cannot write them. Raises FileError if
@@ -24,16 +24,16 @@ class JsonLines(LinesFile):
             raise FileError(f"cannot be written: {cause.strerror}; correct the path of --json", file=path) from cause
 
     def on_display(self, solver, record):
-        self._note("train", record)
+        self._write_event("train", record)
 
     def on_test(self, solver, record):
-        self._note("test", record)
+        self._write_event("test", record)
 
     def on_watch(self, solver, iteration, samples):
         """Write the samples of `minicaffe.solver.watch` as an ``"event": "watch"``."""
-        self._note("watch", {"iteration": iteration, "samples": samples})
+        self._write_event("watch", {"iteration": iteration, "samples": samples})
 
-    def _note(self, event, record):
+    def _write_event(self, event, record):
         self.write(json.dumps(_finite({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False))
 
 
@@ -57,7 +57,7 @@ class Result:
         self.seconds = 0.0
 
     def on_start(self, solver):
-        self._begin = time.perf_counter()
+        self._start_time = time.perf_counter()
         self.first_iter = solver.iter
 
     def on_display(self, solver, record):
@@ -72,7 +72,7 @@ class Result:
 
     def on_end(self, solver, stopped):
         self.stopped = stopped
-        self.seconds = time.perf_counter() - self._begin
+        self.seconds = time.perf_counter() - self._start_time
 
     def lines(self, solver, resume_command):
         """Return the result as lines of text; `resume_command` returns the command that continues from a solver state."""
@@ -84,22 +84,22 @@ class Result:
         if self.display:
             yield f"smoothed loss = {solver.smoothed_loss:g}"
             for output in self.display["outputs"]:
-                yield f"train {output_text(output)}" + stale(self.display, solver)
+                yield f"train {output_text(output)}" + iteration_suffix(self.display, solver)
         for number, record in sorted(self.tests.items()):
             name = f"test net {number}" if len(self.tests) > 1 else "test"
             for output in record["outputs"]:
-                yield f"{name} {output_text(output)}" + stale(record, solver)
+                yield f"{name} {output_text(output)}" + iteration_suffix(record, solver)
             if record["loss"] is not None:
-                yield f"{name} total loss = {record['loss']:g}" + stale(record, solver)
+                yield f"{name} total loss = {record['loss']:g}" + iteration_suffix(record, solver)
         for path in self.files:
             yield f"wrote {path}"
         if self.stopped and self.states:
             state, iteration = self.states[-1]
-            yield f"resume{stale({'iteration': iteration}, solver)} with: {resume_command(state)}"
+            yield f"resume{iteration_suffix({'iteration': iteration}, solver)} with: {resume_command(state)}"
         elif self.stopped and not solver.param.snapshot_after_train:
             yield "wrote no snapshot: snapshot_after_train is false"
 
 
-def stale(record, solver):
+def iteration_suffix(record, solver):
     """Return the iteration of a record as text, empty for the present one."""
     return "" if record["iteration"] == solver.iter else f" (at iteration {record['iteration']})"

@@ -6,11 +6,11 @@ import click
 
 from minicaffe import memory
 from minicaffe.cli import options
-from minicaffe.cli.summary import batch_option, looking, tell_assumed
+from minicaffe.cli.summary import batch_option, inspection_options, print_assumptions
 from minicaffe.device.threads import dry_run
 from minicaffe.errors import Error
 from minicaffe.net.net import Net
-from minicaffe.net.stand_in import stand_in
+from minicaffe.net.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import load_net
@@ -22,7 +22,7 @@ from minicaffe.proto.upgrade import load_net
 @batch_option
 @click.option("--json", "as_json", metavar="FILE", help="Also write the steps to FILE.")
 @options.force
-@options.whole_nets
+@options.whole_net_options
 def schedule(file, phase, batch, as_json, force, level, stage):
     """Show what the net of NET does in an iteration: one line for each step.
 
@@ -33,9 +33,9 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     """
     if as_json:
         options.check_outputs(as_json, force=force)
-    given = looking()
+    given = inspection_options()
     net = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"]).param
-    made, sources = stand_in(net, file, batch=batch)
+    made, sources = replace_sources(net, file, batch=batch)
     net = Net(made, file=file, **given)
     not_run, events = None, []
     try:
@@ -52,7 +52,7 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     click.echo(str(listing))
     if not_run:
         click.echo(f"layouts are not known, as the net does not run on made-up data: {not_run}")
-    tell_assumed(sources.values())
+    print_assumptions(sources.values())
 
 
 def dry_pass(net):

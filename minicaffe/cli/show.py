@@ -22,7 +22,7 @@ from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
 
 BINS, SMALL_BINS = 20, 12
-TILES, SIDE, EDGE = 1024, 40, 2   # most pictures in a sheet; least pixels of the smallest; white pixels around each
+MAX_TILES, MIN_TILE_PIXELS, BORDER = 1024, 40, 2   # pictures in a sheet; pixels of the smallest; white pixels around each
 
 
 @dataclass
@@ -53,9 +53,9 @@ def show(weights, other, layers, bins, filters, force):
             raise click.UsageError("--filters draws one file, give one", click.get_current_context())
         options.check_outputs(filters, force=force)
     console = bars.table_console()
-    first = chosen(read_parameters(weights), layers, weights)
+    first = select_layers(read_parameters(weights), layers, weights)
     if other:
-        return compare(console, weights, first, other, chosen(read_parameters(other), layers, other))
+        return compare(console, weights, first, other, select_layers(read_parameters(other), layers, other))
     table = bars.grid("parameter", "shape", "min", "max", "mean", "std", "norm", "zeros", "distribution")
     utf8 = console.encoding.startswith("utf")
     for one in first:
@@ -74,7 +74,7 @@ def show(weights, other, layers, bins, filters, force):
         for one in first:
             console.print(f"\n{one.name} {shown(one.array.shape)}", markup=False, style="bold")
             finite = one.array[np.isfinite(one.array)]
-            counts = counted(finite, min(bins, max(2, finite.size)))
+            counts = bin_counts(finite, min(bins, max(2, finite.size)))
             low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
             low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
             for line in histogram(counts or [0], low, high, width, utf8):
@@ -92,7 +92,7 @@ def read_parameters(path):
     if is_hdf5(path):
         found = read_hdf5(path)
     elif str(path).endswith(".binaryproto"):
-        found = [alone(path)]
+        found = [read_single_blob(path)]
     else:
         try:
             layers = [(layer, i, blob) for layer in upgrade.read_weights(path) for i, blob in enumerate(layer.blobs)]
@@ -100,7 +100,7 @@ def read_parameters(path):
                      for layer, i, blob in layers]
         except Error as error:
             try:
-                found = [alone(path)]
+                found = [read_single_blob(path)]
             except Error:
                 raise error from None
     if not found:
@@ -108,7 +108,7 @@ def read_parameters(path):
     return found
 
 
-def alone(path):
+def read_single_blob(path):
     """Return the single blob of a file. Raises DataError if it has no values: files of other kinds can parse as such a blob."""
     blob = read_blob(path)
     if not len(blob.data):
@@ -130,7 +130,7 @@ def read_hdf5(path):
     return found
 
 
-def chosen(parameters, layers, path):
+def select_layers(parameters, layers, path):
     """Return those of `layers`, or all. Raises ConfigError for a layer that is not there."""
     names = {one.layer for one in parameters}
     for layer in layers:
@@ -153,10 +153,10 @@ def statistics(array):
         std = float(finite.std(dtype=np.float64))
     return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std, "norm": norm,
             "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size),
-            "counts": counted(finite, SMALL_BINS)}
+            "counts": bin_counts(finite, SMALL_BINS)}
 
 
-def counted(finite, bins):
+def bin_counts(finite, bins):
     """Return how many values lie in each of `bins` parts of their range: [] without values, all in the middle if they are equal.
 
     np.histogram raises for ranges that the dtype cannot divide: two neighbouring float32, or the full range of float16.
@@ -216,27 +216,28 @@ def compare(console, path, first, other_path, second):
 def picture(parameters, path):
     """Return the name of the parameter that is drawn, and its filters as one (H, W, 3) image on one scale of grey or colour."""
     for one in parameters:
-        tiles = tiles_of(one.array)
+        tiles = to_tiles(one.array)
         if tiles is not None:
             break
     else:
         raise DataError("holds no parameter that is a picture: one of four axes, or of two with a square number of inputs",
                         file=str(path))
-    factor = max(1, -(-SIDE // min(tiles.shape[2:])))
-    images = [np.pad(to_rgb(tile).repeat(factor, 0).repeat(factor, 1), ((EDGE, EDGE), (EDGE, EDGE), (0, 0)), constant_values=255)
-              for tile in stretched(tiles)[:TILES]]
+    factor = max(1, -(-MIN_TILE_PIXELS // min(tiles.shape[2:])))
+    border = ((BORDER, BORDER), (BORDER, BORDER), (0, 0))
+    images = [np.pad(to_rgb(tile).repeat(factor, 0).repeat(factor, 1), border, constant_values=255)
+              for tile in stretched(tiles)[:MAX_TILES]]
     columns = math.isqrt(len(images) - 1) + 1
     images += [np.full_like(images[0], 255)] * (-len(images) % columns)
-    left_out = f", the first {TILES} of {len(tiles)}" if len(tiles) > TILES else ""
+    left_out = f", the first {MAX_TILES} of {len(tiles)}" if len(tiles) > MAX_TILES else ""
     return f"{one.name} {shown(one.array.shape)}{left_out}", sheet(images, columns)
 
 
-def tiles_of(array):
+def to_tiles(array):
     """Return an array as pictures, (N, C, H, W) with C 1 or 3, or None if it has no such form."""
     if array.ndim == 3:
         array = array[np.newaxis]
     if array.ndim == 4 and array.shape[:2] == (1, 1) and array.shape[2] != array.shape[3]:     # an old file's matrix, perhaps
-        matrix = tiles_of(array[0, 0]) if array.shape[2] > 1 else None
+        matrix = to_tiles(array[0, 0]) if array.shape[2] > 1 else None
         return array if matrix is None and min(array.shape[2:]) > 1 else matrix
     if array.ndim == 2:
         for channels in (1, 3):

@@ -10,7 +10,7 @@ import time
 EFFECTS = ("stop", "snapshot", "none")
 
 
-PATIENCE = 1.0      # seconds: a terminal and mpiexec may both send the same Ctrl-C
+SAME_INTERRUPT_SECONDS = 1.0      # seconds: a terminal and mpiexec may both send the same Ctrl-C
 
 
 class Signals:
@@ -24,24 +24,24 @@ class Signals:
         self.effects = {signal.SIGTERM: "stop", signal.SIGUSR1: "stop", signal.SIGHUP: sighup_effect, signal.SIGINT: sigint_effect}
         self.terminated = False
         self.pending = set()
-        self.asked = None       # time of the first Ctrl-C
-        self.before = {}
+        self.first_interrupt = None       # time of the first Ctrl-C
+        self.old_handlers = {}
 
     def __enter__(self):
         for number in self.effects:
-            self.before[number] = signal.signal(number, self._note)
+            self.old_handlers[number] = signal.signal(number, self._store_signal)
         return self
 
-    def _note(self, number, frame):
+    def _store_signal(self, number, frame):
         self.pending.add(number)
         if number == signal.SIGINT and self.effects[number] == "stop":
-            if self.asked is None:
-                self.asked = time.monotonic()
-            elif time.monotonic() - self.asked > PATIENCE:
+            if self.first_interrupt is None:
+                self.first_interrupt = time.monotonic()
+            elif time.monotonic() - self.first_interrupt > SAME_INTERRUPT_SECONDS:
                 raise KeyboardInterrupt
 
     def __exit__(self, *_):
-        for number, handler in self.before.items():
+        for number, handler in self.old_handlers.items():
             signal.signal(number, handler)
 
     def poll(self):

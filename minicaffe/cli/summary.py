@@ -15,14 +15,14 @@ from rich.text import Text
 from minicaffe.cli import bars, options, training_file
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.memory.sizes import size_text
-from minicaffe.net import stand_in
+from minicaffe.net import replace_sources
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.net.summary import Summary, params, sizes
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net, read_net_file
-from minicaffe.solver import trial
+from minicaffe.solver import memory_estimate
 
 
 def _shapes(ctx, param, texts):
@@ -39,7 +39,7 @@ batch_option = click.option("--batch-size", "--batch", "batch", type=options.bat
                             help="Pictures in a batch, if not as the file says.")
 
 
-def looking():
+def inspection_options():
     """Return `net_options` of a command that only inspects a net: its log is shown only with --verbose."""
     check_precision()
     if not click.get_current_context().meta.get("verbose"):
@@ -47,7 +47,7 @@ def looking():
     return options.net_options()
 
 
-def tell_assumed(sources):
+def print_assumptions(sources):
     """Print the assumptions about missing data."""
     for text in dict.fromkeys(source.assumed for source in sources if source.assumed):
         click.echo(f"assumed, as the data are not there: {text}")
@@ -61,26 +61,26 @@ def tell_assumed(sources):
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
               help="Size of the pictures of a data layer whose data are missing; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_run`, why.")
-@options.whole_nets
+@options.whole_net_options
 def summary(file, batch, phase, shapes, as_json, level, stage):
     """Show the layers of a net: shapes, parameters, bytes, operations, engines; and the memory that a training needs.
 
     No data are needed: made-up pictures have the shape of the database's, or an assumed shape if it is missing. The memory is that
     of two iterations in which nothing is computed.
     """
-    given = looking()
+    given = inspection_options()
     solver_param, place = training_file.read_solver(file, given)
     is_net = "net_files" in place
     param = place["net_files"][file].param if is_net else None
     if not is_net and phase == "TEST":
         raise click.UsageError("--phase TEST is for nets; give the net of the solver", click.get_current_context())
-    wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or learns(param, file) else caffe_pb2.TEST
+    wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or has_loss(param, file) else caffe_pb2.TEST
 
     tops = set()
 
     def without_data(net_param, path):
-        tops.update(top for layer in net_param.layer if layer.type in stand_in.READERS for top in layer.top)
-        return stand_in.stand_in(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
+        tops.update(top for layer in net_param.layer if layer.type in replace_sources.READERS for top in layer.top)
+        return replace_sources.replace_sources(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
 
     needs, sources, not_run = [], [], None
 
@@ -96,11 +96,11 @@ def summary(file, batch, phase, shapes, as_json, level, stage):
         if wanted == caffe_pb2.TRAIN:
             solver_param.train_state.level = level
             solver_param.train_state.stage.extend(stage)
-            solver, needs, sources = trial.try_training(solver_param, without_data, **place, **given)
+            solver, needs, sources = memory_estimate.dry_run_training(solver_param, without_data, **place, **given)
             net = solver.net
             check_shapes()
         else:
-            net, needs = trial.try_net(lambda: Net(made, file=file, **given), sources[0])
+            net, needs = memory_estimate.dry_run_net(lambda: Net(made, file=file, **given), sources[0])
     except Error as error:
         if not is_net:
             raise
@@ -122,12 +122,12 @@ def summary(file, batch, phase, shapes, as_json, level, stage):
     click.echo(str(table))
     for line in needs_text(needs, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"]):
         click.echo(line)
-    tell_assumed(source for some in sources for source in some.values())
+    print_assumptions(source for some in sources for source in some.values())
     if not_run:
         click.echo(f"memory is not known: {not_run}")
 
 
-def learns(param, file):
+def has_loss(param, file):
     """Whether a net has a loss in phase TRAIN, by its definition."""
     layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file)
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)

@@ -9,7 +9,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver.detection import VERSIONS, DetectionOutputs
-from minicaffe.solver.report import CountedData, OutputMeans, output_records, run_batches
+from minicaffe.solver.report import OutputMeans, RecordCounts, output_records, run_batches
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("minicaffe.cli")
               "test data counts once, or 50 where their number is not known.")
 @click.option("--ap-version", type=click.Choice(VERSIONS), default=VERSIONS[0], show_default=True,
               help="How precision is computed, where the net ends in DetectionEvaluate.")
-@options.whole_nets
+@options.whole_net_options
 def test(file, model, weights, iterations, ap_version, level, stage):
     """Run the net of FILE with its test data and print the means of its outputs, or mean average precisions of detections.
 
@@ -30,18 +30,18 @@ def test(file, model, weights, iterations, ap_version, level, stage):
     """
     file = options.one_file(file, model, "--model", "net")
     definition = read_net(file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
-    options.tell_mode()
-    with options.naming_data_command():
+    options.log_device()
+    with options.suggests_data_command():
         net = Net(definition, **options.net_options())
     net.copy_from(weights)
     if net.input_blobs:
         raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', and a test would score zeros; give the net that "
                           "reads test data, or score pictures by minicaffe classify", file=file)
-    data = CountedData.of(net)
+    data = RecordCounts.of(net)
     training_file.report_records("test" if iterations is None else "--iterations", data, iterations)
     whole = data if iterations is None and data.records and not data.why else None
     if iterations is None:
-        iterations = data.batches if data.records else training_file.UNKNOWN_TEST_ITER
+        iterations = data.batches if data.records else training_file.DEFAULT_TEST_ITER
     logger.info("Running for %d iterations.", iterations)
     ends = {node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}
     finds = ends == {"DetectionEvaluate"}

@@ -29,7 +29,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--json", "as_json", metavar="FILE", help="Also write the times to FILE.")
 @options.force
 @options.net_state
-@options.computing
+@options.run_options
 def time(file, model, iterations, phase, as_json, force, level, stage):
     """Run the net of FILE forward and backward and print for each step its median time, and how fast it moves bytes and computes.
 
@@ -40,8 +40,8 @@ def time(file, model, iterations, phase, as_json, force, level, stage):
         options.check_outputs(as_json, force=force)
     file = options.one_file(file, model, "--model", "net")
     definition = read_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, options.net_options()["skip_unknown_fields"])
-    options.tell_mode()
-    with options.naming_data_command():
+    options.log_device()
+    with options.suggests_data_command():
         net = Net(definition, **options.net_options())
         logger.info("Performing Forward")
         times = measure(net, iterations, lambda loss: begin(loss, iterations), lambda number, ms: logger.info(

@@ -26,7 +26,7 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True, help="Walk through the steps: typed lines select the step that is shown in full.")
 @options.force
-@options.whole_nets
+@options.whole_net_options
 def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
@@ -34,10 +34,10 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
     and released, kernels. A run that fails is shown up to the error. Of several processes, started by mpiexec, rank 0 is
     shown, with the transfers of gradients.
     """
-    options.tell_mode()
+    options.log_device()
     if ranks.first():
         options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
-    with options.naming_data_command():
+    with options.suggests_data_command():
         if phase.upper() == "TEST":
             target = make_net(file, level, stage, batch_size)
         else:
@@ -45,7 +45,7 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
             if ranks.group().size > 1:
                 target.distribute(ranks.group().comm)
                 target.step(1)
-                options.tell("the record begins with the second iteration: in the first ranks agree on the order of gradients")
+                options.notify("the record begins with the second iteration: in the first ranks agree on the order of gradients")
         recorder = Recorder(target)
         recorder.start()
         try:
@@ -64,7 +64,7 @@ def add_ptx(made):
     try:
         kernels.add_ptx(made)
     except DependencyError as error:
-        options.tell(f"no PTX: {error}")
+        options.notify(f"no PTX: {error}")
 
 
 def run(target, iterations):

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from minicaffe import cuda
-from minicaffe.cli import earlier, log, options, ranks, solver_options, training_file, watch_table
+from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
@@ -21,14 +21,14 @@ from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
-from minicaffe.solver.report import CountedData, batch_size
+from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
 from minicaffe.solver.watch import Watch
 
 logger = logging.getLogger("minicaffe.cli")
 
-OF_RANKS = ("global_batch", "scale_lr", "warmup", "wire", "overlap", "carrier", "sync_batch_norm", "timeout")
-WATCHED = 100   # iterations between those that --watch measures, where there are no displays
+RANK_OPTIONS = ("global_batch", "scale_lr", "warmup", "wire", "overlap", "carrier", "sync_batch_norm", "timeout")
+WATCH_INTERVAL = 100   # iterations between those that --watch measures, where there are no displays
 
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
@@ -72,7 +72,7 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
         help="What SIGHUP does, which is sent when the terminal is closed; with snapshot and none the training continues.")
 @click.option("--nan", type=click.Choice(finite.EFFECTS), default="stop", show_default=True,
               help="What happens when parameters are no longer finite: stop ends the run with exit status 1.")
-@options.whole_nets
+@options.whole_net_options
 @click.pass_context
 def train(ctx, **params):
     """Train the net of FILE, the prototxt of a solver or of a net.
@@ -89,14 +89,15 @@ def train(ctx, **params):
         raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given", ctx)
     if given["warmup"] and not given["scale_lr"]:
         raise click.UsageError("--warmup raises the rate to that of --scale-lr; give --scale-lr, too", ctx)
-    unused = [f"--{name.replace('_', '-')}" for name in OF_RANKS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    unused = [f"--{name.replace('_', '-')}" for name in RANK_OPTIONS
+              if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if unused and ranks.group().size == 1:
         logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
                        ", ".join(unused))
     try:
         solver = prepare(ctx, file, fields, given)
     except Error as error:
-        options.name_data_command(error)
+        options.suggest_data_command(error)
         name = (error.field or "").partition("[")[0]
         if name in fields and error.layer is None:  # the option is wrong, not the file
             error.file = error.line = error.column = None
@@ -129,8 +130,8 @@ def prepare(ctx, file, fields, given):
             ranks.use_gpu(begin=param.device_id if param.device_id >= 0 else None)
         except DependencyError as error:
             logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
-    options.tell_mode()
-    tell_tf32()
+    options.log_device()
+    suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group().size if given["global_batch"] else 1
     solver = training_file.build_solver(param, batch_sizes={phase: size for phase, size in sizes.items() if size},
@@ -143,7 +144,7 @@ def count_tests(solver, chosen):
     """Report how many records the tests take. If test_iter was `chosen` here, set it so that each record is taken once."""
     for i, net in enumerate(solver.test_nets):
         name = f"test net {i}" if len(solver.test_nets) > 1 else "test"
-        data = CountedData.of(net)
+        data = RecordCounts.of(net)
         if chosen and data.records:
             solver.param.test_iter[i] = data.batches
             if not data.why:
@@ -152,11 +153,11 @@ def count_tests(solver, chosen):
         training_file.report_records(name if chosen else f"{name}: test_iter", data, batches)
 
 
-def tell_tf32():
+def suggest_tf32():
     """Suggest precision tf32, if cuBLAS has it and the training computes in float32."""
     if get_precision() == "float32" and "tf32" in precisions() and cuda.current().library_versions["cuBLAS"]:
-        options.tell("precision float32; with --precision tf32 convolutions and matrix products use the tensor cores: faster, with "
-                     "factors rounded to 10 bits of mantissa and errors of about 1e-3")
+        options.notify("precision float32; with --precision tf32 convolutions and matrix products use the tensor cores: faster, "
+                       "with factors rounded to 10 bits of mantissa and errors of about 1e-3")
 
 
 def distribute(solver, given):
@@ -170,7 +171,7 @@ def distribute(solver, given):
     scale = f"times {solver.rate_scale:g}" if given["scale_lr"] else "not scaled"
     warmup = f" after {given['warmup']} iterations" if given["warmup"] else ""
     carrier = f"; gradients are sent by {solver.carrier}" if caffe.mode == "gpu" else ""
-    options.tell(f"{batch}learning rate {scale}{warmup}{carrier}")
+    options.notify(f"{batch}learning rate {scale}{warmup}{carrier}")
 
 
 def run(ctx, solver, given):
@@ -179,35 +180,36 @@ def run(ctx, solver, given):
         distribute(solver, given)
     param = solver.param
     read = [given["file"], given["solver"], given["state"], param.net, param.train_net, *param.test_net, *param.weights]
-    earlier.check_unread(given["json_path"], "--json", read)
-    earlier.check_unread(given["trouble_path"], "--trace-trouble", read)
+    earlier_files.check_is_no_input(given["json_path"], "--json", read)
+    earlier_files.check_is_no_input(given["trouble_path"], "--trace-trouble", read)
     records = display = kept = watch = trouble = None
     if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
         from minicaffe.cli.display import LiveDisplay
         display = LiveDisplay()
     result = display or Result()
     solver.listeners.append(result)
-    if ranks.first() and not given["force"] and not earlier.resumes(given["state"], solver.param.snapshot_prefix):
-        solver.listeners.append(earlier.EarlierSnapshots())
+    if ranks.first() and not given["force"] and not earlier_files.is_same_training(given["state"], solver.param.snapshot_prefix):
+        solver.listeners.append(earlier_files.EarlierSnapshots())
     overwrites = given["force"] or given["state"]   # a resumed training appends to its records and log
     if given["json_path"] and ranks.first():
         if not overwrites:
-            earlier.keep_file(given["json_path"])
+            earlier_files.keep_earlier_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
     if display is not None and solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
         path = f"{solver.param.snapshot_prefix}.log"
         if not overwrites:
-            earlier.keep_file(path)
-        kept = log.keep(path, append=bool(given["state"]))
+            earlier_files.keep_earlier_file(path)
+        kept = log.add_log_file(path, append=bool(given["state"]))
     if given["watch"] is not None:
         sinks = [listener.on_watch for listener in (records, display) if listener is not None]
-        watch = Watch(solver, given["watch"] or solver.param.display or WATCHED, functools.partial(tell_samples, sinks), keep=False)
+        interval = given["watch"] or solver.param.display or WATCH_INTERVAL
+        watch = Watch(solver, interval, functools.partial(pass_samples, sinks), keep=False)
     if given["trouble_path"]:
         from minicaffe.trace.trouble import Trouble
-        path = ranks.own_path(given["trouble_path"])
+        path = ranks.rank_path(given["trouble_path"])
         if not given["force"]:
-            earlier.keep_file(path)
+            earlier_files.keep_earlier_file(path)
         trouble = Trouble(solver, path)
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
@@ -226,26 +228,26 @@ def run(ctx, solver, given):
         except NotFiniteError as error:
             if trouble is None:
                 error.message += "; to see where it began, add --trace-trouble trouble.html"
-            if error.remedy != finite.LOOK_AT_START:  # else the same error would follow
+            if error.remedy != finite.CHECK_START:  # else the same error would follow
                 state = next((path for path, iteration in reversed(result.states) if iteration <= error.since), given["state"])
                 rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
                 how = "resume" if state else "no snapshot was written before, restart"
-                error.message += f"; {how} with: {again(ctx, state, *rate)}"
+                error.message += f"; {how} with: {resume_command(ctx, state, *rate)}"
             raise
         finally:
             for listener in (watch, trouble, display, records):
                 if listener is not None:
                     listener.close()
             if kept is not None:
-                log.stop_keeping(kept)
-    for line in result.lines(solver, functools.partial(again, ctx)):
+                log.remove_log_file(kept)
+    for line in result.lines(solver, functools.partial(resume_command, ctx)):
         click.echo(line)
     if kept is not None:
         click.echo(f"wrote {kept.file.path}; draw it: minicaffe plot {shlex.quote(kept.file.path)}")
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 
-def tell_samples(sinks, solver, iteration, samples):
+def pass_samples(sinks, solver, iteration, samples):
     """Log the samples of --watch, and pass them to each function of `sinks`."""
     logger.info("Iteration %d, watched:", iteration)
     for line in watch_table.lines(samples):
@@ -254,9 +256,9 @@ def tell_samples(sinks, solver, iteration, samples):
         listener(solver, iteration, samples)
 
 
-def again(ctx, state, *options):
+def resume_command(ctx, state, *options):
     """Return the command that continues from `state`, or starts a new training if that is None, with `options` besides its own."""
-    start = ranks.starter(ctx.meta["gpus"])
+    start = ranks.mpiexec_words(ctx.meta["gpus"])
     gone = ("--snapshot=", "--weights=") if state else ()
     gone += tuple(option.partition("=")[0] + "=" for option in options)
     arguments = [word for word in ctx.meta["arguments"] if not word.startswith(gone)]

@@ -2,7 +2,7 @@
 
 import os
 
-from minicaffe.cli.options import tell
+from minicaffe.cli.options import notify
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.data.data import check_database, count_records
@@ -12,7 +12,7 @@ from minicaffe.proto.upgrade import load
 from minicaffe.solver import create_solver, solver_types
 
 MAX_ITER, DISPLAY, TEST_INTERVAL = 1500, 100, 500  # of a solver made here: about 25 s for LeNet on two cores
-UNKNOWN_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
+DEFAULT_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
 
 
 def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None):
@@ -57,7 +57,7 @@ def _test_batches(layers, size):
                 return -(-count_records(layer.data_param) // (size or layer.data_param.batch_size))
             except Error:
                 break  # the layer raises a complete error later
-    return UNKNOWN_TEST_ITER
+    return DEFAULT_TEST_ITER
 
 
 BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-size"}
@@ -83,25 +83,25 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
 
 
 def report_records(name, data, batches=None):
-    """Report how a test counts the records of `data`, a CountedData.
+    """Report how a test counts the records of `data`, a RecordCounts.
 
     `batches` is their given number, None if all records are tested; `name` is the test, or the option or field that gives
     `batches`, such as ``test_iter``.
     """
     if data.records is None:
         if batches is None:
-            tell(f"{name}: {data.why}, so {UNKNOWN_TEST_ITER} batches are tested")
+            notify(f"{name}: {data.why}, so {DEFAULT_TEST_ITER} batches are tested")
         return
     size, records = data.size, data.records
     if batches is None:
         last = f", the last of {records % size}" if records % size and not data.why else ""
         once = f", {data.batches * size - records} of them twice: {data.why}" if records % size and data.why else ", each once"
-        tell(f"{name}: {records} records{once}, in {data.batches} batch{'es' * (data.batches != 1)} of {size}{last}")
+        notify(f"{name}: {records} records{once}, in {data.batches} batch{'es' * (data.batches != 1)} of {size}{last}")
     elif batches and batches * size < records:
-        tell(f"{name}: {batches} batches of {size} are {batches * size} of the {records} records of the test data; the others are "
-             "left out of a test, and the next one begins with them")
+        notify(f"{name}: {batches} batches of {size} are {batches * size} of the {records} records of the test data; the others "
+               "are left out of a test, and the next one begins with them")
     elif batches * size > records:
-        tell(f"{name}: {batches} batches of {size} are {batches * size} records, and the test data hold {records}: they begin "
+        notify(f"{name}: {batches} batches of {size} are {batches * size} records, and the test data hold {records}: they begin "
              "again, so some may count more often than others")
 
 

@@ -36,7 +36,7 @@ def upgrade(kind, source, out, force):
     else:
         old, positions = read(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
         current = not needs_upgrade(old)
-        with Losses() as noted:
+        with LossDetector() as noted:
             new, _ = upgrade_net(old, positions)
         losses = noted.any
     if current:
@@ -48,7 +48,7 @@ def upgrade(kind, source, out, force):
     return int(losses)
 
 
-class Losses(logging.Handler):
+class LossDetector(logging.Handler):
     """A context in which `any` becomes true if the upgrade logs a loss."""
 
     any = False

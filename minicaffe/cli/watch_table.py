@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 COLUMNS = ("layer", "activations", "zeros", "saturated", "diff", "gradient", "weights", "update/weights")
-LESSER = ("weights", "saturated", "zeros", "diff", "activations")   # dropped in a narrow window, in this order
+DROPPABLE_COLUMNS = ("weights", "saturated", "zeros", "diff", "activations")   # dropped in a narrow window, in this order
 
 
 def rows(samples):
@@ -47,7 +47,7 @@ def table(samples, most=None, width=10_000):
     used = [name for name in COLUMNS if any(row[name] is not None for row in shown)]
     messages = [f"{row['not_finite']} is not finite" if row["not_finite"] else "" for row in shown]
     wide = {name: max(len(text) for text in (name, *(_shown(name, row[name]) for row in shown))) + 1 for name in used}
-    for name in LESSER:
+    for name in DROPPABLE_COLUMNS:
         if sum(wide[name] for name in used) + max(map(len, messages), default=0) > width and name in used:
             used.remove(name)
     grid = Table.grid(padding=(0, 1))

@@ -24,7 +24,7 @@ LIMIT = 256 << 20  # bytes of the folder, at most; the least recently used files
 OPTIONS = ("--std=c++17", "-default-device")
 
 log = logging.getLogger(__name__)
-_told = False
+_notice_logged = False
 _added = {}     # path -> text of the headers given to `add_kernels`
 
 
@@ -88,15 +88,15 @@ def image(source, expression, architecture, what="", options=()):
     `expression` is the kernel in the CUDA C++ `source`: its name, or a C++ expression, as for `compile_cubin`. Raises
     DependencyError if NVRTC is missing; DeviceError, with the log and the numbered source, if the source does not compile.
     """
-    global _told
+    global _notice_logged
     options = (f"--gpu-architecture={architecture}", *OPTIONS, *options)
     path = cache_folder() / f"{_key(source, expression, options)}.cubin"
     found = _read(path)
     if found:
         return found
-    if not _told:
+    if not _notice_logged:
         log.warning("compiling kernels for %s; they are kept in %s", architecture, path.parent)
-        _told = True
+        _notice_logged = True
     start = time.perf_counter()
     cubin, name = compile_cubin(source, expression, options)
     log.info("compiled %s in %.0f ms", what or expression, 1e3 * (time.perf_counter() - start))
@@ -227,13 +227,13 @@ def cache_folder():
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minicaffe" / "kernels"
 
 
-def read_choice(place):
+def read_cached_plan(place):
     """Return the cached choice for `place`, a line with all that the choice depends on; None if there is none."""
     found = _read(_choice_path(place))
     return found[0].decode() if found and found[1] == place else None
 
 
-def write_choice(place, choice):
+def write_cached_plan(place, choice):
     """Keep a measured choice, a str."""
     _write(_choice_path(place), choice.encode(), place)
 
@@ -254,7 +254,7 @@ def cached():
     return sorted(found, key=lambda entry: -entry[2])
 
 
-def described(path):
+def cache_entry_name(path):
     """Return the content of a cache file as text: a kernel's name, the key of a choice, or a file name (a kernel on the host)."""
     found = _read(path) if path.suffix != ".so" else None
     return found[1] if found else path.name
@@ -324,10 +324,10 @@ def keep(path, content):
             file.write(content)
         clear(keep=LIMIT)
     except (OSError, Error) as error:
-        warn_unkept(error)
+        warn_cache_unwritable(error)
 
 
-def warn_unkept(error):
+def warn_cache_unwritable(error):
     """Log that the cache cannot be written."""
     log.warning("cannot keep what is compiled and measured (%s); every run does it again; MINICAFFE_CACHE names another folder",
                 error)

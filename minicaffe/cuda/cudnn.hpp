@@ -107,7 +107,7 @@ struct Cudnn {
 };
 
 /// Thrown to end a sequence of calls. `status` is that of `call`, or kRefused; then `call` is the reason.
-struct CudnnStop {
+struct CudnnFailure {
   const char* call;
   int status;
 };
@@ -115,11 +115,11 @@ inline bool cudnn_refuses(int status) {
   return status == kRefused || (status >= kNotSupported && status < kNotSupportedEnd);
 }
 inline void cudnn_check(int status, const char* call) {
-  if (status) throw CudnnStop{call, status};
+  if (status) throw CudnnFailure{call, status};
 }
 #define MC_CUDNN(cudnn, name, ...) ::mc::cuda::cudnn_check((cudnn).call.name(__VA_ARGS__), #name)
 
-inline std::string cudnn_text(const Cudnn& cudnn, const CudnnStop& stop) {
+inline std::string cudnn_text(const Cudnn& cudnn, const CudnnFailure& stop) {
   return stop.status == kRefused ? stop.call : std::string(stop.call) + ": " + cudnn.status_name(stop.status);
 }
 
@@ -131,13 +131,13 @@ template <class Work> void with_cudnn(const Context& on, index_t count, const Wo
   if (!libraries.cudnn) throw std::runtime_error(libraries.no_cudnn);
   if (count > 0x7fffffff) throw std::runtime_error("more than 2^31 - 1 elements");
   Cudnn& cudnn = *libraries.cudnn;
-  CudnnStop stop = {nullptr, 0};
+  CudnnFailure stop = {nullptr, 0};
   const bool watched = call && on.stream->recording;
   if (watched) libraries.watch(on.stream, nullptr);
   try {
     std::lock_guard<std::mutex> lock(cudnn.mutex);
     work(cudnn);
-  } catch (const CudnnStop& reason) {
+  } catch (const CudnnFailure& reason) {
     stop = reason;
   }
   if (cudnn_refuses(stop.status)) throw std::runtime_error(cudnn_text(cudnn, stop));

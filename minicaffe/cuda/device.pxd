@@ -13,15 +13,15 @@ cdef class Device:
     cdef readonly Stream copies             # the copy stream, concurrent with it
     cdef object failure                     # the exception behind stream.failed
     cdef list modules
-    cdef list idle_streams                  # handles without a Stream now
+    cdef list free_stream_handles                  # handles without a Stream now
     cdef object timers                      # threading.local: `marks`, the two Events between which a thread's launches are timed
-    cdef int streams_made                   # number of handles
+    cdef int streams_created                   # number of handles
     cdef dict peers                         # index of another device -> 1 if kernels here may use its memory, else 0
     cdef object held                        # deque of (event, owners ...): foreign memory that copies before the event use
-    cdef list guests                        # devices that have used memory of this one since its own stream waited for them
+    cdef list peer_users                        # devices that have used memory of this one since its own stream waited for them
     cdef int activate(self) except -1
-    cdef int give_back(self) except -1
-    cdef int wait_for_guests(self) except -1
+    cdef int free_resources(self) except -1
+    cdef int wait_for_peer_users(self) except -1
 
 
 cdef class Stream:
@@ -37,7 +37,7 @@ cdef class Event:
 
 cpdef Device get_device(int index)
 cpdef Stream computing(Device device)
-cdef int follow(Stream line, Device other) except -1
-cdef int follow_all(Stream line, Device other) except -1
-cdef int borrow(Device user, Device owner, str name) except -1
+cdef int follow(Stream target_stream, Device other) except -1
+cdef int wait_for_device_and_peer_users(Stream target_stream, Device other) except -1
+cdef int use_peer_memory(Device user, Device owner, str name) except -1
 cdef int raise_failure(CudaStream* stream) except -1

@@ -6,7 +6,7 @@ concurrent with it. Calls that wait release the GIL.
 
 Memory of one device is inaccessible to kernels of another unless `enable_peer_access` was called. Then the streams are
 synchronized: the user's stream waits for the owner's (`follow`), and the owner's waits for the user's before its next work
-(`guests`).
+(`peer_users`).
 """
 
 import atexit
@@ -58,7 +58,7 @@ cpdef Device get_device(int index):
             found = _devices.get(index)
             if found is None:
                 found = Device(index)
-                libraries.attach(<size_t> &(<Device> found).stream, found.name, keep_failure_of, watch_call)
+                libraries.attach(<size_t> &(<Device> found).stream, found.name, store_failure_of, time_call)
                 _devices[index] = found
     return found
 
@@ -91,7 +91,7 @@ cdef class Device:
             raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
                               code="CUDA_ERROR_INVALID_DEVICE")
         self.index = index
-        self.modules, self.idle_streams, self.peers, self.guests, self.held = [], [], {}, [], deque()
+        self.modules, self.free_stream_handles, self.peers, self.peer_users, self.held = [], [], {}, [], deque()
         check(cydriver.cuDeviceGet(&handle, index), "cuDeviceGet", (index,))
         check(cydriver.cuDeviceGetName(name, 128, handle), "cuDeviceGetName", (index,))
         self.name = (<bytes> name).decode()
@@ -152,20 +152,20 @@ cdef class Device:
             raise_failure(&self.stream)
         check(code, "cuCtxSynchronize")
 
-    cdef int give_back(self) except -1:
+    cdef int free_resources(self) except -1:
         """Free the resources of this object in the driver; it is unusable afterwards."""
         self.activate()
         self.copies = self.timers = None    # the handle of `copies` is idle now
         for module in self.modules:
             check(cydriver.cuModuleUnload(<cydriver.CUmodule> <void*> <uintptr_t> module), "cuModuleUnload")
-        for handle in (*self.idle_streams, <uintptr_t> self.stream.handle):
+        for handle in (*self.free_stream_handles, <uintptr_t> self.stream.handle):
             check(cydriver.cuStreamDestroy(<cydriver.CUstream> <void*> <uintptr_t> handle), "cuStreamDestroy")
         for address in (<uintptr_t> self.stream.scratch, <uintptr_t> self.stream.workspace):
             check(cydriver.cuMemFree(address), "cuMemFree")
 
-    cdef int wait_for_guests(self) except -1:
+    cdef int wait_for_peer_users(self) except -1:
         """Make the computing stream wait for the devices that use memory of this one."""
-        for guest in self.guests:
+        for guest in self.peer_users:
             follow(computing(self), guest)
 
     def reaches(self, Device other not None):
@@ -199,7 +199,7 @@ cdef class Device:
     @property
     def streams(self):
         """int: the number of live `Stream` objects of this device, including `copies`."""
-        return self.streams_made - len(self.idle_streams)
+        return self.streams_created - len(self.free_stream_handles)
 
     @property
     def scratch_bytes(self):
@@ -248,7 +248,7 @@ cdef class Device:
         check(cydriver.cuEventRecord(event.handle, <cydriver.CUstream> <void*> stream), "cuEventRecord", (hex(stream),))
         check(cydriver.cuStreamWaitEvent(<cydriver.CUstream> self.stream.handle, event.handle, 0), "cuStreamWaitEvent")
 
-    def let_wait(self, size_t stream):
+    def make_stream_wait(self, size_t stream):
         """Make `stream`, a CUstream of any library, wait for the work now queued on the computing stream; the host continues."""
         cdef Event event = Event(self)
         event.record(computing(self))
@@ -263,11 +263,11 @@ cdef class Device:
         values = (ctypes.c_void_p * max(1, len(arguments)))(*[ctypes.addressof(a) for a in arguments])
         cdef uintptr_t addresses = ctypes.addressof(values)
         cdef unsigned x, y, z, bx, by, bz
-        cdef cydriver.CUstream line = <cydriver.CUstream> self.stream.handle if stream is None else stream.handle
+        cdef cydriver.CUstream target_stream = <cydriver.CUstream> self.stream.handle if stream is None else stream.handle
         x, y, z = (grid + (1, 1))[:3]
         bx, by, bz = (block + (1, 1))[:3]
         self.activate()
-        check(cydriver.cuLaunchKernel(<cydriver.CUfunction> <void*> function, x, y, z, bx, by, bz, shared, line,
+        check(cydriver.cuLaunchKernel(<cydriver.CUfunction> <void*> function, x, y, z, bx, by, bz, shared, target_stream,
                                       <void**> <void*> addresses, NULL),
               "cuLaunchKernel", (f"grid {grid}", f"block {block}"))
         self.stream.launches += 1
@@ -306,7 +306,7 @@ cdef Device device_of(CudaStream* stream):
     return <Device> _devices[stream.device]
 
 
-cdef keep_failure(CudaStream* stream, error):
+cdef store_failure(CudaStream* stream, error):
     """Store why the stream failed, unless an earlier reason is stored."""
     cdef Device owner = device_of(stream)
     if not stream.failed:
@@ -314,9 +314,9 @@ cdef keep_failure(CudaStream* stream, error):
         stream.failed = 1
 
 
-def keep_failure_of(int index, error):
+def store_failure_of(int index, error):
     """Mark the computing stream of device `index` as failed with `error`, which the next check raises."""
-    keep_failure(&get_device(index).stream, error)
+    store_failure(&get_device(index).stream, error)
 
 
 cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
@@ -336,17 +336,17 @@ cdef void* load(CudaStream* stream, CudaKernel* kernel) noexcept with gil:
         kernel.functions[stream.device] = <void*> function
         return <void*> function
     except BaseException as error:
-        keep_failure(stream, error)
+        store_failure(stream, error)
         return NULL
 
 
 cdef void fail(CudaStream* stream, int code, CudaKernel* kernel, unsigned blocks, unsigned threads) noexcept with gil:
-    keep_failure(stream, error_of(<cydriver.CUresult> code, "cuLaunchKernel",
+    store_failure(stream, error_of(<cydriver.CUresult> code, "cuLaunchKernel",
                                   (compile.short_name((<bytes> kernel.host.name).decode()), f"{blocks} blocks",
                                    f"{threads} threads")))
 
 
-cdef long long watched(Device owner, bint begins) except -1:
+cdef long long time_work(Device owner, bint begins) except -1:
     """Record the begin of work on the computing stream, or wait for its end and return its nanoseconds."""
     cdef Event begin, end
     if owner.stream.rate != NULL:   # work in a graph capture does not run yet
@@ -362,9 +362,9 @@ cdef long long watched(Device owner, bint begins) except -1:
     return <long long> (1e6 * end.elapsed(begin))
 
 
-def watch_call(int index, call):
+def time_call(int index, call):
     """Record the begin of a library call on device `index`, or, with the name of the `call`, wait for its end and report it."""
-    cdef long long took = watched(get_device(index), call is None)
+    cdef long long took = time_work(get_device(index), call is None)
     if call is not None:
         _reporter.event("call", CUDAPlace(index), 0, 0, call, "", took)
 
@@ -376,22 +376,22 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
     cdef cydriver.CUresult code = cydriver.CUDA_SUCCESS
     cdef long long took
     try:
-        watched(owner, True)
+        time_work(owner, True)
         with nogil:
             code = <cydriver.CUresult> stream.start(function, x, y, z, threads, 1, 1, 0, stream.handle, arguments, NULL)
         if code != cydriver.CUDA_SUCCESS:
             return code
-        took = watched(owner, False)
-        arrays = blocks_in(<const size_t*> arguments[0], kernel.host.argument_sizes[0] // sizeof(size_t))
+        took = time_work(owner, False)
+        arrays = live_blocks_in(<const size_t*> arguments[0], kernel.host.argument_sizes[0] // sizeof(size_t))
         detail = [f"{x}x{y}x{z} blocks of {threads} threads", *[f"{name} ({nbytes} bytes)" for name, nbytes in arrays]]
         _reporter.event("launch", CUDAPlace(stream.device), 0, sum([nbytes for _, nbytes in arrays]),
                         compile.short_name((<bytes> kernel.host.name).decode()), "; ".join(detail), took)
     except BaseException as error:
-        keep_failure(stream, error)
+        store_failure(stream, error)
     return code
 
 
-cdef list blocks_in(const size_t* words, size_t count):
+cdef list live_blocks_in(const size_t* words, size_t count):
     """List name and bytes of the live blocks to which `words`, a kernel's parameters, point; each block once, in their order."""
     cdef size_t i, block, begin, end
     cdef vector[pair[size_t, size_t]] found
@@ -418,7 +418,7 @@ cdef int activate(CudaStream* stream) noexcept with gil:
     try:
         return device_of(stream).activate()
     except BaseException as error:
-        keep_failure(stream, error)
+        store_failure(stream, error)
         return -1
 
 
@@ -439,18 +439,18 @@ cdef class Stream:
     def __init__(self, Device device not None):
         if self.device is not None:
             raise ConfigError("a Stream is made once; __init__ was called again")
-        if device.idle_streams:
-            self.handle = <cydriver.CUstream> <void*> <uintptr_t> device.idle_streams.pop()
+        if device.free_stream_handles:
+            self.handle = <cydriver.CUstream> <void*> <uintptr_t> device.free_stream_handles.pop()
         else:
             device.activate()
             check(cydriver.cuStreamCreate(&self.handle, cydriver.CU_STREAM_NON_BLOCKING), "cuStreamCreate", (device.index,))
-            device.streams_made += 1
+            device.streams_created += 1
         self.device = device
         self.owned = True
 
     def __dealloc__(self):
         if self.owned:
-            self.device.idle_streams.append(<uintptr_t> self.handle)
+            self.device.free_stream_handles.append(<uintptr_t> self.handle)
 
     def synchronize(self):
         """Wait until all its work is done."""
@@ -533,23 +533,23 @@ cdef class Event:
 
 # ---- several devices
 
-cdef int follow(Stream line, Device other) except -1:
-    """Make `line` wait for the work now queued on the computing stream of `other`; the device of `line` is current afterwards."""
+cdef int follow(Stream target_stream, Device other) except -1:
+    """Make `target_stream` wait for the work now queued on the computing stream of `other`; its device is current afterwards."""
     cdef Event event
-    if line.device is other and <void*> line.handle == other.stream.handle:
+    if target_stream.device is other and <void*> target_stream.handle == other.stream.handle:
         return 0
     event = Event(other)
     event.record(computing(other))
-    line.wait(event)
+    target_stream.wait(event)
 
 
-cdef int follow_all(Stream line, Device other) except -1:
+cdef int wait_for_device_and_peer_users(Stream target_stream, Device other) except -1:
     """As `follow`, and also wait for other devices that use memory of `other` now."""
-    other.wait_for_guests()
-    return follow(line, other)
+    other.wait_for_peer_users()
+    return follow(target_stream, other)
 
 
-cdef int borrow(Device user, Device owner, str name) except -1:
+cdef int use_peer_memory(Device user, Device owner, str name) except -1:
     """Synchronize the computing stream of `user` with `owner`, whose memory it uses next; raise WrongDeviceError without access."""
     if user is owner:
         return 0
@@ -557,9 +557,9 @@ cdef int borrow(Device user, Device owner, str name) except -1:
         raise WrongDeviceError(f"{name or 'the memory'} is on GPU {owner.index}, the current GPU is {user.index}; select its GPU "
                                f"(minicaffe.set_device({owner.index})), copy it (blob.copy_from), or let GPU {user.index} use it "
                                f"(cuda.enable_peer_access({user.index}, {owner.index}))")
-    follow_all(computing(user), owner)
-    if user not in owner.guests:
-        owner.guests.append(user)
+    wait_for_device_and_peer_users(computing(user), owner)
+    if user not in owner.peer_users:
+        owner.peer_users.append(user)
 
 
 def enable_peer_access(int device, int peer):
@@ -605,7 +605,7 @@ def disable_peer_access(int device, int peer):
 def check_owner(int owner, str name):
     """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: all GPUs may), called `name`."""
     if owner not in (-1, current_gpu):
-        borrow(get_device(current_gpu), get_device(owner), name)
+        use_peer_memory(get_device(current_gpu), get_device(owner), name)
 
 
 # ---- the current device
@@ -623,8 +623,8 @@ def use_gpu(index=None):
     """
     driver.start()      # raises if this process was forked
     cdef Device chosen = get_device(selected() if index is None else number_of_device(index))
-    chosen.wait_for_guests()
-    chosen.guests.clear()
+    chosen.wait_for_peer_users()
+    chosen.peer_users.clear()
     chosen.activate()
     compute_on(&chosen.stream)
 
@@ -666,7 +666,7 @@ def finish():
             one.held.clear()    # before the libraries that own the memory are shut down
         registry.empty_cache()
         for one in _devices.values():
-            one.give_back()
+            one.free_resources()
     except DeviceError:
         pass                # at exit no caller is left for the error; a waiting call has raised it before
     finally:

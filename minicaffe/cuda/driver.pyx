@@ -85,16 +85,16 @@ def start():
     with _lock:
         if _forked:
             raise DeviceError(FORKED)
-        wish = os.environ.get("MINICAFFE_DEVICE", "")
+        requested = os.environ.get("MINICAFFE_DEVICE", "")
         if _started:
             has = "gpu" if _library is None else "sim"
-            if wish in ("gpu", "sim") and wish != has:
-                raise ConfigError(f"must be {has} or cpu in this process, which has that driver; start another process for '{wish}'",
+            if requested in ("gpu", "sim") and requested != has:
+                raise ConfigError(f"must be {has} or cpu in this process, which has that driver; start another process for '{requested}'",
                                   field="MINICAFFE_DEVICE")
             return
-        if wish not in ("", "gpu", "cpu", "sim"):
-            raise ConfigError(f"must be gpu or sim, got '{wish}'", field="MINICAFFE_DEVICE")
-        if wish == "sim" and _library is None:
+        if requested not in ("", "gpu", "cpu", "sim"):
+            raise ConfigError(f"must be gpu or sim, got '{requested}'", field="MINICAFFE_DEVICE")
+        if requested == "sim" and _library is None:
             _library = ctypes.CDLL(sim.library(), mode=ctypes.RTLD_GLOBAL)
         try:
             code = cydriver.cuInit(0)
@@ -105,7 +105,7 @@ def start():
         check(code, "cuInit", (0,))
         os.register_at_fork(after_in_child=_forget)
         _started = True
-        sim.note_driver(_library is not None)
+        sim.set_loaded_driver(_library is not None)
 
 
 def version():

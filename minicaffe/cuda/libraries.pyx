@@ -55,29 +55,29 @@ cdef extern from "minicaffe/cuda/libraries.hpp" nogil:
         void (*watch)(CudaStream*, const char* call) noexcept
 
 DEFAULT_MATH, TF32_MATH = 0, 3      # cublasMath_t
-LEAST_CUDNN = 90000
+MIN_CUDNN = 90000
 CUDNN_WORKSPACE = "256MiB"
 log = logging.getLogger(__name__)
 _cublas = None
 _cudnn = None
 _cudnn_lock = threading.Lock()
-_keep_failure = None    # a function of cuda/device.pyx: marks a device's stream as failed with an error
-_watch_call = None      # another: reports a call
+_store_failure = None    # a function of cuda/device.pyx: marks a device's stream as failed with an error
+_time_call = None      # another: reports a call
 cdef bytes _no_cudnn = None     # the text of which devices have the address
 cdef vector[Libraries*] _attached
 _names = {}         # number of a GPU -> its name
 _places = []        # bytes of which a Cudnn has the address
 
 
-def attach(size_t stream, str device, keep_failure, watch_call):
+def attach(size_t stream, str device, store_failure, time_call):
     """Open the libraries for the computing stream at address `stream`; its device must be current in the calling thread.
 
-    `device` is the GPU's name. Later errors, in code that cannot raise, are passed to ``keep_failure(device, error)``. While
-    launches are recorded, ``watch_call(device, None)`` is called before a library call that computes, and
-    ``watch_call(device, name)`` after it.
+    `device` is the GPU's name. Later errors, in code that cannot raise, are passed to ``store_failure(device, error)``. While
+    launches are recorded, ``time_call(device, None)`` is called before a library call that computes, and
+    ``time_call(device, name)`` after it.
     """
-    global _keep_failure, _watch_call
-    _keep_failure, _watch_call = keep_failure, watch_call
+    global _store_failure, _time_call
+    _store_failure, _time_call = store_failure, time_call
     _names[(<CudaStream*> stream).device] = device
     cdef Libraries* libraries = <Libraries*> calloc(1, sizeof(Libraries))   # lives as long as the process, as the device does
     if libraries == NULL:
@@ -102,9 +102,9 @@ cdef int set_math(Libraries* libraries) except -1:
 
 cdef void watch(CudaStream* stream, const char* call) noexcept with gil:
     try:
-        _watch_call(stream.device, None if call == NULL else (<bytes> call).decode())
+        _time_call(stream.device, None if call == NULL else (<bytes> call).decode())
     except BaseException as error:
-        _keep_failure(stream.device, error)
+        _store_failure(stream.device, error)
 
 
 def set_math_of_all():
@@ -185,7 +185,7 @@ def _cublas_error(call, status, remedy=""):
 
 cdef void fail_cublas(CudaStream* stream, const char* call, int status) noexcept with gil:
     remedy = "; if it happens again, uninstall nvidia-cublas: our own kernel then multiplies"
-    _keep_failure(stream.device, _cublas_error((<bytes> call).decode(), status, remedy))
+    _store_failure(stream.device, _cublas_error((<bytes> call).decode(), status, remedy))
 
 
 # ---- cuDNN
@@ -205,7 +205,7 @@ cdef void open_cudnn(CudaStream* stream) noexcept with gil:
             log.info("%s: engine CAFFE computes", error.message)
         libraries.no_cudnn = _no_cudnn
     except BaseException as error:
-        _keep_failure(stream.device, error)
+        _store_failure(stream.device, error)
 
 
 cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
@@ -228,8 +228,8 @@ cdef Cudnn* new_cudnn(CudaStream* stream) except NULL:
         version = _cudnn.cudnnGetVersion()
     except (OSError, AttributeError) as error:
         raise DependencyError(f"no cuDNN ({str(error).splitlines()[0]})") from None
-    if version < LEAST_CUDNN:
-        raise DependencyError(f"cuDNN is of version {version}, older than {LEAST_CUDNN}")
+    if version < MIN_CUDNN:
+        raise DependencyError(f"cuDNN is of version {version}, older than {MIN_CUDNN}")
     cdef Cudnn* cudnn = new Cudnn()     # lives as long as the process, as the device does
     cdef void** calls = <void**> &cudnn.call
     for i, address in enumerate(addresses):
@@ -276,4 +276,4 @@ def _cudnn_error(call, status):
 
 
 cdef void fail_cudnn(CudaStream* stream, const char* call, int status) noexcept with gil:
-    _keep_failure(stream.device, _cudnn_error((<bytes> call).decode(), status))
+    _store_failure(stream.device, _cudnn_error((<bytes> call).decode(), status))

@@ -9,7 +9,8 @@ cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
-from minicaffe.cuda.device cimport Device, Event, Stream, borrow, computing, follow, follow_all, get_device, raise_failure
+from minicaffe.cuda.device cimport (computing, Device, Event, follow, get_device, raise_failure, Stream, use_peer_memory,
+                                           wait_for_device_and_peer_users)
 from minicaffe.cuda.driver cimport check, may_call
 from minicaffe.device.context cimport current_gpu
 from minicaffe.memory.allocator cimport Allocator, out_of_memory
@@ -52,7 +53,7 @@ cdef class DriverAllocator(Allocator):
     cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
         if may_call():
-            self.device.wait_for_guests()       # cuMemFree waits for the streams of this device only
+            self.device.wait_for_peer_users()       # cuMemFree waits for the streams of this device only
             self.device.activate()
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
 
@@ -101,30 +102,30 @@ cdef class CudaSide(DeviceSide):
 
     cdef int begin(self) except -1:
         """Prepare for work on the computing stream."""
-        self.let_go()
-        self.device.wait_for_guests()
+        self.drop_finished()
+        self.device.wait_for_peer_users()
         self.device.activate()
 
     def hold(self, owner):
         """Keep `owner` of foreign memory alive until the work now queued on the device is done."""
         cdef Event event = Event(self.device)
         event.record(computing(self.device))
-        self.let_go()
+        self.drop_finished()
         self.device.held.append((event, owner))
 
-    cdef int let_go(self) except -1:
+    cdef int drop_finished(self) except -1:
         """Drop foreign memory whose copies are done."""
         held = self.device.held
         while held and held[0][0].done():
             held.popleft()
 
-    cdef cydriver.CUstream line(self) noexcept:
+    cdef cydriver.CUstream target_stream(self) noexcept:
         return <cydriver.CUstream> self.device.stream.handle
 
     cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
-            check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, self.line()), "cuMemcpyHtoDAsync",
+            check(cydriver.cuMemcpyHtoDAsync(dst, <const void*> src, nbytes, self.target_stream()), "cuMemcpyHtoDAsync",
                   (hex(dst), hex(src), nbytes))
             computing(self.device).synchronize()
 
@@ -133,60 +134,60 @@ cdef class CudaSide(DeviceSide):
         with device_lock:
             if self.device.stream.failed:
                 raise_failure(&self.device.stream)
-            check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, self.line()), "cuMemcpyDtoHAsync",
+            check(cydriver.cuMemcpyDtoHAsync(<void*> dst, src, nbytes, self.target_stream()), "cuMemcpyDtoHAsync",
                   (hex(dst), hex(src), nbytes))
             computing(self.device).synchronize()
 
     cpdef zero(self, size_t dst, size_t nbytes):
         self.begin()
-        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, self.line()), "cuMemsetD8Async", (hex(dst), 0, nbytes))
+        check(cydriver.cuMemsetD8Async(dst, 0, nbytes, self.target_stream()), "cuMemsetD8Async", (hex(dst), 0, nbytes))
 
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
-            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, self.line()), "cuMemcpyDtoDAsync", (hex(dst), hex(src), nbytes))
+            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, self.target_stream()), "cuMemcpyDtoDAsync", (hex(dst), hex(src), nbytes))
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
         cdef Device other = (<CudaSide?> source).device
         self.begin()
-        follow_all(computing(self.device), other)
+        wait_for_device_and_peer_users(computing(self.device), other)
         src.record_stream(<size_t> self.device.stream.handle)
-        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes, self.line()),
+        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes, self.target_stream()),
               "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
         follow(computing(other), self.device)   # its later work on the source must wait for the copy
         self.device.activate()
 
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
-        cdef Stream line
+        cdef Stream target_stream
         cdef bint known
         if not isinstance(stream, Stream):
             raise WrongTypeError(f"a push needs a minicaffe.cuda.Stream, got {type(stream).__name__}")
-        line = stream
-        if line.device is not self.device:
+        target_stream = stream
+        if target_stream.device is not self.device:
             raise WrongDeviceError(f"{dst.name or 'the memory'} is on GPU {self.device.index}, the stream is one of GPU "
-                                   f"{line.device.index}; push on a stream of the memory's own GPU")
+                                   f"{target_stream.device.index}; push on a stream of the memory's own GPU")
         if fresh:
-            follow_all(line, self.device)
+            wait_for_device_and_peer_users(target_stream, self.device)
             if not src.place.on_host and src.place != self.place:
-                follow_all(line, get_device(src.place.device))
+                wait_for_device_and_peer_users(target_stream, get_device(src.place.device))
         self.device.activate()
-        known = dst.record_stream(<size_t> line.handle)
-        known = src.record_stream(<size_t> line.handle) and known
+        known = dst.record_stream(<size_t> target_stream.handle)
+        known = src.record_stream(<size_t> target_stream.handle) and known
         event = None if known else Event(self.device)
         if src.place.on_host:
-            check(cydriver.cuMemcpyHtoDAsync(dst.address, src.ptr, nbytes, line.handle), "cuMemcpyHtoDAsync",
+            check(cydriver.cuMemcpyHtoDAsync(dst.address, src.ptr, nbytes, target_stream.handle), "cuMemcpyHtoDAsync",
                   (hex(dst.address), hex(src.address), nbytes))
         elif dst.place.on_host:
-            check(cydriver.cuMemcpyDtoHAsync(dst.ptr, src.address, nbytes, line.handle), "cuMemcpyDtoHAsync",
+            check(cydriver.cuMemcpyDtoHAsync(dst.ptr, src.address, nbytes, target_stream.handle), "cuMemcpyDtoHAsync",
                   (hex(dst.address), hex(src.address), nbytes))
         else:       # of one device or of two
             check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, get_device(src.place.device).context,
-                                             nbytes, line.handle),
+                                             nbytes, target_stream.handle),
                   "cuMemcpyPeerAsync", (hex(dst.address), hex(src.address), nbytes))
-        self.let_go()
+        self.drop_finished()
         if event is not None:       # a foreign block has no allocator of ours, so it is kept until the copy is done
             self.device.held.append((event, dst, src))
-            event.record(line)
+            event.record(target_stream)
 
     cpdef int device_of(self, size_t address) except? -1:
         found = driver.allocation(address)
@@ -200,7 +201,7 @@ cdef class CudaSide(DeviceSide):
 
     cpdef admit(self, str name, Buffer block):
         cdef Device user = get_device(current_gpu)
-        borrow(user, self.device, name)
+        use_peer_memory(user, self.device, name)
         if block is not None:
             block.record_stream(<size_t> user.stream.handle)
 

@@ -10,8 +10,8 @@ import itertools
 import numpy as np
 
 from minicaffe.cuda import device
-from minicaffe.cuda.borrowed import check_memory, named_stream
 from minicaffe.cuda.custom import kernel
+from minicaffe.cuda.foreign_array import check_memory, interface_stream
 from minicaffe.device.strided import CONTIGUOUS, DeviceArray, HasDeviceArray, Walk, device_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
@@ -69,7 +69,7 @@ class Elementwise:
         for i, array in zip(there, arrays):
             if not isinstance(args[i], HasDeviceArray):
                 check_memory(array, f"{self.name}: {names[i][1]}")
-                if (stream := named_stream(args[i])) is not None:
+                if (stream := interface_stream(args[i])) is not None:
                     target.wait_for(stream)
         self._check_overlaps([names[i][1] for i in there], arrays, sum(i < first for i in there))
         walk = Walk(arrays)

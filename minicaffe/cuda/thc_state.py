@@ -103,7 +103,7 @@ def state():
     module = sys.modules.get("minicaffe.cuda.device")  # where it was not imported, no device was used
     made = module.devices_made() if module else {}
     pinned, pinned_stats = _serving(PinnedPlace())
-    generator = caffe.generator_so_far
+    generator = caffe.existing_generator
     return State({index: _state_of(one) for index, one in sorted(made.items())},
                  module.current().index if made and module.current() else None, pinned, pinned_stats,
                  generator and (generator.seed, generator.offset), _peers(made))

@@ -12,7 +12,7 @@ import random
 from collections import namedtuple
 from xml.etree import ElementTree
 
-from minicaffe.data.convert import check_picture, picture_datum, readable, resize_size
+from minicaffe.data.convert import check_picture, picture_datum, read_pictures, resize_size
 from minicaffe.data.datum import opencv
 from minicaffe.data.db import new_database
 from minicaffe.data.integers import integer
@@ -73,39 +73,39 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     entries = _read_pairs(list_file)
     if shuffle:
         random.shuffle(entries)
-    written, doubts = 0, {}
+    written, oddities = 0, {}
     with new_database(path, backend, force=force) as db:
-        for i, (picture, annotation), file, image in readable(root, entries, gray, str(list_file)):
+        for i, (picture, annotation), file, image in read_pictures(root, entries, gray, str(list_file)):
             objects, height, width = READERS[label_type](root + annotation, labels, *image.shape[:2])
-            _doubt(doubts, root + annotation, objects, (width, height), image.shape[1::-1])
+            _count_oddities(oddities, root + annotation, objects, (width, height), image.shape[1::-1])
             resized = _resize(cv2, image, min_dim, max_dim, size)
             datum = picture_datum(resized, 0, file, encoded, encode_type, keep=resized is image and not gray)
             db.put(b"%08d_" % i + picture.encode(errors="surrogateescape"), _record(datum, objects, height, width))
             written += 1
             if progress:
                 progress("pictures", i + 1, len(entries))
-    for what, (count, first) in doubts.items():
+    for what, (count, first) in oddities.items():
         log.warning("%s: %d %s; the first: %s", path, count, what, first)
     return written, len(entries) - written
 
 
-def _doubt(doubts, file, objects, size, picture):
-    """Count suspicious parts of an annotation of the size (width, height) in `doubts`, by kind, with the first of each."""
-    def met(what, where):
-        count, first = doubts.get(what, (0, f"{file}: {where}"))
-        doubts[what] = count + 1, first
+def _count_oddities(oddities, file, objects, size, picture):
+    """Count suspicious parts of an annotation of the size (width, height) in `oddities`, by kind, with the first of each."""
+    def count_oddity(what, where):
+        count, first = oddities.get(what, (0, f"{file}: {where}"))
+        oddities[what] = count + 1, first
 
     if tuple(size) != tuple(picture):
-        met("annotations give another size than their picture has; boxes are divided by that size, as in Caffe",
+        count_oddity("annotations give another size than their picture has; boxes are divided by that size, as in Caffe",
             "{}x{} of a picture of {}x{}".format(*size, *picture))
     for label, box, _ in objects:
         where = f"{[round(edge, 2) for edge in box]} of label {label}"
         if min(box) < 0 or box[2] > size[0] or box[3] > size[1]:
-            met("boxes reach beyond their picture and are stored so", f"{where}, in {size[0]}x{size[1]}")
+            count_oddity("boxes reach beyond their picture and are stored so", f"{where}, in {size[0]}x{size[1]}")
         if box[2] == box[0] or box[3] == box[1]:
-            met("boxes are empty and are stored so", where)
+            count_oddity("boxes are empty and are stored so", where)
         if label == 0:
-            met("objects have label 0, which SSD's layers use for background (background_label_id)", where)
+            count_oddity("objects have label 0, which SSD's layers use for background (background_label_id)", where)
 
 
 def _read_pairs(list_file):

@@ -13,18 +13,18 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.resize import (
     MOST_PIXELS,
-    boxes_into,
-    boxes_within,
+    add_border,
+    boxes_from_frame,
+    boxes_to_frame,
     check_probability,
     check_resize,
-    inside,
+    content_box,
     resize_picture,
-    surround,
 )
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.proto import caffe_pb2
 
-BOX = slice(2, 6)
+BOX_COLUMNS = slice(2, 6)
 POSTERIZE_STEP = 64
 BLUR_SIZE, BLUR_SIGMA = (7, 7), 1.5
 CLAHE_LIMIT = 4.0
@@ -58,7 +58,7 @@ class Augmenter:
         emit = param.emit_constraint
         if emit.emit_type == caffe_pb2.EmitConstraint.MIN_OVERLAP:
             check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
-        self.surroundings = _mean_colour(param)
+        self.border_colour = _mean_colour(param)
 
     @property
     def active(self):
@@ -88,10 +88,10 @@ class Augmenter:
         if samplers:
             image, objects = self._sample(image, objects, samplers, random)
         if param.HasField("resize_param") and random.random() < param.resize_param.prob:
-            frame = inside(param.resize_param, *image.shape[:2])
+            frame = content_box(param.resize_param, *image.shape[:2])
             image = resize_picture(param.resize_param, image, random)
             objects = objects.copy()
-            objects[:, BOX] = boxes_into(frame, objects[:, BOX])
+            objects[:, BOX_COLUMNS] = boxes_from_frame(frame, objects[:, BOX_COLUMNS])
         if param.HasField("noise_param"):
             noise = param.noise_param
             if not noise.HasField("prob") or random.random() < noise.prob:
@@ -110,14 +110,14 @@ class Augmenter:
             raise ShapeError(f"a picture of {height} x {width} would become {rows} x {columns}; lower max_expand_ratio",
                              field="transform_param.expand_param")
         top, left = int(random.integers(rows - height + 1)), int(random.integers(columns - width + 1))
-        colour = self.surroundings if len(self.surroundings) in (1, channels) else self.surroundings.mean(keepdims=True)
-        larger = surround(image, top, rows - height - top, left, columns - width - left, np.resize(colour, channels))
+        colour = self.border_colour if len(self.border_colour) in (1, channels) else self.border_colour.mean(keepdims=True)
+        larger = add_border(image, top, rows - height - top, left, columns - width - left, np.resize(colour, channels))
         return larger, self.project(objects, np.array([-left / width, -top / height, (columns - left) / width,
                                                        (rows - top) / height]))
 
     def _sample(self, image, objects, samplers, random):
         """Cut out one of the parts that the samplers find, if there is any."""
-        part = samplers.draw(np.ascontiguousarray(objects[:, BOX]), int(random.integers(2**64, dtype=np.uint64)))
+        part = samplers.draw(np.ascontiguousarray(objects[:, BOX_COLUMNS]), int(random.integers(2**64, dtype=np.uint64)))
         if part is None:
             return image, objects
         height, width = image.shape[:2]
@@ -129,7 +129,7 @@ class Augmenter:
 
     def project(self, objects, frame):
         """Return the objects in the coordinates of a part `frame` of the picture: those that meet `emit_constraint`, clipped."""
-        boxes = objects[:, BOX]
+        boxes = objects[:, BOX_COLUMNS]
         shown = np.ones(len(boxes), bool)
         if self.param.HasField("emit_constraint"):
             emit = self.param.emit_constraint
@@ -138,10 +138,10 @@ class Augmenter:
                 shown = ((centre >= frame[:2]) & (centre <= frame[2:])).all(1)
             else:
                 shown = _coverage(boxes, frame) > emit.emit_overlap
-        clipped = np.clip(boxes_within(frame, boxes), 0, 1)
+        clipped = np.clip(boxes_to_frame(frame, boxes), 0, 1)
         shown &= (clipped[:, :2] < clipped[:, 2:]).all(1)
         objects = objects[shown]
-        objects[:, BOX] = clipped[shown]
+        objects[:, BOX_COLUMNS] = clipped[shown]
         return objects
 
     def finish(self, objects, window, height, width):
@@ -153,7 +153,7 @@ class Augmenter:
         param = self.param.resize_param
         if self.param.HasField("resize_param") and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale:
             # The boxes are in units of a fixed size, whatever size the picture has.
-            objects[:, BOX] *= np.tile([columns / param.width_scale, rows / param.height_scale], 2)
+            objects[:, BOX_COLUMNS] *= np.tile([columns / param.width_scale, rows / param.height_scale], 2)
         return objects
 
 
@@ -205,7 +205,7 @@ def distort(param, image, random):
 
 def _linear(image, factor, offset):
     """factor x + offset, rounded and kept within 0..255."""
-    return _keep(opencv().addWeighted(image, factor, image, 0, offset), image)
+    return _with_shape_of(opencv().addWeighted(image, factor, image, 0, offset), image)
 
 
 def _brightness(param, image, random):
@@ -262,16 +262,16 @@ def add_noise(param, image, random):
     if param.decolorize and colour:
         image = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
     if param.gauss_blur:
-        image = _keep(cv2.GaussianBlur(image, BLUR_SIZE, BLUR_SIGMA), image)
+        image = _with_shape_of(cv2.GaussianBlur(image, BLUR_SIZE, BLUR_SIGMA), image)
     if param.hist_eq:
         image = _on_brightness(image, cv2.equalizeHist)
     if param.clahe:
         image = _on_brightness(image, cv2.createCLAHE(clipLimit=CLAHE_LIMIT).apply)
     if param.jpeg > 0:
         _, content = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, int(param.jpeg)])
-        image = _keep(cv2.imdecode(content, cv2.IMREAD_UNCHANGED), image)
+        image = _with_shape_of(cv2.imdecode(content, cv2.IMREAD_UNCHANGED), image)
     if param.erode:
-        image = _keep(cv2.erode(image, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))), image)
+        image = _with_shape_of(cv2.erode(image, cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (3, 3))), image)
     if param.posterize:
         image = image // POSTERIZE_STEP * POSTERIZE_STEP + POSTERIZE_STEP // 2
     if param.inverse:
@@ -310,7 +310,7 @@ def _salt_and_pepper(param, image, random):
     return image
 
 
-def _keep(image, like):
+def _with_shape_of(image, like):
     """Give a picture of one channel its third axis back, which OpenCV drops."""
     return image.reshape(like.shape)
 

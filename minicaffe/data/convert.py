@@ -76,7 +76,7 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
     cv2 = opencv()
     sizes = Counter()
     with new_database(path, backend, force=force) as db:
-        for i, (name, label), file, image in readable(root, entries, gray, source):
+        for i, (name, label), file, image in read_pictures(root, entries, gray, source):
             if size:
                 image = cv2.resize(image, size)
             sizes[image.shape[:2]] += 1
@@ -116,7 +116,7 @@ def resize_size(width, height):
     return (width, height) if width else None
 
 
-def readable(root, entries, gray, source):
+def read_pictures(root, entries, gray, source):
     """Yield (number, entry, file, picture) of the entries whose picture can be read; a warning names each of the others.
 
     The file is `root` + the path of an entry, its first item; `source` is the list, for the error. Raises FileError if the first

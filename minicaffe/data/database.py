@@ -100,14 +100,14 @@ class Cursor:
 
     def __init__(self, db):
         self._db = db
-        self._records = _round_and_round(db, 0)
+        self._records = _endless_records(db, 0)
 
     def __len__(self):
         return len(self._db)
 
     def seek(self, index):
         """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
-        self._records = _round_and_round(self._db, index % len(self._db))
+        self._records = _endless_records(self._db, index % len(self._db))
 
     def next(self):
         """Return (key, value) and step on; after the last record comes the first."""
@@ -122,7 +122,7 @@ class Cursor:
         self._records = iter(())
 
 
-def _round_and_round(db, index):
+def _endless_records(db, index):
     """Step from record `index` on, endlessly."""
     while True:
         yield from db.steps(index)
@@ -142,7 +142,7 @@ _handles = weakref.WeakValueDictionary()
 _handles_lock = threading.Lock()
 
 
-def share(held_file, connect):
+def shared_handle(held_file, connect):
     """Return the Handle of the database that keeps `held_file` open, made with `connect` if there is none.
 
     The key is the inode of the open file, which no other file can get; a path may refer to another file later.

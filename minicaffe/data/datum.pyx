@@ -10,7 +10,7 @@ Stricter than Caffe: C x H x W must be exactly the number of bytes or floats. No
 
 from libc.string cimport memset
 
-from minicaffe.proto.wire cimport COUNTED, CUT, FIELD, FOUR_BYTES, VARINT, Field, next_field, repeats
+from minicaffe.proto.wire cimport LENGTH_DELIMITED, CUT, FIELD, FIXED32, VARINT, Field, next_field, count_same_tag
 
 import os
 import re
@@ -35,7 +35,7 @@ FAULTS = (
     "has channels x height x width = {shape} but {floats} elements of float_data",
 )
 cdef enum:
-    FINE = 0, EMPTY = 3, BAD_SHAPE, BAD_SIZE, BAD_FLOATS  # CUT and MALFORMED: 1 and 2
+    VALID = 0, EMPTY = 3, BAD_SHAPE, BAD_SIZE, BAD_FLOATS  # CUT and MALFORMED: 1 and 2
 
 DatumInfo = namedtuple("DatumInfo", "channels height width label encoded size floats")
 DatumInfo.__doc__ = """The fields of a Datum without its content; `size` in bytes of data, `floats` in elements."""
@@ -55,16 +55,16 @@ cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcep
             datum.height = <int32_t>field.value
         elif field.tag == (3 << 3 | VARINT):
             datum.width = <int32_t>field.value
-        elif field.tag == (4 << 3 | COUNTED):
+        elif field.tag == (4 << 3 | LENGTH_DELIMITED):
             datum.data = at - field.value
             datum.size = field.value
         elif field.tag == (5 << 3 | VARINT):
             datum.label = <int32_t>field.value
-        elif field.tag == (6 << 3 | FOUR_BYTES) or field.tag == (6 << 3 | COUNTED):
+        elif field.tag == (6 << 3 | FIXED32) or field.tag == (6 << 3 | LENGTH_DELIMITED):
             if field.value % 4:
                 return CUT
             datum.floats += field.value // 4
-            count = repeats(at, end, &field)
+            count = count_same_tag(at, end, &field)
             datum.floats += count
             at += 5 * count
         elif field.tag == (7 << 3 | VARINT):
@@ -84,10 +84,10 @@ cdef int datum_check_raw(const Datum* datum) noexcept nogil:
     cdef uint64_t plane = <uint64_t>datum.height * <uint64_t>datum.width
     if have % plane or have // plane != <uint64_t>datum.channels:
         return BAD_SIZE if datum.size else BAD_FLOATS
-    return FINE
+    return VALID
 
 
-cdef object copied_floats(const uint8_t* record, uint64_t size, uint64_t count):
+cdef object copy_float_data(const uint8_t* record, uint64_t size, uint64_t count):
     # Little-endian hosts only, as everything minicaffe supports.
     array = np.empty(count, np.float32)
     gather(<const uint8_t[:size]>record, 0, size, 6, 4, array.view(np.uint8))
@@ -103,7 +103,7 @@ cdef str datum_fault(int reason, const Datum* datum):
 cdef int datum_read(const uint8_t[::1] record, Datum* datum) except -1:
     """Parse a record; raise DataError if it is wrong."""
     cdef int reason = datum_parse(&record[0] if record.shape[0] else NULL, record.shape[0], datum)
-    if reason == FINE and not datum.encoded:
+    if reason == VALID and not datum.encoded:
         reason = datum_check_raw(datum)
     if reason:
         raise DataError(datum_fault(reason, datum))
@@ -132,7 +132,7 @@ def datum_array(const uint8_t[::1] record not None):
         return np.ascontiguousarray(decode_image(datum.data[:datum.size]).transpose(2, 0, 1))
     if datum.size:
         return np.frombuffer(datum.data[:datum.size], np.uint8).reshape(shape)
-    return copied_floats(&record[0], record.shape[0], datum.floats).reshape(shape)
+    return copy_float_data(&record[0], record.shape[0], datum.floats).reshape(shape)
 
 
 def datum_labels(const uint8_t[::1] record not None, count):
@@ -146,7 +146,7 @@ def datum_labels(const uint8_t[::1] record not None, count):
         raise DataError("has no labels that are real numbers: its float_data is the picture, as it has no data")
     if datum.floats != count:
         raise DataError(f"has {datum.floats} elements of float_data beside the picture, label_size says {count}")
-    return copied_floats(&record[0], record.shape[0], datum.floats)
+    return copy_float_data(&record[0], record.shape[0], datum.floats)
 
 
 def decode_image(content, force_color=False, force_gray=False):

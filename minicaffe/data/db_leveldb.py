@@ -7,7 +7,7 @@ database with the last reference to it, so nothing here closes one.
 import itertools
 import os
 
-from minicaffe.data.database import Database, Handle, damaged, share
+from minicaffe.data.database import Database, Handle, damaged, shared_handle
 from minicaffe.errors import DataError, DependencyError, FileError
 from minicaffe.proto import kinds
 
@@ -32,7 +32,7 @@ class LevelDB(Database):
             return plyvel.DB(source, create_if_missing=False, max_open_files=100)
 
         try:
-            shared = share(os.path.join(source, "LOCK"), connect)
+            shared = shared_handle(os.path.join(source, "LOCK"), connect)
             if shared.pid != os.getpid():  # its locks and threads are the parent's; LMDB readers have none
                 raise FileError("LevelDB cannot be used after a fork; open it in the child only", file=source)
             with shared.handle.iterator() as first:

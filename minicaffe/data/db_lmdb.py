@@ -8,7 +8,7 @@ import os
 
 import lmdb
 
-from minicaffe.data.database import Database, Handle, share
+from minicaffe.data.database import Database, Handle, shared_handle
 from minicaffe.data.lmdb_pages import PageFile
 from minicaffe.errors import DataError, FileError, shown
 from minicaffe.proto import kinds
@@ -32,7 +32,7 @@ class LMDB(Database):
     def open(cls, source, readahead):
         marker = os.path.join(source, cls.marker)
         try:
-            shared = share(marker, lambda: PageFile(source, readahead))
+            shared = shared_handle(marker, lambda: PageFile(source, readahead))
         except FileError as error:
             raise kinds.named_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
         if shared.handle.snapshot().entries == 0:

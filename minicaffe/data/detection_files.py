@@ -20,7 +20,7 @@ from minicaffe.proto.atomic import write_bytes
 
 log = logging.getLogger(__name__)
 FORMATS = ("VOC", "COCO", "ILSVRC")
-PLACE = "detection_output_param.save_output_param"
+SAVE_FIELD = "detection_output_param.save_output_param"
 FRAMES_A_SECOND = 30.0
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 
@@ -35,27 +35,29 @@ class DetectionFiles:
     def __init__(self, param):
         save = param.save_output_param
         if save.output_format not in FORMATS:
-            raise ConfigError(f"must be one of {', '.join(FORMATS)}, got '{save.output_format}'", field=f"{PLACE}.output_format")
-        caffe.check_path(save.output_directory, f"{PLACE}.output_directory", writes=True)
+            raise ConfigError(f"must be one of {', '.join(FORMATS)}, got '{save.output_format}'",
+                              field=f"{SAVE_FIELD}.output_format")
+        caffe.check_path(save.output_directory, f"{SAVE_FIELD}.output_directory", writes=True)
         self.directory, self.prefix, self.format = save.output_directory, save.output_name_prefix, save.output_format
         self.names = _read(read_label_map, save.label_map_file, "label_map_file")
         self.images = _read(read_name_sizes, save.name_size_file, "name_size_file")
         self.background = param.background_label_id
         for label in range(param.num_classes):
             if label != self.background and label not in self.names:
-                raise DataError(f"'{save.label_map_file}' has no item for label {label}", field=f"{PLACE}.label_map_file")
+                raise DataError(f"'{save.label_map_file}' has no item for label {label}", field=f"{SAVE_FIELD}.label_map_file")
         count = save.num_test_image if save.HasField("num_test_image") else len(self.images)
         if not 1 <= count <= len(self.images):
             raise ConfigError(f"must be from 1 to {len(self.images)}, the lines of name_size_file, got {count}",
-                              field=f"{PLACE}.num_test_image")
+                              field=f"{SAVE_FIELD}.num_test_image")
         self.count = count
         self.resize = save.resize_param if save.HasField("resize_param") else None
         if self.resize is not None:
-            check_resize(self.resize, f"{PLACE}.resize_param")
+            check_resize(self.resize, f"{SAVE_FIELD}.resize_param")
         try:
             os.makedirs(self.directory, exist_ok=True)
         except OSError as error:
-            raise FileError(f"'{self.directory}' cannot be made: {error.strerror}", field=f"{PLACE}.output_directory") from error
+            raise FileError(f"'{self.directory}' cannot be made: {error.strerror}",
+                            field=f"{SAVE_FIELD}.output_directory") from error
         self.seen = 0    # images of the test set so far
         self.found = []  # (name, label, score, box in pixels rounded to hundredths)
 
@@ -67,7 +69,7 @@ class DetectionFiles:
             return False
         missing = [name for name in ("label_map_file", "name_size_file") if not getattr(save, name)]
         if missing:
-            log.warning("%s: nothing is written to '%s' without %s", PLACE, save.output_directory, " and ".join(missing))
+            log.warning("%s: nothing is written to '%s' without %s", SAVE_FIELD, save.output_directory, " and ".join(missing))
         return not missing
 
     def add(self, images, rows):
@@ -208,8 +210,8 @@ def check_finite(rows):
 
 def _read(read, path, name):
     """Read a file named by a field of save_output_param."""
-    caffe.check_path(path, f"{PLACE}.{name}")
-    with in_field(f"{PLACE}.{name}"):
+    caffe.check_path(path, f"{SAVE_FIELD}.{name}")
+    with in_field(f"{SAVE_FIELD}.{name}"):
         return read(path)
 
 

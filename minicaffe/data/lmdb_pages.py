@@ -24,9 +24,9 @@ META = struct.Struct("<IIQQ48sIHHQQQQQQQ")
 NUMBER = struct.Struct("<Q")
 NODE = struct.Struct("<HHHH")  # low and high half of the size, flags, size of the key; in a branch the first three are a page
 BRANCH, LEAF, OVERFLOW = 1, 2, 4  # flags of pages
-BIG = 1  # flag of a node: the value has pages of its own
+OVERFLOW_NODE = 1  # flag of a node: the value has pages of its own
 DUPLICATES = 4  # flag of a database: a key may have several values
-NONE = (1 << 64) - 1  # root of an empty tree
+NO_ROOT = (1 << 64) - 1  # root of an empty tree
 
 Snapshot = namedtuple("Snapshot", "transaction depth entries root last")
 Snapshot.__doc__ = """A committed state: its number, levels of its tree, records, page of its root, last page in use."""
@@ -130,7 +130,7 @@ class PageFile:
 
     def _leaves(self, pages, snapshot):
         """Yield place and pointers of each leaf page, in the order of the keys."""
-        if snapshot.root == NONE:
+        if snapshot.root == NO_ROOT:
             return
         stack = [iter([snapshot.root])]  # of the pages that are still to be read on each level
         while stack:
@@ -171,7 +171,7 @@ class PageFile:
         length, at = low | high << 16, at + NODE.size
         key = at
         at += size
-        if flags & BIG:
+        if flags & OVERFLOW_NODE:
             if at + 8 > end:
                 raise self._damaged(snapshot, f"a key of {size} bytes does not fit into its page")
             first, = NUMBER.unpack_from(pages, at)

@@ -54,7 +54,7 @@ inline Window window_of(const Rule& rule, int64_t height, int64_t width, uint64_
   return window;
 }
 
-constexpr int64_t kPiece = 256;  // pixels that are reversed at once
+constexpr int64_t kChunk = 256;  // pixels that are reversed at once
 
 /// out[i] = (source - mean) * scale. `mean` advances with the source if `mean_row`, else it is one value.
 template <class S, class T>
@@ -96,9 +96,9 @@ template <class T> void reverse_row(const T* __restrict from, T* __restrict to, 
 template <class S, class T>
 void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean_row, T scale, T* out, int64_t n) {
   if (!flip) return shift_row(source, step, mean, mean_row, scale, out, n);
-  T piece[kPiece];
-  for (int64_t i = 0; i < n; i += kPiece) {
-    const int64_t m = std::min(kPiece, n - i);
+  T piece[kChunk];
+  for (int64_t i = 0; i < n; i += kChunk) {
+    const int64_t m = std::min(kChunk, n - i);
     shift_row(source + i * step, step, mean_row ? mean + i : mean, mean_row, scale, piece, m);
     reverse_row(piece, out + n - i - m, m);
   }
@@ -107,9 +107,9 @@ void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean
 /// As copy_row, for three interleaved colours; their outputs are `plane` elements apart.
 template <class T>
 void copy_colours(const uint8_t* source, bool flip, const T* const* mean, bool mean_row, T scale, T* out, int64_t plane, int64_t n) {
-  T piece[3][kPiece];
-  for (int64_t i = 0; i < n; i += flip ? kPiece : n) {
-    const int64_t m = flip ? std::min(kPiece, n - i) : n;
+  T piece[3][kChunk];
+  for (int64_t i = 0; i < n; i += flip ? kChunk : n) {
+    const int64_t m = flip ? std::min(kChunk, n - i) : n;
     const T* const means[3] = {mean[0] + (mean_row ? i : 0), mean[1] + (mean_row ? i : 0), mean[2] + (mean_row ? i : 0)};
     T* const plain[3] = {out, out + plane, out + 2 * plane};
     T* const turned[3] = {piece[0], piece[1], piece[2]};

@@ -4,8 +4,8 @@
                ^                                    |
                '-------- `free` queue <-------------'
 
-A fixed set of buffers circulates: up to `depth` are full, `hold` more are at the consumer. The thread refers to its `_Work` with
-the two queues, not to the Prefetcher, so dropping the Prefetcher (or the layer that holds it) ends the thread.
+A fixed set of buffers circulates: up to `depth` are full, `hold` more are at the consumer. The thread refers to its `_ThreadState`
+with the two queues, not to the Prefetcher, so dropping the Prefetcher (or the layer that holds it) ends the thread.
 
 A maker fills the batches: with records of a database (record_batches.py), pictures of a list (image_batches.py) or windows of
 pictures (window_batches.py). A maker has
@@ -75,12 +75,12 @@ class Prefetcher:
         if depth < 1:
             raise ConfigError(f"must be at least 1, got {depth}", field="prefetch")
         self.numbers, self.upcoming, self.step = None, numbers, step
-        self._held = deque()
+        self._consumer_buffers = deque()
         # Buffers are returned several at a time: a thread that wakes takes the GIL and a processor from the consumer.
-        self._hold, self._most_held = hold, hold + depth // 2
+        self._hold, self._max_consumer_buffers = hold, hold + depth // 2
         self._error = None
         self._pid = os.getpid()
-        self._work = work = _Work(maker, numbers, step)
+        self._work = work = _ThreadState(maker, numbers, step)
         for _ in range(depth + hold):
             work.free.put(BatchArrays(np.dtype(dtype), labels, allocate))
         thread = threading.Thread(target=work.run, name=f"prefetch {maker.source}", daemon=True)
@@ -113,13 +113,13 @@ class Prefetcher:
         if not self._finish.alive:
             raise Error("the prefetch thread was closed", file=self._work.maker.source)
         if self._error is None:
-            if len(self._held) == self._most_held:
-                while len(self._held) >= self._hold:
-                    self._work.free.put(self._held.popleft())
+            if len(self._consumer_buffers) == self._max_consumer_buffers:
+                while len(self._consumer_buffers) >= self._hold:
+                    self._work.free.put(self._consumer_buffers.popleft())
             made = self._work.full.get()
             if isinstance(made, BatchArrays):
-                self._held.append(made)
-                self.numbers, self.upcoming = self.upcoming, _after(self.upcoming, self.step)
+                self._consumer_buffers.append(made)
+                self.numbers, self.upcoming = self.upcoming, _next_range(self.upcoming, self.step)
                 return made.data, made.labels
             self._error = made
         raise self._error
@@ -143,9 +143,9 @@ class BatchArrays:
         By default the labels have shape (shape[0],).
         """
         self.data = self.labels = None  # released before larger ones are allocated
-        self.data = self._data_memory.front(shape)
+        self.data = self._data_memory.as_shape(shape)
         if self._label_memory is not None:
-            self.labels = self._label_memory.front(shape[:1] if label_shape is None else label_shape)
+            self.labels = self._label_memory.as_shape(shape[:1] if label_shape is None else label_shape)
         return self.data, self.labels
 
 
@@ -155,7 +155,7 @@ class _Memory:
     def __init__(self, dtype, allocate):
         self._dtype, self._allocate, self._array = dtype, allocate, None
 
-    def front(self, shape):
+    def as_shape(self, shape):
         """Return its beginning as an array of `shape`."""
         count = math.prod(shape)
         if self._array is None or self._array.size < count:
@@ -170,7 +170,7 @@ class _Memory:
         return self._array[:count].reshape(shape)
 
 
-class _Work:
+class _ThreadState:
     """The state of the thread, and all that it keeps alive."""
 
     def __init__(self, maker, numbers, step):
@@ -189,7 +189,7 @@ class _Work:
             self.maker.open(numbers.start)
             while (buffer := self.free.get()) is not None and not self.stop:
                 self.maker.fill(numbers, buffer)
-                numbers = _after(numbers, self.step)
+                numbers = _next_range(numbers, self.step)
                 self.full.put(buffer)
         except Error as error:
             failed = error.with_traceback(None)  # its frames hold values of the cursor
@@ -202,7 +202,7 @@ class _Work:
                 self.full.put(failed)
 
 
-def _after(numbers, step):
+def _next_range(numbers, step):
     return range(numbers.start + step, numbers.stop + step, numbers.step)
 
 

@@ -62,12 +62,12 @@ def resize_picture(param, image, random):
         top, left = (param.height - height) // 2, (param.width - width) // 2
         borders = {Resize.CONSTANT: cv2.BORDER_CONSTANT, Resize.MIRRORED: cv2.BORDER_REFLECT101,
                    Resize.REPEAT_NEAREST: cv2.BORDER_REPLICATE}
-        return surround(result.reshape(height, width, -1), top, param.height - height - top, left, param.width - width - left,
+        return add_border(result.reshape(height, width, -1), top, param.height - height - top, left, param.width - width - left,
                         _pad_value(param, image.shape[2]), borders[param.pad_mode])
     return result.reshape(height, width, -1)
 
 
-def surround(image, top, bottom, left, right, colour, border=0):
+def add_border(image, top, bottom, left, right, colour, border=0):
     """Return `image`, (height, width, channels), with this many pixels added at each edge.
 
     `border` is OpenCV's kind of border, by default (0) the constant one, of a `colour` with one value for each channel.
@@ -88,7 +88,7 @@ def _pad_value(param, channels):
     return values if len(values) == channels else values * channels
 
 
-def inside(param, height, width):
+def content_box(param, height, width):
     """Return the box of a picture of `height` x `width` in the padded picture."""
     if param is None or param.resize_mode != Resize.FIT_LARGE_SIZE_AND_PAD:
         return np.array([0.0, 0.0, 1.0, 1.0])
@@ -100,13 +100,13 @@ def inside(param, height, width):
     return np.array([margin, 0, 1 - margin, 1])
 
 
-def boxes_into(frame, boxes):
+def boxes_from_frame(frame, boxes):
     """Convert boxes from units of `frame`, a box, to units of the picture that contains `frame`."""
     return boxes * np.tile(frame[2:] - frame[:2], 2) + np.tile(frame[:2], 2)
 
 
-def boxes_within(frame, boxes):
-    """Convert boxes from units of the picture to units of `frame`; the inverse of `boxes_into`."""
+def boxes_to_frame(frame, boxes):
+    """Convert boxes from units of the picture to units of `frame`; the inverse of `boxes_from_frame`."""
     return (boxes - np.tile(frame[:2], 2)) / np.tile(frame[2:] - frame[:2], 2)
 
 
@@ -118,4 +118,4 @@ def boxes_to_pixels(param, boxes, height, width):
     pixels = np.tile([width, height], 2).astype(float)
     if param is not None and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale and param.width_scale:
         return np.clip(boxes * np.tile([param.width_scale, param.height_scale], 2), 0, pixels)
-    return np.clip(boxes_within(inside(param, height, width), boxes), 0, 1) * pixels
+    return np.clip(boxes_to_frame(content_box(param, height, width), boxes), 0, 1) * pixels

@@ -33,7 +33,7 @@ struct SamplerRule {
 };
 
 /// The random numbers of one picture, in order.
-struct Draws {
+struct RandomSequence {
   Philox random;
   u64 counter;
   double uniform(double lo, double hi) {
@@ -46,7 +46,7 @@ struct Draws {
 /// Try all samplers; return the number of parts found, and store one of them, drawn uniformly, in `chosen`.
 inline index_t sample_part(const SamplerRule* rules, index_t count, const std::vector<cpu::Box<double>>& objects, u64 seed,
                            cpu::Box<double>* chosen) {
-  Draws draws = {{seed}, 0};
+  RandomSequence draws = {{seed}, 0};
   std::vector<cpu::Box<double>> parts;
   for (const SamplerRule* r = rules; r != rules + count; ++r) {
     long long found = 0;

@@ -16,7 +16,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from minicaffe.data.datum cimport Datum, copied_floats, datum_check_raw, datum_fault, datum_parse
+from minicaffe.data.datum cimport Datum, copy_float_data, datum_check_raw, datum_fault, datum_parse
 
 import logging
 
@@ -326,7 +326,7 @@ cdef class Batch:
 
     cdef _take_floats(self, Py_ssize_t i, uint64_t count):
         # Copied: in the record they may be unaligned and in pieces.
-        cdef float[::1] floats = copied_floats(<const uint8_t*>self.views[i].buf, self.views[i].len, count)
+        cdef float[::1] floats = copy_float_data(<const uint8_t*>self.views[i].buf, self.views[i].len, count)
         self.kept.append(floats)
         self.pictures[i].floats = &floats[0]
 

@@ -29,9 +29,9 @@ class VideoBatches:
     def open(self, number):
         """Open the video and step to frame number x (skip + 1); a camera is just opened."""
         self._capture = self._opened()
-        self._fresh = True
-        self._place = 0 if isinstance(self.video, str) else number
-        self._go_to(number)
+        self._at_first_frame = True
+        self._next_number = 0 if isinstance(self.video, str) else number
+        self._skip_to(number)
 
     def fill(self, numbers, buffer):
         """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
@@ -53,17 +53,17 @@ class VideoBatches:
             raise FileError(f"OpenCV cannot open it; {remedy}", file=self.source)
         return capture
 
-    def _go_to(self, number):
+    def _skip_to(self, number):
         """Step over the frames of a file before record `number`; OpenCV cannot seek reliably."""
-        for _ in range(number - self._place if isinstance(self.video, str) else 0):
+        for _ in range(number - self._next_number if isinstance(self.video, str) else 0):
             self._next(decode=False)
-        self._place = number
+        self._next_number = number
 
     def _next(self, decode=True):
         """Step to the next frame that is used; return it if `decode` is true, otherwise None."""
-        for _ in range(0 if self._fresh else self.skip):
+        for _ in range(0 if self._at_first_frame else self.skip):
             self._grab()
-        self._fresh = False
+        self._at_first_frame = False
         self._grab()
         if not decode:
             return None
@@ -85,9 +85,9 @@ class VideoBatches:
     def _load(self, numbers):
         pictures = []
         for number in numbers:
-            self._go_to(number)
+            self._skip_to(number)
             pictures.append(self.augmenter.picture(self._next(), number))
-            self._place = number + 1
+            self._next_number = number + 1
         try:
             return self.transformer.load_images(pictures)
         except (DataError, ShapeError) as error:

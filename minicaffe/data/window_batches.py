@@ -96,7 +96,7 @@ class WindowList:
     def _table(self, rows):
         """Return the table of the windows in `rows`, and their overlaps."""
         text, values = " ".join([text for _, text in rows]), None
-        if _plain(text):
+        if _is_ascii_number(text):
             with contextlib.suppress(ValueError):
                 values = np.array(text.split(), np.float64).reshape(len(rows), 6)
         if values is None or not (np.abs(values) < 2**31).all() or (values[:, [0, 2, 3, 4, 5]] % 1).any():
@@ -131,7 +131,7 @@ def _next(lines):
     return None
 
 
-def _plain(text):
+def _is_ascii_number(text):
     """Whether a text has no underscores and only digits 0 to 9; Python's float accepts others."""
     return text.isascii() and "_" not in text
 
@@ -139,7 +139,7 @@ def _plain(text):
 def _is_window(words):
     try:
         return len(words) == 6 and all(
-            _plain(w) and abs(float(w)) < 2**31 and (i == 1 or float(w) % 1 == 0) for i, w in enumerate(words))
+            _is_ascii_number(w) and abs(float(w)) < 2**31 and (i == 1 or float(w) % 1 == 0) for i, w in enumerate(words))
     except ValueError:
         return False
 

@@ -28,8 +28,8 @@ enum Isa { kBaseline, kAvx2, kAvx512 };
 
 inline Isa detect_isa() {
 #ifdef MC_X86
-  const char* wish = std::getenv("MINICAFFE_ISA");
-  int limit = !wish ? kAvx512 : !std::strcmp(wish, "baseline") ? kBaseline : !std::strcmp(wish, "avx2") ? kAvx2 : kAvx512;
+  const char* requested = std::getenv("MINICAFFE_ISA");
+  int limit = !requested ? kAvx512 : !std::strcmp(requested, "baseline") ? kBaseline : !std::strcmp(requested, "avx2") ? kAvx2 : kAvx512;
   if (limit >= kAvx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
     return kAvx512;

@@ -34,7 +34,7 @@ MC_HD void put_lanes(Bf16* y, Lanes x) {
 }
 
 /// add(i, 0) and add(i, 1) alternately, for two independent sums: a single sum would wait for each addition.
-template <class Add> MC_HD void each_of_two(index_t n, const Add& add) {
+template <class Add> MC_HD void each_alternating(index_t n, const Add& add) {
   index_t i = 0;
   for (; i + 1 < n; i += 2) add(i, 0), add(i + 1, 1);
   if (i < n) add(i, 0);

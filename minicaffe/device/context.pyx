@@ -62,16 +62,16 @@ cdef void compute_on(CudaStream* stream) noexcept:
 
 
 def gpu_of_memory():
-    """Return the number of the GPU for new device sides: the current one, unless `take_memory` chose another."""
+    """Return the number of the GPU for new device sides: the current one, unless `set_memory_placement` chose another."""
     return _gpu_of_memory
 
 
 def host_is_pinned():
-    """Whether new host sides are page-locked: in GPU mode, unless `take_memory` changed it."""
+    """Whether new host sides are page-locked: in GPU mode, unless `set_memory_placement` changed it."""
     return _pinned
 
 
-def take_memory(gpu=None, pinned=None):
+def set_memory_placement(gpu=None, pinned=None):
     """Set the GPU of new device sides, and whether new host sides are page-locked, until the mode or the GPU changes."""
     global _gpu_of_memory, _pinned
     _gpu_of_memory = _gpu_of_memory if gpu is None else gpu

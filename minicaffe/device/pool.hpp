@@ -37,10 +37,10 @@ class ThreadPool : public Pool {
              },
              [](Pool* self, int threads) { return static_cast<ThreadPool*>(self)->start(threads - 1); },
              [](Pool* self, int parts, Work work, const void* argument) {
-               static_cast<ThreadPool*>(self)->begin_together(parts, work, argument);
+               static_cast<ThreadPool*>(self)->begin_concurrent(parts, work, argument);
              },
-             [](Pool* self) { static_cast<ThreadPool*>(self)->end_together(); }, []() -> int { return dry_here(); }} {}
-  static bool& dry_here() {
+             [](Pool* self) { static_cast<ThreadPool*>(self)->end_concurrent(); }, []() -> int { return dry_run_flag(); }} {}
+  static bool& dry_run_flag() {
     static thread_local bool now = false;
     return now;
   }
@@ -49,15 +49,15 @@ class ThreadPool : public Pool {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  static constexpr std::chrono::microseconds kLookOut{500};   // polling time: of a worker for a loop, of the caller for the parts
-  static constexpr std::chrono::microseconds kStopped{300};   // a longer time between two polls means preemption
+  static constexpr std::chrono::microseconds kPollTime{500};   // polling time: of a worker for a loop, of the caller for the parts
+  static constexpr std::chrono::microseconds kPreempted{300};   // a longer time between two polls means preemption
   static constexpr std::chrono::milliseconds kFirstPause{4}, kLastPause{256};
   static constexpr std::chrono::milliseconds kCredit{4};      // limit of the saved time that later costs may use up
 
   void share(int parts, Work work, const void* argument) {
     if (busy_.exchange(true, std::memory_order_acquire)) return alone(parts, work, argument);
     const Time start = Clock::now();
-    if (start < alone_until_)
+    if (start < no_workers_until_)
       alone(parts, work, argument);
     else
       share_now(start, parts, work, argument);
@@ -66,13 +66,13 @@ class ThreadPool : public Pool {
 
   void share_now(Time start, int parts, Work work, const void* argument) {
     start_workers(parts - 1);
-    const bool helped = take_parts(publish(parts, parts, work, argument), 0) < parts;
+    const bool helped = run_free_parts(publish(parts, parts, work, argument), 0) < parts;
     const Time own = Clock::now();
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     const Time end = helped ? Clock::now() : own;
     // In `own - start` a worker did about as much work as the caller, or none; `end - own` was lost by waiting.
     balance_ = std::min<Clock::duration>(balance_ + (helped ? own - start : start - own) - (end - own), kCredit);
-    if (balance_ < -kStopped) leave_out_workers(end);
+    if (balance_ < -kPreempted) pause_workers(end);
   }
 
   /// Offer the parts of a loop to the workers; `pending` of them must be waited for. Return its number.
@@ -95,15 +95,15 @@ class ThreadPool : public Pool {
   }
 
   /// Begin a loop whose parts may wait for each other: each part has its own worker, part 0 the caller.
-  void begin_together(int parts, Work work, const void* argument) {
+  void begin_concurrent(int parts, Work work, const void* argument) {
     wait_for_others();
     start_workers(parts - 1);
     taken_[0].store(loops_ + 1, std::memory_order_relaxed);
     publish(parts, parts - 1, work, argument);
   }
 
-  void end_together() {
-    take_parts(loop_.load(), 0);    // safe: the parts that these may wait for each have a worker
+  void end_concurrent() {
+    run_free_parts(loop_.load(), 0);    // safe: the parts that these may wait for each have a worker
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     busy_.store(false, std::memory_order_release);
   }
@@ -118,7 +118,7 @@ class ThreadPool : public Pool {
 
   /// Run the parts of a loop that no thread has begun, and return how many. The first one tried is `first`, so that a thread has
   /// the same data in each loop.
-  int take_parts(uint64_t loop, int first) {
+  int run_free_parts(uint64_t loop, int first) {
     const uint64_t number = loop >> kPartBits;
     const int parts = int(loop & kPartMask);
     int ran = 0;
@@ -129,7 +129,7 @@ class ThreadPool : public Pool {
       if (taken >= number || !taken_[part].compare_exchange_strong(taken, number, std::memory_order_acq_rel)) continue;
       work_(argument_, part);
       ++ran;
-      if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
+      if (pending_.fetch_sub(1) == 1 && caller_waits_.load()) {
         std::lock_guard<std::mutex> lock(mutex_);
         ended_.notify_one();
       }
@@ -138,7 +138,7 @@ class ThreadPool : public Pool {
   }
 
   /// Poll ready() for a bounded time; return whether it became true.
-  template <class Ready> static bool look_out(const Ready& ready) {
+  template <class Ready> static bool poll(const Ready& ready) {
     const Time start = Clock::now();
     for (Time before = start, now; ; before = now) {
       for (int i = 0; i < 64; ++i) {
@@ -146,7 +146,7 @@ class ThreadPool : public Pool {
         relax();
       }
       now = Clock::now();
-      if (now - start > kLookOut || now - before > kStopped) return ready();
+      if (now - start > kPollTime || now - before > kPreempted) return ready();
     }
   }
 
@@ -159,16 +159,16 @@ class ThreadPool : public Pool {
   }
 
   void wait_for_parts() {
-    if (look_out([&] { return pending_.load(std::memory_order_acquire) == 0; })) return;
+    if (poll([&] { return pending_.load(std::memory_order_acquire) == 0; })) return;
     std::unique_lock<std::mutex> lock(mutex_);
-    caller_sleeps_.store(true);
+    caller_waits_.store(true);
     ended_.wait(lock, [&] { return pending_.load() == 0; });
-    caller_sleeps_.store(false);
+    caller_waits_.store(false);
   }
 
-  void leave_out_workers(Time now) {
-    pause_ = now - alone_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
-    alone_until_ = now + pause_;
+  void pause_workers(Time now) {
+    pause_ = now - no_workers_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
+    no_workers_until_ = now + pause_;
     balance_ = Clock::duration(0);
   }
 
@@ -190,9 +190,9 @@ class ThreadPool : public Pool {
     uint64_t seen = 0;
     auto news = [&] { return loop_.load() != seen; };
     for (;;) {
-      if (!look_out(news)) sleep(news);
+      if (!poll(news)) sleep(news);
       seen = loop_.load();
-      take_parts(seen, first);
+      run_free_parts(seen, first);
     }
   }
 
@@ -202,8 +202,8 @@ class ThreadPool : public Pool {
     if (news()) {
       --sleepers_;
     } else {
-      called_.wait(lock, [&] { return calls_ > 0; });
-      --calls_;
+      wake_condition_.wait(lock, [&] { return pending_wakes_ > 0; });
+      --pending_wakes_;
     }
   }
 
@@ -211,7 +211,7 @@ class ThreadPool : public Pool {
   void wake(int wanted) {
     if (!sleepers_.load()) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    for (int asleep = workers_ - wanted; sleepers_.load() > std::max(0, asleep); --sleepers_, ++calls_) called_.notify_one();
+    for (int asleep = workers_ - wanted; sleepers_.load() > std::max(0, asleep); --sleepers_, ++pending_wakes_) wake_condition_.notify_one();
   }
 
   static constexpr int kPartBits = 16;
@@ -226,20 +226,20 @@ class ThreadPool : public Pool {
   std::atomic<int> pending_{0};                     // parts that have not ended
   std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which a thread took it
   std::mutex mutex_;                                // for sleeping threads
-  std::condition_variable called_, ended_;
-  int calls_ = 0;                                   // sleeping threads that were notified but have not run yet
+  std::condition_variable wake_condition_, ended_;
+  int pending_wakes_ = 0;                                   // sleeping threads that were notified but have not run yet
   std::atomic<int> sleepers_{0};                    // the other sleeping threads
-  std::atomic<bool> caller_sleeps_{false};
+  std::atomic<bool> caller_waits_{false};
   std::atomic<int> workers_{0};                     // changed only by the thread that holds busy_
   // Used only by that thread:
   uint64_t loops_ = 0;
-  Time alone_until_{};
+  Time no_workers_until_{};
   Clock::duration pause_{kFirstPause};
   Clock::duration balance_{0};                     // time saved minus cost since the last pause, kCredit at most
 };
 
 /// The pool of this process. A forked child gets a new one, because threads do not survive a fork.
-inline void set_dry(bool now) { ThreadPool::dry_here() = now; }
+inline void set_dry(bool now) { ThreadPool::dry_run_flag() = now; }
 
 inline Pool* process_pool() {
   alignas(ThreadPool) static char place[sizeof(ThreadPool)];

@@ -1,7 +1,7 @@
 """Facts about the processor, from /proc/cpuinfo (Linux)."""
 
 
-def cpu_fact(*labels):
+def cpuinfo_value(*labels):
     """Return the first value in /proc/cpuinfo with one of these labels; an empty string if there is none."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:

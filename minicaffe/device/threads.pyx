@@ -47,7 +47,7 @@ def dry_run():
     Loops of the CPU, kernels of a device and primitives of oneDNN return at once. Memory is allocated and freed, engines are
     chosen, arrays change their layouts and events are reported as in a real run. Values are undefined, also those of parameters
     in an engine's layout, so the net cannot be used afterwards. Layers whose tops depend only on data and shapes do compute
-    (`Node.of_data`), as labels and prior boxes are checked on the host.
+    (`Node.parameter_free`), as labels and prior boxes are checked on the host.
     """
     if num_threads().pool.dry():
         yield
@@ -73,12 +73,12 @@ def computing():
 def _default_threads():
     """The value of OMP_NUM_THREADS if it is a number of threads, else the processors this process may use."""
     count = min(usable_processors(), kMaxThreads)
-    wish = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # further items of a list are for nested parallelism
-    if not wish:
+    requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # further items of a list are for nested parallelism
+    if not requested:
         return count
-    if wish.isdecimal() and len(wish) < 9 and 1 <= int(wish) <= kMaxThreads:
-        return int(wish)
-    log.warning("OMP_NUM_THREADS must be a number, 1 to %d, got '%s'; %d threads are used", kMaxThreads, wish[:40], count)
+    if requested.isdecimal() and len(requested) < 9 and 1 <= int(requested) <= kMaxThreads:
+        return int(requested)
+    log.warning("OMP_NUM_THREADS must be a number, 1 to %d, got '%s'; %d threads are used", kMaxThreads, requested[:40], count)
     return count
 
 

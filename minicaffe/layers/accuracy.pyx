@@ -7,7 +7,7 @@ score compares as higher.
 import numpy as np
 
 from minicaffe.layer cimport Context, DeviceLayer
-from minicaffe.layers.base.labels cimport Blob, count_labels, see_labels
+from minicaffe.layers.base.labels cimport Blob, count_labels, set_label_shape
 from minicaffe.ops.loss.caffe cimport Labels, kNoLabel
 from minicaffe.ops.ranking.caffe cimport count_correct
 
@@ -47,7 +47,7 @@ cdef class AccuracyLayer(DeviceLayer):
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0]
         cdef int axis = axis_of(x, self.param.accuracy_param.axis, "accuracy_param.axis")
-        see_labels(&self.labels, x, axis, axis + 1, bottom[1])
+        set_label_shape(&self.labels, x, axis, axis + 1, bottom[1])
         if self.top_k > self.labels.classes:
             raise ConfigError(f"must be at most the number of classes, {self.labels.classes}, got {self.top_k}",
                               field="accuracy_param.top_k")

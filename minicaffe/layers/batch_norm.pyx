@@ -11,7 +11,7 @@ from minicaffe.ops.lanes.caffe cimport Channels
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import kept_by_forward
+from minicaffe.layers.base.checks import saved_bottom
 from minicaffe.proto import caffe_pb2
 
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" namespace "mc" nogil:
@@ -70,7 +70,7 @@ cdef class BatchNormLayer(DeviceLayer):
         channels = self._channels(x)
         if channels != self.blobs[0].count:
             raise ShapeError(f"needs {self.blobs[0].count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
-        self.norm.see(x.shape[0], channels, x.count_range(2, x.num_axes), top[0] is x)
+        self.norm.set_shape(x.shape[0], channels, x.count_range(2, x.num_axes), top[0] is x)
         (<Blob> top[0]).reshape_like(x)
 
     @property
@@ -116,10 +116,10 @@ cdef class BatchNormLayer(DeviceLayer):
         mean, variance, factor = self.blobs
         return epilogue.standardize(mean, variance, factor, self.norm.eps)
 
-    def separate(self, list bottom, list top):
+    def unfuse(self, list bottom, list top):
         """Compute the top once more, without an epilogue; the running sums stay."""
-        if self.norm.keeps_x():
-            bottom[0].copy_from(kept_by_forward(self.norm.kept, bottom[0]))
+        if self.norm.needs_x_copy():
+            bottom[0].copy_from(saved_bottom(self.norm.kept, bottom[0]))
         self.again = True
         try:
             self.run_forward(bottom, top)
@@ -128,8 +128,8 @@ cdef class BatchNormLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if propagate_down[0]:
-            if self.norm.keeps_x():
-                kept_by_forward(self.norm.kept, bottom[0])
+            if self.norm.needs_x_copy():
+                saved_bottom(self.norm.kept, bottom[0])
             self.norm.backward(on, bottom[0], top[0])
 
     cdef int divide(self, const Context& on, Blob sums, Blob values) except -1:

@@ -18,7 +18,7 @@ cdef class BiasLayer(AxesLayer):
                            "bias_param.filler")
 
     cpdef reshape(self, list bottom, list top):
-        self.see_values(bottom, top, self.param.bias_param)
+        self.view_by_values(bottom, top, self.param.bias_param)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* b = self.values(bottom).data_on(on)

@@ -6,8 +6,8 @@ from minicaffe.kernels.types cimport item_size
 from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport spread
-from minicaffe.ops.epilogue cimport Part
-from minicaffe.ops.layouts cimport element, joined_layouts, rows_of, stored
+from minicaffe.ops.epilogue cimport ConcatSlice
+from minicaffe.ops.layouts cimport element, concat_layouts, concat_rows, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.base.checks import axis_or_legacy
@@ -33,39 +33,39 @@ cdef class ConcatLayer(StripLayer):
                                  f"{self.axis} must agree", field=f"bottom[{i}]")
         y.reshape_to((*first[:self.axis], sum([blob.shape[self.axis] for blob in bottom]), *first[self.axis + 1:]))
         self.parts = []
-        if self.see_parts(bottom, y):
+        if self.set_rows(bottom, y):
             y.share_data(bottom[0])
             y.share_diff(bottom[0])
         elif self.axis == 1:
             first, unit = 0, math.gcd(*[blob.dims[1] for blob in bottom])
             for blob in bottom:
-                self.parts.append(Part(y, first, unit, self.name))
+                self.parts.append(ConcatSlice(y, first, unit, self.name))
                 first += blob.dims[1]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef list missing = [not (<Part> part).take() for part in self.parts]
+        cdef list missing = [not (<ConcatSlice> part).take() for part in self.parts]
         if len(bottom) > 1 and (any(missing) or not missing):
-            self.move(on, bottom, top[0], True, False, None if all(missing) else missing)
+            self.copy_parts(on, bottom, top[0], True, False, None if all(missing) else missing)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef list wanted = list(propagate_down)
-        cdef Part part
+        cdef ConcatSlice part
         for i, part in enumerate(self.parts):
-            if part.rectified:      # only with a plan: the ReLU's gradient is computed here
+            if part.computes_relu_gradient:      # only with a plan: the ReLU's gradient is computed here
                 wanted[i] = False
                 self.rectify(on, i, bottom, top[0])
         if len(bottom) > 1 and any(wanted):
-            self.move(on, bottom, top[0], False, True, wanted)
+            self.copy_parts(on, bottom, top[0], False, True, wanted)
 
     cdef int rectify(self, const Context& on, int which, list bottom, Blob y) except -1:
         """The gradient of a part and of the ReLU that computed it in place: 0 where the part is 0."""
         cdef Blob x = bottom[which]
-        cdef list layouts = joined_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
+        cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], own = layouts[which]
         cdef int dtype = element(layout, y)
-        cdef long long rows = self.rows if layout is None else rows_of(layout, y)
+        cdef long long rows = self.rows if layout is None else concat_rows(layout, y)
         cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(own, x) // rows
-        cdef long long offset = row // y.dims[1] * (<Part> self.parts[which]).first
+        cdef long long offset = row // y.dims[1] * (<ConcatSlice> self.parts[which]).first
         cdef const char* values = <const char*> y.data_in(on, layout)
         cdef const char* dy = <const char*> y.diff_in(on, layout)
         cdef char* dx = <char*> x.overwrite_diff_in(on, own)

@@ -10,7 +10,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport UNINITIALIZED
-from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMostInputs, largest, largest_backward, product, quotient_gradient,
+from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMaxInputsOfMaximum, largest, largest_backward, product, quotient_gradient,
                                           rectified_sum, spread, weighted_sum)
 from minicaffe.ops.engine cimport Operation
 from minicaffe.ops.epilogue cimport Epilogue, ReluEpilogue
@@ -28,9 +28,9 @@ cdef class Sum(Operation):
     """A sum, which engine CAFFE alone computes, in the layout that its blobs have."""
 
     takes_epilogue = ReluEpilogue
-    carries_own_top = True
+    fuses_backward_out_of_place = True
 
-    cdef bint carried   # backward is that of a ReLU behind it, too
+    cdef bint fused_backward   # backward is that of a ReLU behind it, too
     cdef int inputs
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
@@ -73,8 +73,8 @@ cdef class EltwiseLayer(DeviceLayer):
                               field="eltwise_param.coeff")
         self.coefficients = list(param.coeff) or [1.0] * len(bottom)
         self.sum = Sum(self.dtype) if self.operation == SUM else None
-        if self.operation == MAX and len(bottom) > kMostInputs:
-            raise ConfigError(f"a maximum takes at most {kMostInputs} bottoms, got {len(bottom)}; take maxima of maxima",
+        if self.operation == MAX and len(bottom) > kMaxInputsOfMaximum:
+            raise ConfigError(f"a maximum takes at most {kMaxInputsOfMaximum} bottoms, got {len(bottom)}; take maxima of maxima",
                               field="bottom")
 
     cpdef reshape(self, list bottom, list top):
@@ -94,16 +94,16 @@ cdef class EltwiseLayer(DeviceLayer):
             return False
         return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])
 
-    def separate(self, list bottom, list top):
+    def unfuse(self, list bottom, list top):
         """Do not compute the ReLU's gradient; compute the top, which the ReLU needs for it, again if it has no data."""
-        self.sum.carried = False
+        self.sum.fused_backward = False
         if (<Blob> top[0]).data_memory.head == UNINITIALIZED:
             self.run_forward(bottom, top)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None
         if self.operation == SUM:
-            self.sum.carried = rectify and self.sum.epilogue.carries
+            self.sum.fused_backward = rectify and self.sum.epilogue.fuses_backward
         if rectify:
             self.sum.epilogue = None
         cdef Layout layout = data_layout(on, bottom, True)    # zeros stay zeros under all three
@@ -137,13 +137,13 @@ cdef class EltwiseLayer(DeviceLayer):
                 dx.push_back((<Blob> bottom[i]).overwrite_diff_in(on, layout))
         cdef const void* y = NULL
         if self.operation == SUM:
-            if self.sum.carried:
+            if self.sum.fused_backward:
                 y = (<Blob> top[0]).data_in(on, layout)
                 dx.push_back((<Blob> top[0]).mutable_diff_in(on, layout))   # which ReLU's backward changes in place
                 c.push_back(1)
             with nogil:
                 spread(on, dtype, count, <int> dx.size(), dy, y, c.data(), dx.data())
-            if self.sum.carried:
+            if self.sum.fused_backward:
                 (<Blob> top[0]).wrote_diff()
             return 0
         cdef vector[const void*] x = data_of(on, bottom, None)

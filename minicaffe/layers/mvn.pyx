@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.layers.base.operation cimport OperationLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_OUTSIDE, NONE, Standardize
 
-from minicaffe.layers.base.checks import kept_by_forward
+from minicaffe.layers.base.checks import saved_bottom
 
 
 cdef class MVNLayer(OperationLayer):
@@ -29,11 +29,11 @@ cdef class MVNLayer(OperationLayer):
         cdef Standardize op = self.op
         shape = (x.num, x.channels, x.height, x.width)
         groups = shape[0] if self.param.mvn_param.across_channels else shape[0] * shape[1]
-        op.see(1, groups, x.count // groups if groups else 0, top[0] is x)
+        op.set_shape(1, groups, x.count // groups if groups else 0, top[0] is x)
         top[0].reshape_to(shape)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Standardize op = self.op
-        if op.keeps_x():
-            kept_by_forward(op.kept, bottom[0])
+        if op.needs_x_copy():
+            saved_bottom(op.kept, bottom[0])
         OperationLayer.backward_on(self, on, top, propagate_down, bottom)

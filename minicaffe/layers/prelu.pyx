@@ -27,11 +27,11 @@ cdef class PReLULayer(BroadcastLayer):
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], slope = self.blobs[0]
         if self.param.prelu_param.channel_shared:
-            self.see(x, 0, 0)
+            self.split_axes(x, 0, 0)
         elif x.num_axes < 2 or x.dim(1) != slope.count:
             raise ShapeError(f"needs {slope.count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
         else:
-            self.see(x, 1, 1)
+            self.split_axes(x, 1, 1)
         (<Blob> top[0]).reshape_like(x)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:

@@ -37,7 +37,7 @@ from minicaffe.vectors import BlobVec
 ASSIGN = "write layer.blobs[0].data[...] = array to set values, and self.blobs.add_blob(*dims) to make parameters"
 
 
-class _OursUntilSet:
+class _OverridableAttribute:
     """An attribute that the net reads from compiled code; a user's class may set one of the same name for itself."""
 
     def __init__(self, attribute):
@@ -141,7 +141,7 @@ class Layer(contract.Layer):
 
 
 for _name in ("param", "name", "type", "phase", "dtype", "loss_weights", "generator", "parameters", "key"):
-    setattr(Layer, _name, _OursUntilSet(getattr(contract.Layer, _name)))
+    setattr(Layer, _name, _OverridableAttribute(getattr(contract.Layer, _name)))
 
 
 def _takes_only_param(init):

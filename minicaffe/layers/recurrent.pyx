@@ -82,7 +82,7 @@ cdef class SequenceLayer(DeviceLayer):
     cdef Blob kept                  # cont h of the step before, of all steps
     cdef Blob shared                # what the static input gives to each step
     cdef Blob scratch, packed
-    cdef InnerProduct of_x, of_static, of_kept
+    cdef InnerProduct x_product, static_product, recurrent_product
 
     no_gradient = {1: "the marks of sequences"}
 
@@ -105,13 +105,13 @@ cdef class SequenceLayer(DeviceLayer):
 
     # ---- what a type defines
 
-    cdef int go_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+    cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         """From the states before the first step and the gates that the inputs give to the output."""
-        raise Error(f"layer type {self.type} does not define go_forward")
+        raise Error(f"layer type {self.type} does not define run_steps_forward")
 
-    cdef int go_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+    cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         """From the gradient of the output to that of the gates."""
-        raise Error(f"layer type {self.type} does not define go_backward")
+        raise Error(f"layer type {self.type} does not define run_steps_backward")
 
     cdef Blob state_of_steps(self, int state, Blob y):
         """Return the blob that holds a state after each step."""
@@ -137,10 +137,10 @@ cdef class SequenceLayer(DeviceLayer):
     def make_params(self, list bottom):
         """Make the parameters in Caffe's order."""
         cdef long long rows = self.gates * self.size
-        self.of_x = self.make_product(rows, bottom[0].count_from(2), True)
+        self.x_product = self.make_product(rows, bottom[0].count_from(2), True)
         if self.static:
-            self.of_static = self.make_product(rows, bottom[2].count_from(1), False)
-        self.of_kept = self.make_product(rows, self.size, False)
+            self.static_product = self.make_product(rows, bottom[2].count_from(1), False)
+        self.recurrent_product = self.make_product(rows, self.size, False)
 
     def make_product(self, rows, columns, bint bias):
         """Make the parameters of an inner product, and return it."""
@@ -156,7 +156,7 @@ cdef class SequenceLayer(DeviceLayer):
         return [self.acts, self.kept, self.shared, self.scratch, self.packed]
 
     def operations(self):
-        return [product for product in (self.of_x, self.of_static, self.of_kept) if product is not None]
+        return [product for product in (self.x_product, self.static_product, self.recurrent_product) if product is not None]
 
     def multiply_adds(self, bottom, top):
         return sum(_multiply_adds(product) for product in self.operations())
@@ -167,7 +167,7 @@ cdef class SequenceLayer(DeviceLayer):
     def backward_flops(self, bottom, top, needs):
         products = 2 * self.multiply_adds(bottom, top)      # of the weights' gradients; as many of those of the values
         flops = 2 * products + (self.flops_per_value[1] + self.gates) * top[0].count
-        for i, product in ((0, self.of_x), (2, self.of_static)):
+        for i, product in ((0, self.x_product), (2, self.static_product)):
             if product is not None and not needs[i]:
                 flops -= 2 * _multiply_adds(product)
         return flops
@@ -198,12 +198,12 @@ cdef class SequenceLayer(DeviceLayer):
         self.check_shapes(bottom)
         cdef long long n = (<Blob> bottom[0]).dims[1], rows = self.gates * self.size
         cdef InnerProduct product
-        for i, product in ((0, self.of_x), (2, self.of_static)):
+        for i, product in ((0, self.x_product), (2, self.static_product)):
             if product is not None and (columns := bottom[i].count_from(1 if i else 2)) != product.k:
                 raise ShapeError(f"has shape {list(bottom[i].shape)}, {columns} values for each step of a sequence; the layer was set up "
                                  f"for {product.k}", field=f"bottom[{i}]")
         for product in self.operations():
-            product.m = n if product is self.of_static else self.steps * n
+            product.m = n if product is self.static_product else self.steps * n
             product.changed()
         self.acts.reshape_to((self.steps, n, rows))
         self.kept.reshape_to((self.steps, n, self.size))
@@ -249,13 +249,13 @@ cdef class SequenceLayer(DeviceLayer):
         if not self.exposed:
             for i in range(len(self.states)):
                 copy_blob(on, self.last[i], self.first[i])
-        self.of_x.forward(on, bottom[0], acts, self.blobs[0], self.blobs[1])
+        self.x_product.forward(on, bottom[0], acts, self.blobs[0], self.blobs[1])
         if self.static:
             given = self.shared
-            self.of_static.forward(on, bottom[2], given, self.blobs[2])
+            self.static_product.forward(on, bottom[2], given, self.blobs[2])
             shift_by(on, self.dtype, Channels(self.steps, given.count, 1), acts.data_on(on), acts.mutable_data_on(on), NULL,
                      given.data_on(on))
-        self.go_forward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), y)
+        self.run_steps_forward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), y)
         for i in range(len(self.states)):
             state = top[1 + i] if self.exposed else self.last[i]
             given = self.state_of_steps(i, y)
@@ -269,16 +269,16 @@ cdef class SequenceLayer(DeviceLayer):
             for i in range(len(bottom) - len(self.states), len(bottom)):
                 if propagate_down[i]:
                     (<Blob> bottom[i]).fill_diff_on(on, 0)
-        self.go_backward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), top[0])
-        self.of_kept.backward_params(on, self.kept, acts, self.blobs[3 if self.static else 2])
-        self.of_x.backward_params(on, bottom[0], acts, self.blobs[0], self.blobs[1])
+        self.run_steps_backward(on, self.recurrence(on, bottom[1]), self.states_before(bottom), top[0])
+        self.recurrent_product.backward_params(on, self.kept, acts, self.blobs[3 if self.static else 2])
+        self.x_product.backward_params(on, bottom[0], acts, self.blobs[0], self.blobs[1])
         if propagate_down[0]:
-            self.of_x.backward(on, bottom[0], acts, self.blobs[0])
+            self.x_product.backward(on, bottom[0], acts, self.blobs[0])
         if self.static:
             channel_sums(on, self.dtype, Channels(self.steps, given.count, 1), 1, False, given.mutable_diff_on(on), acts.diff_on(on))
-            self.of_static.backward_params(on, bottom[2], given, self.blobs[2])
+            self.static_product.backward_params(on, bottom[2], given, self.blobs[2])
             if propagate_down[2]:
-                self.of_static.backward(on, bottom[2], given, self.blobs[2])
+                self.static_product.backward(on, bottom[2], given, self.blobs[2])
 
     cpdef inspect(self, list bottom):
         cdef Blob state
@@ -336,14 +336,14 @@ cdef class LSTMLayer(SequenceLayer):
     cdef Blob state_of_steps(self, int state, Blob y):
         return self.cells if state else y
 
-    cdef int go_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+    cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         cdef const Blas* library = blas()
         cdef Blob h = first[0], c = first[1]
         with nogil:
             lstm_steps_forward(on, library[0], self.dtype, steps, h.data_on(on), c.data_on(on), self.acts.mutable_data_on(on),
                                self.kept.mutable_data_on(on), self.cells.mutable_data_on(on), y.mutable_data_on(on))
 
-    cdef int go_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+    cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         cdef const Blas* library = blas()
         cdef Blob c = first[1]
         with nogil:
@@ -360,18 +360,18 @@ cdef class RNNLayer(SequenceLayer):
     states = ("h",)
 
     cdef Blob h, o      # of all steps; o: the output, which a layer in place may change in the top
-    cdef InnerProduct of_h
+    cdef InnerProduct output_product
 
     def make_params(self, list bottom):
         SequenceLayer.make_params(self, bottom)
-        self.of_h = self.make_product(self.size, self.size, True)
+        self.output_product = self.make_product(self.size, self.size, True)
         self.h, self.o = self.new_blob(what="h"), self.new_blob(what="o")
 
     def scratch_blobs(self):
         return [*SequenceLayer.scratch_blobs(self), self.h, self.o]
 
     def operations(self):
-        return [*SequenceLayer.operations(self), self.of_h]
+        return [*SequenceLayer.operations(self), self.output_product]
 
     cpdef reshape(self, list bottom, list top):
         SequenceLayer.reshape(self, bottom, top)
@@ -381,22 +381,22 @@ cdef class RNNLayer(SequenceLayer):
     cdef Blob state_of_steps(self, int state, Blob y):
         return self.h
 
-    cdef int go_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+    cdef int run_steps_forward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         cdef const Blas* library = blas()
         cdef Blob h = first[0], o = self.o
         with nogil:
             rnn_steps_forward(on, library[0], self.dtype, steps, h.data_on(on), self.acts.mutable_data_on(on),
                               self.kept.mutable_data_on(on), self.h.mutable_data_on(on))
-        self.of_h.forward(on, self.h, o, self.blobs[len(self.blobs) - 2], self.blobs[len(self.blobs) - 1])
+        self.output_product.forward(on, self.h, o, self.blobs[len(self.blobs) - 2], self.blobs[len(self.blobs) - 1])
         tanh_forward(on, self.dtype, o.count, o.data_on(on), o.mutable_data_on(on))
         copy_blob(on, o, y)
 
-    cdef int go_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
+    cdef int run_steps_backward(self, const Context& on, Recurrence steps, list first, Blob y) except -1:
         cdef const Blas* library = blas()
         cdef Blob weight = self.blobs[len(self.blobs) - 2], h = self.h, o = self.o
         tanh_backward(on, self.dtype, o.count, o.data_on(on), y.diff_on(on), o.mutable_diff_on(on))
-        self.of_h.backward_params(on, h, o, weight, self.blobs[len(self.blobs) - 1])
-        self.of_h.backward(on, h, o, weight)
+        self.output_product.backward_params(on, h, o, weight, self.blobs[len(self.blobs) - 1])
+        self.output_product.backward(on, h, o, weight)
         with nogil:
             rnn_steps_backward(on, library[0], self.dtype, steps, h.data_on(on), h.diff_on(on), self.acts.mutable_diff_on(on),
                                self.scratch.mutable_data_on(on))

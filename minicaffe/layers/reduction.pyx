@@ -30,7 +30,7 @@ cdef class ReductionLayer(BroadcastLayer):
         cdef Blob x = bottom[0]
         param = self.param.reduction_param
         axis = axis_of(x, param.axis, "reduction_param.axis")
-        self.see(x, 0, axis)
+        self.split_axes(x, 0, axis)
         self.coeff = param.coeff / max(self.axes.inner, 1) if self.operation == MEAN else param.coeff
         top[0].reshape_to(x.shape[:axis])
 

@@ -40,7 +40,7 @@ cdef class ScaleLayer(AxesLayer):
         return list(self.param.top) != list(self.param.bottom)      # in place it keeps x
 
     cpdef reshape(self, list bottom, list top):
-        self.see_values(bottom, top, self.param.scale_param)
+        self.view_by_values(bottom, top, self.param.scale_param)
         if self.bias >= 0 and self.blobs[self.bias].count != self.axes.channels:
             raise ShapeError(f"has {self.axes.channels} values, the bias has {self.blobs[self.bias].count}; the shape of the scale "
                              "must stay", field="bottom[1]")

@@ -32,14 +32,14 @@ cdef class SliceLayer(StripLayer):
                              field="slice_param.slice_point")
         for i, part in enumerate(top):
             part.reshape_to((*shape[:self.axis], edges[i + 1] - edges[i], *shape[self.axis + 1:]))
-        if self.see_parts(top, x):
+        if self.set_rows(top, x):
             (<Blob> top[0]).share_data(x)
             (<Blob> top[0]).share_diff(x)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if len(top) > 1:
-            self.move(on, top, bottom[0], False, False, None)
+            self.copy_parts(on, top, bottom[0], False, False, None)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if len(top) > 1 and propagate_down[0]:
-            self.move(on, top, bottom[0], True, True, None)
+            self.copy_parts(on, top, bottom[0], True, True, None)

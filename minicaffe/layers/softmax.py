@@ -19,5 +19,5 @@ class SoftmaxLayer(OperationLayer):
         self.op = Softmax(self.dtype, self.param.softmax_param.engine)
 
     def reshape(self, bottom, top):
-        self.op.see(bottom[0], axis_of(bottom[0], self.param.softmax_param.axis, "softmax_param.axis"))
+        self.op.set_shape(bottom[0], axis_of(bottom[0], self.param.softmax_param.axis, "softmax_param.axis"))
         top[0].reshape_like(bottom[0])

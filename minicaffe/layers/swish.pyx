@@ -4,7 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layers.base.neuron cimport Context, NeuronLayer
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 
-from minicaffe.layers.base.checks import kept_by_forward
+from minicaffe.layers.base.checks import saved_bottom
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void swish_forward "mc::map1<mc::SwishForward>"(const Context&, int dtype, long long n, const void* x, void* y, double beta)
@@ -37,5 +37,5 @@ cdef class SwishLayer(NeuronLayer):
         if not propagate_down[0]:
             return 0
         cdef Blob y = top[0]
-        cdef const void* x = (<Blob> (bottom[0] if self.kept is None else kept_by_forward(self.kept, bottom[0]))).data_on(on)
+        cdef const void* x = (<Blob> (bottom[0] if self.kept is None else saved_bottom(self.kept, bottom[0]))).data_on(on)
         swish_backward(on, self.dtype, y.count, x, y.data_on(on), y.diff_on(on), (<Blob> bottom[0]).mutable_diff_on(on), self.beta)

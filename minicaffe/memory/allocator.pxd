@@ -1,12 +1,12 @@
 from libcpp.unordered_map cimport unordered_map
 
-from minicaffe.memory.reporter cimport Usage
+from minicaffe.memory.reporter cimport MemoryCounts
 
 
 cdef class Allocator:
     cdef readonly object place
     cdef readonly Allocator upstream            # the source of the memory; None for an allocator of the system or driver
-    cdef Usage usage
+    cdef MemoryCounts usage
     cdef unordered_map[size_t, size_t] sizes    # live address -> bytes, for allocators that use remember() and forget()
     cdef void* alloc_ptr(self, size_t nbytes) except NULL
     cdef int free_ptr(self, void* ptr) except -1
@@ -17,4 +17,4 @@ cdef class Allocator:
 
 
 cdef out_of_memory(Allocator allocator, size_t nbytes, str limit)
-cdef str limit_of(error)
+cdef str limit_text(error)

@@ -20,7 +20,7 @@ from libc.stdlib cimport free as c_free
 from posix.stdlib cimport posix_memalign
 
 from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.reporter cimport Reporter, Usage
+from minicaffe.memory.reporter cimport Reporter, MemoryCounts
 
 from numbers import Integral
 from time import perf_counter_ns
@@ -57,7 +57,7 @@ cdef class Allocator:
     """
 
     def __cinit__(self, *_args, **_options):
-        self.usage = Usage()
+        self.usage = MemoryCounts()
 
     def __init__(self, place, Allocator upstream=None):
         self.place = place
@@ -340,6 +340,6 @@ cdef out_of_memory(Allocator allocator, size_t nbytes, str limit):
     return error
 
 
-cdef str limit_of(error):
+cdef str limit_text(error):
     """Return the limit behind an OutOfMemoryError of the upstream, in words, for `out_of_memory` of the next allocator."""
     return getattr(error, "limit", None) or f"that of the upstream allocator ({error})"

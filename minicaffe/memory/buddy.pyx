@@ -27,7 +27,7 @@ from libc.string cimport memcpy, memset
 from libcpp.map cimport map as ordered_map
 
 from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, limit_text, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
@@ -41,7 +41,7 @@ from minicaffe.memory.streams import stream_number
 cdef Reporter _reporter = reporter
 
 cdef enum:
-    LEAST_CHUNK = 64    # bytes: keeps blocks on the 64-byte grid
+    MIN_CHUNK = 64    # bytes: keeps blocks on the 64-byte grid
     ORDERS = 40         # chunk sizes: min_chunk_size << 0 ... min_chunk_size << 39
 
 cdef uint64_t IN_USE = 0x6d636275736564ff
@@ -101,7 +101,7 @@ cdef class BuddyAllocator(StreamAllocator):
         first = min(max(1 << 20, min_chunk_size), max_chunk_size)
         if first_pool_size is not None:
             first = checked(first_pool_size, "first_pool_size")
-        for field, nbytes, least in (("min_chunk_size", min_chunk_size, LEAST_CHUNK),
+        for field, nbytes, least in (("min_chunk_size", min_chunk_size, MIN_CHUNK),
                                      ("max_chunk_size", max_chunk_size, min_chunk_size),
                                      ("first_pool_size", first, min_chunk_size)):
             if nbytes < least or nbytes & (nbytes - 1):
@@ -134,7 +134,7 @@ cdef class BuddyAllocator(StreamAllocator):
         if self.streams is not None:
             stream = self.next_stream()
             if self.waiting.size() > 0:
-                self.take_back(False)
+                self.reclaim_waiting(False)
         if nbytes > most or nbytes + self.guard > most:
             return self.alloc_large(nbytes, stream)
         cdef int wanted = self.order_of(nbytes)
@@ -173,7 +173,7 @@ cdef class BuddyAllocator(StreamAllocator):
         self.usage.take(nbytes)
         if _reporter.recording:
             for order in range(whole - 1, wanted - 1, -1):
-                self.tell("split", address, self.min_chunk_size << order)
+                self.report_event("split", address, self.min_chunk_size << order)
         return <void*>address
 
     cdef int free_ptr(self, void* ptr) except -1:
@@ -183,7 +183,7 @@ cdef class BuddyAllocator(StreamAllocator):
             return self.free_large(ptr)
         cdef size_t leaf = self.leaf_of(pool, address)
         cdef size_t nbytes = pool.asked[leaf] - 1
-        if self.words and not guard_stands(address, nbytes):
+        if self.words and not guard_is_intact(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
                                "end; it is not freed")
         cdef uint8_t* largest = pool.largest
@@ -194,7 +194,7 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef size_t start = leaf            # of that chunk
         cdef int value = order + 1
         self.zones.close(address, self.min_chunk_size << first)
-        if self.users.size() > 0 and self.retire(address):
+        if self.users.size() > 0 and self.defer_free(address):
             self.usage.give(nbytes)
             return 0
         pool.asked[leaf] = 0
@@ -222,16 +222,16 @@ cdef class BuddyAllocator(StreamAllocator):
         self.empty_pools += whole
         if _reporter.recording:     # may run other code, which may free the pool
             for order in range(first + 1, merged + 1):
-                self.tell("merge", base + (leaf >> order << order << self.shift), self.min_chunk_size << order)
+                self.report_event("merge", base + (leaf >> order << order << self.shift), self.min_chunk_size << order)
         if whole and self.empty_pools > 1:
             pool = self.spare_pool(stream)
             if pool != NULL:
                 self.drop_pool(pool)
         return 0
 
-    cdef int reuse(self, size_t address) except -1:
+    cdef int make_available(self, size_t address) except -1:
         cdef Pool* pool = self.pool_of(address)
-        self.usage.live += pool.asked[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `retire`
+        self.usage.live += pool.asked[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `defer_free`
         self.usage.count += 1
         return self.free_ptr(<void*>address)
 
@@ -240,12 +240,12 @@ cdef class BuddyAllocator(StreamAllocator):
         try:
             ptr = self.take(nbytes, stream)
         except OutOfMemoryError:
-            self.take_back(True)
-            self.give_free()
+            self.reclaim_waiting(True)
+            self.free_unused_segments()
             try:
                 ptr = self.take(nbytes, stream)
             except OutOfMemoryError as error:
-                raise out_of_memory(self, nbytes, limit_of(error)) from error
+                raise out_of_memory(self, nbytes, limit_text(error)) from error
         self.remember(ptr, nbytes)
         self.held += nbytes
         return ptr
@@ -280,15 +280,15 @@ cdef class BuddyAllocator(StreamAllocator):
         try:
             base = <size_t>self.take(self.min_chunk_size << order, stream)
         except OutOfMemoryError:
-            self.take_back(True)
+            self.reclaim_waiting(True)
             if self.best_pool(wanted, stream) != NULL:
                 return 0                    # a returned block is large enough
-            self.give_free()
+            self.free_unused_segments()
             order = wanted
             try:
                 base = <size_t>self.take(self.min_chunk_size << order, stream)
             except OutOfMemoryError as error:
-                raise out_of_memory(self, nbytes, limit_of(error)) from error
+                raise out_of_memory(self, nbytes, limit_text(error)) from error
         cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
         cdef int level
         if pool != NULL:
@@ -309,7 +309,7 @@ cdef class BuddyAllocator(StreamAllocator):
         self.held += self.min_chunk_size << order
         self.empty_pools += 1
         if _reporter.recording:
-            self.tell("pool taken", base, self.min_chunk_size << order)
+            self.report_event("pool taken", base, self.min_chunk_size << order)
         return 0
 
     cdef int drop_pool(self, Pool* pool) except -1:
@@ -320,10 +320,10 @@ cdef class BuddyAllocator(StreamAllocator):
         self.empty_pools -= 1
         self.held -= nbytes
         if _reporter.recording:
-            self.tell("pool given back", base, nbytes)
+            self.report_event("pool given back", base, nbytes)
         return self.upstream.free_ptr(<void*>base)
 
-    cdef int give_free(self) except -1:
+    cdef int free_unused_segments(self) except -1:
         now = self.pools.begin()
         while now != self.pools.end():
             if dereference(now).second.largest[1] == dereference(now).second.order + 1:
@@ -416,7 +416,7 @@ cdef class BuddyAllocator(StreamAllocator):
                 raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already")
         raise PointerError(f"BuddyAllocator: {address:#x} lies inside a pool, but no block starts there")
 
-    cdef int tell(self, str kind, size_t address, size_t nbytes) except -1:
+    cdef int report_event(self, str kind, size_t address, size_t nbytes) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", "")
 
 
@@ -432,7 +432,7 @@ cdef inline void write_guard(size_t address, size_t nbytes) noexcept:
     memcpy(<char*>address + nbytes, &word, sizeof(word))    # not a plain store: the address may be unaligned
 
 
-cdef inline bint guard_stands(size_t address, size_t nbytes) noexcept:
+cdef inline bint guard_is_intact(size_t address, size_t nbytes) noexcept:
     cdef uint64_t word
     memcpy(&word, <char*>address + nbytes, sizeof(word))
     return word == IN_USE ^ address

@@ -1,5 +1,5 @@
 from minicaffe.memory.allocator cimport Allocator
-from minicaffe.memory.reporter cimport Usage
+from minicaffe.memory.reporter cimport MemoryCounts
 
 
 cdef class Buffer:
@@ -10,7 +10,7 @@ cdef class Buffer:
     cdef public str name            # purpose of the block, for the reporter
     cdef Allocator allocator        # frees the block; None: `owner` keeps the memory alive (another Buffer if it is ours)
     cdef object owner
-    cdef Usage usage                # of the place; None without an allocator
+    cdef MemoryCounts usage                # of the place; None without an allocator
     cpdef Buffer toreadonly(self)
 
 

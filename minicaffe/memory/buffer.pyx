@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 
 from minicaffe.memory.allocator cimport Allocator
-from minicaffe.memory.reporter cimport Reporter, Usage
+from minicaffe.memory.reporter cimport Reporter, MemoryCounts
 
 import gc
 
@@ -75,7 +75,7 @@ cdef class Buffer:
             _reporter.remove(self, self.usage, self.nbytes)     # first: the reporter must not list a dying Buffer
         if self.allocator is not None and _recordings and (recording := _recordings.get(this_thread())) is not None \
                 and recording[1] is not self.allocator:
-            recording[0].append(heir(self))
+            recording[0].append(move_block(self))
             return
         if self.allocator is not None:
             if _reporter.recording:     # before the block is freed and another thread may allocate it, and before merge events
@@ -154,7 +154,7 @@ def record_blocks(kept, pool=None):
         _recordings[this_thread()] = kept, pool
 
 
-cdef Buffer heir(Buffer dying):
+cdef Buffer move_block(Buffer dying):
     """Move the block of `dying` to a new Buffer."""
     cdef Buffer buffer = foreign_buffer(dying.ptr, dying.nbytes, dying.place, None, dying.name)
     buffer.allocator = dying.allocator

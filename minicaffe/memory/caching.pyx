@@ -48,7 +48,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.allocator cimport Allocator, limit_of, out_of_memory
+from minicaffe.memory.allocator cimport Allocator, limit_text, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
 from minicaffe.memory.streams cimport NO_STREAM, StreamAllocator, StreamOrder
@@ -74,8 +74,8 @@ SegmentBlock.__doc__ = """Part of a segment; `state` is live, free or waiting (f
 requested part of its `nbytes`, and `name` that of its blob."""
 
 cdef enum:
-    GRAIN = 512                     # bytes: sizes of blocks are multiples of this
-    LEAST_ORDER = 9                 # the smallest block that is never split has 1 << 9 bytes
+    BLOCK_GRANULARITY = 512                     # bytes: sizes of blocks are multiples of this
+    MIN_ORDER = 9                 # the smallest block that is never split has 1 << 9 bytes
     ORDERS = 48
 
 cdef struct Constants:
@@ -90,10 +90,10 @@ cdef struct Constants:
 cdef size_t ANY = <size_t>-1
 cdef size_t MIB = 1 << 20
 cdef dict CONSTANTS = {
-    "pytorch": Constants(MIB + 1, MIB + 1, GRAIN, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
+    "pytorch": Constants(MIB + 1, MIB + 1, BLOCK_GRANULARITY, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB),
     "thc": Constants(MIB + 1, MIB + 1, 128 << 10, MIB, 0, 0, 1),
-    "arena": Constants(0, GRAIN, GRAIN, 0, 1024 * MIB, 1024 * MIB, 2 * MIB)}
-cdef Constants WHOLE = Constants(0, ANY, GRAIN, 0, 0, 0, 1)     # for blocks that are never split
+    "arena": Constants(0, BLOCK_GRANULARITY, BLOCK_GRANULARITY, 0, 1024 * MIB, 1024 * MIB, 2 * MIB)}
+cdef Constants WHOLE = Constants(0, ANY, BLOCK_GRANULARITY, 0, 0, 0, 1)     # for blocks that are never split
 
 cdef enum:
     SMALL
@@ -139,7 +139,7 @@ cdef class BlockCache(StreamAllocator):
             raise ConfigError(f"must be one of {', '.join(CONSTANTS)}, got '{constants}'", field="CachingAllocator.constants")
         self.constants = CONSTANTS[constants]
         self.zones = upstream.red_zones() if red_zones else RedZones()
-        self.small_grain = max(<size_t>GRAIN, self.zones.nbytes)
+        self.small_grain = max(<size_t>BLOCK_GRANULARITY, self.zones.nbytes)
         self.large_grain = max(self.constants.large_grain, self.zones.nbytes)
         self.cached.resize(POOLS)
         self.set_limit(limit)
@@ -162,9 +162,9 @@ cdef class BlockCache(StreamAllocator):
         if self.streams is not None:
             stream = self.next_stream()
             if self.waiting.size() > 0:
-                self.take_back(False)
+                self.reclaim_waiting(False)
         if self.whole.size() > 0:
-            stream, pool = NO_STREAM, LEAST_ORDER
+            stream, pool = NO_STREAM, MIN_ORDER
             while pool < ORDERS and (<size_t>1 << pool) < nbytes:
                 pool += 1
             if pool == ORDERS:
@@ -188,21 +188,21 @@ cdef class BlockCache(StreamAllocator):
         self.zones.open(block.address, nbytes)
         if _reporter.recording:
             if hit:
-                self.tell("cache hit", block.address, size, "")
+                self.report_event("cache hit", block.address, size, "")
             if block.nbytes < size + rest:
-                self.tell("split", block.address, size, f"{rest} bytes left")
+                self.report_event("split", block.address, size, f"{rest} bytes left")
         return <void*>block.address
 
     cdef int free_ptr(self, void* ptr) except -1:
         cdef Block* block = self.find_live(<size_t>ptr)
         self.zones.close(block.address, block.nbytes)
-        if self.users.size() > 0 and self.retire(<size_t>ptr):
+        if self.users.size() > 0 and self.defer_free(<size_t>ptr):
             self.usage.give(block.asked)
             return 0
         self.usage.give(block.asked)
         return self.cache(block)
 
-    cdef int reuse(self, size_t address) except -1:
+    cdef int make_available(self, size_t address) except -1:
         return self.cache(&self.blocks[address])
 
     @cython.final
@@ -237,7 +237,7 @@ cdef class BlockCache(StreamAllocator):
             rest.right.left = rest
         block.right = rest
         block.nbytes = nbytes
-        self.list_free(rest)
+        self.add_to_free_list(rest)
         self.splits += 1
 
     @cython.final
@@ -246,15 +246,15 @@ cdef class BlockCache(StreamAllocator):
         cdef size_t before = block.nbytes
         block.state = FREE
         if block.right != NULL and block.right.state == FREE:
-            self.unlist(block.right)
+            self.remove_from_free_list(block.right)
             self.absorb_right(block)
         if block.left != NULL and block.left.state == FREE:
             block = block.left
-            self.unlist(block)
+            self.remove_from_free_list(block)
             self.absorb_right(block)
-        self.list_free(block)
+        self.add_to_free_list(block)
         if _reporter.recording and block.nbytes != before:
-            self.tell("merge", block.address, block.nbytes, "")
+            self.report_event("merge", block.address, block.nbytes, "")
         return 0
 
     @cython.final
@@ -268,14 +268,14 @@ cdef class BlockCache(StreamAllocator):
         self.merges += 1
 
     @cython.final
-    cdef void list_free(self, Block* block) noexcept:
+    cdef void add_to_free_list(self, Block* block) noexcept:
         if self.whole.size() > 0:
             self.whole[block.pool].push_back(block)
         else:
             self.cached[block.pool][key(block.stream, block.nbytes, block.address)] = block
 
     @cython.final
-    cdef void unlist(self, Block* block) noexcept:
+    cdef void remove_from_free_list(self, Block* block) noexcept:
         """Remove a free block from its list; of blocks that are never split the last one of its list."""
         if self.whole.size() > 0:
             self.whole[block.pool].pop_back()
@@ -292,16 +292,16 @@ cdef class BlockCache(StreamAllocator):
         if block != NULL:
             return block
         self.retries += 1
-        fitting = self.whole_free(usual)
+        fitting = self.smallest_free_segment(usual)
         if fitting != NULL:
-            self.give_segment(fitting)
+            self.free_segment(fitting)
             block = self.take_segment(pool, stream, usual)
             if block != NULL:
                 return block
-        self.take_back(True)
+        self.reclaim_waiting(True)
         block = self.take_cached(pool, stream, size)    # a returned block may be large enough
         if block == NULL:
-            self.give_free()
+            self.free_unused_segments()
             block = self.take_segment(pool, stream, usual)
         if block == NULL and least < usual:
             block = self.take_segment(pool, stream, least)
@@ -320,7 +320,7 @@ cdef class BlockCache(StreamAllocator):
         except BaseException as error:
             self.held -= nbytes
             if isinstance(error, OutOfMemoryError):
-                self.refusal = limit_of(error)
+                self.refusal = limit_text(error)
                 return NULL
             raise
         self.peak_held = max(self.peak_held, self.held)
@@ -334,28 +334,28 @@ cdef class BlockCache(StreamAllocator):
         block.state = LIVE
         block.left = block.right = NULL
         if _reporter.recording:
-            self.tell("segment taken", address, nbytes, "")
+            self.report_event("segment taken", address, nbytes, "")
         return block
 
-    cdef int give_segment(self, Block* block) except -1:
+    cdef int free_segment(self, Block* block) except -1:
         """Return a segment that is one free block to `upstream`."""
         cdef size_t address = block.address
         cdef size_t nbytes = block.nbytes
-        self.unlist(block)
+        self.remove_from_free_list(block)
         self.blocks.erase(address)
         self.held -= nbytes
         if _reporter.recording:
-            self.tell("segment given back", address, nbytes, "")
+            self.report_event("segment given back", address, nbytes, "")
         return self.upstream.free_ptr(<void*>address)
 
-    cdef int give_free(self) except -1:
-        cdef Block* block = self.whole_free(0)
+    cdef int free_unused_segments(self) except -1:
+        cdef Block* block = self.smallest_free_segment(0)
         while block != NULL:
-            self.give_segment(block)    # may run other code, so restart the search
-            block = self.whole_free(0)
+            self.free_segment(block)    # may run other code, so restart the search
+            block = self.smallest_free_segment(0)
         return 0
 
-    cdef Block* whole_free(self, size_t least) noexcept:
+    cdef Block* smallest_free_segment(self, size_t least) noexcept:
         """Return the smallest segment that is one free block of at least `least` bytes; NULL if there is none."""
         cdef Block* block
         cdef Block* smallest = NULL
@@ -490,7 +490,7 @@ cdef class BlockCache(StreamAllocator):
             why = "is free already" + (" and waits for its streams" if self.waiting.count(address) else "")
         return PointerError(f"{type(self).__name__}: {address:#x} {why}")
 
-    cdef int tell(self, str kind, size_t address, size_t nbytes, str detail) except -1:
+    cdef int report_event(self, str kind, size_t address, size_t nbytes, str detail) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", detail)
 
 

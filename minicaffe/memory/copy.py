@@ -76,14 +76,14 @@ def copy(dst, src, nbytes=None, stream=None):
         elif to.place.on_host:
             side.copy_to_host(to.address, from_.address, nbytes)
         else:
-            _tell_computing(to.place, to, from_)
+            _record_computing_stream(to.place, to, from_)
             if to.place == from_.place:
                 side.copy_within(to.address, from_.address, nbytes)
             else:
                 side.copy_from_peer(to, from_, nbytes, registry.device_side(from_.place))
 
 
-def _tell_computing(place, *blocks):
+def _record_computing_stream(place, *blocks):
     """Record with the allocators that the computing stream of `place` uses `blocks`: they may be allocated for another stream."""
     order = registry.stream_order(place)
     for block in blocks if order else ():
@@ -114,7 +114,7 @@ def _end(value, name):
     if isinstance(value, Buffer):
         return End(value, None, value.readonly)
     if isinstance(value, tuple) and len(value) == 2 and hasattr(value[0], "on_host"):
-        return End(_block_at(*value, name), None, False)
+        return End(_block_rest_at(*value, name), None, False)
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is not None:
         return _device_end(interface, value, name)
@@ -149,7 +149,7 @@ def _device_end(interface, value, name):
     return End(wrap(array.address, array.size * array.dtype.itemsize, place, value), array.dtype, readonly)
 
 
-def _block_at(place, address, name):
+def _block_rest_at(place, address, name):
     """Return the bytes from `address` on of the block of memory.alloc around it."""
     if not isinstance(address, Integral):
         raise WrongTypeError(f"memory.copy: {name} needs an address, as memory.alloc gave it, got {shown(address)}")

@@ -75,7 +75,7 @@ def _size(text, below):
     return parse_size(text)
 
 
-def _share(text, below):
+def _size_or_percentage(text, below):
     """Parse a size or a percentage of all memory at the place of `below`."""
     if not text.endswith("%"):
         return parse_size(text)
@@ -115,7 +115,7 @@ def _limit(below, streams, max_bytes=None):
 # kind -> function(below, streams=, **parameters), parameter -> function(text, below), the parameter that needs no key
 KINDS = {
     "plain": (_plain, {"alignment": _size}, None),
-    "caching": (_caching, {"constants": lambda text, below: text, "limit": _share}, "constants"),
+    "caching": (_caching, {"constants": lambda text, below: text, "limit": _size_or_percentage}, "constants"),
     "buddy": (BuddyAllocator, {"min_chunk_size": _size, "max_chunk_size": _size, "first_pool_size": _size}, None),
-    "limit": (_limit, {"max_bytes": _share}, "max_bytes"),
+    "limit": (_limit, {"max_bytes": _size_or_percentage}, "max_bytes"),
 }

@@ -204,14 +204,14 @@ class Registry:
         check_place(place, "memory.set_host_place")
         if not place.on_host:
             raise ConfigError(f"memory.set_host_place: must be CPUPlace() or PinnedPlace(), got {place}")
-        context.take_memory(pinned=place == PinnedPlace())
+        context.set_memory_placement(pinned=place == PinnedPlace())
 
     def set_device_place(self, place):
         """Choose the device of SyncedMemory created from now on."""
         check_place(place, "memory.set_device_place")
         if place.on_host:
             raise ConfigError(f"memory.set_device_place: must be a CUDAPlace, got {place}")
-        context.take_memory(gpu=place.device)
+        context.set_memory_placement(gpu=place.device)
 
     def alloc(self, place, nbytes, name="", stream=None):
         """Allocate `nbytes` bytes at `place` and return the address (int), 64-byte aligned; pair it with `free`.

@@ -1,7 +1,7 @@
 from libcpp.unordered_set cimport unordered_set
 
 
-cdef class Usage:
+cdef class MemoryCounts:
     cdef size_t live, peak, count, allocations
     cdef void take(self, size_t nbytes) noexcept
     cdef void give(self, size_t nbytes) noexcept
@@ -11,8 +11,8 @@ cdef class Reporter:
     cdef bint recording                   # test it before event(), so that an event costs one branch when off
     cdef tuple records                    # the lists that receive events
     cdef unordered_set[size_t] blocks     # live Buffers, borrowed references: a Buffer removes itself before it dies
-    cdef dict places                      # place -> Usage
-    cdef Usage add(self, block, place, size_t nbytes)
-    cdef void remove(self, block, Usage usage, size_t nbytes) noexcept
+    cdef dict places                      # place -> MemoryCounts
+    cdef MemoryCounts add(self, block, place, size_t nbytes)
+    cdef void remove(self, block, MemoryCounts usage, size_t nbytes) noexcept
     cdef long long clock(self) except -1  # ns, for `took`; 0 while nothing is recorded
     cdef int event(self, str kind, place, size_t address, size_t nbytes, str name, str detail, long long took=*) except -1

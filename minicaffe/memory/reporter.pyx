@@ -27,7 +27,7 @@ Stats = namedtuple("Stats", "live peak reserved count allocations")
 Stats.__doc__ = """Bytes live now, their maximum so far, bytes held from upstream; blocks live now, all blocks allocated so far."""
 
 
-cdef class Usage:
+cdef class MemoryCounts:
     """Counters of one allocator or one place."""
 
     cdef void take(self, size_t nbytes) noexcept:
@@ -48,15 +48,15 @@ cdef class Reporter:
         self.records = ()
         self.places = {}
 
-    cdef Usage add(self, block, place, size_t nbytes):
-        cdef Usage usage = self.places.get(place)
+    cdef MemoryCounts add(self, block, place, size_t nbytes):
+        cdef MemoryCounts usage = self.places.get(place)
         if usage is None:
-            usage = self.places.setdefault(place, Usage())
+            usage = self.places.setdefault(place, MemoryCounts())
         self.blocks.insert(<size_t><void*>block)
         usage.take(nbytes)
         return usage
 
-    cdef void remove(self, block, Usage usage, size_t nbytes) noexcept:
+    cdef void remove(self, block, MemoryCounts usage, size_t nbytes) noexcept:
         self.blocks.erase(<size_t><void*>block)
         usage.give(nbytes)
 
@@ -106,10 +106,10 @@ def stats():
 
     `reserved` equals `live` here; ``minicaffe.memory.stats(place)`` includes the caches of allocators.
     """
-    return {place: _stats(usage, (<Usage>usage).live) for place, usage in list(_reporter.places.items())}
+    return {place: _stats(usage, (<MemoryCounts>usage).live) for place, usage in list(_reporter.places.items())}
 
 
-def _stats(Usage usage not None, size_t reserved):
+def _stats(MemoryCounts usage not None, size_t reserved):
     return Stats(usage.live, usage.peak, reserved, usage.count, usage.allocations)
 
 

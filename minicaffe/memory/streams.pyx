@@ -23,7 +23,7 @@ from minicaffe.memory.sizes import checked
 
 cdef size_t NO_STREAM = <size_t>-1      # of a block that belongs to none
 cdef object PAGEABLE = CPUPlace()
-cdef object new_queue = deque         # a C variable: the last blocks are freed after the globals of modules are cleared
+cdef object make_deque = deque         # a C variable: the last blocks are freed after the globals of modules are cleared
 
 
 cdef class StreamOrder:
@@ -50,7 +50,8 @@ cdef class StreamOrder:
 cdef class StreamAllocator(Allocator):
     """An allocator that keeps freed blocks, and so has to track which streams still use them (abstract).
 
-    A subclass overrides `alloc_ptr`, `own_stream`, `reuse`, `give_free` and `free_ptr`. Its `free_ptr` returns early if `retire`
+    A subclass overrides `alloc_ptr`, `own_stream`, `make_available`, `free_unused_segments` and `free_ptr`. Its `free_ptr` returns
+    early if `defer_free`
     is true, as other streams still use the block then.
 
     Parameters
@@ -65,41 +66,41 @@ cdef class StreamAllocator(Allocator):
         super().__init__(upstream.place, upstream)
         self.streams = streams
         self.queues = {}
-        self.chosen = NO_STREAM
+        self.requested_stream = NO_STREAM
 
     cdef size_t own_stream(self, size_t address) except? -2:
         """Return the stream of the live block at `address`, or NO_STREAM; raise PointerError if no block starts there."""
         raise Error(f"{type(self).__name__} must override own_stream")
 
-    cdef int reuse(self, size_t address) except -1:
+    cdef int make_available(self, size_t address) except -1:
         """Make a freed block available again after all its streams have finished with it."""
-        raise Error(f"{type(self).__name__} must override reuse")
+        raise Error(f"{type(self).__name__} must override make_available")
 
-    cdef int give_free(self) except -1:
+    cdef int free_unused_segments(self) except -1:
         """Return all memory without a live block to `upstream`."""
-        raise Error(f"{type(self).__name__} must override give_free")
+        raise Error(f"{type(self).__name__} must override free_unused_segments")
 
     cdef size_t reserved(self) noexcept:
         return self.held
 
     cdef size_t next_stream(self) except? -2:
         """Return the stream of a request; `alloc_ptr` calls this first if there are `streams`."""
-        cdef size_t stream = self.chosen
+        cdef size_t stream = self.requested_stream
         if stream == NO_STREAM:
             return self.streams.current()
-        self.chosen = NO_STREAM
+        self.requested_stream = NO_STREAM
         return stream
 
-    cdef void* alloc_on(self, size_t nbytes, size_t stream) except NULL:
-        """As `alloc_ptr`, for work on `stream`. It is passed in `chosen`: an argument would cost each `alloc_ptr` one more call."""
-        self.chosen = stream
+    cdef void* alloc_for_stream(self, size_t nbytes, size_t stream) except NULL:
+        """As `alloc_ptr`, for work on `stream`. It is passed in `requested_stream`: an argument would cost each `alloc_ptr` one more call."""
+        self.requested_stream = stream
         return self.alloc_ptr(nbytes)
 
     cdef void* take(self, size_t nbytes, size_t stream) except NULL:
         """Allocate memory for `stream` from `upstream`."""
         cdef void* ptr
         if isinstance(self.upstream, StreamAllocator):
-            return (<StreamAllocator>self.upstream).alloc_on(nbytes, stream)
+            return (<StreamAllocator>self.upstream).alloc_for_stream(nbytes, stream)
         ptr = self.upstream.alloc_ptr(nbytes)
         if self.streams is not None and stream != NO_STREAM and stream != self.streams.current():
             try:    # an allocator further below may distinguish streams, and assumes the current one
@@ -109,7 +110,7 @@ cdef class StreamAllocator(Allocator):
                 raise
         return ptr
 
-    cdef bint retire(self, size_t address) except -1:
+    cdef bint defer_free(self, size_t address) except -1:
         """Return whether streams besides its own use the freed block at `address`; if so, put it on their wait queues."""
         found = self.users.find(address)
         if found == self.users.end():
@@ -124,10 +125,10 @@ cdef class StreamAllocator(Allocator):
             self.users[address] = others
             raise
         for stream, event in events:
-            self.queues.setdefault(stream, new_queue()).append((event, address))
+            self.queues.setdefault(stream, make_deque()).append((event, address))
         return True
 
-    cdef int take_back(self, bint wait) except -1:
+    cdef int reclaim_waiting(self, bint wait) except -1:
         """Make freed blocks available that no stream uses any more; with `wait`, wait for the streams."""
         for queue in list(self.queues.values()):
             while queue:
@@ -144,7 +145,7 @@ cdef class StreamAllocator(Allocator):
                 self.waiting[address] -= 1
                 if self.waiting[address] == 0:
                     self.waiting.erase(<size_t>address)
-                    self.reuse(address)
+                    self.make_available(address)
         return 0
 
     cdef void drop(self, size_t address) noexcept:
@@ -155,8 +156,8 @@ cdef class StreamAllocator(Allocator):
         nbytes = checked(nbytes)
         stream = stream_number(stream)
         if self.streams is None:
-            raise one_stream(self)
-        address = <size_t>self.alloc_on(nbytes, stream)
+            raise single_stream_error(self)
+        address = <size_t>self.alloc_for_stream(nbytes, stream)
         self.record_stream(address, stream)     # for a block that belongs to no stream
         return address
 
@@ -166,7 +167,7 @@ cdef class StreamAllocator(Allocator):
         if number == self.own_stream(start) or self.place == PAGEABLE:
             return      # a copy from pageable memory has read it when the call returns
         if self.streams is None:
-            raise one_stream(self)
+            raise single_stream_error(self)
         for known in self.users[start]:
             if known == number:
                 return
@@ -174,8 +175,8 @@ cdef class StreamAllocator(Allocator):
 
     def empty_cache(self):
         """Wait for blocks that other streams use, then return all memory without a live block to `upstream`."""
-        self.take_back(True)
-        self.give_free()
+        self.reclaim_waiting(True)
+        self.free_unused_segments()
         self.upstream.empty_cache()
 
 
@@ -187,5 +188,5 @@ def stream_number(stream):
     return number
 
 
-cdef one_stream(Allocator allocator):
+cdef single_stream_error(Allocator allocator):
     return ConfigError(f"{type(allocator).__name__} was made without `streams`, so it supports only one stream")

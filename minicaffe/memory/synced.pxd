@@ -38,8 +38,8 @@ cdef class SyncedMemory:
     cdef readonly size_t reorders
     cdef Buffer host
     cdef Buffer device
-    cdef Buffer private_side        # in `arrangement`, on the host or the device as `arrangement.on_device`
-    cdef Layout arrangement
+    cdef Buffer private_side        # in `private_layout`, on the host or the device as `private_layout.on_device`
+    cdef Layout private_layout
     cdef DeviceSide side            # None until the first GPU call
     cdef public Allocator pool      # allocates the host's blocks; None: that of the place
     cdef public bint overwritten    # the first write covers all of it, so that new blocks need no zeros
@@ -59,15 +59,15 @@ cdef class SyncedMemory:
     cpdef bint recycle(self) except -1
     cpdef renew(self)
     cpdef Layout layout(self)
-    cdef bint shown(self) noexcept
+    cdef bint has_external_view(self) noexcept
     cdef Buffer plain_side(self)
-    cdef bint plain_is_held(self) noexcept
-    cdef Buffer own_block(self)
-    cdef bint has_blocks(self, tuple state) except -1
-    cdef bint own_on_device(self, tuple state) except -1
-    cdef bint has_plain(self, tuple state) except -1
-    cdef int after_replay(self, tuple state) except -1
-    cdef int arrange(self, int call, Layout layout) except -1 with gil
+    cdef bint plain_has_view(self) noexcept
+    cdef Buffer private_block_on_device(self)
+    cdef bint has_same_blocks(self, tuple state) except -1
+    cdef bint make_device_only(self, tuple state) except -1
+    cdef bint has_same_plain_block(self, tuple state) except -1
+    cdef int restore_head(self, tuple state) except -1
+    cdef int prepare_private(self, int call, Layout layout) except -1 with gil
     cdef int change_layout(self, int call, Layout layout) except -1
     cpdef Buffer cpu_data(self)
     cpdef Buffer mutable_cpu_data(self)
@@ -75,9 +75,9 @@ cdef class SyncedMemory:
     cpdef Buffer mutable_gpu_data(self)
     cdef Buffer wrapped(self, source, str call)
     cdef int use_on_device(self, int call) except -1 with gil
-    cdef int act(self, int call, argument) except -1 with gil
-    cdef int become(self, SyncedHead head, str why) except -1
-    cdef int carry_out(self, int call, argument) except -1
+    cdef int execute_locked(self, int call, argument) except -1 with gil
+    cdef int set_head(self, SyncedHead head, str why) except -1
+    cdef int execute(self, int call, argument) except -1
     cdef Buffer block_for(self, int action)
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1
     cdef int count_reorder(self, Buffer target, str direction, long long began) except -1
@@ -86,6 +86,6 @@ cdef class SyncedMemory:
     cdef Buffer new_device(self)
     cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1
     cdef bint ready(self, int call, Layout layout) noexcept nogil
-    cdef int leave_private(self, str why) except -1
-    cdef int find_side(self) except -1
-    cdef wrong(self, str call, str message)
+    cdef int make_plain_only(self, str why) except -1
+    cdef int init_device_side(self) except -1
+    cdef config_error(self, str call, str message)

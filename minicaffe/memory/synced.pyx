@@ -7,7 +7,7 @@ changes anything holds `device_lock`. A pointer is valid until the side gets oth
 
 An engine may store the array in its own order (memory/layout.pyx): the private side, on the host or on the device. A call for a
 plain side reorders, which is counted. A view of the plain side may be read and written at any time; so while a view exists,
-private data is not assumed to be current (`plain_is_held`).
+private data is not assumed to be current (`plain_has_view`).
 """
 
 from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -114,15 +114,15 @@ TABLE = {
                       (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (KEEP, GPU_OWN), (KEEP, GPU_OWN),  (REFUSE, GONE)),
 }
 
-cdef struct Step:
+cdef struct TableEntry:
     Action action
     SyncedHead head
     bint idle           # neither action nor a new head: the fast path
 
-cdef Step[CALLS][STATES] steps      # TABLE for the C compiler
+cdef TableEntry[CALLS][STATES] steps      # TABLE for the C compiler
 for _call, _row in TABLE.items():
     for _state, (_action, _head) in enumerate(_row):
-        steps[<int>_call][<int>_state] = Step(_action, _head, _action == KEEP and _state == _head)
+        steps[<int>_call][<int>_state] = TableEntry(_action, _head, _action == KEEP and _state == _head)
 
 cdef Reporter _reporter = reporter
 cdef list HEADS = [SyncedHead(_state).name for _state in range(STATES)]
@@ -215,63 +215,63 @@ cdef class SyncedMemory:
 
     cdef const void* cpu_data_ptr(self) except? NULL nogil:
         if not steps[<int>CPU_DATA][<int>self.head].idle:
-            self.act(CPU_DATA, None)
+            self.execute_locked(CPU_DATA, None)
         return self.host.ptr
 
     cdef void* mutable_cpu_data_ptr(self) except? NULL nogil:
         if not steps[<int>MUTABLE_CPU_DATA][<int>self.head].idle:
-            self.act(MUTABLE_CPU_DATA, None)
+            self.execute_locked(MUTABLE_CPU_DATA, None)
         return self.host.ptr
 
     cdef const void* gpu_data_ptr(self) except? NULL nogil:
         if self.gpu != current_gpu:
             self.use_on_device(GPU_DATA)
         elif not steps[<int>GPU_DATA][<int>self.head].idle:
-            self.act(GPU_DATA, None)
+            self.execute_locked(GPU_DATA, None)
         return self.device.ptr
 
     cdef void* mutable_gpu_data_ptr(self) except? NULL nogil:
         if self.gpu != current_gpu:
             self.use_on_device(MUTABLE_GPU_DATA)
         elif not steps[<int>MUTABLE_GPU_DATA][<int>self.head].idle:
-            self.act(MUTABLE_GPU_DATA, None)
+            self.execute_locked(MUTABLE_GPU_DATA, None)
         return self.device.ptr
 
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(PRIVATE_DATA, layout):
-            self.arrange(PRIVATE_DATA, layout)
+            self.prepare_private(PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(MUTABLE_PRIVATE_DATA, layout):
-            self.arrange(MUTABLE_PRIVATE_DATA, layout)
+            self.prepare_private(MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil:
         if not self.ready(OVERWRITE_PRIVATE_DATA, layout):
             # If the array is smaller than the memory, the bytes after it must not be overwritten.
-            self.arrange(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
+            self.prepare_private(OVERWRITE_PRIVATE_DATA if layout.plain_nbytes == self.size else MUTABLE_PRIVATE_DATA, layout)
         return self.private_side.ptr
 
     cdef bint ready(self, int call, Layout layout) noexcept nogil:
         """Whether `call`, given as the one for the host, needs no action for the private side in `layout`."""
-        if self.arrangement is not layout or layout.on_device and self.gpu != current_gpu:
+        if self.private_layout is not layout or layout.on_device and self.gpu != current_gpu:
             return False
         return steps[call + TO_DEVICE_CALL * layout.on_device][<int>self.head].idle
 
     cpdef int show_private(self) except -1:
         """End a write begun by `mutable_private_data` or `overwrite_private_data`: update the plain side if it has a view."""
-        if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and self.plain_is_held():
+        if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and self.plain_has_view():
             with device_lock:
-                self.leave_private("show_private")
+                self.make_plain_only("show_private")
         return 0
 
-    cdef int leave_private(self, str why) except -1:
+    cdef int make_plain_only(self, str why) except -1:
         """Make the plain side on the private side's device the only valid one."""
         if self.head == HEAD_AT_PRIVATE or self.head == HEAD_AT_GPU_PRIVATE:
-            self.carry_out(CPU_DATA if self.head == HEAD_AT_PRIVATE else GPU_DATA, None)
+            self.execute(CPU_DATA if self.head == HEAD_AT_PRIVATE else GPU_DATA, None)
         if self.head == SYNCED_PRIVATE or self.head == SYNCED_GPU_PRIVATE:
-            self.become(HEAD_AT_CPU if self.head == SYNCED_PRIVATE else HEAD_AT_GPU, why)
+            self.set_head(HEAD_AT_CPU if self.head == SYNCED_PRIVATE else HEAD_AT_GPU, why)
         return 0
 
     def clear(self, nbytes):
@@ -284,10 +284,10 @@ cdef class SyncedMemory:
             if self.overwritten:
                 return False
             whole = size == self.size and (self.head == HEAD_AT_CPU
-                                             or self.head == HEAD_AT_PRIVATE and self.arrangement.plain_nbytes == self.size)
-            if not whole or self.shown():
+                                             or self.head == HEAD_AT_PRIVATE and self.private_layout.plain_nbytes == self.size)
+            if not whole or self.has_external_view():
                 return self.head == UNINITIALIZED
-            self.become(UNINITIALIZED, "clear")
+            self.set_head(UNINITIALIZED, "clear")
         return True
 
     cpdef int drop_plain(self) except -1:
@@ -295,13 +295,13 @@ cdef class SyncedMemory:
         if self.layout() is None or self.plain_side() is None:
             return 0
         with device_lock:
-            if self.layout() is not None and self.arrangement.dtype != BF16 and self.arrangement.plain_nbytes == self.size \
-                    and not self.plain_is_held():
-                if self.arrangement.on_device:
+            if self.layout() is not None and self.private_layout.dtype != BF16 and self.private_layout.plain_nbytes == self.size \
+                    and not self.plain_has_view():
+                if self.private_layout.on_device:
                     self.device = None
                 else:
                     self.host = None
-                self.become(HEAD_AT_GPU_PRIVATE if self.arrangement.on_device else HEAD_AT_PRIVATE, "drop_plain")
+                self.set_head(HEAD_AT_GPU_PRIVATE if self.private_layout.on_device else HEAD_AT_PRIVATE, "drop_plain")
         return 0
 
     def drop_host(self):
@@ -310,21 +310,21 @@ cdef class SyncedMemory:
             if self.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE):
                 self.host = None
 
-    def overwrite_zeros(self):
+    def claim_lazy_zeros(self):
         """Return whether the host side is zeros that are not written yet; if so, the caller must now overwrite all of it."""
         with device_lock:
             if self.head != UNINITIALIZED:
                 return False
             if self.host is None:
                 self.host = self.new_host()
-            self.become(HEAD_AT_CPU, "overwrite_zeros")
+            self.set_head(HEAD_AT_CPU, "claim_lazy_zeros")
         return True
 
     cdef int drop_private(self) except -1:
         """Free the private side, for an array of another shape."""
         with device_lock:
-            self.leave_private("drop_private")
-            self.private_side = self.arrangement = None
+            self.make_plain_only("drop_private")
+            self.private_side = self.private_layout = None
         return 0
 
     def exchange_private(self, other):
@@ -333,12 +333,12 @@ cdef class SyncedMemory:
             check_type(other, SyncedMemory, "other", "a SyncedMemory")
         cdef SyncedMemory memory = other
         with device_lock:
-            if self.private_side is None or memory.private_side is None or self.arrangement != memory.arrangement:
-                raise self.wrong("exchange_private", f"needs a memory whose private side has the same layout, got {other!r}")
+            if self.private_side is None or memory.private_side is None or self.private_layout != memory.private_layout:
+                raise self.config_error("exchange_private", f"needs a memory whose private side has the same layout, got {other!r}")
             self.private_side, memory.private_side = memory.private_side, self.private_side
-            head = HEAD_AT_GPU_PRIVATE if self.arrangement.on_device else HEAD_AT_PRIVATE
-            self.become(head, "exchange_private")
-            memory.become(head, "exchange_private")
+            head = HEAD_AT_GPU_PRIVATE if self.private_layout.on_device else HEAD_AT_PRIVATE
+            self.set_head(head, "exchange_private")
+            memory.set_head(head, "exchange_private")
             self.private_side.name, memory.private_side.name = self._name, memory._name
 
     cpdef bint recycle(self) except -1:
@@ -352,31 +352,31 @@ cdef class SyncedMemory:
         with device_lock:
             if held(<PyObject*>self.host) or held(<PyObject*>self.device):
                 return False
-            self.host = self.device = self.private_side = self.arrangement = None
-            self.become(RECYCLED, "recycle")
+            self.host = self.device = self.private_side = self.private_layout = None
+            self.set_head(RECYCLED, "recycle")
         return True
 
     cpdef renew(self):
         """Make the memory usable after `recycle`, for a caller that overwrites all of it."""
         if self.head == RECYCLED:
-            self.become(UNINITIALIZED, "renew")
+            self.set_head(UNINITIALIZED, "renew")
 
     cpdef Layout layout(self):
         """Return the layout of the private side if that is valid and not scaled, else None: plain."""
         cdef bint valid = HEAD_AT_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
-        return self.arrangement if valid and not self.arrangement.scaled else None
+        return self.private_layout if valid and not self.private_layout.scaled else None
 
-    cdef bint shown(self) noexcept:
+    cdef bint has_external_view(self) noexcept:
         """Whether a view refers to the host side, so that it may be read or written at any time."""
         return held(<PyObject*>self.host)
 
     cdef Buffer plain_side(self):
         """Return the plain side on the private side's device, or None."""
-        return self.device if self.arrangement.on_device else self.host
+        return self.device if self.private_layout.on_device else self.host
 
-    cdef bint plain_is_held(self) noexcept:
+    cdef bint plain_has_view(self) noexcept:
         """Whether a view refers to the plain side on the private side's device."""
-        if self.arrangement.on_device:
+        if self.private_layout.on_device:
             return held(<PyObject*>self.device)
         return held(<PyObject*>self.host)
 
@@ -385,67 +385,67 @@ cdef class SyncedMemory:
 
         Not the blocks themselves: a reference to a block would count as a view (`held`).
         """
-        return None if self.head == RECYCLED else (self.head, address_of(self.device), address_of(self.own_block()))
+        return None if self.head == RECYCLED else (self.head, address_of(self.device), address_of(self.private_block_on_device()))
 
-    cdef Buffer own_block(self):
+    cdef Buffer private_block_on_device(self):
         """Return the private side if it is on the device, else None."""
-        return self.private_side if self.arrangement is not None and self.arrangement.on_device else None
+        return self.private_side if self.private_layout is not None and self.private_layout.on_device else None
 
-    cdef bint has_blocks(self, tuple state) except -1:
+    cdef bint has_same_blocks(self, tuple state) except -1:
         """Whether the blocks of a `device_state` are still those of this memory."""
         _, device, private = state
-        return device in (0, address_of(self.device)) and private in (0, address_of(self.own_block()))
+        return device in (0, address_of(self.device)) and private in (0, address_of(self.private_block_on_device()))
 
-    cdef bint own_on_device(self, tuple state) except -1:
+    cdef bint make_device_only(self, tuple state) except -1:
         """Make the side on the device, if there is one, the only valid one; return whether its block is that of `state`.
 
         With a `device_state`, it is the side that was valid then; otherwise the private side if that is valid, or was valid before
         the host accessed the array.
         """
-        cdef size_t own = address_of(self.own_block())
+        cdef size_t own = address_of(self.private_block_on_device())
         cdef bint private = HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
         if state is None:
             private = private or own and self.head in (HEAD_AT_CPU, SYNCED)
         elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):     # not exchanged since
             private = own and state[0] == HEAD_AT_GPU_PRIVATE
         if private:
-            self.mutable_private_data_ptr(self.arrangement)
+            self.mutable_private_data_ptr(self.private_layout)
         elif self.device is not None or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE:
             self.mutable_gpu_data_ptr()
-        return private or self.has_plain(state)
+        return private or self.has_same_plain_block(state)
 
-    cdef bint has_plain(self, tuple state) except -1:
+    cdef bint has_same_plain_block(self, tuple state) except -1:
         """Whether the plain block of a `device_state` is still that of this memory; True for None."""
         return state is None or state[1] in (0, address_of(self.device))
 
-    cdef int after_replay(self, tuple state) except -1:
+    cdef int restore_head(self, tuple state) except -1:
         """Restore the head of a `device_state`: after a CUDA graph wrote or converted a side on the device, or after a failed
         recording."""
         cdef SyncedHead head = state[0]
         if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE) \
-                and head != self.head and self.head != RECYCLED and self.has_blocks(state):
-            self.become(head, "a CUDA graph")
+                and head != self.head and self.head != RECYCLED and self.has_same_blocks(state):
+            self.set_head(head, "a CUDA graph")
         return self.show_private()
 
     def blocks_on_device(self):
         """Return the list of its blocks on the device."""
-        return [block for block in (self.device, self.own_block()) if block is not None]
+        return [block for block in (self.device, self.private_block_on_device()) if block is not None]
 
-    cdef int arrange(self, int call, Layout layout) except -1 with gil:
+    cdef int prepare_private(self, int call, Layout layout) except -1 with gil:
         """Do `call` for the private side in `layout`."""
         cdef bint elsewhere = layout.on_device and current_gpu >= 0 and self.gpu != current_gpu
         with device_lock:
             if layout.plain_nbytes > self.size:
-                raise self.wrong(Call(call).name.lower(), f"has {self.size} bytes, the layout needs {layout.plain_nbytes}")
+                raise self.config_error(Call(call).name.lower(), f"has {self.size} bytes, the layout needs {layout.plain_nbytes}")
             if elsewhere:
                 self.use_on_device(-1)
-            if self.arrangement is not layout and self.arrangement != layout:
+            if self.private_layout is not layout and self.private_layout != layout:
                 self.change_layout(call, layout)
             call += TO_DEVICE_CALL * layout.on_device
             if not steps[call][<int>self.head].idle:
-                self.carry_out(call, None)
-            if self.head in (SYNCED_PRIVATE, SYNCED_GPU_PRIVATE) and self.plain_is_held():
-                self.leave_private("a view")    # the private side is current for this call only: the view may be written
+                self.execute(call, None)
+            if self.head in (SYNCED_PRIVATE, SYNCED_GPU_PRIVATE) and self.plain_has_view():
+                self.make_plain_only("a view")    # the private side is current for this call only: the view may be written
             if elsewhere and self.gpu != current_gpu:
                 self.side.admit(self._name, self.private_side)
         return 0
@@ -454,23 +454,23 @@ cdef class SyncedMemory:
         """Change the private side's layout; it stays valid if it was the only valid side and a direct conversion exists."""
         cdef Buffer block
         cdef long long began
-        cdef bint same = self.arrangement is not None and layout.on_device == self.arrangement.on_device
+        cdef bint same = self.private_layout is not None and layout.on_device == self.private_layout.on_device
         if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and (same or call == OVERWRITE_PRIVATE_DATA):
             block = self.new_private(layout)
             began = _reporter.clock()
             if call == OVERWRITE_PRIVATE_DATA:
                 self.clear_block(block, layout, False)
-            elif layout.from_layout(<size_t>block.ptr, self.arrangement, <size_t>self.private_side.ptr):
-                self.count_reorder(block, f"{self.arrangement.name} to {layout.name}", began)
+            elif layout.from_layout(<size_t>block.ptr, self.private_layout, <size_t>self.private_side.ptr):
+                self.count_reorder(block, f"{self.private_layout.name} to {layout.name}", began)
             else:
                 block = None
             if block is not None:
-                self.private_side, self.arrangement = block, layout
+                self.private_side, self.private_layout = block, layout
                 if not same:
-                    self.become(HEAD_AT_GPU_PRIVATE if layout.on_device else HEAD_AT_PRIVATE, CALL_NAMES[call])
+                    self.set_head(HEAD_AT_GPU_PRIVATE if layout.on_device else HEAD_AT_PRIVATE, CALL_NAMES[call])
                 return 0
-        self.leave_private("another layout")
-        self.private_side, self.arrangement = None, layout
+        self.make_plain_only("another layout")
+        self.private_side, self.private_layout = None, layout
         return 0
 
     def private_data(self, layout):
@@ -524,7 +524,7 @@ cdef class SyncedMemory:
         ConfigError
             If `source` does not meet these conditions.
         """
-        self.act(SET_CPU_DATA, self.wrapped(source, "set_cpu_data"))
+        self.execute_locked(SET_CPU_DATA, self.wrapped(source, "set_cpu_data"))
 
     def set_cpu_copy(self, source):
         """Use the memory of `source`, which must have the values of the device side, as the host side: both are valid then.
@@ -534,7 +534,7 @@ cdef class SyncedMemory:
         ConfigError
             As `set_cpu_data`, and if the device side is not valid.
         """
-        self.act(SET_CPU_COPY, self.wrapped(source, "set_cpu_copy"))
+        self.execute_locked(SET_CPU_COPY, self.wrapped(source, "set_cpu_copy"))
 
     cdef Buffer wrapped(self, source, str call):
         """Wrap the memory of `source` for `call`."""
@@ -543,18 +543,18 @@ cdef class SyncedMemory:
             owner = memoryview(source)      # keeps the export, so that a bytearray cannot be resized
             PyObject_GetBuffer(owner, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_WRITABLE)
         except (TypeError, ValueError, BufferError) as error:
-            raise self.wrong(call, f"needs contiguous writable memory, got {type(source).__name__}: {error}")
+            raise self.config_error(call, f"needs contiguous writable memory, got {type(source).__name__}: {error}")
         cdef void* ptr = view.buf
         cdef size_t nbytes = view.len
         PyBuffer_Release(&view)             # `owner` has an export of its own
         if nbytes != self.size or ptr == NULL:
-            raise self.wrong(call, f"needs {self.size} bytes, got {nbytes}")
+            raise self.config_error(call, f"needs {self.size} bytes, got {nbytes}")
         return foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name)
 
     def set_gpu_data(self, address, owner=None):
         """Use `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
         if address == 0:
-            raise self.wrong("set_gpu_data", "needs a device address, got 0")
+            raise self.config_error("set_gpu_data", "needs a device address, got 0")
         cdef size_t start = bytes_of(address, "address")
         with device_lock:
             place = self.place
@@ -567,7 +567,7 @@ cdef class SyncedMemory:
             if current_gpu >= 0:
                 registry.device_side(place).admit(self._name, None)
             self._place = place
-            self.act(SET_GPU_DATA, foreign_buffer(<void*>start, self.size, place, owner, self._name))
+            self.execute_locked(SET_GPU_DATA, foreign_buffer(<void*>start, self.size, place, owner, self._name))
 
     def async_gpu_push(self, stream):
         """Queue the copy of the host side to the device on `stream`; wait for the stream before using the device side.
@@ -584,7 +584,7 @@ cdef class SyncedMemory:
             If the memory is on another GPU than the current one, or the stream than the memory.
         """
         self.use_on_device(-1)
-        self.act(ASYNC_GPU_PUSH, stream)
+        self.execute_locked(ASYNC_GPU_PUSH, stream)
 
     def copy_on_device(self, source, nbytes):
         """Copy the first `nbytes` of `source`, device side to device side, also from another GPU; the host does not wait.
@@ -601,37 +601,37 @@ cdef class SyncedMemory:
         cdef SyncedMemory other = source
         cdef size_t size = bytes_of(nbytes, "nbytes")
         if size > min(self.size, other.size) or other is self:
-            raise self.wrong("copy_on_device", f"cannot copy {nbytes} bytes here ({self.size} bytes) from {source!r}")
+            raise self.config_error("copy_on_device", f"cannot copy {nbytes} bytes here ({self.size} bytes) from {source!r}")
         with device_lock:
             if size < self.size:
                 self.mutable_gpu_data_ptr()     # the rest stays
             else:
                 self.use_on_device(-1)
             if not steps[<int>GPU_DATA][<int>other.head].idle:
-                other.act(GPU_DATA, None)
-            self.act(COPY_ON_DEVICE, (other, size))
+                other.execute_locked(GPU_DATA, None)
+            self.execute_locked(COPY_ON_DEVICE, (other, size))
 
     cdef int use_on_device(self, int call) except -1 with gil:
         """Do `call` (-1: nothing) if the device side may be on another GPU than the current one, which must have peer access."""
-        self.find_side()
+        self.init_device_side()
         cdef bint elsewhere = current_gpu >= 0 and self.gpu != current_gpu
         if elsewhere:
             self.side.admit(self._name, None)
         if call >= 0 and not steps[call][<int>self.head].idle:
-            self.act(call, None)
+            self.execute_locked(call, None)
         if elsewhere and self.device is not None:
             self.side.admit(self._name, self.device)
         return 0
 
-    cdef int act(self, int call, argument) except -1 with gil:
+    cdef int execute_locked(self, int call, argument) except -1 with gil:
         """Execute the action of TABLE; a failure leaves head and sides unchanged."""
         with device_lock:
-            self.carry_out(call, argument)
+            self.execute(call, argument)
         return 0
 
-    cdef int carry_out(self, int call, argument) except -1:
+    cdef int execute(self, int call, argument) except -1:
         cdef SyncedHead head
-        cdef Step step
+        cdef TableEntry step
         cdef Buffer host, device, private, side
         cdef SyncedMemory source
         cdef long long began
@@ -642,7 +642,7 @@ cdef class SyncedMemory:
             head, host, device, private = self.head, self.host, self.device, self.private_side
             step = steps[call][<int>head]
             if step.action == VIA_HOST or step.action == VIA_DEVICE:
-                self.carry_out(CPU_DATA if step.action == VIA_HOST else GPU_DATA, None)
+                self.execute(CPU_DATA if step.action == VIA_HOST else GPU_DATA, None)
                 continue
             side = self.block_for(step.action)
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
@@ -679,29 +679,29 @@ cdef class SyncedMemory:
         elif step.action == ADOPT_HOST:
             self.host = argument
         elif step.action == ADOPT_DEVICE:
-            self.find_side()
+            self.init_device_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            self.clear_block(side, self.arrangement, step.action == ZERO_PRIVATE and zeros)
+            self.clear_block(side, self.private_layout, step.action == ZERO_PRIVATE and zeros)
             self.private_side = side
         elif step.action == TO_PRIVATE:
-            stream = self.side.stream() if self.arrangement.on_device else 0
-            self.arrangement.from_plain(<size_t>side.ptr, <size_t>self.plain_side().ptr, stream)
+            stream = self.side.stream() if self.private_layout.on_device else 0
+            self.private_layout.from_plain(<size_t>side.ptr, <size_t>self.plain_side().ptr, stream)
             self.private_side = side
-            self.count_reorder(side, f"plain to {self.arrangement.name}", began)
+            self.count_reorder(side, f"plain to {self.private_layout.name}", began)
         elif step.action == TO_PLAIN:
-            if self.plain_side() is None and self.arrangement.plain_nbytes < self.size:
-                if self.arrangement.on_device:
+            if self.plain_side() is None and self.private_layout.plain_nbytes < self.size:
+                if self.private_layout.on_device:
                     self.side.zero(<size_t>side.ptr, self.size)
                 else:
                     memset(side.ptr, 0, side.nbytes)
-            stream = self.side.stream() if self.arrangement.on_device else 0
-            self.arrangement.to_plain(<size_t>side.ptr, <size_t>private.ptr, stream)
-            if self.arrangement.on_device:
+            stream = self.side.stream() if self.private_layout.on_device else 0
+            self.private_layout.to_plain(<size_t>side.ptr, <size_t>private.ptr, stream)
+            if self.private_layout.on_device:
                 self.device = side
             else:
                 self.host = side
-            self.count_reorder(side, f"{self.arrangement.name} to plain", began)
+            self.count_reorder(side, f"{self.private_layout.name} to plain", began)
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
             keep = "" if blob.endswith("]") else f"with keep=['{blob}'], or "       # `keep` does not apply to parameters
@@ -709,10 +709,10 @@ cdef class SyncedMemory:
                                 f"the memory is reused: make the net {keep}without a plan")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
-            raise self.wrong(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
-        return self.become(step.head, CALL_NAMES[call])
+            raise self.config_error(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
+        return self.set_head(step.head, CALL_NAMES[call])
 
-    cdef int become(self, SyncedHead head, str why) except -1:
+    cdef int set_head(self, SyncedHead head, str why) except -1:
         """Set the head, and report the change."""
         cdef SyncedHead before = self.head
         self.head = head
@@ -723,13 +723,13 @@ cdef class SyncedMemory:
 
     cdef Buffer block_for(self, int action):
         """Return the block that `action` writes, a new one if there is none."""
-        cdef bint to_device = action == TO_PLAIN and self.arrangement.on_device
+        cdef bint to_device = action == TO_PLAIN and self.private_layout.on_device
         if action in (ZERO_HOST, TO_HOST, TO_PLAIN) and not to_device:
             return self.new_host() if self.host is None else self.host
         if to_device or action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE):
             return self.new_device() if self.device is None else self.device
         if action in (ZERO_PRIVATE, TO_PRIVATE, TAKE_PRIVATE):
-            return self.new_private(self.arrangement) if self.private_side is None else self.private_side
+            return self.new_private(self.private_layout) if self.private_side is None else self.private_side
         return None
 
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1:
@@ -748,7 +748,7 @@ cdef class SyncedMemory:
 
     cdef Buffer new_private(self, Layout layout):
         if layout.on_device:
-            self.find_side()
+            self.init_device_side()
             return Buffer(registry.allocator(self.place), layout.nbytes, self._name)
         return Buffer(registry.allocator(CPUPlace()) if self.pool is None else self.pool, layout.nbytes, self._name)
 
@@ -758,7 +758,7 @@ cdef class SyncedMemory:
         return Buffer(self.pool if pooled else registry.allocator(place), self.size, self._name)
 
     cdef Buffer new_device(self):
-        self.find_side()
+        self.init_device_side()
         return Buffer(registry.allocator(self.place), self.size, self._name)
 
     cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1:
@@ -772,14 +772,14 @@ cdef class SyncedMemory:
                 memset(block.ptr, 0, block.nbytes)
         return 0
 
-    cdef int find_side(self) except -1:
+    cdef int init_device_side(self) except -1:
         if self.side is None:
             self._place = self.place
             self.side = registry.device_side(self._place)
             self.gpu = self._place.device
         return 0
 
-    cdef wrong(self, str call, str message):
+    cdef config_error(self, str call, str message):
         return ConfigError(f"SyncedMemory.{call} {message}", field=self._name or None)
 
     @property

@@ -4,7 +4,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
 from minicaffe.proto import caffe_pb2
 
-ANSWERS = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
+PREDICTION_TYPES = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
 
 
 def source_layer(param, file=None):
@@ -15,7 +15,8 @@ def source_layer(param, file=None):
 def deploy_net(param, shape, file=None):
     """Return the NetParameter that computes what a training net predicts, from an Input of `shape`.
 
-    Everything that needs a label is left out; the last loss that has a prediction (`ANSWERS`) becomes that prediction, ``prob``.
+    Everything that needs a label is left out; the last loss that has a prediction (`PREDICTION_TYPES`) becomes
+    that prediction, ``prob``.
     Without one the last layer that needs no label is the output. Layers that the output does not need are left out.
 
     Parameters
@@ -38,8 +39,8 @@ def deploy_net(param, shape, file=None):
     for layer in _layers(param, file):
         if layer == source or not layer.bottom and layer.type != "Parameter":
             unknown.update(layer.top if layer != source else ())
-        elif layer.type in ANSWERS and layer.bottom[0] not in unknown:
-            answer = caffe_pb2.LayerParameter(name="prob", type=ANSWERS[layer.type], bottom=layer.bottom[:1], top=["prob"])
+        elif layer.type in PREDICTION_TYPES and layer.bottom[0] not in unknown:
+            answer = caffe_pb2.LayerParameter(name="prob", type=PREDICTION_TYPES[layer.type], bottom=layer.bottom[:1], top=["prob"])
             if layer.HasField("softmax_param"):
                 answer.softmax_param.CopyFrom(layer.softmax_param)
             unknown.update(layer.top)

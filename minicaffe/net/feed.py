@@ -61,7 +61,7 @@ class Feeder:
 
 
 def _source(value, blob, name):
-    """Return `value` as a NumPy array, or as a Borrowed if it is on the GPU; raise if it cannot be copied to `blob`."""
+    """Return `value` as a NumPy array, or as a ForeignArray if it is on the GPU; raise if it cannot be copied to `blob`."""
     on_gpu = caffe.mode == "gpu"
     if isinstance(value, Blob):
         value = value.gpu_data if on_gpu and value.data_memory.head == SyncedHead.HEAD_AT_GPU else value.cpu_data
@@ -71,8 +71,8 @@ def _source(value, blob, name):
         raise ConfigError("is on a GPU, and the net computes on the CPU; give an array of the host, or call set_mode_gpu() before",
                           field=name)
     else:
-        from minicaffe.cuda.borrowed import Borrowed  # here, as it needs cuda-bindings
-        source = Borrowed(value, name)
+        from minicaffe.cuda.foreign_array import ForeignArray  # here, as it needs cuda-bindings
+        source = ForeignArray(value, name)
         array = source.array
     if tuple(array.shape) != blob.shape or array.size != blob.count:
         raise ShapeError(f"must have the shape of the input, {list(blob.shape)}, got {list(array.shape)}; for another shape call "
@@ -104,9 +104,9 @@ def _check_plain(array, dtype, name):
 
 def _copy_on_gpu(source, blob):
     with device_lock:  # not into a graph that another thread records
-        lender = Blob(blob.shape, blob.dtype, blob.name)
-        lender.set_gpu_data(source.array.address, source.array)
-        blob.copy_from(lender)
+        source_blob = Blob(blob.shape, blob.dtype, blob.name)
+        source_blob.set_gpu_data(source.array.address, source.array)
+        blob.copy_from(source_blob)
         source.end()
 
 

@@ -8,7 +8,7 @@ from minicaffe.memory.sizes import size_text
 
 
 @dataclass
-class Row:
+class ScheduleRow:
     """A step.
 
     Attributes
@@ -65,17 +65,17 @@ class Listing:
         Whether memories end with their last use.
     observed : str or None
         Why runs go layer by layer at present, not by these steps.
-    rows : list of Row
+    rows : list of ScheduleRow
     peak : int
-        The largest `Row.live`: bytes of blobs that live at once, without parameters, scratch memory and what layouts add.
+        The largest `ScheduleRow.live`: bytes of blobs that live at once, without parameters, scratch memory and what layouts add.
     parameters : int
         Bytes of all parameters; their gradients take as much in a training without a plan.
     """
 
     def __init__(self, net, rows, plan):
         self.name, self.phase = net.name, "TEST" if net.phase else "TRAIN"
-        self.place, self.threads, self.plan, self.observed = caffe.mode, get_num_threads(), plan, net.watcher()
-        self.rows = [Row(**row) for row in rows]
+        self.place, self.threads, self.plan, self.observed = caffe.mode, get_num_threads(), plan, net.observer_reason()
+        self.rows = [ScheduleRow(**row) for row in rows]
         self.peak = max((row.live for row in self.rows), default=0)
         memories = {id(blob.data_memory): blob.data_memory for blob in net.param_table.params}
         self.parameters = sum(memory.size for memory in memories.values())

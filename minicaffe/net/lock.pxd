@@ -4,4 +4,4 @@ cdef class NetLock:
     cdef unsigned long long owner    # 0: none
     cdef int depth                   # how often the owner has entered
     cdef int wait(self, unsigned long long thread) except -1
-    cdef int pass_on(self) except -1
+    cdef int wake_next(self) except -1

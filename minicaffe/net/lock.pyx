@@ -10,21 +10,21 @@ from minicaffe.blob cimport Blob, this_thread
 import sys
 from threading import Lock
 
-cdef double HURRY = 5e-5        # switch interval of the GIL while a net runs, in seconds
-cdef int _held = 0              # locks of nets that are held
-cdef double _patience = 0       # the interval before that
+cdef double GIL_SWITCH_INTERVAL = 5e-5        # switch interval of the GIL while a net runs, in seconds
+cdef int _held_locks = 0              # locks of nets that are held
+cdef double _saved_switch_interval = 0       # the interval before that
 
 
-cdef int count_held(int change) except -1:
+cdef int adjust_switch_interval(int change) except -1:
     """Shorten the GIL's switch interval while any lock is held; restore it afterwards, unless the program has changed it."""
-    global _held, _patience
-    if _held == 0:
-        _patience = sys.getswitchinterval()
-        if _patience > HURRY:
-            sys.setswitchinterval(HURRY)
-    _held += change
-    if _held == 0 and _patience > HURRY and abs(sys.getswitchinterval() - HURRY) < 1e-6:
-        sys.setswitchinterval(_patience)
+    global _held_locks, _saved_switch_interval
+    if _held_locks == 0:
+        _saved_switch_interval = sys.getswitchinterval()
+        if _saved_switch_interval > GIL_SWITCH_INTERVAL:
+            sys.setswitchinterval(GIL_SWITCH_INTERVAL)
+    _held_locks += change
+    if _held_locks == 0 and _saved_switch_interval > GIL_SWITCH_INTERVAL and abs(sys.getswitchinterval() - GIL_SWITCH_INTERVAL) < 1e-6:
+        sys.setswitchinterval(_saved_switch_interval)
 
 
 cdef class NetLock:
@@ -47,17 +47,17 @@ cdef class NetLock:
             self.wait(thread)
             for blob in self.blobs:
                 (<Blob> blob).begin_use(thread)
-            count_held(1)
+            adjust_switch_interval(1)
         self.depth += 1
         return self
 
     def __exit__(self, *_):
         self.depth -= 1
         if self.depth == 0:
-            count_held(-1)
+            adjust_switch_interval(-1)
             for blob in self.blobs:
                 (<Blob> blob).end_use()
-            self.pass_on()
+            self.wake_next()
 
     cdef int wait(self, unsigned long long thread) except -1:
         """Become the owner when all earlier threads have released the lock."""
@@ -77,10 +77,10 @@ cdef class NetLock:
             if place in self.waiting:
                 self.waiting.remove(place)
             else:
-                self.pass_on()
+                self.wake_next()
             raise
 
-    cdef int pass_on(self) except -1:
+    cdef int wake_next(self) except -1:
         """Make the first thread of the queue the owner."""
         if self.waiting:
             self.owner, turn = self.waiting.pop(0)

@@ -28,7 +28,7 @@ from minicaffe.workspace import Workspace
 log = logging.getLogger("minicaffe.net")
 
 
-def made_once(method):
+def cached_view(method):
     """A property that is computed at first access and kept: the nodes of a built net do not change."""
     name = method.__name__
 
@@ -129,47 +129,47 @@ class Net(Runner):
 
     # ---- views of the nodes
 
-    @made_once
+    @cached_view
     def layers(self):
         """The layers, in order."""
         return [node.layer for node in self.nodes]
 
-    @made_once
+    @cached_view
     def layer_names(self):
         """The names of the layers."""
         return [node.name for node in self.nodes]
 
-    @made_once
+    @cached_view
     def layer_dict(self):
         """Layers by name, in order; of layers with one name the last."""
         return OrderedDict(zip(self.layer_names, self.layers))
 
-    @made_once
+    @cached_view
     def bottoms(self):
         """For each layer the blobs that it reads."""
         return [node.bottoms for node in self.nodes]
 
-    @made_once
+    @cached_view
     def tops(self):
         """For each layer the blobs that it writes."""
         return [node.tops for node in self.nodes]
 
-    @made_once
+    @cached_view
     def blob_names(self):
         """The names of `blob_list`."""
         return [blob.name for blob in self.blob_list]
 
-    @made_once
+    @cached_view
     def blobs(self):
         """Blobs by name, in the order in which layers made them, those of splits included."""
         return FixedDict(((blob.name, blob) for blob in self.blob_list), "net.blobs[{}].data[...] = array to set values")
 
-    @made_once
+    @cached_view
     def input_blobs(self):
         """The tops of Input layers."""
         return [blob for node in self.nodes if node.type == "Input" for blob in node.tops]
 
-    @made_once
+    @cached_view
     def loss_weights(self):
         """The loss weight of each blob, 0 for most."""
         return {blob: weight for node in self.nodes for blob, weight in zip(node.tops, node.loss_weights)}
@@ -323,12 +323,12 @@ class Net(Runner):
         The log says which layers got weights, and which did not; ConfigWarning if none did.
         """
         with self.lock:
-            weights.load(self, path).tell()
+            weights.load(self, path).log_summary()
 
     def load_hdf5(self, path):
         """Load weights from an HDF5 file; every parameter of a layer that it names must be there."""
         with self.lock:
-            weights.load_hdf5(self, path).tell()
+            weights.load_hdf5(self, path).log_summary()
 
     def save(self, path, write_diff=False):
         """Write a .caffemodel; a file of that name is replaced when the new one is whole."""

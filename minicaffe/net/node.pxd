@@ -11,14 +11,14 @@ cdef class Node:
     cdef public bint needs_backward
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
-    cdef bint of_data                # its tops depend on data and shapes, not on parameters: a dry run computes them
-    cdef int within                  # the first node of the step that computed it, if its own backward has nothing to read; else -1
+    cdef bint parameter_free                # its tops depend on data and shapes, not on parameters: a dry run computes them
+    cdef int fused_into                  # the first node of the step that computed it, if its own backward has nothing to read; else -1
     cdef int forward(self) except -1
     cdef int backward(self) except -1
     cdef int run_backward(self) except -1
     cdef int check_params(self, Py_ssize_t made) except -1
-    cdef int renew_tops(self) except -1
-    cdef int renew_bottoms(self) except -1
+    cdef int reallocate_tops(self) except -1
+    cdef int reallocate_bottom_diffs(self) except -1
     cdef unsigned long long stamp(self) noexcept
     cdef int reshape(self) except -1
     cdef int inspect(self) except -1

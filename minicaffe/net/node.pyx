@@ -31,7 +31,7 @@ cdef class Node:
         self.bottoms, self.tops = (check_type(blobs, list, name, "a list of Blob") for blobs, name in ((bottoms, "bottoms"), (tops, "tops")))
         self.file, self.line = file, line
         self.name, self.type, self.param = layer.name, layer.type, layer.param
-        self.within = -1
+        self.fused_into = -1
 
     @property
     def blobs(self):
@@ -45,22 +45,22 @@ cdef class Node:
 
     cdef int forward(self) except -1:
         """Compute the tops."""
-        self.within = -1
+        self.fused_into = -1
         try:
-            if self.of_data and num_threads().pool.dry():      # labels, prior boxes and others are checked on the host
+            if self.parameter_free and num_threads().pool.dry():      # labels, prior boxes and others are checked on the host
                 with computing():
                     self.layer.run_forward(self.bottoms, self.tops)
             else:
                 self.layer.run_forward(self.bottoms, self.tops)
         except Error as error:
-            raise self.placed(error)
+            raise self.with_place(error)
 
     cdef int backward(self) except -1:
         """Compute the gradients of the parameters and of the bottoms that need one."""
-        if self.within >= 0:
+        if self.fused_into >= 0:
             remedy = ("run forward to the end again, with a plan make the net without it" if self.needs_backward
                       else "set force_backward: true")
-            raise self.placed(Error(f"was fused into an earlier layer, which saved nothing for its backward; {remedy}, or run this "
+            raise self.with_place(Error(f"was fused into an earlier layer, which saved nothing for its backward; {remedy}, or run this "
                                     "layer by itself with forward(start=..., end=...)"))
         return self.run_backward()
 
@@ -69,7 +69,7 @@ cdef class Node:
         try:
             self.layer.run_backward(self.tops, self.bottom_needs, self.bottoms)
         except Error as error:
-            raise self.placed(error)
+            raise self.with_place(error)
 
     cdef int check_params(self, Py_ssize_t made) except -1:
         """Raise unless the layer's list of parameters, which Python may change, still has the `made` blobs or more."""
@@ -79,11 +79,11 @@ cdef class Node:
             wrong = wrong or not isinstance(blob, Blob)
         if wrong:
             got = [f"a {type(blob).__name__}" for blob in blobs or ()]
-            raise self.placed(WrongTypeError(f"the layer was made with {made} blobs, its list has {', '.join(got) or 'none'} now; to set "
+            raise self.with_place(WrongTypeError(f"the layer was made with {made} blobs, its list has {', '.join(got) or 'none'} now; to set "
                                              f"values write net.params['{self.name}'][i].data[...] = array", field="blobs"))
         return 0
 
-    cdef int renew_tops(self) except -1:
+    cdef int reallocate_tops(self) except -1:
         """Make recycled data of tops writable, but not of a top that is also a bottom, which is read first."""
         cdef Blob top, bottom
         for top in self.tops:
@@ -94,7 +94,7 @@ cdef class Node:
                 else:
                     top.data_memory.renew()
 
-    cdef int renew_bottoms(self) except -1:
+    cdef int reallocate_bottom_diffs(self) except -1:
         """The same for the diffs of bottoms, which backward writes."""
         cdef Blob top, bottom
         for bottom, needed in zip(self.bottoms, self.bottom_needs):
@@ -114,14 +114,14 @@ cdef class Node:
         try:
             self.layer.refresh(self.bottoms, self.tops)
         except Error as error:
-            raise self.placed(error)
+            raise self.with_place(error)
 
     cdef int inspect(self) except -1:
         """Run the layer's checks on the host that a CUDA graph leaves out."""
         try:
             self.layer.inspect(self.bottoms)
         except Error as error:
-            raise self.placed(error)
+            raise self.with_place(error)
 
     cdef double loss(self, list tops=None) except? -1:
         """The layer's share of the loss, from its tops or copies of them."""
@@ -130,16 +130,16 @@ cdef class Node:
         try:
             return self.layer.loss_of(self.tops if tops is None else tops)
         except Error as error:
-            raise self.placed(error)
+            raise self.with_place(error)
 
-    def placed(self, error):
+    def with_place(self, error):
         """Add the layer's place to an error, and return it; raise WrongTypeError for what is no error of minicaffe."""
         if not isinstance(error, Error):
             raise WrongTypeError(f"places an Error of minicaffe, got {shown(error)} ({type(error).__name__})")
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)
 
 
-def unchanged(Layer layer not None):
+def has_builtin_passes(Layer layer not None):
     """Return whether a layer's forward and backward are those of its operations, which no user's class has changed."""
     return all(getattr(type(layer), name) is getattr(DeviceLayer, name)
                for name in ("forward_cpu", "forward_gpu", "backward_cpu", "backward_gpu"))

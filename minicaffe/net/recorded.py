@@ -46,7 +46,7 @@ class RecordedWork:
         if cuda.current().recording:
             return "launches are being recorded one by one"
         # Layers do not change once they are recorded.
-        return net.capture_obstacle() if self.graph is None else net.watcher()
+        return net.capture_obstacle() if self.graph is None else net.observer_reason()
 
     def run(self, net, launch, rate=0.0, others=(), state=()):
         """Run the sources, then do the rest by replaying the graph or by single launches.
@@ -80,7 +80,7 @@ class RecordedWork:
         state = net.stamp(), generator.seed, settings_epoch(), *state
         if self.graph is not None:
             net.inspect_inputs()    # before host copies become stale
-        if state != self.state or self.graph is not None and not net.own_on_device(others, self.before, self.after):
+        if state != self.state or self.graph is not None and not net.make_device_only(others, self.before, self.after):
             if self.graph is not None:
                 log.debug("CUDA graph of %s: shapes, memory, the random seed, the other ranks, the precision or the engine "
                           "changed; back to single launches", self.what)
@@ -94,7 +94,7 @@ class RecordedWork:
                 return False, launch(False)
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
-            net.after_replay(others, self.after)
+            net.restore_head(others, self.after)
         generator.take(self.draws)
         return True, None
 
@@ -102,7 +102,7 @@ class RecordedWork:
         """Record the work without running it; return whether that succeeded."""
         self.first_draw = generator.offset
         net.inspect_inputs()    # moves layer states to the device: a restored one is on the host
-        net.own_on_device(others)
+        net.make_device_only(others)
         before = net.device_state(others)
         try:
             graph = cuda.Graph(cuda.current())
@@ -111,7 +111,7 @@ class RecordedWork:
             self.draws = generator.offset - self.first_draw
         except (DeviceError, OutOfMemoryError) as error:
             self.leave(f"recording failed: {error}")
-            net.after_replay(others, [before[i] and state and before[i] for i, state in enumerate(net.device_state(others))])
+            net.restore_head(others, [before[i] and state and before[i] for i, state in enumerate(net.device_state(others))])
             return False    # none of the reorders ran that were recorded
         finally:
             generator.offset = self.first_draw

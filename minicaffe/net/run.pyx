@@ -39,7 +39,7 @@ BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
 cdef Reporter _reporter = reporter
 
 cdef enum:
-    TOGETHER = 1 << 19      # least elements of gradients in one update: below, the call costs more than its memory traffic
+    UPDATE_CHUNK = 1 << 19      # least elements of gradients in one update: below, the call costs more than its memory traffic
 
 
 cdef class Runner:
@@ -62,10 +62,10 @@ cdef class Runner:
     cdef readonly NetLock lock             # held by the thread that runs or changes the net
     cdef public bint debug_info
     cdef int device             # the GPU of its first run, -1 if none
-    cdef bint loss_at_once      # a loss is overwritten in place, so that it must be read when its layer has run
+    cdef bint loss_overwritten      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list params_made       # how many each layer made
-    cdef set given              # blobs with the data of sources, which no layer changes in place
+    cdef set source_blobs              # blobs with the data of sources, which no layer changes in place
     cdef dict loss_copies       # top with a loss -> its copy (late_loss)
     cdef list hooks
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
@@ -74,13 +74,13 @@ cdef class Runner:
     cdef set kept                   # blobs that are read after a run
     cdef bint training              # a run forward is followed by one backward
     cdef Schedule compiled          # the latest schedule; None: not compiled yet
-    cdef Schedule ran               # of the last run forward as a whole
-    cdef bint in_steps              # the last run forward was a whole one, by `ran`
+    cdef Schedule last_schedule               # of the last run forward as a whole
+    cdef bint followed_schedule              # the last run forward was a whole one, by `last_schedule`
     cdef bint reshaped              # `reshape_all` has changed a shape since
     cdef object take                # while backward runs: see `forward_backward`
     cdef bint in_parts
     cdef list complete              # learnable parameters, by number, with complete gradients that `take` has not got yet
-    cdef long long waiting          # their elements
+    cdef long long unreported_elements          # their elements
 
     def __init__(self, list nodes not None, param_table not None, bint debug_info=False):
         cdef Node node
@@ -89,21 +89,22 @@ cdef class Runner:
         self.hooks = [[], [], [], []]
         written = Counter(top for node in nodes for top in node.tops)
         self.blob_list = list(written)
-        self.loss_at_once = any(weight and written[top] > 1 for node in nodes for top, weight in zip(node.tops, node.loss_weights))
-        self.given = set()
+        self.loss_overwritten = any(weight and written[top] > 1 for node in nodes for top, weight in zip(node.tops, node.loss_weights))
+        self.source_blobs = set()
         for node in nodes:
             if not node.bottoms:
-                self.given.update(top for top in node.tops if written[top] == 1)
-            elif node.type == "Split" and node.bottoms[0] in self.given:    # whose tops are its bottom
+                self.source_blobs.update(top for top in node.tops if written[top] == 1)
+            elif node.type == "Split" and node.bottoms[0] in self.source_blobs:    # whose tops are its bottom
                 if all(written[top] == 1 for top in node.tops):
-                    self.given.update(node.tops)
+                    self.source_blobs.update(node.tops)
                 else:
-                    self.given.difference_update(node.bottoms)
-        of_data = set()
+                    self.source_blobs.difference_update(node.bottoms)
+        parameter_free = set()
         for node in nodes:
-            node.of_data = not len(node.bottoms) or node.layer.reads_shapes_only or not node.blobs and of_data.issuperset(node.bottoms)
-            if node.of_data:
-                of_data.update(node.tops)
+            node.parameter_free = (not len(node.bottoms) or node.layer.reads_shapes_only
+                                   or not node.blobs and parameter_free.issuperset(node.bottoms))
+            if node.parameter_free:
+                parameter_free.update(node.tops)
         self.share_weights()
         self.learnable_params = [param_table.params[i] for i in param_table.learnable]
         self.param_counts = [blob.count for blob in param_table.params]
@@ -141,7 +142,7 @@ cdef class Runner:
 
     cdef bint whole(self, int start, int end) except -1:
         """Whether a plan holds for a run of layers `start` to `end`."""
-        return start == 0 and end == len(self.nodes) - 1 and self.watcher() is None
+        return start == 0 and end == len(self.nodes) - 1 and self.observer_reason() is None
 
     def forget_schedule(self):
         """Drop the schedule, which holds memory; the next forward compiles the net again."""
@@ -149,7 +150,7 @@ cdef class Runner:
             self.compiled.expire()
         self.compiled = None
 
-    cdef Schedule present_schedule(self):
+    cdef Schedule current_schedule(self):
         """Return the schedule for the present shapes, memories, device and settings; compile the net if it has none."""
         cdef Context on = context()
         cdef bint plan = bool(self.plan)
@@ -174,15 +175,15 @@ cdef class Runner:
         start, end = int_of(start, "start"), int_of(end, "end")
         self.check_range(start, end)
         with self.lock:
-            return (self.replay() if self.replays(start, end) else self.compute(True, start, end)) + self.losses(start, end)
+            return (self.replay() if self.can_replay(start, end) else self.compute(True, start, end)) + self.losses(start, end)
 
     cpdef backward_from_to(self, start, end):
         """Run the backward of layers `start` down to `end`, both included, where it is needed."""
         start, end = int_of(start, "start"), int_of(end, "end")
         self.check_range(end, start)
-        self.backward_of(start, end)
+        self.run_backward_range(start, end)
 
-    cdef bint backward_of(self, int start, int end, take=None, bint in_parts=False) except -1:
+    cdef bint run_backward_range(self, int start, int end, take=None, bint in_parts=False) except -1:
         """Run backward; return whether `take` got the gradients: it gets none in an observed run."""
         cdef Node node
         cdef int i
@@ -190,15 +191,15 @@ cdef class Runner:
             self.check_ready()
             if self.reshaped:
                 raise ShapeError("the net was reshaped since the last forward; run forward before backward")
-            self.take, self.in_parts, self.complete, self.waiting = take, in_parts, [], 0
+            self.take, self.in_parts, self.complete, self.unreported_elements = take, in_parts, [], 0
             try:
-                if self.in_steps and self.whole(end, start):
-                    self.backward_in_steps(self.ran)
+                if self.followed_schedule and self.whole(end, start):
+                    self.run_scheduled_backward(self.last_schedule)
                     return True
                 for i in range(end, start + 1):
-                    self.separate(i)
+                    self.unfuse(i)
                 for i in range(start, end - 1, -1):
-                    self.backward_at(i)
+                    self.run_layer_backward(i)
                 return False
             finally:
                 self.take = None
@@ -207,29 +208,29 @@ cdef class Runner:
         """With a plan, free what the last forward saved for a backward that will not run."""
         cdef Step step
         with self.lock:
-            if self.in_steps:
-                self.in_steps = False
-                for step in self.ran.backward:
-                    self.ran.end_backward(step)
+            if self.followed_schedule:
+                self.followed_schedule = False
+                for step in self.last_schedule.backward:
+                    self.last_schedule.finish_backward_step(step)
 
-    cdef int backward_at(self, int index) except -1:
+    cdef int run_layer_backward(self, int index) except -1:
         """Run the backward of one layer, in an observed run or a part of one."""
         cdef Node node = self.nodes[index]
         if self.hooks[2]:
             self._call_hooks(BEFORE_BACKWARD, index)
         if node.needs_backward:
-            self.tell("begin", node, "backward")
+            self.report_event("begin", node, "backward")
             try:
-                node.renew_bottoms()
+                node.reallocate_bottom_diffs()
                 node.backward()
             finally:    # events after an error do not belong to the layer
-                self.tell("end", node, "backward")
+                self.report_event("end", node, "backward")
             if self.debug_info:
                 log_backward(node)
         if self.hooks[3]:
             self._call_hooks(AFTER_BACKWARD, index)
 
-    cdef int backward_in_steps(self, Schedule schedule) except -1:
+    cdef int run_scheduled_backward(self, Schedule schedule) except -1:
         cdef Step step
         cdef Node head
         cdef list complete
@@ -238,34 +239,34 @@ cdef class Runner:
         for step in schedule.backward:
             head, complete = step.nodes[0], step.updates
             if head.needs_backward:
-                if step.carried and head.within < 0:    # `separate` has undone the fusion
+                if step.fused_backward and head.fused_into < 0:    # `unfuse` has undone the fusion
                     for i in range(step.first + len(step.nodes) - 1, step.first - 1, -1):
-                        self.backward_at(i)
-                    schedule.end_backward(step)
+                        self.run_layer_backward(i)
+                    schedule.finish_backward_step(step)
                 else:
-                    self.tell_fused(step, "backward")
-                    self.tell("begin", head, "backward")
+                    self.report_fused_events(step, "backward")
+                    self.report_event("begin", head, "backward")
                     try:
-                        head.renew_bottoms()
-                        if step.carried:
+                        head.reallocate_bottom_diffs()
+                        if step.fused_backward:
                             head.run_backward()
                         elif self.take is not None and self.in_parts and schedule.plan and step.large is not None:
-                            complete = self.backward_in_parts(step, schedule)
+                            complete = self.run_partial_backward(step, schedule)
                         else:
                             head.backward()
-                        schedule.end_backward(step)
+                        schedule.finish_backward_step(step)
                     finally:
-                        self.tell("end", head, "backward")
+                        self.report_event("end", head, "backward")
             if self.take is not None:
-                self.offer(schedule, complete)
+                self.report_gradients(schedule, complete)
         if self.take is not None:
-            self.offer(schedule, schedule.unlearned, True)
+            self.report_gradients(schedule, schedule.without_gradient, True)
 
-    cdef list backward_in_parts(self, Step step, Schedule schedule):
+    cdef list run_partial_backward(self, Step step, Schedule schedule):
         """Run a backward that gives a large gradient part by part to `take`; return the other complete parameters."""
         cdef Node node = step.nodes[0]
         cdef Operation operation = node.layer.operations()[0]
-        if (<Blob> self.learnable_params[step.large]).diff_memory.shown():       # a view needs all of it
+        if (<Blob> self.learnable_params[step.large]).diff_memory.has_external_view():       # a view needs all of it
             node.backward()
             return step.updates
         operation.consumer = functools.partial(self.take, [step.large])
@@ -276,17 +277,17 @@ cdef class Runner:
             operation.consumer = None
         if not taken:
             return step.updates
-        schedule.end_update([step.large])
+        schedule.free_updated_gradients([step.large])
         return [i for i in step.updates if i != step.large]
 
-    cdef int offer(self, Schedule schedule, list which, bint last=False) except -1:
+    cdef int report_gradients(self, Schedule schedule, list which, bint last=False) except -1:
         """Give complete gradients to `take`, small ones together; free those that it has used."""
         for i in which:
             self.complete.append(i)
-            self.waiting += (<Blob> self.learnable_params[i]).count
-        if last or self.waiting >= (TOGETHER if self.in_parts else 1):
-            schedule.end_update(self.take(self.complete, None, last) or [])
-            self.complete, self.waiting = [], 0
+            self.unreported_elements += (<Blob> self.learnable_params[i]).count
+        if last or self.unreported_elements >= (UPDATE_CHUNK if self.in_parts else 1):
+            schedule.free_updated_gradients(self.take(self.complete, None, last) or [])
+            self.complete, self.unreported_elements = [], 0
 
     def backward_layer(self, index):
         """Run the backward of one layer, whether the net needs it or not; raise ConfigError for a layer that there is not."""
@@ -296,14 +297,14 @@ cdef class Runner:
             raise ConfigError(f"must be from 0 to {len(self.nodes) - 1}, got {index}", field="index")
         with self.lock:
             self.check_ready()
-            self.separate(index)
+            self.unfuse(index)
             node = self.nodes[index]
-            self.tell("begin", node, "backward")
+            self.report_event("begin", node, "backward")
             try:
-                node.renew_bottoms()
+                node.reallocate_bottom_diffs()
                 node.backward()
             finally:
-                self.tell("end", node, "backward")
+                self.report_event("end", node, "backward")
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None, take=None, bint in_parts=True):
         """Run the whole net forward and backward.
@@ -338,23 +339,24 @@ cdef class Runner:
                 loss += self.losses(0, last)
             if on_loss is not None:
                 on_loss(loss)
-            taken = self.backward_of(last, 0, take, in_parts)
+            taken = self.run_backward_range(last, 0, take, in_parts)
             if self.debug_info:
                 log_norms(self.learnable_params)
             if take is not None and not taken:
                 take(list(range(len(self.learnable_params))), None, True)
             return loss
 
-    cdef int separate(self, int index) except -1:
+    cdef int unfuse(self, int index) except -1:
         """Undo the fusion of a layer with others, so that its backward can run by itself."""
         cdef Node node = self.nodes[index]
         cdef Step step
-        if node.within >= 0 and self.ran is not None:
-            step = self.ran.step_of(node.within)
+        if node.fused_into >= 0 and self.last_schedule is not None:
+            step = self.last_schedule.step_starting_at(node.fused_into)
             if step is not None:
                 self.recorded.forget()
-                step.separate()
-                self.ran.stale = self.ran.stale or step.carried     # backward needs more, one by one, than was to be kept for it
+                step.unfuse()
+                # The backward of single layers needs more than was to be kept for a fused one.
+                self.last_schedule.stale = self.last_schedule.stale or step.fused_backward
 
     cdef int check_range(self, low, high) except -1:
         if not (0 <= low <= len(self.nodes) and -1 <= high < len(self.nodes)):
@@ -365,23 +367,23 @@ cdef class Runner:
         cdef double loss = 0
         cdef int i, first = start
         self.check_ready()
-        self.in_steps = self.reshaped = False
+        self.followed_schedule = self.reshaped = False
         if not self.whole(start, end):
             self.recorded.forget()      # after its replay the net is in the state of a whole run
-            if end >= start and (<Node> self.nodes[start]).within != start:
-                self.separate(start)
+            if end >= start and (<Node> self.nodes[start]).fused_into != start:
+                self.unfuse(start)
             first = end + 1
         else:       # sources may have other shapes each time
             while first <= end and not len((<Node> self.nodes[first]).bottoms):
                 first += 1
         for i in range(start, first):
             if sources or len((<Node> self.nodes[i]).bottoms):
-                loss += self.forward_at(i)
+                loss += self.run_layer_forward(i)
         if first <= end:
-            loss += self.forward_in_steps(sources, first)
+            loss += self.run_scheduled_forward(sources, first)
         return loss
 
-    cdef bint replays(self, int start, int end) except -1:
+    cdef bint can_replay(self, int start, int end) except -1:
         """Whether a run of layers `start` to `end` may use a CUDA graph."""
         if context().stream == NULL or self.training or not self.use_graphs or start > 0 or end < max(len(self.nodes) - 1, 0):
             return False
@@ -393,58 +395,58 @@ cdef class Runner:
     cdef double replay(self) except? -1:
         """Run the net forward by its CUDA graph, or by single launches while there is none."""
         self.check_ready()
-        self.use_graphs, loss = self.recorded.run(self, self._launch_forward, state=(self.present_schedule(),))
+        self.use_graphs, loss = self.recorded.run(self, self._launch_forward, state=(self.current_schedule(),))
         return loss or 0
 
     def _launch_forward(self, recording):
         return self.compute(False, 0, len(self.nodes) - 1)
 
-    cdef double forward_at(self, int index) except? -1:
+    cdef double run_layer_forward(self, int index) except? -1:
         """Run one layer, in an observed run or a part of one."""
         cdef double loss = 0
         cdef Node node = self.nodes[index]
         if self.hooks[0]:
             self._call_hooks(BEFORE_FORWARD, index)
-        self.tell("begin", node, "forward")
+        self.report_event("begin", node, "forward")
         try:
-            node.renew_tops()
+            node.reallocate_tops()
             node.forward()
-            if self.loss_at_once:
-                loss = self.loss_at(index)
+            if self.loss_overwritten:
+                loss = self.layer_loss(index)
         finally:        # events after an error do not belong to the layer
-            self.tell("end", node, "forward")
+            self.report_event("end", node, "forward")
         if self.debug_info:
             log_forward(node)
         if self.hooks[1]:
             self._call_hooks(AFTER_FORWARD, index)
         return loss
 
-    cdef double forward_in_steps(self, bint sources, int first) except? -1:
+    cdef double run_scheduled_forward(self, bint sources, int first) except? -1:
         """Run the schedule from layer `first` on."""
         cdef double loss = 0
-        cdef Schedule schedule = self.present_schedule()
+        cdef Schedule schedule = self.current_schedule()
         cdef Step step = None
         cdef Node node
         cdef int i
-        self.ran, schedule.stale = schedule, False
+        self.last_schedule, schedule.stale = schedule, False
         try:
             for step in schedule.forward:
                 node = step.nodes[0]
                 if step.first < first or not sources and not len(node.bottoms):
                     continue
-                self.tell("begin", node, "forward")
+                self.report_event("begin", node, "forward")
                 try:
                     schedule.run_forward(step)
-                    if self.loss_at_once:
+                    if self.loss_overwritten:
                         for i in range(step.first, step.first + len(step.nodes)):
-                            loss += self.loss_at(i)
+                            loss += self.layer_loss(i)
                 finally:
-                    self.tell("end", node, "forward")
-                self.tell_fused(step, "forward")
+                    self.report_event("end", node, "forward")
+                self.report_fused_events(step, "forward")
         except BaseException:
-            schedule.abandon_forward(step)
+            schedule.invalidate_after_error(step)
             raise
-        self.in_steps = True
+        self.followed_schedule = True
         return loss
 
     cdef int check_ready(self) except -1:
@@ -478,32 +480,32 @@ cdef class Runner:
         """The sum of the losses of layers that have run; read last, since this waits for a GPU."""
         cdef double loss = 0
         cdef int i
-        for i in range(start, end + 1 if not self.loss_at_once else start):
-            loss += self.loss_at(i)
+        for i in range(start, end + 1 if not self.loss_overwritten else start):
+            loss += self.layer_loss(i)
         return loss
 
-    cdef double loss_at(self, int index) except? -1:
+    cdef double layer_loss(self, int index) except? -1:
         """Read a layer's share of the loss, and report it."""
         cdef Node node = self.nodes[index]
         cdef double loss = node.loss()
         if _reporter.recording and node.layer.has_loss:
-            self.tell("loss", node, repr(loss))
+            self.report_event("loss", node, repr(loss))
         return loss
 
-    cdef int tell(self, str kind, Node node, str detail) except -1:
+    cdef int report_event(self, str kind, Node node, str detail) except -1:
         """Report an event of a node, if events are recorded."""
         if _reporter.recording:
             _reporter.event(kind, None, <size_t> <void*> node, 0, node.name, detail)
         return 0
 
-    cdef int tell_fused(self, Step step, str detail) except -1:
+    cdef int report_fused_events(self, Step step, str detail) except -1:
         """Report the nodes that were computed, or are, by the first one of a step."""
         cdef Node head = step.nodes[0], node
         if not _reporter.recording:
             return 0
         for node in step.nodes[1:] if detail == "forward" else step.nodes[:0:-1]:
-            self.tell("begin", node, detail)
-            self.tell("end", node, detail if detail == "forward" and not step.ran_fused else f"{detail} with {head.name}")
+            self.report_event("begin", node, detail)
+            self.report_event("end", node, detail if detail == "forward" and not step.ran_fused else f"{detail} with {head.name}")
 
     def reshape_all(self):
         """Propagate changed input shapes through the layers without computing (Caffe Net::Reshape)."""
@@ -587,15 +589,15 @@ cdef class Runner:
 
     def schedule_rows(self):
         """Return the rows of the present schedule (`Schedule.rows`), and whether memories end by a plan."""
-        cdef Schedule schedule = self.present_schedule()
+        cdef Schedule schedule = self.current_schedule()
         return schedule.rows(self.kept, self.param_table.params, self.learnable_params), schedule.plan
 
     def fused(self):
         """For each layer the names of the layers that the last forward fused into it, and of the Concat whose slice it wrote."""
         cdef Step step
         cdef list found = [[] for _ in self.nodes]
-        if self.in_steps:
-            for step in self.ran.forward:
+        if self.followed_schedule:
+            for step in self.last_schedule.forward:
                 found[step.first] = step.fused
         return found
 
@@ -608,16 +610,16 @@ cdef class Runner:
         cdef Blob blob
         for node in self.nodes:
             if not len(node.bottoms):
-                self.tell("begin", node, "forward")
+                self.report_event("begin", node, "forward")
                 try:
-                    node.renew_tops()
+                    node.reallocate_tops()
                     node.forward()
                     for blob in node.tops:
                         blob.data_on(on)
                 finally:
-                    self.tell("end", node, "forward")
+                    self.report_event("end", node, "forward")
 
-    def watcher(self):
+    def observer_reason(self):
         """Return why each layer's run is observed, which rules out CUDA graphs, or None."""
         if any(self.hooks):
             return "callbacks run between layers"
@@ -627,9 +629,9 @@ cdef class Runner:
 
     def capture_obstacle(self):
         """Return why a CUDA graph cannot hold a run of this net, or None."""
-        if (reason := self.watcher()) is not None:
+        if (reason := self.observer_reason()) is not None:
             return reason
-        if self.loss_at_once:
+        if self.loss_overwritten:
             return "a layer overwrites a loss in place"
         for node in self.nodes:
             if (reason := node.layer.capture_obstacle()) is not None:
@@ -646,7 +648,7 @@ cdef class Runner:
         """Return a number that changes whenever a blob gets another shape or memory."""
         return stamps(self.blob_list, self.learnable_params)
 
-    def own_on_device(self, others, before=None, after=None):
+    def make_device_only(self, others, before=None, after=None):
         """Make the device's copy the only valid one of each blob that has one, also of `others`, except data of sources.
 
         Labels are checked on the host, so data of sources stay valid there, also those that a Split's tops share.
@@ -677,12 +679,12 @@ cdef class Runner:
                         return False
                     continue
                 state = before[i] if before is not None else None
-                if memory is blob.data_memory and blob in self.given:
-                    memory.leave_private("a CUDA graph")    # which has to convert each new batch
-                    there = memory.has_plain(state)
+                if memory is blob.data_memory and blob in self.source_blobs:
+                    memory.make_plain_only("a CUDA graph")    # which has to convert each new batch
+                    there = memory.has_same_plain_block(state)
                 else:
-                    there = memory.own_on_device(state)
-                if after is not None and not (there and memory.has_blocks(after[i])):
+                    there = memory.make_device_only(state)
+                if after is not None and not (there and memory.has_same_blocks(after[i])):
                     return False
         return True
 
@@ -692,7 +694,7 @@ cdef class Runner:
         return [memory.device_state() for blob in [*self.blob_list, *self.learnable_params, *others]
                 for memory in (blob.data_memory, blob.diff_memory)]
 
-    def after_replay(self, others, after):
+    def restore_head(self, others, after):
         """Mark the device's copy valid for each memory for which it was valid after the CUDA graph was recorded."""
         cdef Blob blob
         cdef SyncedMemory memory
@@ -701,7 +703,7 @@ cdef class Runner:
             for memory in (blob.data_memory, blob.diff_memory):
                 i += 1
                 if after[i] is not None:
-                    memory.after_replay(after[i])
+                    memory.restore_head(after[i])
 
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""

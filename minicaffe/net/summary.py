@@ -16,7 +16,7 @@ HEADS = "layer", "output", "parameters", "data", "diff", "scratch", "FLOPs"
 
 
 @dataclass
-class Row:
+class LayerRow:
     """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
     `flops` and `backward_flops` are operations (net/cost.py); `layout` is None before the first run, `engine` where it depends on
@@ -61,11 +61,11 @@ class Summary:
     types : dict of str to str, optional
         What the table calls the type of layers that stand in for others.
     scratch : dict of str to int, optional
-        Bytes of scratch memory by layer, if they were measured (solver/trial.py).
+        Bytes of scratch memory by layer, if they were measured (solver/memory_estimate.py).
 
     Attributes
     ----------
-    rows : list of Row
+    rows : list of LayerRow
         Splits that take no memory are left out.
     parameters, parameter_bytes : int
         Of memories, so that shared parameters count once.
@@ -82,15 +82,16 @@ class Summary:
                 steps[len(by)] = row.layers[1:] + [row.part_of] * (row.part_of is not None)
                 by.update(enumerate([""] + row.layers[:1] * (len(row.layers) - 1), len(by)))
         for i, (node, fused) in enumerate(zip(net.nodes, steps)):
-            forth, back = cost.forward(node), cost.backward(node)
+            forward_cost, backward_cost = cost.forward(node), cost.backward(node)
             engines = [operation.describe()["engine"] for operation in node.layer.operations()]
             layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
-            row = Row(node.name, (types or {}).get(node.name, node.type), [blob.shape for blob in node.tops], sizes(node.param),
-                      sum(blob.count for blob in node.blobs if _first(blob.data_memory, seen)),
-                      cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
-                      cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
-                      forth.flops, back.flops, "/".join(dict.fromkeys(filter(None, engines))) or None, next(iter(layouts), None),
-                      fused, by[i], (scratch or {}).get(node.name))
+            row = LayerRow(
+                node.name, (types or {}).get(node.name, node.type), [blob.shape for blob in node.tops], sizes(node.param),
+                sum(blob.count for blob in node.blobs if _first(blob.data_memory, seen)),
+                cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
+                cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
+                forward_cost.flops, backward_cost.flops, "/".join(dict.fromkeys(filter(None, engines))) or None,
+                next(iter(layouts), None), fused, by[i], (scratch or {}).get(node.name))
             if node.type != "Split" or row.diff or row.data:
                 self.rows.append(row)
         for name in ("parameters", "data", "diff", "flops", "backward_flops"):

@@ -29,7 +29,7 @@ from minicaffe.proto import caffe_pb2
 
 
 @dataclass
-class Step:
+class StepTime:
     """A step forward or backward (`direction`); the `first` of its `layers`, by number, computes the others, too.
 
     `ms` and `mean` are median and mean of its milliseconds; `flops` and `bytes` are those of `minicaffe.net.cost.step`, `gflop_s`
@@ -59,7 +59,7 @@ class Times:
     ----------
     device : str
         ``cpu``, ``sim`` or ``gpu``.
-    steps : list of Step
+    steps : list of StepTime
         In the order in which they ran.
     total_ms : float
         Of all rounds; on a device what its steps took.
@@ -128,8 +128,8 @@ def measure(net, iterations, on_loss=None, on_round=None):
             if on_round is not None:
                 on_round(number, taken)
     if device is not None:
-        times.copy_bandwidth = unless_full(device_bandwidth, device.index)
-        times.matrix_rate = unless_full(matrix_rate, device.index, times.precision)
+        times.copy_bandwidth = none_if_out_of_memory(device_bandwidth, device.index)
+        times.matrix_rate = none_if_out_of_memory(matrix_rate, device.index, times.precision)
         times.matrix_by = "cuBLAS" if device.library_versions["cuBLAS"] else "engine CAFFE"
         _whole_passes(net, device, iterations, times)
     times.steps = rounds.steps(times)
@@ -186,7 +186,7 @@ class _Rounds:
             nodes, ms = [self.net.nodes[i] for i in sorted(numbers)], statistics.median(taken)
             of = cost.step(nodes, direction)
             speeds = [amount / ms / 1e6 if amount and ms else None for amount in of]
-            made.append(Step(direction, first, [node.name for node in nodes], [node.type for node in nodes],
+            made.append(StepTime(direction, first, [node.name for node in nodes], [node.type for node in nodes],
                              engines.get(nodes[0].name), ms, statistics.fmean(taken), *of, *speeds,
                              *(1e9 * speed / most if speed and most else None
                                for speed, most in zip(speeds, (times.matrix_rate, times.copy_bandwidth)))))
@@ -249,10 +249,10 @@ def host_bandwidth(threads):
     source, target = np.ones(1 << 23, np.float32), np.zeros(1 << 23, np.float32)    # 32 MiB each: more than caches of a core hold
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads)))
     with ThreadPoolExecutor(threads) as pool:
-        return _most(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), 2 * source.nbytes)
+        return _peak_rate(lambda: list(pool.map(lambda part: np.copyto(*part), parts)), 2 * source.nbytes)
 
 
-def unless_full(measured, *arguments):
+def none_if_out_of_memory(measured, *arguments):
     """Return the result of a function that measures on a device; None if there is no memory for it."""
     try:
         return measured(*arguments)
@@ -274,7 +274,7 @@ def device_bandwidth(index):
             side.copy_within(target.address, source.address, nbytes)
         device.synchronize()
 
-    return _most(copies, 20 * nbytes)
+    return _peak_rate(copies, 20 * nbytes)
 
 
 @functools.cache
@@ -294,9 +294,9 @@ def matrix_rate(index, precision):
         device.synchronize()
 
     products()
-    return _most(products, 20 * side**3)
+    return _peak_rate(products, 20 * side**3)
 
 
-def _most(work, amount):
+def _peak_rate(work, amount):
     """Return the amount each second of the fastest of some runs."""
     return int(amount / min(timeit.repeat(work, number=1, repeat=6)))

@@ -42,7 +42,7 @@ class Loaded:
         for node in net.nodes:
             self.owners.setdefault(node.name, set()).update(itertools.islice(places, len(node.blobs)))
 
-    def tell(self, given=()):
+    def log_summary(self, given=()):
         """Log in one line which layers got weights; a ConfigWarning if none did, although the net has parameters.
 
         `given` are layers that another file has given weights.

@@ -1,7 +1,7 @@
 // Our own declarations of the part of oneDNN's C interface, version 3, that engine ONEDNN uses: no header of oneDNN is included
 // and nothing is linked (onednn/library.pyx opens it). tests/onednn/test_declarations.py compares them with oneDNN's headers.
 //
-// An Array owns a memory descriptor (shape and layout); a Step is one primitive with the memory objects of its arguments.
+// An Array owns a memory descriptor (shape and layout); a PrimitiveCall is one primitive with the memory objects of its arguments.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -31,12 +31,12 @@ enum : int { kBlocksOf16 = 78, kBlocksOf8 = 102 };  // tags nChw16c and nChw8c: 
 enum : int { kBlocksOf16x16 = 79 };                 // tag ABcd16b16a: blocks of 16 x 16 of the first two axes
 enum : unsigned { kSequential = 1, kOpenMp = 2 };  // runtimes
 constexpr int kAdd = 0x1fff0;  // of two arrays
-constexpr int kScratchOfCaller = 1;  // dnnl_scratchpad_mode_user
+constexpr int kUserScratchpad = 1;  // dnnl_scratchpad_mode_user
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // Queries of a primitive descriptor.
-enum : int { kAskImplementation = 8, kAskSource = 129, kAskSourceDiff, kAskWeights, kAskWeightsDiff, kAskTop, kAskTopDiff,
-             kAskWorkspace, kAskScratch, kAskAxes = 256, kAskDims, kAskType };
+enum : int { kQueryImplementation = 8, kQuerySource = 129, kQuerySourceDiff, kQueryWeights, kQueryWeightsDiff, kQueryTop, kQueryTopDiff,
+             kQueryWorkspace, kQueryScratch, kQueryAxes = 256, kQueryDims, kQueryType };
 // The arguments of a primitive.
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kScratch = 80, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
@@ -149,7 +149,7 @@ struct Library {
   void* new_attributes() const {
     void* made;
     check(call.primitive_attr_create(&made), "primitive_attr_create");
-    check(call.primitive_attr_set_scratchpad_mode(made, kScratchOfCaller), "primitive_attr_set_scratchpad_mode");
+    check(call.primitive_attr_set_scratchpad_mode(made, kUserScratchpad), "primitive_attr_set_scratchpad_mode");
     return made;
   }
   void use_threads(int threads) const {
@@ -206,14 +206,14 @@ class Array {
   size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(get()) : 0; }
   int type() const {
     int type = kFloat;
-    on_->check(on_->call.memory_desc_query(get(), kAskType, &type), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(get(), kQueryType, &type), "memory_desc_query");
     return type;
   }
   std::vector<int64_t> dims() const {
     int axes = 0;
     const Dims* dims = nullptr;
-    on_->check(on_->call.memory_desc_query(get(), kAskAxes, &axes), "memory_desc_query");
-    on_->check(on_->call.memory_desc_query(get(), kAskDims, &dims), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(get(), kQueryAxes, &axes), "memory_desc_query");
+    on_->check(on_->call.memory_desc_query(get(), kQueryDims, &dims), "memory_desc_query");
     return std::vector<int64_t>(*dims, *dims + axes);
   }
   bool operator==(const Array& other) const { return on_->call.memory_desc_equal(get(), other.get()) != 0; }
@@ -233,7 +233,7 @@ class Description {
   /// Whether the only implementation is oneDNN's slow reference.
   bool slow() const {
     const char* name = nullptr;
-    on_->check(on_->call.primitive_desc_query(get(), kAskImplementation, 0, &name), "primitive_desc_query");
+    on_->check(on_->call.primitive_desc_query(get(), kQueryImplementation, 0, &name), "primitive_desc_query");
     return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref");
   }
   Array array(int what) const {
@@ -257,21 +257,21 @@ Description describe(const Library* on, int threads, const char* name, Create cr
 }
 
 /// One primitive and one set of memory objects for its arguments: only one thread at a time may run it.
-class Step {
+class PrimitiveCall {
  public:
-  Step() = default;
-  Step(const Library* on, const Description& description) : on_(on) {
+  PrimitiveCall() = default;
+  PrimitiveCall(const Library* on, const Description& description) : on_(on) {
     void* primitive;
     on->check(on->call.primitive_create(&primitive, description.get()), "primitive_create");
     primitive_ = Handle(primitive, on->call.primitive_destroy);
-    const Array scratch = description.array(kAskScratch);
+    const Array scratch = description.array(kQueryScratch);
     scratch_ = scratch.bytes();
     if (scratch_) takes(kScratch, scratch);
   }
-  Step(Step&&) = default;
-  Step& operator=(Step&&) = default;
+  PrimitiveCall(PrimitiveCall&&) = default;
+  PrimitiveCall& operator=(PrimitiveCall&&) = default;
 
-  Step& takes(int index, const Array& array) {
+  PrimitiveCall& takes(int index, const Array& array) {
     void* memory;
     on_->check(on_->call.memory_create(&memory, array.get(), on_->engine, nullptr), "memory_create");
     memories_.emplace_back(memory, on_->call.memory_destroy);
@@ -302,10 +302,10 @@ class Step {
 };
 
 /// An operation on an image whose forward keeps a workspace for backward: pooling and LRN.
-class Keeping {
+class WorkspacePrimitive {
  public:
   Array x, y;
-  virtual ~Keeping() = default;
+  virtual ~WorkspacePrimitive() = default;
 
   size_t workspace() const { return workspace_.bytes(); }  // 0: forward keeps nothing
   size_t forward_scratch() const { return forward_step_.scratch(); }
@@ -322,15 +322,15 @@ class Keeping {
   }
 
  protected:
-  virtual Step new_backward() const = 0;
+  virtual PrimitiveCall new_backward() const = 0;
   /// Make forward as described; `name` is for the error if oneDNN has only its slow reference.
   void start(Description&& forward, const char* name, bool keeps) {
     forward_ = std::move(forward);
     if (forward_.slow()) throw std::runtime_error(std::string(name) + " for which oneDNN has only its slow reference");
-    y = forward_.array(kAskTop);
-    forward_step_ = Step(on_, forward_);
+    y = forward_.array(kQueryTop);
+    forward_step_ = PrimitiveCall(on_, forward_);
     forward_step_.takes(kSource, x).takes(kTop, y);
-    if (keeps) forward_step_.takes(kWorkspace, workspace_ = forward_.array(kAskWorkspace));
+    if (keeps) forward_step_.takes(kWorkspace, workspace_ = forward_.array(kQueryWorkspace));
   }
 
   const Library* on_ = nullptr;
@@ -339,7 +339,7 @@ class Keeping {
   Array workspace_;
 
  private:
-  Step forward_step_, backward_step_;
+  PrimitiveCall forward_step_, backward_step_;
 };
 
 /// Attributes of a primitive: scales of an argument, and post-ops, which are applied in order to each element of the result before
@@ -390,7 +390,7 @@ class Reorder {
     if (scales) attributes.scale(kSource, (1 << axes) - 1);
     on->check(on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine, attributes.get()),
               "reorder_primitive_desc_create");
-    step_ = Step(on, Description(on, description));
+    step_ = PrimitiveCall(on, Description(on, description));
     step_.takes(kSource, from).takes(kTop, to);
     if (scales) step_.takes(kScales | kSource, Array::plain(on, {scales}));
     scratch_.resize(step_.scratch());
@@ -407,7 +407,7 @@ class Reorder {
   Array from_, to_;
   bool add_ = false;
   int64_t scales_ = 0;
-  Step step_;
+  PrimitiveCall step_;
   std::vector<char> scratch_;  // copies of scales, so it is small
 };
 

@@ -34,11 +34,11 @@ cdef const Library* library() except NULL
 cdef class OnednnLayout(Layout):
     cdef object __weakref__
     cdef Array array, plain
-    cdef Reorder forth, back, direct
+    cdef Reorder from_plain_step, to_plain_step, direct
     cdef OnednnLayout source       # of `direct`
     cdef vector[float] factors      # of the elements along the first axes; empty: none
 
 cdef Layout layout_of(const Array& array, const Array* plain=*)
 cdef Layout lanes_layout(tuple dims, int lanes)
-cdef str not_images(Layout layout, tuple outer)
+cdef str why_no_image_layout(Layout layout, tuple outer)
 cdef OnednnLayout scaled_layout(const Array& array, const Array& plain, const vector[float]& factors)

@@ -36,8 +36,8 @@ cdef extern from "minicaffe/onednn/openmp.hpp" namespace "mc::onednn::openmp" no
     void set_threads(int) noexcept
 
 TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # lanes -> tag of the layout
-OLDEST, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
-ANOTHER = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"     # the remedy for a library that does not fit
+MIN_VERSION, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
+OTHER_LIBRARY_REMEDY = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"     # the remedy for a library that does not fit
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why it cannot be used, once that is known
@@ -101,10 +101,10 @@ def candidates(named=None, prefixes=None):
 
 
 def _open():
-    wish = os.environ.get("MINICAFFE_ONEDNN", "")
-    if wish.lower() == "off":
+    requested_path = os.environ.get("MINICAFFE_ONEDNN", "")
+    if requested_path.lower() == "off":
         raise DependencyError("oneDNN is switched off by MINICAFFE_ONEDNN=off")
-    for path in candidates(wish):
+    for path in candidates(requested_path):
         try:
             handle = ctypes.CDLL(path)
             break
@@ -116,18 +116,18 @@ def _open():
     for i in range(kFunctions):
         name = (<bytes> kNames[i]).decode()
         if not hasattr(handle, name):
-            raise DependencyError(f"{path} has no {name}: it is no oneDNN, or older than {_dotted(OLDEST)}; {ANOTHER}")
+            raise DependencyError(f"{path} has no {name}: it is no oneDNN, or older than {_dotted(MIN_VERSION)}; {OTHER_LIBRARY_REMEDY}")
         _library.set_function(i, <void*> <uintptr_t> ctypes.cast(getattr(handle, name), ctypes.c_void_p).value)
     found = _library.version()
-    if (found.major, found.minor) < OLDEST or found.major != 3:
-        raise DependencyError(f"{path} is oneDNN {found.major}.{found.minor}; version 3 from {_dotted(OLDEST)} on is needed: "
-                              f"{ANOTHER}")
+    if (found.major, found.minor) < MIN_VERSION or found.major != 3:
+        raise DependencyError(f"{path} is oneDNN {found.major}.{found.minor}; version 3 from {_dotted(MIN_VERSION)} on is needed: "
+                              f"{OTHER_LIBRARY_REMEDY}")
     if found.cpu_runtime not in (kSequential, kOpenMp):
-        raise DependencyError(f"{path} is a oneDNN built for other threads than OpenMP's; {ANOTHER}")
+        raise DependencyError(f"{path} is a oneDNN built for other threads than OpenMP's; {OTHER_LIBRARY_REMEDY}")
     if _library.get_effective_cpu_isa() & AVX2 != AVX2:
         raise DependencyError("oneDNN is slow on a processor without AVX2; engine CAFFE is used")
     if found.cpu_runtime == kOpenMp:
-        serve_openmp(handle, path)
+        redirect_openmp(handle, path)
         _library.set_threads = set_threads
     _library.dry = num_threads().pool.dry
     _library.start()
@@ -135,7 +135,7 @@ def _open():
     return path
 
 
-def serve_openmp(handle, path):
+def redirect_openmp(handle, path):
     """Make a library opened by ctypes, whose file is `path`, run its parallel regions on the threads of our loops.
 
     Raises DependencyError if it was built for an OpenMP other than GCC's.
@@ -143,7 +143,7 @@ def serve_openmp(handle, path):
     try:
         serve(<void*> <uintptr_t> handle._handle, num_threads())
     except RuntimeError as error:
-        raise DependencyError(f"{path} cannot use the threads of minicaffe ({error}); {ANOTHER}") from None
+        raise DependencyError(f"{path} cannot use the threads of minicaffe ({error}); {OTHER_LIBRARY_REMEDY}") from None
 
 
 def _dotted(numbers):
@@ -154,14 +154,14 @@ cdef class OnednnLayout(Layout):
     """A layout of oneDNN, such as ``nChw16c``. Reorders hold the GIL: a primitive is used by one thread at a time."""
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
-        if not self.back.made():
-            self.back.make(&_library, num_threads().count, self.array, self.plain, False, 0)
-        self.back.run(num_threads().count, <const void*> private, <void*> plain, NULL)
+        if not self.to_plain_step.made():
+            self.to_plain_step.make(&_library, num_threads().count, self.array, self.plain, False, 0)
+        self.to_plain_step.run(num_threads().count, <const void*> private, <void*> plain, NULL)
 
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
-        if not self.forth.made():
-            self.forth.make(&_library, num_threads().count, self.plain, self.array, False, self.factors.size())
-        self.forth.run(num_threads().count, <const void*> plain, <void*> private, self.factors.data())
+        if not self.from_plain_step.made():
+            self.from_plain_step.make(&_library, num_threads().count, self.plain, self.array, False, self.factors.size())
+        self.from_plain_step.run(num_threads().count, <const void*> plain, <void*> private, self.factors.data())
 
     cpdef bint from_layout(self, size_t private, Layout source, size_t other) except -1:
         # A conversion that rounds or scales goes through the plain array, which has to be kept.
@@ -211,7 +211,7 @@ cdef Layout layout_of(const Array& array, const Array* plain=NULL):
     return layout
 
 
-cdef str not_images(Layout layout, tuple outer):
+cdef str why_no_image_layout(Layout layout, tuple outer):
     """Return None if `layout` is one of oneDNN's for images of 4 axes whose first two are `outer`; else why not, for a refusal."""
     if isinstance(layout, OnednnLayout) and len(layout.dims) == 4 and layout.dims[:2] == outer:
         return None

@@ -48,17 +48,17 @@ struct Member {
 };
 
 inline cpu::Pool* pool;
-inline int threads_of_all;                // the default number of threads
-inline thread_local int threads_wanted;   // the number set by the calling thread; 0: the default
+inline int default_threads;                // the default number of threads
+inline thread_local int threads_set;   // the number set by the calling thread; 0: the default
 inline thread_local Team own_team;
 inline thread_local Member me;
 
 inline void set_threads(int threads) {
   if (!pool->start(pool, threads)) throw std::runtime_error("the system has no more threads");
-  threads_wanted = threads;
+  threads_set = threads;
 }
 
-inline int omp_get_max_threads() { return threads_wanted ? threads_wanted : threads_of_all; }
+inline int omp_get_max_threads() { return threads_set ? threads_set : default_threads; }
 inline int omp_get_num_threads() { return me.together() ? me.team->size : 1; }
 inline int omp_get_thread_num() { return me.together() ? me.number : 0; }
 inline int omp_in_parallel() { return me.team && me.team->size > 1; }
@@ -198,7 +198,7 @@ inline void serve(void* handle, cpu::Threads threads) {
     const bool of_openmp = !std::strncmp(name, "GOMP_", 5) || !std::strncmp(name, "omp_", 4) || !std::strncmp(name, "__kmpc_", 7);
     if (of_openmp && !function(name)) throw std::runtime_error(std::string("calls ") + name);
   });
-  pool = threads.pool, threads_of_all = threads.count;
+  pool = threads.pool, default_threads = threads.count;
   const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
   imports.each([page](const char* name, void** place) {
     void* ours = function(name);

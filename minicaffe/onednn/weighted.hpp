@@ -28,16 +28,16 @@ class Weighted {
     const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
       return create_backward_data(description, x_.get(), any_w_.get(), dy_.get());
     });
-    dx = made.array(kAskSourceDiff), data_w_ = made.array(kAskWeights), dy = made.array(kAskTopDiff);
-    data_step_ = Step(on_, made);
+    dx = made.array(kQuerySourceDiff), data_w_ = made.array(kQueryWeights), dy = made.array(kQueryTopDiff);
+    data_step_ = PrimitiveCall(on_, made);
     data_step_.takes(kWeights, data_w_).takes(kTopDiff, dy).takes(kSourceDiff, dx);
-    if (!(data_w_ == w)) turn_.make(on_, threads_, w, data_w_);
+    if (!(data_w_ == w)) reorder_weights_.make(on_, threads_, w, data_w_);
   }
   // Its scratch memory begins with the reordered weights, if a reorder is needed.
-  size_t data_scratch() const { return turned_bytes() + data_step_.scratch(); }
+  size_t data_scratch() const { return reordered_weights_bytes() + data_step_.scratch(); }
   void backward_data(const void* w_at, const void* dy_at, void* dx_at, void* scratch) {
-    if (turn_) turn_.run(threads_, w_at, scratch);
-    data_step_.run(threads_, static_cast<char*>(scratch) + turned_bytes(), {turn_ ? scratch : w_at, dy_at, dx_at});
+    if (reorder_weights_) reorder_weights_.run(threads_, w_at, scratch);
+    data_step_.run(threads_, static_cast<char*>(scratch) + reordered_weights_bytes(), {reorder_weights_ ? scratch : w_at, dy_at, dx_at});
   }
 
   /// With the gradient of the bias if `biased`, which takes another pass over the gradient of y.
@@ -47,8 +47,8 @@ class Weighted {
     const Description made = best([&](void** description, const Array& x_, const Array& dy_) {
       return create_backward_weights(description, x_.get(), any_dw.get(), biased ? bias().get() : nullptr, dy_.get());
     });
-    weights_x = made.array(kAskSource), dw_ = made.array(kAskWeightsDiff), weights_dy = made.array(kAskTopDiff);
-    weights_step_ = Step(on_, made);
+    weights_x = made.array(kQuerySource), dw_ = made.array(kQueryWeightsDiff), weights_dy = made.array(kQueryTopDiff);
+    weights_step_ = PrimitiveCall(on_, made);
     weights_step_.takes(kSource, weights_x).takes(kTopDiff, weights_dy).takes(kWeightsDiff, dw_);
     if (biased) weights_step_.takes(kBiasDiff, bias());
     gradient = w.type() == kBf16 ? plain_w : w;
@@ -93,11 +93,11 @@ class Weighted {
     on->check(create_forward(&description, x_any.get(), w_any.get(), bias().get(), y_any.get(), on->attributes), "forward");
     forward_ = Description(on, description);
     if (forward_.slow()) throw std::runtime_error("a shape for which oneDNN has only its slow reference");
-    x = forward_.array(kAskSource), w = forward_.array(kAskWeights), y = back_y_ = forward_.array(kAskTop);
+    x = forward_.array(kQuerySource), w = forward_.array(kQueryWeights), y = back_y_ = forward_.array(kQueryTop);
     forward_step_ = forward_step(forward_, x, y);
   }
-  Step forward_step(const Description& made, const Array& from, const Array& to) const {
-    Step step(on_, made);
+  PrimitiveCall forward_step(const Description& made, const Array& from, const Array& to) const {
+    PrimitiveCall step(on_, made);
     step.takes(kSource, from).takes(kWeights, w).takes(kBias, bias()).takes(kTop, to);
     return step;
   }
@@ -118,17 +118,17 @@ class Weighted {
   int threads_ = 1;
   Array any_x_, any_w_, any_y_, back_y_;  // back_y_: the preferred layout of the top's gradient
   Description forward_;
-  Step forward_step_;
+  PrimitiveCall forward_step_;
   std::vector<float> no_bias_;
 
  private:
-  size_t turned_bytes() const { return turn_ ? data_w_.bytes() : 0; }
+  size_t reordered_weights_bytes() const { return reorder_weights_ ? data_w_.bytes() : 0; }
   size_t gradients_bytes() const { return dw_.bytes() + no_bias_.size() * sizeof(float); }
 
   Array data_w_, dw_;
   bool blocks_ = false;  // whether from_blocks converts the gradient from oneDNN's layout
-  Step data_step_, weights_step_;
-  Reorder turn_, add_;
+  PrimitiveCall data_step_, weights_step_;
+  Reorder reorder_weights_, add_;
 };
 
 }  // namespace onednn

@@ -117,7 +117,7 @@ class Net:
 
     def __init__(self, net, names):
         self.caffe = net
-        self._given = {}  # input: array; the net may overwrite its input blobs
+        self._input_arrays = {}  # input: array; the net may overwrite its input blobs
         self._layers = {}
         for index, node in enumerate(net.nodes):
             if node.type != "Input" and node.name in names:  # no splits
@@ -200,7 +200,7 @@ class Net:
             blob -= np.array(mean[:blob.shape[1]], np.float32).reshape(-1, *[1] * (blob.ndim - 2))
         if scalefactor != 1:
             blob *= np.float32(scalefactor)
-        self._given[name] = blob
+        self._input_arrays[name] = blob
 
     def forward(self, outputName=None):
         """Run the net and return the output of a layer.
@@ -255,7 +255,7 @@ class Net:
 
     def _fill_inputs(self):
         """Reshape the inputs to the arrays of `setInput` and copy them."""
-        for name, array in self._given.items():
+        for name, array in self._input_arrays.items():
             blob = self.caffe.blobs[name]
             if blob.shape != array.shape:
                 blob.reshape(*array.shape)

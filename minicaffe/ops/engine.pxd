@@ -21,10 +21,10 @@ cdef class Primitive:
 cdef class Operation:
     cdef readonly Dtype dtype
     cdef readonly int engine            # the layer's field: DEFAULT or an engine's
-    cdef Primitive forth, back, learn   # the primitives of forward, backward and backward_params
-    cdef Primitive ran                  # the primitive of the last forward
+    cdef Primitive forward_impl, backward_impl, weights_impl   # the primitives of forward, backward and backward_params
+    cdef Primitive forward_done_by                  # the primitive of the last forward
     cdef bint keeps                     # backward needs data that the primitive stored in forward
-    cdef bint by_layout                 # the choice of engines depends on the layout of the bottom
+    cdef bint depends_on_layout                 # the choice of engines depends on the layout of the bottom
     cdef Layout layout                  # this layout
     cdef Epilogue epilogue              # for the next forward; set to None by a primitive that computes it
     cdef dict refusals                  # engine -> reason
@@ -43,7 +43,7 @@ cdef class Operation:
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=*, Blob q=*) except -1
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=*) except -1
     cdef int backward_both(self, const Context& on, Blob x, Blob y, Blob p, Blob q) except -1
-    cdef int ask(self, const Context& on, Blob x) except -1
+    cdef int choose_engines(self, const Context& on, Blob x) except -1
     cdef void* scratch(self, const Context& on, long long count) except? NULL
     cdef Blob keep(self, shape)
-    cdef int let_go(self) except -1
+    cdef int free_kept(self) except -1

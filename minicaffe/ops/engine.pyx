@@ -26,7 +26,7 @@ DEFAULT = 0     # the field `engine` of layers that name none
 # Precision -> where it is available, for errors; float32 is available everywhere.
 PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU, or a GPU of compute capability 8.0 or more"}
 log = logging.getLogger(__name__)
-_told = set()
+_logged_refusals = set()
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
 _precision = None   # of layers over float32; None: as MINICAFFE_PRECISION says
 _precision_field = None     # "precision" or "MINICAFFE_PRECISION", whichever set it, for errors
@@ -82,9 +82,9 @@ cdef class Operation:
     """
 
     takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
-    carries = False             # whether backward can compute the gradients of an epilogue, too, in place
-    carries_own_top = False     # the same not in place; the top's diff is then as in separate layers
-    learns_in_parts = False     # whether some engine passes the gradient of p to a consumer, part by part
+    fuses_backward = False             # whether backward can compute the gradients of an epilogue, too, in place
+    fuses_backward_out_of_place = False     # the same not in place; the top's diff is then as in separate layers
+    streams_weight_gradient = False     # whether some engine passes the gradient of p to a consumer, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):
         self.dtype, self.engine = dtype, engine
@@ -92,7 +92,7 @@ cdef class Operation:
 
     cdef int changed(self) except -1:
         """Discard the choice of engines, as the description changed."""
-        self.forth = None
+        self.forward_impl = None
         return 0
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
@@ -100,7 +100,7 @@ cdef class Operation:
         if not self.has_engines():      # the layer itself computes it, with the epilogue
             return True
         self.choose(on, x)
-        return self.forth.fuses
+        return self.forward_impl.fuses
 
     cdef bint has_engines(self):
         """Whether engines compute this operation."""
@@ -108,75 +108,75 @@ cdef class Operation:
 
     cdef bint adds(self) noexcept:
         """The same for an epilogue with an addend, after `fuses`."""
-        return self.forth is not None and self.forth.adds
+        return self.forward_impl is not None and self.forward_impl.adds
 
     cdef int forward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
         """y from x"""
         self.choose(on, x)
-        self.ran = self.forth
+        self.forward_done_by = self.forward_impl
         try:
-            return self.forth.forward(on, self, x, y, p, q)
+            return self.forward_impl.forward(on, self, x, y, p, q)
         except Refusal as refusal:
-            self.forth = self.back = self.learn = self._instead(self.forth, refusal)
+            self.forward_impl = self.backward_impl = self.weights_impl = self._next_primitive(self.forward_impl, refusal)
         finally:
             end_scratch(self)
         return self.forward(on, x, y, p, q)
 
     cdef int backward(self, const Context& on, Blob x, Blob y, Blob p=None, Blob q=None) except -1:
         """dx from dy"""
-        self.ask(on, x)
-        if self.keeps and self.back is not self.ran:    # another primitive stored the data for backward
-            self.forth = self.learn = self.back
+        self.choose_engines(on, x)
+        if self.keeps and self.backward_impl is not self.forward_done_by:    # another primitive stored the data for backward
+            self.forward_impl = self.weights_impl = self.backward_impl
             self.forward(on, x, y, p, q)
         try:
-            return self.back.backward(on, self, x, y, p, q)
+            return self.backward_impl.backward(on, self, x, y, p, q)
         except Refusal as refusal:
-            self.back = self._instead(self.back, refusal)
+            self.backward_impl = self._next_primitive(self.backward_impl, refusal)
         finally:
             end_scratch(self)
         return self.backward(on, x, y, p, q)
 
     cdef int backward_params(self, const Context& on, Blob x, Blob y, Blob p, Blob q=None) except -1:
         """Add to dp and dq; a blob is None if its gradient is not needed."""
-        self.ask(on, x)
+        self.choose_engines(on, x)
         try:
-            return self.learn.backward_params(on, self, x, y, p, q)
+            return self.weights_impl.backward_params(on, self, x, y, p, q)
         except Refusal as refusal:
-            self.learn = self._instead(self.learn, refusal)
+            self.weights_impl = self._next_primitive(self.weights_impl, refusal)
         finally:
             end_scratch(self)
         return self.backward_params(on, x, y, p, q)
 
     cdef int backward_both(self, const Context& on, Blob x, Blob y, Blob p, Blob q) except -1:
         """dx from dy, and add to dp, and to dq unless it is None."""
-        self.ask(on, x)
-        if self.back is not self.learn or not self.back.both:
+        self.choose_engines(on, x)
+        if self.backward_impl is not self.weights_impl or not self.backward_impl.both:
             self.backward(on, x, y, p)      # first, as a consumer of gradients may change the parameters
             return self.backward_params(on, x, y, p, q)
         try:
-            return self.back.backward_both(on, self, x, y, p, q)
+            return self.backward_impl.backward_both(on, self, x, y, p, q)
         finally:
             end_scratch(self)
 
     cdef int choose(self, const Context& on, Blob x) except -1:
         """Choose the engine of the next forward."""
-        cdef Layout layout = x.data_memory.layout() if self.by_layout else None
+        cdef Layout layout = x.data_memory.layout() if self.depends_on_layout else None
         if layout is not None and layout.on_device != (on.stream != NULL):
             layout = None
         if self.epoch != _epoch or self.threads != on.threads.count or self.empty != (x.count == 0) or self.layout is not layout:
-            self.forth, self.layout = None, layout
-        return self.ask(on, x)
+            self.forward_impl, self.layout = None, layout
+        return self.choose_engines(on, x)
 
-    cdef int ask(self, const Context& on, Blob x) except -1:
+    cdef int choose_engines(self, const Context& on, Blob x) except -1:
         """Choose engines if none is chosen for this device; after a forward, changed settings do not affect its backward."""
-        cdef bint stale = self.ran is None and (self.epoch != _epoch or self.threads != on.threads.count)
-        if self.forth is None or self.device != (on.stream != NULL) or stale:
+        cdef bint stale = self.forward_done_by is None and (self.epoch != _epoch or self.threads != on.threads.count)
+        if self.forward_impl is None or self.device != (on.stream != NULL) or stale:
             if self.dtype == FLOAT:
                 check_place(on)
             self.epoch, self.threads = _epoch, on.threads.count
             self.device, self.empty = on.stream != NULL, x.count == 0
             self.refusals = {}
-            self.forth = self.back = self.learn = self._choose(self.device)
+            self.forward_impl = self.backward_impl = self.weights_impl = self._choose(self.device)
         return 0
 
     def named(self):
@@ -189,11 +189,12 @@ cdef class Operation:
 
     def _choose(self, bint device):
         cdef Primitive made
-        wish, precision = preferred(), self.precision()
+        requested, precision = preferred(), self.precision()
         for name, engine in sorted(ENGINES.items(), key=lambda item: precision not in item[1].precisions):
             if type(self) not in engine.kinds or name in self.refusals or not (engine.on_gpu if device else engine.on_cpu):
                 continue
-            asked = self.engine == engine.layer_field or self.engine == DEFAULT and (wish == name or not wish and not engine.absent)
+            asked = (self.engine == engine.layer_field
+                     or self.engine == DEFAULT and (requested == name or not requested and not engine.absent))
             if engine is not LAST and not asked or self.empty and not engine.takes_empty:
                 continue
             make, refuses, slower = engine.kinds[type(self)]
@@ -207,23 +208,23 @@ cdef class Operation:
                     return made
                 except (Refusal, DependencyError) as refusal:
                     reason = refusal.message
-            self._refused(name, reason)
+            self._record_refusal(name, reason)
 
-    def _instead(self, Primitive primitive, refusal):
+    def _next_primitive(self, Primitive primitive, refusal):
         """Return the primitive of the next engine, after `primitive` raised a Refusal."""
         if primitive.engine == LAST.name:
             raise refusal
-        self._refused(primitive.engine, refusal.message)
+        self._record_refusal(primitive.engine, refusal.message)
         return self._choose(self.device)
 
-    def _refused(self, engine, reason):
+    def _record_refusal(self, engine, reason):
         """Store that `engine` does not compute this; each reason is logged once."""
         self.refusals[engine] = reason
         asked = self.named()
-        lost = not self.by_layout and self.precision() in ENGINES[engine].precisions and self.precision() not in LAST.precisions
+        lost = not self.depends_on_layout and self.precision() in ENGINES[engine].precisions and self.precision() not in LAST.precisions
         level = logging.WARNING if asked or lost else logging.DEBUG
-        if (engine, reason, level) not in _told:
-            _told.add((engine, reason, level))
+        if (engine, reason, level) not in _logged_refusals:
+            _logged_refusals.add((engine, reason, level))
             log.log(level, "engine %s refuses: %s; %s", engine, reason,
                     f"engine {LAST.name} computes instead" if asked else "float32 instead" if lost else "the next is tried")
 
@@ -238,16 +239,16 @@ cdef class Operation:
             self.memory = Blob((0,), self.dtype, "scratch")
         if self.memory.count < count:
             self.memory.reshape_to((count,))
-        return in_turn(self.memory).mutable_data_on(on)
+        return shared_scratch(self.memory).mutable_data_on(on)
 
     cdef Blob keep(self, shape):
         """Return the blob, of this shape and to be overwritten, in which forward stores data for backward."""
         if self.kept is None:
             self.kept = Blob((0,), self.dtype, "[kept for backward]")
         self.kept.reshape_to(shape)
-        return in_turn(self.kept)
+        return shared_scratch(self.kept)
 
-    cdef int let_go(self) except -1:
+    cdef int free_kept(self) except -1:
         """Free the kept data after backward, in a net with a plan."""
         if self.kept is not None:
             self.kept.data_memory.recycle()
@@ -259,23 +260,23 @@ cdef class Operation:
 
     def primitives(self):
         """Return the primitives in use."""
-        return [made for made in (self.forth, self.back, self.learn, self.ran) if made is not None]
+        return [made for made in (self.forward_impl, self.backward_impl, self.weights_impl, self.forward_done_by) if made is not None]
 
     def release(self):
         """Free scratch memory, data kept for backward, and primitives; the next forward chooses engines again."""
         self.memory = self.kept = None      # delete the blobs, as scratch memory has the size of the largest array so far
-        self.forth = self.back = self.learn = self.ran = None
+        self.forward_impl = self.backward_impl = self.weights_impl = self.forward_done_by = None
 
     def describe(self):
         """Return a dict with `operation`, `engine` and `refused`, a dict of reasons.
 
         `engine` is None before the first use, and ``ONEDNN/CAFFE`` if CAFFE computes what ONEDNN refused, such as a gradient.
         """
-        names = [made.engine for made in (self.forth, self.back, self.learn)] if self.forth is not None else []
+        names = [made.engine for made in (self.forward_impl, self.backward_impl, self.weights_impl)] if self.forward_impl is not None else []
         return {"operation": type(self).__name__, "engine": "/".join(dict.fromkeys(names)) or None, "refused": dict(self.refusals)}
 
 
-cdef Blob in_turn(Blob blob):
+cdef Blob shared_scratch(Blob blob):
     """Return `blob`, to be overwritten, in memory from the pool that others use before and after it."""
     blob.data_memory.renew()
     blob.data_memory.pool, blob.data_memory.overwritten = registry.host_pool(), True
@@ -317,11 +318,11 @@ def preferred():
     """
     global _preferred
     if _preferred is None:
-        wish = os.environ.get("MINICAFFE_ENGINE", "").upper()
-        if wish and wish not in ENGINES:
-            raise ConfigError(f"must be {' or '.join(name.lower() for name in sorted(ENGINES))}, got '{wish.lower()}'",
+        requested = os.environ.get("MINICAFFE_ENGINE", "").upper()
+        if requested and requested not in ENGINES:
+            raise ConfigError(f"must be {' or '.join(name.lower() for name in sorted(ENGINES))}, got '{requested.lower()}'",
                               field="MINICAFFE_ENGINE")
-        _preferred = wish
+        _preferred = requested
     return _preferred
 
 

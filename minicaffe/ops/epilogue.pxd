@@ -5,22 +5,22 @@ from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 
 
-cdef class Part:
+cdef class ConcatSlice:
     cdef readonly Blob whole
     cdef readonly long long first   # its first channel there
     cdef readonly long long unit    # common divisor of the channels of all parts
     cdef readonly str by            # the layer that concatenates it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
     cdef bint written               # the result was written here, so that no copy is needed
-    cdef public bint rectified      # its values are from a fused ReLU, whose gradient is computed when the whole's diff is split
+    cdef public bint computes_relu_gradient      # its values are from a fused ReLU, whose gradient is computed when the whole's diff is split
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
     cdef bint take(self)
 
 
 cdef class Epilogue:
     cdef readonly Blob top      # where the result is stored: the top of the last fused layer
-    cdef Part part              # or here; then the operation sets `written` of the part. None: only in `top`
-    cdef readonly bint carries  # the operation's own backward computes the gradients of the fused layers, too
+    cdef ConcatSlice part              # or here; then the operation sets `written` of the part. None: only in `top`
+    cdef readonly bint fuses_backward  # the operation's own backward computes the gradients of the fused layers, too
     cdef readonly bint adds     # it can add another blob
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1
     cpdef bint affine(self, Blob scale, Blob shift, learned) except -1

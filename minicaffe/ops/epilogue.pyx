@@ -6,7 +6,7 @@ from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.memory.synced cimport UNINITIALIZED, SyncedMemory
 
 
-cdef class Part:
+cdef class ConcatSlice:
     """The channels of a concatenated blob, `whole`, from `first` on: an operation may write its result there, without a copy."""
 
     def __init__(self, Blob whole not None, long long first, long long unit, str by not None):
@@ -14,16 +14,16 @@ cdef class Part:
 
     cdef char* begin(self, const Context& on, Layout layout) except? NULL:
         """Return the address for a result in `layout` (None: plain); NULL if the whole cannot have this layout."""
-        cdef Layout arrangement = layout.with_shape(self.whole.shape) if layout is not None else None
+        cdef Layout whole_layout = layout.with_shape(self.whole.shape) if layout is not None else None
         cdef SyncedMemory memory = self.whole.data_memory
-        if memory.shown() or layout is not None and (arrangement is None or self.unit % layout.lanes):
+        if memory.has_external_view() or layout is not None and (whole_layout is None or self.unit % layout.lanes):
             return NULL
         memory.renew()
-        if memory.head != UNINITIALIZED and memory.layout() is not arrangement:    # earlier parts were written in another layout
+        if memory.head != UNINITIALIZED and memory.layout() is not whole_layout:    # earlier parts were written in another layout
             return NULL
-        cdef long long nbytes = self.whole.count * item_size(self.whole.dtype) if arrangement is None else <long long> arrangement.nbytes
+        cdef long long nbytes = self.whole.count * item_size(self.whole.dtype) if whole_layout is None else <long long> whole_layout.nbytes
         self.pitch = nbytes // self.whole.dims[0]
-        return <char*> self.whole.mutable_data_in(on, arrangement) + self.pitch // self.whole.dims[1] * self.first
+        return <char*> self.whole.mutable_data_in(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
 
     cdef bint take(self):
         """Return whether it was written, and reset that: for the layer that concatenates the parts."""
@@ -39,14 +39,14 @@ cdef class Epilogue:
     ----------
     top : Blob
         The top of the operation.
-    carries, adds : bool
+    fuses_backward, adds : bool
         As the attributes of these names (epilogue.pxd).
     """
 
     moves = False   # whether the result may go to another blob than the operation's own top
 
-    def __init__(self, Blob top not None, bint carries=False, bint adds=False):
-        self.top, self.carries, self.adds = top, carries, adds
+    def __init__(self, Blob top not None, bint fuses_backward=False, bint adds=False):
+        self.top, self.fuses_backward, self.adds = top, fuses_backward, adds
 
     cpdef bint standardize(self, Blob mean, Blob variance, Blob factor, double eps) except -1:
         """Subtract a mean and divide by a standard deviation, from BatchNorm's running sums; return whether that fits here."""

@@ -8,7 +8,7 @@ cdef Layout diff_layout(const Context& on, list blobs, bint bf16=*)
 cdef long long stored(Layout layout, Blob blob)
 cdef int element(Layout layout, Blob blob)
 cdef Layout in_lanes(Layout layout)
-cdef int clear_padding(Layout layout, Blob blob, void* values) except -1
+cdef int zero_padding(Layout layout, Blob blob, void* values) except -1
 cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channels* found)
-cdef long long rows_of(Layout layout, Blob blob)
-cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff)
+cdef long long concat_rows(Layout layout, Blob blob)
+cdef list concat_layouts(const Context& on, list parts, Blob whole, list sources, bint diff)

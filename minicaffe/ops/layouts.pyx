@@ -47,7 +47,7 @@ cdef Layout in_lanes(Layout layout):
     return layout if layout is not None and layout.lanes else None
 
 
-cdef int clear_padding(Layout layout, Blob blob, void* values) except -1:
+cdef int zero_padding(Layout layout, Blob blob, void* values) except -1:
     """Put zeros where `values`, in this layout or None, have no channel."""
     cdef Channels channels
     if layout is not None and not layout.on_device:
@@ -70,12 +70,12 @@ cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channel
     return layout
 
 
-cdef long long rows_of(Layout layout, Blob blob):
+cdef long long concat_rows(Layout layout, Blob blob):
     """Return the number of rows to concatenate along axis 1 in this layout: pixels if channels are last, else images."""
     return blob.count // blob.dims[1] if layout is not None and layout.on_device else blob.dims[0]
 
 
-cdef list joined_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):
+cdef list concat_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):
     """Return the layouts of all parts, and of the whole last, to concatenate the parts along the channels or to split the whole.
 
     All are of one kind, that of the `sources`, in which rows are concatenated as in plain order; all None (plain) if none fits.

@@ -17,7 +17,7 @@ cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
         size_t weights_scratch()
         void backward_weights(Threads, const void* x, const void* dy, bint overwrite, void* dw, void* db,
                               void* scratch) except +refuse
-    cppclass Keeping:
+    cppclass WorkspacePrimitive:
         Array x, y
         size_t workspace()
         size_t forward_scratch()
@@ -27,19 +27,19 @@ cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
         void backward(const void* dy, void* dx, const void* kept, const void* x, void* scratch) except +refuse
 
 
-cdef class OnednnWeighted(Primitive):
+cdef class OnednnWeightsPrimitive(Primitive):
     cdef Weighted* steps                    # of the derived class
     cdef Layout x, w, y                     # of forward; None: plain
     cdef Layout dx, dy                      # of the bottom's gradient
     cdef Layout weights_x, weights_dy, dw
     cdef bint data_made, params_made        # whether the primitives of the gradients exist; they are made at first use
     cdef bint biased                        # whether that of the parameters computes the gradient of a bias, too
-    cdef int see(self, Weighted* steps) except -1
+    cdef int bind_primitives(self, Weighted* steps) except -1
 
 
-cdef class OnednnKeeping(Primitive):
-    cdef Keeping* steps
+cdef class OnednnWorkspacePrimitive(Primitive):
+    cdef WorkspacePrimitive* steps
     cdef Layout x, y
     cdef long long workspace    # floats that forward keeps for backward
     cdef bint backward_reads_x
-    cdef int see(self, Keeping* steps) except -1
+    cdef int bind_primitives(self, WorkspacePrimitive* steps) except -1

@@ -6,10 +6,10 @@ from minicaffe.onednn.library cimport layout_of
 from minicaffe.ops.engine import Refusal
 
 
-cdef class OnednnWeighted(Primitive):
+cdef class OnednnWeightsPrimitive(Primitive):
     """y = x w + b. The gradient of the weights is in the layout of the weights, so that the solver's update can use that layout."""
 
-    cdef int see(self, Weighted* steps) except -1:
+    cdef int bind_primitives(self, Weighted* steps) except -1:
         """Store `steps`, which are initialised and owned by the derived class."""
         self.steps = steps
         self.x, self.w, self.y = layout_of(steps.x), layout_of(steps.w, &steps.plain_w), layout_of(steps.y)
@@ -55,10 +55,10 @@ cdef class OnednnWeighted(Primitive):
             raise
 
 
-cdef class OnednnKeeping(Primitive):
+cdef class OnednnWorkspacePrimitive(Primitive):
     """An operation whose forward keeps a workspace for backward."""
 
-    cdef int see(self, Keeping* steps) except -1:
+    cdef int bind_primitives(self, WorkspacePrimitive* steps) except -1:
         """Store `steps`, which are initialised and owned by the derived class."""
         self.steps = steps
         self.x, self.y, self.workspace = layout_of(steps.x), layout_of(steps.y), (steps.workspace() + 3) // 4

@@ -55,10 +55,10 @@ cdef class Bucket:
     cdef readonly long long count
     cdef readonly long long nbytes
     cdef readonly object array
-    cdef public long long began     # when it started, in nanoseconds
+    cdef public long long start_ns     # when it started, in nanoseconds
     cdef int dtype
     cdef list counts        # elements of each
-    cdef object own         # the array of more than one; None: the gradient's memory itself
+    cdef object staging         # the array of more than one; None: the gradient's memory itself
 
     def __init__(self, list which not None, list blobs not None, list layouts not None, bint bf16=False):
         cdef Blob blob
@@ -68,7 +68,7 @@ cdef class Bucket:
         self.counts = [stored(layout, blob) for blob, layout in zip(blobs, layouts)]
         self.count = sum(self.counts)
         self.nbytes = self.count * item_size(BF16 if self.bf16 else self.dtype)
-        self.own = np.empty(self.nbytes, np.uint8) if self.bf16 or len(blobs) > 1 else None
+        self.staging = np.empty(self.nbytes, np.uint8) if self.bf16 or len(blobs) > 1 else None
 
     cdef void* gradient(self, int index) except NULL:
         cdef Context on = context()
@@ -79,8 +79,8 @@ cdef class Bucket:
 
     cdef int copy(self, bint out) except -1:
         """Copy the gradients to the bucket's array, or back."""
-        cdef unsigned char[::1] own = self.own
-        cdef char* at = <char*> &own[0]
+        cdef unsigned char[::1] staging = self.staging
+        cdef char* at = <char*> &staging[0]
         cdef void* gradient
         cdef long long n
         cdef int i
@@ -101,18 +101,18 @@ cdef class Bucket:
     def pack(self):
         """Make `array` of the gradients as they are; until `unpack` no other code may use them."""
         with device_lock:
-            if self.own is None:
+            if self.staging is None:
                 self.array = PyMemoryView_FromMemory(<char*> self.gradient(0), self.nbytes, PyBUF_WRITE)
             else:
                 self.copy(True)
-                self.array = memoryview(self.own)
+                self.array = memoryview(self.staging)
 
     def unpack(self):
         """Make the gradients of what `array` holds now."""
         cdef Blob blob
         self.array = None
         with device_lock:
-            if self.own is not None:
+            if self.staging is not None:
                 self.copy(False)
             for blob in self.blobs:
                 blob.wrote_diff()

@@ -1,6 +1,6 @@
 """Exchange: sums the gradients of all processes while backward still runs, and updates parameters as sums arrive.
 
-    backward -> offer(parameters whose gradients are complete) -> bucket -> carrier -> update
+    backward -> submit(parameters whose gradients are complete) -> bucket -> carrier -> update
 
 The first iteration records the order in which gradients become complete, and their layouts; all ranks use the order of rank 0.
 From then on a bucket is sent when its last gradient is complete. Before that, while backward begins, an allgather exchanges the
@@ -18,8 +18,8 @@ from minicaffe.memory import reporter
 from minicaffe.parallel.bucket import Bucket
 
 ACTIONS = ("none", "snapshot", "stop")      # of a rank; of all ranks' actions the last in this order is done
-ALONE = 1 << 18     # least bytes of a gradient that is sent alone: without a copy, and in more time than MPI's latency
-TOGETHER = 1 << 20  # least bytes of a bucket of smaller gradients, except the last
+UNBUCKETED_MIN_BYTES = 1 << 18  # least bytes of a gradient sent alone: without a copy, and in more time than MPI's latency
+BUCKET_BYTES = 1 << 20  # least bytes of a bucket of smaller gradients, except the last
 
 _unfinished = {}    # by id: buffers of allgathers that have not ended; MPI may write to them even if the solver was deleted
 
@@ -35,7 +35,7 @@ class Exchange:
     learned : list of bool
         Which of them get gradients; the others are not sent.
     carrier
-        Sums buckets over all ranks: `start(bucket)`, `poll()`, `wait()`, `under_way` and `on_device` as of MpiCarrier.
+        Sums buckets over all ranks: `start(bucket)`, `poll()`, `wait()`, `in_flight` and `on_device` as of MpiTransport.
     bf16 : bool
         Send gradients in bf16.
 
@@ -53,7 +53,7 @@ class Exchange:
         self.buckets = None         # in the order in which they are sent; None: the first iteration has not ended yet
         self.bucket_of = {}         # by the number of a parameter
         self.comm = group.comm.Dup()
-        self._told = None
+        self._pending_allgather = None
         self._reset()
 
     def begin(self):
@@ -62,37 +62,38 @@ class Exchange:
         Raises
         ------
         Error
-            If the last iteration ended between `tell` and `told`: other ranks would match the next message with the missing one.
+            If the last iteration ended between `start_loss_allgather` and `finish_loss_allgather`: other ranks would match the next
+            message with the missing one.
         """
-        if self._told is not None:
+        if self._pending_allgather is not None:
             raise Error("an iteration ended in the middle, while its gradients were being sent to other ranks; create the solvers "
                         "of all ranks again, and restore a snapshot")
-        self.carrier.under_way.clear()
+        self.carrier.in_flight.clear()
         self._reset()
 
     def _reset(self):
         self.order = []     # parameters as they are offered in the first iteration
         self.missing = [len(bucket.which) for bucket in self.buckets or ()]     # gradients of each that are not complete
         self.started = self.arrived = 0     # buckets
-        self.come = []      # arrived, not used yet: several are updated in one call, as a call costs as much as a small layer
+        self.arrived_buckets = []   # not used yet: several are updated in one call, as a call costs as much as a small layer
 
-    def tell(self, loss, action):
+    def start_loss_allgather(self, loss, action):
         """Start an allgather of the loss of this rank's batch and of its action after the iteration."""
         given, found = np.array([loss, ACTIONS.index(action)]), np.empty((self.group.size, 2))
-        self._told = found, self.comm.Iallgather(given, found), given, self.carrier.under_way
-        _unfinished[id(self._told)] = self._told
+        self._pending_allgather = found, self.comm.Iallgather(given, found), given, self.carrier.in_flight
+        _unfinished[id(self._pending_allgather)] = self._pending_allgather
 
-    def told(self):
+    def finish_loss_allgather(self):
         """Wait for that allgather; return the mean of the losses, and the action of all ranks after this iteration."""
-        found, request, *_ = self._told
+        found, request, *_ = self._pending_allgather
         request.Wait()
-        del _unfinished[id(self._told)]
-        self._told = None
+        del _unfinished[id(self._pending_allgather)]
+        self._pending_allgather = None
         self.group.steps.count += 1
         self.losses = found[:, 0].tolist()
         return sum(self.losses) / len(self.losses), ACTIONS[int(found[:, 1].max())]
 
-    def offer(self, which, part=None, last=False):
+    def submit(self, which, part=None, last=False):
         """Accept complete gradients, by the numbers of their parameters; return the numbers that this call updated.
 
         `last`: no more follow; return when all sums have arrived.
@@ -108,19 +109,19 @@ class Exchange:
                 self.missing[self.bucket_of[i]] -= 1
         while self.started < len(self.buckets) and not self.missing[self.started]:
             self._start()
-        self.come += self._arrived()
-        return self._use() if sum(bucket.nbytes for bucket in self.come) >= TOGETHER else []
+        self.arrived_buckets += self._poll_arrived()
+        return self._update_arrived() if sum(bucket.nbytes for bucket in self.arrived_buckets) >= BUCKET_BYTES else []
 
     def finish(self):
         """Send all gradients that are left, and return when they have arrived; return the parameters that were updated."""
         if self.buckets is None:
-            self._agree()
+            self._make_buckets()
         while self.started < len(self.buckets):
             self._start()
-        used = self._use()
+        used = self._update_arrived()
         while self.arrived < len(self.buckets):
-            self.come += [self._take(self.carrier.wait()), *self._arrived()]
-            used += self._use()
+            self.arrived_buckets += [self._record_arrival(self.carrier.wait()), *self._poll_arrived()]
+            used += self._update_arrived()
         if self.update is not None:
             still = [i for i in range(len(self.params)) if i not in self.bucket_of]
             self.update(still)
@@ -131,45 +132,45 @@ class Exchange:
         bucket = self.buckets[self.started]
         self.carrier.start(bucket)
         self.started += 1
-        bucket.began = time.perf_counter_ns()
+        bucket.start_ns = time.perf_counter_ns()
 
-    def _arrived(self):
+    def _poll_arrived(self):
         """Return the buckets that have arrived since the last call."""
         found = []
         while self.arrived < self.started and (bucket := self.carrier.poll()) is not None:
-            found.append(self._take(bucket))
+            found.append(self._record_arrival(bucket))
         return found
 
-    def _take(self, bucket):
+    def _record_arrival(self, bucket):
         self.arrived += 1
         reporter.event("travel", nbytes=bucket.nbytes, name=", ".join(f"{blob.name} diff" for blob in bucket.blobs),
-                       took=time.perf_counter_ns() - bucket.began)
+                       took=time.perf_counter_ns() - bucket.start_ns)
         return bucket
 
-    def _use(self):
+    def _update_arrived(self):
         """Update the parameters of arrived buckets, unless updates wait for the end; return their numbers."""
-        which = [i for bucket in self.come for i in bucket.which]
-        self.come = []
+        which = [i for bucket in self.arrived_buckets for i in bucket.which]
+        self.arrived_buckets = []
         if self.update is None or not which:
             return []
         self.update(which)
         return which
 
-    def _agree(self):
+    def _make_buckets(self):
         """Make the buckets, in the order in which gradients were complete on rank 0, in layouts that all ranks have."""
         rest = [i for i in reversed(range(len(self.params))) if i not in set(self.order)]
-        order = self.group.from_first([i for i in self.order + rest if self.learned[i] and self.params[i].count])
+        order = self.group.broadcast_from_root([i for i in self.order + rest if self.learned[i] and self.params[i].count])
         layouts = {i: self.params[i].layout_of_diff() for i in order}
         for i, same in zip(order, zip(*self.group.gather([_signature(layouts[i], self.params[i]) for i in order]))):
             if same[0] is None or len(set(same)) > 1:
                 layouts[i] = None
         small, parts = [], []       # parameters of the next bucket; those of each bucket
         for i in order:
-            if self.params[i].diff_memory.size >= ALONE:
+            if self.params[i].diff_memory.size >= UNBUCKETED_MIN_BYTES:
                 parts.append([i])
                 continue
             small.append(i)
-            if sum(self.params[k].diff_memory.size for k in small) >= TOGETHER:
+            if sum(self.params[k].diff_memory.size for k in small) >= BUCKET_BYTES:
                 parts.append(small)
                 small = []
         self.buckets = [Bucket(which, [self.params[i] for i in which], [layouts[i] for i in which], self.bf16)

@@ -13,7 +13,7 @@ from minicaffe.errors import ConfigError, Error
 from minicaffe.parallel.launch import mpi, world
 
 
-class Steps:
+class ProgressCounter:
     """Counts the messages that a rank has received, by which it detects its own progress.
 
     The thread of signs.py references this object and not the group, so that the group is deleted with its last owner.
@@ -40,7 +40,7 @@ class Group:
     comm : mpi4py.MPI.Intracomm
         The group's own, for uses for which `gather` is not enough. Do not use `allreduce` and other methods in lower case: mpi4py
         makes a communicator for each first, and blocks all other threads until all ranks have called it.
-    steps : Steps
+    steps : ProgressCounter
 
     Raises
     ------
@@ -53,7 +53,7 @@ class Group:
     def __init__(self, comm=None):
         MPI = mpi()
         self.comm = (world() if comm is None else comm).Dup()
-        self.rank, self.size, self.steps = self.comm.rank, self.comm.size, Steps()
+        self.rank, self.size, self.steps = self.comm.rank, self.comm.size, ProgressCounter()
         self.hosts = self.gather(MPI.Get_processor_name())
         local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = local.rank, local.size
@@ -66,34 +66,34 @@ class Group:
 
     def gather(self, value):
         """Return the values that all ranks give, anything that can be pickled, in the order of the ranks."""
-        return self._heard(self.comm.allgather(value))
+        return self._count_message(self.comm.allgather(value))
 
     def gather_array(self, values):
         """Return the arrays that all ranks give, of one shape and type, stacked in the order of the ranks."""
         everyone = np.empty((self.size, *values.shape), values.dtype)
         self.comm.Allgather(values, everyone)
-        return self._heard(everyone)
+        return self._count_message(everyone)
 
-    def to_first(self, value):
+    def gather_to_root(self, value):
         """Give a value to rank 0; return there the values of all ranks, in their order, and None on the others."""
-        return self._heard(self.comm.gather(value))
+        return self._count_message(self.comm.gather(value))
 
     def sum(self, values):
         """Return the sum of the arrays that all ranks give, of one shape and type; all get the same."""
         total = np.empty_like(values)
         self.comm.Allreduce(values, total)
-        return self._heard(total)
+        return self._count_message(total)
 
-    def from_first(self, value=None):
+    def broadcast_from_root(self, value=None):
         """Return the value that rank 0 gives."""
-        return self._heard(self.comm.bcast(value))
+        return self._count_message(self.comm.bcast(value))
 
-    def _heard(self, value):
+    def _count_message(self, value):
         """Count a message of the other ranks, and return its value."""
         self.steps.count += 1
         return value
 
-    def at_first(self, function, *arguments):
+    def run_on_root(self, function, *arguments):
         """Call a function on rank 0 only, for example to write a file; return its result on all ranks.
 
         Raises
@@ -101,14 +101,14 @@ class Group:
         Error
             On all ranks, if it fails on rank 0: what it raised, if that is an Error.
         """
-        told = failed = None
+        outcome = failed = None
         if self.rank == 0:
             try:
-                told = function(*arguments), None
+                outcome = function(*arguments), None
             except Exception as error:
                 failed = error
-                told = None, error if isinstance(error, Error) else Error(f"{self.name(0)} failed: {error!r}")
-        result, error = self.from_first(told)
+                outcome = None, error if isinstance(error, Error) else Error(f"{self.name(0)} failed: {error!r}")
+        result, error = self.broadcast_from_root(outcome)
         if failed is not None:
             raise failed
         if error is not None:
@@ -171,7 +171,7 @@ def abort(comm, status):
     comm.Abort(status)
 
 
-def let_first_speak(rank):
+def wait_for_root_error(rank):
     """Wait, so that an error of all ranks is printed by rank 0 alone, which then ends this process: Open MPI takes a second."""
     if rank:
         time.sleep(1 + 0.3 * min(rank, 5))

@@ -17,7 +17,7 @@ SETTINGS = {        # of MPI libraries, unless the environment has them
     "MPIR_CVAR_SUPPRESS_ABORT_MESSAGE": "1",            # MPICH would add a line that says less than our own
     "OMPI_MCA_coll_libnbc_iallreduce_algorithm": "3",   # Open MPI: a ring; its tree sends all gradients 2 log2(ranks) times
 }
-PATIENCE = 120      # seconds that MPI may take to start
+MPI_START_TIMEOUT = 120      # seconds that MPI may take to start
 LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
 
@@ -69,7 +69,8 @@ def mpiexec():
 def mpi():
     """Return the module ``mpi4py.MPI``, which starts MPI with the first call.
 
-    MPICH waits without limit for a process that ended before this call. One that waits longer than PATIENCE ends, and all with it.
+    MPICH waits without limit for a process that ended before this call. One that waits longer than MPI_START_TIMEOUT
+    ends, and all with it.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def mpi():
     waits = launched() > 1 and "mpi4py.MPI" not in sys.modules
     try:
         if waits:       # in a C thread, as MPI starts with the GIL held
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
+            faulthandler.dump_traceback_later(MPI_START_TIMEOUT, exit=True)
         from mpi4py import MPI
     except (ImportError, RuntimeError) as cause:    # RuntimeError: mpi4py finds no MPI library
         missing = isinstance(cause, ModuleNotFoundError)

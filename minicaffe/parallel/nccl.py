@@ -132,40 +132,40 @@ class Communicator:
         self.comm.destroy()
 
 
-class NcclCarrier:
-    """Adds buckets on the GPUs; the interface is MpiCarrier's."""
+class NcclTransport:
+    """Adds buckets on the GPUs; the interface is MpiTransport's."""
 
     name, on_device = "NCCL", True
 
     def __init__(self, group):
-        self.communicator = Communicator(group.size, group.rank, group.from_first(new_uid() if group.rank == 0 else None))
-        self.under_way = deque()        # (bucket, Event)
+        self.communicator = Communicator(group.size, group.rank, group.broadcast_from_root(new_uid() if group.rank == 0 else None))
+        self.in_flight = deque()        # (bucket, Event)
 
     def start(self, bucket):
         """Start the all-reduce of a bucket."""
-        self.under_way.append((bucket, self.communicator.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
+        self.in_flight.append((bucket, self.communicator.sum([blob.mutable_gpu_diff for blob in bucket.blobs])))
 
     def poll(self):
         """Return the first bucket if it has arrived and a trace records the time, otherwise None.
 
         Without a trace only `wait` returns buckets: an update that is queued now would delay backward on the computing stream.
         """
-        watched = self.communicator.device.recording and self.under_way
-        return self._first() if watched and self.under_way[0][1].done() else None
+        watched = self.communicator.device.recording and self.in_flight
+        return self._first() if watched and self.in_flight[0][1].done() else None
 
     def wait(self):
         """Return the first bucket; the computing stream waits for its sum."""
         if self.communicator.device.recording:
-            self.under_way[0][1].synchronize()
+            self.in_flight[0][1].synchronize()
         return self._first()
 
     def _first(self):
-        bucket, arrived = self.under_way.popleft()
+        bucket, arrived = self.in_flight.popleft()
         self.communicator.wait(arrived)
         return bucket
 
 
-def obstacle(group, asked, bf16):
+def unusable_reason(group, asked, bf16):
     """Return why NCCL cannot carry the gradients of a group, the same on all ranks; None if it can.
 
     Parameters
@@ -176,7 +176,7 @@ def obstacle(group, asked, bf16):
     bf16 : bool
         Whether gradients are to be sent in bf16.
     """
-    everyone = group.gather(_own_obstacle(asked, bf16))
+    everyone = group.gather(_own_unusable_reason(asked, bf16))
     for rank, (reason, _) in enumerate(everyone):
         if reason is not None:
             return f"{reason} ({group.name(rank)})"
@@ -186,7 +186,7 @@ def obstacle(group, asked, bf16):
     return None
 
 
-def _own_obstacle(asked, bf16):
+def _own_unusable_reason(asked, bf16):
     """Return why this process cannot use NCCL, or None; and which GPU of its machine it computes on."""
     if caffe.mode != "gpu":
         return "nets compute on the CPU", None

@@ -6,7 +6,7 @@ Names are imported when first used, so that a program that only reads prototxt d
 
 import importlib
 
-_HOMES = {
+_NAMES_OF_MODULE = {
     "positions": ("Positions",),
     "text": ("layer_fields", "parse_text", "read_text", "write_text"),
     "fields": ("Fields",),
@@ -19,7 +19,7 @@ _HOMES = {
         *("read_net_file", "read_solver_file", "read_weights"),
     ),
 }
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_OF_MODULE.items() for name in names}
 
 __all__ = list(_MODULE_OF)
 

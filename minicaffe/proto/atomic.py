@@ -62,7 +62,7 @@ def write_bytes(path, content):
 
 
 @contextlib.contextmanager
-def interrupts_held():
+def delayed_interrupts():
     """Delay Ctrl-C to the end of the block; a second Ctrl-C is not delayed.
 
     h5py runs Python in callbacks of weak references, where an exception is printed and lost. Threads other than the main one are
@@ -96,7 +96,7 @@ def hdf5_in_memory(file):
     """
     import h5py
     memory = io.BytesIO()
-    with interrupts_held():
+    with delayed_interrupts():
         with h5py.File(memory, "w") as hdf5:
             yield hdf5
         file.write(memory.getbuffer())

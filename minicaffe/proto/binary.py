@@ -13,7 +13,17 @@ from google.protobuf.message import DecodeError
 from minicaffe.errors import DataError, Error, located
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
-from minicaffe.proto.stored import MAX_FILE, LayerBlobs, StoredBlob, StoredState, blob_parts, counted, int32, parse_blob, shown
+from minicaffe.proto.stored import (
+    MAX_FILE,
+    LayerBlobs,
+    StoredBlob,
+    StoredState,
+    blob_parts,
+    int32,
+    length_delimited,
+    parse_blob,
+    shown,
+)
 from minicaffe.proto.wire import MAX_PARTS, scan
 
 __all__ = [
@@ -42,7 +52,7 @@ def read_net(path):
     layer and blob, if it is no caffemodel, is cut off, or a blob in it cannot be.
     """
     data = map_bytes(path)
-    with _recognised(data, path, "a .caffemodel, the weights of a net,", "caffemodel"):
+    with _naming_kind(data, path, "a .caffemodel, the weights of a net,", "caffemodel"):
         parts, places = _split_net(data)
         net = parse_message(caffe_pb2.NetParameter, b"".join(parts))
         if not places[NET_LAYER] and not places[NET_LAYERS]:
@@ -83,12 +93,12 @@ def _split_net(data):
     fields, _, rest = scan(data, 0, len(data), places)
     if len(fields) > MAX_LAYERS:
         raise DataError(f"has {len(fields)} layers, a net has at most {MAX_LAYERS}; fetch the file again")
-    found = _Found()
+    found = _SizeLimits()
     parts = found.copy(data, fields, rest)
     for number, first, last in fields:
         blobs = []
         with located(field=f"layer[{len(places[number])}]"):
-            parts += counted(number, _without_blobs(data, first, last, *BLOBS_IN[number], blobs, found))
+            parts += length_delimited(number, _without_blobs(data, first, last, *BLOBS_IN[number], blobs, found))
         places[number].append(blobs)
     return parts, places
 
@@ -99,13 +109,13 @@ def _without_blobs(data, start, end, blob_field, nested, blobs, found):
     parts = found.copy(data, fields, rest)
     for number, first, last in fields:
         if number in nested:
-            parts += counted(number, _without_blobs(data, first, last, *nested[number], blobs, found))
+            parts += length_delimited(number, _without_blobs(data, first, last, *nested[number], blobs, found))
         else:
             blobs.append((first, last))
     return parts
 
 
-class _Found:
+class _SizeLimits:
     """Counts parts and bytes over all messages of a file: each message alone may be within bounds."""
 
     def __init__(self):
@@ -125,7 +135,7 @@ class _Found:
 def read_blob(path):
     """Read a file that holds one BlobProto (mean image, infogain matrix) and return its `StoredBlob`."""
     data = map_bytes(path)
-    with _recognised(data, path, "a single blob (binaryproto)", "mean"):
+    with _naming_kind(data, path, "a single blob (binaryproto)", "mean"):
         if not len(data):
             raise DataError("is empty")
         blob = parse_blob(data)
@@ -137,7 +147,7 @@ def read_blob(path):
 def read_solver_state(path):
     """Read a .solverstate and return its `StoredState`."""
     data = map_bytes(path)
-    with _recognised(data, path, "the state of a solver (.solverstate)", "solverstate"):
+    with _naming_kind(data, path, "the state of a solver (.solverstate)", "solverstate"):
         fields, varints, rest = scan(data, 0, len(data), (STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP))
         others = parse_message(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
         if STATE_ITER not in varints:
@@ -178,8 +188,8 @@ def write_net(file, net, layers):
         content = [entry.SerializeToString()]
         for index, blob in enumerate(stored.blobs):
             with located(layer=layer.name, layer_type=layer.type, field=f"blobs[{index}]"):
-                content += counted(LAYER_BLOBS, blob_parts(blob))
-        parts += counted(NET_LAYER, content)
+                content += length_delimited(LAYER_BLOBS, blob_parts(blob))
+        parts += length_delimited(NET_LAYER, content)
     _write(file, parts)
 
 
@@ -193,7 +203,7 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
     parts = [state.SerializeToString()]
     for index, blob in enumerate(history):
         with located(field=f"history[{index}]"):
-            parts += counted(STATE_HISTORY, blob_parts(blob))
+            parts += length_delimited(STATE_HISTORY, blob_parts(blob))
     _write(file, parts)
 
 
@@ -213,11 +223,11 @@ def parse_message(message_class, serialized):
     except (DecodeError, UnicodeDecodeError) as cause:  # only protobuf's pure Python form checks UTF-8 here
         name = message_class.DESCRIPTOR.name
         raise DataError(f"is no {name} or is damaged ({cause}); fetch the file again") from cause
-    _mend_strings(message)
+    _escape_invalid_utf8(message)
     return message
 
 
-def _mend_strings(message):
+def _escape_invalid_utf8(message):
     r"""Rewrite strings that are not UTF-8, such as Windows paths in old models, as ``\xNN``.
 
     protobuf returns them as bytes, an error in later code that expects a str.
@@ -225,7 +235,7 @@ def _mend_strings(message):
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
             for part in [value] if hasattr(value, "ListFields") else value:
-                _mend_strings(part)
+                _escape_invalid_utf8(part)
         elif field.type == field.TYPE_STRING:
             if isinstance(value, bytes):
                 logger.warning("%s %r is not UTF-8", field.full_name, value)
@@ -238,7 +248,7 @@ def _mend_strings(message):
 
 
 @contextlib.contextmanager
-def _recognised(data, path, wanted, own):
+def _naming_kind(data, path, wanted, own):
     """Add the file to errors, and its kind if it is not `own` (proto/kinds.py)."""
     try:
         yield

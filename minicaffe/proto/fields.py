@@ -104,7 +104,7 @@ class Fields:
         return " ".join(line.strip() for line in lines_of(self)) or "no fields"
 
 
-def take(fields, name):
+def pop_field(fields, name):
     """Remove a field from `fields` and return its values as a list."""
     return fields._values.pop(name, [])
 

@@ -13,19 +13,19 @@ from minicaffe.errors import close_matches
 from minicaffe.proto import caffe_pb2
 
 TABLE = Path(__file__).with_name("forks.tsv")
-MANY = 6  # forks named in an error; of the others the number
+MAX_FORKS_SHOWN = 6  # forks named in an error; of the others the number
 
-Known = namedtuple("Known", "skip default forks")
-Known.__doc__ = "A row of the table: when the field may be skipped (yes, test, default or empty), its default, the forks."
-KnownLayer = namedtuple("KnownLayer", "use field forks")
-KnownLayer.__doc__ = "A layer type: its use (infer, identity, train, data or an alias), its field, the forks."
+ForkField = namedtuple("ForkField", "skip default forks")
+ForkField.__doc__ = "A row of the table: when the field may be skipped (yes, test, default or empty), its default, the forks."
+ForkLayer = namedtuple("ForkLayer", "use field forks")
+ForkLayer.__doc__ = "A layer type: its use (infer, identity, train, data or an alias), its field, the forks."
 
 USES = {
     "identity": "; it does nothing at inference: for that take it out, and let the next layer read its bottom",
     "train": "; it is for training and scoring: a net that only computes its outputs does without it",
     "data": "; it is a source of data: for inference put a layer of type Input in its place",
 }
-SUPPLY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
+REGISTER_REMEDY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
 
 
 # Remedy for a field of the other kind of file.
@@ -39,25 +39,25 @@ OTHER_FILE = {
 
 @functools.cache
 def _table():
-    """Return the table as a dict from (kind, message or enum, name) to `Known`, and from (kind, type) to `KnownLayer`."""
+    """Return the table as a dict from (kind, message or enum, name) to `ForkField`, and from (kind, type) to `ForkLayer`."""
     rows = {}
     for line in TABLE.read_text().splitlines()[1:]:
         kind, of, names, skip, default, forks = line.split("\t")
         for name in names.split(","):
             if kind == "layer":
-                rows[kind, name] = KnownLayer(skip, of, tuple(forks.split(",")))
+                rows[kind, name] = ForkLayer(skip, of, tuple(forks.split(",")))
             else:
-                rows[kind, of, name] = Known(skip, default, tuple(forks.split(",")))
+                rows[kind, of, name] = ForkField(skip, default, tuple(forks.split(",")))
     return dict(sorted(rows.items()))
 
 
 def find_field(message, name):
-    """Return the `Known` of a field that a message lacks here, None if no fork is known to have it."""
+    """Return the `ForkField` of a field that a message lacks here, None if no fork is known to have it."""
     return _table().get(("field", message, name))
 
 
 def find_value(enum, name):
-    """Return the `Known` of a value that an enum lacks here, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
+    """Return the `ForkField` of a value that an enum lacks here, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
     return _table().get(("value", enum, name))
 
 
@@ -80,17 +80,17 @@ def about_field(message, name, value, known):
         return remedy
     if found is None:
         return close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
-    return f"; {_have(found.forks, 'it')}; {_advice(found, value)}"
+    return f"; {_forks_have(found.forks, 'it')}; {_advice(found, value)}"
 
 
 def about_value(enum, name):
     """Return the hint of an error about a value that an enum lacks; the empty string if nothing is known."""
     found = find_value(enum, name)
-    return f"; {_have(found.forks, name)}; {_advice(found, name)}" if found is not None else ""
+    return f"; {_forks_have(found.forks, name)}; {_advice(found, name)}" if found is not None else ""
 
 
 def _advice(found, value):
-    """Return the advice for a `Known` field or value that has `value` in the file."""
+    """Return the advice for a `ForkField` field or value that has `value` in the file."""
     if found.skip == "yes":
         return "it changes no result, and skip_unknown_fields leaves it out"
     if found.skip == "test":
@@ -106,11 +106,11 @@ def about_layer(name, types):
     near = close_matches(name, types)
     found = _table().get(("layer", name))
     if found is not None:
-        return f"; {_have(found.forks, 'it')}{USES.get(found.use, '')}; {SUPPLY.format(name)}"
+        return f"; {_forks_have(found.forks, 'it')}{USES.get(found.use, '')}; {REGISTER_REMEDY.format(name)}"
     field, forks = _own_field(name)
     if field is not None:
-        return f"; {_have(forks, f'a field {field}')}; {SUPPLY.format(name)}"
-    return f"{near} If it is a type of its own, {SUPPLY.format(name)}" if near else f"; {SUPPLY.format(name)}"
+        return f"; {_forks_have(forks, f'a field {field}')}; {REGISTER_REMEDY.format(name)}"
+    return f"{near} If it is a type of its own, {REGISTER_REMEDY.format(name)}" if near else f"; {REGISTER_REMEDY.format(name)}"
 
 
 def _own_field(layer_type):
@@ -122,11 +122,11 @@ def _own_field(layer_type):
     return None, None
 
 
-def _have(forks, what):
+def _forks_have(forks, what):
     """Return ``the fork tsn has WHAT``, or ``the forks tsn, intel and 4 more have WHAT``."""
     if len(forks) == 1:
         return f"the fork {forks[0]} has {what}"
-    shown = list(forks[:MANY]) + ([f"{len(forks) - MANY} more"] if len(forks) > MANY else [])
+    shown = list(forks[:MAX_FORKS_SHOWN]) + ([f"{len(forks) - MAX_FORKS_SHOWN} more"] if len(forks) > MAX_FORKS_SHOWN else [])
     return f"the forks {', '.join(shown[:-1])} and {shown[-1]} have {what}"
 
 

@@ -11,7 +11,7 @@ import math
 from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError, located
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import kinds
-from minicaffe.proto.atomic import interrupts_held
+from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.proto.files import REMEDY, check_below, file_error, path_of
 
 
@@ -26,7 +26,7 @@ def reading(path, within=None):
     import h5py
     path = str(path_of(path))
     try:
-        with interrupts_held(), open(path, "rb"), h5py.File(path, "r") as file:
+        with delayed_interrupts(), open(path, "rb"), h5py.File(path, "r") as file:
             check_below(file.id.get_vfd_handle(), path, within)
             yield file
     except Error as error:

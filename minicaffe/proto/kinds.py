@@ -13,8 +13,8 @@ from typing import NamedTuple
 from minicaffe.errors import DataError
 
 HEAD = 1024  # bytes that the rules match: tar's mark is at byte 257
-AGAIN = "fetch the file again"
-CONVERT = "set the parameters of a net to its arrays in Python (net.params), and write them with net.save"
+FETCH_AGAIN = "fetch the file again"
+CONVERT_REMEDY = "set the parameters of a net to its arrays in Python (net.params), and write them with net.save"
 SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*(?:(?!\*/).)*\*/)*"
 
 
@@ -34,19 +34,19 @@ class Kind(NamedTuple):
 
 # The first rule that matches counts.
 KINDS = (
-    Kind("empty", "empty", AGAIN, rb"\Z", True),
-    Kind("zeros", "filled with zeros", f"a copy or download of it was cut off; {AGAIN}", rb"\0{16}(?=\0*\Z)"),
+    Kind("empty", "empty", FETCH_AGAIN, rb"\Z", True),
+    Kind("zeros", "filled with zeros", f"a copy or download of it was cut off; {FETCH_AGAIN}", rb"\0{16}(?=\0*\Z)"),
     Kind("lfs", "a Git LFS pointer", "run 'git lfs pull'", rb"version https://git-lfs"),
     Kind("annex", "a git-annex pointer", "run 'git annex get'", rb"(?:\.\./)*(?:\.git)?/?annex/objects/"),
     Kind("utf-16", "text in UTF-16", "save it as UTF-8", rb"\xff\xfe|\xfe\xff|(?:[\t\n\r -~]\0){4}|(?:\0[\t\n\r -~]){4}"),
-    Kind("html", "a web page (HTML)", f"the download went wrong; {AGAIN}",
+    Kind("html", "a web page (HTML)", f"the download went wrong; {FETCH_AGAIN}",
          rb"(?i)(?:\xef\xbb\xbf)?\s*(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype html|html|head|body|meta|title|script)\b"),
     Kind("xml", "an XML file", "name another file",
          rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\b|<!DOCTYPE\b|<[A-Za-z_][\w.:-]*(?:\s[^<>]*)?>)"),
     # Archives and arrays
     Kind("npz", "a NumPy archive (.npz)", "name a .npy file",
          rb"PK\x03\x04.{26}[^\0]{0,200}?\.npy"),
-    Kind("pytorch", "a PyTorch checkpoint", CONVERT,
+    Kind("pytorch", "a PyTorch checkpoint", CONVERT_REMEDY,
          rb"PK\x03\x04.{26}[^\0/]{1,200}/(?:data\.pkl|version|byteorder|\.format_version)"),
     Kind("zip", "a zip archive", "unpack it with unzip", rb"PK[\x03\x05][\x04\x06]"),
     Kind("gzip", "a gzip archive", "unpack it with gunzip, or with tar xzf", rb"\x1f\x8b"),
@@ -59,11 +59,11 @@ KINDS = (
     Kind("npy", "a NumPy array (.npy)", "name another file", rb"\x93NUMPY"),
     Kind("hdf5", "an HDF5 file", "name another file", rb"\x89HDF\r\n\x1a\n"),
     # Nets of other frameworks
-    Kind("pytorch", "a PyTorch checkpoint", CONVERT, rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"),
+    Kind("pytorch", "a PyTorch checkpoint", CONVERT_REMEDY, rb"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"),
     Kind("pickle", "a Python pickle", "read it in Python, if you trust it", rb"\x80[\x02-\x05]"),
-    Kind("safetensors", "a safetensors file", CONVERT, rb'.{6}\0\0\{\s*"'),
-    Kind("tflite", "a TensorFlow Lite model", CONVERT, rb".{2}\0\0TFL3"),
-    Kind("onnx", "an ONNX model", CONVERT,
+    Kind("safetensors", "a safetensors file", CONVERT_REMEDY, rb'.{6}\0\0\{\s*"'),
+    Kind("tflite", "a TensorFlow Lite model", CONVERT_REMEDY, rb".{2}\0\0TFL3"),
+    Kind("onnx", "an ONNX model", CONVERT_REMEDY,
          rb"\x08[\x01-\x1f](?:\x12[\x01-\x40](?!/|[^\0-\x1f]{0,63}\.(?:caffemodel|h5))[ -~]{2,64}[\x1a\x22(:B]|:|B)"),
     # Pictures, films, programs
     Kind("picture", "a PNG picture", "name another file", rb"\x89PNG"),

@@ -41,7 +41,7 @@ ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4}
 SIMPLE_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
 CLOSING = {"{": "}", "<": ">"}
 # Strings of a solver that are enums in MyCaffe, which writes them without quotes.
-NAMES_OF_SOLVERS = ("lr_policy", "regularization_type", "type", "eval_type")
+UNQUOTED_SOLVER_FIELDS = ("lr_policy", "regularization_type", "type", "eval_type")
 INTEGER_RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -81,7 +81,7 @@ class _Field:
             FieldDescriptor.CPPTYPE_FLOAT: Reader.float,
             FieldDescriptor.CPPTYPE_DOUBLE: Reader.float,
         }.get(descriptor.cpp_type, Reader.integer)
-        if descriptor.containing_type.name == "SolverParameter" and self.name in NAMES_OF_SOLVERS:
+        if descriptor.containing_type.name == "SolverParameter" and self.name in UNQUOTED_SOLVER_FIELDS:
             self.read = Reader.name
 
 
@@ -116,7 +116,7 @@ class Reader:
         self.text = text
         self.keep, self.skip = keep, skip
         self.kept = None       # Fields of the layer being read, if unknown ones are kept
-        self.kept_path = ""    # its path
+        self.kept_layer_path = ""    # its path
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
         self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
@@ -142,7 +142,7 @@ class Reader:
     def read(self, message):
         """Fill a message, or `Fields` of any names, with the whole text and return it."""
         if isinstance(message, Fields):
-            return self.anything(message, "", 0, END, 0)
+            return self.fields_of_any_name(message, "", 0, END, 0)
         self.fields(message, _table(message.DESCRIPTOR), "", 0, END, 0)
         return message
 
@@ -163,12 +163,12 @@ class Reader:
 
     def _kept_fields(self, message, table, path, depth, close, opened):
         """As `_fields`, but store fields that a layer's messages lack in its `fork_fields`; a strict message stores none."""
-        before = self.kept, self.kept_path
-        self.kept, self.kept_path = Fields() if table.is_layer else None, path
+        before = self.kept, self.kept_layer_path
+        self.kept, self.kept_layer_path = Fields() if table.is_layer else None, path
         self._fields(message, table, path, depth, close, opened)
         if self.kept:
             message.fork_fields = "\n".join(lines_of(self.kept))
-        self.kept, self.kept_path = before
+        self.kept, self.kept_layer_path = before
 
     def _fields(self, message, table, path, depth, close, opened):
         kinds, words = self.kinds, self.words
@@ -213,7 +213,7 @@ class Reader:
         read = Fields()
         self.one(read, path, depth)
         if self.kept is not None:
-            self.kept.inside(path[len(self.kept_path):]).extend(name, read.all(name))
+            self.kept.inside(path[len(self.kept_layer_path):]).extend(name, read.all(name))
             return
         values = read.all(name) or [None]
         enum = table.fields[name].descriptor.enum_type if value is not None else None
@@ -228,7 +228,7 @@ class Reader:
             raise error
         logger.warning("%s; skipped", error)
 
-    def anything(self, into, path, depth, close, opened):
+    def fields_of_any_name(self, into, path, depth, close, opened):
         """Read fields of any name into `into`, up to the mark `close`; return `into`."""
         while self.kinds[self.at] == WORD:
             self.one(into, f"{path}.{self.words[self.at]}" if path else self.words[self.at], depth)
@@ -246,18 +246,18 @@ class Reader:
         if self.words[self.at] == "[" and self.kinds[self.at] == MARK:
             self.at += 1
             while self.words[self.at] != "]" or self.kinds[self.at] != MARK:
-                into.add(name, self.any_value(path, depth, True))
+                into.add(name, self.value_of_any_type(path, depth, True))
                 if self.words[self.at] == ",":
                     self.at += 1
                 elif self.words[self.at] != "]":
                     raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
             self.at += 1
         else:
-            into.add(name, self.any_value(path, depth, colon))
+            into.add(name, self.value_of_any_type(path, depth, colon))
         if self.words[self.at] in (",", ";") and self.kinds[self.at] == MARK:
             self.at += 1
 
-    def any_value(self, path, depth, colon):
+    def value_of_any_type(self, path, depth, colon):
         """Read a message, a string, a number or a word of any type."""
         close = CLOSING.get(self.words[self.at]) if self.kinds[self.at] == MARK else None
         if close is not None:
@@ -265,7 +265,7 @@ class Reader:
                 raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
             opened = self.at
             self.at += 1
-            return self.anything(Fields(path), path, depth + 1, close, opened)
+            return self.fields_of_any_name(Fields(path), path, depth + 1, close, opened)
         if not colon:
             raise self.error(f"expected ':' and a value, got {self.shown()}", path)
         kind, word = self.kinds[self.at], self.words[self.at]

@@ -217,7 +217,7 @@ def bytes_of(blob):
 def blob_parts(blob):
     """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
     shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
-    parts = [*counted(SHAPE, [shape])]
+    parts = [*length_delimited(SHAPE, [shape])]
     for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
         if values is None:
             continue
@@ -227,11 +227,11 @@ def blob_parts(blob):
             raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
         little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
         number = single if values.dtype == np.float32 else double
-        parts += counted(number, [little.reshape(-1).view(np.uint8)])
+        parts += length_delimited(number, [little.reshape(-1).view(np.uint8)])
     return parts
 
 
-def counted(number, parts):
+def length_delimited(number, parts):
     """Return `parts`, a list of bytes or of arrays of bytes that are field `number`, with its tag and length in front."""
     return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
 

@@ -15,7 +15,7 @@ from minicaffe.errors import ConfigError, check_type, names_of, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.crop import crop_offset, producers_of
-from minicaffe.proto.fields import Fields, lines_of, take
+from minicaffe.proto.fields import Fields, lines_of, pop_field
 from minicaffe.proto.forks import layer_named
 from minicaffe.proto.text import parse_fields, read_text
 from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
@@ -216,8 +216,9 @@ class _Upgrade:
             kind = _fork_type(old) or caffe_pb2.V1LayerParameter.LayerType.Name(old.type)
             raise self.error(f"layers (the form of 2014, here '{old.name}') and layer (today's, here '{net.layer[0].name}') are "
                              "both given, and Caffe reads one of them in a file; write each layers { ... } as layer { ... }, the "
-                             f"type in quotes by today's name: {kind} is \"{V1_TYPES.get(kind) or _today(kind)}\"; or put them in "
-                             "a file of their own, which 'minicaffe upgrade net_text IN OUT' rewrites", "layers", self.paths[0])
+                             f"type in quotes by today's name: {kind} is \"{V1_TYPES.get(kind) or _camel_case(kind)}\"; or "
+                             "put them in a file of their own, which 'minicaffe upgrade net_text IN OUT' rewrites",
+                             "layers", self.paths[0])
         if is_v0(net):
             self.net, kept = upgrade_v0(net, self.note, lambda message, index: self.error(message, None, self.paths[index]))
             self.paths = [self.paths[index] for index in kept]
@@ -270,7 +271,7 @@ class _Upgrade:
                     layer.type = _type_of(value)
                 elif field.name == "fork_fields":
                     fields = parse_fields(value)
-                    for word in take(fields, "type"):
+                    for word in pop_field(fields, "type"):
                         layer.type = V1_TYPES.get(word) or layer_named(word)
                     _set_fork_fields(layer, fields)
                 elif field.name in V1_PARAM:
@@ -308,9 +309,9 @@ class _Upgrade:
             if ceil is None:
                 continue
             fields, param = parse_fields(layer.fork_fields), layer.pooling_param
-            take(fields.pooling_param, "ceil_mode")
+            pop_field(fields.pooling_param, "ceil_mode")
             if not len(fields.pooling_param):
-                take(fields, "pooling_param")
+                pop_field(fields, "pooling_param")
             _set_fork_fields(layer, fields)
             mode = caffe_pb2.PoolingParameter.CEIL if ceil else caffe_pb2.PoolingParameter.FLOOR
             if not param.HasField("round_mode"):
@@ -376,10 +377,10 @@ def _type_of(number):
     """Return today's name of a V1 layer type."""
     enum = caffe_pb2.V1LayerParameter.LayerType
     name = enum.Name(number)
-    return V1_TYPES.get(name, _today(name))
+    return V1_TYPES.get(name, _camel_case(name))
 
 
-def _today(name):
+def _camel_case(name):
     """Return today's name of a V1 type that `V1_TYPES` lacks."""
     return "".join(word.capitalize() for word in name.split("_"))
 

@@ -43,7 +43,7 @@ FIELDS = {
     "det_bg_threshold": ("bg_threshold", _WINDOW), "det_fg_fraction": ("fg_fraction", _WINDOW),
     "det_context_pad": ("context_pad", _WINDOW), "det_crop_mode": ("crop_mode", _WINDOW),
 }
-SAME = ("blobs", "blobs_lr", "weight_decay")  # repeated, in V1LayerParameter itself
+COPIED_FIELDS = ("blobs", "blobs_lr", "weight_decay")  # repeated, in V1LayerParameter itself
 IGNORED = ("new_num", "new_channels")
 
 
@@ -117,7 +117,7 @@ def _upgrade_layer(entry, new, note, error):
             new.name = value
         elif name == "type":
             new.type = v0_type(entry)
-        elif name in SAME:
+        elif name in COPIED_FIELDS:
             getattr(new, name).extend(value)
         elif name == "hdf5_output_param" and old.type == "hdf5_output":
             new.hdf5_output_param.CopyFrom(value)

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
 cdef enum:  # wire type: the lowest three bits of a tag
-    VARINT, EIGHT_BYTES, COUNTED, GROUP, GROUP_END, FOUR_BYTES
+    VARINT, FIXED64, LENGTH_DELIMITED, GROUP, GROUP_END, FIXED32
 
 cdef enum:  # results of next_field
     END, CUT, MALFORMED, FIELD
@@ -48,12 +48,12 @@ cdef inline int next_field(const uint8_t** at, const uint8_t* end, Field* field)
         wire, number = field.tag & 7, field.tag >> 3
         if number == 0 or field.tag >> 32:
             return MALFORMED
-        if wire == VARINT or wire == COUNTED:
+        if wire == VARINT or wire == LENGTH_DELIMITED:
             reason = varint(at, end, &field.value)
             if reason != FIELD:
                 return reason
-        elif wire == FOUR_BYTES or wire == EIGHT_BYTES:
-            field.value = 4 if wire == FOUR_BYTES else 8
+        elif wire == FIXED32 or wire == FIXED64:
+            field.value = 4 if wire == FIXED32 else 8
         elif wire == GROUP and depth < MAX_GROUPS:
             groups[depth] = number
             depth += 1
@@ -73,10 +73,10 @@ cdef inline int next_field(const uint8_t** at, const uint8_t* end, Field* field)
     return CUT if depth else END
 
 
-cdef inline Py_ssize_t repeats(const uint8_t* at, const uint8_t* end, const Field* field) noexcept nogil:
+cdef inline Py_ssize_t count_same_tag(const uint8_t* at, const uint8_t* end, const Field* field) noexcept nogil:
     """Return how many fields from `at` on have the tag of `field` and its 4 or 8 bytes: unpacked numbers may be millions."""
     cdef Py_ssize_t count = 0, step = 1 + field.value
-    if field.tag < 128 and (field.tag & 7 == FOUR_BYTES or field.tag & 7 == EIGHT_BYTES):
+    if field.tag < 128 and (field.tag & 7 == FIXED32 or field.tag & 7 == FIXED64):
         while end - at >= step and at[0] == field.tag:
             at += step
             count += 1

@@ -56,8 +56,8 @@ def scan(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, wanted):
     while reason == FIELD:
         if field.tag != last_tag:  # look each field up once
             last_tag = field.tag
-            is_wanted = (last_tag & 7 == VARINT or last_tag & 7 == COUNTED) and last_tag >> 3 in numbers
-        at += repeats(at, base + end, &field) * <Py_ssize_t>(1 + field.value)
+            is_wanted = (last_tag & 7 == VARINT or last_tag & 7 == LENGTH_DELIMITED) and last_tag >> 3 in numbers
+        at += count_same_tag(at, base + end, &field) * <Py_ssize_t>(1 + field.value)
         if is_wanted:
             if field.start != rest_start:
                 rest.append((rest_start - base, field.start - base))
@@ -90,18 +90,18 @@ def gather(const uint8_t[::1] data, Py_ssize_t start, Py_ssize_t end, int number
     """
     cdef const uint8_t* at = &data[0] + start
     cdef const uint8_t* stop = &data[0] + end
-    cdef uint64_t single = number << 3 | (FOUR_BYTES if width == 4 else EIGHT_BYTES)
+    cdef uint64_t single = number << 3 | (FIXED32 if width == 4 else FIXED64)
     cdef Py_ssize_t _, total = 0, room = -1 if into is None else into.shape[0]
     cdef uint8_t* out = &into[0] if room > 0 else NULL
     cdef Field field
     cdef bint is_wanted
     while next_field(&at, stop, &field) == FIELD:
-        is_wanted = field.tag == single or field.tag == (number << 3 | COUNTED)
+        is_wanted = field.tag == single or field.tag == (number << 3 | LENGTH_DELIMITED)
         if is_wanted:
             if out != NULL and room - total >= <Py_ssize_t>field.value:  # a file may change while it is read
                 memcpy(out + total, at - field.value, field.value)
             total += field.value
-        for _ in range(repeats(at, stop, &field)):
+        for _ in range(count_same_tag(at, stop, &field)):
             if is_wanted:
                 if out != NULL and room - total >= width:
                     memcpy(out + total, at + 1, 4)

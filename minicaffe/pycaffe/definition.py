@@ -22,7 +22,7 @@ def get_layer_lr_mult(layer):
     return tuple(given + [1.0] * (2 - len(given)))
 
 
-def included(layer, phase):
+def is_included(layer, phase):
     """Whether the include and exclude rules of `layer` allow it in `phase`; other conditions of the rules are ignored."""
     if layer.include and layer.exclude:
         raise ConfigError("give include or exclude rules, not both", field="include", layer=layer.name, layer_type=layer.type)

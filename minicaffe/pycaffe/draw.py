@@ -14,7 +14,7 @@ from minicaffe.errors import ConfigError, DependencyError, Error
 from minicaffe.net.definitions import window_text
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, included
+from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, is_included
 
 LAYER_STYLE_DEFAULT = {"shape": "record", "fillcolor": "#6495ED", "style": "filled"}
 NEURON_LAYER_STYLE = {"shape": "record", "fillcolor": "#90EE90", "style": "filled"}
@@ -173,7 +173,7 @@ def get_pydot_graph(caffe_net, rankdir, label_edges=True, phase=None, display_lr
     graph = Graph(caffe_net.name or "Net", rankdir=rankdir)
     nodes, edges = {}, []
     for layer in caffe_net.layer:
-        if phase is not None and not included(layer, phase):
+        if phase is not None and not is_included(layer, phase):
             continue
         name = f"{layer.name}_{layer.type}"
         in_place = len(layer.bottom) == 1 and len(layer.top) == 1 and layer.bottom[0] == layer.top[0]

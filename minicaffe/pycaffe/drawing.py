@@ -20,8 +20,8 @@ from html import escape
 
 from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.net.summary import sizes
-from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, included
-from minicaffe.pycaffe.layered import Box, place
+from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, is_included
+from minicaffe.pycaffe.graph_layout import Box, place
 
 RANKDIRS = ("LR", "RL", "TB", "BT")
 SIZE, LINE, PAD = 12, 15, 8             # of letters, of lines, and beside text, in pixels
@@ -51,7 +51,7 @@ KINDS = {**dict.fromkeys(("Convolution", "Deconvolution", "ConvolutionDepthwise"
 
 
 @dataclass
-class Drawn:
+class LayerDrawing:
     """A layer with those in place on its top, and the blobs that leave them.
 
     `rows` and `pills` are rectangles (left, top, width, height) around the middle (x, y).
@@ -114,13 +114,14 @@ def svg_to_png(svg):
 class _Drawing:
     def __init__(self, net, rankdir, phase, display_lrm, types):
         self.types = types
-        self.rankdir, self.lying, self.display_lrm = rankdir, rankdir in ("LR", "RL"), display_lrm
+        self.rankdir, self.is_horizontal, self.display_lrm = rankdir, rankdir in ("LR", "RL"), display_lrm
         self.shapes = {}
         if hasattr(net, "nodes"):
             layers = [(i, node.param, [blob.name for blob in node.tops]) for i, node in enumerate(net.nodes)]
             self.shapes = {blob.name: blob.shape for node in net.nodes for blob in node.tops}
         else:
-            layers = [(i, layer, list(layer.top)) for i, layer in enumerate(net.layer) if phase is None or included(layer, phase)]
+            layers = [(i, layer, list(layer.top)) for i, layer in enumerate(net.layer)
+                      if phase is None or is_included(layer, phase)]
         self.name = net.name or "net"
         self.drawn, self.edges, self.aliases = [], [], {}
         self._connect(layers)
@@ -128,7 +129,7 @@ class _Drawing:
 
     def _connect(self, layers):
         """Collect boxes and edges; an edge is (from, number of the blob, to, blob)."""
-        sources, read = {}, set()       # blob -> [(Drawn, number of the blob)]; blobs that are read already
+        sources, read = {}, set()       # blob -> [(LayerDrawing, number of the blob)]; blobs that are read already
         original = {}                   # top of a Split -> its bottom
         for i, layer, tops in layers:
             bottoms = [original.get(name, name) for name in layer.bottom]
@@ -141,7 +142,7 @@ class _Drawing:
             if bottoms == tops and len(tops) == 1 and len(made) == 1 and made[0][0].blobs == tops and tops[0] not in read:
                 made[0][0].layers.append((i, layer))
                 continue
-            here = Drawn([(i, layer)], tops)
+            here = LayerDrawing([(i, layer)], tops)
             self.drawn.append(here)
             for name in bottoms:
                 self.edges += [(source, number, here, name) for source, number in sources.get(name, [])]
@@ -171,7 +172,7 @@ class _Drawing:
         width = 2 * PAD + max(_width(text, bold=not n) for lines in texts for n, text in enumerate(lines))
         heights = [LINE * len(lines) + PAD for lines in texts]
         widths = [_width(self._blob_text(name)) + 2 * PAD for name in drawn.blobs]
-        if self.lying:
+        if self.is_horizontal:
             drawn.width = width + (GAP + max(widths) if widths else 0.0)
             drawn.height = max(sum(heights), len(widths) * (PILL + GAP) - GAP)
             left, top = -drawn.width / 2, -sum(heights) / 2
@@ -189,13 +190,13 @@ class _Drawing:
     def _lay_out(self):
         for drawn in self.drawn:
             self._measure(drawn)
-        boxes = [Box(drawn.width, drawn.height) if self.lying else Box(drawn.height, drawn.width) for drawn in self.drawn]
+        boxes = [Box(drawn.width, drawn.height) if self.is_horizontal else Box(drawn.height, drawn.width) for drawn in self.drawn]
         number = {id(drawn): i for i, drawn in enumerate(self.drawn)}
         ends = []       # from box to box, and the offset of the pill that the edge leaves
         for source, pill, target, _ in self.edges:
             left, top, width, height = source.pills[pill]
-            ends.append((number[id(source)], top + height / 2 if self.lying else left + width / 2, number[id(target)], 0.0))
-        bends = place(boxes, ends, rank_gap=40.0 if self.lying else 28.0)
+            ends.append((number[id(source)], top + height / 2 if self.is_horizontal else left + width / 2, number[id(target)], 0.0))
+        bends = place(boxes, ends, rank_gap=40.0 if self.is_horizontal else 28.0)
         everything = [*boxes, *(bend for way in bends for bend in way)]
         low = min((box.at - box.breadth / 2 for box in everything), default=0.0)
         breadth = max((box.at + box.breadth / 2 for box in everything), default=0.0) - low
@@ -203,13 +204,13 @@ class _Drawing:
         for box in boxes:
             thick[box.rank] = max(thick.get(box.rank, 0.0), box.length)
         length = max((box.start + thick[box.rank] for box in boxes), default=0.0)
-        self.width, self.height = (side + 2 * MARGIN for side in ((length, breadth) if self.lying else (breadth, length)))
+        self.width, self.height = (side + 2 * MARGIN for side in ((length, breadth) if self.is_horizontal else (breadth, length)))
         back = self.rankdir in ("RL", "BT")
         widths = [[left + width + drawn.width / 2 for left, _, width, _ in drawn.pills] for drawn in self.drawn]
 
         def point(along, across):
             along, across = MARGIN + (length - along if back else along), MARGIN + across - low
-            return (along, across) if self.lying else (across, along)
+            return (along, across) if self.is_horizontal else (across, along)
 
         for drawn, box in zip(self.drawn, boxes):
             drawn.x, drawn.y = point(box.start + box.length / 2, box.at)
@@ -222,17 +223,17 @@ class _Drawing:
         self.paths = []
         for n, ((source, pill, target, blob), way, (i, out, j, _)) in enumerate(zip(self.edges, bends, ends)):
             first, last = boxes[i], boxes[j]
-            begin = first.start + (widths[i][pill] if self.lying else first.length)
+            begin = first.start + (widths[i][pill] if self.is_horizontal else first.length)
             steps = [(first.start + thick[first.rank], first.at + out)]     # beyond the boxes of its rank
             for bend in way:
                 steps += [(bend.start, bend.at), (bend.start + thick[bend.rank], bend.at)]
-            into = side[n] * 0.6 * (sum(row[3] for row in target.rows) if self.lying else target.rows[0][2])
+            into = side[n] * 0.6 * (sum(row[3] for row in target.rows) if self.is_horizontal else target.rows[0][2])
             steps.append((last.start - HEAD, last.at + into))
             self.paths.append((source, target, blob, [point(begin, first.at + out), *(point(*step) for step in steps)]))
 
     def _mirrored(self, rectangle):
         left, top, width, height = rectangle
-        return (-left - width, top, width, height) if self.lying else (left, -top - height, width, height)
+        return (-left - width, top, width, height) if self.is_horizontal else (left, -top - height, width, height)
 
     # ---- the text
 
@@ -268,9 +269,9 @@ class _Drawing:
         """A path that is straight across ranks and curved between them; the first part is straight."""
         parts = ["M{:.1f} {:.1f}".format(*points[0])]
         for n, ((x0, y0), (x1, y1)) in enumerate(zip(points, points[1:])):
-            if n % 2 == 0 or abs((y0 - y1) if self.lying else (x0 - x1)) < 0.5:
+            if n % 2 == 0 or abs((y0 - y1) if self.is_horizontal else (x0 - x1)) < 0.5:
                 parts.append(f"L{x1:.1f} {y1:.1f}")
-            elif self.lying:
+            elif self.is_horizontal:
                 parts.append(f"C{(x0 + x1) / 2:.1f} {y0:.1f} {(x0 + x1) / 2:.1f} {y1:.1f} {x1:.1f} {y1:.1f}")
             else:
                 parts.append(f"C{x0:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {y1:.1f}")

@@ -1,7 +1,7 @@
 """Arrays to and from Caffe's messages, and the preprocessing of pictures (pycaffe ``caffe.io``).
 
-Pictures are read with OpenCV and resized by `taps`, which give the numbers of pycaffe's scikit-image 0.13. Different from
-pycaffe: wrong input raises errors of minicaffe.errors, and no function changes its arguments.
+Pictures are read with OpenCV and resized by `interpolation_taps`, which give the numbers of pycaffe's scikit-image 0.13. Different
+from pycaffe: wrong input raises errors of minicaffe.errors, and no function changes its arguments.
 """
 
 import contextlib
@@ -200,14 +200,14 @@ def resize_image(im, new_dims, interp_order=1):
 
 
 def _resize_first(values, size, order, centres):
-    """Return `values` resized along the first axis; see `taps`."""
+    """Return `values` resized along the first axis; see `interpolation_taps`."""
     total = 0.0
-    for index, weight in zip(*taps(len(values), size, order, centres)):
+    for index, weight in zip(*interpolation_taps(len(values), size, order, centres)):
         total = total + values[index] * weight[:, np.newaxis, np.newaxis]
     return total
 
 
-def taps(length, size, order, centres=True):
+def interpolation_taps(length, size, order, centres=True):
     """Return indices into `length` samples and weights for each of `size` new samples: two arrays (order + 1, size).
 
     `order` is 0, 1 or 3: nearest, linear, or cubic (Catmull-Rom) interpolation. With `centres` samples are centres of pixels

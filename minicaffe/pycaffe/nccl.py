@@ -43,12 +43,12 @@ class NCCL:
         from minicaffe.parallel.nccl import Communicator  # not needed by a single process
         if caffe.group is not None:
             raise ConfigError("this process trains together with others by distribute(), which uses NCCL; leave caffe.NCCL out")
-        self._params, self._passes = solver.net.learnable_params, solver.param.iter_size
+        self._params, self._backward_passes = solver.net.learnable_params, solver.param.iter_size
         learned = {id(blob) for blob, there in zip(self._params, solver.net.learned(), strict=True) if there}
         # A shared parameter belongs to the first of its layers, whose backward runs last.
-        self._of_layer = [[blob for blob in layer.blobs if id(blob) in learned] for layer in solver.net.layers]
+        self._gradients_of_layer = [[blob for blob in layer.blobs if id(blob) in learned] for layer in solver.net.layers]
         self._runs = None       # backward runs of each layer in this iteration; None between iterations
-        self._under_way = []
+        self._pending_sums = []
         self._communicator = Communicator(caffe.solver_count, caffe.solver_rank, bytes(uid))
 
     @staticmethod
@@ -70,26 +70,27 @@ class NCCL:
 
     def on_start(self):
         """Begin an iteration."""
-        self._runs = [0] * len(self._of_layer)
+        self._runs = [0] * len(self._gradients_of_layer)
 
     def __call__(self, layer):
         """Start to send the gradients of a layer, if this was its last backward before the update."""
         if self._runs is not None:
             self._runs[layer] += 1
-            if self._runs[layer] == self._passes:
-                self._send(self._of_layer[layer])
+            if self._runs[layer] == self._backward_passes:
+                self._send(self._gradients_of_layer[layer])
 
     def on_gradients_ready(self):
         """Send the remaining gradients, and make the update wait for all."""
-        self._send([blob for runs, blobs in zip(self._runs, self._of_layer) if runs < self._passes for blob in blobs])
-        for arrived in self._under_way:
+        self._send([blob for runs, blobs in zip(self._runs, self._gradients_of_layer)
+                    if runs < self._backward_passes for blob in blobs])
+        for arrived in self._pending_sums:
             self._communicator.wait(arrived)
-        self._under_way, self._runs = [], None
+        self._pending_sums, self._runs = [], None
 
     def _send(self, blobs):
         arrays = [blob.mutable_gpu_diff for blob in blobs if blob.count]
         if arrays:
-            self._under_way.append(self._communicator.sum(arrays, mean=True))
+            self._pending_sums.append(self._communicator.sum(arrays, mean=True))
 
 
 def has_nccl():

@@ -13,9 +13,9 @@ import numpy as np
 
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, FileError, ShapeError, names_of, shown
-from minicaffe.net import net as net_room
+from minicaffe.net import net as base_net
 from minicaffe.net import run
-from minicaffe.net.net import made_once
+from minicaffe.net.net import cached_view
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
@@ -27,7 +27,7 @@ FIXED = "they follow from the prototxt"
 log = logging.getLogger(__name__)
 
 
-class Net(Net2014, net_room.Net):
+class Net(Net2014, base_net.Net):
     """A network read from a prototxt.
 
     Parameters
@@ -64,7 +64,7 @@ class Net(Net2014, net_room.Net):
             if not args:
                 args = (net2014.default_phase(),)
                 name = net2014.PHASES[args[0]]
-                net2014.say("Net(network_file, weights_file)",
+                net2014.warn_once("Net(network_file, weights_file)",
                             f"Net({shown(str(network_file))}, {name}, weights={shown(str(phase))})")
             else:
                 log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
@@ -90,39 +90,39 @@ class Net(Net2014, net_room.Net):
 
     # ---- looking inside
 
-    @made_once
+    @cached_view
     def blob_loss_weights(self):
         """Loss weight of each blob by name, 0 for most."""
         return OrderedDict((blob.name, weight) for blob, weight in self.loss_weights.items())
 
-    @made_once
+    @cached_view
     def layers(self):
         """The layers, in order."""
         return LayerVec((node.layer for node in self.nodes), "change the prototxt and build the net again")
 
-    @made_once
+    @cached_view
     def params(self):
         """Parameter blobs of the layers that have any, by layer name: weight, bias."""
         return FixedDict(((name, BlobVec(list(layer.blobs), f"write net.params['{name}'][0].data[...] = array to set values"))
                           for name, layer in zip(self.layer_names, self.layers) if layer.blobs),
                          "net.params[{}][0].data[...] = array to set values")
 
-    @made_once
+    @cached_view
     def inputs(self):
         """Names of the tops of Input layers."""
         return [blob.name for blob in self.input_blobs]
 
-    @made_once
+    @cached_view
     def outputs(self):
         """Names of the blobs that nothing consumes, sorted."""
         return [blob.name for blob in self.output_blobs]
 
-    @made_once
+    @cached_view
     def top_names(self):
         """Names of the tops of each layer by layer name."""
         return OrderedDict((node.name, [blob.name for blob in node.tops]) for node in self.nodes)
 
-    @made_once
+    @cached_view
     def bottom_names(self):
         """Names of the bottoms of each layer by layer name."""
         return OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes)
@@ -256,7 +256,7 @@ class Net(Net2014, net_room.Net):
         for batch in self._batch(kwargs):
             for name, value in self.forward(blobs=blobs, **batch).items():
                 parts.setdefault(name, []).extend(value.copy())
-        return _join(parts, kwargs)
+        return _stack_rows(parts, kwargs)
 
     def forward_backward_all(self, blobs=None, diffs=None, **kwargs):
         """Run forward and backward in batches; input and output names select what each keyword feeds.
@@ -275,7 +275,7 @@ class Net(Net2014, net_room.Net):
                 values.setdefault(name, []).extend(value.copy())
             for name, value in self.backward(diffs=diffs, **backward_batch).items():
                 gradients.setdefault(name, []).extend(value.copy())
-        return _join(values, kwargs), _join(gradients, kwargs)
+        return _stack_rows(values, kwargs), _stack_rows(gradients, kwargs)
 
     def _batch(self, blobs):
         """Yield dicts of arrays of the net's batch size; the last one is padded with zeros."""
@@ -336,7 +336,7 @@ class Net(Net2014, net_room.Net):
 register_net_factory(Net)
 
 
-def _join(parts, given):
+def _stack_rows(parts, given):
     """Convert lists of rows to arrays, without the padding rows of the last batch."""
     total = len(next(iter(given.values()))) if given else None
     return {name: np.asarray(rows)[:total] for name, rows in parts.items()}

@@ -5,11 +5,11 @@ from typing import Any, overload
 
 from numpy.typing import ArrayLike, NDArray
 
-from minicaffe.net import net as net_room
+from minicaffe.net import net as base_net
 from minicaffe.pycaffe.net2014 import Net2014
 from minicaffe.vectors import BlobVec, LayerVec
 
-class Net(Net2014, net_room.Net):
+class Net(Net2014, base_net.Net):
     @overload
     def __init__(self, network_file: str | PathLike[str], phase: int, level: int = 0, stages: Sequence[str] | None = None,
                  weights: str | PathLike[str] | None = None, *, force_backward: bool | None = None, **options: Any) -> None: ...

@@ -18,13 +18,13 @@ from minicaffe.pycaffe import io, settings
 log = logging.getLogger(__name__)
 PHASES = {TRAIN: "caffe.TRAIN", TEST: "caffe.TEST"}
 _phase = TEST   # of ``Net(deploy, model)``
-_said = set()   # names that were logged
+_warned_names = set()   # names that were logged
 
 
-def say(old, today):
+def warn_once(old, today):
     """Log the present form of `old` once."""
-    if old not in _said:
-        _said.add(old)
+    if old not in _warned_names:
+        _warned_names.add(old)
         log.warning("DEPRECATION WARNING - %s is pycaffe of 2014; use %s instead", old, today)
 
 
@@ -35,11 +35,11 @@ def default_phase():
 
 def _set_default(phase, function):
     global _phase
-    say(f"caffe.{function}()", _today(phase))
+    warn_once(f"caffe.{function}()", _current_form(phase))
     _phase = phase
 
 
-def _today(phase):
+def _current_form(phase):
     return f"caffe.Net(file, {PHASES[phase]}, weights=model)"
 
 
@@ -56,7 +56,7 @@ def set_phase_train():
 def use_gpu(gpu):
     """Choose where to compute, for the argument `gpu` of Classifier and Detector; None changes nothing."""
     if gpu is not None:
-        say(f"gpu={gpu}", "caffe.set_mode_gpu()" if gpu else "caffe.set_mode_cpu()")
+        warn_once(f"gpu={gpu}", "caffe.set_mode_gpu()" if gpu else "caffe.set_mode_cpu()")
         (settings.set_mode_gpu if gpu else settings.set_mode_cpu)()
 
 
@@ -74,22 +74,22 @@ class Net2014:
     def _check_phase(self, old, phase):
         if self.phase != phase:
             raise ConfigError(f"{old}: this net was built for {PHASES[self.phase]}, and a net keeps its phase; build it by "
-                              f"{_today(phase)}", file=self.file, field="phase")
-        say(old, _today(phase))
+                              f"{_current_form(phase)}", file=self.file, field="phase")
+        warn_once(old, _current_form(phase))
 
     def set_mode_cpu(self):
         """Compute on the CPU; counts for all nets."""
-        say("net.set_mode_cpu()", "caffe.set_mode_cpu()")
+        warn_once("net.set_mode_cpu()", "caffe.set_mode_cpu()")
         settings.set_mode_cpu()
 
     def set_mode_gpu(self):
         """Compute on the GPU; counts for all nets."""
-        say("net.set_mode_gpu()", "caffe.set_mode_gpu()")
+        warn_once("net.set_mode_gpu()", "caffe.set_mode_gpu()")
         settings.set_mode_gpu()
 
     def set_device(self, device_id):
         """Choose the GPU; counts for all nets."""
-        say("net.set_device(i)", "caffe.set_device(i)")
+        warn_once("net.set_device(i)", "caffe.set_device(i)")
         settings.set_device(device_id)
 
     def set_mean(self, input_, mean, mode="elementwise"):
@@ -108,31 +108,33 @@ class Net2014:
         if isinstance(mean, (str, os.PathLike)):
             mean = read_npy(os.fspath(mean))
         mean = np.asarray(mean)
-        self._old(input_, "set_mean").set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
+        if mode == "channel" and mean.ndim == 3:
+            mean = mean.mean(axis=(1, 2))
+        self._transformer(input_, "set_mean").set_mean(input_, mean)
 
     def set_input_scale(self, input_, scale):
         """Set the factor that `preprocess` applies last."""
-        self._old(input_, "set_input_scale").set_input_scale(input_, scale)
+        self._transformer(input_, "set_input_scale").set_input_scale(input_, scale)
 
     def set_raw_scale(self, input_, scale):
         """Set the factor that `preprocess` applies before it subtracts the mean, such as 255."""
-        self._old(input_, "set_raw_scale").set_raw_scale(input_, scale)
+        self._transformer(input_, "set_raw_scale").set_raw_scale(input_, scale)
 
     def set_channel_swap(self, input_, order):
         """Set the order of channels for `preprocess`; (2, 1, 0) turns RGB into BGR."""
-        self._old(input_, "set_channel_swap").set_channel_swap(input_, order)
+        self._transformer(input_, "set_channel_swap").set_channel_swap(input_, order)
 
     def preprocess(self, input_, data):
         """Return the picture `data` (H, W, K), in [0, 1] as of `io.load_image`, as the net's input (K, H, W)."""
-        return self._old(input_, "preprocess").preprocess(input_, data)
+        return self._transformer(input_, "preprocess").preprocess(input_, data)
 
     def deprocess(self, input_, data):
         """Undo `preprocess`, except for the resizing."""
-        return self._old(input_, "deprocess").deprocess(input_, data)
+        return self._transformer(input_, "deprocess").deprocess(input_, data)
 
-    def _old(self, input_, name):
+    def _transformer(self, input_, name):
         """Return the Transformer of the net, with the present shapes of the inputs."""
-        say(f"net.{name}()", f"caffe.io.Transformer({{'{input_}': net.blobs['{input_}'].data.shape}}).{name}()")
+        warn_once(f"net.{name}()", f"caffe.io.Transformer({{'{input_}': net.blobs['{input_}'].data.shape}}).{name}()")
         if input_ not in self.inputs:
             raise MissingNameError(f"the net has no input '{input_}'{close_matches(input_, self.inputs)}; its inputs are "
                                    f"{', '.join(self.inputs) or 'none'}", file=self.file)

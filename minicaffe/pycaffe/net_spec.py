@@ -59,7 +59,7 @@ def assign_proto(proto, name, val):
     if field is None:
         near = close_matches(name, proto.DESCRIPTOR.fields_by_name)
         raise MissingFieldError(f"{proto.DESCRIPTOR.name} has no field '{name}'{near}", field=name)
-    val = _plain(val)
+    val = _without_numpy(val)
     try:
         if hasattr(getattr(proto, name), "extend"):
             for item in val if isinstance(val, list) else [val]:
@@ -81,14 +81,14 @@ def assign_proto(proto, name, val):
         raise ConfigError(f"{val!r} does not fit: {error}", field=name) from None
 
 
-def _plain(value):
+def _without_numpy(value):
     """Return a value of a field without NumPy's types, sequences as lists."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _without_numpy(item) for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return [_plain(item) for item in value]
+        return [_without_numpy(item) for item in value]
     return value
 
 
@@ -198,7 +198,7 @@ class Function:
                 elif name in LAYER_FIELDS:
                     assign_proto(layer, name, value)
                 elif name.endswith("_param") and isinstance(value, dict) and _reads_any_field(self.type_name):
-                    extra.extend(name, Fields.of({name: _plain(value)}).all(name))
+                    extra.extend(name, Fields.of({name: _without_numpy(value)}).all(name))
                 else:
                     raise self._unknown(name, own)
         except ConfigError as error:

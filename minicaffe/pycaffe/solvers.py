@@ -1,6 +1,6 @@
 """pycaffe's solver classes, made from solver files."""
 
-from minicaffe import solver as solver_room
+from minicaffe import solver as base_solver
 from minicaffe.errors import ConfigError
 from minicaffe.proto import upgrade
 from minicaffe.pycaffe.nccl import NCCL
@@ -13,7 +13,7 @@ __all__ = [
 ]
 
 
-class _FromFile:
+class _FileSolver:
     """Common part of pycaffe's solver classes: made from a file, with pycaffe's Net.
 
     As in pycaffe, a restored solver reads its data from the beginning; set `exact_resume` to continue from the snapshot's record.
@@ -52,27 +52,27 @@ class _FromFile:
         return self.learning_rate()
 
 
-class SGDSolver(_FromFile, solver_room.SGDSolver):
+class SGDSolver(_FileSolver, base_solver.SGDSolver):
     """SGD with momentum, from a solver prototxt; the file's `type` is ignored."""
 
 
-class NesterovSolver(SGDSolver, solver_room.NesterovSolver):
+class NesterovSolver(SGDSolver, base_solver.NesterovSolver):
     """Nesterov's accelerated gradient, from a solver prototxt."""
 
 
-class AdaGradSolver(SGDSolver, solver_room.AdaGradSolver):
+class AdaGradSolver(SGDSolver, base_solver.AdaGradSolver):
     """AdaGrad, from a solver prototxt."""
 
 
-class RMSPropSolver(SGDSolver, solver_room.RMSPropSolver):
+class RMSPropSolver(SGDSolver, base_solver.RMSPropSolver):
     """RMSProp, from a solver prototxt."""
 
 
-class AdaDeltaSolver(SGDSolver, solver_room.AdaDeltaSolver):
+class AdaDeltaSolver(SGDSolver, base_solver.AdaDeltaSolver):
     """AdaDelta, from a solver prototxt."""
 
 
-class AdamSolver(SGDSolver, solver_room.AdamSolver):
+class AdamSolver(SGDSolver, base_solver.AdamSolver):
     """Adam, from a solver prototxt."""
 
 

@@ -21,7 +21,7 @@ def selected():
     return os.environ.get("MINICAFFE_DEVICE") == "sim" if _loaded is None else _loaded
 
 
-def note_driver(simulated):
+def set_loaded_driver(simulated):
     """Store whether the driver that was loaded is the simulated one."""
     global _loaded
     _loaded = simulated

@@ -81,7 +81,7 @@ void refuse_unwritten(const char* call, const Span& from, size_t size) {
 void wrote(Operation& op, const Span& to, size_t size, const char* what) {
   if (to.allocation) {
     to.allocation->written = true;
-    op.touches.push_back({to.allocation, to.offset, to.offset + size, true});
+    op.accesses.push_back({to.allocation, to.offset, to.offset + size, true});
   }
   auto& counter = state().counters.copies[what];
   ++counter.count;
@@ -96,7 +96,7 @@ void move(Operation& op, const std::string& call, const End& to_end, const End& 
   if (!to.allocation && from.allocation && state().settings.uninitialized) refuse_unwritten(call.c_str(), from, size);
   memmove(to.memory, from.memory, size);
   wrote(op, to, size, direction);
-  if (from.allocation) op.touches.push_back({from.allocation, from.offset, from.offset + size, false});
+  if (from.allocation) op.accesses.push_back({from.allocation, from.offset, from.offset + size, false});
 }
 
 enum class Wait { Always, IfPageable, Never };  // whether the call returns only when the copy is done

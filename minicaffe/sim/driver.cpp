@@ -31,7 +31,7 @@ void enter(const char* call) {
   if (!state().initialized) fail(CUDA_ERROR_NOT_INITIALIZED, "%s: cuInit comes first", call);
   if (this_thread().in_callback)
     fail(CUDA_ERROR_NOT_PERMITTED, "%s: a host function in a stream must not call the driver", call);
-  strike_planned(call);
+  apply_planned_failure(call);
 }
 
 Context& enter_context(const char* call) {
@@ -74,7 +74,7 @@ void reset(Context& context) {
   device.numbered = 0;
   release_pinned(context);
   context.per_thread.clear();
-  context.orphans.clear();
+  context.last_of_destroyed.clear();
   context.peers.clear();
   context.legacy = nullptr;
   context.lost = CUDA_SUCCESS;
@@ -133,7 +133,7 @@ CUresult CUDAAPI cuInit(unsigned flags) {
   return locked([&] {
     if (flags) fail(CUDA_ERROR_INVALID_VALUE, "cuInit: flags must be 0");
     configure_from_environment();
-    strike_planned("cuInit");
+    apply_planned_failure("cuInit");
     State& s = state();
     if (!s.settings.devices) fail(CUDA_ERROR_NO_DEVICE, "cuInit: MINICAFFE_SIM asks for 0 devices");
     if (s.initialized) return;

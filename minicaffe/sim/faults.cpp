@@ -21,15 +21,15 @@ namespace {
 
 struct Guard {
   pthread_t thread;
-  Guarded* run;
+  GuardedRun* run;
   sigjmp_buf escape;
 };
 
 Guard* volatile guard = nullptr;
 constexpr int kSignals[] = {SIGSEGV, SIGFPE};  // SIGFPE: integer division by zero, which on a GPU gives an undefined value
 struct sigaction previous[2];
-bool installed_over = false;          // ours was installed a second time, so the previous handler may call ours
-volatile sig_atomic_t passed_on = 0;
+bool installed_twice = false;          // ours was installed a second time, so the previous handler may call ours
+volatile sig_atomic_t forwarded_faults = 0;
 
 enum class Touching { Read, Write, Unknown };
 
@@ -43,7 +43,7 @@ Touching access(const void* context) {
 }
 
 /// Open the allocation or block at `address` for reading, then for writing. False if there is nothing to open.
-bool open_allocation(Guarded& run, uintptr_t address, Touching kind) {
+bool open_allocation(GuardedRun& run, uintptr_t address, Touching kind) {
   auto a = find_block(address);
   if (!a || a->open == (PROT_READ | PROT_WRITE)) return false;
   if (a->device != run.device && !run.device->context.peers.count(a->device->ordinal)) return false;
@@ -72,7 +72,7 @@ void explain(uintptr_t address) {
 
 void pass_on(int signal, siginfo_t* info, void* context) {
   const struct sigaction& next = previous[signal == SIGFPE];
-  if (installed_over && passed_on++) {  // the handlers have called each other in a circle
+  if (installed_twice && forwarded_faults++) {  // the handlers have called each other in a circle
     struct sigaction fallback = {};
     fallback.sa_handler = SIG_DFL;
     sigaction(signal, &fallback, nullptr);
@@ -127,7 +127,7 @@ void install_fault_handler() {
     struct sigaction now = {}, ours = {};
     sigaction(kSignals[i], nullptr, &now);
     if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault) continue;
-    installed_over |= installed[i];
+    installed_twice |= installed[i];
     installed[i] = true;
     previous[i] = now;
     ours.sa_sigaction = on_fault;
@@ -137,14 +137,14 @@ void install_fault_handler() {
   }
 }
 
-bool run_guarded(Guarded& run, void (*f)(Launch&), Launch& launch) {
+bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch) {
   install_fault_handler();
   ensure_signal_stack();
   static Guard g;  // not on the stack, which a jump would leave with unknown contents
   g.thread = pthread_self();
   g.run = &run;
   struct Close {  // also when the launch fails for another reason
-    Guarded& run;
+    GuardedRun& run;
     ~Close() {
       guard = nullptr;
       for (auto& a : run.opened) mprotect(a->device->base + a->start, a->pages, PROT_NONE);

@@ -97,7 +97,7 @@ void* running_shared;
 
 /// The low end of the n-th stack, with a closed page below it.
 char* stack_of(size_t n) {
-  while (stacks.size() <= n) stacks.push_back(fenced_memory(kStack, "the stack of a thread"));
+  while (stacks.size() <= n) stacks.push_back(guarded_memory(kStack, "the stack of a thread"));
   return stacks[n];
 }
 
@@ -118,7 +118,7 @@ extern "C" void mcsim_fiber_main() {
   __builtin_unreachable();
 }
 
-bool is_fiber_guard(uintptr_t address) {
+bool is_stack_guard(uintptr_t address) {
   for (char* stack : stacks)
     if (uintptr_t(stack) - address - 1 < page_size()) return true;
   return false;

@@ -43,7 +43,7 @@ void forbid_in_capture(const char* call) {
   }
 }
 
-void forbid_capturing(Stream& stream, const char* call) {
+void forbid_captured_stream(Stream& stream, const char* call) {
   if (stream.capture)
     break_capture(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                   print("%s: %s is being captured and does no work", call, stream.name.c_str()));
@@ -91,7 +91,7 @@ void launch(Exec& exec, Stream& stream) {
     stream.tails = last.empty() ? before : last;
     return;
   }
-  std::vector<Op> before = before_next(stream), operations, last;
+  std::vector<Op> before = predecessors_of_next(stream), operations, last;
   if (exec.last) before.push_back(exec.last);  // one launch of an executable graph at a time
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];

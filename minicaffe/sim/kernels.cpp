@@ -41,7 +41,7 @@ std::string readable(const char* name) {
 
 /// Shared memory ends at a closed page (but for the alignment to 64 bytes), so running over its end is found.
 char* shared_memory(size_t size) {
-  static char* const base = fenced_memory(kMaxShared, "a block's shared memory");
+  static char* const base = guarded_memory(kMaxShared, "a block's shared memory");
   return base + kMaxShared - (std::max<size_t>(size, 1) + 63) / 64 * 64;
 }
 
@@ -84,7 +84,7 @@ std::string fault_text(const Fault& fault, const char* shared, size_t shared_siz
   verb = "touched";
 #endif
   std::string at = print("%s address 0x%llx: ", verb, (unsigned long long)p);
-  if (is_fiber_guard(p)) return at + "a thread's stack is full (128 KiB)";
+  if (is_stack_guard(p)) return at + "a thread's stack is full (128 KiB)";
   if (p - uintptr_t(shared) - shared_size < 8192)
     return at + print("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size),
                       shared_size);
@@ -100,7 +100,7 @@ void run_kernel(Operation& op, const Plan& plan) {
   launch = Launch();
   launch.plan = &plan;
   launch.shared = shared_memory(plan.shared);
-  Guarded run = {context.device, {}, nullptr, {}};
+  GuardedRun run = {context.device, {}, nullptr, {}};
   const bool whole = run_guarded(run, run_blocks, launch);
   const Fault& fault = run.fault;
   auto& unwritten = run.read_unwritten;
@@ -122,8 +122,8 @@ void run_kernel(Operation& op, const Plan& plan) {
     a->open = 0;
     if (!write && !a->written && !unwritten) unwritten = a;
     a->written |= write;
-    op.touches.push_back({a, 0, a->size, write});
-    if (size_t lost = write ? damaged(*a) : 0)
+    op.accesses.push_back({a, 0, a->size, write});
+    if (size_t lost = write ? overwritten_slack_bytes(*a) : 0)
       damage = print("%s wrote to %zu bytes outside %s, next to it", who.c_str(), lost, a->text().c_str());
   }
   if (!whole)

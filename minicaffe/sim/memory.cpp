@@ -82,13 +82,13 @@ CUdeviceptr allocate(Device& device, size_t size) {
 
 const Freed* find_freed(Device& device, CUdeviceptr address) {
   const size_t offset = address - CUdeviceptr(device.base);
-  auto* entry = up_to(device.freed, offset);
+  auto* entry = floor_entry(device.freed, offset);
   return entry && offset < entry->first + entry->second.pages ? &entry->second : nullptr;
 }
 
 /// The live allocation that begins at or before `address`, whether or not it reaches there.
 std::shared_ptr<Allocation> before(Device& device, CUdeviceptr address) {
-  auto* entry = up_to(device.live, address - CUdeviceptr(device.base));
+  auto* entry = floor_entry(device.live, address - CUdeviceptr(device.base));
   return entry ? entry->second : nullptr;
 }
 
@@ -111,7 +111,7 @@ void free_device(CUdeviceptr address) {
          describe(address).c_str());
   }
   synchronize(device->context);  // as the real driver does; memory in use by queued work must not vanish
-  size_t lost = damaged(*a);
+  size_t lost = overwritten_slack_bytes(*a);
   std::string text = a->text();
   release_memory(*device, a);
   if (lost)
@@ -125,7 +125,7 @@ size_t page_size() {
   return size;
 }
 
-char* fenced_memory(size_t size, const char* what) {
+char* guarded_memory(size_t size, const char* what) {
   const size_t page = page_size(), inside = round_up(size, page);
   void* memory = mmap(nullptr, inside + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "the host has no memory for %s", what);
@@ -184,7 +184,7 @@ std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
 std::shared_ptr<Allocation> find_block(CUdeviceptr address) {
   auto a = find_allocation(address);
   if (!a || !a->divided) return a;
-  auto* entry = up_to(a->blocks, address);
+  auto* entry = floor_entry(a->blocks, address);
   return entry && address - entry->first < entry->second->size ? entry->second : nullptr;
 }
 
@@ -220,7 +220,7 @@ bool is_mapped_host(uintptr_t address) {
 }
 
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address) {
-  auto* entry = up_to(state().pinned, address);
+  auto* entry = floor_entry(state().pinned, address);
   return entry && address - entry->first < entry->second.size ? entry : nullptr;
 }
 
@@ -244,7 +244,7 @@ void release_pinned(Context& context) {
   }
 }
 
-size_t damaged(const Allocation& a) {
+size_t overwritten_slack_bytes(const Allocation& a) {
   size_t count = 0;
   const unsigned char* begin = reinterpret_cast<const unsigned char*>(backing(a));
   for (size_t i = 0; i < front(a); ++i) count += begin[i] != kCanary;

@@ -27,7 +27,7 @@ constexpr std::pair<const char*, bool Settings::*> kFlags[] = {
     {"race", &Settings::race}, {"uninitialized", &Settings::uninitialized}, {"leak", &Settings::leak},
     {"deferred", &Settings::deferred}, {"report", &Settings::report}};
 
-[[noreturn]] void ill_formed(const std::string& setting, const char* rule) {
+[[noreturn]] void bad_setting(const std::string& setting, const char* rule) {
   fail(CUDA_ERROR_INVALID_VALUE, "MINICAFFE_SIM: '%s': %s", setting.c_str(), rule);
 }
 
@@ -44,20 +44,20 @@ size_t parse_size(const std::string& setting, const std::string& text) {
   const size_t value = found.empty() ? 0 : std::stoull(found[1]);
   const int shift = found.empty() || found[2].empty() ? 0 : 10 * int(std::string("KMGT").find(found[2]) + 1);
   if (!value || value > (1ull << 36 >> shift))
-    ill_formed(setting, "a size is a number up to 64GiB with K, M or G (or KiB, MiB, GiB)");
+    bad_setting(setting, "a size is a number up to 64GiB with K, M or G (or KiB, MiB, GiB)");
   return value << shift;
 }
 
 /// CALL:N or CALL:N:CODE
 void parse_failure(const std::string& setting, const std::string& text) {
   auto found = parts(text, "([^:]*):([^:]*)(?::(.*))?");
-  if (found.empty()) ill_formed(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
+  if (found.empty()) bad_setting(setting, "must be fail=CALL:N or fail=CALL:N:CODE");
   const std::string &call = found[1], &code = found[3];
-  if (!is_entry_point(call)) ill_formed(setting, "the simulated driver has no such call");
-  if (parts(found[2], "0*[1-9][0-9]{0,17}").empty()) ill_formed(setting, "N must be a number from 1");
+  if (!is_entry_point(call)) bad_setting(setting, "the simulated driver has no such call");
+  if (parts(found[2], "0*[1-9][0-9]{0,17}").empty()) bad_setting(setting, "N must be a number from 1");
   Planned planned = {std::stoull(found[2]), call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
   if (std::count(text.begin(), text.end(), ':') > 1 && (!error_code(code, &planned.code) || planned.code == CUDA_SUCCESS))
-    ill_formed(setting, "the code must be a name such as CUDA_ERROR_NOT_SUPPORTED");
+    bad_setting(setting, "the code must be a name such as CUDA_ERROR_NOT_SUPPORTED");
   state().planned[call] = planned;
 }
 
@@ -74,36 +74,36 @@ void parse(Settings& settings, const std::string& setting) {
   size_t equals = setting.find('=');
   std::string key = setting.substr(0, equals), value = equals == std::string::npos ? "" : setting.substr(equals + 1);
   if (key == "devices") {
-    if (parts(value, "0*[0-8]").empty()) ill_formed(setting, "must be 0 to 8");
+    if (parts(value, "0*[0-8]").empty()) bad_setting(setting, "must be 0 to 8");
     const int count = std::stoi(value);
-    if (state().initialized && count != settings.devices) ill_formed(setting, "cannot change after cuInit");
+    if (state().initialized && count != settings.devices) bad_setting(setting, "cannot change after cuInit");
     settings.devices = count;
   } else if (key == "peers" && equals != std::string::npos) {
     settings.peers.clear();
     if (!value.empty() && !parse_pair(value, &settings.peers))
-      ill_formed(setting, "must be pairs of different devices such as 0-1,1-2");
+      bad_setting(setting, "must be pairs of different devices such as 0-1,1-2");
   } else if (equals == std::string::npos && !settings.peers.empty() && parse_pair(setting, &settings.peers)) {
     // a further pair of peers=
   } else if (key == "memory") {
     size_t size = parse_size(setting, value);
     if (state().initialized)
       for (auto& device : state().devices)
-        if (size > device->range / 2) ill_formed(setting, "cannot grow so far after cuInit");
+        if (size > device->range / 2) bad_setting(setting, "cannot grow so far after cuInit");
     settings.memory = size;
   } else if (key == "capability") {
     auto found = parts(value, "([0-9]{1,2})[.]([0-9])");
-    if (found.empty()) ill_formed(setting, "must be a compute capability such as 7.5");
+    if (found.empty()) bad_setting(setting, "must be a compute capability such as 7.5");
     settings.capability = 10 * std::stoi(found[1]) + std::stoi(found[2]);
   } else if (key == "fail") {
     parse_failure(setting, value);
   } else {
     for (auto [name, flag] : kFlags)
       if (key == name) {
-        if (value != "0" && value != "1") ill_formed(setting, "must be 0 or 1");
+        if (value != "0" && value != "1") bad_setting(setting, "must be 0 or 1");
         settings.*flag = value == "1";
         return;
       }
-    ill_formed(setting, "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred, report");
+    bad_setting(setting, "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred, report");
   }
 }
 
@@ -129,7 +129,7 @@ void configure_from_environment() {
   done = true;
 }
 
-void strike_planned(const char* call) {
+void apply_planned_failure(const char* call) {
   if (state().planned.empty()) return;
   auto found = state().planned.find(call);
   if (found == state().planned.end() || --found->second.in) return;

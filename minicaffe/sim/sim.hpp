@@ -82,7 +82,7 @@ template <class T, Kind kind> class Handles {
 };
 
 /// The entry of a map with the largest key up to `key`; null if there is none.
-template <class M> auto up_to(M& map, typename M::key_type key) {
+template <class M> auto floor_entry(M& map, typename M::key_type key) {
   auto after = map.upper_bound(key);
   return after == map.begin() ? nullptr : &*std::prev(after);
 }
@@ -99,7 +99,7 @@ using Op = std::shared_ptr<Operation>;
 using Clock = std::map<unsigned, uint64_t>;  // lane -> how many of its operations came before
 
 /// A range of device memory that an operation read or wrote.
-struct Touch {
+struct MemoryAccess {
   std::shared_ptr<Allocation> allocation;
   size_t begin, end;
   bool write;
@@ -120,7 +120,7 @@ struct Operation {
   std::vector<Op> after;
   bool started = false, done = false;
   double finished_at = 0;       // ms
-  std::vector<Touch> touches;   // filled by run
+  std::vector<MemoryAccess> accesses;   // filled by run
   Clock clock;                  // kept only with race=1
   unsigned lane = 0;
   uint64_t tick = 0;
@@ -146,7 +146,7 @@ struct Event {
 };
 
 std::shared_ptr<Stream> stream_of(Context& current, CUstream handle);
-std::vector<Op> before_next(Stream& stream);
+std::vector<Op> predecessors_of_next(Stream& stream);
 Op place(Stream& stream, Work work, std::vector<Op> after, unsigned lane);
 Op submit(Stream& stream, Work work, const std::vector<Op>& after = {});  // null under capture
 void finish(const std::vector<Op>& wanted);
@@ -186,7 +186,7 @@ void join_capture(const std::shared_ptr<Stream>& stream, Event& event);
 void end_capture(const std::shared_ptr<Capture>& capture);
 [[noreturn]] void break_capture(Capture& capture, CUresult code, const std::string& why);
 void forbid_in_capture(const char* call);       // calls that would wait for, or disturb, a capture
-void forbid_capturing(Stream& stream, const char* call);
+void forbid_captured_stream(Stream& stream, const char* call);
 
 // ---- memory.cpp
 
@@ -233,7 +233,7 @@ struct Context {
   std::set<int> peers;
   std::shared_ptr<Stream> legacy;
   std::map<unsigned, std::shared_ptr<Stream>> per_thread;
-  std::vector<Op> orphans;  // last work of destroyed streams
+  std::vector<Op> last_of_destroyed;  // last work of destroyed streams
 };
 
 /// Kernels use the range [base, base + range), which is inaccessible except for the parts that a launch has opened. The same memory
@@ -253,7 +253,7 @@ struct Device {
 
 size_t page_size();
 /// Memory of the host before a closed page, after another one; `what` is what it is for.
-char* fenced_memory(size_t size, const char* what);
+char* guarded_memory(size_t size, const char* what);
 std::unique_ptr<Device> make_device(int ordinal, size_t memory);
 Device* device_of(CUdeviceptr address);
 std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // of cuMemAlloc; null where there is none
@@ -263,7 +263,7 @@ bool is_mapped_host(uintptr_t address);                             // without t
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);
 void release_memory(Device& device, const std::shared_ptr<Allocation>& allocation);
 void release_pinned(Context& context);
-size_t damaged(const Allocation& allocation);                       // bytes of the slack around it that lost their pattern
+size_t overwritten_slack_bytes(const Allocation& allocation);                       // bytes of the slack around it that lost their pattern
 constexpr uint32_t kPoison = 0xfff5a5f5;
 extern "C" void mcsim_poison(CUdeviceptr address, size_t size);
 extern "C" void mcsim_unpoison(CUdeviceptr address, size_t size);
@@ -290,19 +290,19 @@ struct Fault {
 
 struct Launch;
 /// What a launch did to device memory.
-struct Guarded {
+struct GuardedRun {
   Device* device;
   std::vector<std::shared_ptr<Allocation>> opened;
   std::shared_ptr<Allocation> read_unwritten;
   Fault fault;
 };
 /// Run f(launch) with device memory opened on first access. False if a fault ended it; then `run.fault` has the fault.
-bool run_guarded(Guarded& run, void (*f)(Launch&), Launch& launch);
+bool run_guarded(GuardedRun& run, void (*f)(Launch&), Launch& launch);
 void install_fault_handler();
 /// Run all threads of the block; the number of those that ended while `*waiting` others waited at a barrier, or 0.
 unsigned run_threads(const mc::HostKernel& kernel, void** arguments, const mc::Thread& block, void* shared,
                      mc::Thread** current, unsigned* waiting);
-bool is_fiber_guard(uintptr_t address);
+bool is_stack_guard(uintptr_t address);
 
 // ---- settings.cpp
 
@@ -331,7 +331,7 @@ struct Counters {
 };
 
 void configure_from_environment();
-void strike_planned(const char* call);
+void apply_planned_failure(const char* call);
 std::string report();
 void report_leaks(Context& context);
 bool is_entry_point(const std::string& name);

@@ -26,7 +26,7 @@ uint64_t at(const Clock& clock, unsigned lane) {
   return it == clock.end() ? 0 : it->second;
 }
 
-void check_race(const Operation& op, const Touch& touch) {
+void check_race(const Operation& op, const MemoryAccess& touch) {
   std::vector<Access>& history = touch.allocation->history;
   const std::string who = op.work.name + " in " + op.place;
   std::string conflict;
@@ -68,7 +68,7 @@ void run(Operation& op) {
       op.done = true;
       op.finished_at = now_ms();
       op.after.clear();  // or a stream would keep all that it ever did
-      op.touches.clear();
+      op.accesses.clear();
       op.work.run = nullptr;
     }
   } done{op};
@@ -76,7 +76,7 @@ void run(Operation& op) {
   if (op.work.context->lost) fail(op.work.context->lost, "%s", op.work.context->lost_text.c_str());
   op.work.run(op);
   if (state().settings.race)
-    for (const Touch& touch : op.touches) check_race(op, touch);
+    for (const MemoryAccess& touch : op.accesses) check_race(op, touch);
 }
 
 /// All streams of a context: its own default ones and the created ones.
@@ -115,7 +115,7 @@ std::shared_ptr<Stream> stream_of(Context& current, CUstream handle) {
 }
 
 /// What the next work of a stream comes after, events apart.
-std::vector<Op> before_next(Stream& stream) {
+std::vector<Op> predecessors_of_next(Stream& stream) {
   std::vector<Op> edges;
   auto add = [&](const Op& op) {
     if (op) edges.push_back(op);
@@ -125,7 +125,7 @@ std::vector<Op> before_next(Stream& stream) {
     each_stream(*stream.context, [&](Stream& other) {
       if (other.blocking && !other.legacy) add(other.last);
     });
-    for (const Op& op : stream.context->orphans) add(op);
+    for (const Op& op : stream.context->last_of_destroyed) add(op);
   } else if (stream.blocking) {
     add(stream.context->legacy->last);
   }
@@ -157,7 +157,7 @@ Op submit(Stream& stream, Work work, const std::vector<Op>& after) {
         break_capture(*other.capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
                       work.name + " in the default stream would wait for " + other.name + ", which is being captured");
     });
-  std::vector<Op> edges = before_next(stream);
+  std::vector<Op> edges = predecessors_of_next(stream);
   edges.insert(edges.end(), after.begin(), after.end());
   Op op = stream.last = place(stream, std::move(work), std::move(edges), stream.lane);
   if (!state().settings.deferred) finish({op});
@@ -199,8 +199,8 @@ void synchronize(Context& context) {
   each_stream(context, [&](Stream& stream) {
     if (stream.last) all.push_back(stream.last);
   });
-  all.insert(all.end(), context.orphans.begin(), context.orphans.end());
-  context.orphans.clear();
+  all.insert(all.end(), context.last_of_destroyed.begin(), context.last_of_destroyed.end());
+  context.last_of_destroyed.clear();
   finish(all);
   for (const Op& op : all) merge(state().host, op->clock);
 }
@@ -239,7 +239,7 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
   return on_context("cuStreamDestroy", [&](Context&) {
     auto stream = state().streams.remove(handle);
     // Its work still gets done.
-    if (stream->last && (!stream->last->done || state().settings.race)) stream->context->orphans.push_back(stream->last);
+    if (stream->last && (!stream->last->done || state().settings.race)) stream->context->last_of_destroyed.push_back(stream->last);
     if (auto c = stream->capture) {
       if (c->origin == stream) end_capture(c);
       break_capture(*c, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "cuStreamDestroy: " + stream->name + " was being captured");
@@ -250,8 +250,8 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle) {
   return on_context("cuStreamSynchronize", [&](Context& context) {
     auto stream = stream_of(context, handle);
-    forbid_capturing(*stream, "cuStreamSynchronize");
-    for (const Op& op : before_next(*stream)) synchronize(op);
+    forbid_captured_stream(*stream, "cuStreamSynchronize");
+    for (const Op& op : predecessors_of_next(*stream)) synchronize(op);
   });
 }
 

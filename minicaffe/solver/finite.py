@@ -13,8 +13,8 @@ from minicaffe.memory.synced import SyncedHead
 log = logging.getLogger("minicaffe.solver")
 EFFECTS = ("warn", "stop")
 # Remedies: if a layer without bottoms gave the value; if it was before any update; otherwise.
-MEND_DATA = "correct the data, or what scales them"
-LOOK_AT_START = "no update was made before, so check the data, the fillers and the weights"
+CORRECT_DATA = "correct the data, or what scales them"
+CHECK_START = "no update was made before, so check the data, the fillers and the weights"
 LOWER_RATE = "try a lower base_lr, or clip_gradients"
 
 
@@ -35,7 +35,7 @@ class FiniteWatch:
         self.effect = effect
         self.begin = begin
         self.first = None   # since the first loss that was not finite: its iteration, and the remedy
-        self.lost = None    # what `parameters` found last
+        self.nonfinite = None    # what `parameters` found last
         self.where = ""     # of several processes: those whose loss was not finite
 
     def loss(self, solver, loss, rate, late=False):
@@ -50,7 +50,7 @@ class FiniteWatch:
             if late and not from_data and solver.net.input_blobs:
                 place += ", unless it came from an input that was fed anew since"
             iteration = solver.iter - 1
-            self.first = iteration, MEND_DATA if from_data else self._remedy(iteration)
+            self.first = iteration, CORRECT_DATA if from_data else self._remedy(iteration)
             tell = log.warning if solver.group.rank == 0 else log.info
             tell("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
         self.parameters(solver)
@@ -72,21 +72,22 @@ class FiniteWatch:
 
         Raises NotFiniteError if they are not and `effect`, by default the watch's own, is "stop".
         """
-        lost = first_parameter(solver)
-        if lost is not None:
+        nonfinite = first_parameter(solver)
+        if nonfinite is not None:
             since, remedy = self.first or (solver.iter - 1, self._remedy(solver.iter))
-            error = NotFiniteError(f"iteration {solver.iter}: {lost}{self.where}", remedy=remedy, since=since, file=solver.file)
+            error = NotFiniteError(f"iteration {solver.iter}: {nonfinite}{self.where}", remedy=remedy, since=since,
+                                   file=solver.file)
             if (effect or self.effect) == "stop":
                 raise error
-            if self.lost is None:
+            if self.nonfinite is None:
                 log.warning("%s; no snapshots are written until they are finite again", error)
-        elif self.lost is not None:
+        elif self.nonfinite is not None:
             self.first = None  # a caller has made them finite again
-        self.lost = lost
-        return lost is None
+        self.nonfinite = nonfinite
+        return nonfinite is None
 
     def _remedy(self, iteration):
-        return LOWER_RATE if iteration > self.begin else LOOK_AT_START
+        return LOWER_RATE if iteration > self.begin else CHECK_START
 
 
 def is_finite(blob):

@@ -8,7 +8,7 @@ Each has ``run(solver, read_loss)``, which returns the sum of the losses and whe
 from minicaffe.net.recorded import RecordedWork
 
 
-class Plain:
+class SeparateUpdate:
     """All gradients; `Solver.apply_update` comes after them."""
 
     @staticmethod
@@ -20,31 +20,31 @@ class Plain:
         return solver.gradients(), False
 
 
-class ByParameter(Plain):
+class UpdateDuringBackward(SeparateUpdate):
     """Each parameter is updated as soon as backward has its gradient, whose memory is then reused."""
 
     @staticmethod
     def run(solver, read_loss=True):
-        solver._check_whole()
+        solver._check_not_partly_updated()
         solver.net.clear_param_diffs()
-        return solver.net.forward_backward(take=solver.update_along()), True
+        return solver.net.forward_backward(take=solver.make_update_callback()), True
 
 
-class Exchanged(Plain):
+class DistributedIteration(SeparateUpdate):
     """For several processes: sums that have arrived are used for updates while others are still being sent."""
 
     @staticmethod
     def run(solver, read_loss=True):
         along = solver.update_obstacle() is None and not solver.param.snapshot_diff
         exchange = solver._exchange
-        exchange.update = solver.update_along() if along else None
+        exchange.update = solver.make_update_callback() if along else None
         try:
             return solver.gradients(), along
         finally:
             exchange.update = None
 
 
-class Recorded:
+class GraphIteration:
     """One CUDA graph of forward, backward and update (net/recorded.py).
 
     Of processes that train together the sums of their gradients are in it, too, where NCCL carries them.
@@ -59,7 +59,7 @@ class Recorded:
                     or snapshot and (solver.iter + 1) % snapshot == 0)
 
     def run(self, solver, read_loss=True):
-        solver._check_whole()
+        solver._check_not_partly_updated()
         net = solver.net
         with net.lock:  # before device_lock, which a recording takes
             reason = solver.update_obstacle() or solver.capture_obstacle() or self.work.obstacle(net)
@@ -68,11 +68,11 @@ class Recorded:
             else:
                 loss = self._step(solver, solver.constants(solver.learning_rate())[0], read_loss)
         if reason is not None:
-            return (Plain if solver._exchange is None else Exchanged).run(solver)
+            return (SeparateUpdate if solver._exchange is None else DistributedIteration).run(solver)
         if solver._exchange is None:
             return loss, True
-        solver._exchange.tell(loss, solver._poll())
-        return solver._told(), True
+        solver._exchange.start_loss_allgather(loss, solver._requested_action())
+        return solver._finish_exchange(), True
 
     def _step(self, solver, rate, read_loss):
         """Do one iteration with the learning rate `rate`, as the update rule takes it, and return the loss.
@@ -88,7 +88,7 @@ class Recorded:
             return loss
 
         solver.use_graphs, loss = self.work.run(net, launch, rate, solver.history, (solver.carrier,))
-        solver._torn = True     # until the iteration is counted
+        solver._partly_updated = True     # until the iteration is counted
         if loss is not None:
             return loss
         return net.loss_of_outputs() if read_loss else net.late_loss()

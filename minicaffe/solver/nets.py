@@ -15,8 +15,8 @@ from minicaffe.proto import caffe_pb2, upgrade
 
 log = logging.getLogger("minicaffe.solver")
 
-Source = namedtuple("Source", "param file positions words")
-Source.__doc__ = "A NetParameter ready for its state, where it is, and what Caffe's log calls the place."
+NetSource = namedtuple("NetSource", "param file positions words")
+NetSource.__doc__ = "A NetParameter ready for its state, where it is, and what Caffe's log calls the place."
 
 TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 
@@ -107,13 +107,13 @@ class NetMaker:
         if field.endswith("_param"):
             net_param, _ = upgrade.upgrade_net(value, self.positions, path + ".")
             inline = InlinePositions(self.positions, path) if self.positions is not None else None
-            return Source(net_param, self.file, inline, field)
+            return NetSource(net_param, self.file, inline, field)
         if field not in self.own_fields:
             caffe.check_path(value, path, who="solver")
         if value not in self.net_files:
             self.net_files[value] = upgrade.read_net_file(value, self.skip_unknown_fields)
         net_param, positions = self.net_files[value]
-        return Source(net_param, value, positions, f"{field} file: {value}")
+        return NetSource(net_param, value, positions, f"{field} file: {value}")
 
     def _build(self, source, phase, state):
         """Build a net: `phase` is the default, the net's own state overrides it, the solver's `state` both."""
@@ -136,4 +136,4 @@ def load_weights(nets, param, own_fields=()):
             log.info("Finetuning from %s", path)
             loaded.append([weights.load(net, path) for net in nets][0])
     for one in loaded:
-        one.tell(given={name for other in loaded for name in other.taken})
+        one.log_summary(given={name for other in loaded for name in other.taken})

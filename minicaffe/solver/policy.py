@@ -27,17 +27,17 @@ def _poly(param, t, current_step):
     return param.base_lr * _pow(left, param.power)
 
 
-def _falling(param, t, current_step):
+def _step_rate(param, t, current_step):
     return param.base_lr * _pow(param.gamma, current_step)
 
 
 POLICIES = {  # each: function(param, t, current_step)
     "fixed": lambda param, t, _: param.base_lr,
-    "step": _falling,       # base_lr gamma^floor(t / stepsize): `current_step` carries the exponent
+    "step": _step_rate,       # base_lr gamma^floor(t / stepsize): `current_step` carries the exponent
     "exp": lambda param, t, _: param.base_lr * _pow(param.gamma, t),
     "inv": lambda param, t, _: param.base_lr * _pow(1 + param.gamma * t, -param.power),
-    "multistep": _falling,  # `current_step` counts the stepvalues that were reached
-    "plateau": _falling,    # it counts the windows that ended without a lower loss (`watch_plateau`)
+    "multistep": _step_rate,  # `current_step` counts the stepvalues that were reached
+    "plateau": _step_rate,    # it counts the windows that ended without a lower loss (`update_plateau`)
     "poly": _poly,          # base_lr (1 - t / max_iter)^power
     # base_lr / (1 + exp(-gamma (t - stepsize))); exp overflows beyond 709, where the rate is 0 to all digits anyway
     "sigmoid": lambda param, t, _: param.base_lr / (1 + math.exp(min(700.0, -param.gamma * (t - param.stepsize)))),
@@ -70,7 +70,7 @@ def next_step(param, t, current_step):
     return current_step
 
 
-def watch_plateau(param, t, loss, current_step, minimum_loss, last_event):
+def update_plateau(param, t, loss, current_step, minimum_loss, last_event):
     """Update the state of policy plateau with the loss of iteration `t`, the mean of the last `average_loss` losses.
 
     An event is a loss lower than all before it, or a step down of the rate. When ``plateau_winsize[current_step]`` iterations have

@@ -9,14 +9,14 @@ from collections import namedtuple
 import numpy as np
 
 from minicaffe.errors import Error, ShapeError
-from minicaffe.layers.data.sources import NumberedSource, Turns, share_sources, undivided
-from minicaffe.parallel.alone import ALONE
+from minicaffe.layers.data.sources import NumberedSource, RankSharding, sync_sources, why_not_divisible
+from minicaffe.parallel.single import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger("minicaffe.solver")
 
 
-class CountedData(namedtuple("CountedData", "records size why")):
+class RecordCounts(namedtuple("RecordCounts", "records size why")):
     """Numbers of records for a test: of a net's data in all (None: not known), and in a batch.
 
     `why` is the reason why the last batch cannot be smaller than the others; it is empty if each record can count once.
@@ -24,7 +24,7 @@ class CountedData(namedtuple("CountedData", "records size why")):
 
     @classmethod
     def of(cls, net, mean=True):
-        """Return the CountedData of a net; `mean` says that the mean of its outputs over the batches is what is wanted."""
+        """Return the RecordCounts of a net; `mean` says that the mean of its outputs over the batches is what is wanted."""
         sources = [node for node in net.nodes if node.tops and not node.bottoms and node.type != "Parameter"]
         numbered = [node.layer for node in sources if isinstance(node.layer, NumberedSource)]
         counts = {(layer.count_records(), layer.batch_size) for layer in numbered}
@@ -32,9 +32,9 @@ class CountedData(namedtuple("CountedData", "records size why")):
         if not isinstance(records, int) or not records:
             return cls(None, size, "how many records there are is not known")
         others = [f"layer '{node.name}' ({node.type}) has a batch of its own" for node in sources if node.layer not in numbered]
-        why = others[0] if others else undivided(net) or ""
+        why = others[0] if others else why_not_divisible(net) or ""
         if not why and records % size:
-            why = mean and _summed(net) or _refused(net, numbered, size, records % size)
+            why = mean and _sums_over_batch(net) or _rejects_batch(net, numbered, size, records % size)
         return cls(records, size, why)
 
     @property
@@ -47,7 +47,7 @@ class CountedData(namedtuple("CountedData", "records size why")):
         return min(self.size, self.records - batch * self.size) / self.size
 
 
-def _summed(net):
+def _sums_over_batch(net):
     """Return why a smaller batch would count less in the mean of a net's outputs; '' if it does not."""
     for node in net.nodes:
         reduction, axes = node.param.reduction_param, len(node.bottoms[0].shape) if node.bottoms else 0
@@ -61,7 +61,7 @@ def _summed(net):
     return ""
 
 
-def _refused(net, sources, size, rest):
+def _rejects_batch(net, sources, size, rest):
     """Return why a net does not take a batch of `rest` records in place of `size`; '' if it does."""
     tops = [top for node in net.nodes if node.layer in sources for top in node.tops if top.shape[:1] == (size,)]
     try:
@@ -81,7 +81,7 @@ def _refused(net, sources, size, rest):
         net.reshape_all()
 
 
-def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, records=None):
+def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=None, records=None):
     """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
 
     In a group all ranks must call this, and each gets all results: each computes every `size`-th batch (layers/data/sources.py);
@@ -92,12 +92,12 @@ def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, rec
     ----------
     net : Net
     batches : int
-    group : Group or Alone
+    group : Group or SingleProcess
         Of minicaffe.parallel.
     blobs : list of Blob, optional
         What is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
     records : int, optional
-        How many there are in all batches, if the last one is to be smaller than the others; see `CountedData`.
+        How many there are in all batches, if the last one is to be smaller than the others; see `RecordCounts`.
     proceed : callable
         Called before each round, in a single process before each batch; False, the same on all ranks, ends the test.
 
@@ -107,18 +107,18 @@ def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, rec
     """
     size, rank = group.size, group.rank
     if size > 1:
-        share_sources(net, group)
-        if reason := undivided(net):
+        sync_sources(net, group)
+        if reason := why_not_divisible(net):
             log.info("This test is not divided over the ranks: %s", reason)
             size, rank = 1, 0
-    turns, done = Turns(net, size, rank, records), 0
+    sharding, done = RankSharding(net, size, rank, records), 0
     try:
         for first in range(0, batches, size):
             if not proceed():
                 break
-            mine, owners = None, [turns.owner(batch) for batch in range(first, min(first + size, batches))]
+            mine, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
             if rank in owners:
-                turns.go_to(first + owners.index(rank))
+                sharding.advance_to(first + owners.index(rank))
                 loss = net.forward_from_to(0, len(net.nodes) - 1)
                 mine = loss, [blob.cpu_data for blob in (net.output_blobs if blobs is None else blobs)]
             if size == 1:
@@ -126,12 +126,12 @@ def run_batches(net, batches, group=ALONE, proceed=lambda: True, blobs=None, rec
             elif blobs is None:     # before a source overwrites an output
                 results = group.gather(mine)
             else:
-                results = group.to_first(mine) or [(0.0, [])] * size
+                results = group.gather_to_root(mine) or [(0.0, [])] * size
             for owner in owners:
                 done += 1
                 yield results[owner]
     finally:
-        turns.end(done)
+        sharding.end(done)
 
 
 class OutputMeans:

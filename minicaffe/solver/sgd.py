@@ -13,7 +13,7 @@ from minicaffe.blob import Blob
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
 from minicaffe.solver import policy
-from minicaffe.solver.iteration import ByParameter, Exchanged, Plain, Recorded
+from minicaffe.solver.iteration import DistributedIteration, GraphIteration, SeparateUpdate, UpdateDuringBackward
 from minicaffe.solver.solver import Solver
 from minicaffe.solver.update import Rule, update_params
 
@@ -32,7 +32,7 @@ class SGDSolver(Solver):
         params, param = self.net.learnable_params, self.param
         self.history = [Blob(blob.shape, blob.dtype, f"{blob.name} history") for _ in range(self.histories) for blob in params]
         self.net.lock.add(self.history)
-        self._recorded = Recorded()
+        self._recorded = GraphIteration()
         known = param.regularization_type in ("L1", "L2")
         if not known and param.weight_decay and any(self.net.params_weight_decay):
             raise ConfigError(f"unknown regularization type '{param.regularization_type}'; known are L1 and L2",
@@ -51,10 +51,10 @@ class SGDSolver(Solver):
         """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (ops/update/kernel.hpp)."""
         return rate, self.param.momentum, 0.0, 0.0
 
-    def _watch_plateau(self):
+    def _update_plateau(self):
         """Update the state of policy plateau with the loss of this iteration."""
         loss = float(np.float32(self.smoothed_loss))  # as a snapshot holds it, so that a resumed training does the same
-        step, self.minimum_loss, self.iter_last_event = policy.watch_plateau(
+        step, self.minimum_loss, self.iter_last_event = policy.update_plateau(
             self.param, self.iter, loss, self.current_step, self.minimum_loss, self.iter_last_event)
         if step != self.current_step:
             self.current_step = step
@@ -73,12 +73,12 @@ class SGDSolver(Solver):
         Error
             If this process trains together with others, and the gradients are not those of all of them.
         """
-        if self._exchange is not None and not self._summed:
+        if self._exchange is not None and not self._has_global_gradients:
             raise Error(f"apply_update() on {self.group.name()} needs the gradients of all ranks, and these are its own; call "
                         "gradients() before it, or step(1) in place of both")
-        self._summed = False
+        self._has_global_gradients = False
         if self.param.lr_policy == "plateau":
-            self._watch_plateau()
+            self._update_plateau()
         return self._end_iteration(updated=False)
 
     def _end_iteration(self, updated=True):
@@ -89,7 +89,7 @@ class SGDSolver(Solver):
         if not updated:
             self.update(self.constants(rate)[0])
         self.iter += 1
-        self._summed = self._torn = False
+        self._has_global_gradients = self._partly_updated = False
         return rate
 
     def update(self, rate, which=None, part=None):
@@ -112,21 +112,21 @@ class SGDSolver(Solver):
     def _iteration(self):
         """Return how the next iteration is computed."""
         if self.updates_itself or {"gradients", "apply_update"} & vars(self).keys():
-            return Plain
+            return SeparateUpdate
         if caffe.mode == "gpu" and self.use_graphs:
             return self._recorded
         self._recorded.work.forget()
         if self._exchange is not None:
-            return Exchanged
-        along = caffe.mode == "cpu" and self.net.plan and self.net.watcher() is None
-        return ByParameter if along and self.update_obstacle() is None and not self.param.snapshot_diff else Plain
+            return DistributedIteration
+        along = caffe.mode == "cpu" and self.net.plan and self.net.observer_reason() is None
+        return UpdateDuringBackward if along and self.update_obstacle() is None and not self.param.snapshot_diff else SeparateUpdate
 
-    def update_along(self):
+    def make_update_callback(self):
         """Return the function that updates parameters while backward runs, as `forward_backward` calls its `take`."""
-        return functools.partial(self._update_some, self.constants(self.learning_rate())[0])
+        return functools.partial(self._update_subset, self.constants(self.learning_rate())[0])
 
-    def _update_some(self, rate, which, part=None, last=False):
-        self._torn = True       # until the iteration is counted
+    def _update_subset(self, rate, which, part=None, last=False):
+        self._partly_updated = True       # until the iteration is counted
         if which:
             self.update(rate, which, part)
         return which
@@ -147,14 +147,14 @@ class SGDSolver(Solver):
             return None
         if not self._exchange.carrier.on_device:
             return "MPI sends the gradients through the host"
-        if self._one_batch:
+        if self._sync_batch_norm_layers:
             return "BatchNorm exchanges statistics by MPI"
         return "iter_size is more than 1" if self.param.iter_size > 1 else None
 
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""
         # Of rank 0, as the others may round in another way.
-        norm = self.group.from_first(math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params)))
+        norm = self.group.broadcast_from_root(math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params)))
         if not norm > limit:
             return 1.0
         factor = limit / norm

@@ -56,7 +56,7 @@ def write(solver):
     """Write model and state of `solver`; return their paths. All ranks of its group call this, and rank 0 writes."""
     if not solver.param.snapshot_prefix:
         raise ConfigError("is not set, and a snapshot needs it", field="snapshot_prefix", file=solver.file)
-    return solver.group.at_first(_write, solver, json.dumps(resume_state(solver)))
+    return solver.group.run_on_root(_write, solver, json.dumps(resume_state(solver)))
 
 
 def _write(solver, resume):
@@ -66,7 +66,7 @@ def _write(solver, resume):
     stem = f"{param.snapshot_prefix}_iter_{solver.iter}"
     model_path, state_path = f"{stem}.caffemodel{extension}", f"{stem}.solverstate{extension}"
     path = model_path
-    solver._tell("before_snapshot", model_path, state_path)
+    solver._notify("before_snapshot", model_path, state_path)
     try:
         log.info("Snapshotting to %s file %s", kind, model_path)
         with replacing(model_path) as file:
@@ -119,7 +119,7 @@ def _plateau_state(solver):
 def resume_state(solver):
     """Return what a state file keeps beyond Caffe's fields, as a dict for JSON; of a group only rank 0 has `ranks`."""
     state = own_state(solver)
-    if solver.group.size > 1 and (everyone := solver.group.to_first(state)) is not None:
+    if solver.group.size > 1 and (everyone := solver.group.gather_to_root(state)) is not None:
         state["ranks"] = [_difference(other, state) for other in everyone]
     return state
 
@@ -175,7 +175,7 @@ def share(solver, resume=None):
     nets = (solver.net, *solver.test_nets)
     for blob in [*dict.fromkeys(blob for net in nets for blob in net.param_table.params), *solver.history]:
         group.comm.Bcast(blob.data)
-    first, policy = group.from_first((own_state(solver), policy))
+    first, policy = group.broadcast_from_root((own_state(solver), policy))
     differences = None
     if group.rank == 0:
         differences = (resume or {}).get("ranks", ())

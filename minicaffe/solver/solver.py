@@ -16,15 +16,15 @@ import numpy as np
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, check_callable, check_type, float_of, int_of, shown
-from minicaffe.layers.data.sources import log_own_data
+from minicaffe.layers.data.sources import log_undivided_sources
 from minicaffe.net.net import Net
-from minicaffe.parallel.alone import ALONE
+from minicaffe.parallel.single import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2, text
-from minicaffe.proto.atomic import interrupts_held
+from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.solver import nets, snapshot
 from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.finite import FiniteWatch
-from minicaffe.solver.iteration import Plain
+from minicaffe.solver.iteration import SeparateUpdate
 from minicaffe.solver.policy import check_policy
 from minicaffe.solver.report import OutputMeans, images_together, log_outputs, output_records, run_batches
 from minicaffe.workspace import Workspace
@@ -32,7 +32,7 @@ from minicaffe.workspace import Workspace
 log = logging.getLogger("minicaffe.solver")
 WIRES = ("float32", "bf16")     # types in which gradients are sent between processes
 CARRIERS = ("mpi", "nccl")      # what sends them
-UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may override
+OVERRIDABLE_UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may override
 RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
 
 
@@ -83,11 +83,11 @@ class Solver:
         each update, on_display(solver, record), on_test(solver, record), on_snapshot(solver, model_path, state_path). In a group
         those of every rank are called; what they get is the same on all, but for the outputs and times of `on_display`.
         before_snapshot(solver, model_path, state_path), before the files are written, is called on the rank that writes.
-    group : Group or Alone
+    group : Group or SingleProcess
         The processes that train together with this one, see `distribute`; `group.size` is 1 for one that trains alone.
     rate_scale, warmup : float, int
         What the rate of the policy is multiplied with, and the number of iterations in which the factor rises to that from 1.
-    whole_tests : dict of int to CountedData
+    whole_tests : dict of int to RecordCounts
         Of test nets, by number: their tests give each record of the data once, whatever test_iter says
         (minicaffe.solver.report).
     nan : str
@@ -110,7 +110,7 @@ class Solver:
     def __init_subclass__(cls, **options):
         super().__init_subclass__(**options)
         if not cls.__module__.startswith("minicaffe.solver."):
-            cls.updates_itself = cls.updates_itself or bool(UPDATES & vars(cls).keys())
+            cls.updates_itself = cls.updates_itself or bool(OVERRIDABLE_UPDATES & vars(cls).keys())
 
     def __init__(self, param, *, file=None, positions=None, dtype=Dtype.FLOAT, workspace=None, skip_unknown_fields=False,
                  trusted=True, own_fields=(), net_files=None, plan=None):
@@ -126,23 +126,23 @@ class Solver:
         self.current_step = 0
         self.minimum_loss = math.inf
         self.iter_last_event = 0
-        self._late = None        # how to read the loss of the last iteration, which a GPU may still compute, and its learning rate
+        self._deferred_loss = None        # reads the loss of the last iteration, which a GPU may still compute, and its rate
         self.smoothed_loss = 0.0
         self.history = []
-        self.group = ALONE
+        self.group = SINGLE_PROCESS
         self.rate_scale, self.warmup = 1.0, 0
         self.whole_tests = {}
         self.action = None
         self.callbacks = []
         self.listeners = []
         self._exchange = None    # with the group; None: alone
-        self._one_batch = []     # names of layers that use the statistics of all ranks' batches
-        self._averages = False   # whether the log has said so of statistics
+        self._sync_batch_norm_layers = []     # names of layers that use the statistics of all ranks' batches
+        self._logged_averaging = False   # whether the log has said so of statistics
         self._action = "none"    # what all ranks of the group do after this iteration
-        self._summed = False     # the gradients are those of all ranks, and no update has used them yet
-        self._watch = FiniteWatch()
+        self._has_global_gradients = False     # the gradients are those of all ranks, and no update has used them yet
+        self._finite_watch = FiniteWatch()
         self._stop = False       # an action asked to stop
-        self._torn = False       # some parameters are updated, and the iteration is not done
+        self._partly_updated = False       # some parameters are updated, and the iteration is not done
         self._losses = []        # the window of smoothed_loss
         self._first_iter = 0     # where the running step() began
         self._displayed = (0, time.perf_counter())  # iteration and time of the last display
@@ -205,7 +205,7 @@ class Solver:
     @property
     def smoothed_loss(self):
         """float: mean loss of the last `average_loss` iterations of the running or last `step`; waits for the GPU if need be."""
-        self._read_late_loss()
+        self._read_deferred_loss()
         return self._smoothed_loss
 
     @smoothed_loss.setter
@@ -214,11 +214,11 @@ class Solver:
 
     @property
     def nan(self):
-        return self._watch.effect
+        return self._finite_watch.effect
 
     @nan.setter
     def nan(self, effect):
-        self._watch = FiniteWatch(effect, self._watch.begin)
+        self._finite_watch = FiniteWatch(effect, self._finite_watch.begin)
 
     # ---- what a subclass defines
 
@@ -245,31 +245,31 @@ class Solver:
         """Train until `max_iter`, from the solver state `resume_file` if given (Caffe Solver::Solve)."""
         param, net = self.param, self.net
         if param.snapshot_after_train:  # better now than after days of training
-            self.group.at_first(snapshot.check_prefix, param)
+            self.group.run_on_root(snapshot.check_prefix, param)
         log.info("Solving %s", net.name)
         log.info("Learning Rate Policy: %s", param.lr_policy)
         self._stop = False
         if resume_file:
             log.info("Restoring previous solver status from %s", resume_file)
             self.restore(resume_file)
-        self._tell("on_start")
+        self._notify("on_start")
         self.step(param.max_iter - self.iter)
-        self._read_late_loss()
-        self._watch.parameters(self)
+        self._read_deferred_loss()
+        self._finite_watch.parameters(self)
         if param.snapshot_after_train and not (param.snapshot and self.iter % param.snapshot == 0):
             self._snapshot_if_finite()
         if self._stop:
             log.info("Optimization stopped early.")
         else:
-            if self.group.from_first(bool(param.display) and self.iter % param.display == 0):   # ranks may have other displays
+            if self.group.broadcast_from_root(bool(param.display) and self.iter % param.display == 0):  # ranks may differ
                 losses = self.group.gather(net.forward_from_to(0, len(net.layers) - 1))
                 net.skip_backward()
                 self._smooth(sum(losses) / len(losses))
                 log.info("Iteration %d, loss = %g", self.iter, self.smoothed_loss)
-            if param.test_interval and self.iter % param.test_interval == 0 and self._leads:
+            if param.test_interval and self.iter % param.test_interval == 0 and self._runs_tests_and_snapshots:
                 self.test_all()
             log.info("Optimization Done.")
-        self._tell("on_end", self._stop)
+        self._notify("on_end", self._stop)
 
     def step(self, n):
         """Do `n` iterations, with tests, displays and snapshots when they are due; fewer if `action` says "stop".
@@ -280,14 +280,14 @@ class Solver:
             check_type(n, numbers.Integral, "n", "a number of iterations")
         param, net = self.param, self.net
         end = self.iter + n
-        self._read_late_loss()
+        self._read_deferred_loss()
         self._stop = False
         self._losses = []
         self.smoothed_loss = 0.0
         self._first_iter = self.iter
         self._displayed = (self.iter, time.perf_counter())
         while self.iter < end:
-            if (param.test_interval and self.iter % param.test_interval == 0 and self._leads
+            if (param.test_interval and self.iter % param.test_interval == 0 and self._runs_tests_and_snapshots
                     and (self.iter or param.test_initialization)):
                 self.test_all()
                 if self._stop:
@@ -295,7 +295,7 @@ class Solver:
             with net.lock:  # so that no other thread sees half an iteration
                 for on_start, _ in self.callbacks:
                     on_start()
-                display = param.display and self.iter % param.display == 0 and self._leads
+                display = param.display and self.iter % param.display == 0 and self._runs_tests_and_snapshots
                 net.debug_info = bool(display and param.debug_info)
                 iteration = self._iteration()
                 can_wait = self.iter + 1 == end and not display and iteration.loss_can_wait(self)
@@ -309,16 +309,16 @@ class Solver:
                     on_gradients_ready()
                 rate = self._end_iteration() if updated else self.apply_update()
             if record:
-                self._tell("on_display", {**record, "lr": rate})
+                self._notify("on_display", {**record, "lr": rate})
             if self.listeners:
-                self._tell("on_iteration")
+                self._notify("on_iteration")
             if late:
-                self._late = loss, rate
+                self._deferred_loss = loss, rate
             else:
-                self._watch.loss(self, loss, rate)
+                self._finite_watch.loss(self, loss, rate)
             if record:
-                self._watch.parameters(self)
-            action = self._poll() if self._exchange is None else self._action
+                self._finite_watch.parameters(self)
+            action = self._requested_action() if self._exchange is None else self._action
             if action == "snapshot" or (param.snapshot and self.iter % param.snapshot == 0):
                 self._snapshot_if_finite()
             if action == "stop":
@@ -368,11 +368,11 @@ class Solver:
             least 0, NCCL was asked for and cannot be used, a group was joined before, or versions, solvers, nets, numbers of
             records or weights files differ between the ranks; the message names what differs, rank and machine.
         """
-        from minicaffe.parallel.carrier import make_carrier  # imported here: a single process does not need them
         from minicaffe.parallel.exchange import Exchange
         from minicaffe.parallel.group import Group
-        from minicaffe.parallel.signs import Signs
-        from minicaffe.solver import agreement
+        from minicaffe.parallel.heartbeat import Heartbeat
+        from minicaffe.parallel.transport import make_transport  # imported here: a single process does not need them
+        from minicaffe.solver import rank_checks
         for field, value, known in (("wire", wire, WIRES), ("carrier", carrier, (*CARRIERS, None)),
                                     ("scale_lr", scale_lr, (*RATE_SCALES, None))):
             if value not in known:
@@ -383,25 +383,26 @@ class Solver:
             raise ConfigError(f"must be a number of seconds, or 0 for no limit, got {shown(timeout)}", field="timeout")
         if caffe.group is not None:
             raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
-        self._read_late_loss()
+        self._read_deferred_loss()
         group = Group(comm)
-        Signs(group, timeout)
-        agreement.check(self, group)
+        Heartbeat(group, timeout)
+        rank_checks.check(self, group)
         group.agree({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
                      "sync_batch_norm": sync_batch_norm, "scale_lr": scale_lr, "warmup": warmup})
         exchange = Exchange(group, self.net.learnable_params, self.net.learned(),
-                            make_carrier(group, carrier, wire == "bf16", overlap), wire == "bf16")
+                            make_transport(group, carrier, wire == "bf16", overlap), wire == "bf16")
         caffe.join(group)
         self.group, self._exchange = group, exchange
         if scale_lr is not None:
             self.rate_scale, self.warmup = RATE_SCALES[scale_lr](group.size), warmup
         with self.net.lock:
             snapshot.share(self)
-        log_own_data(self.net)
+        log_undivided_sources(self.net)
         if sync_batch_norm:
             apart = Group(group.comm)   # a communicator of its own: gradients are sent at the same time
-            self._one_batch = [layer.name for layer in self.net.layers if layer.type == "BatchNorm" and layer.synchronise(apart)]
-            if not self._one_batch and group.rank == 0:
+            self._sync_batch_norm_layers = [layer.name for layer in self.net.layers
+                                            if layer.type == "BatchNorm" and layer.synchronise(apart)]
+            if not self._sync_batch_norm_layers and group.rank == 0:
                 log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")
 
     @property
@@ -414,14 +415,14 @@ class Solver:
 
         Of processes that train together each gets the sums of all ranks' gradients, and the mean of their losses.
         """
-        self._check_whole()
+        self._check_not_partly_updated()
         net, passes = self.net, self.param.iter_size
         net.clear_param_diffs()
         if self._exchange is None:
             return sum(net.forward_backward() for _ in range(passes))
         before = sum(net.forward_backward() for _ in range(passes - 1))
-        self.last_pass(on_loss=lambda loss: self._exchange.tell(before + loss, self._poll()))
-        return self._told()
+        self.last_pass(on_loss=lambda loss: self._exchange.start_loss_allgather(before + loss, self._requested_action()))
+        return self._finish_exchange()
 
     def last_pass(self, **options):
         """Run the net forward and backward; the gradients of processes that train together become the sums of all ranks'.
@@ -432,19 +433,19 @@ class Solver:
         if exchange is None:
             return net.forward_backward(**options)
         exchange.begin()
-        return net.forward_backward(take=exchange.offer, in_parts=False, **options)
+        return net.forward_backward(take=exchange.submit, in_parts=False, **options)
 
-    def _told(self):
-        loss, self._action = self._exchange.told()
-        self._summed = True
+    def _finish_exchange(self):
+        loss, self._action = self._exchange.finish_loss_allgather()
+        self._has_global_gradients = True
         return loss
 
-    def _poll(self):
+    def _requested_action(self):
         return self.action() if self.action is not None else "none"
 
     def _next_action(self):
         """Return the next action, the same on all ranks of a group."""
-        actions = self.group.gather(self._poll())
+        actions = self.group.gather(self._requested_action())
         return next((action for action in ("stop", "snapshot") if action in actions), "none")
 
     def _average_statistics(self):
@@ -453,11 +454,11 @@ class Solver:
         They are sums (layers/batch_norm.pyx), so that their means describe the batches of all ranks.
         """
         blobs = list(dict.fromkeys(blob for layer in self.net.layers if layer.type == "BatchNorm" for blob in layer.blobs))
-        if self.group.size == 1 or not blobs or self._one_batch:
+        if self.group.size == 1 or not blobs or self._sync_batch_norm_layers:
             return
-        if not self._averages:
+        if not self._logged_averaging:
             log.info("BatchNorm's running statistics are each rank's own; before tests and snapshots all take their mean.")
-            self._averages = True
+            self._logged_averaging = True
         # In double: the mean of equal floats is the same float.
         mine = np.concatenate([blob.data.ravel().astype(np.float64) for blob in blobs])
         ends = np.cumsum([blob.count for blob in blobs])
@@ -466,19 +467,19 @@ class Solver:
 
     def _iteration(self):
         """Return how the next iteration is computed, as a class of iteration.py or an object of one."""
-        return Plain
+        return SeparateUpdate
 
-    def _read_late_loss(self):
+    def _read_deferred_loss(self):
         """Read and process the loss of the last iteration, if `step` did not wait for it."""
-        if self._late is None:
+        if self._deferred_loss is None:
             return
         with self.net.lock:     # another thread may have read it in between
-            late, self._late = self._late, None
+            late, self._deferred_loss = self._deferred_loss, None
             if late is not None:
                 read, rate = late
                 loss = read()
                 self._smooth(loss, self.iter - 1)
-                self._watch.loss(self, loss, rate, late=True)
+                self._finite_watch.loss(self, loss, rate, late=True)
 
     def _smooth(self, loss, iteration=None):
         """Take the loss of an iteration, by default `iter`, into the mean of the last `average_loss` losses."""
@@ -513,8 +514,8 @@ class Solver:
 
     def test_all(self):
         """Test every test net in turn, until `action` says "stop"."""
-        self._read_late_loss()
-        self._watch.parameters(self)
+        self._read_deferred_loss()
+        self._finite_watch.parameters(self)
         for i in range(len(self.test_nets)):
             if self._stop:
                 break
@@ -559,7 +560,7 @@ class Solver:
             record["loss"] = loss / weight
             log.info("Test loss: %g", record["loss"])
         log_outputs("Test", record["outputs"])
-        self._tell("on_test", record)
+        self._notify("on_test", record)
         return record
 
     def _may_test(self):
@@ -587,27 +588,27 @@ class Solver:
         Error
             If an iteration ended in the middle of its update.
         """
-        self._read_late_loss()
+        self._read_deferred_loss()
         with self.net.lock:
-            self._check_whole()
+            self._check_not_partly_updated()
             self._average_statistics()
-            self._watch.parameters(self, "stop")
-            with interrupts_held():  # Ctrl-C leaves no model without its state
+            self._finite_watch.parameters(self, "stop")
+            with delayed_interrupts():  # Ctrl-C leaves no model without its state
                 paths = snapshot.write(self)
-        self._tell("on_snapshot", *paths)
+        self._notify("on_snapshot", *paths)
         return paths
 
     @property
-    def _leads(self):
+    def _runs_tests_and_snapshots(self):
         """Whether tests, displays and snapshots are made here: of processes that NCCL alone joins only by the first."""
         return self._exchange is not None or caffe.solver_rank == 0
 
     def _snapshot_if_finite(self):
-        if not self._leads:
+        if not self._runs_tests_and_snapshots:
             return
-        self._read_late_loss()
+        self._read_deferred_loss()
         self._average_statistics()  # so that all ranks find the same
-        if self._watch.parameters(self):
+        if self._finite_watch.parameters(self):
             self.snapshot()
 
     def restore(self, path):
@@ -622,16 +623,16 @@ class Solver:
             If the state cannot be read or does not fit; the solver is as it was, unless only the part of another rank than 0 is
             damaged: then all ranks start from the position of rank 0.
         """
-        self._read_late_loss()
+        self._read_deferred_loss()
         with self.net.lock, caffe.trusting(self.trusted):
             resume = []     # on rank 0
-            self.group.at_first(lambda: resume.append(snapshot.restore(self, str(path))))
+            self.group.run_on_root(lambda: resume.append(snapshot.restore(self, str(path))))
             if self._exchange is not None:
                 snapshot.share(self, *resume)
-        self._watch, self._torn = FiniteWatch(self.nan, self.iter), False
+        self._finite_watch, self._partly_updated = FiniteWatch(self.nan, self.iter), False
 
-    def _check_whole(self):
-        if self._torn:
+    def _check_not_partly_updated(self):
+        if self._partly_updated:
             raise Error(f"iteration {self.iter} ended in the middle of its update: some parameters may have it and others not; "
                         "call restore() with a snapshot, make the solver anew, or train without a plan, which updates all at once")
 
@@ -643,7 +644,7 @@ class Solver:
         """Call both in every iteration from now on, see `callbacks`; raises WrongTypeError for what cannot be called."""
         self.callbacks.append((check_callable(on_start, "on_start"), check_callable(on_gradients_ready, "on_gradients_ready")))
 
-    def _tell(self, event, *arguments):
+    def _notify(self, event, *arguments):
         for listener in list(self.listeners):   # one may take itself or others away
             method = getattr(listener, event, None)
             if method is not None:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from minicaffe import cuda, sim
 from minicaffe.common import caffe
-from minicaffe.device.processor import cpu_fact
+from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
 from minicaffe.memory.synced import SyncedHead
 from minicaffe.net import cost
-from minicaffe.net.timing import device_bandwidth, host_bandwidth, unless_full
+from minicaffe.net.timing import device_bandwidth, host_bandwidth, none_if_out_of_memory
 from minicaffe.proto import caffe_pb2
 from minicaffe.pycaffe import drawing
 from minicaffe.trace import kernels
@@ -77,16 +77,16 @@ def _unused(name, names):
 def document(parts, net, solver, device):
     """Return the document of a `Recorder`, a dict for JSON.
 
-    `parts` is a list of at least one Part, `device` is from `present_device`; net and solver may be None.
+    `parts` is a list of at least one IterationEvents, `device` is from `present_device`; net and solver may be None.
     """
     memories = memories_of(net, solver)
     start = parts[0].start
     began = start.time
-    events, heads, called = _named([event for part in parts for event in part.events], start.heads, memories)
-    steps = _Steps(net, solver, memories, began)
+    events, heads, called = _with_unique_names([event for part in parts for event in part.events], start.heads, memories)
+    steps = _StepBuilder(net, solver, memories, began)
     for part in parts:
-        steps.take_all(part)
-    _watch_heads(steps.found, events, heads, steps.uses)
+        steps.add_iteration(part)
+    _set_touched(steps.found, events, heads, steps.uses)
     known = {entry.name: {key: value for key, value in entry._asdict().items() if key not in ("head", "called")}
              for entry in memories.values()}
     for event in events:
@@ -136,7 +136,7 @@ def document(parts, net, solver, device):
 
 
 @dataclass(slots=True)
-class _Life:
+class _MemoryEvents:
     """The events of one SyncedMemory: numbers of its head events, its head before the first and after the last."""
 
     address: int
@@ -147,21 +147,21 @@ class _Life:
     name: str = ""
 
 
-def _named(events, start, memories):
+def _with_unique_names(events, start, memories):
     """Give each memory a unique name, also in its head and copy events.
 
     Scratch memories and blobs of other nets may have names of this net's memories. An address may also be used again, for example
     after a blob grew. `start` has the names and heads of the memories before the first event, by address; `memories` the Memory of
     the present ones, by id. Return the events, and two dicts by new name: the heads before the first event, and the old names.
     """
-    present = {address: _Life(address, called, head, head, []) for address, (called, head) in start.items()}
+    present = {address: _MemoryEvents(address, called, head, head, []) for address, (called, head) in start.items()}
     lives, named = list(present.values()), list(events)
     for i, event in enumerate(events):
         if event.kind == "head":
             before, _, after = event.detail.rpartition(" by ")[0].partition(" -> ")
             life = present.get(event.address)
             if life is None or (life.called, life.head) != (event.name, before):    # the address is used again
-                life = present[event.address] = _Life(event.address, event.name, before, before, [])
+                life = present[event.address] = _MemoryEvents(event.address, event.name, before, before, [])
                 lives.append(life)
             life.head = after
             life.numbers.append(i)
@@ -188,7 +188,7 @@ def _named(events, start, memories):
     return named, {one.name: str(one.head) for one in memories.values()} | heads, called
 
 
-class _Steps:
+class _StepBuilder:
     """Groups events into steps: from the begin to the end of a layer or update, and those between two of them."""
 
     def __init__(self, net, solver, memories, began):
@@ -209,7 +209,7 @@ class _Steps:
                 of = [blob.data_memory, blob.diff_memory, *(one.data_memory for one in history[i::count])]
                 self.by_parameter[blob.name] = [memories[id(memory)].name for memory in of if id(memory) in memories]
 
-    def take_all(self, part):
+    def add_iteration(self, part):
         """Add the events of an iteration; a step that an error interrupted ends with it."""
         if self.solver is not None:
             self.iteration = part.iteration
@@ -286,7 +286,7 @@ def _uses(node, memories):
     return {kind: list(dict.fromkeys(memories[id(one)].name for one in used if id(one) in memories)) for kind, used in uses.items()}
 
 
-def _watch_heads(steps, events, start, uses):
+def _set_touched(steps, events, start, uses):
     """Set the memories that each step touched, with their heads before and after."""
     heads = dict(start)
     for step, used in zip(steps, uses):
@@ -322,8 +322,8 @@ def present_device():
     """Return the document's entry of the processor or GPU that computes."""
     threads = get_num_threads()
     if caffe.mode == "cpu":
-        name = cpu_fact("model name") or os.uname().machine
+        name = cpuinfo_value("model name") or os.uname().machine
         return {"kind": "cpu", "name": name, "threads": threads, "copy_bandwidth": host_bandwidth(threads)}
     device = cuda.current()
     return {"kind": "sim" if sim.selected() else "gpu", "name": device.name, "threads": threads,
-            "copy_bandwidth": unless_full(device_bandwidth, device.index)}
+            "copy_bandwidth": none_if_out_of_memory(device_bandwidth, device.index)}

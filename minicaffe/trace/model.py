@@ -148,7 +148,7 @@ class Trace:
 
     def to_json(self):
         """Return the document as a string of JSON; raise DataError for values that JSON lacks, such as nan in a sample."""
-        return dumped(self.document)
+        return json_text(self.document)
 
     def save(self, path):
         """Write the document as JSON; a file of that name is replaced when the new one is complete.
@@ -201,12 +201,12 @@ def write_text(path, text):
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
-def ran(step):
+def step_title(step):
     """Return the title of a step: the layer and its direction, or an update."""
     return f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
 
 
-def dumped(document):
+def json_text(document):
     """Return a document as JSON; raise DataError for values that JSON lacks and `schema` does not check."""
     try:
         return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -297,7 +297,7 @@ class Replay:
              "segment taken": _taken, "pool taken": _taken, "segment given back": _given_back, "pool given back": _given_back}
 
 
-class Usage:
+class LiveBytes:
     """Bytes in use by place and role, from the start of a trace on; `roles` has the roles of blocks by name."""
 
     def __init__(self, trace, roles):
@@ -327,7 +327,7 @@ class Usage:
         return before is not None or after is not None
 
 
-def on_device(events):
+def device_ns(events):
     """Return the nanoseconds that kernels and calls of libraries among some events took on their devices."""
     return sum(event.took for event in events if event.kind in ("launch", "call"))
 

@@ -6,7 +6,7 @@ start of the trace (Trace Event Format, "JSON Object Format").
 """
 
 from minicaffe.errors import check_type
-from minicaffe.trace.model import Trace, Usage, dumped, launch_of, ran, write_text
+from minicaffe.trace.model import LiveBytes, Trace, json_text, launch_of, step_title, write_text
 
 STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
@@ -23,7 +23,7 @@ def events(trace):
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_name", "args": {"name": name}})
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}})
     timed = [_step(trace, step) for step in trace.steps]
-    usage = Usage(trace, {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])})
+    usage = LiveBytes(trace, {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])})
     timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
         timed += _rows(event)
@@ -37,7 +37,7 @@ def write(trace, path):
     document = {"traceEvents": events(trace), "displayTimeUnit": "ns",
                 "otherData": {"minicaffe": trace.document["minicaffe"], "net": trace.document["net"]["file"],
                               "device": trace.document["device"]["name"]}}
-    write_text(path, dumped(document))
+    write_text(path, json_text(document))
 
 
 def _step(trace, step):
@@ -45,7 +45,7 @@ def _step(trace, step):
     changed = [f"{t['memory']}: {t['before']} -> {t['after']}" for t in step["touched"] if t["before"] != t["after"]]
     found = {"iteration": step["iteration"], **({key: node[key] for key in ("type", "line", "engine")} if node else {}),
              "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": changed}
-    return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": ran(step), "ts": step["begin"] / 1000,
+    return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": step_title(step), "ts": step["begin"] / 1000,
             "dur": (step["end"] - step["begin"]) / 1000,
             "args": {key: value for key, value in found.items() if value not in (None, [])}}
 

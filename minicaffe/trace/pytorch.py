@@ -9,7 +9,7 @@ import re
 
 from minicaffe.errors import check_type
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.trace.model import Trace, ran
+from minicaffe.trace.model import Trace, step_title
 
 ACTIONS = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "segment taken": ["segment_alloc"],
            "pool taken": ["segment_alloc"], "segment given back": ["segment_free"], "pool given back": ["segment_free"]}
@@ -69,7 +69,7 @@ def _numbers(places):
 def _frames(trace, step):
     """Return the frames of a step: its title and its line in the prototxt."""
     node = trace.nodes[step["node"]] if step["node"] is not None else {}
-    return [_frame(f"{ran(step)}, iteration {step['iteration']}", trace.document["net"]["file"], node.get("line") or 0)]
+    return [_frame(f"{step_title(step)}, iteration {step['iteration']}", trace.document["net"]["file"], node.get("line") or 0)]
 
 
 def _frame(name, filename="", line=0):

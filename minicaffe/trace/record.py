@@ -18,7 +18,7 @@ from minicaffe.ops.engine import settings_epoch
 from minicaffe.solver.solver import Solver
 from minicaffe.trace import build
 from minicaffe.trace.model import Trace
-from minicaffe.trace.why import Reasons
+from minicaffe.trace.why import CopyReasons
 
 
 class Snapshot(NamedTuple):
@@ -30,7 +30,7 @@ class Snapshot(NamedTuple):
     arenas: list
 
 
-class Part(NamedTuple):
+class IterationEvents(NamedTuple):
     """The events of one iteration, and the state before it."""
 
     iteration: int
@@ -72,7 +72,7 @@ class Recorder:
         self.keep = keep
         self.parts = []
         self._running = None    # ends the recording, while it runs
-        self._events = self._before = self._where = self._state = None
+        self._events = self._before = self._device = self._state = None
         self._held = None       # the document, after `stop`
 
     def start(self):
@@ -81,16 +81,16 @@ class Recorder:
             raise ConfigError("this recorder runs already; stop it first")
         self.parts.clear()
         self._held = None
-        self._where = build.present_device()    # it measures; that must not be recorded
+        self._device = build.present_device()    # it measures; that must not be recorded
         device = cuda.current() if caffe.mode == "gpu" else None
         with ExitStack() as running:
             if device is not None:
-                running.enter_context(_launches(device))
+                running.enter_context(_recording_launches(device))
             self._events = running.enter_context(reporter.record())
             if self.solver is not None:
                 self.solver.listeners.append(self)
                 running.callback(self.solver.listeners.remove, self)
-            self._before, self._state = self._snapshot(), self._compiled_for()
+            self._before, self._state = self._snapshot(), self._schedule_key()
             del self._events[:]     # of taking the snapshot
             self._running = running.pop_all()
 
@@ -99,15 +99,15 @@ class Recorder:
         if self._running is not None:
             running, self._running = self._running, None
             with running:
-                self._cut(self._iteration())
+                self._end_part(self._iteration())
             self._held = self._document(self.parts)
 
     def on_iteration(self, solver):
         """Begin the next iteration; the solver calls it after each. Raises WrongTypeError for another object."""
         if solver is not self.solver or self._running is None:
             raise WrongTypeError(f"is called by the solver that it records while it runs, got {shown(solver)}")
-        self._cut(solver.iter - 1)
-        self._state = self._compiled_for()
+        self._end_part(solver.iter - 1)
+        self._state = self._schedule_key()
         if self.keep is not None:
             del self.parts[: -self.keep]
 
@@ -123,17 +123,18 @@ class Recorder:
             raise ConfigError("this recorder has recorded nothing; start it first")
         if self._held is not None:
             return Trace(dict(self._held))  # one of its own, as trouble.py adds entries
-        running = [Part(self._iteration(), self._before, list(self._events))] if self._running is not None else []
+        running = [IterationEvents(self._iteration(), self._before, list(self._events))] if self._running is not None else []
         return Trace(self._document([*self.parts, *running]))
 
     def _document(self, parts):
         """Return the document of some parts, of the net as it is now."""
-        document = build.document(parts or [Part(self._iteration(), self._before, [])], self.net, self.solver, self._where)
+        parts = parts or [IterationEvents(self._iteration(), self._before, [])]
+        document = build.document(parts, self.net, self.solver, self._device)
         made = Trace({**document, **self._schedule()})
-        made.document["why"] = {str(number): text for number, text in Reasons(made).all().items()}
+        made.document["why"] = {str(number): text for number, text in CopyReasons(made).all().items()}
         return made.document
 
-    def _compiled_for(self):
+    def _schedule_key(self):
         """Return a key that changes when the net needs another schedule; None without a net."""
         return None if self.net is None else (self.net.stamp(), settings_epoch(), get_num_threads(), caffe.mode)
 
@@ -146,7 +147,7 @@ class Recorder:
         if self.net is None:
             return {}
         with self.net.lock:
-            if self._compiled_for() != self._state:
+            if self._schedule_key() != self._state:
                 return {}
             try:
                 return {"schedule": self.net.schedule().as_dict()}
@@ -156,13 +157,13 @@ class Recorder:
     def _iteration(self):
         return self.solver.iter if self.solver is not None else 0
 
-    def _cut(self, iteration):
+    def _end_part(self, iteration):
         """Store the events so far as those of `iteration`."""
         events = list(self._events)
         del self._events[: len(events)]     # another thread may have added some in between
         if not events:      # what was there before still is
             return
-        self.parts.append(Part(iteration, self._before, events))
+        self.parts.append(IterationEvents(iteration, self._before, events))
         if self.keep is not None:
             before = len(self._events)
             self._before = self._snapshot()
@@ -198,22 +199,22 @@ def arenas():
 
 
 @contextmanager
-def _launches(device):
+def _recording_launches(device):
     """Make a device record launches until the last context of this function ends; if it was recording before, it continues."""
     with launches_lock:
-        mine = recorders[device.index] > 0 or not device.recording
-        recorders[device.index] += mine
+        mine = launch_recorders[device.index] > 0 or not device.recording
+        launch_recorders[device.index] += mine
         device.record_launches(True)
     try:
         yield
     finally:
         with launches_lock:
-            recorders[device.index] -= mine
-            if mine and not recorders[device.index]:
+            launch_recorders[device.index] -= mine
+            if mine and not launch_recorders[device.index]:
                 device.record_launches(False)
 
 
-recorders = Counter()       # by the index of a device, how many of this module record its launches
+launch_recorders = Counter()       # by the index of a device, how many of this module record its launches
 launches_lock = Lock()      # threads may begin and end to record at once
 
 

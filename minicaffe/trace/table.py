@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minicaffe.memory.sizes import size_text
-from minicaffe.trace.model import Usage, launch_of, on_device
+from minicaffe.trace.model import LiveBytes, device_ns, launch_of
 
 WIDE = 112      # columns for speeds and the names of memories whose head changed
 SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
@@ -15,11 +15,11 @@ SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "
          "RECYCLED": "gone", None: "?"}
 PLACES = {"CPUPlace()": "on the host", "PinnedPlace()": "in the host's page-locked memory"}
 MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
-DECISIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
+ALLOCATOR_ACTIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
              "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
              "pool given back": "a pool given back"}
-TAKES, GIVES = {"cache hit", "split", "segment taken", "pool taken"}, {"merge", "segment given back", "pool given back"}
-BUDDY_DECISIONS = {**DECISIONS, "split": "cut in halves", "merge": "joined with its buddy"}
+ALLOC_KINDS, FREE_KINDS = {"cache hit", "split", "segment taken", "pool taken"}, {"merge", "segment given back", "pool given back"}
+BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined with its buddy"}
 
 
 def console():
@@ -60,7 +60,7 @@ def row(trace, number, wide=True):
     launches = sum(event.kind in ("launch", "call") for event in events)
     heads = [f"{touched['memory']}: {SIDES[touched['before']]} -> {SIDES[touched['after']]}"
              for touched in step["touched"] if touched["before"] != touched["after"]]
-    spent, there = step["end"] - step["begin"], on_device(events)
+    spent, there = step["end"] - step["begin"], device_ns(events)
     busy = there or spent
     speeds = [f"{there / 1e6:.3f}" if there else "",
               *(f"{of / busy:.1f}" if of and busy and not step["with"] else "" for of in (step["flops"], step["bytes"]))]
@@ -80,7 +80,7 @@ def describe(trace, number):
     if step["with"]:
         lines.append(f"computed with {step['with']}")
     else:
-        there = on_device(trace.events[step["first"]:step["last"]])
+        there = device_ns(trace.events[step["first"]:step["last"]])
         lines.append(", ".join([f"{spent / 1e6:.3f} ms", *([f"{there / 1e6:.3f} ms of it on the device"] if there else []),
                                 *_speeds(trace, step["flops"], step["bytes"], there or spent)]))
     if step["loss"] is not None:
@@ -93,7 +93,7 @@ def describe(trace, number):
             lines.append(f"  {touched['memory']:<{width}}  {size_text(sizes.get(touched['memory'], 0)):>9}  "
                          + (before if before == after else f"{before} -> {after}"))
     for i in range(step["first"], step["last"]):
-        lines += _happened(trace, i)
+        lines += _event_lines(trace, i)
     return lines
 
 
@@ -111,7 +111,7 @@ def sources(trace, number):
     return lines or ["this step launches no kernels"]
 
 
-def _happened(trace, number):
+def _event_lines(trace, number):
     """Return the lines about one event; none if it is part of another event or is reported above."""
     event = trace.events[number]
     if event.kind in ("alloc", "free"):
@@ -150,14 +150,14 @@ def _speeds(trace, flops, nbytes, spent):
 def decision(trace, number):
     """Return the allocator's actions for event `number`, an ``alloc`` or ``free``, from the events next to it."""
     events, place, kinds = trace.events, trace.events[number].place, []
-    towards, those = (-1, TAKES) if events[number].kind == "alloc" else (1, GIVES)
+    towards, those = (-1, ALLOC_KINDS) if events[number].kind == "alloc" else (1, FREE_KINDS)
     at = number + towards
     while 0 <= at < len(events) and events[at].kind in those and events[at].place == place:
         kinds.append(events[at].kind)
         at += towards
     kinds = kinds[::towards]
     buddy = any(arena["place"] == place and arena["allocator"] == "buddy" for arena in trace.document["start"]["arenas"])
-    words = BUDDY_DECISIONS if buddy else DECISIONS
+    words = BUDDY_ACTIONS if buddy else ALLOCATOR_ACTIONS
     return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())
 
 
@@ -210,7 +210,7 @@ def summary(trace):
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
              *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
-             *(f"{what}: {len(those)}, {on_device(those) / 1e6:.3f} ms"
+             *(f"{what}: {len(those)}, {device_ns(those) / 1e6:.3f} ms"
                for what, those in (("kernels", launches), ("calls of libraries", calls)) if those), *gradient_transfers(trace)]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
@@ -236,7 +236,7 @@ def gradient_transfers(trace):
 
 def peaks(trace):
     """Return by place the peak of live bytes, and its bytes by role."""
-    usage = Usage(trace, {memory["name"]: memory["role"] for memory in trace.memories})
+    usage = LiveBytes(trace, {memory["name"]: memory["role"] for memory in trace.memories})
     best = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
     for event in trace.events:
         if usage.take(event):

@@ -14,9 +14,9 @@ from minicaffe.trace.record import Recorder
 
 log = logging.getLogger("minicaffe.trace")
 
-KEEP = 2    # whole iterations before the failing one
-INPUTS = 16
-WORDS = {"blob": "blob '{}'", "diff": "gradient of blob '{}'", "parameter": "gradient of {}", "update": "update of {}"}
+KEPT_ITERATIONS = 2    # whole iterations before the failing one
+MAX_INPUTS = 16
+ARRAY_TITLES = {"blob": "blob '{}'", "diff": "gradient of blob '{}'", "parameter": "gradient of {}", "update": "update of {}"}
 
 
 class Trouble:
@@ -37,7 +37,7 @@ class Trouble:
         it. Its name is ``blob`` (a top), ``diff`` (a top's gradient), ``parameter`` (a parameter's gradient) or ``update`` (the
         value subtracted from a parameter). ``not_finite`` (share), ``wrong`` (number of values) and ``first`` (index of the first,
         None of an update). ``step`` and ``event``, its numbers in the trace (None if the step is not in it). ``before``, its
-        sample of the iteration before, or None. ``inputs``, the arrays that it was computed from, `INPUTS` at most, each with
+        sample of the iteration before, or None. ``inputs``, the arrays that it was computed from, `MAX_INPUTS` at most, each with
         ``name``, ``part`` (data, diff), ``min``, ``max``, ``wrong`` and ``first`` as in `minicaffe.solver.watch`, and ``before``,
         the same of the iteration before, or None. ``left_out``, the number of further inputs.
 
@@ -54,18 +54,18 @@ class Trouble:
             raise FileError("cannot be written: there is no such folder, or no permission; correct the path", file=self.path)
         if os.path.isdir(self.path):
             raise FileError("is a folder; give the path of a file in it", file=self.path)
-        self.recorder = Recorder(solver, KEEP + 1)  # the iteration that runs is dropped first
+        self.recorder = Recorder(solver, KEPT_ITERATIONS + 1)  # the iteration that runs is dropped first
         self.recorder.start()
-        self.watch = Watch(solver, 1, self._look)
+        self.watch = Watch(solver, 1, self._check_samples)
 
     def close(self):
         """Stop to record; a second call does nothing."""
         self.watch.close()
         self.recorder.stop()
 
-    def _look(self, solver, iteration, samples):
+    def _check_samples(self, solver, iteration, samples):
         """Write the trace if a value of this iteration is not finite."""
-        del self.watch.records[: -KEEP - 1]
+        del self.watch.records[: -KEPT_ITERATIONS - 1]
         losses = {top.name for node in solver.net.nodes for top, weight in zip(node.tops, node.loss_weights) if weight}
         if not any((s["wrong"] or s.get("update_wrong")) and ("blob" not in s or s["blob"] in losses) for s in samples):
             return
@@ -75,7 +75,7 @@ class Trouble:
         trace.document["samples"] = [{"iteration": number, **sample} for number, one in records for sample in one]
         sampled = {s["parameter"] for s in samples if "parameter" in s}
         others = {blob.name: extremes(blob.cpu_data) for blob in solver.net.param_table.params if blob.name not in sampled}
-        self.first = trace.document["trouble"] = first_trouble(trace.document, others)
+        self.first = trace.document["trouble"] = first_not_finite(trace.document, others)
         try:
             if self.path.endswith(".html"):
                 html.write(trace, self.path, self.first["event"])
@@ -84,12 +84,12 @@ class Trouble:
         except Error as error:      # a training continues without its trace
             log.warning("%s", error)
             return
-        key = next(key for key in WORDS if key in self.first)
+        key = next(key for key in ARRAY_TITLES if key in self.first)
         log.warning("Iteration %d: the %s, of layer '%s', is the first that is not finite; wrote %s", self.first["iteration"],
-                    WORDS[key].format(self.first[key]), self.first["layer"], self.path)
+                    ARRAY_TITLES[key].format(self.first[key]), self.first["layer"], self.path)
 
 
-def first_trouble(document, others=None):
+def first_not_finite(document, others=None):
     """Return `Trouble.first` of a document with samples, of which one is not finite.
 
     `others` has the extremes of the parameters that are not learned, by name: they have no samples.
@@ -123,7 +123,7 @@ def first_trouble(document, others=None):
                    == (first["layer"], name)), None)
     return {"iteration": iteration, "layer": nodes[number]["name"], key: name, **found, "step": step,
             "event": document["steps"][step]["last"] if step is not None else None, "before": before,
-            "inputs": inputs[:INPUTS], "left_out": max(0, len(inputs) - INPUTS)}
+            "inputs": inputs[:MAX_INPUTS], "left_out": max(0, len(inputs) - MAX_INPUTS)}
 
 
 def _inputs(node, key, name):

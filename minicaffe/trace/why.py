@@ -49,10 +49,10 @@ def why(trace, number):
         raise ConfigError(f"must be from 0 to {len(trace) - 1}, got {number}", field="number")
     if trace.events[number].kind not in ("copy", "reorder"):
         raise WrongTypeError(f"event {number} is no copy and no reorder but '{trace.events[number].kind}'")
-    return Reasons(trace).of(number)
+    return CopyReasons(trace).of(number)
 
 
-class Reasons:
+class CopyReasons:
     """Finds the writes of each memory in a Trace, and from them the reasons of copies."""
 
     def __init__(self, trace):
@@ -61,7 +61,7 @@ class Reasons:
         for number, event in enumerate(trace.events):
             if event.kind == "head":
                 self.heads[event.name].append(number)
-        self.busy = [number for number, step in enumerate(trace.steps) if step["kind"] != "between"]
+        self.named_steps = [number for number, step in enumerate(trace.steps) if step["kind"] != "between"]
         owners = {own: memory["name"] for memory in trace.memories for own in (memory["name"], *memory["aliases"])}
         self.writers = defaultdict(list)    # memory -> numbers of the steps that wrote it
         for number, step in enumerate(trace.steps):
@@ -76,38 +76,38 @@ class Reasons:
         """Return the sentences of one."""
         event = self.trace.events[number]
         source, _, target = event.detail.partition(" to ")
-        asked = self._asked(number)
+        asked = self._access_after(number)
         call = asked.detail.rpartition(" by ")[2] if asked is not None else ""
         verb = "copied" if event.kind == "copy" else "reordered"
         sentences = [f"{event.name or 'A memory'} was {verb} from {source} to {target} ({event.nbytes:,} bytes): "
-                     f"{self._doer(self.trace.step_at(number))} accessed it {_side(call) or 'there'}"
+                     f"{self._step_name(self.trace.step_at(number))} accessed it {_side(call) or 'there'}"
                      + (f" ({call})." if call else "."), self._writer(event.name, number)]
         if asked is not None:
             before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ")
             sentences.append(f"Its head was {before}, {_meaning(before)}; since then it is {after}, {_meaning(after)}.")
         return " ".join(sentences)
 
-    def _asked(self, number):
+    def _access_after(self, number):
         """Return the head event of the call that made the copy, which comes right after it; None if the head stayed."""
         events = self.trace.events
         after = events[number + 1] if number + 1 < len(events) else None
         return after if after is not None and (after.kind, after.name) == ("head", events[number].name) else None
 
-    def _doer(self, number):
+    def _step_name(self, number):
         """Return the name of a step for a sentence."""
         steps = self.trace.steps
-        if number is None or not self.busy:
+        if number is None or not self.named_steps:
             return "your code"
         if steps[number]["kind"] == "update":
             return "the solver's update"
         if steps[number]["kind"] != "between":
             return f"layer {steps[number]['layer']} ({steps[number]['kind']})"
-        at = bisect_left(self.busy, number)
+        at = bisect_left(self.named_steps, number)
         if at == 0:
-            return f"what runs before {self._doer(self.busy[0])}"
-        if at == len(self.busy):
-            return f"what runs after {self._doer(self.busy[-1])}"
-        return f"what runs between {self._doer(self.busy[at - 1])} and {self._doer(self.busy[at])}"
+            return f"what runs before {self._step_name(self.named_steps[0])}"
+        if at == len(self.named_steps):
+            return f"what runs after {self._step_name(self.named_steps[-1])}"
+        return f"what runs between {self._step_name(self.named_steps[at - 1])} and {self._step_name(self.named_steps[at])}"
 
     def _writer(self, name, number):
         """Return the sentence about the last write of a memory before an event."""
@@ -116,7 +116,7 @@ class Reasons:
         step = self.writers[name][before - 1] if before else None
         if step is not None:
             when = "" if steps[step]["iteration"] == steps[at]["iteration"] else f" in iteration {steps[step]['iteration']}"
-            return f"It was written last by {self._doer(step)}{when}."
+            return f"It was written last by {self._step_name(step)}{when}."
         heads = self.heads[name]
         for i in reversed(heads[: bisect_left(heads, number)]):
             call = WRITES.search(self.trace.events[i].detail)

@@ -10,7 +10,7 @@ from tiny import COMMAND, PATIENCE, run
 
 from minicaffe import __version__, cli
 from minicaffe.cli import app
-from minicaffe.cli.options import tidy
+from minicaffe.cli.options import normalize_arguments
 from minicaffe.cli.train import train
 from minicaffe.errors import ConfigError, FileError, ShapeError
 from minicaffe.proto import binary
@@ -111,7 +111,7 @@ def test_options_may_stand_before_the_command(given, first):
     (["--solver"], ["--solver"]),
 ])
 def test_gflags_spellings(given, tidied):
-    assert tidy(given, train.params) == tidied
+    assert normalize_arguments(given, train.params) == tidied
 
 
 @pytest.mark.parametrize("error, status", [

@@ -12,7 +12,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe.data.db import open_db
 from minicaffe.proto import caffe_pb2
-from minicaffe.solver.report import CountedData, OutputMeans, run_batches
+from minicaffe.solver.report import OutputMeans, RecordCounts, run_batches
 
 COUNT, CLASSES = 36, 3
 NET = """layer { name: "in" type: "Data" top: "data" top: "label" include { phase: TRAIN } data_param { source: "db" batch_size: 4 backend: LMDB } }
@@ -121,7 +121,7 @@ def test_a_net_that_takes_no_smaller_batch_says_so(minicaffe, records, tmp_path)
     minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
     assert re.search(r"test: 36 records, 4 of them twice: .*layer 'flat' \(Reshape\).*, in 5 batches of 8$", minicaffe.told, re.M), minicaffe.told
     net = caffe.Net("net.prototxt", caffe.TEST)
-    assert CountedData.of(net).why and net.blobs["ip"].shape == (8, 3)     # the trial leaves it as it was
+    assert RecordCounts.of(net).why and net.blobs["ip"].shape == (8, 3)     # the trial leaves it as it was
     net.forward()
 
 
@@ -144,7 +144,7 @@ def test_a_sum_over_a_smaller_batch_is_not_taken_for_that_of_a_whole_one(minicaf
         assert ("test: 36 records, each once" in minicaffe.told) == once
         assert once or f" gives a sum over its batch ({field}), in 5 batches of 8" in minicaffe.told
         net = caffe.Net("net.prototxt", caffe.TEST)
-        assert not CountedData.of(net, mean=False).why
+        assert not RecordCounts.of(net, mean=False).why
 
 
 def test_data_whose_number_is_not_known(minicaffe, tmp_path):
@@ -161,7 +161,7 @@ def test_outputs_for_each_record(records, tmp_path):
     each = 'layer { name: "each" type: "Reduction" bottom: "data" top: "each" reduction_param { axis: 1 } include { phase: TEST } }'
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, each))
     net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
-    data, means = CountedData.of(net), OutputMeans(net)
+    data, means = RecordCounts.of(net), OutputMeans(net)
     for i, (_, arrays) in enumerate(run_batches(net, data.batches, records=data.records)):
         means.add([array.copy() for array in arrays], data.share(i))
     sums = records[0].reshape(COUNT, -1).sum(axis=1).astype(float)

@@ -11,7 +11,7 @@ from test_classify import DEPLOY, pictures  # noqa: F401  (a fixture)
 from tiny import Process
 
 import minicaffe as caffe
-from minicaffe.cli import app, earlier
+from minicaffe.cli import app, earlier_files
 from minicaffe.errors import ConfigError
 
 LOG = """I1121 03:31:07.123456 12345 solver.cpp:1] Solving n
@@ -215,10 +215,10 @@ def test_a_link_or_device_is_not_renamed_or_followed(trains, folder):
 def test_names_of_what_is_kept():
     for path, name in (("a.log", "a.3.log"), ("d.x/a", "d.x/a.3"), ("a.b.jsonl", "a.b.3.jsonl"), ("n_iter_5.caffemodel.h5", "n_iter_5.3.caffemodel.h5"),
                        ("n.solverstate", "n.3.solverstate")):
-        assert earlier.numbered(path, 3) == name
-    assert earlier.resumes("a/n_iter_5.solverstate", "a/n") and earlier.resumes("./a/n_iter_5.solverstate.h5", "a/n")
+        assert earlier_files.numbered(path, 3) == name
+    assert earlier_files.is_same_training("a/n_iter_5.solverstate", "a/n") and earlier_files.is_same_training("./a/n_iter_5.solverstate.h5", "a/n")
     for state in (None, "a/n_iter_5.1.solverstate", "n_iter_5.solverstate", "a/n_iter_5.caffemodel", "a/m_iter_5.solverstate"):
-        assert not earlier.resumes(state, "a/n")
+        assert not earlier_files.is_same_training(state, "a/n")
 
 
 def test_the_trace_of_an_earlier_trouble_is_kept(minicaffe, folder):
@@ -240,10 +240,10 @@ def test_a_file_that_the_training_reads_is_not_renamed(minicaffe, folder):
 def test_a_number_is_free_for_all_files_of_a_snapshot(tmp_path):
     """Else the state that was kept first would go on from the model of the second training."""
     model, state = (str(tmp_path / f"n_iter_5.{kind}") for kind in ("caffemodel", "solverstate"))
-    for path in (model, earlier.numbered(state, 1)):
+    for path in (model, earlier_files.numbered(state, 1)):
         with open(path, "w") as file:
             file.write("x")
-    assert earlier.keep([model, state]) == ([model], [earlier.numbered(model, 2)])
+    assert earlier_files.keep_files([model, state]) == ([model], [earlier_files.numbered(model, 2)])
 
 
 def test_the_log_of_an_earlier_training_is_kept(folder):
@@ -288,8 +288,8 @@ def test_a_file_that_another_process_renames_just_now_is_not_one_that_is_read(tm
         return before(a, b)
 
     monkeypatch.setattr(os.path, "samefile", renamed)
-    earlier.check_unread(str(there), "--json", [str(read)])
+    earlier_files.check_is_no_input(str(there), "--json", [str(read)])
     monkeypatch.undo()
-    earlier.check_unread(None, "--json", [str(read)])
+    earlier_files.check_is_no_input(None, "--json", [str(read)])
     with pytest.raises(ConfigError, match="is a file that this training reads"):
-        earlier.check_unread(str(read), "--json", [None, str(there), str(read)])
+        earlier_files.check_is_no_input(str(read), "--json", [None, str(there), str(read)])

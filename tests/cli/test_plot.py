@@ -9,7 +9,7 @@ import pytest
 
 from minicaffe.cli.chart import draw, histogram
 from minicaffe.cli.parse_log import read_run
-from minicaffe.cli.plot import Curve, curves, onto
+from minicaffe.cli.plot import Curve, curves, plot_panel
 
 LINES = [f"I1121 03:31:{second:02}.000000 1 solver.py:1] {text}\n" for second, text in enumerate((
     "Solving tiny",
@@ -93,11 +93,11 @@ def test_pictures(minicaffe, logs):
 def test_curves_can_be_told_apart():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     curves = [Curve(str(i), [0, 1], [0.01, 0.01 - 1e-9 * i], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
-    onto(axes, "loss", curves, False, 2)
+    plot_panel(axes, "loss", curves, False, 2)
     assert [line.get_color() for line in axes.lines] == ["C0", "C0", "C1"]      # of the runs
     assert axes.get_ylim() == pytest.approx((0.0095, 0.0105), rel=1e-3)         # not a picture of rounding
     axes.clear()
-    onto(axes, "gradients", [*curves, Curve("3", [0, 1], [1, 2], 1, 0)], False, 2)
+    plot_panel(axes, "gradients", [*curves, Curve("3", [0, 1], [1, 2], 1, 0)], False, 2)
     assert [line.get_color() for line in axes.lines] == ["C0", "C1", "C2", "C3"]
 
 

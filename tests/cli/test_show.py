@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli.show import counted, read_parameters, sparkline, statistics, tiles_of
+from minicaffe.cli.show import bin_counts, read_parameters, sparkline, statistics, to_tiles
 from minicaffe.data.mean_file import write_mean
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
@@ -121,8 +121,8 @@ def test_ranges_that_their_type_cannot_divide(values):
 
 def test_counts_are_those_of_numpy_elsewhere():
     values = np.random.default_rng(1).standard_normal((40, 50)).astype(np.float32)
-    assert counted(values, 20) == np.histogram(values.astype(np.float64), 20)[0].tolist()
-    assert counted(np.full(7, 3.0), 12) == np.histogram(np.full(7, 3.0), 12)[0].tolist() and counted(np.zeros(0), 12) == []
+    assert bin_counts(values, 20) == np.histogram(values.astype(np.float64), 20)[0].tolist()
+    assert bin_counts(np.full(7, 3.0), 12) == np.histogram(np.full(7, 3.0), 12)[0].tolist() and bin_counts(np.zeros(0), 12) == []
 
 
 def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
@@ -138,7 +138,7 @@ def test_differences_where_values_are_not_finite(minicaffe, tmp_path):
 
 
 def test_a_grey_picture_is_one_and_an_old_matrix_is_many():
-    assert tiles_of(np.zeros((1, 1, 28, 28))).shape == (1, 1, 28, 28)      # a mean file
-    assert tiles_of(np.zeros((1, 1, 28, 30))).shape == (1, 1, 28, 30)
-    assert tiles_of(np.zeros((1, 1, 10, 784))).shape == (10, 1, 28, 28)    # weights of an inner product
-    assert tiles_of(np.zeros((1, 1, 1, 500))) is None                      # its bias
+    assert to_tiles(np.zeros((1, 1, 28, 28))).shape == (1, 1, 28, 28)      # a mean file
+    assert to_tiles(np.zeros((1, 1, 28, 30))).shape == (1, 1, 28, 30)
+    assert to_tiles(np.zeros((1, 1, 10, 784))).shape == (10, 1, 28, 28)    # weights of an inner product
+    assert to_tiles(np.zeros((1, 1, 1, 500))) is None                      # its bias

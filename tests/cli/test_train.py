@@ -513,8 +513,8 @@ def test_speed_and_time_left(folder, left, text):
     solver.iter, solver.param.max_iter = 300, 300 + left
     display = LiveDisplay(Console(file=io.StringIO()))
     display.images = 8
-    display.marks.clear()
-    display.marks.extend([(10.0, 100), (11.0, 250), (12.0, 300)])
+    display.redraw_times.clear()
+    display.redraw_times.extend([(10.0, 100), (11.0, 250), (12.0, 300)])
     assert display._speed(solver) == (text, "100.0 iterations/s, 800 images/s")
 
 

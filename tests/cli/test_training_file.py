@@ -8,7 +8,7 @@ from tiny import NET, SOLVER
 
 import minicaffe as caffe
 from minicaffe.cli import solver_options, training_file
-from minicaffe.cli.options import name_data_command
+from minicaffe.cli.options import suggest_data_command
 from minicaffe.cli.train import train
 from minicaffe.data.db import open_db
 from minicaffe.errors import ConfigError, FileError
@@ -57,7 +57,7 @@ def default_solver(path, *max_iter):
 def test_default_solver_tests_a_net_with_a_test_phase(folder):
     param = default_solver("net.prototxt")
     assert (param.net, param.snapshot_prefix, param.type, param.lr_policy) == ("net.prototxt", "net", "SGD", "inv")
-    assert list(param.test_iter) == [training_file.UNKNOWN_TEST_ITER] and param.max_iter == training_file.MAX_ITER
+    assert list(param.test_iter) == [training_file.DEFAULT_TEST_ITER] and param.max_iter == training_file.MAX_ITER
     assert default_solver("net.prototxt").test_interval == training_file.TEST_INTERVAL
 
 
@@ -202,7 +202,7 @@ def test_wrong_values_are_usage_errors(arguments, text):
 ])
 def test_a_missing_well_known_database_comes_with_its_command(source, command):
     error = FileError(f"{source}: no such database; check the path", field="data_param.source")
-    name_data_command(error)
+    suggest_data_command(error)
     assert error.message.endswith(command)
 
 
@@ -210,11 +210,11 @@ def test_a_database_that_is_there_from_another_folder(tmp_path):
     (tmp_path / "models" / "lenet").mkdir(parents=True)
     (tmp_path / "data" / "mnist_train_lmdb").mkdir(parents=True)
     error = FileError("data/mnist_train_lmdb: no such database; check the path", file=str(tmp_path / "models" / "lenet" / "net.prototxt"))
-    name_data_command(error)
+    suggest_data_command(error)
     assert error.message.endswith(f"; it is there from {tmp_path}: run the command in that folder")
 
 
 def test_other_errors_are_left_alone():
     error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
-    name_data_command(error)
+    suggest_data_command(error)
     assert error.message.endswith("check the path")

@@ -125,7 +125,7 @@ def take_fake_times():
 def record(wishes):
     """Each wish: {name, engine, dtype, images, fail, use, precision, steps}; `use` is the argument of use_cudnn."""
     log, done = Refusals(), []
-    at_first = engine.preferred()
+    run_on_root = engine.preferred()
     calls = Path(os.environ["FAKE_LOG"])
     minicaffe.set_mode_gpu()
     take_fake_times()
@@ -133,7 +133,7 @@ def record(wishes):
         calls.write_text("")
         del log.texts[:]
         os.environ["FAKE_FAIL"] = wish.get("fail", "")
-        engine.prefer(at_first)
+        engine.prefer(run_on_root)
         if "use" in wish:
             cuda.use_cudnn(wish["use"])
         minicaffe.set_precision(wish.get("precision", "float32"))

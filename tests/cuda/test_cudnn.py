@@ -651,7 +651,7 @@ MC_CUDNN_NUMBERS(CHECK_NUMBER)
 CHECK_ROW(FORWARD, W, X, Y, kForward)
 CHECK_ROW(BWD_DATA, W, DX, DY, kBackwardData)
 CHECK_ROW(BWD_FILTER, DW, X, DY, kBackwardWeights)
-static_assert(kNotes >= CUDNN_NUMERICAL_NOTE_TYPE_COUNT && std::is_same_v<cudnnBackendDescriptor_t, void*> && sizeof(cudnnHandle_t) == sizeof(void*));
+static_assert(kMaxNotes >= CUDNN_NUMERICAL_NOTE_TYPE_COUNT && std::is_same_v<cudnnBackendDescriptor_t, void*> && sizeof(cudnnHandle_t) == sizeof(void*));
 static_assert(sizeof(cudnnDataType_t) == 4 && sizeof(cudnnConvolutionMode_t) == 4 && sizeof(cudnnBackendHeurMode_t) == 4 &&
               sizeof(cudnnPointwiseMode_t) == 4 && sizeof(cudnnBackendNumericalNote_t) == 4 && sizeof(bool) == 1);
 static_assert(kNchw == CUDNN_TENSOR_NCHW && kAcrossChannels == CUDNN_LRN_CROSS_CHANNEL_DIM1);

@@ -15,7 +15,7 @@ from training import NET, losses, make_solver
 import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
-from minicaffe.cuda.device import keep_failure_of
+from minicaffe.cuda.device import store_failure_of
 from minicaffe.errors import ConfigError, DeviceError, OutOfMemoryError
 
 HERE = str(Path(__file__).parent)
@@ -158,7 +158,7 @@ def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
     blob = Blob((100,))
     blob.data[...] = 3
     blob.mutable_gpu_data  # noqa: B018
-    keep_failure_of(cuda.current().index, DeviceError("a product failed"))
+    store_failure_of(cuda.current().index, DeviceError("a product failed"))
     with pytest.raises(DeviceError, match="a product failed"):
         blob.cpu_data  # noqa: B018
     assert (blob.cpu_data == 3).all()

@@ -91,7 +91,7 @@ def test_a_training_with_a_graph(place, settings):
         for data, label in batches:
             put(solver.net, data, label)
             solver.step(1)
-            late.append(solver._late)
+            late.append(solver._deferred_loss)
         assert all(late) and solver._recorded.work.graph is graph and solver.net.blobs["data"].gpu_data.address == address
         seen += [solver.smoothed_loss, *(blob.cpu_data.copy() for blob in solver.net.learnable_params)]
         if put is feed:
@@ -339,7 +339,7 @@ def test_a_late_loss_that_is_not_finite(place):
     bad = np.full((BATCH, WIDTH), np.nan)
     solver.net.feed(data=bad)
     solver.step(1)
-    assert solver._late is not None
+    assert solver._deferred_loss is not None
     print("after the step", flush=True)
     solver.step(1)
     solver = make_solver()
@@ -365,7 +365,7 @@ def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):
     late = []
     for _ in range(14):
         solver.step(1)
-        late.append(solver._late is None)
+        late.append(solver._deferred_loss is None)
     assert [8 + i for i, at_once in enumerate(late) if at_once] == [10, 19, 20], late
     solver.step(2), solver.step(2)
     expected = make_solver(average_loss=3)
@@ -373,11 +373,11 @@ def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):
     expected.listeners.append(object())
     for n in [1] * 14 + [2, 2]:
         expected.step(n)
-        assert expected._late is None
+        assert expected._deferred_loss is None
     assert solver.smoothed_loss == expected.smoothed_loss
     solver.step(1)
     solver.snapshot()
-    assert solver._late is None
+    assert solver._deferred_loss is None
     """, place)
 
 
@@ -389,6 +389,6 @@ def test_a_late_loss_takes_the_place_of_the_oldest_of_the_mean(place):
         each.param.base_lr = 1e-4       # so that no loss is 0 soon
         assign(each.net, *batches[0])
         each.step(6), each.step(4)
-    assert solver._late is not None and at_once._late is None
+    assert solver._deferred_loss is not None and at_once._deferred_loss is None
     assert solver.smoothed_loss == at_once.smoothed_loss and len(set(solver._losses)) == 3
     """, place)

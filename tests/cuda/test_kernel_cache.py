@@ -129,7 +129,7 @@ def test_many_processes_at_once(nvrtc, cache):
         assert process.returncode == 0, text
         assert "damaged" not in text and "cannot keep" not in text
     files = list(cache.iterdir())
-    assert len(files) == 2 and all(compile.described(f) == "twice" for f in files)
+    assert len(files) == 2 and all(compile.cache_entry_name(f) == "twice" for f in files)
 
 
 def test_the_oldest_go_when_the_limit_is_reached(cache, compiled, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_kernel_that_is_not_there(cache, nvrtc):
 def test_a_built_in_kernel_and_its_size(cache, nvrtc):
     cubin, name = compile.kernel_image(FILL, 24, "sm_90")
     assert cubin[:4] == b"\x7fELF" and "Fill" in name
-    assert compile.described(next(cache.glob("*.cubin"))) == name
+    assert compile.cache_entry_name(next(cache.glob("*.cubin"))) == name
     with pytest.raises(DeviceError, match="lay this kernel's parameters out differently"):
         compile.kernel_image(FILL, 16, "sm_90")
     assert compile.short_name(FILL) == "Each<Fill<float> >"

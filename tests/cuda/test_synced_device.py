@@ -14,7 +14,7 @@ import pytest
 
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
-from minicaffe.cuda.device import watch_call
+from minicaffe.cuda.device import time_call
 from minicaffe.errors import ConfigError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry
@@ -236,10 +236,10 @@ def test_calls_of_two_threads_are_timed_apart():
     times = {}
 
     def timed(name, body):
-        watch_call(0, None)
+        time_call(0, None)
         body()
         with memory.record() as events:
-            watch_call(0, name)
+            time_call(0, name)
         times[name] = events[0].took / 1e6
 
     def outer():

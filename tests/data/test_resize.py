@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from minicaffe.data.resize import boxes_into, boxes_to_pixels, boxes_within, inside, resize_picture, resized_shape, surround
+from minicaffe.data.resize import (
+    add_border,
+    boxes_from_frame,
+    boxes_to_frame,
+    boxes_to_pixels,
+    content_box,
+    resize_picture,
+    resized_shape,
+)
 from minicaffe.errors import ShapeError
 from minicaffe.proto import caffe_pb2
 
@@ -16,7 +24,7 @@ RANDOM = np.random.default_rng(0)
 def test_surroundings_of_any_number_of_channels(channels):
     image = np.random.default_rng(1).integers(0, 256, (4, 5, channels), np.uint8)
     colour = np.arange(channels) * 10 + 5.4
-    larger = surround(image, 1, 2, 3, 4, colour)
+    larger = add_border(image, 1, 2, 3, 4, colour)
     assert larger.shape == (7, 12, channels) and larger.dtype == np.uint8
     np.testing.assert_array_equal(larger[1:5, 3:8], image)
     np.testing.assert_array_equal(larger[0, 0], colour.round())
@@ -51,9 +59,9 @@ def test_a_picture_that_would_be_huge():
 
 def test_boxes_there_and_back():
     boxes, frame = RANDOM.uniform(0, 1, (5, 4)), np.array([0.1, 0.2, 0.7, 0.5])
-    np.testing.assert_allclose(boxes_within(frame, boxes_into(frame, boxes)), boxes, rtol=1e-12)
+    np.testing.assert_allclose(boxes_to_frame(frame, boxes_from_frame(frame, boxes)), boxes, rtol=1e-12)
     param = Resize(resize_mode=Resize.FIT_LARGE_SIZE_AND_PAD, height=30, width=30)
-    np.testing.assert_allclose(inside(param, 10, 30), [0, 1 / 3, 1, 2 / 3])
+    np.testing.assert_allclose(content_box(param, 10, 30), [0, 1 / 3, 1, 2 / 3])
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.5, 0.5, 0.75, 2 / 3]]), 10, 30), [[15, 5, 22.5, 10]])
     param = Resize(resize_mode=Resize.FIT_SMALL_SIZE, height=30, width=30, height_scale=50, width_scale=60)
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.1, 0.1, 0.2, 3]]), 100, 200), [[6, 5, 12, 100]])

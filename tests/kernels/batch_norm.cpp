@@ -69,7 +69,7 @@ template <class T> void normalise(std::initializer_list<Shape> shapes) {
               const long long between = stream().launches;
               const T* values = in_place ? kept.data : from.data;
               C *gamma_diff = fused ? dscale.data : nullptr, *beta_diff = fused ? dshift.data : nullptr;
-              mc::standardize_backward(on, number, shape, how, mc::Part::kWhole, values, dy.data, diff.data, gamma_diff, beta_diff,
+              mc::standardize_backward(on, number, shape, how, mc::BackwardPart::kWhole, values, dy.data, diff.data, gamma_diff, beta_diff,
                                        scratch.data);
               expect("dx", diff.data, dx, 20 * tolerance<C>() + rounding);
               const long long most = !on.stream ? 0 : s.outer * s.inner < 100 ? 2 : 3;  // without partial sums, and with
@@ -79,7 +79,7 @@ template <class T> void normalise(std::initializer_list<Shape> shapes) {
               if (!given) {  // as with several processes, of which the others have no values
                 std::copy(gamma_before.data, gamma_before.data + channels, dscale.data);
                 std::copy(beta_before.data, beta_before.data + channels, dshift.data);
-                for (mc::Part part : {mc::Part::kBefore, mc::Part::kAfter})
+                for (mc::BackwardPart part : {mc::BackwardPart::kBefore, mc::BackwardPart::kAfter})
                   mc::standardize_backward(on, number, shape, how, part, values, dy.data, diff.data, gamma_diff, beta_diff,
                                            scratch.data);
                 expect("dx in two parts", diff.data, dx, 20 * tolerance<C>() + rounding);

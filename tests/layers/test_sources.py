@@ -16,7 +16,7 @@ from minicaffe.common import TEST, TRAIN, caffe  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, FileError  # noqa: E402
 from minicaffe.layer import register_layer  # noqa: E402
 from minicaffe.layers.data import hdf5_data  # noqa: E402
-from minicaffe.layers.data.sources import NumberedSource, Turns, log_own_data, undivided  # noqa: E402
+from minicaffe.layers.data.sources import NumberedSource, RankSharding, log_undivided_sources, why_not_divisible  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 
 RECORDS, SIZE = 7, 32
@@ -161,10 +161,10 @@ def test_a_source_of_your_own_shares_its_records(monkeypatch):
     given = [(net.forward_from_to(0, 0), *net.blobs["n"].data)[1:] for _ in range(3)]
     assert given == [(1, 4), (7, 10), (13, 16)] and state_of(net) == {"position": 18}
     net.layers[0].set_state({"position": 7})
-    turns = Turns(net, 3, 0)        # 3 batches lie before: it is the turn of rank 0
-    turns.go_to(0)
+    sharding = RankSharding(net, 3, 0)        # 3 batches lie before: it is the turn of rank 0
+    sharding.advance_to(0)
     assert (net.forward_from_to(0, 0), *net.blobs["n"].data) == (0, 7, 8)
-    turns.end(2)
+    sharding.end(2)
     assert state_of(net) == {"position": 11}
 
 
@@ -189,12 +189,12 @@ BATCHES = 5     # no multiple of 2 or 3
 
 def scored(net, count, rank, batches=BATCHES):
     """Return the records of the process's batches of a test, by the batch's number."""
-    turns, found = Turns(net, count, rank), {}
+    sharding, found = RankSharding(net, count, rank), {}
     for batch in range(batches):
-        if turns.owner(batch) == rank:
-            turns.go_to(batch)
+        if sharding.owner(batch) == rank:
+            sharding.advance_to(batch)
             found[batch] = records_of(net)
-    turns.end(batches)
+    sharding.end(batches)
     return found
 
 
@@ -217,11 +217,11 @@ def test_turns_give_the_batches_of_one_process_in_test_after_test(folder, kind, 
 def test_turns_that_end_early_leave_the_sources_where_one_process_would_be(folder):
     for kind in SOURCES:
         net, alone = (source_net(text(kind, 2).replace("rand_skip: 4", ""), phase=TEST) for _ in range(2))
-        turns = Turns(net, 2, 1)
+        sharding = RankSharding(net, 2, 1)
         for batch in (1, 3):
-            turns.go_to(batch)
+            sharding.advance_to(batch)
             records_of(net)
-        turns.end(1)
+        sharding.end(1)
         records_of(alone)
         assert records_of(net) == records_of(alone)
 
@@ -258,12 +258,12 @@ def test_other_sources_run_for_the_batches_of_all(folder):
             'width: 1 } }')
     net = source_net(text("Data", 2) + more, phase=TEST)
     net.layers[1].reset(np.arange(10, dtype=np.float32).reshape(10, 1, 1, 1), np.zeros(10, np.float32))
-    turns, seen = Turns(net, 3, 2), []
+    sharding, seen = RankSharding(net, 3, 2), []
     for batch in (2, 5):
-        turns.go_to(batch)
+        sharding.advance_to(batch)
         net.forward_from_to(0, 1)
         seen.append((net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data))
-    turns.end(8)
+    sharding.end(8)
     net.forward_from_to(0, 1)
     assert seen == [(2, 4, 5), (5, 10 % RECORDS, 11 % RECORDS)]
     assert (net.blobs["memory"].cpu_data.item(), *net.blobs["label"].cpu_data) == (8, 16 % RECORDS, 17 % RECORDS)
@@ -274,9 +274,9 @@ def test_nets_that_keep_something_from_batch_to_batch_are_not_divided(folder):
             'weight_filler { type: "constant" } } }')
     source = text("HDF5Data", 4) + 'layer { name: "s" type: "Reshape" bottom: "label" top: "cont" reshape_param { shape { dim: 2 dim: 2 } } }'
     steps = 'layer { name: "t" type: "Reshape" bottom: "data" top: "steps" reshape_param { shape { dim: 2 dim: 2 dim: 2 } } }'
-    assert undivided(source_net(source)) is None
+    assert why_not_divisible(source_net(source)) is None
     net = source_net(source + steps + lstm.replace('"data"', '"steps"').replace('"label"', '"cont"'))
-    assert undivided(net) == "layer 'r' (LSTM) keeps something from one batch to the next"
+    assert why_not_divisible(net) == "layer 'r' (LSTM) keeps something from one batch to the next"
 
 
 def test_sources_that_share_no_records_are_named_in_the_log(folder, caplog):
@@ -287,7 +287,7 @@ def test_sources_that_share_no_records_are_named_in_the_log(folder, caplog):
                      f'layer {{ name: "zero" type: "DummyData" top: "c" {filler % "constant"} }}'
                      'layer { name: "learned" type: "Parameter" top: "d" parameter_param { shape { dim: 1 } } }')
     with caplog.at_level(logging.INFO, "minicaffe.layers.data.sources"):
-        log_own_data(net)
+        log_undivided_sources(net)
     assert [r.getMessage() for r in caplog.records if r.name.endswith("sources")] == ["layer 'given' (Input) gives each rank what it is given",
                                                         "layer 'noise' (DummyData) gives each rank what it is given"]
 

@@ -261,12 +261,12 @@ def test_clearing_leaves_what_is_shown_or_is_a_part(host):
 
 def test_plain_memory_is_cleared_when_somebody_looks_unless_all_is_overwritten(host):
     mem = in_state("HEAD_AT_CPU")
-    assert not mem.overwrite_zeros()    # something to add to
+    assert not mem.claim_lazy_zeros()    # something to add to
     assert not mem.clear(N - 1) and read(mem.cpu_data()) == CONTENT
     assert mem.clear(N) and mem.head == SyncedHead.UNINITIALIZED
     assert read(mem.mutable_cpu_data()) == bytes(N)
     write(mem.mutable_cpu_data(), CONTENT)
-    assert mem.clear(N) and mem.overwrite_zeros() and not mem.overwrite_zeros()
+    assert mem.clear(N) and mem.claim_lazy_zeros() and not mem.claim_lazy_zeros()
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT   # not yet overwritten
 
 

@@ -12,7 +12,7 @@ import pytest
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
 from minicaffe.net.net import Net
-from minicaffe.net.stand_in import stand_in
+from minicaffe.net.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2, upgrade
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -30,7 +30,7 @@ def built(path, phase):
     param.state.phase = phase
     if path.parent.name == "autoencoder" and phase == caffe_pb2.TEST:
         param.state.stage.append("test-on-test")
-    made, _ = stand_in(param, str(path), {"pair_data": (2, 28, 28)} if path.parent.name == "siamese" else {}, batch=1)
+    made, _ = replace_sources(param, str(path), {"pair_data": (2, 28, 28)} if path.parent.name == "siamese" else {}, batch=1)
     return Net(slim(made) if path.parent.name not in ("ssd", "resnet50", "mobilenet") else made, file=str(path))
 
 

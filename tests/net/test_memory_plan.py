@@ -535,8 +535,8 @@ def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(poison, on_c
     read, overwritten = SyncedMemory(64), SyncedMemory(64)
     read.pool = overwritten.pool = poison
     assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any()
-    assert overwritten.overwrite_zeros() and overwritten.head == SyncedHead.HEAD_AT_CPU
-    assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not overwritten.overwrite_zeros()
+    assert overwritten.claim_lazy_zeros() and overwritten.head == SyncedHead.HEAD_AT_CPU
+    assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not overwritten.claim_lazy_zeros()
 
 
 @pytest.mark.no_plan("a net without a plan goes backward several times")

@@ -12,12 +12,12 @@ import pytest
 from minicaffe.errors import ConfigError, Error
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
-from minicaffe.net import stand_in
+from minicaffe.net import replace_sources
 from minicaffe.net.net import Net
 from minicaffe.net.summary import flops_text
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.solver import trial
+from minicaffe.solver import memory_estimate
 
 ROOT = Path(__file__).parents[2]
 NET = """name: "small"
@@ -72,35 +72,35 @@ MAP = 'layer { name: "map" type: "Data" top: "map" data_param { source: "/nowher
 
 
 def test_a_net_without_its_data(tmp_path):
-    net, sources = stand_in.stand_in(parsed(DATA.format("transform_param { crop_size: 9 force_gray: true }")))
+    net, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 force_gray: true }")))
     assert sources["data"].shapes == [(8, 1, 9, 9), (8,)] and "from crop_size" in sources["data"].assumed
-    assert sources["data"].bytes_ahead == 3 * 4 * (8 * 81 + 8) and Net(net).blob_by_name("data").shape == (8, 1, 9, 9)
-    _, sources = stand_in.stand_in(parsed(DATA.format("transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3")))
+    assert sources["data"].prefetched_bytes == 3 * 4 * (8 * 81 + 8) and Net(net).blob_by_name("data").shape == (8, 1, 9, 9)
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3")))
     assert sources["data"].shapes == [(8, 3, 9, 9), (8, 3)]
     with pytest.raises(Error, match="/nowhere.*--shape data=3x224x224"):
-        stand_in.stand_in(parsed(DATA.format("")))
-    _, sources = stand_in.stand_in(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)
+        replace_sources.replace_sources(parsed(DATA.format("")))
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)
     assert sources["data"].shapes == [(3, 2, 5), (3,)] and "as --shape says" in sources["data"].assumed
     (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 10 dim: 3 dim: 4 dim: 5 } } }')
-    _, sources = stand_in.stand_in(parsed(DATA.format("")), str(tmp_path / "net.prototxt"))
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("")), str(tmp_path / "net.prototxt"))
     assert sources["data"].shapes[0] == (8, 3, 4, 5) and "deploy.prototxt" in sources["data"].assumed
     (tmp_path / "deploy.prototxt").write_text("""layer { name: "x" type: "Input" top: "clip" top: "data" top: "label"
         input_param { shape { dim: 1 dim: 1 } shape { dim: 1 dim: 2 dim: 4 dim: 5 } shape { dim: 1 dim: 7 } } }""")
-    _, sources = stand_in.stand_in(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
     assert sources["data"].shapes == [(8, 2, 4, 5), (8, 7)]     # by names, not by order
     assert sources["map"].shapes == [(3, 1, 4, 5)] and "for each pixel of data" in sources["map"].assumed
     with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
-        stand_in.stand_in(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
+        replace_sources.replace_sources(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
     writes = NET + """layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param { file_name: "o.h5" } }
         layer { name: "found" type: "DetectionOutput" detection_output_param { save_output_param { output_directory: "d" } } }"""
-    net, sources = stand_in.stand_in(parsed(writes))
+    net, sources = replace_sources.replace_sources(parsed(writes))
     assert "o.h5" not in str(net) and "output_directory" not in str(net) and sources["out"].type == "HDF5Output"
     other_phase = DATA.format("include { phase: TEST }")
-    assert stand_in.stand_in(parsed(other_phase))[1] == {}
-    fed, sources = stand_in.stand_in(parsed(NET), batch=7)
+    assert replace_sources.replace_sources(parsed(other_phase))[1] == {}
+    fed, sources = replace_sources.replace_sources(parsed(NET), batch=7)
     assert not sources and fed.layer[0].input_param.shape[0].dim[0] == fed.layer[0].input_param.shape[1].dim[0] == 7
     with pytest.raises(ConfigError, match="no layer of the net gives batches"):
-        stand_in.stand_in(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
+        replace_sources.replace_sources(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
 
 
 def test_files_are_not_written(tmp_path):
@@ -108,7 +108,7 @@ def test_files_are_not_written(tmp_path):
     file = tmp_path / "out.h5"
     file.write_text("precious")
     sink = f'layer {{ name: "sink" type: "HDF5Output" bottom: "data" bottom: "label" hdf5_output_param {{ file_name: "{file}" }} }}'
-    made, _ = stand_in.stand_in(parsed(DATA.format("") + sink), shapes={"data": (3, 4, 4)})
+    made, _ = replace_sources.replace_sources(parsed(DATA.format("") + sink), shapes={"data": (3, 4, 4)})
     net = Net(made)
     net.forward_from_to(0, len(net.nodes) - 1)
     assert file.read_text() == "precious"
@@ -122,7 +122,7 @@ def test_the_peak_of_a_record():
     events = [event("free", 9, 999, "older"), event("alloc", 1, 100, "conv[0] data"), event("begin", 0, 0, "conv", "forward"),
               event("alloc", 2, 50, "conv data"), event("alloc", 3, 70, "scratch data"), event("free", 3, 70, "scratch data"),
               event("alloc", 4, 30, "relu mask data"), event("free", 2, 50, "conv data"), event("alloc", 5, 60, "x data")]
-    need, = trial.needs(events, [net], [], [{"in": stand_in.Source("Data", [(4, 5)], 3)}])
+    need, = memory_estimate.needs(events, [net], [], [{"in": replace_sources.ReplacedSource("Data", [(4, 5)], 3)}])
     assert (need.peak, need.when) == (100 + 50 + 70 + 3 * 80, "conv forward")
     assert need.parts == {"parameters": 100, "scratch": 70, "activations": 50, "batches made ready": 240}
     assert need.scratch == {"conv": 70}

@@ -78,7 +78,7 @@ def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
     (1, caffe.TRAIN, "param { lr_mult: 0 }", "ONEDNN"), (1, caffe.TRAIN, "param { decay_mult: 0 }", "CAFFE")])
 def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, param, expected):
     """Unless the engine was named: rounding the weights after each update takes longer than bf16 saves."""
-    monkeypatch.setattr(engine, "_told", set())
+    monkeypatch.setattr(engine, "_logged_refusals", set())
     text = input_layer((rows, 64)) + layer("InnerProduct", "x", "y", param + " inner_product_param { num_output: 32 }")
 
     def computed():
@@ -98,7 +98,7 @@ def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, 
 
 def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog, monkeypatch):
     """By WINOGRAD where that pays; a layer that has an engine of its own keeps it."""
-    monkeypatch.setattr(engine, "_told", set())
+    monkeypatch.setattr(engine, "_logged_refusals", set())
     monkeypatch.setattr(engine, "_preferred", "")
     fields = "num_output: 50 kernel_size: 5"
     text = input_layer((8, 20, 24, 24)) + conv("a", "x", "a", fields) + conv("b", "x", "b", f"{fields} engine: CAFFE") + conv(

@@ -85,7 +85,7 @@ def compiled(folder, name, source):
 def loaded(tmp_path_factory):
     """A library whose regions run on our threads, as those of oneDNN do."""
     handle, path = compiled(tmp_path_factory.mktemp("regions"), "regions", REGIONS)
-    library.serve_openmp(handle, path)
+    library.redirect_openmp(handle, path)
     return handle
 
 
@@ -147,7 +147,7 @@ def test_members_share_a_loop(regions, begin, end, by, chunk):
 def test_a_library_that_calls_what_we_do_not_have_is_left_as_it_was(onednn, tmp_path):
     handle, path = compiled(tmp_path, "unknown", UNKNOWN)
     with pytest.raises(DependencyError, match=r"unknown.so cannot use the threads of minicaffe \(calls GOMP_critical_start\); pip install onednn"):
-        library.serve_openmp(handle, path)
+        library.redirect_openmp(handle, path)
     assert handle.count() >= 1
 
 

@@ -34,7 +34,7 @@ def fail(operation):
 @pytest.fixture
 def probes(monkeypatch):
     """CAFFE and CUDNN compute Probe; settings are put back."""
-    monkeypatch.setattr(engine, "_told", set())
+    monkeypatch.setattr(engine, "_logged_refusals", set())
     for one in engine.ENGINES.values():
         monkeypatch.setattr(one, "kinds", {})
     monkeypatch.setattr(CUDNN, "absent", False)

@@ -11,13 +11,13 @@ from fake_mpi import Broken, Job
 
 from minicaffe.blob import Blob, Dtype
 from minicaffe.parallel.bucket import Bucket
-from minicaffe.parallel.carrier import MpiCarrier
 from minicaffe.parallel.group import Group
+from minicaffe.parallel.transport import MpiTransport
 
 # Page faults of a block as large as a bucket that is taken, written and freed, after the first time.
 PROGRAM = """
 import ctypes, resource, sys
-from minicaffe.parallel.carrier import keep_freed_memory
+from minicaffe.parallel.transport import keep_freed_memory
 if "keep" in sys.argv:
     keep_freed_memory()
 libc = ctypes.CDLL(None)
@@ -66,7 +66,7 @@ def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
     """MPI reports an error once; afterwards the request is done, and its buffer holds anything."""
     job = Job(1)
     job.use(monkeypatch)
-    carrier, told = MpiCarrier(Group()), []
+    carrier, told = MpiTransport(Group()), []
 
     class Request:
         def Test(self):

@@ -286,7 +286,7 @@ def test_a_rank_takes_the_gpu_of_its_place_on_the_machine(monkeypatch, ids, begi
     monkeypatch.setattr(cuda, "use_gpu", taken.append, raising=False)
     monkeypatch.setattr(cli_ranks, "_group", fake_group(rank, 8))
     cli_ranks.use_gpu(ids, begin)
-    monkeypatch.setattr(cli_ranks, "_group", cli_ranks.ALONE)
+    monkeypatch.setattr(cli_ranks, "_group", cli_ranks.SINGLE_PROCESS)
     cli_ranks.use_gpu([4, 5])
     cli_ranks.use_gpu()
     assert taken == [used, 4, None]
@@ -316,13 +316,13 @@ def test_processors_are_divided_among_the_ranks_that_may_use_them(monkeypatch, m
 
 
 def test_the_command_that_goes_on_starts_as_many_processes(monkeypatch):
-    assert cli_ranks.starter(0) == []
+    assert cli_ranks.mpiexec_words(0) == []
     monkeypatch.setattr(cli_ranks, "_group", fake_group(0, 4))
-    assert cli_ranks.starter(1) == ["mpiexec", "-n", "4"]
-    assert cli_ranks.starter(4) == []     # --gpu 0,1,2,3 starts them
-    assert cli_ranks.own_path("a/trouble.html") == "a/trouble.html"
+    assert cli_ranks.mpiexec_words(1) == ["mpiexec", "-n", "4"]
+    assert cli_ranks.mpiexec_words(4) == []     # --gpu 0,1,2,3 starts them
+    assert cli_ranks.rank_path("a/trouble.html") == "a/trouble.html"
     monkeypatch.setattr(cli_ranks, "_group", fake_group(2, 4))
-    assert cli_ranks.own_path("a/trouble.html") == "a/trouble.rank2.html"
+    assert cli_ranks.rank_path("a/trouble.html") == "a/trouble.rank2.html"
 
 
 def test_several_gpus_need_mpiexec_and_a_command_for_ranks(monkeypatch, tmp_path):
@@ -363,7 +363,7 @@ def test_threads_stay_where_the_environment_says(monkeypatch):
     try:
         for threads, expected in (("3", before), ("", 7)):
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
-            monkeypatch.setattr(cli_ranks, "_group", cli_ranks.ALONE)
+            monkeypatch.setattr(cli_ranks, "_group", cli_ranks.SINGLE_PROCESS)
             cli_ranks.join("train")
             assert get_num_threads() == expected
     finally:

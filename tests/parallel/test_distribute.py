@@ -202,15 +202,15 @@ def test_a_trace_shows_the_ways_of_gradients(folder):
 def left(folder):
     """What is left when a solver is gone while its thread sends a sign of life, and whether a second one can join before."""
     from minicaffe.common import caffe
-    from minicaffe.parallel.signs import Signs
-    sends, send = threading.Event(), Signs._send
+    from minicaffe.parallel.heartbeat import Heartbeat
+    sends, send = threading.Event(), Heartbeat._send
 
     def send_slowly(*arguments):
         sends.set()
         time.sleep(0.3)
         send(*arguments)
 
-    Signs._send = send_slowly
+    Heartbeat._send = send_slowly
     solver = make(folder, 4, 'type: "SGD"', MLP)
     solver.distribute()
     try:
@@ -241,8 +241,8 @@ def corners(folder):
     from mpi4py import MPI
 
     from minicaffe.common import caffe
-    from minicaffe.parallel.carrier import LateMpiCarrier
     from minicaffe.parallel.group import Group
+    from minicaffe.parallel.transport import BlockingMpiTransport
     rank, found = MPI.COMM_WORLD.rank, {}
 
     forced = make(folder, 4, 'type: "SGD" clip_gradients: 0.05', 'force_backward: true ' + MLP)
@@ -287,7 +287,7 @@ def corners(folder):
 
     group = Group()
     for _ in range(33):     # mpi4py has room for 32 operations
-        LateMpiCarrier(group)
+        BlockingMpiTransport(group)
     own = make(folder, 4, 'type: "SGD" momentum: 0.9', SHARED)
     own.distribute(MPI.COMM_WORLD.Split(rank, 0))
     own.step(2 + rank)

@@ -11,8 +11,8 @@ from fake_mpi import Job
 from minicaffe.errors import ConfigError, NotFiniteError
 from minicaffe.parallel import group as groups
 from minicaffe.parallel.group import Group
+from minicaffe.parallel.heartbeat import Heartbeat
 from minicaffe.parallel.launch import SIZES, launched
-from minicaffe.parallel.signs import Signs
 
 
 def meet():
@@ -24,7 +24,7 @@ def meet():
     except ConfigError as error:
         differs = str(error)
     group.agree({"the net": "lenet"})
-    return {"size": group.size, "all": group.gather(group.rank * 10), "first": group.from_first(group.rank + 5),
+    return {"size": group.size, "all": group.gather(group.rank * 10), "first": group.broadcast_from_root(group.rank + 5),
             "name": group.name(1), "launched": launched(), "local": [group.local_rank, group.local_size], "differs": differs}
 
 
@@ -56,7 +56,7 @@ def test_how_many_processes_were_started_together(monkeypatch, environment, coun
 def test_a_process_that_ended_before_mpi_started_lets_nobody_wait_for_ever():
     if ranks.open_mpi():
         pytest.skip("Open MPI ends all itself then, and on a busy machine its mpiexec sometimes hangs after that (PMIX_ERR_UNREACH)")
-    program = ("import sys; from minicaffe.parallel import launch; launch.PATIENCE = 3; launch.rank() and sys.exit(3); launch.mpi()")
+    program = ("import sys; from minicaffe.parallel import launch; launch.MPI_START_TIMEOUT = 3; launch.rank() and sys.exit(3); launch.mpi()")
     process = ranks.start(2, "-c", program)
     _, errors = ranks.finish(process)
     assert process.returncode != 0
@@ -82,25 +82,25 @@ NAMES = "rank 1 of 2 (here)", "rank 0 of 2 (here)"
 
 @pytest.mark.parametrize("timeout, seconds, words", [
     (60, {}, None),
-    (60, {"heard": 11}, f"{NAMES[0]} has given no sign of life for 10 s: "),
-    (60, {"heard": 9}, None),
-    (60, {"heard": 50, "left": 50}, None),
+    (60, {"last_heartbeat": 11}, f"{NAMES[0]} has given no sign of life for 10 s: "),
+    (60, {"last_heartbeat": 9}, None),
+    (60, {"last_heartbeat": 50, "left": 50}, None),
     (60, {"left": 11, "progress": 11, "waits": True}, f"{NAMES[0]} has ended or left the group, and {NAMES[1]} waits for it at here"),
     (60, {"left": 11, "progress": 9, "waits": True}, None),
-    (60, {"progress": 61, "youngest": 0}, f"{NAMES[1]} has made no progress for 60 s; it is at here"),
+    (60, {"progress": 61, "latest_progress": 0}, f"{NAMES[1]} has made no progress for 60 s; it is at here"),
     (60, {"progress": 59}, None),
-    (0, {"progress": 10 ** 6, "youngest": 10 ** 6}, None),
-    (60, {"progress": 63, "youngest": 63, "waits": True}, f"no rank has made progress for 60 s; {NAMES[1]} waits for others at here"),
-    (60, {"progress": 63, "youngest": 1, "waits": True}, None),
-    (60, {"progress": 61.5, "youngest": 61.5, "waits": True}, None),    # news take 2 s
-    (0, {"progress": 10 ** 6, "youngest": 10 ** 6, "waits": True}, None)])
+    (0, {"progress": 10 ** 6, "latest_progress": 10 ** 6}, None),
+    (60, {"progress": 63, "latest_progress": 63, "waits": True}, f"no rank has made progress for 60 s; {NAMES[1]} waits for others at here"),
+    (60, {"progress": 63, "latest_progress": 1, "waits": True}, None),
+    (60, {"progress": 61.5, "latest_progress": 61.5, "waits": True}, None),    # news take 2 s
+    (0, {"progress": 10 ** 6, "latest_progress": 10 ** 6, "waits": True}, None)])
 def test_what_is_trouble(monkeypatch, timeout, seconds, words):
-    """Seconds since this rank heard of the one before, since that left, and since this and any rank made progress; 0: for ever."""
+    """Seconds since this rank last_heartbeat of the one before, since that left, and since this and any rank made progress; 0: for ever."""
     job = Job(2, mirror=True, threads=False)
     job.use(monkeypatch)
-    signs = Signs(Group(), timeout)
+    signs = Heartbeat(Group(), timeout)
     signs.waits, signs.place, signs.left = seconds.pop("waits", False), "here", None
-    for name, ago in {"heard": 0, "progress": 0, "youngest": 0, **seconds}.items():
+    for name, ago in {"last_heartbeat": 0, "progress": 0, "latest_progress": 0, **seconds}.items():
         setattr(signs, name, 10 ** 7 - ago)
-    found = signs._trouble(10 ** 7)
+    found = signs._find_failure(10 ** 7)
     assert found is None if words is None else found.startswith(words), found

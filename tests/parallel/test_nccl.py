@@ -133,14 +133,14 @@ def test_what_carries_the_gradients_is_chosen_alike_on_all_ranks_and_seen_in_a_t
 def choose(folder):  # noqa: F811
     from minicaffe import trace
     from minicaffe.errors import ConfigError
-    from minicaffe.parallel import carrier
+    from minicaffe.parallel import transport
     from minicaffe.parallel.group import Group
-    said = heard("minicaffe.parallel.carrier", "INFO")
+    said = heard("minicaffe.parallel.transport", "INFO")
     rank, group = own_gpu(), Group()
 
     def attempt(*arguments):
         try:
-            carrier.make_carrier(group, *arguments)
+            transport.make_transport(group, *arguments)
         except ConfigError as error:
             return str(error)
         return said[-1]
@@ -181,7 +181,7 @@ def communicate():
     rank, group = own_gpu(), Group()
 
     def uid():
-        return group.from_first(nccl.new_uid() if rank == 0 else None)
+        return group.broadcast_from_root(nccl.new_uid() if rank == 0 else None)
 
     def refused(call):
         try:

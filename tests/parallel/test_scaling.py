@@ -125,10 +125,10 @@ def added():
     """What part of an array that is summed in bf16 this rank adds up itself."""
     import numpy as np
 
-    from minicaffe.parallel.carrier import MpiCarrier
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.launch import mpi
-    carrier, counts = MpiCarrier(Group()), []
+    from minicaffe.parallel.transport import MpiTransport
+    carrier, counts = MpiTransport(Group()), []
     op = mpi().Op.Create(lambda x, y, _: counts.append(len(x)), commute=True)
     array = np.zeros(1 << 16, np.uint16)
     carrier.comm.Iallreduce(carrier.in_place, [array, array.size, carrier.types[True]], op).Wait()

@@ -50,16 +50,16 @@ def solver_of(folder, records="short", fields=""):
 
 def program(folder, what):
     """What a rank does that has no trouble: it trains on; rank 1 does `what` after three iterations."""
-    from minicaffe.parallel import signs
+    from minicaffe.parallel import heartbeat
     rank = __import__("mpi4py.MPI").MPI.COMM_WORLD.rank
     solver = solver_of(folder)
-    signs.Signs.__init__.__defaults__ = (600, SILENCE, SILENCE / 4)
+    heartbeat.Heartbeat.__init__.__defaults__ = (600, SILENCE, SILENCE / 4)
     solver.distribute(timeout=1.5 if what == "hang" else 600)
     solver.step(3)
     if what == "sleep":
         os.write(1, f"I am {os.getpid()}\n".encode())    # at once, or lines of both are mixed
         end = time.monotonic() + SILENCE + 2.5
-        while solver.group.from_first(time.monotonic() < end):
+        while solver.group.broadcast_from_root(time.monotonic() < end):
             solver.step(1)
         time.sleep(1.5 * SILENCE * rank)      # the last takes longer, and nobody misses the first
         os.write(1, b"done\n")

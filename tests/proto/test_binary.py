@@ -24,7 +24,7 @@ from minicaffe.proto import (
     write_net,
     write_solver_state,
 )
-from minicaffe.proto.stored import blob_of, counted, varint
+from minicaffe.proto.stored import blob_of, length_delimited, varint
 
 RNG = np.random.default_rng(7)
 
@@ -154,7 +154,7 @@ def test_messages_are_read_as_their_bytes(message):
 def raw(number, content, kind=None):
     """Return the fields of raw numbers (NVIDIA's fork, OpenCV): the type, a varint, stands two fields before the bytes."""
     kind = b"" if kind is None else varint(number - 2 << 3) + varint(kind)
-    return kind + b"".join(counted(number, [content]))
+    return kind + b"".join(length_delimited(number, [content]))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [(None, "<f8"), (0, "<f8"), (1, "<f4"), (2, "<f2")])
@@ -215,17 +215,17 @@ def test_impossible_blobs(tmp_path, blob, words):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"".join(counted(900, [bytes(10_000_000)])) + packed(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
+    (b"".join(length_delimited(900, [bytes(10_000_000)])) + packed(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
     (unpacked(5, [1]) * 2_000_000, "holds 2000000 numbers in data, its shape 2 needs 2"),
-    (b"".join(counted(5, [bytes(3)]) + counted(5, [bytes(5)])), "data has 3 bytes, no multiple of 4"),
-    (b"".join(counted(8, [bytes(7)])) + unpacked(5, [1, 2]), "double_data has 7 bytes, no multiple of 8"),
+    (b"".join(length_delimited(5, [bytes(3)]) + length_delimited(5, [bytes(5)])), "data has 3 bytes, no multiple of 4"),
+    (b"".join(length_delimited(8, [bytes(7)])) + unpacked(5, [1, 2]), "double_data has 7 bytes, no multiple of 8"),
     (unpacked(5, [1]), "holds 1 number in data, its shape 2 needs 2"),
     (packed(5, [1, 2]) + unpacked(5, [3]), "holds 3 numbers in data"),
     (packed(5, [1]) + packed(5, [1, 2]), "holds 3 numbers in data"),
-    (b"".join(counted(7, [b"\x0a\x01\x01" * 40])), "more than 32 axes"),
-    (b"".join(counted(7, [bytes(10_000_000)])), "more than 32 axes"),
-    (b"".join(counted(7, [b"\x12\x01a"])), "a shape that holds something other than dims"),
-    (b"".join(counted(7, [b"\x0a\x09\x01"])), "a shape that is damaged"),
+    (b"".join(length_delimited(7, [b"\x0a\x01\x01" * 40])), "more than 32 axes"),
+    (b"".join(length_delimited(7, [bytes(10_000_000)])), "more than 32 axes"),
+    (b"".join(length_delimited(7, [b"\x12\x01a"])), "a shape that holds something other than dims"),
+    (b"".join(length_delimited(7, [b"\x0a\x09\x01"])), "a shape that is damaged"),
 ])
 def test_blobs_in_pieces_that_cannot_be(content, words):
     message = caffe_pb2.BlobProto(shape=caffe_pb2.BlobShape(dim=[2])).SerializeToString() + content

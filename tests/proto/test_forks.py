@@ -180,11 +180,11 @@ def test_advice_that_the_reader_gives_is_advice_that_it_takes():
 
 
 def test_defaults_are_compared_as_values():
-    known = forks.Known("default", "1", ("f",))
-    assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.Known("default", "true", ()), True)
+    known = forks.ForkField("default", "1", ("f",))
+    assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.ForkField("default", "true", ()), True)
     assert not forks.may_skip(known, True) and not forks.may_skip(known, 2) and not forks.may_skip(known, Fields())
-    assert not forks.may_skip(None, 1) and not forks.may_skip(forks.Known("default", "tflite", ()), 3)
-    assert forks.may_skip(forks.Known("test", "", ()), 1, training=False) and not forks.may_skip(forks.Known("test", "", ()), 1)
+    assert not forks.may_skip(None, 1) and not forks.may_skip(forks.ForkField("default", "tflite", ()), 3)
+    assert forks.may_skip(forks.ForkField("test", "", ()), 1, training=False) and not forks.may_skip(forks.ForkField("test", "", ()), 1)
 
 
 def test_protoc_sees_the_same_messages():

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from minicaffe.cli.parse_log import is_no_log, read_run
+from minicaffe.cli.parse_log import no_log_error, read_run
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture
 from minicaffe.data.label_map import read_label_map, read_name_sizes
@@ -133,7 +133,7 @@ def database(path):
 
 def log(path):
     read_run(path)
-    raise is_no_log(path, "holds no outputs")
+    raise no_log_error(path, "holds no outputs")
 
 
 # Reader -> what it expects, and the files of `FILES` that are right or that nothing tells from right ones.

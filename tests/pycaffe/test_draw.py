@@ -146,7 +146,7 @@ def test_png(net, tmp_path, monkeypatch):
 
 
 def test_chains_are_straight_and_branches_do_not_cross():
-    from minicaffe.pycaffe.layered import Box, place
+    from minicaffe.pycaffe.graph_layout import Box, place
     boxes = [Box(10, breadth) for breadth in (40, 20, 20, 30, 30, 40)]
     bends = place(boxes, [(0, 0, 1, 0), (1, 0, 2, 0), (0, 0, 3, 0), (3, 0, 4, 0), (2, 0, 5, 0), (4, 0, 5, 0), (0, 0, 5, 0)])
     assert [box.rank for box in boxes] == [0, 1, 2, 1, 2, 3] and list(map(len, bends)) == [0, 0, 0, 0, 0, 0, 2]

@@ -20,7 +20,7 @@ MEAN = np.arange(48, dtype=np.float32).reshape(3, 4, 4)
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch):
-    monkeypatch.setattr(net2014, "_said", set())
+    monkeypatch.setattr(net2014, "_warned_names", set())
     monkeypatch.setattr(net2014, "_phase", caffe.TEST)
     yield
     caffe.set_mode_cpu()

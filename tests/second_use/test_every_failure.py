@@ -64,7 +64,7 @@ class Trial:
         return [self.solver.smoothed_loss, *(blob.cpu_data.copy() for blob in [*self.solver.net.param_table.params, *self.solver.history])]
 
     def expected_again(self):
-        if self.ranks is not None and self.solver._exchange._told is not None:
+        if self.ranks is not None and self.solver._exchange._pending_allgather is not None:
             self.solver.restore(self.state)
             with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
                 self.solver.step(1)

@@ -16,11 +16,11 @@ import minicaffe
 from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
 from minicaffe.errors import Error
 from minicaffe.net.run import BEFORE_BACKWARD
-from minicaffe.parallel import carrier as carriers
 from minicaffe.parallel import exchange as exchanges
-from minicaffe.parallel.carrier import LateMpiCarrier, MpiCarrier
+from minicaffe.parallel import transport as transports
 from minicaffe.parallel.exchange import ACTIONS, Exchange
 from minicaffe.parallel.group import Group
+from minicaffe.parallel.transport import BlockingMpiTransport, MpiTransport
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver, sgd
@@ -46,12 +46,12 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     @initialize(size=st.integers(1, 4), counts=st.lists(st.sampled_from([0, 1, 3, 40, 100, 300]), min_size=1, max_size=7), learned=SEEDS,
                 dtype=st.sampled_from([Dtype.FLOAT, Dtype.FLOAT, Dtype.DOUBLE]), bf16=st.booleans(),
-                carrier=st.sampled_from([LateMpiCarrier, MpiCarrier]), alone=st.sampled_from([0, 200, 1 << 18]),
+                carrier=st.sampled_from([BlockingMpiTransport, MpiTransport]), alone=st.sampled_from([0, 200, 1 << 18]),
                 together=st.sampled_from([1, 400, 1 << 20]), late=st.integers(0, 2))
     def make(self, size, counts, learned, dtype, bf16, carrier, alone, together, late):
-        self.patch.setattr(exchanges, "ALONE", alone)
-        self.patch.setattr(exchanges, "TOGETHER", together)
-        self.patch.setattr(carriers, "PIECE", 64)
+        self.patch.setattr(exchanges, "UNBUCKETED_MIN_BYTES", alone)
+        self.patch.setattr(exchanges, "BUCKET_BYTES", together)
+        self.patch.setattr(transports, "CHUNK_BYTES", 64)
         minicaffe.set_num_threads(1)
         self.size, self.counts, self.dtype, self.bf16, self.carrier, self.late = size, counts, dtype, bf16, carrier, late
         self.learned = [bool(learned >> i & 3) for i in range(len(counts))]     # three of four
@@ -94,7 +94,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         exchange = self.ranks[rank].exchange
         for i in part:
             self.ranks[rank].params[i].diff[...] = gradients[rank][i]
-        used = exchange.offer(list(part), None, last)
+        used = exchange.submit(list(part), None, last)
         offered.update(part)
         if exchange.buckets is not None and not last:
             ready = [set(bucket.which) <= offered for bucket in exchange.buckets]
@@ -115,13 +115,13 @@ class ExchangeMachine(RuleBasedStateMachine):
                     np.testing.assert_array_equal(me.params[i].diff, sums[i] if self.learned[i] else gradients[rank][i], err_msg=f"update of {i}")
                 updated.extend(which)
             self.begin(rank, update if along else None)
-            me.exchange.tell(losses[rank], ACTIONS[actions[rank]])
+            me.exchange.start_loss_allgather(losses[rank], ACTIONS[actions[rank]])
             if observed:
                 used += self.offer(rank, gradients, range(len(self.counts)), True, offered)
             else:
                 for number, part in enumerate(parts[rank]):
                     used += self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
-            told = me.exchange.told()
+            told = me.exchange.finish_loss_allgather()
             assert told == (sum(losses) / self.size, ACTIONS[max(actions)]) and me.exchange.losses == losses
             assert sorted(used) == sorted(updated) == (list(range(len(self.counts))) if along else [])
             for i, blob in enumerate(me.params):
@@ -141,9 +141,9 @@ class ExchangeMachine(RuleBasedStateMachine):
         assert all(buckets == everyone[0] for buckets in everyone)
         assert sorted(sum(everyone[0], [])) == [i for i, count in enumerate(self.counts) if self.learned[i] and count]
         sizes = [[self.counts[i] * self.data[i].itemsize for i in which] for which in everyone[0]]
-        assert all(len(size) == 1 or max(size) < exchanges.ALONE for size in sizes)
-        assert sum(sum(size) < exchanges.TOGETHER and size[0] < exchanges.ALONE for size in sizes) <= 1
-        assert all(sum(size[:-1]) < exchanges.TOGETHER for size in sizes)
+        assert all(len(size) == 1 or max(size) < exchanges.UNBUCKETED_MIN_BYTES for size in sizes)
+        assert sum(sum(size) < exchanges.BUCKET_BYTES and size[0] < exchanges.UNBUCKETED_MIN_BYTES for size in sizes) <= 1
+        assert all(sum(size[:-1]) < exchanges.BUCKET_BYTES for size in sizes)
 
     @rule(seed=SEEDS)
     def write(self, seed):
@@ -158,7 +158,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     def mode(self, mode):
         mode()
 
-    @precondition(lambda self: self.carrier is LateMpiCarrier)
+    @precondition(lambda self: self.carrier is BlockingMpiTransport)
     @rule(seed=SEEDS, count=st.integers(0, 3), then=SEEDS)
     def leave_an_iteration(self, seed, count, then):
         """All ranks leave an iteration at the same place before anything is sent, as a recording that fails does."""
@@ -182,12 +182,12 @@ class ExchangeMachine(RuleBasedStateMachine):
         def run(rank):
             offered = set()
             self.begin(rank)
-            self.ranks[rank].exchange.tell(losses[rank], "none")
+            self.ranks[rank].exchange.start_loss_allgather(losses[rank], "none")
             for number, part in enumerate(parts[rank]):
                 if rank == victim and number == min(count, len(parts[rank]) - 1):
                     raise ArithmeticError
                 self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
-            self.ranks[rank].exchange.told()
+            self.ranks[rank].exchange.finish_loss_allgather()
         with pytest.raises(ArithmeticError):
             self.job.together(run)
         with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
@@ -207,10 +207,10 @@ class ExchangeMachine(RuleBasedStateMachine):
                 self.job.fails = nth
             offered = set()
             self.begin(rank)
-            self.ranks[rank].exchange.tell(losses[rank], "none")
+            self.ranks[rank].exchange.start_loss_allgather(losses[rank], "none")
             for number, part in enumerate(parts[rank]):
                 self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
-            self.ranks[rank].exchange.told()
+            self.ranks[rank].exchange.finish_loss_allgather()
         try:
             self.job.together(run)
             self.job.fails = None
@@ -254,10 +254,10 @@ class SolversMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch, self.gpu = patch, gpu
 
-    @initialize(size=st.integers(1, 4), plan=st.sampled_from(["memory", None]), carrier=st.sampled_from([LateMpiCarrier, MpiCarrier]),
+    @initialize(size=st.integers(1, 4), plan=st.sampled_from(["memory", None]), carrier=st.sampled_from([BlockingMpiTransport, MpiTransport]),
                 together=st.sampled_from([1, 200, 1 << 20]))
     def make(self, size, plan, carrier, together):
-        self.patch.setattr(exchanges, "TOGETHER", together)
+        self.patch.setattr(exchanges, "BUCKET_BYTES", together)
         minicaffe.set_num_threads(1)
         self.size, self.job = size, Job(size)
         self.job.use(self.patch)
@@ -394,7 +394,7 @@ def test_any_sequence(search, gpu, monkeypatch, machine, examples):
 def test_buckets_of_an_iteration_that_all_left_are_forgotten(gpu, monkeypatch):
     """Of two buckets one had begun, or both."""
     machine = ExchangeMachine(monkeypatch, gpu)
-    machine.make(2, [3, 4], 0xf, Dtype.FLOAT, False, LateMpiCarrier, 0, 1, 0)
+    machine.make(2, [3, 4], 0xf, Dtype.FLOAT, False, BlockingMpiTransport, 0, 1, 0)
     machine.iteration(1)
     for seed in range(12):
         machine.leave_an_iteration(seed, seed % 3, seed + 1)

@@ -214,7 +214,7 @@ class SourceMachine(RuleBasedStateMachine):
         """A test that processes share, of so many records."""
         self.turns, self.began = (count, rank % count), self.position
         self.end = self.layer.end = None if records is None else self.position + records
-        self.layer.stride(*self.turns)
+        self.layer.take_every(*self.turns)
         self.forward(then)
 
     @precondition(lambda self: self.turns is not None)
@@ -224,7 +224,7 @@ class SourceMachine(RuleBasedStateMachine):
         if self.end is not None:
             self.position = min(self.position, self.end)
         self.turns = self.end = None
-        self.layer.rejoin(batches)
+        self.layer.resume_all(batches)
         assert self.layer.end is None
         self.forward(then)
 

@@ -26,7 +26,7 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
 from minicaffe.trace import Recorder, build, html, load, perfetto, pytorch, record, table
-from minicaffe.trace.model import dumped, on_device
+from minicaffe.trace.model import device_ns, json_text
 
 INPUTS = 'layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 2 dim: 1 dim: 6 dim: 6 } shape { dim: 2 } } }\n'
 NET = ('name: "traced"\n' + INPUTS + conv("a", "x", 4) + layer("norm", "BatchNorm", "a", "a") + layer("relu", "ReLU", "a", "a")
@@ -389,7 +389,7 @@ class TraceMachine(RuleBasedStateMachine):
         assert [float(step["loss"]) for step in own if step["loss"] is not None] == losses
         for step in own:
             inside = made.events[step["first"]:step["last"]]
-            assert 0 <= on_device(inside) <= step["end"] - step["begin"]
+            assert 0 <= device_ns(inside) <= step["end"] - step["begin"]
             touched = {touched["memory"] for touched in step["touched"]}
             if step["kind"] != "update":
                 node = made.nodes[step["node"]]
@@ -449,7 +449,7 @@ def check_outputs(made, folder):
         in_use[block["place"]] = in_use.get(block["place"], 0) + block["bytes"]
     assert {place: total for place, roles in counters.items() if (total := sum(roles.values()))} == in_use
     page = html.page(made)
-    assert page == html.page(made) == html.page(again) and dumped(made.document).replace("<", "\\u003c") in page
+    assert page == html.page(made) == html.page(again) and json_text(made.document).replace("<", "\\u003c") in page
     snapshot = pytorch.snapshot(made)
     assert snapshot == pytorch.snapshot(made)
     active = {(part["address"], part["requested_size"]) for segment in snapshot["segments"] for part in segment["blocks"]

@@ -394,7 +394,7 @@ def test_stop_raises(tmp_path):
     solver.net.learnable_params[0].data[...] = 1e30
     with pytest.raises(NotFiniteError) as error:
         solver.step(1)
-    assert error.value.remedy == finite.LOOK_AT_START  # the numbers were lost before this training did anything
+    assert error.value.remedy == finite.CHECK_START  # the numbers were lost before this training did anything
 
 
 @pytest.mark.parametrize("where", ["display: 1", "test_iter: 1 test_interval: 1", ""])

@@ -82,7 +82,7 @@ def test_closed_by_the_one_it_tells():
     watch = Watch(solver, 1, lambda *_: watch.close())
     solver.listeners.append(type("Next", (), {"on_iteration": lambda self, solver: heard.append(solver.iter)})())
     solver.step(2)
-    assert heard == [1, 2] and solver.callbacks == [] and solver.net.watcher() is None
+    assert heard == [1, 2] and solver.callbacks == [] and solver.net.observer_reason() is None
 
 
 def test_gradients_of_tops_where_there_are_any():
@@ -104,7 +104,7 @@ def test_what_is_watched_and_when(device):
     told = []
     watch = Watch(solver, 3, lambda solver, iteration, samples: told.append(iteration))
     seen = []
-    solver.listeners.append(type("Looker", (), {"on_iteration": lambda self, solver: seen.append(solver.net.watcher() is None)})())
+    solver.listeners.append(type("Looker", (), {"on_iteration": lambda self, solver: seen.append(solver.net.observer_reason() is None)})())
     caffe.seed(5)
     solver.step(7)
     caffe.seed(5)

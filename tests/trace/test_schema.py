@@ -13,7 +13,7 @@ from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
 from minicaffe.solver.watch import Watch
 from minicaffe.trace import html, kernels, perfetto, pytorch
 from minicaffe.trace.model import Trace, launch_of
-from minicaffe.trace.why import Reasons
+from minicaffe.trace.why import CopyReasons
 from minicaffe.workspace import Workspace
 
 NET = """name: "net" force_backward: true
@@ -67,7 +67,7 @@ def read_all(made):
     for moment in (0, len(made) // 2, len(made)):
         made.at(moment)
         made.step_at(moment)
-    Reasons(made).all()
+    CopyReasons(made).all()
     made.to_json()
     repr(made)
     for event in made.events:
@@ -196,7 +196,7 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
     calls = [lambda wrong: perfetto.events(wrong), lambda wrong: perfetto.write(wrong, tmp_path / "x"), lambda wrong: html.page(wrong),
              lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: pytorch.snapshot(wrong), lambda wrong: trace.why(wrong, 0),
              lambda wrong: pytorch.write(wrong, tmp_path / "x"), lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
-             lambda wrong: node.placed(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
+             lambda wrong: node.with_place(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
              lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]
     for call in calls:
         for wrong in (5, "x", [], object(), b"x", np.zeros(3), "x" * 100_000):

@@ -6,7 +6,7 @@ from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
 from minicaffe.trace import load
-from minicaffe.trace.trouble import INPUTS, Trouble
+from minicaffe.trace.trouble import MAX_INPUTS, Trouble
 
 NET = """net_param {
 layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 }
@@ -102,11 +102,11 @@ def test_inputs_are_bounded(tmp_path, count):
     solver.net.add_hook(0, spoil)
     solver.step(1)
     assert (trouble.first["layer"], trouble.first["blob"]) == ("all", "c")
-    assert len(trouble.first["inputs"]) == min(count, INPUTS) and trouble.first["left_out"] == max(0, count - INPUTS)
+    assert len(trouble.first["inputs"]) == min(count, MAX_INPUTS) and trouble.first["left_out"] == max(0, count - MAX_INPUTS)
 
 
 def test_a_folder_is_refused_before_the_training(tmp_path):
     solver = create_solver(parse_text(NET % ROOT, caffe_pb2.SolverParameter)[0])
     with pytest.raises(FileError, match="is a folder"):
         Trouble(solver, tmp_path)
-    assert solver.listeners == [] and solver.net.watcher() is None
+    assert solver.listeners == [] and solver.net.observer_reason() is None

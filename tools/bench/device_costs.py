@@ -18,7 +18,7 @@ from minicaffe import memory
 from minicaffe.device.threads import dry_run
 from minicaffe.memory import CUDAPlace
 from minicaffe.net import cost
-from minicaffe.net.stand_in import stand_in
+from minicaffe.net.replace_sources import replace_sources
 from minicaffe.ops.engine import set_precision
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.solver import create_solver
@@ -33,7 +33,7 @@ def train_dry(name, batch, plan):
     path = MODELS / name / "net.prototxt"
     param = upgrade.read_net_file(str(path))[0]
     param.state.phase = caffe_pb2.TRAIN
-    made, _ = stand_in(param, str(path), {}, batch)
+    made, _ = replace_sources(param, str(path), {}, batch)
     solver_param = caffe_pb2.SolverParameter(base_lr=1e-5, lr_policy="fixed", momentum=0.9, type="SGD", max_iter=10)
     solver_param.net_param.CopyFrom(made)
     with dry_run():

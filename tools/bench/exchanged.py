@@ -14,8 +14,8 @@ import nets  # noqa: E402
 
 from minicaffe.blob import Blob  # noqa: E402
 from minicaffe.parallel.bucket import Bucket  # noqa: E402
-from minicaffe.parallel.carrier import make_carrier, sum_of_bf16  # noqa: E402
 from minicaffe.parallel.group import Group  # noqa: E402
+from minicaffe.parallel.transport import make_transport, sum_of_bf16  # noqa: E402
 
 WORLD = MPI.COMM_WORLD
 SIZES = [4 ** k for k in range(1, 14)]      # bytes, 4 to 64 MiB
@@ -108,7 +108,7 @@ def parts(net, batch, threads, seconds):
 
 def allreduce(wire, overlap, seconds):
     """[[bytes, seconds of the sum of so many bytes of all ranks], ...], and seconds a byte of adding two arrays."""
-    carrier, found = make_carrier(Group(), overlap=overlap), []
+    carrier, found = make_transport(Group(), overlap=overlap), []
     for size in SIZES:
         bucket = Bucket([0], [Blob((size // (2 if wire == "bf16" else 4),))], [None], wire == "bf16")
         bucket.pack()

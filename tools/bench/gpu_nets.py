@@ -266,20 +266,20 @@ def tuning():
     Yields {"seconds", "measured", "kept"}: products that were measured, and those whose choice an earlier process had kept.
     """
     found, begin = {"seconds": 0.0, "measured": 0, "kept": 0}, [0.0]
-    read, write = compile.read_choice, compile.write_choice
+    read, write = compile.read_cached_plan, compile.write_cached_plan
 
-    def read_choice(place):
+    def read_cached_plan(place):
         begin[0] = time.perf_counter()
         kept = read(place)
         found["kept"] += kept is not None
         return kept
 
-    def write_choice(place, choice):
+    def write_cached_plan(place, choice):
         found["seconds"] += time.perf_counter() - begin[0]
         found["measured"] += 1
         write(place, choice)
 
-    with mock.patch.multiple(compile, read_choice=read_choice, write_choice=write_choice):
+    with mock.patch.multiple(compile, read_cached_plan=read_cached_plan, write_cached_plan=write_cached_plan):
         yield found
 
 

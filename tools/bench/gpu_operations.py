@@ -362,7 +362,7 @@ def passes_of_a_step(options, rows):
     # What must be read and written: the picture; weights; weights, gradients and history, which Caffe's update writes, too.
     moved = ((4 + width) * ours.net.input_blobs[0].count, (4 + width) * kernels,
              6 * 4 * sum(blob.count for layer in ours.net.layers for blob in layer.blobs))
-    bandwidth = timing.unless_full(timing.device_bandwidth, cuda.current().index)
+    bandwidth = timing.none_if_out_of_memory(timing.device_bandwidth, cuda.current().index)
     for (what, names), nbytes in zip(PASSES.items(), moved):
         found = [(kernel, ms) for kernel, ms in launches if any(part in kernel for part in names)]
         ms = float(sum(ms for _, ms in found))

@@ -12,14 +12,14 @@ from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
 from minicaffe.ops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import axis_of, kept_by_forward
+from minicaffe.layers.base.checks import axis_of, saved_bottom
 
 
 cdef class BroadcastLayer(DeviceLayer):
     """One bottom x, perhaps a second one with the values to broadcast, and one top of the shape of x."""
 
-    cdef int see(self, Blob x, int axis, int num_axes) except -1:
-        """See x as outer x channels x inner, with `num_axes` axes from `axis` on in the middle."""
+    cdef int split_axes(self, Blob x, int axis, int num_axes) except -1:
+        """Treat x as outer x channels x inner, with `num_axes` axes from `axis` on in the middle."""
         self.axes = Channels(x.count_range(0, axis), x.count_range(axis, axis + num_axes),
                              x.count_range(axis + num_axes, x.num_axes))
 
@@ -45,7 +45,7 @@ cdef class BroadcastLayer(DeviceLayer):
 
     cdef Blob forward_x(self, list bottom, list top):
         """Return the blob with the x that forward saw."""
-        return kept_by_forward(self.kept, bottom[0]) if top[0] is bottom[0] else bottom[0]
+        return saved_bottom(self.kept, bottom[0]) if top[0] is bottom[0] else bottom[0]
 
 
 cdef class AxesLayer(BroadcastLayer):
@@ -68,7 +68,7 @@ cdef class AxesLayer(BroadcastLayer):
                               f"{axis}, got {param.num_axes}", field=f"{self.field}.num_axes")
         return x.shape[axis:] if param.num_axes == -1 else x.shape[axis:axis + param.num_axes]
 
-    cdef int see_values(self, list bottom, list top, param) except -1:
+    cdef int view_by_values(self, list bottom, list top, param) except -1:
         """See x by the shape of the broadcast blob, and shape the top."""
         cdef Blob x = bottom[0], values = self.values(bottom)
         axis = axis_of(x, param.axis, f"{self.field}.axis") if values.num_axes else 0
@@ -76,7 +76,7 @@ cdef class AxesLayer(BroadcastLayer):
             where = "bottom[1]" if len(bottom) > 1 else "blobs[0]"
             raise ShapeError(f"has shape {list(values.shape)}, which bottom[0] of shape {list(x.shape)} does not have from "
                              f"axis {axis} on", field=where)
-        self.see(x, axis, values.num_axes)
+        self.split_axes(x, axis, values.num_axes)
         (<Blob> top[0]).reshape_like(x)
 
     cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1:

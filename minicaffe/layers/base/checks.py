@@ -33,7 +33,7 @@ def check_size(value, field, least=1, needed=False):
         raise ConfigError(f"must be {rule}, got {value}", field=field)
 
 
-def kept_by_forward(kept, bottom):
+def saved_bottom(kept, bottom):
     """Return `kept`, in which forward left the bottom of a layer in place.
 
     Raises ShapeError if it is None, or of another shape: forward has not run since the layer was made, released or reshaped.

@@ -21,7 +21,7 @@ class InnerNet:
             source = param.layer.add(name=name, type="Input", top=[name])
             source.input_param.shape.add(dim=shape)
         param.layer.extend(layers)
-        with outward():
+        with as_outer_errors():
             self.net = Net(param, layer.dtype)
         self.net.use_graphs = False  # it runs inside the run of another net
         self.last = len(self.net.nodes) - 1
@@ -41,19 +41,19 @@ class InnerNet:
 
     def reshape(self):
         """Propagate changed shapes of the inputs."""
-        with outward():
+        with as_outer_errors():
             self.net.reshape_all()
 
     def forward(self):
         """Run the net forward."""
-        with outward():
+        with as_outer_errors():
             self.net.forward_from_to(0, self.last)
 
     def backward(self, wanted):
         """Compute the gradients of the inputs in the tuple `wanted`."""
         if wanted != self._wanted:
             self._choose(wanted)
-        with outward():
+        with as_outer_errors():
             self.net.backward_from_to(self.last, 0)
 
     def _choose(self, wanted):
@@ -69,11 +69,11 @@ class InnerNet:
     def inspect(self):
         """As `Layer.inspect`: the host's copies of the net's memory are stale after a CUDA graph has run."""
         self.net.inspect_inputs()
-        self.net.own_on_device([])
+        self.net.make_device_only([])
 
 
 @contextmanager
-def outward():
+def as_outer_errors():
     """Report errors of inner layers as errors of the outer layer, whose place the outer net adds."""
     try:
         yield

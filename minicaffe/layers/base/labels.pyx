@@ -10,7 +10,7 @@ from minicaffe.errors import DataError, ShapeError
 REAL = "EuclideanLoss and SmoothL1Loss take real numbers"
 
 
-cdef int see_labels(Labels* labels, Blob x, int axis, int end, Blob blob) except -1:
+cdef int set_label_shape(Labels* labels, Blob x, int axis, int end, Blob blob) except -1:
     """Set the shape of `labels`: the classes are the axes from `axis` to before `end` of the predictions x.
 
     Raises ShapeError if `blob`, which is bottom[1], does not have one label for each position.

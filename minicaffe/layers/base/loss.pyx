@@ -8,7 +8,7 @@ second top with one loss weight or none; a batch of none has loss 0; HingeLoss o
 from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.layers.base.labels cimport count_labels, see_labels
+from minicaffe.layers.base.labels cimport count_labels, set_label_shape
 from minicaffe.ops.loss.caffe cimport kNoLabel
 
 from minicaffe.errors import ConfigError, Error, ShapeError
@@ -75,7 +75,7 @@ cdef class ClassLossLayer(LossLayer):
     cpdef reshape(self, list bottom, list top):
         """Rows of classes: all axes after 0 are one class axis."""
         LossLayer.reshape(self, bottom, top)
-        see_labels(&self.labels, bottom[0], 1, (<Blob> bottom[0]).num_axes, bottom[1])
+        set_label_shape(&self.labels, bottom[0], 1, (<Blob> bottom[0]).num_axes, bottom[1])
 
     cpdef inspect(self, list bottom):
         count_labels(self.dtype, self.labels, bottom[1])
@@ -119,8 +119,8 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
         LossLayer.reshape(self, bottom, top)
         cdef Blob x = bottom[0]
         axis = axis_of(x, axis, field)
-        see_labels(&self.labels, x, axis, axis + 1, bottom[1])
-        self.softmax.see(x, axis)
+        set_label_shape(&self.labels, x, axis, axis + 1, bottom[1])
+        self.softmax.set_shape(x, axis)
         self.p.reshape_like(x)
         if len(top) > 1:
             (<Blob> top[1]).reshape_like(x)

@@ -1,7 +1,7 @@
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
-from minicaffe.ops.epilogue cimport Part
+from minicaffe.ops.epilogue cimport ConcatSlice
 
 cdef class NeuronLayer(DeviceLayer):
     cdef public bint reads_bottom   # the gradient needs x, which an in-place forward overwrites
@@ -12,5 +12,5 @@ cdef class NeuronLayer(DeviceLayer):
 
 cdef class ActivationLayer(NeuronLayer):
     cdef public Activation op
-    cdef readonly Part part         # of a Concat's top, which is this top, if the Concat computes the gradient; or None
-    cpdef leave(self, Part part)
+    cdef readonly ConcatSlice part         # of a Concat's top, which is this top, if the Concat computes the gradient; or None
+    cpdef defer_gradient(self, ConcatSlice part)

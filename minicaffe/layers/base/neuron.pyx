@@ -8,8 +8,8 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.epilogue cimport Part
-from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, in_lanes, stored
+from minicaffe.ops.epilogue cimport ConcatSlice
+from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.errors import ConfigError, Error
 
@@ -48,7 +48,7 @@ cdef class NeuronLayer(DeviceLayer):
         cdef long long count = stored(layout, bottom_blob)
         with nogil:
             self.compute(on, count, x, y)
-        clear_padding(layout, top_blob, y)
+        zero_padding(layout, top_blob, y)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
@@ -63,7 +63,7 @@ cdef class NeuronLayer(DeviceLayer):
         cdef long long count = stored(layout, bottom_blob)
         with nogil:
             self.derive(on, count, x, y, dy, dx)
-        clear_padding(layout, bottom_blob, dx)
+        zero_padding(layout, bottom_blob, dx)
 
 
 cdef class ActivationLayer(NeuronLayer):
@@ -72,16 +72,16 @@ cdef class ActivationLayer(NeuronLayer):
     def operations(self):
         return [self.op]
 
-    cpdef leave(self, Part part):
+    cpdef defer_gradient(self, ConcatSlice part):
         """The Concat of `part`, which is the top, computes the gradient until the next forward; None: this layer does."""
         if self.part is not None:
-            self.part.rectified = False
+            self.part.computes_relu_gradient = False
         self.part = part
         if part is not None:
-            part.rectified = True
+            part.computes_relu_gradient = True
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        self.leave(None)
+        self.defer_gradient(None)
         return self.op.forward(on, bottom[0], top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:

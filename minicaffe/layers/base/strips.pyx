@@ -5,7 +5,7 @@ from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport element, joined_layouts, rows_of
+from minicaffe.ops.layouts cimport element, concat_layouts, concat_rows
 from minicaffe.ops.strips.caffe cimport copy_strips
 
 
@@ -19,20 +19,20 @@ cdef class StripLayer(DeviceLayer):
     flops_per_value = 0, 0
     refuses_in_place = True
 
-    cdef int see_parts(self, list parts, Blob whole) except -1:
+    cdef int set_rows(self, list parts, Blob whole) except -1:
         """Find the number of rows; return whether there is one part only."""
         self.rows = whole.count_range(0, self.axis)
         return len(parts) == 1
 
-    cdef int move(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
+    cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
         """Copy those parts that are wanted, None: all, into the whole, or with `join` false out of it."""
         cdef long long offset = 0, strip, size, pitch
         cdef list layouts = [None] * (len(parts) + 1)
         if self.axis == 1 and whole.num_axes == 4:
-            layouts = joined_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
+            layouts = concat_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
         cdef Layout layout = layouts[len(parts)]
         size = item_size(element(layout, whole))
-        cdef long long rows = self.rows if layout is None else rows_of(layout, whole)
+        cdef long long rows = self.rows if layout is None else concat_rows(layout, whole)
         pitch = whole.count // max(rows, 1) * size
         cdef char* there
         if join and wanted is not None:

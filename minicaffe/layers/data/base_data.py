@@ -105,7 +105,7 @@ class PrefetchingLayer(NumberedSource):
         return label_size(getattr(self.param, self.label_param), f"{self.label_param}.label_size")
 
     def forward_cpu(self, bottom, top):
-        step = self._aim()
+        step = self._match_prefetch_position()
         if self.upload is not None:  # the mode changed: what was sent is this batch
             arrays, self.upload = self.upload.arrays, None
         else:
@@ -117,10 +117,10 @@ class PrefetchingLayer(NumberedSource):
         self.position += step
 
     def forward_gpu(self, bottom, top):
-        step = self._aim()
+        step = self._match_prefetch_position()
         fetch = functools.partial(self.next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is sent
         if self.upload is None:
-            self._drop()    # after a forward on the CPU the tops have arrays of the thread, into which reading a top would copy
+            self._stop_prefetching()   # after a CPU forward the tops have the thread's arrays; a read of a top would copy into them
             upload = DeviceUpload()
             upload.send(fetch)
             self.upload = upload
@@ -133,21 +133,21 @@ class PrefetchingLayer(NumberedSource):
             # This batch is whole; the next forward reads again what is wrong with its own.
         self.position += step
 
-    def _aim(self):
-        """Stop the prefetch thread if it failed or its next batch is not the one needed; return the step from that to the batch after it."""
+    def _match_prefetch_position(self):
+        """Stop the prefetch thread if it failed or its next batch is another one; return the step to the batch after it."""
         numbers, step = self.records()
         if self.prefetcher is not None:
             coming = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
             if self.prefetcher.failed or (coming, self.prefetcher.step) != (numbers, step):
-                self._drop()
+                self._stop_prefetching()
         return step
 
     def release_memory(self):
         """Free prefetched batches; the next forward makes them again."""
         super().release_memory()
-        self._drop()
+        self._stop_prefetching()
 
-    def _drop(self):
+    def _stop_prefetching(self):
         """Stop the prefetch thread, and drop its batches."""
         self.upload = None
         if self.prefetcher is not None:
@@ -171,4 +171,4 @@ class PrefetchingLayer(NumberedSource):
 
     def set_state(self, state):
         self.seed, self.position = state_numbers(state, {"seed": 1 << 128, "position": 1 << 63})
-        self._drop()
+        self._stop_prefetching()

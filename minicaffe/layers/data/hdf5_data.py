@@ -89,14 +89,14 @@ class HDF5DataLayer(NumberedSource):
             self.reshape(bottom, top)
         views = [blob.data for blob in top]
         while filled < len(numbers):
-            self._go_to(numbers[filled])
+            self._seek_row(numbers[filled])
             chosen = self._load()[self.row::numbers.step][:len(numbers) - filled]
             for view, array in zip(views, self.arrays):
                 view[filled:filled + len(chosen)] = array[chosen]
             filled += len(chosen)
         self.position += step
 
-    def _go_to(self, number):
+    def _seek_row(self, number):
         """Go to row `number` of the stream, or stay where a file on the way cannot be read; of those only the lengths are read."""
         epoch, place, begin = self.epoch, self.place, self.offset - self.row
         while not begin <= number < begin + self._rows(self._path(epoch, place)):
@@ -117,7 +117,7 @@ class HDF5DataLayer(NumberedSource):
 
     def get_state(self):
         if self.position != self.offset:    # behind the last row of a file rather than in the next file, which is not open yet
-            self._go_to(max(self.position - 1, 0))
+            self._seek_row(max(self.position - 1, 0))
             self.row, self.offset = self.row + self.position - self.offset, self.position
         return {name: getattr(self, name) for name in STATE}
 

@@ -21,7 +21,7 @@ class NumberedSource(SourceLayer):
 
     In phase TRAIN process r of n (`caffe.solver_rank`, `caffe.solver_count`) gets the records whose number modulo n is r: n
     processes with batches of b records read together what one with batches of n b reads. In other phases each gets all, but for
-    `stride`.
+    `take_every`.
 
     A type sets `batch_size` and `position` when it is set up. Its forward gives the records that `records` names, and adds the step
     that comes with them to `position`; it must pass over the others without decoding them.
@@ -36,7 +36,7 @@ class NumberedSource(SourceLayer):
     batch_size = 1
     position = 0
     numbered = True     # False: each process has records of its own, such as a camera's
-    turns = None        # of the batches: (count, rank), see `stride`
+    sharding = None        # of the batches: (count, rank), see `take_every`
     end = None          # of a test that gives each record once: the number behind the last one; its last batch may be smaller
 
     def records(self):
@@ -48,13 +48,13 @@ class NumberedSource(SourceLayer):
             If the program gave this process a rank that is not below the count.
         """
         size, position = self.batch_size, self.position
-        if self.turns is None and self.phase == TRAIN:
+        if self.sharding is None and self.phase == TRAIN:
             count, rank = caffe.solver_count, caffe.solver_rank
             if rank >= count:
                 raise ConfigError(f"must be from 0 to {count - 1}, got {rank}", field="solver_rank")
             first = position + (rank - position) % count    # of a resumed run the position is any number
             return range(first, first + size * count, count), size * count
-        count, rank = self.turns or (1, 0)
+        count, rank = self.sharding or (1, 0)
         first = position + rank * size
         return range(first, first + size if self.end is None else min(first + size, self.end)), size * count
 
@@ -68,35 +68,35 @@ class NumberedSource(SourceLayer):
         """Return how many records there are, for processes to compare; None where that is not known without reading them."""
         return None
 
-    def stride(self, count, rank):
-        """Read every `count`-th batch only, beginning with the `rank`-th from here, until `rejoin`."""
-        self.turns, self._began = (count, rank), self.position
+    def take_every(self, count, rank):
+        """Read every `count`-th batch only, beginning with the `rank`-th from here, until `resume_all`."""
+        self.sharding, self._began = (count, rank), self.position
 
-    def rejoin(self, batches):
-        """Read every batch again, beginning with the one that is `batches` after the place where `stride` was called."""
-        self.turns, self.position = None, self._began + batches * self.batch_size
+    def resume_all(self, batches):
+        """Read every batch again, beginning with the one that is `batches` after the place where `take_every` was called."""
+        self.sharding, self.position = None, self._began + batches * self.batch_size
         if self.end is not None:
             self.position, self.end = min(self.position, self.end), None
 
 
-class Turns:
+class RankSharding:
     """Divides the next batches of a net over processes, one batch to each in order.
 
     Sources with numbered records skip the other processes' batches without reading them; all other sources run for every batch. ::
 
-        turns = Turns(net, count, rank)
+        sharding = RankSharding(net, count, rank)
         for batch in range(batches):
-            if turns.owner(batch) == rank:
-                turns.go_to(batch)
+            if sharding.owner(batch) == rank:
+                sharding.advance_to(batch)
                 net.forward_from_to(0, len(net.layers) - 1)
-        turns.end(batches)
+        sharding.end(batches)
 
     Which process is first depends on the position of the first source: prefetch threads continue from one test to the next.
 
     Parameters
     ----------
     net : Net
-        Whose sources have the same state in all processes (`share_sources`), and which may be divided (`undivided`).
+        Whose sources have the same state in all processes (`sync_sources`), and which may be divided (`why_not_divisible`).
     count, rank : int
     records : int, optional
         How many there are in all batches, if the last one is to be smaller than the others.
@@ -111,13 +111,13 @@ class Turns:
         self.first = next((layer.position // layer.batch_size for layer in self.numbered), 0) % count
         for layer in self.numbered:
             layer.end = layer.position + records if records is not None else None
-            layer.stride(count, (rank - self.first) % count)
+            layer.take_every(count, (rank - self.first) % count)
 
     def owner(self, batch):
         """Return the rank of the process that computes batch number `batch`, counted from the first one here."""
         return (self.first + batch) % self.count
 
-    def go_to(self, batch):
+    def advance_to(self, batch):
         """Prepare the sources for batch number `batch`, a later one than before."""
         for _ in range(self.batch, batch):
             for i in self.others:
@@ -126,21 +126,21 @@ class Turns:
 
     def end(self, batches):
         """Set all sources to the position after `batches` batches in one process."""
-        self.go_to(batches)
+        self.advance_to(batches)
         for layer in self.numbered:
-            layer.rejoin(batches)
+            layer.resume_all(batches)
 
 
-def share_sources(net, group):
+def sync_sources(net, group):
     """Set the numbered sources of a net to position and seed of rank 0; all ranks of the Group must call it."""
     layers = [layer for layer in net.layers if isinstance(layer, NumberedSource)]
     states = [layer.get_state() for layer in layers]
-    for layer, mine, first in zip(layers, states, group.from_first(states), strict=True):
+    for layer, mine, first in zip(layers, states, group.broadcast_from_root(states), strict=True):
         if mine != first:
             layer.set_state(first)
 
 
-def undivided(net):
+def why_not_divisible(net):
     """Return why the batches of a net cannot be divided over processes, or None.
 
     A layer that keeps something from one batch to the next, such as an LSTM, must see them all, and so must one that writes files.
@@ -153,7 +153,7 @@ def undivided(net):
     return None
 
 
-def log_own_data(net):
+def log_undivided_sources(net):
     """Log which sources of a net do not divide records over the processes that train together."""
     for node in net.nodes:
         layer = node.layer
@@ -161,3 +161,6 @@ def log_own_data(net):
         constant = node.type == "DummyData" and not layer.varying
         if node.tops and not (node.bottoms or node.blobs or numbered or constant):
             log.info("layer '%s' (%s) gives each rank what it is given", node.name, node.type)
+
+
+Turns = RankSharding    # the name before; deprecated

@@ -1,7 +1,7 @@
 """Activation: ReLU, Sigmoid and TanH, by engine CAFFE. All others are the functors of their layers (kernel.hpp)."""
 
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.layouts cimport clear_padding, data_layout, diff_layout, element, in_lanes, stored
+from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, element, in_lanes, stored
 
 from minicaffe.ops.engines import CAFFE
 
@@ -38,7 +38,7 @@ cdef class CaffeActivation(Primitive):
             else:
                 tanh_forward(on, dtype, count, from_, to)
         if op.function != RELU:
-            clear_padding(layout, y, to)
+            zero_padding(layout, y, to)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation

@@ -162,9 +162,9 @@ template <class T> struct LaneMoments {
       if constexpr (kVectors<T, kGroup>)
         if (count == kGroup) {
           Lanes sum[2] = {}, mean = {};
-          each_of_two(n, [&](index_t i, int which) MC_INLINE { sum[which] += get_lanes<Lanes>(from + i * c.lanes); });
+          each_alternating(n, [&](index_t i, int which) MC_INLINE { sum[which] += get_lanes<Lanes>(from + i * c.lanes); });
           mean = (sum[0] + sum[1]) / float(n), sum[0] = sum[1] = Lanes{};
-          each_of_two(n, [&](index_t i, int which) MC_INLINE {
+          each_alternating(n, [&](index_t i, int which) MC_INLINE {
             const Lanes d = get_lanes<Lanes>(from + i * c.lanes) - mean;
             sum[which] += d * d;
           });
@@ -225,7 +225,7 @@ template <class T> struct LaneGradients {
           if (count == kGroup) {
             const Standardize<Lanes> f = by.template lanes<Lanes>(r.first);
             Lanes sums[2] = {}, dots[2] = {};
-            each_of_two(i - begin, [&](index_t j, int which) MC_INLINE {
+            each_alternating(i - begin, [&](index_t j, int which) MC_INLINE {
               const index_t at = r.at + (begin + j) * c.lanes;
               const Lanes value = get_lanes<Lanes>(x + at), dz = f.dz(value, get_lanes<Lanes>(dy + at));
               sums[which] += dz, dots[which] += dz * (value - f.mean);
@@ -334,11 +334,11 @@ void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by,
 }
 
 /// The part of backward to compute: all, or what is before, or after, the sum of two numbers of each channel over processes.
-enum class Part : int { kWhole, kBefore, kAfter };
+enum class BackwardPart : int { kWhole, kBefore, kAfter };
 
 /// dx from dy; adds to the gradients of gamma and beta unless they are null. `scratch` has 4 x channels values; kBefore writes the
 /// first 2 x channels of them and kAfter reads them.
-inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, Part which,
+inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, BackwardPart which,
                                  const void* x, const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
@@ -351,14 +351,14 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
     const index_t count = std::max<index_t>(1, c.outer * c.inner + s.elsewhere);
     const StandardizeBy<C> by = s.by<C>();
     if constexpr (cpu::kPlain<T>)
-      if (!on.stream && c.lanes == 1 && which == Part::kWhole)
+      if (!on.stream && c.lanes == 1 && which == BackwardPart::kWhole)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
                                                                 shift}, count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
       C *dot = sum + part.channels, *own = dot + part.channels;
       const StandardizeBy<C> f = by.from(k);
-      if (which != Part::kAfter) {
+      if (which != BackwardPart::kAfter) {
         const StandardizeGradients<C> store{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum,
                                             dot, scale ? scale + k : own, shift ? shift + k : own + part.channels};
         if (!s.given || scale || shift)
@@ -366,10 +366,10 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
         else
           for_each(on, part.channels, store);
       }
-      if (which == Part::kBefore) return;
+      if (which == BackwardPart::kBefore) return;
       broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
     };
-    if (which == Part::kWhole)
+    if (which == BackwardPart::kWhole)
       each_part(on, c, 2 * sizeof(T), work);
     else
       work(c, 0, 0);

@@ -22,13 +22,13 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
         void *shift
         const void *gamma
         const void *beta
-    enum Part "mc::Part":
-        WHOLE "mc::Part::kWhole"
-        BEFORE "mc::Part::kBefore"
-        AFTER "mc::Part::kAfter"
+    enum BackwardPart "mc::BackwardPart":
+        WHOLE "mc::BackwardPart::kWhole"
+        BEFORE "mc::BackwardPart::kBefore"
+        AFTER "mc::BackwardPart::kAfter"
     void standardize_moments(const Context&, int dtype, const Channels&, const void* x, void* mean, void* variance)
     void standardize_forward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, void* y, void* kept)
-    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, Part, const void* x,
+    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, BackwardPart, const void* x,
                               const void* dy, void* dx, void* gamma, void* beta, void* scratch)
 
 
@@ -49,10 +49,10 @@ cdef class CaffeStandardize(Primitive):
             s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
             with nogil:
                 standardize_moments(on, dtype, shape, from_, s.mean, s.variance)
-            op.join_moments()
+            op.allreduce_moments()
         cdef NormEpilogue epilogue = op.epilogue
         op.epilogue = None
-        op.carried = epilogue if epilogue is not None and epilogue.carries else None
+        op.fused_epilogue = epilogue if epilogue is not None and epilogue.fuses_backward else None
         s.rule, s.given, s.eps, s.slope = op.rule, op.given or together, op.eps, slope_of(epilogue)
         s.mean, s.variance = op.mean.mutable_data_on(on), op.variance.mutable_data_on(on)
         s.factor, s.scale, s.shift = op.factor.mutable_data_on(on), op.scale.mutable_data_on(on), op.shift.mutable_data_on(on)
@@ -62,7 +62,7 @@ cdef class CaffeStandardize(Primitive):
                 s.gamma = epilogue.scale.data_on(on)
             if epilogue.shift is not None:
                 s.beta = epilogue.shift.data_on(on)
-        if op.keeps_x():
+        if op.needs_x_copy():
             kept = op.keep(x.shape).overwrite_data_in(on, layout)
             if layout is not None:      # no copy: `kept` takes the block of x, and y gets another
                 op.kept.data_memory.exchange_private(x.data_memory)
@@ -76,7 +76,7 @@ cdef class CaffeStandardize(Primitive):
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         """Compute dx from dy, and add to the gradients of the epilogue's blobs."""
         cdef Standardize op = operation
-        cdef Blob values = op.kept if op.keeps_x() else x
+        cdef Blob values = op.kept if op.needs_x_copy() else x
         if values.count != x.count:
             raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again", field="bottom[0]")
         cdef Channels shape
@@ -87,23 +87,23 @@ cdef class CaffeStandardize(Primitive):
         cdef void* gamma = NULL
         cdef void* beta = NULL
         cdef Standardization s
-        s.rule, s.given, s.slope, s.elsewhere = op.rule, op.given, slope_of(op.carried), op.elsewhere
+        s.rule, s.given, s.slope, s.elsewhere = op.rule, op.given, slope_of(op.fused_epilogue), op.elsewhere
         s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
-        s.scale = <void*> (op.factor if op.carried is None else op.scale).data_on(on)
+        s.scale = <void*> (op.factor if op.fused_epilogue is None else op.scale).data_on(on)
         s.shift = <void*> op.shift.data_on(on)
-        if op.carried is not None:
-            if op.carried.scale_learned:
-                gamma = op.carried.scale.mutable_diff_on(on)
-            if op.carried.shift_learned:
-                beta = op.carried.shift.mutable_diff_on(on)
+        if op.fused_epilogue is not None:
+            if op.fused_epilogue.scale_learned:
+                gamma = op.fused_epilogue.scale.mutable_diff_on(on)
+            if op.fused_epilogue.shift_learned:
+                beta = op.fused_epilogue.shift.mutable_diff_on(on)
         cdef void* dx = x.overwrite_diff_in(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
-        cdef Part part = WHOLE
+        cdef BackwardPart part = WHOLE
         if op.group is not None and not op.given:
             with nogil:
                 standardize_backward(on, dtype, shape, s, BEFORE, v, dy, dx, gamma, beta, scratch)
-            op.join_gradients()
+            op.allreduce_gradient_terms()
             part, scratch = AFTER, op.sums.mutable_data_on(on)
         with nogil:
             standardize_backward(on, dtype, shape, s, part, v, dy, dx, gamma, beta, scratch)

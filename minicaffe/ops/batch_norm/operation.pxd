@@ -19,11 +19,11 @@ cdef class Standardize(Operation):
     cdef double unbiased                # count / (count - 1): the factor from the variance to the unbiased one
     cdef Blob mean, variance, factor, scale, shift      # one value for each channel
     cdef Blob sums                      # four for each channel, for backward
-    cdef NormEpilogue carried           # the epilogue of the last forward whose gradient backward computes, or None
-    cdef bint keeps_x(self)
-    cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1
-    cdef int join_moments(self) except -1
-    cdef int join_gradients(self) except -1
+    cdef NormEpilogue fused_epilogue           # the epilogue of the last forward whose gradient backward computes, or None
+    cdef bint needs_x_copy(self)
+    cdef int set_shape(self, long long outer, long long channels, long long inner, bint in_place) except -1
+    cdef int allreduce_moments(self) except -1
+    cdef int allreduce_gradient_terms(self) except -1
 
 
 cdef class BatchNorm(Standardize):

@@ -18,20 +18,20 @@ cdef class Standardize(Operation):
         self.mean, self.variance, self.factor, self.scale, self.shift, self.sums = [
             Blob((0,), self.dtype, "statistics") for _ in range(6)]
 
-    cdef int see(self, long long outer, long long channels, long long inner, bint in_place) except -1:
+    cdef int set_shape(self, long long outer, long long channels, long long inner, bint in_place) except -1:
         """Set the shape."""
         if outer != self.shape.outer or channels != self.shape.channels or inner != self.shape.inner:
-            self.carried = None
+            self.fused_epilogue = None
         self.shape, self.in_place = Channels(outer, channels, inner), in_place
         for blob in (self.mean, self.variance, self.factor, self.scale, self.shift):
             blob.reshape(channels)
         return self.changed()
 
-    cdef bint keeps_x(self):
+    cdef bint needs_x_copy(self):
         """Whether backward needs x, and y overwrites it."""
-        return self.in_place and (not self.given or self.carried is not None)
+        return self.in_place and (not self.given or self.fused_epilogue is not None)
 
-    cdef int join_moments(self) except -1:
+    cdef int allreduce_moments(self) except -1:
         """Replace mean and variance of this process by those over all processes."""
         cdef long long count = self.shape.outer * self.shape.inner
         theirs = self.group.gather_array(np.concatenate([[count], self.mean.data, self.variance.data], dtype=np.float64))
@@ -45,7 +45,7 @@ cdef class Standardize(Operation):
         self.elsewhere = total - count
         return 0
 
-    cdef int join_gradients(self) except -1:
+    cdef int allreduce_gradient_terms(self) except -1:
         """Sum the terms that the gradient of x subtracts over all processes."""
         sums = self.sums.data[:2 * self.shape.channels]
         sums[...] = self.group.gather_array(sums.astype(np.float64)).sum(0)
@@ -56,4 +56,4 @@ cdef class BatchNorm(Standardize):
     """Standardize with the rule EPS_INSIDE; Scale and ReLU after it are fused."""
 
     takes_epilogue = NormEpilogue
-    carries = True
+    fuses_backward = True

@@ -19,7 +19,7 @@ namespace cuda {
 
 enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  // x, w -> y    w, y -> x    x, y added to w
 enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };                 // kUnbiased is nowhere in memory
-constexpr int kMeasured = 8, kNotes = 32;  // plans of each graph that are measured; more than an engine has
+constexpr int kMaxMeasuredPlans = 8, kMaxNotes = 32;  // plans of each graph that are measured; more than an engine has
 
 /// What is computed, with which arrays. The bias is null or has a value for each channel of x or y, which then is the result. With
 /// `dtype` BF16 images, columns and weights are Bf16; a bias and a gradient of weights are floats.
@@ -41,7 +41,7 @@ struct CudnnPlan {
   CudnnNode settings, plan;  // of an engine; null until it is needed
   bool whole;                // it adds by itself
   int64_t workspace;         // bytes
-  CudnnStop failed;          // why it is not used; the call is null if it may be
+  CudnnFailure failed;          // why it is not used; the call is null if it may be
 };
 /// The plans of a product of one shape; they are never freed.
 struct CudnnPlans {
@@ -50,7 +50,7 @@ struct CudnnPlans {
   bool tunes;                  // whether they may be measured
   index_t gradient;            // bytes of a gradient of weights, in floats if not of a wider type
   std::string place, none;     // all that a choice depends on; why none of all can be used
-  CudnnStop refused = {nullptr, 0};
+  CudnnFailure refused = {nullptr, 0};
 
   /// Memory for a plan: a gradient apart, which our kernel adds or which is for trial, and behind it the workspace.
   index_t bytes(const CudnnPlan& plan, bool trial) const { return (plan.whole && !trial ? 0 : gradient) + plan.workspace; }
@@ -132,7 +132,7 @@ inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const Cudnn
 }
 
 /// Append what the heuristic lists for the product; that of mode FALLBACK where the other one has nothing.
-inline void cudnn_list(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of, bool whole, CudnnPlans& plans) {
+inline void append_cudnn_plans(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of, bool whole, CudnnPlans& plans) {
   const size_t before = plans.all.size();
   for (int mode : {nv::HEUR_MODE_INSTANT, nv::HEUR_MODE_FALLBACK}) {
     if (plans.all.size() > before) return;
@@ -142,16 +142,16 @@ inline void cudnn_list(const Cudnn& cudnn, const ConvShape& s, const CudnnArgume
       heuristic.put(nv::ATTR_ENGINEHEUR_OPERATION_GRAPH, graph).put(nv::ATTR_ENGINEHEUR_MODE, nv::TYPE_HEUR_MODE, mode).finalize();
       const int64_t count = heuristic.read(nv::ATTR_ENGINEHEUR_RESULTS, nv::TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
       for (CudnnNode& settings : heuristic.read_nodes(nv::ATTR_ENGINEHEUR_RESULTS, nv::BACKEND_ENGINECFG_DESCRIPTOR, count)) {
-        int notes[kNotes];
+        int notes[kMaxNotes];
         const int* end = notes + settings.read_node(nv::ATTR_ENGINECFG_ENGINE, nv::BACKEND_ENGINE_DESCRIPTOR).read(
-            nv::ATTR_ENGINE_NUMERICAL_NOTE, nv::TYPE_NUMERICAL_NOTE, kNotes, notes);
+            nv::ATTR_ENGINE_NUMERICAL_NOTE, nv::TYPE_NUMERICAL_NOTE, kMaxNotes, notes);
         auto noted = [&](int note) { return std::find<const int*>(notes, end, note) != end; };
         if (noted(nv::NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) || (cudnn.deterministic && noted(nv::NUMERICAL_NOTE_NONDETERMINISTIC)) ||
             (of.dtype == FLOAT && !cudnn.tf32 && noted(nv::NUMERICAL_NOTE_TENSOR_CORE)))
           continue;
         plans.all.push_back({std::move(settings), CudnnNode(), whole, 0, {nullptr, 0}});
       }
-    } catch (const CudnnStop& stop) {
+    } catch (const CudnnFailure& stop) {
       if (!whole && !cudnn_refuses(stop.status)) throw;  // without `whole` there is the product alone
       plans.refused = stop;
     }
@@ -159,16 +159,16 @@ inline void cudnn_list(const Cudnn& cudnn, const ConvShape& s, const CudnnArgume
 }
 
 /// Whether the plan can be made and fits; it is made.
-inline bool cudnn_fits(const Cudnn& cudnn, CudnnPlan& plan) {
+inline bool make_cudnn_plan(const Cudnn& cudnn, CudnnPlan& plan) {
   if (plan.failed.call || plan.plan.get()) return !plan.failed.call;
   try {
     CudnnNode made(cudnn, nv::BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     made.put(nv::ATTR_EXECUTION_PLAN_HANDLE, nv::TYPE_HANDLE, cudnn.handle);
     made.put(nv::ATTR_EXECUTION_PLAN_ENGINE_CONFIG, plan.settings).finalize();
     made.read(nv::ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, nv::TYPE_INT64, 1, &plan.workspace);
-    if (plan.workspace > cudnn.workspace_limit) throw CudnnStop{"convolution: no plan within the workspace limit", kRefused};
+    if (plan.workspace > cudnn.workspace_limit) throw CudnnFailure{"convolution: no plan within the workspace limit", kRefused};
     plan.plan = std::move(made);
-  } catch (const CudnnStop& stop) {
+  } catch (const CudnnFailure& stop) {
     plan.failed = stop;
   }
   return !plan.failed.call;
@@ -191,12 +191,12 @@ inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const Cudn
   const Window& w = s.window;
   CudnnPlans* plans = nullptr;
   with_cudnn(on, cudnn_count(s), [&](Cudnn& cudnn) {
-    if (w.num_axes > 3) throw CudnnStop{"convolution along more than 3 axes", kRefused};
+    if (w.num_axes > 3) throw CudnnFailure{"convolution along more than 3 axes", kRefused};
     for (int a = 0; a < w.num_axes; ++a) {
       // The size that cuDNN computes for the output; Caffe's differs, being 1, where the window is larger than the image.
       index_t room = index_t(w.in[a]) + 2 * w.pad[a] - index_t(w.dilation[a]) * (w.kernel[a] - 1) - 1;
       if (room < 0 || room / w.stride[a] + 1 != w.out[a])
-        throw CudnnStop{"convolution windows larger than the padded image", kRefused};
+        throw CudnnFailure{"convolution windows larger than the padded image", kRefused};
     }
     const CudnnKey key = cudnn_key(cudnn, s, of);
     auto found = cudnn.plans.find(key);
@@ -204,8 +204,8 @@ inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const Cudn
       auto made = std::make_unique<CudnnPlans>();
       const bool depthwise = s.groups > 1 && s.group_channels == 1;  // a bias in the graph costs seven times the product there
       if (of.product == kBackwardWeights || (of.product == kForward && of.bias && !depthwise))
-        cudnn_list(cudnn, s, of, true, *made);
-      cudnn_list(cudnn, s, of, false, *made);
+        append_cudnn_plans(cudnn, s, of, true, *made);
+      append_cudnn_plans(cudnn, s, of, false, *made);
       if (!made->refused.call)
         made->refused = {cudnn.deterministic ? "convolution: no plan that repeats its results" : "convolution: no plan", kRefused};
       made->tunes = cudnn.tunes;
@@ -225,13 +225,13 @@ inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const Cudn
 /// whatever the reason.
 inline int cudnn_choose(const Context& on, CudnnPlans& plans, int wanted, index_t* bytes) {
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
-    auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && cudnn_fits(cudnn, plans.all[size_t(i)]); };
+    auto fits = [&](int i) { return i >= 0 && i < int(plans.all.size()) && make_cudnn_plan(cudnn, plans.all[size_t(i)]); };
     if (!fits(plans.chosen)) {  // else another thread was first, and a graph may have recorded its plan
       for (int i = 0; !fits(wanted) && i < int(plans.all.size()); ++i) wanted = i;
       if (!fits(wanted)) {
         plans.chosen = -1;
         if (plans.none.empty()) plans.none = cudnn_text(cudnn, plans.all[0].failed);
-        throw CudnnStop{plans.none.c_str(), kRefused};
+        throw CudnnFailure{plans.none.c_str(), kRefused};
       }
       plans.chosen = wanted;
       for (CudnnPlan& plan : plans.all)
@@ -246,7 +246,7 @@ inline int cudnn_choose(const Context& on, CudnnPlans& plans, int wanted, index_
 inline std::string cudnn_name(const Context& on, CudnnPlans& plans, int i) {
   int64_t engine = -1;
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
-    if (i < 0 || i >= int(plans.all.size()) || !cudnn_fits(cudnn, plans.all[size_t(i)])) return;
+    if (i < 0 || i >= int(plans.all.size()) || !make_cudnn_plan(cudnn, plans.all[size_t(i)])) return;
     const CudnnNode node = plans.all[size_t(i)].settings.read_node(nv::ATTR_ENGINECFG_ENGINE, nv::BACKEND_ENGINE_DESCRIPTOR);
     node.read(nv::ATTR_ENGINE_GLOBAL_INDEX, nv::TYPE_INT64, 1, &engine);
   });
@@ -259,7 +259,7 @@ inline std::vector<int> cudnn_candidates(const Context& on, CudnnPlans& plans, i
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
     int counts[2] = {0, 0};
     for (CudnnPlan& plan : plans.all) {
-      if (counts[plan.whole] == kMeasured || !cudnn_fits(cudnn, plan)) continue;
+      if (counts[plan.whole] == kMaxMeasuredPlans || !make_cudnn_plan(cudnn, plan)) continue;
       ++counts[plan.whole], *bytes = std::max(*bytes, plans.bytes(plan, true));
       fitting.push_back(int(&plan - plans.all.data()));
     }
@@ -273,7 +273,7 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
   CudnnPlan& plan = plans.all[size_t(i)];
   std::string why;
   with_cudnn(on, 0, [&](Cudnn& cudnn) {
-    if (cudnn_fits(cudnn, plan)) try {
+    if (make_cudnn_plan(cudnn, plan)) try {
       const index_t apart = plans.bytes(plan, of.trial) - plan.workspace;
       std::vector<int64_t> uids = {kX, kW, kY};
       const void* arrays[] = {of.x, apart ? memory : of.w, of.y, of.bias};
@@ -283,7 +283,7 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
       pack.put(nv::ATTR_VARIANT_PACK_UNIQUE_IDS, uids).put(nv::ATTR_VARIANT_PACK_WORKSPACE, nv::TYPE_VOID_PTR, workspace);
       pack.put(nv::ATTR_VARIANT_PACK_DATA_POINTERS, nv::TYPE_VOID_PTR, int64_t(uids.size()), arrays).finalize();
       MC_CUDNN(cudnn, cudnnBackendExecute, cudnn.handle, plan.plan.get(), pack.get());
-    } catch (const CudnnStop& stop) {
+    } catch (const CudnnFailure& stop) {
       plan.failed = stop;
     }
     if (plan.failed.call) why = cudnn_text(cudnn, plan.failed);

@@ -11,12 +11,12 @@
 namespace mc {
 namespace cpu {
 
-constexpr index_t kMostTaps = 64;
+constexpr index_t kMaxTaps = 64;
 
 /// Whether the loops below compute it. Not with padding, strides or dilation of which a copy of the plane would be large.
 inline bool is_depthwise(const ConvShape& s) {
   const Window& w = s.window;
-  if (s.group_channels != 1 || s.m != 1 || w.num_axes != 2 || s.taps == 1 || s.taps > kMostTaps || !s.images || !s.positions)
+  if (s.group_channels != 1 || s.m != 1 || w.num_axes != 2 || s.taps == 1 || s.taps > kMaxTaps || !s.images || !s.positions)
     return false;
   double area = 1;
   for (int a = 0; a < 2; ++a) {
@@ -32,7 +32,7 @@ struct Depthwise {
   index_t rows, pitch;    // of a phase
   index_t reach = 0;      // the largest distance of a tap within its phase
   index_t taps;
-  index_t at[kMostTaps];  // where among the phases a tap sees output 0
+  index_t at[kMaxTaps];  // where among the phases a tap sees output 0
 
   explicit Depthwise(const ConvShape& s) {
     const Window& w = s.window;
@@ -139,7 +139,7 @@ template <class T> struct DepthwiseForward {
   T *y, *scratch;
   MC_HD void operator()(index_t plane) const {
     T *phases = scratch, *top = scratch + d.image();
-    const T* from[kMostTaps];
+    const T* from[kMaxTaps];
     for (index_t t = 0; t < d.taps; ++t) from[t] = phases + d.at[t];
     d.pack(x + plane * d.height * d.width, phases);
     sum_of_runs(d.outputs(), d.taps, from, weight + plane % channels * d.taps, bias ? bias[plane % channels] : T(0), top);
@@ -159,8 +159,8 @@ template <class T> struct DepthwiseBackwardData {
     const T *w = weight + plane % channels * d.taps, start = bias ? bias[plane % channels] : T(0);
     d.spread(dy + plane * d.out_height * d.out_width, top);
     for (index_t p = 0; p < d.stride_h * d.stride_w; ++p) {
-      const T* from[kMostTaps];
-      T factors[kMostTaps];
+      const T* from[kMaxTaps];
+      T factors[kMaxTaps];
       index_t taps = 0;
       for (index_t t = 0; t < d.taps; ++t)
         if (d.at[t] / d.phase() == p) from[taps] = top + d.reach - d.at[t] % d.phase(), factors[taps++] = w[t];
@@ -188,7 +188,7 @@ template <class T> struct DepthwiseBackwardWeights {
   T *dweight, *scratch;
   MC_HD void operator()(index_t channel) const {
     constexpr int kTaps = 9;
-    T *phases = scratch, *top = scratch + d.image(), sums[kMostTaps + kTaps] = {};
+    T *phases = scratch, *top = scratch + d.image(), sums[kMaxTaps + kTaps] = {};
     for (index_t i = 0; i < images; ++i) {
       const index_t plane = i * channels + channel;
       d.pack(x + plane * d.height * d.width, phases);

@@ -1,6 +1,6 @@
 """Convolution by engine CUDNN (ops/conv/cudnn.hpp): which plan takes the least time is measured once for each shape and kept.
 
-The layout of images and weights is chosen here, by `wants_channels_last`; MINICAFFE_CUDNN_LAYOUT names another. In precision bf16 images
+The layout of images and weights is chosen here, by `prefers_channels_last`; MINICAFFE_CUDNN_LAYOUT names another. In precision bf16 images
 and columns are kept in bf16 with channels last, weights are rounded in each forward, and the gradients of parameters are float32.
 """
 
@@ -41,7 +41,7 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     void cudnn_bias_bf16(const Context&, long long rows, long long channels, const void* dy, void* bias)
     string cudnn_run(const Context&, const ConvShape&, const Arguments&, CudnnPlans&, int plan, void* memory) except +refuse
 
-TURNS, RUNS = 3, 3  # measurements of each plan, runs in each measurement
+ROUNDS, RUNS_PER_ROUND = 3, 3  # measurements of each plan, runs in each measurement
 SLOW = 3.0          # times the least time: not measured again
 FAILED = "engine CUDNN leaves out a plan of a convolution: %s"
 cdef enum:
@@ -50,17 +50,17 @@ ALIGNED = 4         # channels that fill 16 bytes, which the tensor cores' kerne
 log = logging.getLogger(__name__)
 
 
-cdef bint wants_channels_last(Convolution op) except -1:
+cdef bint prefers_channels_last(Convolution op) except -1:
     """Whether the tensor cores take less time for this convolution with channels last.
 
     On an H200 the convolutions of a step of ResNet-50 took 11.0 ms so in tf32, and 15.5 in NCHW. float32 was not measured. Channels
     that do not fill 16 bytes use slower kernels, except the few of a first layer.
     """
-    wish = os.environ.get("MINICAFFE_CUDNN_LAYOUT", "").lower()
-    if wish not in ("", "nchw", "nhwc"):
-        raise ConfigError(f"must be nchw or nhwc, got '{wish}'", field="MINICAFFE_CUDNN_LAYOUT")
-    if wish:
-        return wish == "nhwc"
+    requested = os.environ.get("MINICAFFE_CUDNN_LAYOUT", "").lower()
+    if requested not in ("", "nchw", "nhwc"):
+        raise ConfigError(f"must be nchw or nhwc, got '{requested}'", field="MINICAFFE_CUDNN_LAYOUT")
+    if requested:
+        return requested == "nhwc"
     cdef long long inputs = op.shape.channels, outputs = op.shape.outputs
     return op.precision() == "tf32" and not outputs % ALIGNED and (not inputs % ALIGNED or inputs < ALIGNED and not outputs % 16)
 
@@ -74,7 +74,7 @@ cdef class CudnnConvolution(Primitive):
     def __cinit__(self, Convolution op):
         cdef int i, axes = op.shape.window.num_axes
         self.dtype = BF16 if op.precision() == "bf16" else op.dtype
-        self.last[:] = [self.dtype == BF16 or wants_channels_last(op)] * 3
+        self.last[:] = [self.dtype == BF16 or prefers_channels_last(op)] * 3
         if not self.last[FORWARD]:
             return
         image = op.shape.images, op.shape.channels, *[op.shape.window.in_[i] for i in range(axes)]
@@ -107,7 +107,7 @@ cdef class CudnnConvolution(Primitive):
         cdef Layout x_layout = self.x if last else None, y_layout = self.y if last else None, w_layout = self.w if last else None
         cdef const void *from_, *w, *b
         if what == PARAMS:
-            return self.add_gradients(last, on, op, x, y, weight, bias)
+            return self.accumulate_gradients(last, on, op, x, y, weight, bias)
         from_ = x.data_in(on, x_layout) if what == FORWARD else y.diff_in(on, y_layout)
         w = self.weights(on, op, weight, w_layout, what == FORWARD)
         if what == BACKWARD:
@@ -136,7 +136,7 @@ cdef class CudnnConvolution(Primitive):
             return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, <void*> w, <void*> from_, bias))
         return self.product(on, op, Arguments(kForward, self.dtype, layout, <void*> from_, <void*> w, to, bias))
 
-    cdef int add_gradients(self, bint last, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef Layout y_layout = self.y if last else None
         cdef const void *image, *columns
         cdef void* w
@@ -182,14 +182,14 @@ cdef class CudnnConvolution(Primitive):
         cdef string name
         if plans.tunes:
             place = plans.place.decode()
-            kept = compile.read_choice(place)
+            kept = compile.read_cached_plan(place)
             plan = int(kept.split(":")[0]) if kept else -1
             with nogil:
                 name = cudnn_name(on, plans[0], plan)
             if name.decode() != kept:
                 plan = self.fastest(on, op, what, plans) if on.stream.rate == NULL else -1  # while a graph is recorded nothing runs
                 if plan >= 0:
-                    compile.write_choice(place, cudnn_name(on, plans[0], plan).decode())
+                    compile.write_cached_plan(place, cudnn_name(on, plans[0], plan).decode())
         with nogil:
             plan = cudnn_choose(on, plans[0], plan, bytes)
         return plan
@@ -207,15 +207,15 @@ cdef class CudnnConvolution(Primitive):
         cdef Blob trial = Blob((bytes // item_size(op.dtype) + 1,), op.dtype, "cuDNN trial")
         cdef void* memory = trial.mutable_data_on(on)
         device = get_device(on.stream.device)
-        line, begin, end = computing(device), Event(device, timing=True), Event(device, timing=True)
+        compute_stream, begin, end = computing(device), Event(device, timing=True), Event(device, timing=True)
         times = {number: [] for number in numbers}
-        for turn in range(TURNS + 1):   # in the first one kernels are loaded: it does not count
+        for turn in range(ROUNDS + 1):   # in the first one kernels are loaded: it does not count
             for plan in list(times):
-                begin.record(line)
-                for _ in range(RUNS if turn else 1):
+                begin.record(compute_stream)
+                for _ in range(RUNS_PER_ROUND if turn else 1):
                     with nogil:
                         why = cudnn_run(on, op.shape, what, plans[0], plan, memory)
-                end.record(line)
+                end.record(compute_stream)
                 end.synchronize()
                 if on.stream.failed:
                     return -1
@@ -225,7 +225,7 @@ cdef class CudnnConvolution(Primitive):
                     del times[plan]
             least = min([taken[turn] for taken in times.values()], default=0)
             times = {number: taken for number, taken in times.items() if not turn or taken[turn] <= SLOW * least}
-        return min(times, key=lambda number: sorted(times[number][1:])[TURNS // 2], default=-1)
+        return min(times, key=lambda number: sorted(times[number][1:])[ROUNDS // 2], default=-1)
 
 
 CUDNN.computes(Convolution, CudnnConvolution)

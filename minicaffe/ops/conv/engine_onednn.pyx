@@ -4,15 +4,15 @@ from libc.stdint cimport int64_t
 
 from minicaffe.onednn.library cimport OnednnLayout, scaled_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
-from minicaffe.ops.epilogue cimport ChannelEpilogue, Part
-from minicaffe.ops.onednn cimport Blob, Context, Layout, Library, OnednnWeighted, Operation, Weighted, library, refuse
+from minicaffe.ops.epilogue cimport ChannelEpilogue, ConcatSlice
+from minicaffe.ops.onednn cimport Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation, Weighted, library, refuse
 
 from minicaffe.ops.engine import Refusal, get_precision
 from minicaffe.ops.engines import ONEDNN
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
-    bint pays(const ConvShape&, bint transposed)
-    bint pays_apart(const ConvShape&, int threads)
+    bint is_faster(const ConvShape&, bint transposed)
+    bint is_fast_per_image(const ConvShape&, int threads)
     cppclass OnednnConv "mc::onednn::Conv"(Weighted):
         void make(const Library*, const ConvShape&, bint transposed, int threads, bint bf16) except +refuse
         bint fuse(bint adds, int64_t slopes, bint apart) except +refuse
@@ -26,30 +26,30 @@ def refuses(Convolution op):
 
 
 def slower(Convolution op):
-    return None if pays(op.shape, op.transposed) else "channels that do not fill blocks of 16"
+    return None if is_faster(op.shape, op.transposed) else "channels that do not fill blocks of 16"
 
 
-cdef class OnednnConvolution(OnednnWeighted):
+cdef class OnednnConvolution(OnednnWeightsPrimitive):
     cdef OnednnConv conv
     cdef OnednnLayout scaled       # of the weights times the factors of the last epilogue; None: no factors
 
     def __cinit__(self, Convolution op):
         self.fuses = self.adds = True
         self.conv.make(library(), op.shape, op.transposed, op.threads, get_precision() == "bf16")
-        self.see(&self.conv)
+        self.bind_primitives(&self.conv)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if operation.epilogue is None or not self.finish(on, operation, x, y, weight, bias):
-            OnednnWeighted.forward(self, on, operation, x, y, weight, bias)
+            OnednnWeightsPrimitive.forward(self, on, operation, x, y, weight, bias)
 
     cdef bint finish(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         """Compute forward with the epilogue and set that to None; return False if oneDNN does not support it."""
         cdef Convolution op = operation
         cdef ChannelEpilogue epilogue = operation.epilogue
         cdef Blob addend = epilogue.addend, top = epilogue.top
-        cdef Part part = epilogue.part
+        cdef ConcatSlice part = epilogue.part
         cdef char* to = NULL    # a part of another blob
-        if part is not None and addend is None and pays_apart(op.shape, on.threads.count):
+        if part is not None and addend is None and is_fast_per_image(op.shape, on.threads.count):
             to = part.begin(on, self.y)
             if to != NULL and not self.conv.fuse(False, epilogue.slopes.size(), True):
                 to = NULL
@@ -82,7 +82,7 @@ cdef class OnednnConvolution(OnednnWeighted):
             return backward_bias(on, op, y, bias)
         if op.shape.channels == 1 and get_precision() == "bf16":
             raise Refusal("the gradient of weights for one channel in bf16, which takes oneDNN several times as long")
-        return OnednnWeighted.backward_params(self, on, operation, x, y, weight, bias)
+        return OnednnWeightsPrimitive.backward_params(self, on, operation, x, y, weight, bias)
 
 
 ONEDNN.computes(Convolution, OnednnConvolution, refuses, slower)

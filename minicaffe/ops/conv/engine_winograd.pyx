@@ -4,7 +4,7 @@ from minicaffe.device.threads cimport Threads
 from minicaffe.onednn.library cimport lanes_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, Window, backward_bias
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.epilogue cimport ChannelEpilogue, Part
+from minicaffe.ops.epilogue cimport ChannelEpilogue, ConcatSlice
 
 from minicaffe.errors import DependencyError
 from minicaffe.ops.engine import get_exact
@@ -13,7 +13,7 @@ from minicaffe.ops.engines import WINOGRAD
 cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd" nogil:
     int winograd_lanes "mc::cpu::winograd::lanes"(const ConvShape&)
     const char* winograd_refusal "mc::cpu::winograd::refusal"(const ConvShape&)
-    bint winograd_pays "mc::cpu::winograd::pays"(const ConvShape&)
+    bint winograd_pays "mc::cpu::winograd::is_faster"(const ConvShape&)
     long long winograd_scratch "mc::cpu::winograd::scratch"(Threads, const ConvShape&, bint lanes)
     void winograd_forward "mc::cpu::winograd::forward"(Threads, const ConvShape&, bint lanes, const void* x, const void* w,
                                                        const float* scale, const float* shift, const void* addend,
@@ -22,7 +22,7 @@ cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd"
                                                          const void* w, void* dx, void* dw, void* db, void* scratch)
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
-    bint pays(const ConvShape&, bint transposed)
+    bint is_faster(const ConvShape&, bint transposed)
 
 
 def refuses(Convolution op):
@@ -48,7 +48,7 @@ cdef class WinogradConvolution(Primitive):
         self.fuses = self.adds = self.both = True
         cdef int lanes = winograd_lanes(op.shape)
         cdef Window window = op.shape.window
-        if lanes and pays(op.shape, False):
+        if lanes and is_faster(op.shape, False):
             try:
                 self.x = lanes_layout((op.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
                 self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
@@ -64,7 +64,7 @@ cdef class WinogradConvolution(Primitive):
         cdef const float* slopes = NULL
         cdef const void* addend = NULL
         cdef object held
-        cdef Part part = None
+        cdef ConcatSlice part = None
         cdef char* to = NULL    # a part of another blob, of as many channels
         cdef long long channels = op.outputs
         if epilogue is not None:

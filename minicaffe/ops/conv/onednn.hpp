@@ -9,14 +9,14 @@ namespace onednn {
 /// Whether oneDNN was measured to be faster than engine CAFFE: not where more than a quarter of its blocks of 16 channels is padding.
 /// Up to four input channels, those of a first layer, it takes as they are. A deconvolution into few channels, or channel by channel,
 /// it computes up to ten times slower than engine CAFFE.
-inline bool pays(const ConvShape& s, bool transposed) {
+inline bool is_faster(const ConvShape& s, bool transposed) {
   const auto fills = [](index_t channels) { return 3 * round_up(channels, 16) <= 4 * channels; };
   if (s.group_channels == 1 && s.groups == s.outputs) return !transposed && fills(s.outputs);  // depthwise
   return fills(s.outputs / s.groups) && ((!transposed && s.groups == 1 && s.channels <= 4) || fills(s.group_channels));
 }
 
 /// Whether images one by one take about as long as all at once: each has work for all threads.
-inline bool pays_apart(const ConvShape& s, int threads) {
+inline bool is_fast_per_image(const ConvShape& s, int threads) {
   return s.images == 1 || s.positions * s.outputs * s.k >= (index_t(1) << 18) * threads;
 }
 
@@ -94,7 +94,7 @@ class Conv : public Weighted {
   bool transposed_ = false;
   int algorithm_ = kDirect;
   Dims strides_, dilates_, pads_;
-  Step fused_step_;
+  PrimitiveCall fused_step_;
   bool adds_ = false, apart_ = false;  // what the fused step does
   int64_t slopes_ = 0;
 };

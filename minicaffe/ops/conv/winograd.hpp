@@ -710,7 +710,7 @@ inline const char* refusal(const ConvShape& s) {
 /// interpolating took a third less time: for a tile it takes as long as its product with 36 more channels or outputs, for a
 /// kernel as 52 more tiles; a product of many tiles takes a fifth longer than direct convolution takes for as many
 /// multiplications.
-inline bool pays(const ConvShape& s) {
+inline bool is_faster(const ConvShape& s) {
   const double points = s.window.kernel[0] == 3 ? OfTile<3>::kValues : OfTile<5>::kValues;
   const double tiles = double(s.images * ceil_div(s.window.out[0], kOut) * ceil_div(s.window.out[1], kOut));
   const double products = points * (tiles * (1 + 36. / double(s.group_channels) + 36. / double(s.m)) + 52);

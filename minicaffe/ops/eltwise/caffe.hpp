@@ -43,7 +43,7 @@ inline void largest(const Context& on, int dtype, index_t n, int inputs, const v
   });
 }
 
-/// At most kMostInputs inputs.
+/// At most kMaxInputsOfMaximum inputs.
 inline void largest_backward(const Context& on, int dtype, index_t n, int inputs, int winner, const void* const* x, const void* dy,
                              void* dx) {
   dispatch(dtype, [&](auto type) {

@@ -1,7 +1,7 @@
 from minicaffe.device.context cimport Context
 
 cdef extern from "minicaffe/ops/eltwise/caffe.hpp" namespace "mc" nogil:
-    const int kMaxInputs, kMostInputs
+    const int kMaxInputs, kMaxInputsOfMaximum
     void weighted_sum "mc::combine<mc::WeightedSum>"(const Context&, int dtype, long long n, int inputs, const void* const* x,
                                                      const double* c, void* y)
     void rectified_sum "mc::combine<mc::RectifiedSum>"(const Context&, int dtype, long long n, int inputs, const void* const* x,

@@ -6,7 +6,7 @@
 namespace mc {
 
 constexpr int kMaxInputs = 4;    // inputs that one pass reads; more take further passes
-constexpr int kMostInputs = 64;  // of a maximum, whose gradient needs all of them at once
+constexpr int kMaxInputsOfMaximum = 64;  // of a maximum, whose gradient needs all of them at once
 
 /// y = c[0] x[0] + c[1] x[1] + ..., added from left to right
 // e.g. WeightedSum<T, 3>
@@ -92,7 +92,7 @@ template <class T> struct QuotientGradient {
 
 /// dx = dy where `winner` is the index of the largest of n inputs, else 0.
 template <class T> struct MaxBackward {
-  const T* x[kMostInputs];
+  const T* x[kMaxInputsOfMaximum];
   int n, winner;
   const T* dy;
   T* dx;

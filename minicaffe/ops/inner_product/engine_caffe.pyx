@@ -41,16 +41,16 @@ cdef class CaffeInnerProduct(Primitive):
         cdef const Blas* library = blas()
         if op.consumer is not None and weight is not None and on.stream == NULL and not op.transpose:
             consumer, op.consumer = op.consumer, None
-            self.learn_in_parts(on, op, x, y, consumer)
+            self.stream_weight_gradient(on, op, x, y, consumer)
             weight = None
-        cdef bint fresh = weight is not None and on.stream == NULL and weight.diff_memory.overwrite_zeros()
+        cdef bint fresh = weight is not None and on.stream == NULL and weight.diff_memory.claim_lazy_zeros()
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose,
                                    x.data_on(on) if weight is not None else NULL, NULL, y.diff_on(on),
                                    weight.mutable_diff_on(on) if weight is not None else NULL, fresh,
                                    bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
 
-    cdef int learn_in_parts(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
+    cdef int stream_weight_gradient(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
         """Pass each part of the weights' gradient to `consumer` as soon as it is computed, while it is in the cache."""
         cdef const Blas* library = blas()
         cdef long long item = item_size(op.dtype), first, i, high, rows = min(max(PART // op.k // ROWS, 1) * ROWS, op.n)

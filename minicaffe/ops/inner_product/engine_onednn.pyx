@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from minicaffe.ops.inner_product.operation cimport InnerProduct
-from minicaffe.ops.onednn cimport Library, OnednnWeighted, Weighted, library, refuse
+from minicaffe.ops.onednn cimport Library, OnednnWeightsPrimitive, Weighted, library, refuse
 
 from minicaffe.ops.engine import get_precision
 from minicaffe.ops.engines import ONEDNN
@@ -27,12 +27,12 @@ def slower(InnerProduct op):
         return f"an inner product of {op.m} rows, for up to {FEW} of which rounding the weights in each step takes longer than bf16 saves"
 
 
-cdef class OnednnInnerProduct(OnednnWeighted):
+cdef class OnednnInnerProduct(OnednnWeightsPrimitive):
     cdef OnednnInner inner
 
     def __cinit__(self, InnerProduct op):
         self.inner.make(library(), op.m, op.k, op.n, op.threads)
-        self.see(&self.inner)
+        self.bind_primitives(&self.inner)
 
 
 ONEDNN.computes(InnerProduct, OnednnInnerProduct, refuses, slower)

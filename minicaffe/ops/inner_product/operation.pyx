@@ -4,4 +4,4 @@
 cdef class InnerProduct(Operation):
     """y = x W^T + bias: x (m, k), weight (n, k), or (k, n) if `transpose`, y (m, n); bias (n,) or None."""
 
-    learns_in_parts = True
+    streams_weight_gradient = True

@@ -115,7 +115,7 @@ template <class Term, class T> struct LaneSums {
 };
 
 /// Zeros where there is no channel.
-template <class T> void clear_padding(const Channels& c, T* y) {
+template <class T> void zero_padding(const Channels& c, T* y) {
   for (index_t used = c.channels % c.lanes, o = 0; used && o < c.outer; ++o)
     for (T *at = y + o * c.stride() + (c.blocks() - 1) * c.inner * c.lanes, *end = at + c.inner * c.lanes; at < end; at += c.lanes)
       std::fill(at + used, at + c.lanes, T(0));
@@ -125,8 +125,8 @@ template <class T, class F>
 void map_lanes(Threads threads, const Channels& c, const F& f, T* y, T* kept, const T* a, const T* b = nullptr) {
   if constexpr (kInLanes<T>) {
     each_lane_row<T, LaneMap<F, T>::template Rows>(threads, c, f, a, b, y, kept);
-    clear_padding(c, y);
-    if (kept) clear_padding(c, kept);
+    zero_padding(c, y);
+    if (kept) zero_padding(c, kept);
   }
 }
 
@@ -155,8 +155,8 @@ template <class Work> void each_part(const Context& on, const Channels& c, index
     work(Channels(c.outer, std::min(n * c.lanes, c.channels - b * c.lanes), c.inner, c.lanes, blocks), b * c.lanes, b * block);
 }
 
-inline void clear_padding(int dtype, const Channels& c, void* y) {
-  dispatch_layout(dtype, [&](auto type) { cpu::clear_padding(c, static_cast<decltype(type)*>(y)); });
+inline void zero_padding(int dtype, const Channels& c, void* y) {
+  dispatch_layout(dtype, [&](auto type) { cpu::zero_padding(c, static_cast<decltype(type)*>(y)); });
 }
 
 }  // namespace mc

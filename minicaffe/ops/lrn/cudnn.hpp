@@ -10,9 +10,9 @@ namespace cuda {
 /// cuDNN divides alpha by the size of the window itself; its bounds are those of cudnn_ops.h.
 inline void* cudnn_lrn(Cudnn& cudnn, const LrnShape& s) {
   const index_t n = 2 * s.half_rows + 1;
-  if (s.half_columns) throw CudnnStop{"LRN within a channel", kRefused};
+  if (s.half_columns) throw CudnnFailure{"LRN within a channel", kRefused};
   if (n > 16 || !(s.beta >= 0.01) || !(s.k >= 1e-5))
-    throw CudnnStop{"LRN with local_size above 16, beta below 0.01 or k below 1e-5", kRefused};
+    throw CudnnFailure{"LRN with local_size above 16, beta below 0.01 or k below 1e-5", kRefused};
   const double numbers[] = {s.alpha * double(n), s.beta, s.k};
   CudnnKey key = {kLrn, n};
   std::memcpy(&key[2], numbers, sizeof(numbers));

@@ -6,7 +6,7 @@
 namespace mc {
 namespace onednn {
 
-class Lrn : public Keeping {
+class Lrn : public WorkspacePrimitive {
  public:
   /// For an image arranged as `image`, on `threads` threads. Refuses by std::runtime_error.
   void make(const Library* on, const LrnShape& s, const Array& image, int threads) {
@@ -18,8 +18,8 @@ class Lrn : public Keeping {
   }
 
  private:
-  Step new_backward() const override {
-    Step step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross, x.get(),
+  PrimitiveCall new_backward() const override {
+    PrimitiveCall step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross, x.get(),
                             x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get()));
     step.takes(kTopDiff, x).takes(kSourceDiff, x).takes(kWorkspace, workspace_).takes(kSource, x);
     return step;

@@ -6,7 +6,7 @@
 namespace mc {
 namespace onednn {
 
-class Pool : public Keeping {
+class Pool : public WorkspacePrimitive {
  public:
   /// For an image arranged as `image`, on `threads` threads. Refuses by std::runtime_error.
   void make(const Library* on, const PoolShape& s, int64_t images, int64_t channels, bool max, const Array& image, int threads) {
@@ -30,8 +30,8 @@ class Pool : public Keeping {
   }
 
  private:
-  Step new_backward() const override {
-    Step step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
+  PrimitiveCall new_backward() const override {
+    PrimitiveCall step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
                             x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get()));
     step.takes(kTopDiff, y).takes(kSourceDiff, x);
     if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);

@@ -7,4 +7,4 @@ cdef class Pooling(Operation):
     """
 
     def __cinit__(self, *_):
-        self.keeps = self.by_layout = True
+        self.keeps = self.depends_on_layout = True

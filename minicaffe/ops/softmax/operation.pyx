@@ -15,7 +15,7 @@ cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
 cdef class Softmax(Operation):
     """``y = exp(x - max x) / sum exp(x - max x)`` along the channels of (outer, channels, inner), ``dx = y (dy - sum dy y)``."""
 
-    cpdef int see(self, Blob x, int axis) except -1:
+    cpdef int set_shape(self, Blob x, int axis) except -1:
         """Set the shape: that of x, whose channels are `axis`."""
         self.outer, self.channels = x.count_range(0, axis), x.dims[axis]
         self.inner = x.count_range(axis + 1, x.num_axes)

@@ -9,7 +9,7 @@ WRONG = ["devices=x", "memory=12Q", "capability=7", "colour=1", "race=yes", "pee
          "fail=cuMemAlloc:1:NO"]  # fmt: skip
 
 
-def ill_formed():
+def bad_setting():
     """What each says goes to stderr, where the test reads it."""
     for text in WRONG:
         try:

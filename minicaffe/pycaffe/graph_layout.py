@@ -38,7 +38,7 @@ def place(boxes, edges, rank_gap=40.0, gap=16.0):
     ranks = [[] for _ in range(max((box.rank for box in boxes), default=-1) + 1)]
     for box in boxes:
         ranks[box.rank].append(box)
-    bends = [_join(ranks, boxes[source], out, boxes[target], into, gap) for source, out, target, into in edges]
+    bends = [_add_bends(ranks, boxes[source], out, boxes[target], into, gap) for source, out, target, into in edges]
     _order(ranks)
     _set_positions(ranks, gap)
     start = 0.0
@@ -62,7 +62,7 @@ def _set_ranks(boxes, edges):
             box.rank = min(boxes[j].rank for j in out[i]) - 1
 
 
-def _join(ranks, source, out, target, into, gap):
+def _add_bends(ranks, source, out, target, into, gap):
     """Link two boxes by bends, one in each rank between them, and return the bends."""
     bends, last, offset = [], source, out
     for rank in range(source.rank + 1, target.rank):
@@ -115,14 +115,14 @@ def _crossings(rank, place_of):
 def _set_positions(ranks, gap):
     """Move boxes to their neighbours, without changing the order of a rank."""
     for rank in ranks:
-        _spread(rank, [0.0] * len(rank), gap)
+        _place_boxes(rank, [0.0] * len(rank), gap)
     for sweep in range(2 * SWEEPS + 1):     # the last one comes from above, which leaves chains straight
         down = sweep % 2 == 0
         for rank in ranks if down else reversed(ranks):
-            _spread(rank, [_wish(box.before if down else box.after, box) for box in rank], gap)
+            _place_boxes(rank, [_preferred_position(box.before if down else box.after, box) for box in rank], gap)
 
 
-def _wish(edges, box):
+def _preferred_position(edges, box):
     """The place of a box at which these edges are straight: their weighted median; an edge to a box without others weighs most."""
     goals = sorted((other.at + offset - own, 3 if len(other.after) == 1 or len(other.before) == 1 else 1)
                     for other, offset, own in edges)
@@ -138,7 +138,7 @@ def _wish(edges, box):
     return goals[-1][0]
 
 
-def _spread(rank, goals, gap):
+def _place_boxes(rank, goals, gap):
     """Move each box as near to its place in `goals` as the gaps allow (least squares: pool adjacent violators)."""
     offsets, total = [], 0.0
     for i, box in enumerate(rank):

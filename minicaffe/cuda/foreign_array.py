@@ -14,7 +14,7 @@ from minicaffe.memory.registry import registry
 LEGACY = 1  # of the CUDA Array Interface: the legacy default stream
 
 
-class Borrowed:
+class ForeignArray:
     """An array of another library, to be read on the current GPU between `begin` and `end`.
 
     Parameters
@@ -35,7 +35,7 @@ class Borrowed:
     """
 
     def __init__(self, value, name):
-        self.device, self.name, self.stream = device.current(), name, named_stream(value)
+        self.device, self.name, self.stream = device.current(), name, interface_stream(value)
         if self.stream is None and hasattr(value, "__dlpack__"):
             try:
                 capsule = value.__dlpack__(stream=self.device.compute_stream)
@@ -61,11 +61,11 @@ class Borrowed:
     def end(self):
         """Make the library's later work wait for the work queued now; the memory is kept until that is done."""
         if self.stream is not None:
-            self.device.let_wait(self.stream)
+            self.device.make_stream_wait(self.stream)
         registry.device_side(CUDAPlace(self.device.index)).hold(self.array)
 
 
-def named_stream(value):
+def interface_stream(value):
     """Return the CUstream that an array's interface names; None if no wait is needed."""
     interface = getattr(value, "__cuda_array_interface__", None) or {}
     return None if interface.get("stream") == LEGACY else interface.get("stream")

@@ -1,7 +1,7 @@
 """A net without its data: sources whose databases or files may be missing become DummyData of the same shapes.
 
 `minicaffe summary` builds and runs nets in this way. The shape of a batch comes from the layer itself if its data exist; otherwise
-it is assumed, and `Source.assumed` names the origin. Layers that write files write none.
+it is assumed, and `ReplacedSource.assumed` names the origin. Layers that write files write none.
 """
 
 import math
@@ -19,7 +19,7 @@ READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF
 
 
 @dataclass
-class Source:
+class ReplacedSource:
     """A layer that was replaced: its type, the shapes of its tops, how many more batches it holds, its first `top`."""
 
     type: str
@@ -29,12 +29,12 @@ class Source:
     top: str = ""
 
     @property
-    def bytes_ahead(self):
+    def prefetched_bytes(self):
         """Bytes of prefetched batches, which are not in the memory of blobs."""
         return self.batches * sum(4 * math.prod(shape) for shape in self.shapes)
 
 
-def stand_in(param, file=None, shapes=None, batch=None):
+def replace_sources(param, file=None, shapes=None, batch=None):
     """Return a copy of a net whose sources need no data, for the phase of its state.
 
     Parameters
@@ -49,7 +49,7 @@ def stand_in(param, file=None, shapes=None, batch=None):
 
     Returns
     -------
-    NetParameter, dict of str to Source
+    NetParameter, dict of str to ReplacedSource
         By the names of the layers.
 
     Raises
@@ -67,8 +67,8 @@ def stand_in(param, file=None, shapes=None, batch=None):
     for i, layer in enumerate(result.layer):
         if f"layer[{i}]" not in wanted:
             continue
-        if write_nothing(layer):
-            sources[layer.name] = Source("HDF5Output", [])
+        if disable_file_output(layer):
+            sources[layer.name] = ReplacedSource("HDF5Output", [])
         if layer.bottom:
             continue
         batched |= batch is not None and set_batch(layer, batch)
@@ -89,7 +89,7 @@ def stand_in(param, file=None, shapes=None, batch=None):
     return result, sources
 
 
-def write_nothing(layer):
+def disable_file_output(layer):
     """Keep a layer from writing its file, which a summary must not replace; return whether its type was changed."""
     if layer.type == "HDF5Output":
         layer.type = "Silence"
@@ -122,7 +122,7 @@ def _source(layer, phase, file, shapes, inputs, earlier):
             alone.state.phase = phase
             alone.layer[0].ClearField("include")
             alone.layer[0].ClearField("exclude")
-            return Source(layer.type, [blob.shape for blob in Net(alone).nodes[0].tops], ahead, top=layer.top[0])
+            return ReplacedSource(layer.type, [blob.shape for blob in Net(alone).nodes[0].tops], ahead, top=layer.top[0])
         except (ConfigError, ShapeError) as error:
             raise error.at(file=file)
         except Error as error:
@@ -138,7 +138,7 @@ def _source(layer, phase, file, shapes, inputs, earlier):
             for _ in layer.top[1:]]
     rest = [(batch, *given) if (given := shapes.get(top, inputs.get(top))) is not None else shape
             for shape, top in zip(rest, layer.top[1:])]
-    return Source(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}",
+    return ReplacedSource(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}",
                   layer.top[0])
 
 

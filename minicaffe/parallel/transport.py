@@ -15,20 +15,20 @@ from minicaffe.parallel import nccl
 from minicaffe.parallel.bucket import add_bf16
 from minicaffe.parallel.launch import mpi
 
-LOOK = 1e-3     # polling interval of the MPI thread, in seconds: MPI progresses only when called; a call costs backward some 10 us
-PIECE = 2 << 20     # bytes of an all-reduce after backward: they stay in the caches; 53 MB on 2 ranks took 7.5 ms, at once 14 ms
-KEEP = ((-3, 32 << 20), (-1, 1 << 30))      # mallopt: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes
+POLL_INTERVAL = 1e-3    # seconds between polls of the MPI thread: MPI progresses only when called; a call costs backward 10 us
+CHUNK_BYTES = 2 << 20   # of an all-reduce after backward: they stay in the caches; 53 MB on 2 ranks took 7.5 ms, at once 14 ms
+MALLOC_OPTIONS = ((-3, 32 << 20), (-1, 1 << 30))      # mallopt: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD, in bytes
 
 log = logging.getLogger(__name__)
 
 
-def make_carrier(group, wish=None, bf16=False, overlap=None):
+def make_transport(group, requested_library=None, bf16=False, overlap=None):
     """Return the carrier of a group's gradients; log which one it is, and why.
 
     Parameters
     ----------
     group : Group
-    wish : str, optional
+    requested_library : str, optional
         "mpi" or "nccl"; by default NCCL where each rank computes on a GPU of its own and has nccl4py.
     bf16 : bool
         As of `Exchange`.
@@ -39,14 +39,14 @@ def make_carrier(group, wish=None, bf16=False, overlap=None):
     Raises
     ------
     ConfigError
-        If `wish` is NCCL, and that cannot be.
+        If `requested_library` is NCCL, and that cannot be.
     """
-    reason = "it was requested" if wish == "mpi" else nccl.obstacle(group, wish == "nccl", bf16)
-    if wish == "nccl" and reason is not None:
+    reason = "it was requested" if requested_library == "mpi" else nccl.unusable_reason(group, requested_library == "nccl", bf16)
+    if requested_library == "nccl" and reason is not None:
         raise ConfigError(f"NCCL cannot carry the gradients: {reason}", field="carrier")
     if reason is None:
         log.info("Gradients are sent by NCCL")
-        return nccl.NcclCarrier(group)
+        return nccl.NcclTransport(group)
     one_machine = len(set(group.gather((group.hosts[group.rank], caffe.mode)))) == 1 and caffe.mode == "cpu"
     if overlap is None:
         overlap = not one_machine
@@ -54,10 +54,10 @@ def make_carrier(group, wish=None, bf16=False, overlap=None):
         log.warning("this MPI allows calls of one thread only, so gradients are sent after backward")
         overlap = False
     log.info("Gradients are sent by MPI, %s backward: %s", "during" if overlap else "after", reason)
-    return MpiCarrier(group) if overlap else LateMpiCarrier(group)
+    return MpiTransport(group) if overlap else BlockingMpiTransport(group)
 
 
-class LateMpiCarrier:
+class BlockingMpiTransport:
     """Sums buckets over all ranks one after the other, inside `wait`, in chunks that stay in the caches.
 
     Parameters
@@ -70,7 +70,7 @@ class LateMpiCarrier:
     name : str
     on_device : bool
         Whether nothing passes through the host, so that a CUDA graph can include it.
-    under_way : deque
+    in_flight : deque
         Buckets in the order in which they were started.
     """
 
@@ -81,24 +81,24 @@ class LateMpiCarrier:
         self.comm = group.comm.Dup()
         self.types = {False: {4: MPI.FLOAT, 8: MPI.DOUBLE}, True: MPI.UINT16_T}
         self.in_place, self.sum = MPI.IN_PLACE, MPI.SUM
-        self.under_way = deque()
+        self.in_flight = deque()
         keep_freed_memory()
 
     def start(self, bucket):
         """Queue a bucket for `wait`."""
-        self.under_way.append(bucket)
+        self.in_flight.append(bucket)
 
     def poll(self):
         """Return None: the work is done in `wait`."""
 
     def wait(self):
         """Sum the first bucket over all ranks, and return it."""
-        bucket = self.under_way.popleft()
-        bucket.began = time.perf_counter_ns()
+        bucket = self.in_flight.popleft()
+        bucket.start_ns = time.perf_counter_ns()
         bucket.pack()
         kind, operation = self._sum_of(bucket)
-        for at in range(0, bucket.nbytes, PIECE):
-            self.comm.Allreduce(self.in_place, [bucket.array[at:at + PIECE], kind], operation)
+        for at in range(0, bucket.nbytes, CHUNK_BYTES):
+            self.comm.Allreduce(self.in_place, [bucket.array[at:at + CHUNK_BYTES], kind], operation)
         bucket.unpack()
         return bucket
 
@@ -109,12 +109,12 @@ class LateMpiCarrier:
         return self.types[False][bucket.nbytes // bucket.count], self.sum
 
 
-class MpiCarrier(LateMpiCarrier):
+class MpiTransport(BlockingMpiTransport):
     """Sums buckets while backward runs; a thread polls MPI, which makes progress only when it is called.
 
     Attributes
     ----------
-    under_way : deque of (bucket, request)
+    in_flight : deque of (bucket, request)
         In the order in which they were started.
     """
 
@@ -123,13 +123,13 @@ class MpiCarrier(LateMpiCarrier):
         self.lock, self.work = threading.Lock(), threading.Event()
         self.failed = None      # what MPI raised in the thread: it says so once, and then that the request is done
         weakref.finalize(self, self.work.set)
-        threading.Thread(target=_look_after, args=(weakref.ref(self), self.work), name="gradients", daemon=True).start()
+        threading.Thread(target=_poll_mpi, args=(weakref.ref(self), self.work), name="gradients", daemon=True).start()
 
     def start(self, bucket):
         bucket.pack()
         kind, operation = self._sum_of(bucket)
         with self.lock:
-            self.under_way.append((bucket, self.comm.Iallreduce(self.in_place, [bucket.array, bucket.count, kind], operation)))
+            self.in_flight.append((bucket, self.comm.Iallreduce(self.in_place, [bucket.array, bucket.count, kind], operation)))
         self.work.set()
 
     def poll(self):
@@ -137,9 +137,9 @@ class MpiCarrier(LateMpiCarrier):
         with self.lock:
             if self.failed is not None:
                 raise self.failed
-            if not self.under_way or not self.under_way[0][1].Test():
+            if not self.in_flight or not self.in_flight[0][1].Test():
                 return None
-            bucket, _ = self.under_way.popleft()
+            bucket, _ = self.in_flight.popleft()
         bucket.unpack()
         return bucket
 
@@ -147,7 +147,7 @@ class MpiCarrier(LateMpiCarrier):
         """Poll MPI; return whether a request is not complete."""
         with self.lock:
             try:
-                return self.failed is None and bool(self.under_way) and not self.under_way[-1][1].Test()
+                return self.failed is None and bool(self.in_flight) and not self.in_flight[-1][1].Test()
             except Exception as error:
                 self.failed = error     # `poll` raises it where the iteration is
                 return False
@@ -165,7 +165,7 @@ def keep_freed_memory():
     MPICH allocates blocks for each all-reduce and frees them; half of its time was spent on getting pages from the system.
     """
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        for option in KEEP:
+        for option in MALLOC_OPTIONS:
             mallopt(*option)
 
 
@@ -175,14 +175,14 @@ def sum_of_bf16():
     return mpi().Op.Create(lambda x, y, _: add_bf16(x.cast("B"), y.cast("B")), commute=True)
 
 
-def _look_after(carrier, work):
+def _poll_mpi(carrier, work):
     """Poll MPI for a carrier, a weak reference, until the carrier is deleted."""
     while True:
         work.wait()
         work.clear()
         while (there := carrier()) is not None and there.progress():
             del there
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         if there is None:
             return
         del there

@@ -18,7 +18,7 @@ ITERATIONS = 2      # the first makes what is kept, the second uses it
 
 
 @dataclass
-class Needs:
+class MemoryNeeds:
     """The most bytes at one place: `parts` has by role what they are, `when` says in which layer's pass.
 
     `scratch` has by layer the most scratch memory that it takes.
@@ -31,23 +31,23 @@ class Needs:
     scratch: dict = field(default_factory=dict)
 
 
-def try_training(param, stand_in, **options):
+def dry_run_training(param, replace_sources, **options):
     """Train `ITERATIONS` iterations as a dry run, with one batch of each test net before and after them.
 
     Parameters
     ----------
     param : SolverParameter
-    stand_in : callable
-        ``stand_in(net_param, file)`` returns the net without its data, and its Sources by name (net/stand_in.py).
+    replace_sources : callable
+        ``replace_sources(net_param, file)`` returns the net without its data, and its ReplacedSources by name.
     options
         Of `minicaffe.solver.create_solver`.
 
     Returns
     -------
     solver : Solver
-    needs : list of Needs
+    needs : list of MemoryNeeds
         Of each place, the largest first.
-    sources : list of dict of str to Source
+    sources : list of dict of str to ReplacedSource
         Of the net that is trained, and of those that test.
     """
     sources = []
@@ -61,7 +61,7 @@ def try_training(param, stand_in, **options):
     base = solver_types().get(param.type)
 
     def make_net(self, net_param, **net_options):
-        made, found = stand_in(net_param, net_options.get("file"))
+        made, found = replace_sources(net_param, net_options.get("file"))
         sources.append(found)
         return base.make_net(self, made, **{**net_options, "positions": None})
 
@@ -73,8 +73,8 @@ def try_training(param, stand_in, **options):
     return solver, needs(events, [solver.net, *solver.test_nets], solver.history, sources), sources
 
 
-def try_net(make_net, sources):
-    """Run the net that `make_net` returns forward, as a dry run, and return it and its Needs; `sources` has its Sources by name."""
+def dry_run_net(make_net, sources):
+    """Run the net that `make_net` returns forward, as a dry run, and return it and its MemoryNeeds."""
     with dry_run(), memory.record() as events:
         net = make_net()
         for _ in range(ITERATIONS):
@@ -83,7 +83,7 @@ def try_net(make_net, sources):
 
 
 def needs(events, nets, history, sources):
-    """Find the peak of each place in a record, and what lived there then; see `try_training`."""
+    """Find the peak of each place in a record, and what lived there then; see `dry_run_training`."""
     roles = roles_of(nets, history)
     made_up = made_up_blocks(nets, sources)
     events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in made_up]
@@ -95,7 +95,7 @@ def needs(events, nets, history, sources):
         elif event.kind == "alloc":
             live[key] = event.nbytes
             running[event.place] += event.nbytes
-            need = found.setdefault(event.place, Needs(event.place))
+            need = found.setdefault(event.place, MemoryNeeds(event.place))
             if event.name == "scratch data":
                 need.scratch[layer] = max(event.nbytes, need.scratch.get(layer, 0))
             if running[event.place] > need.peak:
@@ -104,9 +104,9 @@ def needs(events, nets, history, sources):
             running[event.place] -= live.pop(key, 0)
     for place, last in peaks.items():
         found[place].parts = _parts(events[: last + 1], place, roles)
-    ahead = sum(source.bytes_ahead for some in sources for source in some.values())
+    ahead = sum(source.prefetched_bytes for some in sources for source in some.values())
     if ahead:
-        need = found.setdefault(registry.host_place, Needs(registry.host_place))
+        need = found.setdefault(registry.host_place, MemoryNeeds(registry.host_place))
         need.parts["batches made ready"] = ahead
         need.peak += ahead
     return sorted(found.values(), key=lambda need: -need.peak)

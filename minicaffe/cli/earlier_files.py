@@ -15,7 +15,7 @@ from minicaffe.proto.atomic import write_error
 logger = logging.getLogger("minicaffe.cli")
 
 
-def keep(paths):
+def keep_files(paths):
     """Rename those of `paths` that are files to numbered names, all with the same number; return the old names and the new ones.
 
     Raises FileError if a file cannot be renamed.
@@ -38,13 +38,13 @@ def numbered(path, number):
     return f"{path[:len(path) - len(extension)]}.{number}{extension}"
 
 
-def keep_file(path):
+def keep_earlier_file(path):
     """Keep the file `path`, if it exists, and log its new name."""
-    for old, new in zip(*keep([path]), strict=True):
+    for old, new in zip(*keep_files([path]), strict=True):
         logger.warning("%s of an earlier run is kept as %s; --force overwrites it", old, new)
 
 
-def check_unread(path, option, read):
+def check_is_no_input(path, option, read):
     """Raise ConfigError if the file `path`, which `option` names to be written, is one of the files `read`."""
     if path and any(other and is_same(path, other) for other in read):
         raise ConfigError("is a file that this training reads; name another", file=path, field=option)
@@ -58,7 +58,7 @@ def is_same(path, other):
         return False
 
 
-def resumes(state, prefix):
+def is_same_training(state, prefix):
     """Whether the solver state `state` (None: no state) is a snapshot with this `prefix`, so the same training continues."""
     return state is not None and re.fullmatch(re.escape(os.path.realpath(prefix)) + r"_iter_\d+\.solverstate(\.h5)?",
                                               os.path.realpath(state)) is not None
@@ -71,7 +71,7 @@ class EarlierSnapshots:
         self.own, self.warned = set(), False
 
     def before_snapshot(self, solver, *paths):
-        found, kept = keep([path for path in paths if path not in self.own])
+        found, kept = keep_files([path for path in paths if path not in self.own])
         self.own.update(paths)
         if found:
             logger.log(logging.INFO if self.warned else logging.WARNING, "%s of an earlier training %s kept as %s%s",

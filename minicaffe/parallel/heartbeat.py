@@ -1,4 +1,4 @@
-"""Signs of life (heartbeats): if a rank dies or hangs, it is reported and all ranks end, instead of waiting without limit.
+"""Heartbeat of life (heartbeats): if a rank dies or hangs, it is reported and all ranks end, instead of waiting without limit.
 
 A thread of each rank sends a message to the next rank in a ring every second, and receives those of the rank before. It needs the
 GIL, but not the main thread, which may be waiting for other ranks inside MPI.
@@ -16,16 +16,16 @@ import weakref
 import numpy as np
 
 from minicaffe.errors import Error
-from minicaffe.parallel.group import abort, let_first_speak
+from minicaffe.parallel.group import abort, wait_for_root_error
 from minicaffe.parallel.launch import mpi
 
 INTERVAL, SILENCE, TIMEOUT = 1.0, 10.0, 600.0   # seconds
-SIGN, FAREWELL = 0, 1   # tags of messages
+HEARTBEAT_TAG, GOODBYE_TAG = 0, 1   # tags of messages
 
 log = logging.getLogger(__name__)
 
 
-class Signs:
+class Heartbeat:
     """Ends all ranks of a group when one gives no sign of life, makes no progress, leaves or raises while others need it.
 
     A rank that makes no progress reports itself: it is in minicaffe, and waits for no other rank. Where all wait for each other,
@@ -55,7 +55,7 @@ class Signs:
         self.thread, self.hook = None, None
         if self.size == 1:
             return
-        self.hook, sys.excepthook = sys.excepthook, self._raised
+        self.hook, sys.excepthook = sys.excepthook, self._excepthook
         weakref.finalize(group, self.end)   # also when the process ends, before MPI does
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self.thread = threading.Thread(target=self._watch, name="signs of life", daemon=True)
@@ -70,54 +70,56 @@ class Signs:
         self.ended.set()
         if self.thread is not None and self.thread is not threading.current_thread():
             self.thread.join(self.silence)
-        if sys.excepthook == self._raised:
+        if sys.excepthook == self._excepthook:
             sys.excepthook = self.hook
 
     # ---- what the thread does
 
     def _watch(self):
         now = time.monotonic()
-        self.heard = self.progress = self.youngest = now    # of the rank before; this rank's last; the last of any rank
-        self.counted, self.left, self.sent = None, None, None
+        self.last_heartbeat = self.progress = self.latest_progress = now    # of the rank before; of this rank; of any rank
+        self.last_count, self.left, self.sent = None, None, None
         while not self.ended.wait(self.interval):
             slept = time.monotonic() - now - self.interval
             now = time.monotonic()
             if slept > self.interval:   # this rank was stopped, perhaps all were, by Ctrl-Z: that time counts for no rank
-                self.heard, self.progress, self.youngest = self.heard + slept, self.progress + slept, self.youngest + slept
+                self.last_heartbeat += slept
+                self.progress += slept
+                self.latest_progress += slept
             try:
                 self._exchange(now)
             except Exception as error:      # MPI's error about a rank that has ended; its missing messages are found below
                 log.debug("signs of life: %s", error)
-            if (trouble := self._trouble(now)) is not None:
-                self._end_all(trouble)
+            if (trouble := self._find_failure(now)) is not None:
+                self._abort_all(trouble)
         try:
-            self._send(FAREWELL, time.monotonic())
+            self._send(GOODBYE_TAG, time.monotonic())
         except Exception as error:
             log.debug("signs of life: %s", error)
 
     def _exchange(self, now):
         inside, self.waits, self.place = _place(self.thread_watched)
         count = self.steps.count
-        if count != self.counted or not inside:
-            self.counted, self.progress = count, now
+        if count != self.last_count or not inside:
+            self.last_count, self.progress = count, now
         if inside:      # time outside minicaffe is no progress for other ranks
-            self.youngest = max(self.youngest, self.progress)
+            self.latest_progress = max(self.latest_progress, self.progress)
         if self.sent is None or self.sent[0].Test():
-            self._send(SIGN, now)
+            self._send(HEARTBEAT_TAG, now)
         age = np.empty(1)
         while self.comm.Iprobe(self.before, self.any_tag, self.status):
             self.comm.Recv(age, self.before, self.any_tag, self.status)
-            self.heard, self.youngest = now, max(self.youngest, now - age[0])
-            if self.status.tag == FAREWELL:
+            self.last_heartbeat, self.latest_progress = now, max(self.latest_progress, now - age[0])
+            if self.status.tag == GOODBYE_TAG:
                 self.left = now
 
     def _send(self, tag, now):
-        age = np.array([now - self.youngest])       # clocks of machines differ, ages do not
+        age = np.array([now - self.latest_progress])       # clocks of machines differ, ages do not
         self.sent = self.comm.Isend(age, self.after, tag), age
 
-    def _trouble(self, now):
+    def _find_failure(self, now):
         """Return what is wrong, as a sentence; None if nothing is."""
-        if self.left is None and now - self.heard > self.silence:
+        if self.left is None and now - self.last_heartbeat > self.silence:
             return (f"{self.name_before} has given no sign of life for {self.silence:g} s: it, its machine or the network "
                     "hangs, or it was killed")
         if self.left is not None and self.waits and now - max(self.left, self.progress) > self.silence:
@@ -125,24 +127,25 @@ class Signs:
         if self.timeout and not self.waits and now - self.progress > self.timeout:
             return f"{self.name} has made no progress for {self.timeout:g} s; it is at {self.place} (--timeout is how long it may)"
         # A message about progress needs an interval for each rank of the ring.
-        if self.timeout and self.waits and now - max(self.youngest, self.progress) > self.timeout + self.size * self.interval:
+        silence = now - max(self.latest_progress, self.progress)
+        if self.timeout and self.waits and silence > self.timeout + self.size * self.interval:
             return (f"no rank has made progress for {self.timeout:g} s; {self.name} waits for others at {self.place} (--timeout "
                     "is how long it may)")
         return None
 
     # ---- the end of all
 
-    def _raised(self, kind, error, trace):
+    def _excepthook(self, kind, error, trace):
         """``sys.excepthook``: print the exception that ends the program, and end the other ranks, which wait for this one."""
         if hasattr(sys, "ps1") or self.ended.is_set():      # at a prompt an exception ends nothing
             self.hook(kind, error, trace)
             return
-        let_first_speak(self.rank)      # what goes wrong on all ranks is shown once
+        wait_for_root_error(self.rank)      # what goes wrong on all ranks is shown once
         self.hook(kind, error, trace)
         line = str(error) if isinstance(error, Error) else traceback.format_exception_only(kind, error)[-1].strip()
-        self._end_all(f"{self.name}: {line}", 130 if issubclass(kind, KeyboardInterrupt) else 1)
+        self._abort_all(f"{self.name}: {line}", 130 if issubclass(kind, KeyboardInterrupt) else 1)
 
-    def _end_all(self, line, status=1):
+    def _abort_all(self, line, status=1):
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):   # closed, or none
                 stream.flush()

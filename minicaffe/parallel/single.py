@@ -1,7 +1,7 @@
-"""Alone: the group of a single process, so that no code has to check whether there is a group."""
+"""SingleProcess: the group of a single process, so that no code has to check whether there is a group."""
 
 
-class Alone:
+class SingleProcess:
     """The methods of `Group` (group.py) for a single process, without MPI: each returns the value that it gets."""
 
     rank, size, local_rank = 0, 1, 0
@@ -10,13 +10,13 @@ class Alone:
         """Return the values of all: [`value`]."""
         return [value]
 
-    to_first = gather
+    gather_to_root = gather
 
-    def from_first(self, value=None):
+    def broadcast_from_root(self, value=None):
         """Return `value`."""
         return value
 
-    def at_first(self, function, *arguments):
+    def run_on_root(self, function, *arguments):
         """Return what the function returns."""
         return function(*arguments)
 
@@ -25,4 +25,4 @@ class Alone:
         return values
 
 
-ALONE = Alone()
+SINGLE_PROCESS = SingleProcess()

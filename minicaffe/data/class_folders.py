@@ -10,8 +10,8 @@ from minicaffe.data.db import new_folder, open_db
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
 
-Made = namedtuple("Made", "classes train test unread left_out shape mean")
-Made.__doc__ = """What `convert_folders` made: names of the classes, records of either database, pictures that could not be read (a
+FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out shape mean")
+FolderConversion.__doc__ = """What `convert_folders` made: names of the classes, records of either database, unreadable pictures (a
 number), paths left out (files beside the class folders, folders inside them), shape of a picture, mean of each channel."""
 
 
@@ -34,7 +34,7 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
 
     Returns
     -------
-    Made
+    FolderConversion
 
     Raises
     ------
@@ -56,19 +56,19 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     if not test:
         raise DataError("no class has two pictures, so none is left for tests", file=str(root))
     how = dict(backend=backend, gray=gray, size=size, check_size=True, encoded=encoded, encode_type=encode_type, progress=progress)
-    counts, unread = [], 0
+    counts, unreadable = [], 0
     with new_folder(path, force) as folder:
         folder.mkdir()
         for split, entries in (("train", train), ("test", test)):
             shuffle(entries)
             written, skipped = write_pictures(f"{root}/", entries, folder / f"{split}_{backend}", str(root), **how)
             counts.append(written)
-            unread += skipped
+            unreadable += skipped
         (folder / "labels.txt").write_text("".join(f"{name}\n" for name in classes), errors="surrogateescape")
         with open_db(folder / f"train_{backend}", backend) as db:
             mean = compute_mean(db, progress)
         write_mean(folder / "mean.binaryproto", mean)
-    return Made(list(classes), *counts, unread, left_out, mean.shape, mean.mean(axis=(1, 2), dtype=float))
+    return FolderConversion(list(classes), *counts, unreadable, left_out, mean.shape, mean.mean(axis=(1, 2), dtype=float))
 
 
 def _classes(root):

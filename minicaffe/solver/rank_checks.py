@@ -12,7 +12,7 @@ from importlib.metadata import version
 from google.protobuf.message import Message
 
 from minicaffe.common import caffe
-from minicaffe.device.processor import cpu_fact
+from minicaffe.device.processor import cpuinfo_value
 from minicaffe.errors import DependencyError
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.onednn import library
@@ -86,7 +86,7 @@ def _file(path):
 
 def _processor():
     """Return what decides how sums are rounded on the CPU: its kind, and the widest vectors that it has."""
-    flags = cpu_fact("flags", "Features").split()
+    flags = cpuinfo_value("flags", "Features").split()
     return " ".join([platform.machine(), *(unit for unit in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if unit in flags)])
 
 

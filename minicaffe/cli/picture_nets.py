@@ -34,11 +34,11 @@ CAFFENET = "models/bvlc_reference_caffenet"
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
 IMAGENET_SIZE = (256, 256)
 IMAGENET_CLASSES, IMAGENET_OBJECTS = 1000, 200  # of ILSVRC's classification and detection
-LARGEST_PROTOTXT = 8 << 20  # bytes; larger files beside the net are not read
-HAS_WEIGHTS = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "BatchNorm", "Embed", "LSTM", "RNN")
+MAX_PROTOTXT_BYTES = 8 << 20  # bytes; larger files beside the net are not read
+WEIGHTED_TYPES = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "BatchNorm", "Embed", "LSTM", "RNN")
 
 
-class Numbers(click.ParamType):
+class IntegerList(click.ParamType):
     """Whole numbers with commas, of at least `least`; '' for none."""
 
     name = "A,B"
@@ -59,7 +59,7 @@ class Numbers(click.ParamType):
 
 
 # How pictures are made, for `open_net`.
-preprocessing = options.together(
+preprocessing = options.combine_options(
     click.option("--like", metavar="FILE", help="The training net, which has mean, scale and size of pictures; by default one "
                  "beside the model with the same layers."),
     click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
@@ -69,9 +69,9 @@ preprocessing = options.together(
                  help="Factor after the mean; by default the training net's."),
     click.option("--raw_scale", "--raw-scale", type=options.Real(), default=255.0, show_default=True,
                  help="Factor before the mean."),
-    click.option("--channel_swap", "--channel-swap", type=Numbers(), help="Order of channels; pictures are read as RGB. By "
+    click.option("--channel_swap", "--channel-swap", type=IntegerList(), help="Order of channels; pictures are read as RGB. By "
                  "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
-picture_net = options.together(     # all options of `open_net`
+picture_net_options = options.combine_options(     # all options of `open_net`
     click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
                  help=f"A deploy net or a training net; by default {CAFFENET}/deploy.prototxt."),
     click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
@@ -80,7 +80,7 @@ picture_net = options.together(     # all options of `open_net`
 
 
 def open_net(kind, given, images_dim=None, windows=False):
-    """Return the net that the options of `picture_net` select, with its preprocessing, and its `Training` or None.
+    """Return the net that the options of `picture_net_options` select, with its preprocessing, and its `Training` or None.
 
     `kind` is Classifier or Detector. `given` has the values of those options, and optionally `level` and `stage`. `images_dim`,
     (height, width), overrides the size that pictures are resized to. With `windows`, windows of pictures are warped to the input's
@@ -110,12 +110,12 @@ def open_net(kind, given, images_dim=None, windows=False):
             param, positions = deploy_net(param, (1, *training.shape()), model), None
     net = kind(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
-        set_up(net, training, why, given, images_dim, windows)
-    options.tell_ranks()
+        set_preprocessing(net, training, why, given, images_dim, windows)
+    options.print_ranks()
     return net, training
 
 
-def set_up(net, training, why, given, images_dim, windows):
+def set_preprocessing(net, training, why, given, images_dim, windows):
     """Set the preprocessing of `net`: the options', by default that of its training; print it in one line."""
     windows = windows and not any(node.type == "DetectionOutput" for node in net.nodes)
     channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
@@ -142,7 +142,7 @@ def set_up(net, training, why, given, images_dim, windows):
     crop = "" if tuple(size) == (height, width) else f", resized to {size[0]} x {size[1]}"
     about = (f"pictures: {channels} channel{'s' * (channels != 1)}{order}, {height} x {width}{crop}, "
              f"{'minus ' + of_mean if mean is not None else 'no mean'}, {f'times {scale:g}' if scale is not None else 'no scale'}")
-    options.tell(f"{about}; {f'as in {training.file}' if training else why}")
+    options.notify(f"{about}; {f'as in {training.file}' if training else why}")
 
 
 def find_mean(given, training, channels, imagenet):
@@ -168,7 +168,7 @@ def find_mean(given, training, channels, imagenet):
         if not imagenet or isinstance(error, DataError):
             error.message += f"; {training.file} names it; give another by --mean, or --mean '' for none"
             raise
-        options.tell(str(error))
+        options.notify(str(error))
     return (np.array(IMAGENET_MEAN), "the channel means of ImageNet") if imagenet else (None, "")
 
 
@@ -246,7 +246,7 @@ class Training(namedtuple("Training", "file layer")):
             if None not in size:
                 return size
         if likely is None:
-            options.tell(f"{self.file} cuts {input_size[0]} x {input_size[1]} out of pictures whose size is not known here, so "
+            options.notify(f"{self.file} cuts {input_size[0]} x {input_size[1]} out of pictures whose size is not known here, so "
                          "they are resized to just that; the training database or its mean file would give it")
         return likely or input_size
 
@@ -294,12 +294,12 @@ def find_training(param, model, given):
                               "their preprocessing",
                               file=like, field="--like")
         return found, ""
-    layers = {(layer.name, layer.type) for layer in param.layer if layer.type in HAS_WEIGHTS}
+    layers = {(layer.name, layer.type) for layer in param.layer if layer.type in WEIGHTED_TYPES}
     found = {}
     for path in sorted(Path(model).absolute().parent.glob("*.prototxt")):
         path = os.path.join(os.path.dirname(model), path.name)
         try:
-            if os.path.samefile(path, model) or os.path.getsize(path) > LARGEST_PROTOTXT:
+            if os.path.samefile(path, model) or os.path.getsize(path) > MAX_PROTOTXT_BYTES:
                 continue
             other = load(path).param
             training = Training.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
