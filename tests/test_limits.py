@@ -17,7 +17,7 @@ from minicaffe.data import convert
 from minicaffe.data.annosets import convert_annotated
 from minicaffe.data.datum import opencv
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, switched_on
-from minicaffe.net.replace_sources import stand_in
+from minicaffe.net.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,10 +138,10 @@ def test_what_commands_say_of_limits(net, arguments, message, capsys):
 def test_batch_of_a_net_without_data(batch, refused):
     param = minicaffe.proto.parse_text(NET, caffe_pb2.NetParameter)[0]
     if not refused:
-        assert stand_in(param, batch=batch)[0].layer[0].dummy_data_param.shape[0].dim[0] == batch
+        assert replace_sources(param, batch=batch)[0].layer[0].dummy_data_param.shape[0].dim[0] == batch
         return
     with pytest.raises(ConfigError, match=rf"batch: must be from 1 to 2\^31 - 1, got {batch}"):
-        stand_in(param, batch=batch)
+        replace_sources(param, batch=batch)
 
 
 def test_size_of_resized_pictures(monkeypatch, tmp_path):

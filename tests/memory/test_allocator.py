@@ -166,7 +166,7 @@ def test_registered_provider_serves_each_place_with_an_allocator_of_its_own():
         one, two = (memory.alloc(CUDAPlace(i), 100 * (i + 1)) for i in range(2))
         assert memory.used(CUDAPlace(0)) == memory.stats(CUDAPlace(0)).reserved == 100
         assert memory.used(CUDAPlace(1)) == 200
-        with pytest.raises(ConfigError, match="nothing that copies"):
+        with pytest.raises(ConfigError, match="no DeviceSide to copy to it"):
             memory.SyncedMemory(4).gpu_data()
     finally:
         memory.unregister(CUDAPlace)

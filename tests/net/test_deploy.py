@@ -52,5 +52,5 @@ def test_phases_and_what_is_left_of_nothing():
     param, _ = text.parse_text(DATA.replace("}", "include { phase: TRAIN } }") + IP, caffe_pb2.NetParameter)
     param.state.phase = caffe_pb2.TEST
     assert source_layer(param) is None
-    with pytest.raises(ConfigError, match="net.prototxt: no layer is left that gives an answer"):
+    with pytest.raises(ConfigError, match="net.prototxt: no layer computes a prediction without labels"):
         deployed(DATA + 'layer { name: "loss" type: "EuclideanLoss" bottom: "data" bottom: "label" top: "loss" }')

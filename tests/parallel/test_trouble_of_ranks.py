@@ -170,11 +170,11 @@ def test_a_second_ctrl_c_does_not_wait():
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)     # the terminal and mpiexec both pass one on
         assert [signals.poll(), signals.poll()] == ["stop", "none"]
-        signals.asked -= 2
+        signals.first_interrupt -= 2
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     with Signals("none") as signals:
-        signals.asked = 0
+        signals.first_interrupt = 0
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGUSR1)
         assert [signals.poll(), signals.poll(), signals.poll(), signals.terminated] == ["stop", "none", "none", False]

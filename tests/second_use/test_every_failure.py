@@ -66,7 +66,7 @@ class Trial:
     def expected_again(self):
         if self.ranks is not None and self.solver._exchange._pending_allgather is not None:
             self.solver.restore(self.state)
-            with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
+            with pytest.raises(Error, match="an iteration ended in the middle, while its gradients were being sent"):
                 self.solver.step(1)
             del self.solver
             exchange._unfinished.clear()    # into which this MPI writes no more

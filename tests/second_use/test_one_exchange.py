@@ -190,7 +190,7 @@ class ExchangeMachine(RuleBasedStateMachine):
             self.ranks[rank].exchange.finish_loss_allgather()
         with pytest.raises(ArithmeticError):
             self.job.together(run)
-        with pytest.raises(Error, match="an iteration ended in the middle, when its gradients were on their way"):
+        with pytest.raises(Error, match="an iteration ended in the middle, while its gradients were being sent"):
             self.ranks[victim].exchange.begin()
         self.begin_anew()
         self.iteration(then)
