@@ -11,7 +11,7 @@ def find(name, scopes):
 def new_parameters(wanted, there):
     for name, shape in wanted.items():
         if name in there and there[name] != shape:
-            raise ValueError(f"{name} has shape {there[name]}, the net wants {shape}")
+            raise ValueError(f"{name} has shape {there[name]}, the net needs {shape}")
     return [name for name in wanted if name not in there]
 
 
