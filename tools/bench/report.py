@@ -10,6 +10,7 @@ that of each peer, a bar for each; the line is 1.
 import argparse
 import json
 import re
+import textwrap
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -89,7 +90,7 @@ def measured(rows):
     again, shared = (sum(row.get(which, 0) for row in rows) for which in ("again", "shared"))
     if again + shared:
         line += f" {again} turns were taken again, as the processors gave less than before; {shared} count although they did."
-    return line + "\n"
+    return textwrap.fill(line, 120, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def main():
