@@ -99,7 +99,8 @@ cdef class Blob:
         cdef SyncedMemory data = self.data_memory, diff = self.diff_memory
         cdef size_t size = count * item_size(self.dtype)
         if size > data.size or size > diff.size:
-            check_bytes(size, (f"blob '{self.name}'" if self.name else "a blob") + f" of shape {[dims[i] for i in range(num_axes)]}")
+            check_bytes(size, (f"blob '{self.name}'" if self.name else "a blob") +
+                        f" of shape {[dims[i] for i in range(num_axes)]}")
         if size > data.size:    # each by itself: either may be shared with a smaller or larger blob
             data = _memory(self, size, "data")
         if size > diff.size:
@@ -428,7 +429,7 @@ cdef class Blob:
 
     @property
     def _gpu_data_ptr(self):
-        """The address of the values on the device, to write (pycaffe); `mutable_gpu_data` keeps the memory alive, a number does not."""
+        """The device address of the values, to write (pycaffe). It does not keep the memory alive; `mutable_gpu_data` does."""
         return self.mutable_gpu_data.address
 
     @property
@@ -508,8 +509,9 @@ cdef class Blob:
     def take_pushed(self, source):
         """Copy the data of `source`, which `async_gpu_push` copies to the device, to this blob there; the host does not wait.
 
-        `source` is a Blob of the same shape; it may be used for the next push as soon as the computing stream is past this copy. Its host
-        side becomes that of this blob, without a copy; where this blob's memory is larger the blob has none afterwards.
+        `source` is a Blob of the same shape; it may be used for the next push as soon as the computing stream is past this
+        copy. Its host side becomes that of this blob, without a copy; where this blob's memory is larger the blob has none
+        afterwards.
         """
         cdef SyncedMemory memory = self.data_memory, pushed = checked_blob(source, "source").data_memory
         memory.copy_on_device(pushed, pushed.size)
@@ -761,7 +763,7 @@ cdef SyncedMemory _memory(Blob blob, size_t size, str part, place=None):
 
 
 cdef tuple _array_shape(Blob blob):
-    """The shape of an array of the blob's elements: one without axes would have an element where a blob without a shape has none."""
+    """The shape of an array of the blob's elements; (0,) for a blob without a shape, as an array without axes has one element."""
     return blob.shape if blob.num_axes or blob.count else (0,)
 
 

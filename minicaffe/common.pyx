@@ -31,7 +31,7 @@ cdef class Generator:
         return start
 
     def take(self, count=1):
-        """Take the next `count` counters of the stream and return the first of them; raise ConfigError if they are too many to count."""
+        """Take the next `count` counters of the stream and return the first; raise ConfigError if they are too many to count."""
         if not 0 <= int_of(count, "count") < 1 << 63:
             raise ConfigError(f"must be from 0 to below 2^63, got {shown(count)}", field="count")
         return self.reserve(count)
@@ -57,7 +57,7 @@ class Caffe:
 
     @property
     def group(self):
-        """The processes that train together with this one (minicaffe.parallel.group.Group), as `join` has it; None: it trains alone."""
+        """The processes that train with this one (minicaffe.parallel.group.Group), as `join` has it; None: it trains alone."""
         return self._group and self._group()
 
     def join(self, group):

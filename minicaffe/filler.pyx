@@ -19,7 +19,8 @@ cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
                                             double lo, double hi, void* y)
     void gaussian_numbers "mc::fill_gaussian"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
                                               double mean, double std, void* y)
-    void keep_some "mc::keep_some"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start, double p, void* y)
+    void keep_some "mc::keep_some"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
+                                   double p, void* y)
 
 
 def constant(Blob blob not None, filler, Generator generator not None):

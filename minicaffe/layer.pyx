@@ -154,7 +154,7 @@ cdef class Layer:
         return
 
     def multiply_adds(self, bottom, top):
-        """Return how often forward multiplies a weight by a value and adds the product, for a type that is a product with weights."""
+        """Return how many products of a weight and a value forward adds up; 0 for a type that is no product with weights."""
         return 0
 
     def flops(self, bottom, top):
@@ -238,8 +238,8 @@ cdef class Layer:
         if bottom is None or top is None or len(bottom) != self.num_bottoms or len(top) != self.num_tops:
             if self.num_bottoms < 0:
                 raise ConfigError(f"layer '{self.name}' was not set up; call set_up(bottom, top) first, or use it in a net")
-            raise WrongTypeError(f"layer '{self.name}' was set up with {self.num_bottoms} bottoms and {self.num_tops} tops; give it lists "
-                                 f"of as many blobs, got {shown(bottom)} and {shown(top)}")
+            raise WrongTypeError(f"layer '{self.name}' was set up with {self.num_bottoms} bottoms and {self.num_tops} tops; "
+                                 f"give it lists of as many blobs, got {shown(bottom)} and {shown(top)}")
         for blobs in (bottom, top):
             for blob in <list> blobs:
                 if not isinstance(blob, Blob):

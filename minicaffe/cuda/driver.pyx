@@ -89,7 +89,8 @@ def start():
         if _started:
             has = "gpu" if _library is None else "sim"
             if requested in ("gpu", "sim") and requested != has:
-                raise ConfigError(f"must be {has} or cpu in this process, which has that driver; start another process for '{requested}'",
+                raise ConfigError(f"must be {has} or cpu in this process, which has that driver; "
+                                  f"start another process for '{requested}'",
                                   field="MINICAFFE_DEVICE")
             return
         if requested not in ("", "gpu", "cpu", "sim"):

@@ -145,14 +145,16 @@ cdef class CudaSide(DeviceSide):
     cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
         self.begin()
         with device_lock:
-            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, self.target_stream()), "cuMemcpyDtoDAsync", (hex(dst), hex(src), nbytes))
+            check(cydriver.cuMemcpyDtoDAsync(dst, src, nbytes, self.target_stream()), "cuMemcpyDtoDAsync",
+                  (hex(dst), hex(src), nbytes))
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
         cdef Device other = (<CudaSide?> source).device
         self.begin()
         wait_for_device_and_peer_users(computing(self.device), other)
         src.record_stream(<size_t> self.device.stream.handle)
-        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes, self.target_stream()),
+        check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes,
+                                         self.target_stream()),
               "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
         follow(computing(other), self.device)   # its later work on the source must wait for the copy
         self.device.activate()

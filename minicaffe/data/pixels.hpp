@@ -105,8 +105,8 @@ void copy_row(const S* source, int64_t step, bool flip, const T* mean, bool mean
 }
 
 /// As copy_row, for three interleaved colours; their outputs are `plane` elements apart.
-template <class T>
-void copy_colours(const uint8_t* source, bool flip, const T* const* mean, bool mean_row, T scale, T* out, int64_t plane, int64_t n) {
+template <class T> void copy_colours(const uint8_t* source, bool flip, const T* const* mean, bool mean_row, T scale, T* out,
+                                     int64_t plane, int64_t n) {
   T piece[3][kChunk];
   for (int64_t i = 0; i < n; i += flip ? kChunk : n) {
     const int64_t m = flip ? std::min(kChunk, n - i) : n;

@@ -335,7 +335,8 @@ cdef class Batch:
         if image.ndim == 2:
             image = image[:, :, np.newaxis]
         if image.dtype not in (np.uint8, np.float32) or image.ndim != 3 or image.size == 0:
-            raise DataError(f"must be a uint8 or float32 picture (height, width, channels), got {image.dtype} {image.shape}", record=i)
+            raise DataError(f"must be a uint8 or float32 picture (height, width, channels), got {image.dtype} {image.shape}",
+                            record=i)
         image = np.ascontiguousarray(image)
         self.kept.append(image)
         cdef Picture* picture = &self.pictures[i]

@@ -29,7 +29,10 @@ enum Isa { kBaseline, kAvx2, kAvx512 };
 inline Isa detect_isa() {
 #ifdef MC_X86
   const char* requested = std::getenv("MINICAFFE_ISA");
-  int limit = !requested ? kAvx512 : !std::strcmp(requested, "baseline") ? kBaseline : !std::strcmp(requested, "avx2") ? kAvx2 : kAvx512;
+  int limit = !requested                            ? kAvx512
+              : !std::strcmp(requested, "baseline") ? kBaseline
+              : !std::strcmp(requested, "avx2")     ? kAvx2
+                                                    : kAvx512;
   if (limit >= kAvx512 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
     return kAvx512;

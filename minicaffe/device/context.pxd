@@ -28,7 +28,8 @@ cdef extern from "minicaffe/device/context.hpp":
         const unsigned long long* drawn
         CudaLibraries* libraries
         void* (*load)(CudaStream*, CudaKernel*) noexcept nogil
-        int (*start)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) noexcept nogil
+        int (*start)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     void*, void**, void**) noexcept nogil
         void (*fail)(CudaStream*, int, CudaKernel*, unsigned, unsigned) noexcept nogil
         int (*watch)(CudaStream*, CudaKernel*, void*, unsigned, unsigned, unsigned, unsigned, void**) noexcept nogil
         raise_function raise_error "raise"

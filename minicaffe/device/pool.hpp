@@ -167,7 +167,8 @@ class ThreadPool : public Pool {
   }
 
   void pause_workers(Time now) {
-    pause_ = now - no_workers_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
+    pause_ =
+        now - no_workers_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
     no_workers_until_ = now + pause_;
     balance_ = Clock::duration(0);
   }
@@ -211,7 +212,8 @@ class ThreadPool : public Pool {
   void wake(int wanted) {
     if (!sleepers_.load()) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    for (int asleep = workers_ - wanted; sleepers_.load() > std::max(0, asleep); --sleepers_, ++pending_wakes_) wake_condition_.notify_one();
+    for (int asleep = workers_ - wanted; sleepers_.load() > std::max(0, asleep); --sleepers_, ++pending_wakes_)
+      wake_condition_.notify_one();
   }
 
   static constexpr int kPartBits = 16;

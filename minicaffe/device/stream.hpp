@@ -39,7 +39,8 @@ struct Stream {
                unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra);  // cuLaunchKernel
   void (*fail)(Stream*, int code, Kernel*, unsigned blocks, unsigned threads);
   // As `start`, and reports the kernel, its time and its arrays.
-  int (*watch)(Stream*, Kernel*, void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads, void** arguments);
+  int (*watch)(Stream*, Kernel*, void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads,
+               void** arguments);
   int (*raise)(Stream*);     // sets a Python exception and returns -1 if the stream failed; needs the GIL
   int (*activate)(Stream*);  // makes the device's context current in the calling thread
   int (*dry)();       // cpu::Pool's: whether launches are skipped; null: never

@@ -73,7 +73,8 @@ def computing():
 def _default_threads():
     """The value of OMP_NUM_THREADS if it is a number of threads, else the processors this process may use."""
     count = min(usable_processors(), kMaxThreads)
-    requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # further items of a list are for nested parallelism
+    # Further items of a list are for nested parallelism.
+    requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if not requested:
         return count
     if requested.isdecimal() and len(requested) < 9 and 1 <= int(requested) <= kMaxThreads:

@@ -55,7 +55,8 @@ void map3(const Context& on, int dtype, index_t n, const void* a, const void* b,
 }
 
 /// F(i) for 0 <= i < n; `cost` as in for_each.
-template <template <class> class F, class... P> void each_typed(const Context& on, int dtype, index_t n, index_t cost, P... members) {
+template <template <class> class F, class... P>
+void each_typed(const Context& on, int dtype, index_t n, index_t cost, P... members) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     for_each(on, n, make<F<T>>(member<T>(members)...), cost);

@@ -54,8 +54,8 @@ cdef class ContrastiveLossLayer(LossLayer):
         cdef Blob similar = bottom[2]
         cdef long long bad = find_fraction(self.dtype, similar.count, similar.cpu_data_ptr())
         if bad >= 0:
-            raise DataError(f"similarity {similar.cpu_data.flat[bad]!s} of pair {bad} is not an integer; give 0 for a dissimilar pair, "
-                            "1 for a similar one", field="bottom[2]")
+            raise DataError(f"similarity {similar.cpu_data.flat[bad]!s} of pair {bad} is not an integer; "
+                            "give 0 for a dissimilar pair, 1 for a similar one", field="bottom[2]")
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         self.inspect(bottom)

@@ -30,7 +30,8 @@ cdef class ConvolutionLayer(WindowLayer):
         param = self.param.convolution_param
         self.read_window(bottom[0])
         if not self.channels:
-            raise ShapeError(f"has no channels, its shape is {list(bottom[0].shape)}; a convolution needs at least 1", field="bottom[0]")
+            raise ShapeError(f"has no channels, its shape is {list(bottom[0].shape)}; a convolution needs at least 1",
+                             field="bottom[0]")
         self.num_output, self.group, self.bias_term = param.num_output, param.group, param.bias_term
         self.op, op.transposed = op, self.transposed
         for name in ("num_output", "group"):

@@ -1,8 +1,8 @@
 """Dropout (Caffe dropout_layer.cpp; Srivastava et al., 2014).
 
 Different from Caffe: the mask is not stored. Random numbers are a function of seed and position in the stream
-(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it. The mask follows Caffe's
-order of elements, or on a device the order in which the bottom is.
+(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it. The mask follows
+Caffe's order of elements, or on a device the order in which the bottom is.
 """
 
 from minicaffe.blob cimport Blob
@@ -54,7 +54,8 @@ cdef class DropoutLayer(DeviceLayer):
         elif top[0] is x:
             return 0
         self.layout = data_layout(on, bottom, True) if self.phase == TEST or on.stream != NULL else None
-        self._apply(on, self.layout, stored(self.layout, x), x.data_in(on, self.layout), (<Blob> top[0]).overwrite_data_in(on, self.layout))
+        self._apply(on, self.layout, stored(self.layout, x), x.data_in(on, self.layout),
+                    (<Blob> top[0]).overwrite_data_in(on, self.layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]

@@ -1,7 +1,7 @@
 """Eltwise: one element-wise result of several blobs (Caffe eltwise_layer.cpp). Formulas: ops/eltwise/kernel.hpp.
 
-Different from Caffe: the winners of a maximum are found again in backward instead of being stored. A sum computes a ReLU that follows
-it in place, forward and backward.
+Different from Caffe: the winners of a maximum are found again in backward instead of being stored. A sum computes a ReLU that
+follows it in place, forward and backward.
 """
 
 from libcpp.vector cimport vector

@@ -10,7 +10,7 @@ from minicaffe.errors import ConfigError
 
 
 cdef class Im2colLayer(WindowLayer):
-    """Channel ``c taps + u`` of the top is what tap u sees of channel c. The bottom's gradient is the sum over all that saw a pixel."""
+    """Channel ``c taps + u`` of the top is what tap u reads of channel c. The gradient of a pixel is the sum over its readers."""
 
     exact_num_bottom_blobs = 1
     flops_per_value = 0, 1

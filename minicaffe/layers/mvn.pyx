@@ -1,4 +1,7 @@
-"""MVN: subtract the mean, divide by the deviation of each plane or sample (Caffe mvn_layer.cpp). Different from Caffe: in place is fine."""
+"""MVN: subtract the mean, divide by the deviation of each plane or sample (Caffe mvn_layer.cpp).
+
+Different from Caffe: it may run in place.
+"""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context

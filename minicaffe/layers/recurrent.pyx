@@ -200,8 +200,8 @@ cdef class SequenceLayer(DeviceLayer):
         cdef InnerProduct product
         for i, product in ((0, self.x_product), (2, self.static_product)):
             if product is not None and (columns := bottom[i].count_from(1 if i else 2)) != product.k:
-                raise ShapeError(f"has shape {list(bottom[i].shape)}, {columns} values for each step of a sequence; the layer was set up "
-                                 f"for {product.k}", field=f"bottom[{i}]")
+                raise ShapeError(f"has shape {list(bottom[i].shape)}, {columns} values for each step of a sequence; "
+                                 f"the layer was set up for {product.k}", field=f"bottom[{i}]")
         for product in self.operations():
             product.m = n if product is self.static_product else self.steps * n
             product.changed()
@@ -275,7 +275,8 @@ cdef class SequenceLayer(DeviceLayer):
         if propagate_down[0]:
             self.x_product.backward(on, bottom[0], acts, self.blobs[0])
         if self.static:
-            channel_sums(on, self.dtype, Channels(self.steps, given.count, 1), 1, False, given.mutable_diff_on(on), acts.diff_on(on))
+            channel_sums(on, self.dtype, Channels(self.steps, given.count, 1), 1, False,
+                         given.mutable_diff_on(on), acts.diff_on(on))
             self.static_product.backward_params(on, bottom[2], given, self.blobs[2])
             if propagate_down[2]:
                 self.static_product.backward(on, bottom[2], given, self.blobs[2])

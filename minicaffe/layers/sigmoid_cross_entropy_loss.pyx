@@ -47,8 +47,9 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
             return target.count
         bad = check_targets(self.dtype, target.count, self.ignore, target.cpu_data_ptr(), &valid)
         if bad >= 0:
-            raise DataError(f"target {target.cpu_data.flat[bad]!s} of {place_of(target, bad)} is ignore_label {self.ignore} when it is "
-                            "cut to an integer, as Caffe does; round it, or use an ignore_label that no target comes near, such as -1",
+            raise DataError(f"target {target.cpu_data.flat[bad]!s} of {place_of(target, bad)} "
+                            f"is ignore_label {self.ignore} when it is cut to an integer, as Caffe does; "
+                            "round it, or use an ignore_label that no target comes near, such as -1",
                             field="bottom[1]")
         return valid
 

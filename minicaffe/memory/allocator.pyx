@@ -221,7 +221,8 @@ cdef class SystemAllocator(Allocator):
     def __init__(self, place=CPUPlace(), alignment=ALIGNMENT):
         super().__init__(place)
         if not isinstance(alignment, Integral) or not ALIGNMENT <= alignment < 1 << 48 or alignment & (alignment - 1):
-            raise ConfigError(f"must be a power of two from {ALIGNMENT} to 2^47, got {alignment}", field="SystemAllocator.alignment")
+            raise ConfigError(f"must be a power of two from {ALIGNMENT} to 2^47, got {alignment}",
+                              field="SystemAllocator.alignment")
         self.alignment = alignment
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:

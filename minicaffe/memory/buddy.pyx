@@ -108,7 +108,8 @@ cdef class BuddyAllocator(StreamAllocator):
                 raise ConfigError(f"must be a power of two and at least {least}, got {nbytes}",
                                   field=f"BuddyAllocator.{field}")
         if first > max_chunk_size:
-            raise ConfigError(f"must be at most max_chunk_size, {max_chunk_size}, got {first}", field="BuddyAllocator.first_pool_size")
+            raise ConfigError(f"must be at most max_chunk_size, {max_chunk_size}, got {first}",
+                              field="BuddyAllocator.first_pool_size")
         self.min_chunk_size = min_chunk_size
         self.shift = min_chunk_size.bit_length() - 1
         self.zones = upstream.red_zones()

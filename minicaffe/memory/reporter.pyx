@@ -20,9 +20,9 @@ from time import perf_counter_ns
 Block = namedtuple("Block", "address nbytes place name")
 Block.__doc__ = "One live block; `name` is that of its blob, or ''."
 Event = namedtuple("Event", "time kind place address nbytes name detail took", defaults=(0,))
-Event.__doc__ = """An event that ended at `time` (ns, time.perf_counter_ns); `detail` is its direction, or ''. `took` is the duration (ns)
-of copies, reorders, launches and calls, 0 of other kinds. `address` is where a block begins; for head changes and layers it is the
-``id`` of the SyncedMemory and the Node."""
+Event.__doc__ = """An event that ended at `time` (ns, time.perf_counter_ns); `detail` is its direction, or ''. `took` is the
+duration (ns) of copies, reorders, launches and calls, 0 of other kinds. `address` is where a block begins; for head changes and
+layers it is the ``id`` of the SyncedMemory and the Node."""
 Stats = namedtuple("Stats", "live peak reserved count allocations")
 Stats.__doc__ = """Bytes live now, their maximum so far, bytes held from upstream; blocks live now, all blocks allocated so far."""
 

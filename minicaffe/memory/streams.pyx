@@ -92,7 +92,7 @@ cdef class StreamAllocator(Allocator):
         return stream
 
     cdef void* alloc_for_stream(self, size_t nbytes, size_t stream) except NULL:
-        """As `alloc_ptr`, for work on `stream`. It is passed in `requested_stream`: an argument would cost each `alloc_ptr` one more call."""
+        """As `alloc_ptr`, for work on `stream`, which is in `requested_stream`: an argument would cost `alloc_ptr` a call."""
         self.requested_stream = stream
         return self.alloc_ptr(nbytes)
 

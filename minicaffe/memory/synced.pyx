@@ -635,7 +635,8 @@ cdef class SyncedMemory:
         cdef Buffer host, device, private, side
         cdef SyncedMemory source
         cdef long long began
-        cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)  # read before written
+        # Read before written.
+        cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)
         cdef size_t stream = 0
         while True:
             # Read the state here, as another thread may have changed it; and again if the allocator ran code that changed it.

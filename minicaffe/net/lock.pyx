@@ -23,7 +23,8 @@ cdef int adjust_switch_interval(int change) except -1:
         if _saved_switch_interval > GIL_SWITCH_INTERVAL:
             sys.setswitchinterval(GIL_SWITCH_INTERVAL)
     _held_locks += change
-    if _held_locks == 0 and _saved_switch_interval > GIL_SWITCH_INTERVAL and abs(sys.getswitchinterval() - GIL_SWITCH_INTERVAL) < 1e-6:
+    if (_held_locks == 0 and _saved_switch_interval > GIL_SWITCH_INTERVAL
+            and abs(sys.getswitchinterval() - GIL_SWITCH_INTERVAL) < 1e-6):
         sys.setswitchinterval(_saved_switch_interval)
 
 

@@ -12,7 +12,8 @@ cdef class Node:
     cdef readonly object file        # where the layer is defined, for errors
     cdef readonly object line
     cdef bint parameter_free                # its tops depend on data and shapes, not on parameters: a dry run computes them
-    cdef int fused_into                  # the first node of the step that computed it, if its own backward has nothing to read; else -1
+    # The first node of the step that computed it, if its own backward has nothing to read; else -1.
+    cdef int fused_into
     cdef int forward(self) except -1
     cdef int backward(self) except -1
     cdef int run_backward(self) except -1

@@ -28,7 +28,8 @@ cdef class Node:
 
     def __init__(self, layer, bottoms, tops, file=None, line=None):
         self.layer = check_type(layer, Layer, "layer", "a Layer")
-        self.bottoms, self.tops = (check_type(blobs, list, name, "a list of Blob") for blobs, name in ((bottoms, "bottoms"), (tops, "tops")))
+        self.bottoms, self.tops = (check_type(blobs, list, name, "a list of Blob")
+                                   for blobs, name in ((bottoms, "bottoms"), (tops, "tops")))
         self.file, self.line = file, line
         self.name, self.type, self.param = layer.name, layer.type, layer.param
         self.fused_into = -1
@@ -60,8 +61,8 @@ cdef class Node:
         if self.fused_into >= 0:
             remedy = ("run forward to the end again, with a plan make the net without it" if self.needs_backward
                       else "set force_backward: true")
-            raise self.with_place(Error(f"was fused into an earlier layer, which saved nothing for its backward; {remedy}, or run this "
-                                    "layer by itself with forward(start=..., end=...)"))
+            raise self.with_place(Error("was fused into an earlier layer, which saved nothing for its backward; "
+                                        f"{remedy}, or run this layer by itself with forward(start=..., end=...)"))
         return self.run_backward()
 
     cdef int run_backward(self) except -1:
@@ -79,8 +80,10 @@ cdef class Node:
             wrong = wrong or not isinstance(blob, Blob)
         if wrong:
             got = [f"a {type(blob).__name__}" for blob in blobs or ()]
-            raise self.with_place(WrongTypeError(f"the layer was made with {made} blobs, its list has {', '.join(got) or 'none'} now; to set "
-                                             f"values write net.params['{self.name}'][i].data[...] = array", field="blobs"))
+            raise self.with_place(WrongTypeError(f"the layer was made with {made} blobs, "
+                                                 f"its list has {', '.join(got) or 'none'} now; "
+                                                 f"to set values write net.params['{self.name}'][i].data[...] = array",
+                                                 field="blobs"))
         return 0
 
     cdef int reallocate_tops(self) except -1:

@@ -1,8 +1,8 @@
 """Runner: the loops that run the nodes of a net forward and backward (Caffe net.cpp, ForwardFromTo and BackwardFromTo).
 
-A run from the first layer to the last follows the net's schedule (schedule.pyx). A part of one, and one that hooks or debug_info observe,
-goes layer by layer: nothing is fused, and no memory is freed. Different from Caffe: a layer's reshape runs only when a blob changed (see
-layer.pyx), a fault raises with the layer's place, and one thread at a time runs a net (lock.pyx).
+A run from the first layer to the last follows the net's schedule (schedule.pyx). A part of one, and one that hooks or
+debug_info observe, goes layer by layer: nothing is fused, and no memory is freed. Different from Caffe: a layer's reshape runs
+only when a blob changed (see layer.pyx), a fault raises with the layer's place, and one thread at a time runs a net (lock.pyx).
 """
 
 from libcpp.vector cimport vector
@@ -89,7 +89,8 @@ cdef class Runner:
         self.hooks = [[], [], [], []]
         written = Counter(top for node in nodes for top in node.tops)
         self.blob_list = list(written)
-        self.loss_overwritten = any(weight and written[top] > 1 for node in nodes for top, weight in zip(node.tops, node.loss_weights))
+        self.loss_overwritten = any(weight and written[top] > 1
+                                    for node in nodes for top, weight in zip(node.tops, node.loss_weights))
         self.source_blobs = set()
         for node in nodes:
             if not node.bottoms:
@@ -160,8 +161,8 @@ cdef class Runner:
                 if len(node.bottoms) and not node.layer.always_reshape:     # the others' shapes depend on values and batches
                     node.reshape()
             self.forget_schedule()
-            self.compiled = compile_nodes(self.nodes, self.kept, self.param_table.params, self.learnable_params, self.training, plan,
-                                          self.stamp(), on)
+            self.compiled = compile_nodes(self.nodes, self.kept, self.param_table.params, self.learnable_params,
+                                          self.training, plan, self.stamp(), on)
         return self.compiled
 
     cpdef double forward_from_to(self, start, end) except? -1:
@@ -580,7 +581,8 @@ cdef class Runner:
     cdef list _hooks_at(self, when):
         when = int_of(when, "when")
         if not 0 <= when < len(self.hooks):
-            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}", field="when")
+            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}",
+                              field="when")
         return self.hooks[when]
 
     def _call_hooks(self, int when, int index):
@@ -722,7 +724,7 @@ cdef class Runner:
         return functools.partial(sum_of_losses, kept)
 
     cdef Blob loss_copy(self, Blob top):
-        """Return a blob with a copy of the data of `top`, and its diff, the loss weights; on a GPU the host does not wait for the copy."""
+        """Return a blob with a copy of the data of `top` and with its diff, the loss weights; on a GPU the host does not wait."""
         cdef Blob copy = self.loss_copies.get(top)
         if copy is None or copy.shape != top.shape or copy.diff_memory is not top.diff_memory:
             copy = self.loss_copies[top] = Blob(top.shape, top.dtype, top.name)

@@ -26,7 +26,8 @@ cdef class Step:
     cdef list operations            # of the nodes' layers; what they save for backward is freed with it
     cdef Operation operation        # gets an epilogue: the other nodes, the part; None: the first node runs alone
     cdef list unwritten               # of tops that are not written: `Lifetime`
-    cdef list deferring_layers    # (layer, ConcatSlice or None): the ReLUs among the nodes, and the part of a Concat that computes the gradient
+    # (layer, ConcatSlice or None): the ReLUs among the nodes, and the part of a Concat that computes the gradient.
+    cdef list deferring_layers
     cdef list frees                 # `Lifetime` whose last use this is
     cdef readonly list updates      # learnable parameters, by number, whose gradients are complete after it (backward)
     cdef object large               # of a backward: the number of one whose gradient is used part by part; or None

@@ -5,8 +5,8 @@ and the last use of every memory. Runs, frees, updates, the exchange with other 
 
 In an iteration forward runs all nodes, then backward those that need it, in reverse. The lifetime of a memory is from the step that
 writes it first to the last one that reads or writes it; then its blocks return to a pool for later memories. Blobs that share a
-memory (Split, in place, Reshape) have one lifetime. Reading a freed memory raises (`SyncedMemory.recycle`), so that a lifetime that is too
-short by mistake gives no wrong numbers.
+memory (Split, in place, Reshape) have one lifetime. Reading a freed memory raises (`SyncedMemory.recycle`), so that a lifetime
+that is too short by mistake gives no wrong numbers.
 """
 
 from cpython.object cimport PyObject
@@ -83,8 +83,9 @@ cdef class Step:
         return done
 
     cdef bint compute(self, bint compiled, bint may_run_backward) except -1:
-        """`compiled`: shapes are those that the step was compiled for. `may_run_backward`: backward may follow. What is fused runs layer by layer
-        where the shapes changed, or a view or a blob outside of the net has the memory of a top between the layers.
+        """`compiled`: shapes are those that the step was compiled for. `may_run_backward`: backward may follow. What is fused
+        runs layer by layer where the shapes changed, or a view or a blob outside of the net has the memory of a top between the
+        layers.
         """
         cdef Node node = self.nodes[0]
         cdef Epilogue epilogue = None
@@ -131,7 +132,7 @@ cdef class Step:
             node.forward()
 
     cdef Epilogue epilogue(self, bint may_run_backward):
-        """Return the other layers and the part as an Epilogue of the operation, with the present parameters; None if one does not fit."""
+        """Return the other layers and the part as an Epilogue with the present parameters; None if one does not fit."""
         cdef Node node = self.nodes[0]
         cdef Epilogue epilogue = self.operation.takes_epilogue(node.tops[0], self.fused_backward, self.operation.adds())
         for node in self.nodes[1:]:
@@ -247,7 +248,8 @@ cdef class Schedule:
         if failed is not None and self.plan:
             for node in failed.nodes:
                 for blob in node.tops:
-                    if blob.data_memory.overwritten and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms):
+                    if (blob.data_memory.overwritten
+                            and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms)):
                         blob.data_memory.recycle()
         for step in self.forward:
             if step.part is not None and step.part.take() and step.part.whole.data_memory.overwritten:
@@ -261,9 +263,10 @@ cdef class Schedule:
             step.frees, step.unwritten = [], []
 
     def rows(self, kept, list params, list learnable):
-        """Return the steps as dicts with the fields of `minicaffe.net.listing.ScheduleRow`, and by place in the iteration the bytes that live there.
+        """Return the steps as dicts, and by place in the iteration the bytes that live there.
 
-        `kept`, `params` and `learnable` are those that it was compiled for.
+        The dicts have the fields of `minicaffe.net.listing.ScheduleRow`. `kept`, `params` and `learnable` are those that it was
+        compiled for.
         """
         cdef Context on = context()
         cdef Step step
@@ -291,7 +294,8 @@ cdef class Schedule:
                 for i in range(step.first, step.first + len(step.nodes)):
                     ends[2 * count - 1 - i] = rows[len(rows) - 1]
         for row in rows:
-            row["saves"] = list(dict.fromkeys([memory_name(lifetime.memory) for lifetime in row["saves"] if lifetime.last >= count]))
+            row["saves"] = list(dict.fromkeys([memory_name(lifetime.memory)
+                                               for lifetime in row["saves"] if lifetime.last >= count]))
         for lifetime in lifetimes.values():
             if lifetime.last < 0 or not lifetime.memory.size:
                 continue
@@ -337,12 +341,13 @@ cdef dict row_of(Step step, str direction, int at, dict deferred_relus, list sav
                 reads += [blob.data_memory for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
                                                         *(node.tops if node.layer.backward_reads_tops or joining else ())]]
         node = step.nodes[0]
-        writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed] + [blob.diff_memory for blob in blobs]
+        writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed]
+        writes += [blob.diff_memory for blob in blobs]
     engines = dict.fromkeys(operation.describe()["engine"] for operation in (<Node> step.nodes[0]).layer.operations())
     return {"direction": direction, "layers": [node.name for node in step.nodes], "types": [node.type for node in step.nodes],
             "part_of": step.part.by if step.part is not None else None, "engine": "/".join(filter(None, engines)) or None,
-            "layout": layout_text(step.layout) if direction == "forward" else None, "reads": nbytes_of(reads), "writes": nbytes_of(writes),
-            "saves": saves, "frees": [], "updates": [], "live": 0, "at": at}
+            "layout": layout_text(step.layout) if direction == "forward" else None,
+            "reads": nbytes_of(reads), "writes": nbytes_of(writes), "saves": saves, "frees": [], "updates": [], "live": 0, "at": at}
 
 
 cdef str layout_text(Layout layout):
@@ -366,7 +371,8 @@ cdef class Fusion:
 
     cdef list nodes
     cdef dict lifetimes         # without fusion; None without a plan, where all tops are written
-    cdef dict concat_slices        # for each bottom of a Concat: its node, which slice, and the last node before it that uses the blob
+    # For each bottom of a Concat: its node, which slice, and the last node before it that uses the blob.
+    cdef dict concat_slices
     cdef bint training, may_run_backward
 
     cdef Step step(self, int i, const Context& on):
@@ -446,7 +452,7 @@ cdef Lifetime lifetime_of(dict lifetimes, SyncedMemory memory):
 cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training, dict deferred_relus):
     """The lifetimes of the memories of all blobs, by the memory's id.
 
-    `head` has for each node the first node of the step that computes its backward, `deferred_relus` what `find_deferred_relus` gives.
+    `head` has for each node the first node of the step that computes its backward; `deferred_relus` is of `find_deferred_relus`.
     """
     cdef Node node, first
     cdef Blob blob
@@ -524,8 +530,9 @@ cdef dict find_deferred_relus(list nodes, dict concat_slices):
         if last < 0:
             continue
         node, whole = nodes[last], nodes[index]
-        if not (hasattr(node.layer, "defer_gradient") and has_builtin_passes(node.layer) and node.needs_backward and whole.bottom_needs[which]
-                            and node.bottoms == node.tops == [blob] and node.layer.join(ReluEpilogue(blob), node.bottoms, True)):
+        if not (hasattr(node.layer, "defer_gradient") and has_builtin_passes(node.layer) and node.needs_backward
+                and whole.bottom_needs[which] and node.bottoms == node.tops == [blob]
+                and node.layer.join(ReluEpilogue(blob), node.bottoms, True)):
             continue
         joined_top = whole.tops[0]
         if not any([top in later.bottoms and (<Blob> top).data_memory is joined_top.data_memory
@@ -562,7 +569,8 @@ cdef int find_large_gradient(Step step, list learnable, users) except -1:
         return 0        # of several operations one may read it later
     for i in step.updates:
         blob = learnable[i]
-        if blob.count >= LARGE_GRADIENT and blob is node.blobs[0] and users[id(blob.data_memory)] == users[id(blob.diff_memory)] == 1:
+        if (blob.count >= LARGE_GRADIENT and blob is node.blobs[0]
+                and users[id(blob.data_memory)] == users[id(blob.diff_memory)] == 1):
             step.large = i
 
 
@@ -615,7 +623,8 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
                 made.deferred_relus.pop(k, None)      # the fused backward computes its gradient
             if hasattr(node.layer, "defer_gradient"):
                 index, which = made.deferred_relus.get(k, (0, 0))
-                step.deferring_layers.append((node.layer, (<Node> nodes[index]).layer.parts[which] if k in made.deferred_relus else None))
+                step.deferring_layers.append((node.layer, (<Node> nodes[index]).layer.parts[which]
+                                              if k in made.deferred_relus else None))
         made.forward.append(step)
         if step.fused_backward:
             head[i:i + len(step.nodes)] = [i] * len(step.nodes)

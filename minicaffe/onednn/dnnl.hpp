@@ -35,8 +35,8 @@ constexpr int kUserScratchpad = 1;  // dnnl_scratchpad_mode_user
 enum : int { kTraining = 64, kDirect = 1, kDirectTransposed = 10, kMaxPooling = 0x1ff, kMeanWithPadding = 0x2ff,
              kMeanWithoutPadding = 0x3ff, kLrnAcross = 0xaff };
 // Queries of a primitive descriptor.
-enum : int { kQueryImplementation = 8, kQuerySource = 129, kQuerySourceDiff, kQueryWeights, kQueryWeightsDiff, kQueryTop, kQueryTopDiff,
-             kQueryWorkspace, kQueryScratch, kQueryAxes = 256, kQueryDims, kQueryType };
+enum : int { kQueryImplementation = 8, kQuerySource = 129, kQuerySourceDiff, kQueryWeights, kQueryWeightsDiff, kQueryTop,
+             kQueryTopDiff, kQueryWorkspace, kQueryScratch, kQueryAxes = 256, kQueryDims, kQueryType };
 // The arguments of a primitive.
 enum : int { kSource = 1, kTop = 17, kWeights = 33, kBias = 41, kWorkspace = 64, kScratch = 80, kSourceDiff = 129, kTopDiff = 145,
              kWeightsDiff = 161, kBiasDiff = 169 };
@@ -360,7 +360,9 @@ class Attributes {
     on_->check(on_->call.post_ops_append_binary(operations_, kAdd, operand.get()), "post_ops_append_binary");
   }
   /// Multiply negative values by a slope, one for each channel or one for all.
-  void rectify(bool channels) { on_->check(on_->call.post_ops_append_prelu(operations_, channels ? 2 : 0), "post_ops_append_prelu"); }
+  void rectify(bool channels) {
+    on_->check(on_->call.post_ops_append_prelu(operations_, channels ? 2 : 0), "post_ops_append_prelu");
+  }
   /// Multiply an argument by a scale for each element of the axes whose bits are set in `mask`.
   void scale(int argument, int mask) {
     on_->check(on_->call.primitive_attr_set_scales_mask(attributes_, argument, mask), "primitive_attr_set_scales_mask");

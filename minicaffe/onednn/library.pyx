@@ -37,7 +37,8 @@ cdef extern from "minicaffe/onednn/openmp.hpp" namespace "mc::onednn::openmp" no
 
 TAGS = {16: kBlocksOf16, 8: kBlocksOf8}     # lanes -> tag of the layout
 MIN_VERSION, AVX2, AVX512_BF16 = (3, 2), 7, 0xe7    # dnnl_cpu_isa_avx2 and so on: a bit for each instruction set that it implies
-OTHER_LIBRARY_REMEDY = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"     # the remedy for a library that does not fit
+# The remedy for a library that does not fit.
+OTHER_LIBRARY_REMEDY = "pip install onednn-cpu-gomp, or name another in MINICAFFE_ONEDNN"
 log = logging.getLogger(__name__)
 _path = None            # of the open library
 _trouble = None         # why it cannot be used, once that is known
@@ -116,7 +117,8 @@ def _open():
     for i in range(kFunctions):
         name = (<bytes> kNames[i]).decode()
         if not hasattr(handle, name):
-            raise DependencyError(f"{path} has no {name}: it is no oneDNN, or older than {_dotted(MIN_VERSION)}; {OTHER_LIBRARY_REMEDY}")
+            raise DependencyError(f"{path} has no {name}: "
+                                  f"it is no oneDNN, or older than {_dotted(MIN_VERSION)}; {OTHER_LIBRARY_REMEDY}")
         _library.set_function(i, <void*> <uintptr_t> ctypes.cast(getattr(handle, name), ctypes.c_void_p).value)
     found = _library.version()
     if (found.major, found.minor) < MIN_VERSION or found.major != 3:

@@ -114,7 +114,8 @@ inline bool loop_next(long* begin, long* end) {
   const long members = omp_get_num_threads(), number = omp_get_thread_num();
   const long count = std::max(0L, (loop.end - loop.begin + loop.step - (loop.step > 0 ? 1 : -1)) / loop.step);
   const long chunk = loop.chunk ? loop.chunk : count / members + (number < count % members);
-  const long first = loop.chunk ? (loop.round * members + number) * chunk : chunk * number + (number < count % members ? 0 : count % members);
+  const long first =
+      loop.chunk ? (loop.round * members + number) * chunk : chunk * number + (number < count % members ? 0 : count % members);
   if (first >= count || !chunk || (!loop.chunk && loop.round)) return false;
   ++loop.round;
   *begin = loop.begin + first * loop.step;

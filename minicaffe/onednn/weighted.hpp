@@ -37,7 +37,8 @@ class Weighted {
   size_t data_scratch() const { return reordered_weights_bytes() + data_step_.scratch(); }
   void backward_data(const void* w_at, const void* dy_at, void* dx_at, void* scratch) {
     if (reorder_weights_) reorder_weights_.run(threads_, w_at, scratch);
-    data_step_.run(threads_, static_cast<char*>(scratch) + reordered_weights_bytes(), {reorder_weights_ ? scratch : w_at, dy_at, dx_at});
+    data_step_.run(threads_, static_cast<char*>(scratch) + reordered_weights_bytes(),
+                   {reorder_weights_ ? scratch : w_at, dy_at, dx_at});
   }
 
   /// With the gradient of the bias if `biased`, which takes another pass over the gradient of y.
@@ -70,7 +71,8 @@ class Weighted {
     weights_step_.run(threads_, static_cast<char*>(scratch) + gradients_bytes(), {x_at, dy_at, at_once ? dw_at : scratch, sums});
     if (blocks_) {
       const std::vector<int64_t> dims = w.dims();
-      from_blocks(threads, dims[0], dims[1], dims[2] * dims[3], !overwrite, static_cast<float*>(scratch), static_cast<float*>(dw_at));
+      from_blocks(threads, dims[0], dims[1], dims[2] * dims[3], !overwrite, static_cast<float*>(scratch),
+                  static_cast<float*>(dw_at));
     } else if (!overwrite) {
       add_.run(threads_, scratch, dw_at);
     }

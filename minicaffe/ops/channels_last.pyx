@@ -23,8 +23,8 @@ cdef class ChannelsLast(Layout):
         cdef long long images = dims[0], channels = dims[1], pixels = math.prod(dims[2:])
         cdef size_t count = images * channels * pixels
         name = f"channels last {'bf16 ' if dtype == BF16 else ''}{'x'.join(map(str, dims))}"
-        super().__init__(count * item_size(dtype), count * item_size(FLOAT if dtype == BF16 else dtype), name, dims, channels, dtype, False,
-                         True)
+        super().__init__(count * item_size(dtype), count * item_size(FLOAT if dtype == BF16 else dtype),
+                         name, dims, channels, dtype, False, True)
         self.sizes[:] = [images, channels, pixels]
         self.plain[:] = [channels * pixels, pixels, 1]
         self.last[:] = [channels * pixels, 1, channels]

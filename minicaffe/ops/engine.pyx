@@ -24,7 +24,8 @@ cdef extern from *:
 
 DEFAULT = 0     # the field `engine` of layers that name none
 # Precision -> where it is available, for errors; float32 is available everywhere.
-PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more", "bf16": "the CPU, or a GPU of compute capability 8.0 or more"}
+PRECISIONS = {"float32": "", "tf32": "a GPU of compute capability 8.0 or more",
+              "bf16": "the CPU, or a GPU of compute capability 8.0 or more"}
 log = logging.getLogger(__name__)
 _logged_refusals = set()
 _preferred = None   # the engine of layers with engine DEFAULT; "" for none; None: as MINICAFFE_ENGINE says
@@ -221,7 +222,8 @@ cdef class Operation:
         """Store that `engine` does not compute this; each reason is logged once."""
         self.refusals[engine] = reason
         asked = self.named()
-        lost = not self.depends_on_layout and self.precision() in ENGINES[engine].precisions and self.precision() not in LAST.precisions
+        lost = (not self.depends_on_layout and self.precision() in ENGINES[engine].precisions
+                and self.precision() not in LAST.precisions)
         level = logging.WARNING if asked or lost else logging.DEBUG
         if (engine, reason, level) not in _logged_refusals:
             _logged_refusals.add((engine, reason, level))
@@ -260,7 +262,8 @@ cdef class Operation:
 
     def primitives(self):
         """Return the primitives in use."""
-        return [made for made in (self.forward_impl, self.backward_impl, self.weights_impl, self.forward_done_by) if made is not None]
+        return [made for made in (self.forward_impl, self.backward_impl, self.weights_impl, self.forward_done_by)
+                if made is not None]
 
     def release(self):
         """Free scratch memory, data kept for backward, and primitives; the next forward chooses engines again."""
@@ -272,7 +275,8 @@ cdef class Operation:
 
         `engine` is None before the first use, and ``ONEDNN/CAFFE`` if CAFFE computes what ONEDNN refused, such as a gradient.
         """
-        names = [made.engine for made in (self.forward_impl, self.backward_impl, self.weights_impl)] if self.forward_impl is not None else []
+        made = (self.forward_impl, self.backward_impl, self.weights_impl) if self.forward_impl is not None else ()
+        names = [one.engine for one in made]
         return {"operation": type(self).__name__, "engine": "/".join(dict.fromkeys(names)) or None, "refused": dict(self.refusals)}
 
 

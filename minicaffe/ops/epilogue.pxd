@@ -12,7 +12,8 @@ cdef class ConcatSlice:
     cdef readonly str by            # the layer that concatenates it with the others
     cdef long long pitch            # bytes in the whole from one image to the next, in the layout of the last `begin`
     cdef bint written               # the result was written here, so that no copy is needed
-    cdef public bint computes_relu_gradient      # its values are from a fused ReLU, whose gradient is computed when the whole's diff is split
+    # Its values are from a fused ReLU, whose gradient is computed when the whole's diff is split.
+    cdef public bint computes_relu_gradient
     cdef char* begin(self, const Context& on, Layout layout) except? NULL
     cdef bint take(self)
 

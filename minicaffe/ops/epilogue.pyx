@@ -21,7 +21,8 @@ cdef class ConcatSlice:
         memory.renew()
         if memory.head != UNINITIALIZED and memory.layout() is not whole_layout:    # earlier parts were written in another layout
             return NULL
-        cdef long long nbytes = self.whole.count * item_size(self.whole.dtype) if whole_layout is None else <long long> whole_layout.nbytes
+        cdef long long nbytes = (self.whole.count * item_size(self.whole.dtype) if whole_layout is None
+                                 else <long long> whole_layout.nbytes)
         self.pitch = nbytes // self.whole.dims[0]
         return <char*> self.whole.mutable_data_in(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
 

@@ -47,8 +47,8 @@ cdef class OnednnWeightsPrimitive(Primitive):
         cdef void* scratch = operation.scratch(on, (self.steps.weights_scratch() + 3) // 4)
         try:
             with nogil:
-                self.steps.backward_weights(on.threads, x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy), overwrite, dw,
-                                            bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
+                self.steps.backward_weights(on.threads, x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy),
+                                            overwrite, dw, bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
         except Exception:
             if overwrite:
                 weight.fill_diff_on(on, 0)      # the next engine adds to it

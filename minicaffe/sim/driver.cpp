@@ -204,8 +204,9 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     if (&other == &context) fail(CUDA_ERROR_INVALID_DEVICE, "cuCtxEnablePeerAccess: the peer is the current context");
     if (!other.retained) fail(CUDA_ERROR_INVALID_CONTEXT, "cuCtxEnablePeerAccess: the peer's context was released");
     if (!state().settings.peers.count({context.device->ordinal, other.device->ordinal}))
-      fail(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, "cuCtxEnablePeerAccess: device %d and device %d are no peers; MINICAFFE_SIM's peers= "
-           "says which are", context.device->ordinal, other.device->ordinal);
+      fail(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED,
+           "cuCtxEnablePeerAccess: device %d and device %d are no peers; MINICAFFE_SIM's peers= says which are",
+           context.device->ordinal, other.device->ordinal);
     if (!context.peers.insert(other.device->ordinal).second)
       fail(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "cuCtxEnablePeerAccess: device %d has access to device %d already",
            context.device->ordinal, other.device->ordinal);

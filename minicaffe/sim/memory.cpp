@@ -134,7 +134,8 @@ char* guarded_memory(size_t size, const char* what) {
 }
 
 std::string Allocation::text() const {
-  if (is_block) return print("a block of %zu bytes at 0x%llx in allocation #%u on device %d", size, address, number, device->ordinal);
+  if (is_block)
+    return print("a block of %zu bytes at 0x%llx in allocation #%u on device %d", size, address, number, device->ordinal);
   return print("allocation #%u (%zu bytes at 0x%llx on device %d)", number, size, address, device->ordinal);
 }
 

@@ -55,7 +55,8 @@ void parse_failure(const std::string& setting, const std::string& text) {
   const std::string &call = found[1], &code = found[3];
   if (!is_entry_point(call)) bad_setting(setting, "the simulated driver has no such call");
   if (parts(found[2], "0*[1-9][0-9]{0,17}").empty()) bad_setting(setting, "N must be a number from 1");
-  Planned planned = {std::stoull(found[2]), call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
+  Planned planned = {std::stoull(found[2]),
+                     call.find("Alloc") != std::string::npos ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN};
   if (std::count(text.begin(), text.end(), ':') > 1 && (!error_code(code, &planned.code) || planned.code == CUDA_SUCCESS))
     bad_setting(setting, "the code must be a name such as CUDA_ERROR_NOT_SUPPORTED");
   state().planned[call] = planned;
@@ -103,7 +104,8 @@ void parse(Settings& settings, const std::string& setting) {
         settings.*flag = value == "1";
         return;
       }
-    bad_setting(setting, "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred, report");
+    bad_setting(setting,
+                "unknown; known are devices, peers, memory, capability, fail, race, uninitialized, leak, deferred, report");
   }
 }
 

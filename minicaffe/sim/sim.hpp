@@ -263,7 +263,7 @@ bool is_mapped_host(uintptr_t address);                             // without t
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);
 void release_memory(Device& device, const std::shared_ptr<Allocation>& allocation);
 void release_pinned(Context& context);
-size_t overwritten_slack_bytes(const Allocation& allocation);                       // bytes of the slack around it that lost their pattern
+size_t overwritten_slack_bytes(const Allocation& allocation);  // bytes of the slack around it that lost their pattern
 constexpr uint32_t kPoison = 0xfff5a5f5;
 extern "C" void mcsim_poison(CUdeviceptr address, size_t size);
 extern "C" void mcsim_unpoison(CUdeviceptr address, size_t size);

@@ -29,7 +29,8 @@ cdef class BroadcastLayer(DeviceLayer):
 
     cdef Layout layout_backward(self, const Context& on, list bottom, list top):
         """In which dy is, or x if that is plain; None as above."""
-        return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0], self.axes, &self.stored)
+        return by_channels(diff_layout(on, top) or data_layout(on, [self.forward_x(bottom, top)]), bottom[0],
+                           self.axes, &self.stored)
 
     def scratch_blobs(self):
         return [] if self.kept is None else [self.kept]

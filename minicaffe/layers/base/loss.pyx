@@ -1,4 +1,4 @@
-"""Bases of the losses (Caffe loss_layer.cpp and the layers derived from it): a scalar from predictions and what they should have been.
+"""Bases of the losses (Caffe loss_layer.cpp and the layers derived from it): a scalar from predictions and targets.
 
 The terms are defined in ops/loss/kernel.hpp. Different from Caffe: labels are range-checked and the record is named; nothing of the
 bottoms is stored between forward and backward but the probabilities of the softmax; SoftmaxWithLoss and InfogainLoss take a

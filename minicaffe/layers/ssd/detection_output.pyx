@@ -94,7 +94,8 @@ cdef class DetectionOutputLayer(Layer):
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
         if self.pictures is not None:
             pictures = bottom[3]
-            if pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3) or not pictures.count:
+            if (pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3)
+                    or not pictures.count):
                 raise ShapeError(f"must be {self.rule.images} pictures of 1 or 3 channels, got {list(pictures.shape)}",
                                  field="bottom[3]")
 

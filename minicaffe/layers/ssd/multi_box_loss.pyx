@@ -162,7 +162,8 @@ cdef class MultiBoxLossLayer(Layer):
         objects = bottom[3].cpu_data.reshape(-1, 8)
         check_priors(bottom[2], self.rule.code)
         for index in np.flatnonzero(~(variances > 0).all(1))[:1]:
-            raise DataError(f"the variances of prior box {index} must be above 0, got {variances[index].tolist()}", field="bottom[2]")
+            raise DataError(f"the variances of prior box {index} must be above 0, got {variances[index].tolist()}",
+                            field="bottom[2]")
         check_rows(objects, objects[:, 0] != -1, self.rule.images, self.rule.classes, self.rule.background, "bottom[3]")
         objects = objects[(objects[:, 0] != -1) & ((objects[:, 7] == 0) | self.rule.use_difficult)]
         return objects[np.argsort(objects[:, 0], kind="stable")].astype(float)

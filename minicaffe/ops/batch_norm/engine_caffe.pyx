@@ -78,7 +78,8 @@ cdef class CaffeStandardize(Primitive):
         cdef Standardize op = operation
         cdef Blob values = op.kept if op.needs_x_copy() else x
         if values.count != x.count:
-            raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again", field="bottom[0]")
+            raise ShapeError(f"was {list(values.shape)} in forward and is {list(x.shape)} now; run forward again",
+                             field="bottom[0]")
         cdef Channels shape
         cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, op.shape, &shape)
         cdef int dtype = element(layout, x)

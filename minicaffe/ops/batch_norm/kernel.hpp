@@ -49,7 +49,8 @@ template <class T> struct StandardizeBy {
   const T *mean, *scale, *shift;
   T slope;
   MC_HD Standardize<T> at(index_t k) const { return {mean[k], scale[k], shift[k], slope}; }
-  MC_HD StandardizeBy from(index_t k) const { return {mean + k, scale + k, shift + k, slope}; }  // the same for channels k, k + 1, ...
+  /// The same for channels k, k + 1, ...
+  MC_HD StandardizeBy from(index_t k) const { return {mean + k, scale + k, shift + k, slope}; }
   /// The same for as many channels as V, a vector of the CPU, has numbers (device/bf16.hpp).
   template <class V> MC_HD Standardize<V> lanes(index_t k) const {
     return {get_lanes<V>(mean + k), get_lanes<V>(scale + k), get_lanes<V>(shift + k), V{} + slope};

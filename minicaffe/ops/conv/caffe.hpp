@@ -337,8 +337,8 @@ template <class T, class Work> void each_column_matrix(const ConvShape& s, T* im
 }
 
 /// y = W * x + bias; `bias` may be null.
-inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, const ConvShape& s, const void* x_, const void* weight,
-                         const void* bias, void* y_, void* scratch) {
+inline void conv_forward(const Context& on, const cpu::Blas& blas, int dtype, const ConvShape& s, const void* x_,
+                         const void* weight, const void* bias, void* y_, void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), w = static_cast<const T*>(weight), b = static_cast<const T*>(bias);

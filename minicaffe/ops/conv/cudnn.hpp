@@ -70,7 +70,8 @@ inline int cudnn_type(int dtype) {
 inline int cudnn_real(int dtype) { return dtype == BF16 ? FLOAT : dtype; }
 
 /// A tensor of images, channels and pixels along each axis: the one place that knows how a layout lies in memory.
-inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64_t uid, int dtype, const std::vector<int64_t>& sizes) {
+inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64_t uid, int dtype,
+                             const std::vector<int64_t>& sizes) {
   std::vector<int64_t> strides(sizes.size());
   int64_t step = of.layout == kNhwc ? sizes[1] : 1;
   for (size_t a = sizes.size() - 1; a > 1; --a) strides[a] = step, step *= sizes[a];
@@ -106,7 +107,8 @@ inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const Cudnn
                                nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR};
   const bool biased = whole && of.bias;
   const bool adds = whole && of.product == kBackwardWeights;
-  const CudnnNode x = cudnn_array(cudnn, of, kX, of.dtype, image), weight = cudnn_array(cudnn, of, kW, adds ? real : of.dtype, weights);
+  const CudnnNode x = cudnn_array(cudnn, of, kX, of.dtype, image),
+                  weight = cudnn_array(cudnn, of, kW, adds ? real : of.dtype, weights);
   const CudnnNode y = biased ? cudnn_array(cudnn, of, kUnbiased, real, columns) : cudnn_array(cudnn, of, kY, of.dtype, columns);
   CudnnNode product(cudnn, kKinds[of.product]), add;
   int attribute = nv::ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA + 6 * of.product;  // then beta, convolution, weights, image, columns

@@ -1,7 +1,8 @@
 """Convolution by engine CUDNN (ops/conv/cudnn.hpp): which plan takes the least time is measured once for each shape and kept.
 
-The layout of images and weights is chosen here, by `prefers_channels_last`; MINICAFFE_CUDNN_LAYOUT names another. In precision bf16 images
-and columns are kept in bf16 with channels last, weights are rounded in each forward, and the gradients of parameters are float32.
+The layout of images and weights is chosen here, by `prefers_channels_last`; MINICAFFE_CUDNN_LAYOUT names another. In precision
+bf16 images and columns are kept in bf16 with channels last, weights are rounded in each forward, and the gradients of
+parameters are float32.
 """
 
 import logging
@@ -103,7 +104,8 @@ cdef class CudnnConvolution(Primitive):
             self.last[what] = False
         return self.compute_as(False, what, on, op, x, y, weight, bias)
 
-    cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob x,
+                        Blob y, Blob weight, Blob bias) except -1:
         cdef Layout x_layout = self.x if last else None, y_layout = self.y if last else None, w_layout = self.w if last else None
         cdef const void *from_, *w, *b
         if what == PARAMS:
@@ -136,7 +138,8 @@ cdef class CudnnConvolution(Primitive):
             return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, <void*> w, <void*> from_, bias))
         return self.product(on, op, Arguments(kForward, self.dtype, layout, <void*> from_, <void*> w, to, bias))
 
-    cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob x, Blob y, Blob weight, Blob bias) except -1:
+    cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob x,
+                                  Blob y, Blob weight, Blob bias) except -1:
         cdef Layout y_layout = self.y if last else None
         cdef const void *image, *columns
         cdef void* w
@@ -145,7 +148,8 @@ cdef class CudnnConvolution(Primitive):
             w = weight.mutable_diff_in(on, self.w if last else None)
             if op.transposed:
                 image, columns = columns, image
-            self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image, w, <void*> columns, NULL))
+            self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image,
+                                           w, <void*> columns, NULL))
         if bias is not None and self.dtype == BF16:     # last, so that nothing was added before a Refusal
             columns, w = y.diff_in(on, y_layout), bias.mutable_diff_on(on)
             with nogil:

@@ -66,7 +66,8 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
         cdef const void* w = weight.data_in(on, layout)
         cdef object kept = weight.data_memory.private_side
         cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
-        cdef object held = addend.data_memory.private_side if addend is not None else None  # x may be the same memory in another layout
+        # `x` may be the same memory in another layout.
+        cdef object held = addend.data_memory.private_side if addend is not None else None
         cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
         with nogil:
             self.conv.forward_fused(x.data_in(on, self.x), w, b, to if to != NULL else top.overwrite_data_in(on, self.y),

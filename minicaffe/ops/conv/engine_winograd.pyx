@@ -78,7 +78,8 @@ cdef class WinogradConvolution(Primitive):
                 addend = epilogue.addend.data_in(on, self.y)
                 held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
             y, part, operation.epilogue = epilogue.top, epilogue.part, None
-            if part is not None and addend == NULL and self.lanes == (self.y is not None):    # one pixel in lanes is in plain order, too
+            # One pixel in lanes is in plain order, too.
+            if part is not None and addend == NULL and self.lanes == (self.y is not None):
                 to = part.begin(on, self.y)
                 channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = x.data_in(on, self.x)

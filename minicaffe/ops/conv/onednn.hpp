@@ -6,9 +6,9 @@
 namespace mc {
 namespace onednn {
 
-/// Whether oneDNN was measured to be faster than engine CAFFE: not where more than a quarter of its blocks of 16 channels is padding.
-/// Up to four input channels, those of a first layer, it takes as they are. A deconvolution into few channels, or channel by channel,
-/// it computes up to ten times slower than engine CAFFE.
+/// Whether oneDNN was measured to be faster than engine CAFFE: not where more than a quarter of its blocks of 16 channels is
+/// padding. Up to four input channels, those of a first layer, it takes as they are. A deconvolution into few channels, or
+/// channel by channel, it computes up to ten times slower than engine CAFFE.
 inline bool is_faster(const ConvShape& s, bool transposed) {
   const auto fills = [](index_t channels) { return 3 * round_up(channels, 16) <= 4 * channels; };
   if (s.group_channels == 1 && s.groups == s.outputs) return !transposed && fills(s.outputs);  // depthwise
@@ -41,8 +41,8 @@ class Conv : public Weighted {
           Array::any(on, y_dims, type));
   }
 
-  /// Make forward with the epilogue `slopes(y + addend)`, each part optional; `slopes` is their number. `apart`: images of y need not
-  /// be contiguous. Return false if oneDNN does not support it.
+  /// Make forward with the epilogue `slopes(y + addend)`, each part optional; `slopes` is their number. `apart`: images of y
+  /// need not be contiguous. Return false if oneDNN does not support it.
   bool fuse(bool adds, int64_t slopes, bool apart) {
     if (fused_step_ && adds == adds_ && slopes == slopes_ && apart == apart_) return true;
     on_->use_threads(threads_);

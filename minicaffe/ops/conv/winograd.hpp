@@ -8,8 +8,8 @@
 // evaluated and tiles interpolated, which are added where they overlap; or tiles and outputs are evaluated and kernels
 // interpolated.
 //
-// Vectors hold neighbouring channels of one pixel. In images where these are neighbours in memory (lanes) they are loaded as they lie,
-// otherwise collected. Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2015).
+// Vectors hold neighbouring channels of one pixel. In images where these are neighbours in memory (lanes) they are loaded as
+// they lie, otherwise collected. Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2015).
 #pragma once
 #include <type_traits>
 #include <vector>
@@ -320,8 +320,8 @@ template <class M, int kLanes> struct Evaluate {
   }
 };
 
-/// What follows a convolution: y = f(scale y + shift + addend), where f multiplies negative numbers by the channel's slope; the addend
-/// is arranged as y. Null: not that.
+/// What follows a convolution: y = f(scale y + shift + addend), where f multiplies negative numbers by the channel's slope; the
+/// addend is arranged as y. Null: not that.
 struct Finish {
   const float *scale, *shift, *addend, *slopes;
 };
@@ -700,7 +700,8 @@ inline int lanes(const ConvShape& s) {
 /// Why this convolution is not computed here; null: it is.
 inline const char* refusal(const ConvShape& s) {
   const Window& w = s.window;
-  if (w.num_axes != 2 || w.kernel[0] != w.kernel[1] || (w.kernel[0] != 3 && w.kernel[0] != 5)) return "a kernel other than 3x3 or 5x5";
+  if (w.num_axes != 2 || w.kernel[0] != w.kernel[1] || (w.kernel[0] != 3 && w.kernel[0] != 5))
+    return "a kernel other than 3x3 or 5x5";
   for (int a = 0; a < 2; ++a)
     if (w.stride[a] != 1 || w.dilation[a] != 1) return "a stride or a dilation";
   return nullptr;
@@ -740,8 +741,8 @@ inline void forward(Threads threads, const ConvShape& s, bool lanes, const void*
                         static_cast<float*>(scratch));
   });
 }
-inline void backward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* dy, const void* w, void* dx, void* dw,
-                     void* db, void* scratch) {
+inline void backward(Threads threads, const ConvShape& s, bool lanes, const void* x, const void* dy, const void* w, void* dx,
+                     void* dw, void* db, void* scratch) {
   with(threads, s, lanes, [&](const auto& convolution) {
     convolution.backward(static_cast<const float*>(x), static_cast<const float*>(dy), static_cast<const float*>(w),
                          static_cast<float*>(dx), static_cast<float*>(dw), static_cast<float*>(db), static_cast<float*>(scratch));

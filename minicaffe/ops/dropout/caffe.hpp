@@ -63,7 +63,8 @@ inline void dropout(const Context& on, int dtype, index_t n, u64 seed, u64 start
   const index_t blocks = (n + kDropBlock - 1) / kDropBlock;
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
-    Dropout<T> one{Philox{seed}, start, threshold, typename Element<T>::Compute(scale), static_cast<const T*>(x), static_cast<T*>(y)};
+    Dropout<T> one{Philox{seed}, start, threshold, typename Element<T>::Compute(scale), static_cast<const T*>(x),
+                   static_cast<T*>(y)};
     if (on.stream) return for_each(on, blocks * kDropLanes, DropoutLane<T>{one, n, on.stream->drawn});
     if constexpr (!std::is_same_v<T, Bf16>)  // of which the CPU draws no masks
       cpu::for_each(on.threads, blocks, cpu::DropoutBlock<T>{one, n}, 2 * kDropBlock);

@@ -24,7 +24,8 @@ def refuses(InnerProduct op):
 
 def slower(InnerProduct op):
     if op.learned and op.m <= FEW:
-        return f"an inner product of {op.m} rows, for up to {FEW} of which rounding the weights in each step takes longer than bf16 saves"
+        return (f"an inner product of {op.m} rows, for up to {FEW} of which rounding the weights in each step "
+                "takes longer than bf16 saves")
 
 
 cdef class OnednnInnerProduct(OnednnWeightsPrimitive):

@@ -23,7 +23,8 @@ class Inner : public Weighted {
     return on_->call.inner_product_forward_primitive_desc_create(made, on_->engine, kTraining, x, w, b, y, attributes);
   }
   int create_backward_data(void** made, const void* dx, const void* w, const void* dy) const override {
-    return on_->call.inner_product_backward_data_primitive_desc_create(made, on_->engine, dx, w, dy, forward_.get(), on_->attributes);
+    return on_->call.inner_product_backward_data_primitive_desc_create(made, on_->engine, dx, w, dy, forward_.get(),
+                                                                       on_->attributes);
   }
   int create_backward_weights(void** made, const void* x, const void* dw, const void* db, const void* dy) const override {
     return on_->call.inner_product_backward_weights_primitive_desc_create(made, on_->engine, x, dw, db, dy, forward_.get(),

@@ -51,7 +51,8 @@ template <class Rows, int kGroup, class T> struct WalkRow {
 template <class X, class Rows, int kGroup, class T> struct uses<X, WalkRow<Rows, kGroup, T>> : std::is_same<X, T> {};
 
 /// Run Rows<kGroup>{members...} over all rows of elements T.
-template <class T, template <int> class Rows, class... M> void each_lane_row(Threads threads, const Channels& c, const M&... members) {
+template <class T, template <int> class Rows, class... M>
+void each_lane_row(Threads threads, const Channels& c, const M&... members) {
   auto run = [&](auto walk, index_t group) {
     for_each(threads, c.outer * ((c.channels + group - 1) / group), walk, std::max<index_t>(1, c.inner * group));
   };

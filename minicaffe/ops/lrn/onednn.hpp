@@ -19,8 +19,8 @@ class Lrn : public WorkspacePrimitive {
 
  private:
   PrimitiveCall new_backward() const override {
-    PrimitiveCall step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross, x.get(),
-                            x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get()));
+    PrimitiveCall step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross,
+                                     x.get(), x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get()));
     step.takes(kTopDiff, x).takes(kSourceDiff, x).takes(kWorkspace, workspace_).takes(kSource, x);
     return step;
   }

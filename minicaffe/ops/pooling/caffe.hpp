@@ -271,8 +271,9 @@ void pool_forward_last(const Context& on, int dtype, const PoolShape& s, index_t
     using X = decltype(type);
     using T = typename Element<X>::Compute;
     with_pool_pack<X>(channels, [&](auto pack) {
-      cuda::for_each(*on.stream, images * s.out_height * s.out_width * (channels / pack), PoolForwardLast<X, Op<T>, decltype(pack)::value>{
-          s, channels, static_cast<const X*>(x), static_cast<X*>(y), static_cast<T*>(mask)});
+      cuda::for_each(*on.stream, images * s.out_height * s.out_width * (channels / pack),
+                     PoolForwardLast<X, Op<T>, decltype(pack)::value>{s, channels, static_cast<const X*>(x), static_cast<X*>(y),
+                                                                      static_cast<T*>(mask)});
     });
   });
 }

@@ -31,8 +31,8 @@ class Pool : public WorkspacePrimitive {
 
  private:
   PrimitiveCall new_backward() const override {
-    PrimitiveCall step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create, algorithm_,
-                            x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get()));
+    PrimitiveCall step(on_, describe(on_, threads_, "pooling_backward", on_->call.pooling_backward_primitive_desc_create,
+                                     algorithm_, x.get(), y.get(), strides_, kernel_, dilates_, left_, right_, forward_.get()));
     step.takes(kTopDiff, y).takes(kSourceDiff, x);
     if (algorithm_ == kMaxPooling) step.takes(kWorkspace, workspace_);
     return step;

@@ -75,7 +75,8 @@ template <class T> struct StepProduct {
       if (pairs.packed) {
         const index_t deep = pairs.even(k), blocks = pairs.blocks(n);
         std::vector<Bf16> rounded(size_t(rows * deep));
-        for (index_t i = 0; i < rows; ++i) cpu::for_each_lane<Bf16>(on.threads, k, cpu::Rounded<Bf16>{a + i * k, rounded.data() + i * deep}, 1);
+        for (index_t i = 0; i < rows; ++i)
+          cpu::for_each_lane<Bf16>(on.threads, k, cpu::Rounded<Bf16>{a + i * k, rounded.data() + i * deep}, 1);
         return cpu::for_each(on.threads, blocks, cpu::PairsProduct<Bf16>{k, n, rows, rounded.data(), pairs.packed, c, add},
                              rows * pairs.kWide * k / 8);
       }
@@ -178,8 +179,8 @@ inline void lstm_steps_backward(const Context& on, const cpu::Blas& blas, int dt
                            [&](const Context& part, index_t row, index_t rows, const T* dh) {
                              const index_t at = row * r.size, of = row % r.n * r.size;
                              const T* before = row < r.n ? c0 + at : c + at - r.n * r.size;
-                             for_rows(part, rows, r.size,
-                                      LstmBackward<T>{r.size, before, acts + 4 * at, c + at, dc + of, dh, dc + of, dgates + 4 * at});
+                             for_rows(part, rows, r.size, LstmBackward<T>{r.size, before, acts + 4 * at, c + at, dc + of, dh,
+                                                                          dc + of, dgates + 4 * at});
                            });
   });
 }

@@ -131,7 +131,8 @@ template <class T> struct PairsProduct {
     for (index_t d = 0; d < deep; d += 2, b += 2 * kWide) {
       const LanePairs b0(b), b1(b + kWide);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) add_products(sum[r][0], from + r * deep + d, b0), add_products(sum[r][1], from + r * deep + d, b1);
+      for (int r = 0; r < kRows; ++r)
+        add_products(sum[r][0], from + r * deep + d, b0), add_products(sum[r][1], from + r * deep + d, b1);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {

@@ -94,7 +94,8 @@ template <class X, class Y> bool copy_tiles(const Context& on, Strides s, const 
   const int p = s.axes - 1;
   int q = 0;
   while (q < p && s.stride[q][1] != 1) ++q;
-  if (q >= p || s.stride[p][0] != 1 || s.stride[p][1] == 1 || s.size[p] < 8 || s.size[q] < 8 || (on.stream && !s.narrow())) return false;
+  if (q >= p || s.stride[p][0] != 1 || s.stride[p][1] == 1 || s.size[p] < 8 || s.size[q] < 8 || (on.stream && !s.narrow()))
+    return false;
   const index_t p_tiles = (s.size[p] + kTile - 1) / kTile, q_tiles = (s.size[q] + kTile - 1) / kTile;
   const index_t tiles = p_tiles * q_tiles * (s.count() / (s.size[p] * s.size[q]));
   auto fill = [&](auto& copy) {

@@ -18,8 +18,8 @@ template <class T, class Term> double sum_terms(Threads threads, index_t n, cons
   return total;
 }
 
-template <class T, class Term>
-void channel_sums(Threads threads, index_t outer, index_t channels, index_t inner, const Term& term, double coeff, bool add, T* out) {
+template <class T, class Term> void channel_sums(Threads threads, index_t outer, index_t channels, index_t inner,
+                                                 const Term& term, double coeff, bool add, T* out) {
   std::vector<double> sums(size_t(channels), 0.0);
   if (channels == 1)
     sums[0] = sum_terms<T>(threads, outer * inner, term);

@@ -37,7 +37,8 @@ struct ZeroAll {
     const int which = tensor_of(first_chunk, tensors, int(t.block()));
     const index_t begin = index_t(int(t.block()) - first_chunk[which]) * kZeroChunk;
     const index_t end = min_(begin + kZeroChunk, words[which]), packs = aligned16(at[which]) ? end / 4 : begin / 4;
-    for (index_t i = begin / 4 + t.thread(); i < packs; i += t.threads()) reinterpret_cast<Pack<unsigned>*>(at[which])[i] = Pack<unsigned>{};
+    for (index_t i = begin / 4 + t.thread(); i < packs; i += t.threads())
+      reinterpret_cast<Pack<unsigned>*>(at[which])[i] = Pack<unsigned>{};
     for (index_t i = packs * 4 + t.thread(); i < end; i += t.threads()) at[which][i] = 0;
   }
 };
