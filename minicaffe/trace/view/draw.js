@@ -20,7 +20,9 @@ function readColours() {
 }
 
 /* Three digits, never as a power of ten. */
-function digits(n) { return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0"; }
+function digits(n) {
+  return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0";
+}
 
 /* A value of an array, with three digits; as a power of ten only where plain digits would be many. */
 function valueText(value) {
@@ -109,7 +111,8 @@ const MONO = px => `${px}px ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", 
 
 /* Text that fits `width`, with an ellipsis behind or, with `inside`, within what is left; empty if not even a few letters fit. */
 function clipped(c, text, width, inside = false) {
-  const cut = n => text.slice(0, inside ? Math.floor(n * .4) : n) + "…" + (inside ? text.slice(text.length - Math.ceil(n * .6)) : "");
+  const cut = n => text.slice(0, inside ? Math.floor(n * .4) : n) + "…"
+      + (inside ? text.slice(text.length - Math.ceil(n * .6)) : "");
   if (c.measureText(text).width <= width) return text;
   let low = 0, high = text.length;
   while (low < high) { const m = (low + high + 1) >> 1; c.measureText(cut(m)).width <= width ? low = m : high = m - 1; }
@@ -189,7 +192,8 @@ class Steps extends Chart {
   hit(x) {
     if (x < gutter) return null;
     const {trace, axis} = this.view, step = trace.steps[trace.stepOf[Math.min(trace.count, axis.moment(x))]];
-    return step && [`${trace.nameOf(step)} · ${step.kind}`, `iteration ${step.iteration}, ${step.last - step.first} events, ${timeText(step.end - step.begin)}`];
+    return step && [`${trace.nameOf(step)} · ${step.kind}`,
+                    `iteration ${step.iteration}, ${step.last - step.first} events, ${timeText(step.end - step.begin)}`];
   }
 }
 
@@ -197,10 +201,11 @@ class Steps extends Chart {
 class Usage extends Chart {
   paint(c) {
     const {axis, trace, place} = this.view, top = 10, bottom = this.height - 6, right = this.width - 8;
-    // An arena of the host is far larger than what is used of it, since untouched pages cost nothing: then the scale is that of the use.
+    // An arena of the host is far larger than its used part, since untouched pages cost nothing: then the scale is that of the use.
     const usage = trace.usage(place), beyond = usage.most > 4 * usage.peak && usage.peak > 0;
     const most = beyond ? usage.peak * 1.4 : Math.max(usage.most, usage.peak, 1);
-    const step = 2 ** Math.max(0, Math.ceil(Math.log2(most / 3))), y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
+    const step = 2 ** Math.max(0, Math.ceil(Math.log2(most / 3))),
+          y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
     c.font = MONO(11); c.textAlign = "right";
     for (let v = 0; v <= most * 1.04; v += step) {
       c.strokeStyle = colours.line; c.lineWidth = 1;
@@ -219,7 +224,10 @@ class Usage extends Chart {
     const area = (low, high, fill) => {
       c.fillStyle = fill; c.beginPath();
       columns.forEach((m, i) => { c.lineTo(gutter + i, y(high(m))); c.lineTo(gutter + i + 1, y(high(m))); });
-      for (let i = columns.length - 1; i >= 0; i--) { c.lineTo(gutter + i + 1, y(low(columns[i]))); c.lineTo(gutter + i, y(low(columns[i]))); }
+      for (let i = columns.length - 1; i >= 0; i--) {
+        c.lineTo(gutter + i + 1, y(low(columns[i])));
+        c.lineTo(gutter + i, y(low(columns[i])));
+      }
       c.closePath(); c.fill();
     };
     const floor = new Float64Array(trace.count + 1);
@@ -288,7 +296,8 @@ class Strips extends Chart {
       for (let k = 0; k < from; k++) known |= VALID[memory.states[k]];
       for (let k = from; k < memory.changes.length && memory.changes[k] <= axis.to; k++) {
         const state = memory.states[k], end = k + 1 < memory.changes.length ? memory.changes[k + 1] : this.view.trace.count;
-        const a = Math.max(gutter, axis.x(Math.max(axis.from, memory.changes[k]))), b = Math.min(right, axis.x(Math.min(end, axis.to)));
+        const a = Math.max(gutter, axis.x(Math.max(axis.from, memory.changes[k]))),
+              b = Math.min(right, axis.x(Math.min(end, axis.to)));
         if (state === 6) {
           c.fillStyle = hatch(c, colours.faint); c.fillRect(a, top + 3, b - a, ROW - 7);
           known = 0;
@@ -297,7 +306,9 @@ class Strips extends Chart {
             const y = top + above + l * (thick + 1);
             c.fillStyle = colours[side];
             if (VALID[state] >> s & 1) c.fillRect(a, y, Math.max(.7, b - a), thick);
-            else if (known >> s & 1) { c.globalAlpha = .45; c.fillRect(a, y + Math.floor(thick / 2), Math.max(.7, b - a), 1); c.globalAlpha = 1; }
+            else if (known >> s & 1) {
+              c.globalAlpha = .45; c.fillRect(a, y + Math.floor(thick / 2), Math.max(.7, b - a), 1); c.globalAlpha = 1;
+            }
           });
           known |= VALID[state];
         }
@@ -323,7 +334,8 @@ class Strips extends Chart {
   hit(x, y) {
     const memory = this.row(y), {trace, axis} = this.view;
     if (!memory) return null;
-    const about = `${bytesText(memory.bytes)}, ${memory.role}${memory.aliases && memory.aliases.length ? `; also ${memory.aliases.join(", ")}` : ""}`;
+    const about = `${bytesText(memory.bytes)}, ${memory.role}`
+      + (memory.aliases && memory.aliases.length ? `; also ${memory.aliases.join(", ")}` : "");
     if (x < gutter) return [memory.name, about];
     return [`${memory.name}: ${stateWords(trace.head(memory, axis.moment(x)))}`, about];
   }
@@ -352,7 +364,8 @@ class Arena extends Picture {
     const c = this.context(), step = this.view.currentStep();
     this.drawn = [];
     // Blocks that this step has taken so far, to be outlined.
-    this.fresh = new Set(step ? trace.find("alloc", step.first, moment).filter(i => trace.strings[trace.place[i]] === place).map(i => trace.address[i]) : []);
+    this.fresh = new Set(step ? trace.find("alloc", step.first, moment).filter(i => trace.strings[trace.place[i]] === place)
+        .map(i => trace.address[i]) : []);
     let top = 0;
     if (!segments.length) {
       c.font = FONT(13); c.fillStyle = colours.soft;
@@ -361,10 +374,12 @@ class Arena extends Picture {
     const cells = segments.flatMap(s => s.cells), used = cells.filter(cell => cell.used).length;
     this.canvas.setAttribute("aria-label", `${plural(used, "block")} in use and ${cells.length - used} free, at this moment`);
     for (const {segment, tree, height} of rows) {
-      const free = segment.cells.reduce((sum, cell) => sum + (cell.used ? 0 : cell.bytes), 0), used = segment.cells.filter(cell => cell.used).length;
+      const free = segment.cells.reduce((sum, cell) => sum + (cell.used ? 0 : cell.bytes), 0),
+            used = segment.cells.filter(cell => cell.used).length;
       c.font = MONO(11); c.fillStyle = colours.soft;
       const title = segment.own ? `blocks of their own · ${bytesText(segment.bytes)} · ${used} in use`
-        : `${tree ? "pool" : "segment"} ${hex(segment.address)} · ${bytesText(segment.bytes)} · ${used} in use · ${bytesText(free)} free`;
+        : `${tree ? "pool" : "segment"} ${hex(segment.address)} · ${bytesText(segment.bytes)}`
+          + ` · ${used} in use · ${bytesText(free)} free`;
       c.fillText(clipped(c, title, width - 4), 1, top + 8);
       if (tree) this.tree(c, segment, top + 18, width);
       else this.bar(c, segment, top + 18, width);
@@ -378,7 +393,8 @@ class Arena extends Picture {
     const rest = tail ? segment.bytes - tail.bytes : 0, all = tail ? 2 * rest : segment.bytes;
     let x = 0;
     for (const cell of cells) {
-      const w = this.view.equal ? width / cells.length : least + (cell === tail ? rest : cell.bytes) / all * (width - least * cells.length);
+      const w = this.view.equal ? width / cells.length
+        : least + (cell === tail ? rest : cell.bytes) / all * (width - least * cells.length);
       this.cell(c, cell, x, top, w, 34, cell === tail && !this.view.equal ? ", drawn shorter" : "");
       x += w;
     }
@@ -401,11 +417,13 @@ class Arena extends Picture {
       c.textAlign = "left";
     }
     for (const cell of pool.cells)
-      this.cell(c, cell, (cell.address - pool.address) / pool.bytes * width, top + levelOf(pool, cell) * 17, cell.bytes / pool.bytes * width, 16);
+      this.cell(c, cell, (cell.address - pool.address) / pool.bytes * width, top + levelOf(pool, cell) * 17,
+                cell.bytes / pool.bytes * width, 16);
   }
   cell(c, cell, x, y, w, h, remark = "") {
     const role = this.view.trace.roleOf(cell.name), gap = w > 5 ? 1.5 : w > 2 ? .6 : 0;
-    this.drawn.push({address: cell.address, bytes: cell.used ? cell.asked : cell.bytes, used: cell.used, name: cell.name, size: cell.bytes, x, y, w, h});
+    this.drawn.push({address: cell.address, bytes: cell.used ? cell.asked : cell.bytes, used: cell.used,
+                     name: cell.name, size: cell.bytes, x, y, w, h});
     if (cell.used) {
       c.fillStyle = colours[ROLES[role]];
       c.fillRect(x, y, Math.max(.8, w - gap), h);
@@ -434,8 +452,10 @@ class Arena extends Picture {
   hit(x, y) {
     const cell = this.drawn.find(d => x >= d.x && x < d.x + Math.max(1, d.w) && y >= d.y && y < d.y + d.h);
     if (!cell) return null;
-    return cell.used ? [cell.name || "a block", `${bytesText(cell.bytes)} asked for, in a block of ${bytesText(cell.size)} at ${hex(cell.address)}`
-                        + (this.fresh.has(cell.address) ? "; taken in this step" : "")]
+    return cell.used
+      ? [cell.name || "a block",
+         `${bytesText(cell.bytes)} asked for, in a block of ${bytesText(cell.size)} at ${hex(cell.address)}`
+         + (this.fresh.has(cell.address) ? "; taken in this step" : "")]
       : ["free", `${bytesText(cell.size)} at ${hex(cell.address)}, kept for the next request that fits`];
   }
 }
@@ -446,6 +466,7 @@ const depth = pool => pool.cells.reduce((most, cell) => Math.max(most, levelOf(p
 
 /* Black or white, whichever is easier to read on a colour "rgb(r, g, b)": the contrast is 4.5 at least. */
 function inkOn(colour) {
-  const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map(v => v / 255)
+      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
   return .2126 * r + .7152 * g + .0722 * b > .179 ? "#000000" : "#ffffff";
 }

@@ -12,7 +12,7 @@ const VALID = [0, 1, 2, 3, 4, 5, 0];
 const ROLES = ["parameter", "activation", "gradient", "history", "input", "workspace", "other"];
 const CHECKPOINT = 1000;
 
-/* The memory of one place: segments that an allocator holds (`tree`: by halves), the cells they are cut into, and blocks outside of all segments. */
+/* The memory of one place: segments of an allocator (`tree`: by halves), their cells, and blocks outside of all segments. */
 class Place {
   constructor() { this.segments = new Map(); this.cells = new Map(); this.loose = new Map(); }
 
@@ -72,7 +72,8 @@ class Place {
   }
 }
 
-const ALLOCATOR_KINDS = new Set(["alloc", "free", "split", "merge", "segment taken", "pool taken", "segment given back", "pool given back"]);
+const ALLOCATOR_KINDS = new Set(["alloc", "free", "split", "merge", "segment taken", "pool taken",
+  "segment given back", "pool given back"]);
 
 class Trace {
   constructor(data) {
@@ -137,7 +138,8 @@ class Trace {
   findPlaces() {
     const start = new Map();
     for (const arena of this.data.start.arenas)
-      for (const segment of arena.segments) placeIn(start, arena.place).hold(segment.address, segment.bytes, segment.blocks, arena.allocator === "buddy");
+      for (const segment of arena.segments)
+        placeIn(start, arena.place).hold(segment.address, segment.bytes, segment.blocks, arena.allocator === "buddy");
     for (const block of this.data.start.blocks) placeIn(start, block.place).apply("alloc", block.address, block.bytes, block.name);
     this.checkpoints = [start];
     const state = copyOf(start);
@@ -151,7 +153,8 @@ class Trace {
 
   applyTo(state, i) {
     if (!this.replaces[this.kind[i]]) return;
-    placeIn(state, this.strings[this.place[i]]).apply(this.strings[this.kind[i]], this.address[i], this.bytes[i], this.strings[this.name[i]]);
+    placeIn(state, this.strings[this.place[i]])
+        .apply(this.strings[this.kind[i]], this.address[i], this.bytes[i], this.strings[this.name[i]]);
   }
 
   /* All places after the first `moment` events. */
@@ -184,7 +187,8 @@ class Trace {
     let held = 0, total = 0;
     const take = (address, bytes, role) => { blocks.set(address, [role, bytes]); now[role] += bytes; total += bytes; };
     const note = i => { for (let r = 0; r < now.length; r++) roles[r][i] = now[r]; live[i] = total; reserved[i] = held; };
-    for (const [address, cell] of [...state.cells, ...state.loose]) if (cell.used) take(address, cell.asked || cell.bytes, this.roleOf(cell.name));
+    for (const [address, cell] of [...state.cells, ...state.loose])
+      if (cell.used) take(address, cell.asked || cell.bytes, this.roleOf(cell.name));
     for (const segment of state.segments.values()) held += segment.bytes;
     for (const block of state.loose.values()) held += block.bytes;
     note(0);
@@ -228,13 +232,16 @@ class Trace {
       return {address, bytes, cells, tree, own: false};
     });
     const loose = [...here.loose].map(([address, cell]) => ({address, ...cell})).sort((a, b) => a.address - b.address);
-    return loose.length ? [...segments, {address: loose[0].address, bytes: loose.reduce((sum, c) => sum + c.bytes, 0), cells: loose, tree: false, own: true}]
+    return loose.length
+      ? [...segments, {address: loose[0].address, bytes: loose.reduce((sum, c) => sum + c.bytes, 0), cells: loose,
+                       tree: false, own: true}]
       : segments;
   }
 
   event(i) {
     const s = this.strings;
-    return {number: i, time: this.time[i], kind: s[this.kind[i]], place: s[this.place[i]], address: this.address[i], bytes: this.bytes[i],
+    return {number: i, time: this.time[i], kind: s[this.kind[i]], place: s[this.place[i]],
+            address: this.address[i], bytes: this.bytes[i],
             name: s[this.name[i]], detail: s[this.detail[i]], took: this.took[i]};
   }
 

@@ -4,7 +4,8 @@
 const $ = id => document.getElementById(id);
 const make = (tag, attributes = {}, ...children) => {
   const element = document.createElement(tag);
-  for (const [key, value] of Object.entries(attributes)) key === "class" ? element.className = value : element.setAttribute(key, value);
+  for (const [key, value] of Object.entries(attributes))
+    key === "class" ? element.className = value : element.setAttribute(key, value);
   element.append(...children);
   return element;
 };
@@ -62,7 +63,8 @@ function eventWords(e) {
     case "split": return ["split", `${bytesText(e.bytes)} are cut off${e.detail ? `, ${leftWords(e.detail)}` : ""}`];
     case "merge": return ["merge", `free neighbours become one block of ${bytesText(e.bytes)}`];
     case "segment taken": case "pool taken": return ["grows", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} from below`];
-    case "segment given back": case "pool given back": return ["shrinks", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} goes back`];
+    case "segment given back": case "pool given back":
+      return ["shrinks", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} goes back`];
     case "head": {
       const [, from, to, call] = /^(\w+) -> (\w+)(?: by (\w+))?/.exec(e.detail) || [];
       return ["state", to ? `${blob}: ${shortState(from)} → ${shortState(to)}${call ? ` (${call})` : ""}` : `${blob}: ${e.detail}`];
@@ -142,7 +144,8 @@ class View {
   goIteration(by) {
     if (!this.currentStep()) return;
     const now = this.currentStep().iteration, steps = this.trace.steps;
-    const other = by > 0 ? steps.findIndex(s => s.iteration > now) : steps.findIndex(s => s.iteration === Math.max(steps[0].iteration, now - 1));
+    const other = by > 0 ? steps.findIndex(s => s.iteration > now)
+      : steps.findIndex(s => s.iteration === Math.max(steps[0].iteration, now - 1));
     if (other >= 0) this.go(other);
   }
   nextCopy() {
@@ -199,8 +202,10 @@ class View {
     $("net-name").textContent = net.name || (net.nodes.length ? "a net" : "memory");
     const iterations = new Set(steps.map(s => s.iteration)).size;
     const where = {cpu: "the CPU", sim: "the simulated device", gpu: device.name}[device.kind] || device.name;
-    const what = net.nodes.length ? `${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"}` : "a record without a net,";
-    $("about").textContent = [`${what} on ${where}`, plural(steps.length, "step"), `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
+    const what = net.nodes.length ? `${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"}`
+      : "a record without a net,";
+    $("about").textContent = [`${what} on ${where}`, plural(steps.length, "step"),
+      `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
     const places = this.trace.places.filter(p => p);
     $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
     $("place").value = this.place;
@@ -229,15 +234,21 @@ class View {
     const usage = this.trace.usage(this.place), m = this.moment;
     const entry = (role, bytes) => {
       const mark = make("i");
-      mark.style.background = role === "cache" ? "repeating-linear-gradient(135deg, var(--cache) 0 1.5px, transparent 1.5px 4px)" : `var(--${role})`;
+      mark.style.background = role === "cache"
+        ? "repeating-linear-gradient(135deg, var(--cache) 0 1.5px, transparent 1.5px 4px)"
+        : `var(--${role})`;
       return make("li", {}, mark, role, make("b", {}, bytesText(bytes)));
     };
-    const there = ROLES.map((role, r) => [role, usage.roles[r]]).filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
-    $("legend").replaceChildren(...there.map(([role, values]) => entry(role, values[m])), entry("cache", Math.max(0, usage.reserved[m] - usage.live[m])),
-      make("li", {}, "held", make("b", {}, bytesText(usage.reserved[m]))), make("li", {}, "most", make("b", {}, bytesText(usage.most))));
+    const there = ROLES.map((role, r) => [role, usage.roles[r]])
+      .filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
+    $("legend").replaceChildren(...there.map(([role, values]) => entry(role, values[m])),
+      entry("cache", Math.max(0, usage.reserved[m] - usage.live[m])),
+      make("li", {}, "held", make("b", {}, bytesText(usage.reserved[m]))),
+      make("li", {}, "most", make("b", {}, bytesText(usage.most))));
     const buddy = this.trace.arena(this.place, m).some(segment => segment.tree);
     $("arena-hint").textContent = `${placeWords(this.place)} at this moment. `
-      + (buddy ? "A pool is halved until a chunk just fits; two free halves become one again. " : "Each bar is memory taken at once, cut into blocks. ")
+      + (buddy ? "A pool is halved until a chunk just fits; two free halves become one again. "
+        : "Each bar is memory taken at once, cut into blocks. ")
       + "Colours say what a block serves, hatched blocks are free, outlined ones were taken in this step.";
   }
 
@@ -245,7 +256,8 @@ class View {
     const step = this.currentStep(), {trace} = this;
     if (!step) return;
     const node = trace.net.nodes[step.node], kinds = kind => trace.find(kind, step.first, step.last);
-    const allocs = kinds("alloc"), frees = kinds("free"), copies = kinds("copy"), reorders = kinds("reorder"), launches = kinds("launch"), calls = kinds("call");
+    const allocs = kinds("alloc"), frees = kinds("free"), copies = kinds("copy"),
+          reorders = kinds("reorder"), launches = kinds("launch"), calls = kinds("call");
     const sum = list => list.reduce((total, i) => total + trace.bytes[i], 0);
     const clauses = [];
     if (launches.length) clauses.push(`starts ${plural(launches.length, "kernel")}`);
@@ -255,19 +267,28 @@ class View {
     if (allocs.length) clauses.push(`takes ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
     if (frees.length) clauses.push(`gives back ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
     const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
-    const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more` : list.join(", ").replace(/, ([^,]*)$/, " and $1");
-    const what = step.kind === "between" ? trace.net.nodes.length ? "Between the layers: outside of every forward and backward." : "What ran while the record was open."
+    const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more`
+      : list.join(", ").replace(/, ([^,]*)$/, " and $1");
+    const what = step.kind === "between"
+      ? trace.net.nodes.length ? "Between the layers: outside of every forward and backward."
+        : "What ran while the record was open."
       : step.kind === "update" ? "The solver updates the parameters with their gradients."
       : !node ? `${step.layer} goes ${step.kind}.`
       : node.type === "Input" ? `${node.name} (Input) does nothing: the program that runs the net fills ${names(node.tops)}.`
-      : step.kind === "backward" && !node.bottoms.length ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
-      : step.kind === "forward" ? `${node.name} (${node.type}) goes forward: it ${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
+      : step.kind === "backward" && !node.bottoms.length
+        ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
+      : step.kind === "forward"
+        ? `${node.name} (${node.type}) goes forward: it `
+          + `${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
       : `${node.name} (${node.type}) goes backward: from the gradient of ${names(node.tops)} it computes ${names([
-          ...node.bottoms.map(b => `that of ${original(b)}`), ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
+          ...node.bottoms.map(b => `that of ${original(b)}`),
+          ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
     const together = step.with ? ` It was computed together with ${step.with}.` : "";
-    $("sentence").textContent = `${what}${together} ${clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies."}`;
+    $("sentence").textContent = `${what}${together} `
+      + (clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies.");
     const facts = [["time", timeText(step.end - step.begin)]];
-    const there = [...launches, ...calls].reduce((total, i) => total + trace.took[i], 0), spent = there || Math.max(1, step.end - step.begin);
+    const there = [...launches, ...calls].reduce((total, i) => total + trace.took[i], 0),
+          spent = there || Math.max(1, step.end - step.begin);
     if (there) facts.push(["on the device", timeText(there)]);
     if (step.flops) facts.push(["operations", countText(step.flops)]);
     if (step.flops && !step.with) facts.push(["speed", `${countText(step.flops / spent * 1e9)}/s`]);
@@ -284,11 +305,16 @@ class View {
     const here = reasons.includes(this.moment - 1) ? [this.moment - 1] : reasons.slice(0, 3);
     $("why").replaceChildren(...here.map(i => {
       const e = trace.event(i);
-      return make("article", {}, make("h4", {}, `Why was ${e.name} ${e.kind === "copy" ? "copied" : "reordered"}?`), make("p", {}, this.why[i]));
-    }), ...(reasons.length > here.length ? [make("p", {class: "hint"}, `${plural(reasons.length, "copy", "copies")} in this step; c shows them one after the other.`)] : []));
+      return make("article", {}, make("h4", {}, `Why was ${e.name} ${e.kind === "copy" ? "copied" : "reordered"}?`),
+        make("p", {}, this.why[i]));
+    }), ...(reasons.length > here.length
+      ? [make("p", {class: "hint"},
+         `${plural(reasons.length, "copy", "copies")} in this step; c shows them one after the other.`)]
+      : []));
 
-    $("touched").tBodies[0].replaceChildren(...(step.touched.length ? step.touched.map(t => make("tr", {class: t.before === t.after ? "same" : ""},
-      make("td", {}, t.memory), make("td", {}, this.glyph(t.before)), make("td", {}, "→"), make("td", {}, this.glyph(t.after))))
+    $("touched").tBodies[0].replaceChildren(...(step.touched.length
+      ? step.touched.map(t => make("tr", {class: t.before === t.after ? "same" : ""},
+          make("td", {}, t.memory), make("td", {}, this.glyph(t.before)), make("td", {}, "→"), make("td", {}, this.glyph(t.after))))
       : [make("tr", {}, make("td", {class: "hint"}, "no state changes"))]));
     this.events.set(step.first, step.last);
     $("events").setAttribute("aria-activedescendant", `event-${this.moment - 1}`);
@@ -302,14 +328,18 @@ class View {
       if (valid >> s & 1) { i.style.background = `var(--${side})`; i.style.borderColor = `var(--${side})`; }
       return i;
     });
-    return make("span", {class: "state", title: state}, make("span", {class: "glyph", "aria-hidden": "true"}, ...cells), " ", make("small", {}, shortState(state)));
+    return make("span", {class: "state", title: state},
+      make("span", {class: "glyph", "aria-hidden": "true"}, ...cells), " ",
+      make("small", {}, shortState(state)));
   }
 
   eventRow(i) {
     const [kind, words] = eventWords(this.trace.event(i));
     return make("div", {role: "option", id: `event-${i}`, title: `${words} · ${this.trace.event(i).detail}`, "data-event": i,
                         class: i >= this.moment ? "later" : "",
-                        "aria-selected": i === this.moment - 1, "aria-posinset": i - this.events.from + 1, "aria-setsize": this.events.count}, make("span", {}, kind), words);
+                        "aria-selected": i === this.moment - 1, "aria-posinset": i - this.events.from + 1,
+                        "aria-setsize": this.events.count},
+                make("span", {}, kind), words);
   }
 
   kernels() {
@@ -319,24 +349,32 @@ class View {
     $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
       ? "On the CPU layers compute with loops and engines; no kernel is started."
       : "No launch was recorded.")
-      : all ? "All kernels of the trace, those that took longest first." : "What this step starts on the device, in order. One that computes little for each byte is at its limit where it moves them as fast as a plain copy.";
-    if (this.launched && trace.device.kind === "sim") $("kernel-hint").textContent += " Times here are those of the simulated device, which is no GPU.";
+      : all ? "All kernels of the trace, those that took longest first."
+        : "What this step starts on the device, in order. "
+          + "One that computes little for each byte is at its limit where it moves them as fast as a plain copy.";
+    if (this.launched && trace.device.kind === "sim")
+      $("kernel-hint").textContent += " Times here are those of the simulated device, which is no GPU.";
     const table = $("kernels");
     table.hidden = !this.launched;
     if (!this.launched || all && table.dataset.shows === "all") return;
     table.dataset.shows = all ? "all" : "step";
-    const rows = all ? this.kernelTotals() : this.computing(step.first, step.last).slice(0, 500).map(i => ({...launchOf(trace.event(i)), event: i, count: 1}));
-    const columns = all ? ["kernel", "launches", "time", "bytes", "rate", "of a copy's rate"] : ["kernel", "grid", "block", "time", "bytes", "rate", "of a copy's rate"];
+    const rows = all ? this.kernelTotals()
+      : this.computing(step.first, step.last).slice(0, 500).map(i => ({...launchOf(trace.event(i)), event: i, count: 1}));
+    const columns = all
+      ? ["kernel", "launches", "time", "bytes", "rate", "of a copy's rate"]
+      : ["kernel", "grid", "block", "time", "bytes", "rate", "of a copy's rate"];
     table.tHead.replaceChildren(make("tr", {}, ...columns.map((name, k) => make("th", {class: k ? "n" : "", scope: "col"}, name))));
     table.tBodies[0].replaceChildren(...(rows.length ? rows.map(k => {
-      const rate = k.bytes && k.ns ? k.bytes / k.ns : 0, share = rate && trace.device.copy_bandwidth ? rate * 1e9 / trace.device.copy_bandwidth : 0;
+      const rate = k.bytes && k.ns ? k.bytes / k.ns : 0,
+            share = rate && trace.device.copy_bandwidth ? rate * 1e9 / trace.device.copy_bandwidth : 0;
       const known = trace.data.kernels[k.name], text = known && (known.source || known.ptx);
       const name = text ? make("button", {type: "button", "data-kernel": k.name}, k.name) : make("span", {class: "code"}, k.name);
       const bar = make("span", {class: "bar"}, make("i"));
       bar.firstChild.style.width = Math.min(100, share * 100) + "%";
       const n = value => make("td", {class: "n"}, value);
       return make("tr", {}, make("td", {}, name), ...(all ? [n(k.count)] : [n(k.grid), n(k.block)]), n(k.ns ? timeText(k.ns) : "–"),
-        n(k.bytes ? bytesText(k.bytes) : "–"), n(rate ? rateText(rate) : "–"), share ? make("td", {class: "n"}, bar, `${digits(share * 100)} %`) : n("–"));
+        n(k.bytes ? bytesText(k.bytes) : "–"), n(rate ? rateText(rate) : "–"),
+        share ? make("td", {class: "n"}, bar, `${digits(share * 100)} %`) : n("–"));
     }) : [make("tr", {}, make("td", {class: "hint", colspan: columns.length}, "This step starts no kernel."))]));
   }
   /* Launches and calls of libraries, in order. */
@@ -369,7 +407,8 @@ class View {
     const share = value => value == null ? "–" : `${digits(value * 100)} %`;
     $("values").tBodies[0].replaceChildren(...samples.filter(s => s.iteration === iteration).map(s => {
       const cell = (text, bad) => make("td", {class: bad ? "n bad" : "n"}, text);
-      const row = make("tr", {"data-go": s.layer, class: s.layer === step.layer ? "lit" : ""}, make("td", {class: "code"}, name(s)), make("td", {}, make("button", {type: "button"}, s.layer)),
+      const row = make("tr", {"data-go": s.layer, class: s.layer === step.layer ? "lit" : ""},
+        make("td", {class: "code"}, name(s)), make("td", {}, make("button", {type: "button"}, s.layer)),
         make("td", {class: "n"}), cell(share(s.zeros)), cell(share(s.saturated)), cell(share(s.not_finite), s.not_finite > 0));
       row.children[2].innerHTML = sparkline(this.histories.get(`${s.layer} ${name(s)}`));
       row.children[2].append(` ${valueText(norm(s))}`);
@@ -380,18 +419,30 @@ class View {
   trouble() {
     const first = this.trace.data.trouble;
     if (!first) return;
-    const what = first.blob ? `blob ${first.blob}` : first.update ? `the update of ${first.update}` : `the gradient of ${first.parameter ?? first.diff}`;
-    const range = one => one.min == null ? "nothing finite" : `${valueText(one.min)} to ${valueText(one.max)}`, before = first.before;
-    const wrong = one => one.wrong ? `, ${one.wrong.toLocaleString("en")} not finite${one.first ? `, the first at [${one.first.join(", ")}]` : ""}` : "";
+    const what = first.blob ? `blob ${first.blob}`
+      : first.update ? `the update of ${first.update}`
+      : `the gradient of ${first.parameter ?? first.diff}`;
+    const range = one => one.min == null ? "nothing finite" : `${valueText(one.min)} to ${valueText(one.max)}`,
+          before = first.before;
+    const wrong = one => one.wrong
+      ? `, ${one.wrong.toLocaleString("en")} not finite${one.first ? `, the first at [${one.first.join(", ")}]` : ""}`
+      : "";
     $("trouble").hidden = false;
-    $("trouble").firstElementChild.textContent = `Iteration ${first.iteration}: ${what}, which layer ${first.layer} computes, is the first array that is not finite`
-      + (first.not_finite == null ? ` (${first.wrong} values).` : ` (${digits(first.not_finite * 100)} % of its values${wrong(first)}).`)
-      + (before && !first.update ? ` In iteration ${before.iteration} it was finite, with norm ${valueText(before.norm)}, from ${range(before)}.` : "")
+    $("trouble").firstElementChild.textContent = `Iteration ${first.iteration}: ${what}`
+      + `, which layer ${first.layer} computes, is the first array that is not finite`
+      + (first.not_finite == null ? ` (${first.wrong} values).`
+        : ` (${digits(first.not_finite * 100)} % of its values${wrong(first)}).`)
+      + (before && !first.update
+        ? ` In iteration ${before.iteration} it was finite, with norm ${valueText(before.norm)}, from ${range(before)}.`
+        : "")
       + " The page opened there; go back to see what led to it.";
     if ((first.inputs || []).length) {
-      const list = first.inputs.map(one => make("li", {}, make("code", {}, `${one.name} ${one.part}`), `: ${range(one)}${wrong(one)}`
+      const list = first.inputs.map(one => make("li", {}, make("code", {}, `${one.name} ${one.part}`),
+        `: ${range(one)}${wrong(one)}`
         + (one.before ? `; in the iteration before ${range(one.before)}` : "")));
-      $("trouble").append(make("p", {}, "It was computed from:"), make("ul", {}, ...list, ...(first.left_out ? [make("li", {}, `and ${first.left_out} more`)] : [])));
+      $("trouble").append(make("p", {}, "It was computed from:"),
+        make("ul", {}, ...list,
+          ...(first.left_out ? [make("li", {}, `and ${first.left_out} more`)] : [])));
     }
   }
 
@@ -417,16 +468,25 @@ class View {
     } else {
       const shape = node => node ? node.tops.map(t => (node.shapes[t] || []).join(" × ")).find(Boolean) || "" : "";
       box.replaceChildren(make("ul", {class: "column"}, ...nodes.map((node, i) => make("li", {"data-shape": shape(nodes[i - 1])},
-        make("button", {type: "button", "data-node": i, title: node.tops.map(t => `${t}: ${(node.shapes[t] || []).join(" × ")}`).join("\n")},
+        make("button", {type: "button", "data-node": i,
+          title: node.tops.map(t => `${t}: ${(node.shapes[t] || []).join(" × ")}`).join("\n")},
           node.name, make("span", {}, node.type))))));
     }
     this.layers = nodes.map((_, i) => box.querySelector(`[data-node="${i}"]`));
     this.blobs = [...box.querySelectorAll("g.blob")].map(g => [g, [g.dataset.blob, ...JSON.parse(g.dataset.aliases || "[]")]]);
-    for (const layer of this.layers) if (layer && drawing) { layer.setAttribute("tabindex", 0); layer.setAttribute("role", "button"); }
+    for (const layer of this.layers)
+      if (layer && drawing) {
+        layer.setAttribute("tabindex", 0);
+        layer.setAttribute("role", "button");
+      }
     const choose = event => { const chosen = event.target.closest("[data-node]"); if (chosen) this.goLayer(+chosen.dataset.node); };
     box.addEventListener("click", choose);
     box.addEventListener("keydown", event => {
-      if (drawing && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); event.stopPropagation(); choose(event); }
+      if (drawing && (event.key === "Enter" || event.key === " ")) {
+        event.preventDefault();
+        event.stopPropagation();
+        choose(event);
+      }
     });
     $("net-panel").hidden = !nodes.length;
   }
@@ -448,9 +508,11 @@ class View {
       layer.classList.toggle("with", step.with === this.trace.net.nodes[i].name);
       if (!now) return;
       const [inner, outer] = [layer.getBoundingClientRect(), panel.getBoundingClientRect()];
-      if (inner.top < outer.top + 50 || inner.bottom > outer.bottom - 20) panel.scrollTop += inner.top - outer.top - outer.height / 2;
+      if (inner.top < outer.top + 50 || inner.bottom > outer.bottom - 20)
+        panel.scrollTop += inner.top - outer.top - outer.height / 2;
       const wide = $("net").getBoundingClientRect();
-      if (inner.left < wide.left || inner.right > wide.right) $("net").scrollLeft += (inner.left + inner.right - wide.left - wide.right) / 2;
+      if (inner.left < wide.left || inner.right > wide.right)
+        $("net").scrollLeft += (inner.left + inner.right - wide.left - wide.right) / 2;
     });
     for (const [g, names] of this.blobs) g.classList.toggle("touched", names.some(name => touched.has(name)));
   }
@@ -473,8 +535,10 @@ class View {
     const notes = [["keeps", row.saves], ["frees", row.frees], ["updates", row.updates]].filter(([, names]) => names.length)
       .map(([verb, names]) => `${verb} ${names.map(name => name.replace(/ data$/, "")).join(", ")}`);
     const words = [row.layers.join(" + ") + into, [row.engine, row.layout].filter(Boolean).join(" "),
-      `reads ${bytesText(row.reads)}, writes ${bytesText(row.writes)}, live ${bytesText(row.live)}`, ...notes].filter(Boolean).join(" · ");
-    return make("div", {role: "option", id: `row-${i}`, title: words, "data-row": i, "aria-posinset": i + 1, "aria-setsize": rows.length,
+      `reads ${bytesText(row.reads)}, writes ${bytesText(row.writes)}, live ${bytesText(row.live)}`,
+      ...notes].filter(Boolean).join(" · ");
+    return make("div", {role: "option", id: `row-${i}`, title: words, "data-row": i,
+      "aria-posinset": i + 1, "aria-setsize": rows.length,
                         "aria-selected": i === this.trace.rowOf(this.currentStep())}, make("span", {}, row.direction), words);
   }
 
@@ -489,7 +553,10 @@ class View {
     this.timer = setInterval(() => this.step < this.last() ? this.go(this.step + 1) : this.play(false), 1000 / +$("speed").value);
   }
   forward() { this.go(this.step + 1); }
-  backward() { const step = this.currentStep(); this.go(step && this.moment < step.last && this.moment > step.first ? this.step : this.step - 1); }
+  backward() {
+    const step = this.currentStep();
+    this.go(step && this.moment < step.last && this.moment > step.first ? this.step : this.step - 1);
+  }
 
   setAxis(by) {
     this.axis.by = by;
@@ -505,7 +572,9 @@ class View {
     this.show();
   }
   theme() {
-    const root = document.documentElement, dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    const root = document.documentElement,
+          dark = root.dataset.theme ? root.dataset.theme === "dark"
+            : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
     this.recolour();
   }
@@ -530,8 +599,12 @@ class View {
       press(id, "to-scale", "equal");
       this.arena.draw();
     });
-    for (const [id, of] of [["kernels-step", "step"], ["kernels-all", "all"]]) click(id, () => { this.kernelsOf = of; this.kernels(); });
-    click("kernels", e => { const chosen = e.target.closest("[data-kernel]"); if (chosen) this.showKernel(chosen.dataset.kernel); });
+    for (const [id, of] of [["kernels-step", "step"], ["kernels-all", "all"]])
+      click(id, () => { this.kernelsOf = of; this.kernels(); });
+    click("kernels", e => {
+      const chosen = e.target.closest("[data-kernel]");
+      if (chosen) this.showKernel(chosen.dataset.kernel);
+    });
     click("values", e => {
       const row = e.target.closest("[data-go]");
       if (row) this.goLayer(this.trace.net.nodes.findIndex(node => node.name === row.dataset.go));
@@ -545,7 +618,11 @@ class View {
     });
     $("speed").addEventListener("change", () => this.playing && this.play(true));
     $("place").addEventListener("change", () => { this.place = $("place").value; this.redraw(); });
-    $("touched-only").addEventListener("change", () => { this.touchedOnly = $("touched-only").checked; this.chooseRows(); this.show(); });
+    $("touched-only").addEventListener("change", () => {
+      this.touchedOnly = $("touched-only").checked;
+      this.chooseRows();
+      this.show();
+    });
     $("strips").addEventListener("scroll", () => { this.strips.stale = true; this.strips.draw(); });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
     new ResizeObserver(() => { this.layout(); this.show(); }).observe($("time-panel"));
@@ -566,7 +643,10 @@ class View {
       tip.style.top = (event.clientY + h + 24 > window.innerHeight ? event.clientY - h - 12 : event.clientY + 16) + "px";
     };
     for (const chart of [this.steps, this.usage, this.strips, this.arena]) {
-      const at = event => { const box = chart.canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+      const at = event => {
+        const box = chart.canvas.getBoundingClientRect();
+        return [event.clientX - box.left, event.clientY - box.top];
+      };
       chart.canvas.addEventListener("pointermove", event => {
         if (chart !== this.arena && event.buttons & 1 && this.dragging === chart) this.drag(chart, at(event)[0]);
         tell(event, chart.hit(...at(event)));
@@ -595,13 +675,16 @@ class View {
 
   key(event) {
     const on = selector => event.target instanceof Element && event.target.matches(selector);     // it may be the document
-    if (event.ctrlKey || event.metaKey || event.altKey || on("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey
+        || on("input:not([type=checkbox]), select, textarea") || document.querySelector("dialog[open]")) return;
     const act = {
       ArrowRight: () => event.shiftKey ? this.goMoment(this.moment + 1) : this.forward(),
       ArrowLeft: () => event.shiftKey ? this.goMoment(this.moment - 1) : this.backward(),
       Home: () => this.go(0), End: () => this.go(this.last()), "]": () => this.goIteration(1), "[": () => this.goIteration(-1),
-      ArrowDown: on("#events") && (() => this.goMoment(this.moment + 1)), ArrowUp: on("#events") && (() => this.goMoment(this.moment - 1)),
-      " ": !on("button, [type=checkbox]") && (() => this.play()), c: () => this.nextCopy(), "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
+      ArrowDown: on("#events") && (() => this.goMoment(this.moment + 1)),
+      ArrowUp: on("#events") && (() => this.goMoment(this.moment - 1)),
+      " ": !on("button, [type=checkbox]") && (() => this.play()), c: () => this.nextCopy(),
+      "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
       "/": () => $("search").focus(), t: () => this.theme(), "?": () => $("help").showModal(),
     }[event.key];
     if (!act) return;
@@ -616,7 +699,8 @@ class View {
     const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
     const memories = trace.memories.map(m => [m.name, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
     const kernels = this.kernelTotals().map(k => [k.name, `kernel, ${plural(k.count, "launch", "launches")}`, () => {
-      const there = this.computing().filter(i => trace.strings[trace.name[i]] === k.name), i = there.find(i => i + 1 > this.moment) ?? there[0];
+      const there = this.computing().filter(i => trace.strings[trace.name[i]] === k.name),
+            i = there.find(i => i + 1 > this.moment) ?? there[0];
       this.goMoment(i + 1);
     }]);
     return [...layers, ...memories, ...kernels];
@@ -637,11 +721,18 @@ class View {
     const draw = () => {
       const words = input.value.trim().toLowerCase();
       this.index = this.index || this.things();
-      const all = words ? this.index.filter(([name, about]) => words.split(/\s+/).every(w => `${name} ${about}`.toLowerCase().includes(w))) : [];
+      const all = words
+        ? this.index.filter(([name, about]) =>
+          words.split(/\s+/).every(w => `${name} ${about}`.toLowerCase().includes(w)))
+        : [];
       rows = all.slice(0, 40);
-      const remark = words && !all.length ? `Nothing is called ${input.value}.` : all.length > rows.length ? `and ${all.length - rows.length} more` : "";
+      const remark = words && !all.length ? `Nothing is called ${input.value}.`
+        : all.length > rows.length ? `and ${all.length - rows.length} more`
+        : "";
       chosen = Math.min(chosen, Math.max(0, rows.length - 1));
-      found.replaceChildren(...rows.map(([name, about], i) => make("li", {role: "option", "aria-selected": i === chosen, "data-row": i, id: `found-${i}`}, make("b", {}, name), make("span", {}, about))),
+      found.replaceChildren(...rows.map(([name, about], i) =>
+        make("li", {role: "option", "aria-selected": i === chosen, "data-row": i, id: `found-${i}`},
+          make("b", {}, name), make("span", {}, about))),
         ...(remark ? [make("li", {role: "option", "aria-disabled": true}, remark)] : []));
       found.hidden = !words;
       input.setAttribute("aria-expanded", !!words);
@@ -651,23 +742,33 @@ class View {
     const take = i => { if (!rows[i]) return; const act = rows[i][2]; input.value = ""; close(); input.blur(); act(); };
     input.addEventListener("input", () => { chosen = 0; draw(); });
     input.addEventListener("keydown", event => {
-      if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); chosen = (chosen + (event.key === "ArrowDown" ? 1 : rows.length - 1)) % Math.max(1, rows.length); draw(); }
+      if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+        event.preventDefault();
+        chosen = (chosen + (event.key === "ArrowDown" ? 1 : rows.length - 1)) % Math.max(1, rows.length);
+        draw();
+      }
       else if (event.key === "Enter") take(chosen);
       else if (event.key === "Escape") { input.value = ""; close(); input.blur(); }
     });
     input.addEventListener("blur", () => setTimeout(close, 150));
-    found.addEventListener("pointerdown", event => { const row = event.target.closest("[data-row]"); if (row) { event.preventDefault(); take(+row.dataset.row); } });
+    found.addEventListener("pointerdown", event => {
+      const row = event.target.closest("[data-row]");
+      if (row) { event.preventDefault(); take(+row.dataset.row); }
+    });
   }
 
   /* The present drawing, for tests and the console. */
   state() {
     const {trace, moment, step, place} = this;
-    return {moment, step, place, events: trace.count, steps: trace.steps.length, playing: !!this.playing, lastStep: this.lastStep, ready: this.ready,
+    return {moment, step, place, events: trace.count, steps: trace.steps.length,
+            playing: !!this.playing, lastStep: this.lastStep, ready: this.ready,
             heads: Object.fromEntries(trace.memories.map(m => [m.name, STATES[trace.head(m, moment)]])),
             copies: Object.fromEntries(trace.memories.map(m => [m.name, m.copies.filter(i => i < moment).length])),
             blocks: this.arena.drawn.map(one => ({...one})),
-            usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])), reserved: trace.usage(place).reserved[moment],
-            lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current")).map(node => node.name),
+            usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])),
+            reserved: trace.usage(place).reserved[moment],
+            lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current"))
+              .map(node => node.name),
             rows: this.strips.rows.map(m => m.name), row: trace.rowOf(this.currentStep())};
   }
 }
@@ -676,13 +777,17 @@ class View {
 function sparkline(numbers) {
   const finite = numbers.filter(Number.isFinite), low = Math.min(...finite), high = Math.max(...finite);
   if (finite.length < 2) return "";
-  const points = numbers.map((n, i) => Number.isFinite(n) ? `${(i / (numbers.length - 1) * 56 + 2).toFixed(1)} ${(high > low ? 14 - (n - low) / (high - low) * 12 : 8).toFixed(1)}` : null);
+  const points = numbers.map((n, i) => Number.isFinite(n)
+    ? `${(i / (numbers.length - 1) * 56 + 2).toFixed(1)}`
+      + ` ${(high > low ? 14 - (n - low) / (high - low) * 12 : 8).toFixed(1)}`
+    : null);
   return `<svg width="60" height="16" aria-hidden="true"><path d="M${points.filter(Boolean).join(" L")}"/></svg>`;
 }
 
 function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
 function shortState(state) {
-  return {UNINITIALIZED: "nothing", HEAD_AT_CPU: "host", HEAD_AT_GPU: "device", SYNCED: "both", HEAD_AT_PRIVATE: "private", SYNCED_PRIVATE: "private, host", RECYCLED: "recycled"}[state] || state;
+  return {UNINITIALIZED: "nothing", HEAD_AT_CPU: "host", HEAD_AT_GPU: "device", SYNCED: "both",
+          HEAD_AT_PRIVATE: "private", SYNCED_PRIVATE: "private, host", RECYCLED: "recycled"}[state] || state;
 }
 function placeWords(place) {
   if (place.startsWith("CUDA")) return `device ${place.replace(/\D/g, "") || 0}`;
@@ -695,14 +800,18 @@ function launchOf(e) {
   return {name: e.name, grid: (found[1] || "").replace(/(x1)+$/, "").replace(/x/g, " × "), block: found[2] || "", ns: e.took,
           bytes: arrays.reduce((sum, a) => sum + +(/\((\d+) bytes\)$/.exec(a) || [0, 0])[1], 0), arrays};
 }
-function launchWords(e) { const one = launchOf(e); return `${one.grid} blocks of ${one.block} threads${e.took ? `, ${timeText(e.took)}` : ""}`; }
+function launchWords(e) {
+  const one = launchOf(e);
+  return `${one.grid} blocks of ${one.block} threads${e.took ? `, ${timeText(e.took)}` : ""}`;
+}
 
 {
   const begun = performance.now();
   const view = new View(JSON.parse($("trace").textContent));
   $("trace").remove();          // the columns have it
   view.ready = performance.now() - begun;
-  window.view = Object.freeze({state: () => view.state(), go: step => view.go(step), goMoment: moment => view.goMoment(moment), choose: place => {
+  window.view = Object.freeze({state: () => view.state(), go: step => view.go(step), goMoment: moment => view.goMoment(moment),
+    choose: place => {
     $("place").value = place; $("place").dispatchEvent(new Event("change"));
   }});
 }
