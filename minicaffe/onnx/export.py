@@ -1,0 +1,214 @@
+"""A net as a model of ONNX: `to_model` makes it, `export` also compares it with the net and writes it."""
+
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from minicaffe.common import TEST
+from minicaffe.errors import ConfigError, Error, shown
+from minicaffe.onnx import detection, layers, losses  # noqa: F401 - they register exporters
+from minicaffe.onnx.check import compare, random_inputs
+from minicaffe.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
+from minicaffe.proto.atomic import replacing
+
+log = logging.getLogger(__name__)
+OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there
+
+UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
+
+
+class Preprocessing(NamedTuple):
+    """What is computed of an input first: ``(x[:, order] - mean) * scale``.
+
+    Parameters
+    ----------
+    mean : array_like, shape (), (C,) or (C, H, W), optional
+        In the order of the net's channels.
+    scale : float
+    order : sequence of int, optional
+        The channel of x for each channel of the net: (2, 1, 0) takes RGB to a net that was trained on BGR.
+    """
+
+    mean: object = None
+    scale: float = 1.0
+    order: tuple = ()
+
+
+def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
+    """Return a net as a model of ONNX.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        In phase TEST, its inputs of the shapes that the model is to have.
+    opset : int
+        17 to 22.
+    dynamic_batch : bool
+        Whether the first axis of all inputs may have any size; a runtime reads it as an axis named ``batch``.
+    preprocessing : Preprocessing, optional
+        Of the first input.
+
+    Returns
+    -------
+    onnx.ModelProto
+        In float32. Its inputs and outputs have the names of the net's.
+
+    Raises
+    ------
+    ConfigError
+        For a layer that ONNX cannot express; all such layers are named. For a net in phase TRAIN.
+    DependencyError
+        Without the package onnx.
+    """
+    if not OLDEST <= opset <= NEWEST:
+        raise ConfigError(f"must be from {OLDEST} to {NEWEST}, got {shown(opset)}", field="opset")
+    if net.phase != TEST:
+        raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
+    check_types([(node.name, node.type, node.line) for node in net.nodes], net.file)
+    graph = Graph(opset, batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()})
+    for at in [i for i, node in enumerate(net.nodes) if node.type in UNKNOWN_SIZES][:1]:
+        graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
+    graph.count_writes(net.nodes)
+    inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
+    for blob in net.input_blobs:
+        graph.values[blob.name] = blob.name
+    if preprocessing is not None:
+        _preprocess(graph, net, preprocessing)
+    trouble = []
+    for node in net.nodes:
+        if node.type == "Input":
+            continue
+        try:
+            if node.type == "PriorBox" or node.type == "DummyData":
+                at = net.layer_names.index(node.name)
+                net.forward_from_to(at, at)
+            graph.add(node)
+        except Error as error:
+            trouble.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
+    if trouble:
+        trouble[0].message += "".join(f"\n{error}" for error in trouble[1:])
+        raise trouble[0]
+    outputs = []
+    for blob in net.output_blobs:
+        if blob in net.input_blobs:
+            log.warning("input '%s' is read by no layer; the model has it as an input and not as an output", blob.name)
+            continue
+        graph.name_output(blob)
+        outputs.append(value_info(blob.name, graph.shapes[blob.name]))
+    if not outputs:
+        raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
+    return finish(graph, net.name, inputs, outputs, {"source": str(net.file or ""), "caffe_layers": str(len(net.nodes))})
+
+
+def check_types(nodes, file):
+    """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
+    found = [node for node in nodes if node[1] != "Input" and node[1] not in EXPORTERS]
+    if not found:
+        return
+    name, kind, line = found[0]
+    if kind == "Python":
+        why = ("a Python layer has no operations of ONNX; write its formula with other layers, or register an exporter for it "
+               "(minicaffe.onnx.exporter('Python'))")
+    elif kind.endswith("Data"):
+        why = "a model of ONNX reads no data; write the deploy net, whose inputs are Input layers"
+    else:
+        why = f"there is no exporter for this type; register one with minicaffe.onnx.exporter('{kind}')"
+    others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])
+    raise ConfigError(why + others, file=file, line=line, layer=name, layer_type=kind)
+
+
+def batch_shapes(net):
+    """Return for each blob its sizes, ``batch`` or a multiple of it where they follow the first axis of the inputs."""
+    sizes = {blob.shape[0] if blob.num_axes else None for blob in net.input_blobs}
+    if len(sizes) != 1 or None in sizes or 0 in sizes:
+        given = ", ".join(f"{blob.name} {list(blob.shape)}" for blob in net.input_blobs)
+        raise ConfigError(f"the inputs have no common first axis: {given or 'there are none'}", file=net.file,
+                          field="dynamic_batch")
+    two, three = ({name: list(blob.shape) for name, blob in net.blobs.items()} for _ in in_batches(net, 2, 3))
+    return {name: [a if a == b else BATCH if (a, b) == (2, 3) else f"{a // 2}*{BATCH}" for a, b in zip(two[name], three[name])]
+            for name in two}
+
+
+def in_batches(net, *sizes):
+    """Give the inputs of a net batches of these sizes, one after the other, and their own at last; yield each size."""
+    before = [blob.shape for blob in net.input_blobs]
+    try:
+        for size in sizes:
+            for blob in net.input_blobs:
+                blob.reshape(size, *blob.shape[1:])
+            net.reshape_all()
+            yield size
+    finally:
+        for blob, shape in zip(net.input_blobs, before):
+            blob.reshape(*shape)
+        net.reshape_all()
+
+
+def _preprocess(graph, net, how):
+    """Add the operations of a Preprocessing behind the first input."""
+    blob = net.input_blobs[0]
+    graph.scope, graph.own = "preprocessing", []
+    x = graph.values[blob.name]
+    channels = blob.shape[1] if blob.num_axes > 1 else 0
+    if how.order:
+        if sorted(how.order) != list(range(channels)):
+            raise ConfigError(f"must have each of the {channels} channels of input '{blob.name}' once, got {list(how.order)}",
+                              field="preprocessing.order")
+        x = graph.op("Gather", x, np.array(how.order, np.int64), axis=1)
+    if how.mean is not None:
+        mean = np.asarray(how.mean, np.float32)
+        if mean.shape == (channels,) and channels > 1:
+            mean = mean.reshape(channels, *[1] * (blob.num_axes - 2))
+        elif mean.size != 1 and mean.shape != blob.shape[1:]:
+            raise ConfigError(f"must be one number, one for each of {channels} channels, or of the shape {list(blob.shape[1:])}, "
+                              f"got the shape {list(mean.shape)}", field="preprocessing.mean")
+        x = graph.op("Sub", x, mean)
+    x = layers.affine(graph, x, how.scale, 0)
+    for made in graph.own:
+        made.name = f"preprocessing/{made.op_type}"
+    graph.values[blob.name] = x
+
+
+def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, check=True, inputs=None, seed=0):
+    """Write a net as a model of ONNX, and compare the two.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        In phase TEST. With `check` it runs once for each batch.
+    path : str or Path
+        Of the .onnx file. It is written when the comparison has passed.
+    opset, dynamic_batch, preprocessing
+        See `to_model`.
+    check : bool
+        Whether to run both by onnxruntime on random inputs, with `dynamic_batch` for batches of 1 and 3.
+    inputs : dict of str to array_like, optional
+        Inputs for the comparison, in place of random ones.
+    seed : int
+        Of the random inputs.
+
+    Returns
+    -------
+    list of minicaffe.onnx.check.Difference
+        Of each output; empty without `check`.
+
+    Raises
+    ------
+    ConfigError
+        See `to_model`.
+    DataError
+        If an output differs by more than 1e-4 of its greatest absolute value; the first layer that differs is named.
+    DependencyError
+        Without onnx, or onnxruntime for `check`.
+    """
+    model = to_model(net, opset, dynamic_batch, preprocessing)
+    found = []
+    if check:
+        found = compare(net, model, inputs if inputs is not None else random_inputs(net, seed), preprocessing)
+        if dynamic_batch and inputs is None:
+            for _ in in_batches(net, 1, 3):
+                found += compare(net, model, random_inputs(net, seed), preprocessing)
+    with replacing(path) as file:
+        file.write(model.SerializeToString())
+    return found

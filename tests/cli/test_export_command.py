@@ -1,0 +1,43 @@
+"""minicaffe export: what it prints and refuses; the models are tested in tests/onnx."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+
+onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
+pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+LENET = MODELS / "lenet/deploy.prototxt"
+
+
+def test_what_it_prints_and_writes(minicaffe, tmp_path):
+    printed = minicaffe("export", LENET, "-o", "a.onnx", "--dynamic-batch", "--mean", "33", "--scale", "0.004").splitlines()
+    assert printed[0].startswith("the parameters are those that the fillers gave") and printed[-1] == "wrote a.onnx"
+    assert [line.split(":")[0] for line in printed[1:-1]] == ["prob 1 x 10", "prob 1 x 10", "prob 3 x 10"]
+    assert onnx.load("a.onnx").producer_name == "minicaffe"
+    assert "--force" in minicaffe("export", LENET, "-o", "a.onnx", status=1)
+    param, positions = read_net(str(LENET), caffe_pb2.TEST)
+    Net(param, positions=positions).save("w.caffemodel")
+    np.savez("x.npz", data=np.ones((2, 1, 28, 28)))
+    printed = minicaffe("export", LENET, "w.caffemodel", "-o", "b.onnx", "--batch", "2", "--inputs", "x.npz")
+    assert printed.startswith("prob 2 x 10: differs by at most")
+    assert minicaffe("export", LENET, "w.caffemodel", "-o", "c.onnx", "--no-check") == "wrote c.onnx, not compared with the net\n"
+
+
+@pytest.mark.parametrize("words, status, wrong", [
+    ([MODELS / "lenet/net.prototxt", "-o", "a.onnx"], 2, "a model of ONNX reads no data; write the deploy net"),
+    ([LENET, "none.caffemodel", "-o", "a.onnx"], 1, "none.caffemodel: no such file"),
+    ([LENET, "-o", "no/a.onnx"], 1, "no/a.onnx: cannot be written"),
+    ([LENET, "-o", "a.onnx", "--inputs", "wrong.npz"], 1, "wrong.npz: is no .npz file"),
+    ([LENET, "-o", "a.onnx", "--inputs", "no.npz"], 1, "no.npz: cannot be read"),
+    ([LENET, "-o", "a.onnx", "--opset", "16"], 2, "17<=x<=22"),
+    ([LENET, "-o", "a.onnx", "--mean", "1,2"], 2, "must be one number, or one for each of the 1 channels"),
+    ([LENET], 2, "'-o'")])
+def test_wrong_words(minicaffe, tmp_path, words, status, wrong):
+    (tmp_path / "wrong.npz").write_text("nothing")
+    assert wrong in minicaffe("export", *words, status=status) and not Path("a.onnx").exists()
