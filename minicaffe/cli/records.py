@@ -34,14 +34,15 @@ class JsonLines(LineWriter):
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):
-        self.write(json.dumps(_finite({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False))
+        self.write(json.dumps(finite_values({"event": event, "time": round(time.time(), 3), **record}), ensure_ascii=False))
 
 
-def _finite(value):
+def finite_values(value):
+    """Return a value for JSON with None in place of each number that is not finite."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite_values(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite_values(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

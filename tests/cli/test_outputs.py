@@ -29,6 +29,10 @@ WRITERS = {     # the command, and the file that it writes
     "classify .json": (["classify", "1.png", "--out", "o.json", *COMMON], "o.json"),
     "detect .csv": (["detect", "w.csv", "--out", "o.csv", "--crop_mode=list", "--context_pad=0", *COMMON], "o.csv"),
     "detect .h5": (["detect", "w.csv", "--out", "o.h5", "--crop_mode=list", "--context_pad=0", *COMMON], "o.h5"),
+    "test --confusion .csv": (["test", *COMMON, "--confusion", "o.csv"], "o.csv"),
+    "test --confusion .png": (["test", *COMMON, "--confusion", "o.png"], "o.png"),
+    "test --wrong": (["test", *COMMON, "--wrong", "o"], "o"),
+    "test --json": (["test", *COMMON, "--per-class", "--json", "o.json"], "o.json"),
     "time": (["time", "net.prototxt", "--iterations=1", "--json", "o.json"], "o.json"),
     "draw": (["draw", "net.prototxt", "o.svg"], "o.svg"),
     "draw --shapes": (["draw", "net.prototxt", "o.svg", "--shapes", "--phase=TEST"], "o.svg"),
@@ -57,7 +61,7 @@ WRITERS = {     # the command, and the file that it writes
 @pytest.mark.parametrize("writer", WRITERS)
 def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, writer):  # noqa: F811
     command, out = WRITERS[writer]
-    if command[0] == "plot":
+    if command[0] == "plot" or writer == "test --confusion .png":
         pytest.importorskip("matplotlib")
     pictures("scale: 0.004")
     (tmp_path / "t.log").write_text(LOG)

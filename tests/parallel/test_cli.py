@@ -113,6 +113,7 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
         net = ["--model", "deploy.prototxt", "--mean_file", "", *weights]
         return [["test", "net.prototxt", *weights, "--iterations", "5"],
                 ["test", "net.prototxt", *weights],     # each record once
+                ["test", "net.prototxt", *weights, "--confusion", f"{name}_m.csv", "--per-class", "--json", f"{name}.json", "--force"],
                 ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "label", f"{name}_label", "0", "--force"],
                 ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "ip,loss", f"{name}_ip,{name}_loss", "5", "--force"],
                 ["classify", "pictures.txt", "--out", f"{name}.npy", "--list", "--force", *net],
@@ -121,7 +122,7 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
 
     alone = run_commands(folder, *commands("one"))
     first, *others = ranks.run(group_size, __file__, "run_commands", str(folder), *commands("all"))
-    assert [[output.replace("all", "one"), status] for output, status in first] == alone
+    assert [[re.sub(r"\ball(?=[._])", "one", output), status] for output, status in first] == alone
     assert all(status == 0 for _, status in alone)
     assert all(status == 0 for rank in others for _, status in rank)
     with open_db(folder / "all_label", "lmdb") as db:

@@ -1,0 +1,159 @@
+"""The pictures that a test got wrong, as PNG files in a folder, and a table of them, ``wrong.csv``."""
+
+import csv
+import os
+import re
+
+import numpy as np
+
+from minicaffe.cli.inputs import csv_bytes
+from minicaffe.cli.picture_nets import Training
+from minicaffe.cli.pictures import stretched, to_rgb, write_png
+from minicaffe.errors import ConfigError, Error, FileError
+from minicaffe.proto.atomic import check_free, check_writable, delayed_interrupts, temporary_folder, write_bytes
+from minicaffe.proto.files import read_bytes
+
+TABLE = "wrong.csv"
+NAME_LENGTH = 40    # characters of a class's name in the name of a file
+PIXELS = ("Data", "ImageData", "AnnotatedData", "WindowData")   # sources of pixels from 0 to 255
+
+
+def check_folder(path, force):
+    """Raise FileError unless the folder `path` can be made, or `force` is true and it holds only what an earlier test wrote."""
+    check_free(path, force)
+    if not os.path.isdir(path):
+        check_writable(path)
+        return
+    table = os.path.join(path, TABLE)
+    known = {TABLE}
+    if os.path.isfile(table):
+        known.update(row[0] for row in csv.reader(read_bytes(table).decode(errors="surrogateescape").splitlines()) if row)
+    others = sorted(set(os.listdir(path)) - known)
+    if others:
+        raise FileError(f"is a folder that holds more than the wrong pictures of a test ({others[0]}), so --force does not replace "
+                        "it; choose another name", file=path)
+
+
+class WrongPictures:
+    """Keeps the wrong answers with the highest scores, `limit` of them, with their pictures.
+
+    Parameters
+    ----------
+    net : Net
+    confusion : Confusion
+    limit : int
+
+    Attributes
+    ----------
+    blob : Blob
+        The pictures of a batch.
+    found : int
+        How many answers were wrong.
+    kept : list of (score, number, truth, answer, picture)
+        The highest score first; `number` counts the records of the test from 0.
+
+    Raises
+    ------
+    ConfigError
+        If the net reads no pictures, or a record has several labels.
+    """
+
+    def __init__(self, net, confusion, limit):
+        self.confusion, self.limit = confusion, limit
+        self.found, self.kept = 0, []
+        source = picture_source(net)
+        if source is None:
+            raise ConfigError("no data layer gives pictures, shape (N, channels, height, width), so --wrong has none to write",
+                              file=net.file)
+        if confusion.prediction.positions != 1:
+            raise ConfigError(f"--wrong needs one label for each picture, and a picture has {confusion.prediction.positions}",
+                              file=net.file, layer=confusion.prediction.node.name, layer_type=confusion.prediction.node.type)
+        self.blob = source.tops[0]
+        overwritten = any(self.blob in node.tops for node in net.nodes if node is not source)
+        self.restore = Restorer(source, net.file, overwritten)
+
+    def add(self, first, truth, answer, scores, counted, pictures):
+        """Take the wrong answers of a batch whose first record has number `first`."""
+        wrong = np.flatnonzero(counted & (truth != answer))
+        self.found += len(wrong)
+        scores = np.nan_to_num(scores, nan=-np.inf)
+        best = wrong[np.argsort(-scores[wrong], kind="stable")][:self.limit]
+        new = [(float(scores[i]), first + int(i), int(truth[i]), int(answer[i]), pictures[i]) for i in best]
+        kept = sorted([*self.kept, *new], key=lambda item: (-item[0], item[1]))[:self.limit]
+        there = {id(item) for item in self.kept}    # arrays of this batch are overwritten by the next
+        self.kept = [item if id(item) in there else (*item[:4], item[4].copy()) for item in kept]
+
+    def rows(self):
+        """Return for each kept answer the name of its file, truth, answer, score and number."""
+        name = self.confusion.name
+        return [(f"{_safe(name(truth))}_{_safe(name(answer))}_{score:.4f}_{number}.png", name(truth), name(answer), score, number)
+                for score, number, truth, answer, _ in self.kept]
+
+    def write(self, path, force):
+        """Write the folder, whole or not at all."""
+        path = os.path.abspath(path)
+        check_folder(path, force)
+        rows = self.rows()
+        with temporary_folder(path) as beside:
+            folder = beside / "new"
+            folder.mkdir()
+            for row, kept in zip(rows, self.kept, strict=True):
+                write_png(folder / row[0], self.restore(kept[4]))
+            write_bytes(folder / TABLE, csv_bytes(["file", "truth", "answer", "score", "number"],
+                                                  ([*row[:3], f"{row[3]:.6g}", row[4]] for row in rows)))
+            with delayed_interrupts():
+                if os.path.lexists(path):
+                    os.rename(path, beside / "old")     # removed with the temporary folder
+                os.rename(folder, path)
+
+    def line(self, path):
+        """Return what was written."""
+        if len(self.kept) == self.found:
+            return f"wrote {path}: {self.found} wrong picture{'s' * (self.found != 1)} and {TABLE}, the highest scores first"
+        return (f"wrote {path}: {len(self.kept)} of {self.found} wrong pictures and {TABLE}, those with the highest scores; "
+                "--wrong-limit sets how many")
+
+
+def picture_source(net):
+    """Return the first node of a net that gives pictures; None if none does."""
+    return next((node for node in net.nodes if node.tops and not node.bottoms and node.type != "Parameter"
+                 and node.tops[0].num_axes == 4), None)
+
+
+class Restorer:
+    """Turns a picture as the net sees it back into pixels: scale and mean of `transform_param` are undone.
+
+    Other pictures, those that a layer has `overwritten` in place, and those that come out below 0 or above 255, are stretched from
+    their lowest value to black and their highest to white.
+    """
+
+    def __init__(self, source, file, overwritten=False):
+        self.scale, self.mean, self.rgb = 0.0, None, False
+        training = Training(file, source.param)
+        if source.type in PIXELS and not overwritten:
+            self.rgb = training.is_rgb()
+            self.scale = source.param.transform_param.scale
+            channels, height, width = source.tops[0].shape[1:]
+            try:
+                self.mean, _ = training.mean(channels)
+            except Error as error:
+                raise error.at(file=file, layer=source.name, layer_type=source.type) from None
+            if self.mean is not None and self.mean.ndim == 3:
+                top, left = (self.mean.shape[1] - height) // 2, (self.mean.shape[2] - width) // 2
+                self.mean = self.mean[:, top:top + height, left:left + width]
+
+    def __call__(self, picture):
+        """Return an (H, W, 3) uint8 image of a (C, H, W) picture."""
+        if self.scale:
+            mean = 0 if self.mean is None else self.mean.reshape(-1, 1, 1) if self.mean.ndim == 1 else self.mean
+            pixels = picture / self.scale + mean
+            if np.isfinite(pixels).all() and -1 < pixels.min() and pixels.max() < 256:
+                picture = pixels.round().clip(0, 255).astype(np.uint8)
+        if picture.dtype != np.uint8:
+            picture = stretched(picture)
+        return to_rgb(picture[::-1] if self.rgb and len(picture) == 3 else picture)
+
+
+def _safe(name):
+    """Return a class's name with nothing that a file name must not have."""
+    return re.sub(r"[^\w.-]+|_", "-", name)[:NAME_LENGTH].strip(".") or "-"
