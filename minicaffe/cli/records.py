@@ -80,7 +80,9 @@ class Result:
         done = solver.iter - self.first_iter
         images = images_together(solver)
         rate = f", {images * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
-        yield f"{'Stopped' if self.stopped else 'Finished'} at iteration {solver.iter} of {solver.param.max_iter}"
+        impatient = self.stopped and solver.best is not None and solver.best.exhausted
+        why = f": {solver.best.reason()}" if impatient else ""
+        yield f"{'Stopped' if self.stopped else 'Finished'} at iteration {solver.iter} of {solver.param.max_iter}{why}"
         yield f"time: {self.seconds:.1f} s for {done} iterations{rate} (with tests and snapshots)"
         if self.display:
             yield f"smoothed loss = {solver.smoothed_loss:g}"
@@ -92,9 +94,14 @@ class Result:
                 yield f"{name} {output_text(output)}" + iteration_suffix(record, solver)
             if record["loss"] is not None:
                 yield f"{name} total loss = {record['loss']:g}" + iteration_suffix(record, solver)
+        if solver.best is not None:
+            yield from solver.best.lines()
         for path in self.files:
             yield f"wrote {path}"
-        if self.stopped and self.states:
+        if impatient and self.states:
+            more = f"--patience={2 * solver.best.patience}"
+            yield f"resume with more patience: {resume_command(self.states[-1][0], more)}"
+        elif self.stopped and self.states:
             state, iteration = self.states[-1]
             yield f"resume{iteration_suffix({'iteration': iteration}, solver)} with: {resume_command(state)}"
         elif self.stopped and not solver.param.snapshot_after_train:

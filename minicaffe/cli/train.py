@@ -21,6 +21,7 @@ from minicaffe.errors import DependencyError, Error, NotFiniteError
 from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite
+from minicaffe.solver.best import BestTest
 from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
 from minicaffe.solver.watch import Watch
@@ -64,6 +65,11 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
 @click.option("--trace-trouble", "trouble_path", metavar="FILE", help=(
     "Record the last iterations, and when something is not finite write them to FILE, .json or .html; costs time."))
+@click.option("--keep-best", is_flag=True, help=(
+    "Keep the weights of the test with the highest accuracy, or the least loss where the test net has none, as "
+    "<snapshot_prefix>_best.caffemodel."))
+@click.option("--patience", type=click.IntRange(min=1), metavar="N", help=(
+    "Stop after N tests in a row that were no better than the best one."))
 @click.option("--force", is_flag=True, help=(
     "Overwrite log, records, trace and snapshots of an earlier training, as Caffe does; by default they are kept under numbered "
     "names."))
@@ -137,6 +143,11 @@ def prepare(ctx, file, fields, given):
     solver = training_file.build_solver(param, batch_sizes={phase: size for phase, size in sizes.items() if size},
                                         divide_by=divide_by, **{"own_fields": fields, **place}, **options.net_options())
     count_tests(solver, is_net and "test_iter" not in fields)
+    if given["keep_best"] or given["patience"]:
+        try:
+            solver.best = BestTest(solver, given["keep_best"], given["patience"])
+        except Error as error:
+            raise error.at(field="--keep-best" if given["keep_best"] else "--patience")
     return solver
 
 

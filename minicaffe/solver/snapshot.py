@@ -20,7 +20,7 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeErro
 from minicaffe.memory.budget import check_bytes
 from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
-from minicaffe.proto.atomic import check_writable, hdf5_in_memory, replacing
+from minicaffe.proto.atomic import check_writable, delayed_interrupts, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, read_array, reading
 
@@ -69,11 +69,7 @@ def _write(solver, resume):
     solver._notify("before_snapshot", model_path, state_path)
     try:
         log.info("Snapshotting to %s file %s", kind, model_path)
-        with replacing(model_path) as file:
-            if hdf5:
-                weights.save_hdf5(solver.net, file, param.snapshot_diff)
-            else:
-                weights.save(solver.net, file, param.snapshot_diff)
+        _write_model(solver, model_path)
         path = state_path
         log.info("Snapshotting solver state to %s file %s", kind, state_path)
         with replacing(state_path) as file:
@@ -88,6 +84,33 @@ def _write(solver, resume):
         error.message += f". The solver is at iteration {solver.iter} and can continue"
         raise
     return model_path, state_path
+
+
+def _write_model(solver, path):
+    param = solver.param
+    with replacing(path) as file:
+        if param.snapshot_format == caffe_pb2.SolverParameter.HDF5:
+            weights.save_hdf5(solver.net, file, param.snapshot_diff)
+        else:
+            weights.save(solver.net, file, param.snapshot_diff)
+
+
+def write_best(solver):
+    """Write the model of `solver` as that of its best test; return the path. All ranks call this, and rank 0 writes."""
+    with solver.net.lock, delayed_interrupts():
+        return solver.group.run_on_root(_write_best, solver)
+
+
+def _write_best(solver):
+    extension = ".h5" if solver.param.snapshot_format == caffe_pb2.SolverParameter.HDF5 else ""
+    path = f"{solver.param.snapshot_prefix}_best.caffemodel{extension}"
+    solver._notify("before_snapshot", path)
+    try:
+        _write_model(solver, path)
+    except Error as error:
+        error.file = path   # not the temporary file or the memory that was written to
+        raise
+    return path
 
 
 def _write_hdf5_state(solver, file, model_path, resume):
@@ -129,7 +152,8 @@ def own_state(solver):
     return {"solver": type(solver).__name__,
             "generator": {"seed": solver.generator.seed, "offset": solver.generator.offset},
             "train": _layer_states(solver.net),
-            "test": [_layer_states(net) for net in solver.test_nets]}
+            "test": [_layer_states(net) for net in solver.test_nets],
+            **({"best": solver.best.get_state()} if solver.best is not None else {})}
 
 
 def _layer_states(net):
@@ -185,6 +209,8 @@ def share(solver, resume=None):
     state = _combined(first, group.comm.scatter(differences))
     for name, value in policy.items():
         setattr(solver, name, value)
+    if solver.best is not None and group.rank:
+        solver.best.set_state(first["best"])
     _set_generator(solver, state)
     failed = None
     try:
@@ -205,7 +231,8 @@ def restore(solver, path):
     try:
         state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
         _check(solver, state)
-        resume = _parse_resume_state(state.resume_state) if solver.exact_resume else None
+        found = _parse_resume_state(state.resume_state) if solver.exact_resume or solver.best is not None else None
+        resume = found if solver.exact_resume else None
         model = _find_model(state.learned_net, path)
         anew = _compare_ranks(solver, resume, path) if resume is not None else []
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
@@ -219,6 +246,8 @@ def restore(solver, path):
         _set_generator(solver, resume)
     for name in POLICY_STATE:
         setattr(solver, name, getattr(state, name))
+    if solver.best is not None:
+        solver.best.set_state((found or {}).get("best"))
     _compare_stepvalues(solver, path)
     return resume
 
@@ -342,9 +371,21 @@ def _parse_resume_state(text):
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:  # of lists nested thousands deep
         raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
                         field="resume_state") from cause
-    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
+    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps) \
+            or "best" in resume and not is_best_state(resume["best"]):
         raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
     return resume
+
+
+def is_best_state(state):
+    """Whether a value that was read from a solver state has the form of `BestTest.get_state` (best.py)."""
+    def number(value, kind):
+        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < 1 << 63
+
+    return (isinstance(state, dict) and isinstance(state.get("output"), str) and isinstance(state.get("path"), str | None)
+            and number(state.get("count"), int) and number(state.get("last"), int)
+            and (state.get("value") is None and state.get("iteration") is None
+                 or number(state.get("value"), float | int) and number(state.get("iteration"), int)))
 
 
 def _find_model(learned_net, state_path):

@@ -90,6 +90,8 @@ class Solver:
     whole_tests : dict of int to RecordCounts
         Of test nets, by number: their tests give each record of the data once, whatever test_iter says
         (minicaffe.solver.report).
+    best : BestTest or None
+        Keeps the parameters of the best test, and ends `step` when tests no longer improve (minicaffe.solver.best).
     nan : str
         What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
@@ -132,6 +134,7 @@ class Solver:
         self.group = SINGLE_PROCESS
         self.rate_scale, self.warmup = 1.0, 0
         self.whole_tests = {}
+        self.best = None
         self.action = None
         self.callbacks = []
         self.listeners = []
@@ -244,7 +247,7 @@ class Solver:
     def solve(self, resume_file=None):
         """Train until `max_iter`, from the solver state `resume_file` if given (Caffe Solver::Solve)."""
         param, net = self.param, self.net
-        if param.snapshot_after_train:  # better now than after days of training
+        if param.snapshot_after_train or self.best is not None and self.best.keep:  # better now than after days of training
             self.group.run_on_root(snapshot.check_prefix, param)
         log.info("Solving %s", net.name)
         log.info("Learning Rate Policy: %s", param.lr_policy)
@@ -290,6 +293,7 @@ class Solver:
             if (param.test_interval and self.iter % param.test_interval == 0 and self._runs_tests_and_snapshots
                     and (self.iter or param.test_initialization)):
                 self.test_all()
+                self._stop = self._stop or self.best is not None and self.best.exhausted
                 if self._stop:
                     break
             with net.lock:  # so that no other thread sees half an iteration
@@ -561,6 +565,8 @@ class Solver:
             log.info("Test loss: %g", record["loss"])
         log_outputs("Test", record["outputs"])
         self._notify("on_test", record)
+        if self.best is not None:
+            self.best.judge(self, record)
         return record
 
     def _may_test(self):

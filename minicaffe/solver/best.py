@@ -1,0 +1,145 @@
+"""The best test of a training: its parameters in a file of their own, and the end of a training that no longer improves.
+
+Caffe keeps no best model. The measure is an output of the first test net: of an Accuracy layer, the higher the better; of
+``eval_type: "detection"`` the mean average precision; otherwise the loss, the lower the better.
+"""
+
+import logging
+import math
+import os
+
+from minicaffe.errors import ConfigError
+from minicaffe.solver import snapshot
+
+log = logging.getLogger("minicaffe.solver")
+
+
+class BestTest:
+    """Judges the tests of a solver, as its attribute `best`::
+
+        solver.best = BestTest(solver, patience=5)
+        solver.solve()
+
+    Parameters
+    ----------
+    solver : Solver
+    keep : bool
+        Write the parameters of the best test to ``<snapshot_prefix>_best.caffemodel``, with ``.h5`` in format HDF5.
+    patience : int, optional
+        Stop the training after so many tests in a row that are no better than the best one.
+
+    Attributes
+    ----------
+    output : str
+        What is measured.
+    value, iteration : float, int
+        Of the best test so far, None if there was none.
+    count : int
+        Tests since then that were no better.
+    path : str
+        The file with its parameters, None if they are not kept.
+
+    Raises
+    ------
+    ConfigError
+        If the solver makes no tests, its first test net measures nothing, or `patience` is less than 1.
+    """
+
+    def __init__(self, solver, keep=True, patience=None):
+        self.keep, self.patience = keep, patience
+        self.value = self.iteration = self.path = None
+        self.count, self.last = 0, -1       # `last` is the iteration of the last test that was judged
+        param = solver.param
+        if patience is not None and patience < 1:
+            raise ConfigError(f"must be at least 1, got {patience}", field="patience")
+        if not solver.test_nets or not (param.test_iter[0] or solver.whole_tests.get(0)):
+            raise ConfigError("the best test is wanted, and this solver makes none; give it test_iter and test_interval, and its "
+                              "net a phase TEST", file=solver.file)
+        self.output, self.higher, self._measure = measure(solver)
+
+    @property
+    def exhausted(self):
+        """bool: whether `patience` tests in a row were no better than the best."""
+        return self.patience is not None and self.count >= self.patience
+
+    def judge(self, solver, record):
+        """Take the record of a test; all ranks of the solver's group must call this, and decide as rank 0 does."""
+        if record["net"] != 0 or record["iteration"] <= self.last:      # a resumed training repeats the test that it begins with
+            return
+        self.last = record["iteration"]
+        value = self._measure(record)
+        better = math.isfinite(value) and (self.value is None or (value > self.value if self.higher else value < self.value))
+        if better and self.keep:
+            better = solver._finite_watch.parameters(solver)
+        if not solver.group.broadcast_from_root(better):
+            self.count += 1
+            if self.exhausted:
+                log.info("Iteration %d: %s", self.last, self.reason())
+            return
+        self.value, self.iteration, self.count = solver.group.broadcast_from_root(value), self.last, 0
+        if self.keep:
+            self.path = snapshot.write_best(solver)
+        log.info("Iteration %d: best test %s so far = %g%s", self.iteration, self.output, self.value,
+                 f", kept in {self.path}" if self.keep else "")
+
+    def reason(self):
+        """Return why the training stops."""
+        return f"no better test {self.output} in {self.count} test{'s' * (self.count != 1)}, the patience is {self.patience}"
+
+    def lines(self):
+        """Return the result as lines of text."""
+        if self.value is None:
+            yield f"no test {self.output} is known, so there is no best one"
+        else:
+            where = f": {self.path}" if self.path else ""
+            yield f"best test {self.output} = {self.value:g} at iteration {self.iteration}{where}"
+
+    # ---- resuming
+
+    def get_state(self):
+        """Return what a solver state stores of this, for JSON."""
+        return {"output": self.output, "value": self.value, "iteration": self.iteration, "count": self.count, "last": self.last,
+                "path": self.path}
+
+    def set_state(self, state):
+        """Take what `get_state` returned, None if the solver state has nothing of it; a warning says if it cannot be used."""
+        if state is None:
+            log.warning("The solver state has no best test, so the best one is that of the tests from here on")
+            return
+        if state["output"] != self.output:
+            log.warning("The solver state has the best test %s, and this training measures %s: the best one is that of the tests "
+                        "from here on", state["output"], self.output)
+            return
+        for name in ("value", "iteration", "count", "last", "path"):
+            setattr(self, name, state[name])
+        if self.keep and self.value is not None and (self.path is None or not os.path.exists(self.path)):
+            log.warning("The parameters of the best test so far, iteration %d, %s; the next better ones are kept", self.iteration,
+                        "were not kept" if self.path is None else f"are no longer in {self.path}")
+
+
+def measure(solver):
+    """Return the name of what the first test net measures, whether higher is better, and a function of a test's record.
+
+    Raises ConfigError if it measures nothing.
+    """
+    net = solver.test_nets[0]
+    if solver.param.eval_type == "detection":
+        return net.output_blobs[0].name, True, _output(net.output_blobs[0].name)
+    accuracies = [node for node in net.nodes if node.type == "Accuracy" and node.tops[0] in net.output_blobs]
+    if accuracies:      # the last of those with the smallest top_k
+        node = min(reversed(accuracies), key=lambda node: node.param.accuracy_param.top_k)
+        return node.tops[0].name, True, _output(node.tops[0].name)
+    if any(net.loss_weights[blob] for blob in net.output_blobs):
+        return "loss", False, _loss
+    if solver.param.test_compute_loss:
+        return "loss", False, lambda record: record["loss"]
+    raise ConfigError("has neither an Accuracy nor a loss as output, so no test is the best; add one in phase TEST, or set "
+                      "test_compute_loss in the solver", file=net.file)
+
+
+def _output(name):
+    return lambda record: next(output["value"] for output in record["outputs"] if output["name"] == name)
+
+
+def _loss(record):
+    return sum(output["value"] * output["loss_weight"] for output in record["outputs"] if output["loss_weight"])
