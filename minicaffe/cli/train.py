@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from minicaffe import cuda
 from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
+from minicaffe.cli.class_weights import ClassWeights
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
@@ -65,6 +66,9 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
 @click.option("--trace-trouble", "trouble_path", metavar="FILE", help=(
     "Record the last iterations, and when something is not finite write them to FILE, .json or .html; costs time."))
+@click.option("--class-weights", metavar="auto|FILE", help=(
+    "Weigh the classes of SoftmaxWithLoss, by InfogainLoss: auto, by their inverse frequency in the training data; FILE has a "
+    "weight on each line, from class 0 on."))
 @click.option("--keep-best", is_flag=True, help=(
     "Keep the weights of the test with the highest accuracy, or the least loss where the test net has none, as "
     "<snapshot_prefix>_best.caffemodel."))
@@ -140,8 +144,13 @@ def prepare(ctx, file, fields, given):
     suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group().size if given["global_batch"] else 1
+    weights = None
+    if given["class_weights"] is not None:
+        same = earlier_files.is_same_training(given["state"], param.snapshot_prefix)
+        weights = ClassWeights(given["class_weights"], keep=not (given["force"] or same))
     solver = training_file.build_solver(param, batch_sizes={phase: size for phase, size in sizes.items() if size},
-                                        divide_by=divide_by, **{"own_fields": fields, **place}, **options.net_options())
+                                        divide_by=divide_by, class_weights=weights,
+                                        **{"own_fields": fields, **place}, **options.net_options())
     count_tests(solver, is_net and "test_iter" not in fields)
     if given["keep_best"] or given["patience"]:
         try:

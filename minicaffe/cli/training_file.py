@@ -1,6 +1,9 @@
 """The solver of ``minicaffe train FILE``: read from a solver file, or made for a net; and its batch sizes."""
 
+import contextlib
+import logging
 import os
+import warnings
 
 from minicaffe.cli.options import notify
 from minicaffe.common import caffe
@@ -63,23 +66,40 @@ def _test_batches(layers, size):
 BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-size"}
 
 
-def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, **options):
+def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, class_weights=None, **options):
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
-    layers get. `divide_by` divides the batches of the train net.
+    layers get. `divide_by` divides the batches of the train net, and `class_weights`, a ClassWeights, replaces its losses.
     """
     base = solver_types().get(param.type)
-    if base is None or not batch_sizes and divide_by == 1:
+    if base is None or not batch_sizes and divide_by == 1 and class_weights is None:
         return create_solver(param, file=file, positions=positions, **options)
+    batch_sizes = batch_sizes or {}
 
     def make_net(self, net_param, **net_options):
         if net_param.state.phase in batch_sizes:
             set_batch_size(net_param, batch_sizes[net_param.state.phase], BATCH_OPTIONS[net_param.state.phase])
         if net_param.state.phase == caffe_pb2.TRAIN and divide_by > 1:
             divide_batch_size(net_param, divide_by, net_options.get("file"), net_options.get("positions"))
+        if net_param.state.phase == caffe_pb2.TRAIN and class_weights is not None:
+            class_weights(self, net_param, trial, net_options.get("file"), net_options.get("positions"))
         return base.make_net(self, net_param, **net_options)
 
     # Solver states store the name of the class.
     return type(base.__name__, (base,), {"make_net": make_net})(param, file=file, positions=positions, **options)
+
+
+@contextlib.contextmanager
+def trial():
+    """Build or run a net in the block that is not trained: without a log, and without random numbers of the training."""
+    logger, generator = logging.getLogger("minicaffe"), caffe.generator
+    level, seed, offset = logger.level, generator.seed, generator.offset
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+        generator.seed, generator.offset = seed, offset
 
 
 def report_records(name, data, batches=None):
