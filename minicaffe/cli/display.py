@@ -165,7 +165,7 @@ class LiveDisplay(Result):
 
 
 def memory_line():
-    """Return live, peak and reserved bytes where nets compute, as text."""
+    """Return live, peak and reserved bytes of this process's blocks where nets compute, as text."""
     if caffe.mode == "gpu":
         from minicaffe import cuda
         place, name = memory.CUDAPlace(cuda.current().index), "GPU"
@@ -173,4 +173,4 @@ def memory_line():
         place, name = memory.CPUPlace(), "CPU"
     stats = memory.stats(place)
     live, peak, reserved = map(size_text, (stats.live, stats.peak, max(stats.reserved, stats.live)))
-    return f"{name}: {live} live, {peak} at most, {reserved} reserved"
+    return f"{name}: {live} live, {peak} at most, {reserved} reserved (blocks so far)"

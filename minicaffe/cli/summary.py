@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minicaffe.cli import bars, options, training_file
+from minicaffe.cli.needed_memory import memory_lines
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.memory.sizes import size_text
 from minicaffe.net import replace_sources
@@ -137,10 +138,7 @@ def needs_text(needs, solver_type, plan):
     """Return lines about the memory that a training or test needs."""
     lines = []
     for need in needs:
-        what = f"to train with {solver_type}" if solver_type else "to test"
-        how = f"plan {plan}" if plan else "no plan"
-        where = "of the host" if need.place.on_host else f"of GPU {need.place.device}"
-        lines += ["", f"{what} ({how}): {size_text(need.peak)} {where}, most in {need.when}"]
+        lines += ["", *memory_lines(need, solver_type, plan)]
         lines += [f"  {role:<26}{size_text(nbytes):>10}" for role, nbytes in need.parts.items()]
     return lines
 

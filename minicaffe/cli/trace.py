@@ -4,6 +4,7 @@
 import click
 
 from minicaffe.cli import options, ranks, training_file
+from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -91,9 +92,14 @@ def make_solver(file, level, stage, batch_size):
     param, place = training_file.read_solver(file, given)
     param.train_state.level = level
     param.train_state.stage.extend(stage)
+    sizes = {caffe_pb2.TRAIN: batch_size} if batch_size else None
+    lines = [] if click.get_current_context().meta["quiet"] else training_lines(param, place, given, sizes)
     for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
         param.ClearField(field)
-    return training_file.build_solver(param, batch_sizes={caffe_pb2.TRAIN: batch_size} if batch_size else None, **place, **given)
+    solver = training_file.build_solver(param, batch_sizes=sizes, **place, **given)
+    for line in lines:
+        options.notify(line)
+    return solver
 
 
 def show(made, paths, walk):

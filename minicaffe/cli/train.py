@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from minicaffe import cuda
 from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
 from minicaffe.cli.class_weights import ClassWeights
+from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
@@ -148,9 +149,13 @@ def prepare(ctx, file, fields, given):
     if given["class_weights"] is not None:
         same = earlier_files.is_same_training(given["state"], param.snapshot_prefix)
         weights = ClassWeights(given["class_weights"], keep=not (given["force"] or same))
-    solver = training_file.build_solver(param, batch_sizes={phase: size for phase, size in sizes.items() if size},
-                                        divide_by=divide_by, class_weights=weights,
-                                        **{"own_fields": fields, **place}, **options.net_options())
+    sizes = {phase: size for phase, size in sizes.items() if size}
+    place = {"own_fields": fields, **place}
+    lines = [] if ctx.meta["quiet"] else training_lines(param, place, options.net_options(), sizes, divide_by)
+    solver = training_file.build_solver(param, batch_sizes=sizes,
+                                        divide_by=divide_by, class_weights=weights, **place, **options.net_options())
+    for line in lines:
+        options.notify(line)
     count_tests(solver, is_net and "test_iter" not in fields)
     if given["keep_best"] or given["patience"]:
         try:

@@ -215,7 +215,7 @@ def summary(trace):
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
         where = PLACES.get(place) or place.replace("CUDAPlace(", "on device ").rstrip(")")
-        lines.append(f"peak {where}: {size_text(total)} ({parts})")
+        lines.append(f"peak {where}: {size_text(total)} in blocks of this record ({parts})")
     return lines
 
 

@@ -1,0 +1,60 @@
+"""The memory that a training needs, in the lines that `summary`, `train` and `trace` print alike.
+
+The figure is that of minicaffe/solver/memory_estimate.py: two iterations in which nothing is computed, with one batch of each test
+net. `train` and `trace` find it before they read data, and go on without it where the net does not run on made-up data.
+"""
+
+import gc
+
+from minicaffe import memory
+from minicaffe.cli.training_file import divide_batch_size, set_batch_size, trial
+from minicaffe.errors import ConfigError, Error
+from minicaffe.memory.sizes import size_text
+from minicaffe.net.definitions import filter_layers
+from minicaffe.net.replace_sources import replace_sources
+from minicaffe.proto import caffe_pb2
+from minicaffe.solver import memory_estimate
+
+COUNTED = "blobs, parameters, gradients, history, batches made ready"
+
+
+def memory_lines(need, solver_type, plan):
+    """Return the two lines about a MemoryNeeds: of a training by `solver_type`, or of a test if that is empty."""
+    what = f"to train with {solver_type}" if solver_type else "to test"
+    where = "of the host" if need.place.on_host else f"of GPU {need.place.device}"
+    return [f"memory needed {what} ({f'plan {plan}' if plan else 'no plan'}): {size_text(need.peak)} {where}",
+            f"  estimated peak of {COUNTED}, in {need.when}"]
+
+
+def training_lines(param, place, about, batch_sizes=None, divide_by=1):
+    """Return the memory lines of a training, or one that says why they are not known.
+
+    That one should be printed only when the net itself was made, as otherwise its error says the same.
+
+    Parameters
+    ----------
+    param : SolverParameter
+    place, about : dict
+        What `training_file.read_solver` and `options.net_options` returned.
+    batch_sizes, divide_by
+        As of `training_file.build_solver`.
+    """
+    def without_data(net_param, file):
+        phase = net_param.state.phase
+        if any(layer.param.type == "Python" for layer in filter_layers(net_param.layer, net_param.state, file)):
+            raise ConfigError("Python layers are not run on made-up data", file=file)
+        if batch_sizes and phase in batch_sizes:
+            set_batch_size(net_param, batch_sizes[phase])
+        if phase == caffe_pb2.TRAIN and divide_by > 1:
+            divide_batch_size(net_param, divide_by, file)
+        return replace_sources(net_param, file)
+
+    try:
+        with trial():
+            _, needs, _ = memory_estimate.dry_run_training(param, without_data, **place, **about)
+    except Error as error:
+        return [f"memory needed to train: not known: {error}"]
+    finally:
+        gc.collect()    # the nets of the dry run
+        memory.empty_cache()
+    return [line for need in needs for line in memory_lines(need, param.type, about["plan"])]
