@@ -23,7 +23,7 @@ def memory_lines(need, solver_type, plan):
     what = f"to train with {solver_type}" if solver_type else "to test"
     where = "of the host" if need.place.on_host else f"of GPU {need.place.device}"
     return [f"memory needed {what} ({f'plan {plan}' if plan else 'no plan'}): {size_text(need.peak)} {where}",
-            f"  estimated peak of {COUNTED}, in {need.when}"]
+            f"  estimated peak of {COUNTED}"]
 
 
 def training_lines(param, place, about, batch_sizes=None, divide_by=1):

@@ -138,7 +138,7 @@ def needs_text(needs, solver_type, plan):
     """Return lines about the memory that a training or test needs."""
     lines = []
     for need in needs:
-        lines += ["", *memory_lines(need, solver_type, plan)]
+        lines += ["", *memory_lines(need, solver_type, plan), f"  most in {need.when}:"]
         lines += [f"  {role:<26}{size_text(nbytes):>10}" for role, nbytes in need.parts.items()]
     return lines
 

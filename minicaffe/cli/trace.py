@@ -92,6 +92,7 @@ def make_solver(file, level, stage, batch_size):
     param, place = training_file.read_solver(file, given)
     param.train_state.level = level
     param.train_state.stage.extend(stage)
+    place = {"net_files": {}, **place}      # each file is read once
     sizes = {caffe_pb2.TRAIN: batch_size} if batch_size else None
     lines = [] if click.get_current_context().meta["quiet"] else training_lines(param, place, given, sizes)
     for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):

@@ -150,7 +150,7 @@ def prepare(ctx, file, fields, given):
         same = earlier_files.is_same_training(given["state"], param.snapshot_prefix)
         weights = ClassWeights(given["class_weights"], keep=not (given["force"] or same))
     sizes = {phase: size for phase, size in sizes.items() if size}
-    place = {"own_fields": fields, **place}
+    place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
     lines = [] if ctx.meta["quiet"] else training_lines(param, place, options.net_options(), sizes, divide_by)
     solver = training_file.build_solver(param, batch_sizes=sizes,
                                         divide_by=divide_by, class_weights=weights, **place, **options.net_options())

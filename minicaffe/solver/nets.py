@@ -47,7 +47,7 @@ class NetMaker:
     def __init__(self, param, file, positions, make_net, skip_unknown_fields=False, own_fields=(), net_files=None):
         self.param, self.file, self.positions, self.make_net = param, file, positions, make_net
         self.skip_unknown_fields, self.own_fields = skip_unknown_fields, own_fields
-        self.net_files = dict(net_files or {})
+        self.net_files = net_files if net_files is not None else {}
 
     def train_net(self):
         """Return the net to train; a ConfigWarning says if it has no loss.

@@ -61,7 +61,8 @@ class Solver:
     plan : str, optional
         Of the nets, as `Net` takes it.
     net_files : dict, optional
-        What `minicaffe.proto.upgrade.read_net_file` returned of files that were read already, by path.
+        What `minicaffe.proto.upgrade.read_net_file` returned of files that were read already, by path; those that are read here
+        are added.
 
     Attributes
     ----------

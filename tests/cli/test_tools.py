@@ -265,7 +265,7 @@ def test_summary(minicaffe, there):
     (there / "net.prototxt").write_text(NET)
     (there / "solver.prototxt").write_text(SOLVER)
     net, solver = minicaffe("summary", "net.prototxt"), minicaffe("summary", "solver.prototxt")
-    assert "to train with SGD (plan memory): " in net and "history" in solver and max(map(len, net.splitlines())) <= 80
+    assert "memory needed to train with SGD (plan memory): " in net and "history" in solver and max(map(len, net.splitlines())) <= 80
     said = json.loads(minicaffe("summary", "net.prototxt", "--json"))
     assert said["needs"][0]["peak"] > 0 and said["not_run"] is None and said["parameters"] == sum(row["parameters"] for row in said["rows"])
     assert "phase TEST" in minicaffe("summary", "net.prototxt", "--phase=TEST") and "to test" in minicaffe("summary", "net.prototxt", "--phase=TEST")
