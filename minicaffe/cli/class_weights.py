@@ -12,6 +12,7 @@ import numpy as np
 
 from minicaffe.cli import bars, earlier_files, ranks
 from minicaffe.cli.options import notify
+from minicaffe.common import caffe
 from minicaffe.data.datum import datum_info
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList
@@ -62,6 +63,12 @@ class ClassWeights:
                               **place)
         if not solver.param.snapshot_prefix:
             raise ConfigError(f"is not set, and {OPTION} writes its matrix beside the snapshots", field="snapshot_prefix")
+        path = f"{solver.param.snapshot_prefix}_class_weights.binaryproto"
+        try:
+            caffe.check_path(path, OPTION)      # as the layer does
+        except ConfigError:
+            raise ConfigError(f"the net is not trusted, and reads its matrix {path} in the working directory alone; give a "
+                              "--snapshot-prefix there", field=OPTION, file=file) from None
         classes = self._classes(net_param, trial, [layer.param.name for layer in losses], file)
         if len(set(classes)) > 1:
             raise ConfigError(f"{OPTION} needs losses of the same number of classes, got {' and '.join(map(str, classes))}",
@@ -72,7 +79,6 @@ class ClassWeights:
             weights, text = ranks.group().run_on_root(self._weights, layers, label, classes[0], ignored)
         except Error as error:
             raise error.at(field=OPTION)
-        path = f"{solver.param.snapshot_prefix}_class_weights.binaryproto"
         ranks.group().run_on_root(self._write, path, weights)
         if not ranks.first():
             self._write(path, weights, keep=False)      # on a machine that does not share the folder

@@ -15,7 +15,7 @@ from minicaffe.proto.atomic import replacing, write_bytes
 
 ENDINGS = (".csv", ".png")      # of the file of the matrix
 PAIRS_SHOWN = 10
-NAME_WIDTH = 20                 # characters of a class's name in a table
+NAME_WIDTH = 18                 # characters of a class's name in a table
 CELLS_WITH_NUMBERS = 30         # classes up to which the picture has a number in each cell
 # Layers that compare scores with a label, and the field that has the axis of the classes; those without one have all axes after 0.
 LOSSES = {"SoftmaxWithLoss": "softmax_param", "InfogainLoss": "infogain_loss_param", "MultinomialLogisticLoss": None,

@@ -1,5 +1,6 @@
 """``minicaffe train --class-weights``: the weights, the loss and the gradients that they give, and where they cannot be given."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -182,9 +183,20 @@ def test_an_earlier_matrix_is_kept(minicaffe, net, tmp_path):
     assert (tmp_path / "s_class_weights.2.binaryproto").exists()
 
 
+def test_a_net_that_is_not_trusted(minicaffe, net, tmp_path):
+    minicaffe(*TRAIN, "--class-weights=auto", "--untrusted")
+    assert "in 'loss', with the matrix s_class_weights.binaryproto" in minicaffe.told
+    (tmp_path / "in").mkdir()
+    with contextlib.chdir(tmp_path / "in"):
+        shutil.copytree(tmp_path / "db", "db")
+        Path("net.prototxt").write_text(NET % "")
+        error = minicaffe(*TRAIN, "--class-weights=auto", "--untrusted", "--snapshot-prefix=../out", status=2)
+        assert "net.prototxt: --class-weights: the net is not trusted, and reads its matrix ../out_class_weights.binaryproto in the working" in error
+    assert not (tmp_path / "out_class_weights.binaryproto").exists()
+
+
 def train_together(folder):
     """Train on a rank; return the exit status."""
-    import contextlib
     with contextlib.chdir(folder):
         return app.run([*TRAIN, "--class-weights=auto", "--global-batch", "--json=all.jsonl"])
 

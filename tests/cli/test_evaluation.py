@@ -274,6 +274,12 @@ def test_a_matrix_that_does_not_fit(minicaffe, data, tmp_path):
     assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_long_names_fit_80_columns(minicaffe, data, tmp_path):
+    (tmp_path / "labels.txt").write_text("a species of bird with a long name\nanother species, with a longer name\ncat\n")
+    out = minicaffe(*TEST, "--confusion", "--per-class")
+    assert re.search(r"^0 a species of bi\.\.\. ", out, re.M) and max(map(len, out.splitlines())) <= 80
+
+
 def test_outputs_alone_as_json(minicaffe, data, tmp_path):
     out = minicaffe(*TEST, "--json=o.json")
     result = json.loads((tmp_path / "o.json").read_text())
