@@ -36,6 +36,7 @@ WRITERS = {     # the command, and the file that it writes
     "time": (["time", "net.prototxt", "--iterations=1", "--json", "o.json"], "o.json"),
     "draw": (["draw", "net.prototxt", "o.svg"], "o.svg"),
     "draw --shapes": (["draw", "net.prototxt", "o.svg", "--shapes", "--phase=TEST"], "o.svg"),
+    "export": (["export", "d.prototxt", "-o", "o.onnx"], "o.onnx"),
     "draw_net": (["draw_net", "net.prototxt", "o.dot"], "o.dot"),
     "plot": (["plot", "t.log", "--out", "o.svg"], "o.svg"),
     "plot CHART": (["plot", "6", "o.svg", "t.log"], "o.svg"),
@@ -63,8 +64,11 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
     command, out = WRITERS[writer]
     if command[0] == "plot" or writer == "test --confusion .png":
         pytest.importorskip("matplotlib")
+    if command[0] == "export":
+        pytest.importorskip("onnxruntime")
     pictures("scale: 0.004")
     (tmp_path / "t.log").write_text(LOG)
+    (tmp_path / "d.prototxt").write_text(DEPLOY % (3, 7, 8))
     (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
     (tmp_path / "out").mkdir()
     (tmp_path / out).write_text("years of work")
