@@ -39,6 +39,7 @@ COMMANDS = {
     "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
     "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
+    "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
     "export": ("minicaffe.cli.export", "Write a net as a model of ONNX."),
     "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
 }

@@ -1,6 +1,7 @@
 """Nets of Caffe in ONNX (https://onnx.ai), the format that other runtimes read. Needs ``pip install "minicaffe[onnx]"``."""
 
-from minicaffe.onnx.check import compare, random_inputs
+from minicaffe.net.comparison import random_inputs
+from minicaffe.onnx.check import compare
 from minicaffe.onnx.export import Preprocessing, check_types, export, to_model
 from minicaffe.onnx.graph import exporter
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, Error, shown
+from minicaffe.net.comparison import random_inputs
 from minicaffe.onnx import detection, layers, losses  # noqa: F401 - they register exporters
-from minicaffe.onnx.check import compare, random_inputs
+from minicaffe.onnx.check import compare
 from minicaffe.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
 from minicaffe.proto.atomic import replacing
 
@@ -190,7 +191,7 @@ def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, 
 
     Returns
     -------
-    list of minicaffe.onnx.check.Difference
+    list of minicaffe.net.comparison.Difference
         Of each output; empty without `check`.
 
     Raises
