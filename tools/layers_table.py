@@ -26,15 +26,16 @@ HEAD = """# Layer types
 
 Written by `tools/layers_table.py` from the registry and the sources; do not edit.
 
-- *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is there already;
-  or why there is none: a source has nothing to give a gradient to, a sink nothing to take one from, and "no gradient" is an error
-  where one is asked for.
-- *GPU*: "kernels" are compiled from the same functors as the CPU's loops, for GPUs and for the simulated device; "inner net": the
-  layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on the host, and its
-  blobs are copied there and back.
-- *fast engine*: a library that computes the layer on a GPU, if it is installed, unless `engine: CAFFE` chooses our kernels.
-  `engine: CUDNN` in a layer without one, such as ReLU, Softmax, Pooling or BatchNorm, means our kernels.
-- *float64*: every type is written for both types; "tested" where a test of `tests/` runs it in float64, mostly as gradient check.
+- *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is
+  there already; or why there is none: a source has nothing to give a gradient to, a sink nothing to take one from, and
+  "no gradient" is an error where one is asked for.
+- *GPU*: "kernels" are compiled from the same functors as the CPU's loops, for GPUs and for the simulated device; "inner
+  net": the layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on
+  the host, and its blobs are copied there and back.
+- *fast engine*: a library that computes the layer on a GPU, if it is installed, unless `engine: CAFFE` chooses our
+  kernels. `engine: CUDNN` in a layer without one, such as ReLU, Softmax, Pooling or BatchNorm, means our kernels.
+- *float64*: every type is written for both types; "tested" where a test of `tests/` runs it in float64, mostly as
+  gradient check.
 - *cases*: conformance cases with numbers of BVLC Caffe in which the type occurs.
 
 BatchNorm: in training of several processes mean and variance are those of each process's batch, or of all batches
