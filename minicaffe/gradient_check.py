@@ -261,7 +261,7 @@ class RepeatableRun:
         self.base = self.values()
 
     def run(self):
-        """Compute the tops anew."""
+        """Compute the tops again."""
         caffe.seed(self.seed)
         for blob, values in self.overwritten.items():
             blob.data[...] = values

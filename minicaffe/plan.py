@@ -2,7 +2,7 @@
 
 A plan is made in Python of steps; Caffe2 read it from a message. Different from Caffe2: a step may have both `num_iter` and
 `should_stop_blob`, and one with ``num_iter=1`` is its ``only_once``; a stop blob that is missing is an error instead of an endless
-loop; a function may stand in the place of a net. Steps run one after another: there are no concurrent substeps, reports
+loop; a function may replace a net. Steps run one after another: there are no concurrent substeps, reports
 beside a run, or workspaces of a step's own.
 """
 

@@ -1,8 +1,8 @@
 """Tensor: a typed array with one memory, made to be held by a slot of a workspace (Caffe2 ``core/tensor.h``).
 
 It has no shape until the first `resize` and no type until the first mutable access, which may also change the type in place:
-memory is taken then, and taken anew only when it is too small. Different from Caffe2: a Tensor has no context of one device, as its
-memory is a SyncedMemory with both sides and copies made on access; and a tensor that shares memory gets memory of its own
+memory is taken then, and taken again only when it is too small. Different from Caffe2: a Tensor has no context of one device, as
+its memory is a SyncedMemory with both sides and copies made on access; and a tensor that shares memory gets memory of its own
 when it grows or changes its type, where Caffe2's would write what the others show. What a view shows stays alive with it.
 """
 

@@ -127,7 +127,7 @@ class Workspace:
         Raises
         ------
         MissingNameError
-            If `old` is no own slot: a parent's is renamed there, a forwarding is removed and made anew.
+            If `old` is no own slot: a parent's is renamed there, a forwarding is removed and made again.
         ConfigError
             If `new` is known already, here or in a parent, whose slot it would hide.
         """

@@ -1,4 +1,4 @@
-"""docs/adding_a_layer.md works when typed in as it stands: every file of the page is written, built and tested."""
+"""docs/adding_a_layer.md works when typed in as it is: every file of the page is written, built and tested."""
 
 import importlib.util
 import re

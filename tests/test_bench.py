@@ -177,7 +177,7 @@ def test_bad():
     assert 1 == 2
 
 def test_that_hangs():
-    time.sleep(3)   # the process that counts takes the others' results meanwhile
+    time.sleep(3)   # the process that counts takes the others' results in this time
     if END:
         os.kill(PID, END)
     time.sleep(60)

@@ -344,7 +344,7 @@ def test_without_a_shape_there_are_no_axes_and_no_elements(device):
 
 
 def test_a_top_that_nothing_gave_a_shape(tmp_path, device):
-    """What reads it has none either, until somebody gives the input one."""
+    """What reads it has none either, until the input gets one."""
     (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" top: "y" }
         layer { name: "relu" type: "ReLU" bottom: "x" top: "a" } layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "y" top: "s" }""")
     net = minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TEST)

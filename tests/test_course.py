@@ -1,4 +1,4 @@
-"""docs/course: its blocks run and print what stands below them, and its exercises can be solved, but not by nothing or by a mistake.
+"""docs/course: its blocks run and print what is below them, and its exercises can be solved, but not by nothing or by a mistake.
 
 A chapter is run as its reader would: in an empty folder, files written, commands run and Python typed into one session, in its order.
 """
@@ -99,7 +99,7 @@ def steps_of(chapter):
             line, said = block.text.removeprefix("$ ").split("\n", 1)
             steps.append(f"_run({line!r}, {said!r})")
         else:
-            assert block.language in ("minicaffe", "shell"), f"{chapter.name}:{block.line}: nobody runs this"
+            assert block.language in ("minicaffe", "shell"), f"{chapter.name}:{block.line}: no test runs this"
             commands = [line for line in block.text.splitlines() if not block.not_run and not line.startswith("pytest exercises/")]
             steps.append("".join(f"_run({line!r})\n" for line in commands))
         printed.append(None)
@@ -176,7 +176,7 @@ def test_exercises(number, tmp_path, monkeypatch):
     failed, tests = failing(number, solutions.read_text(), tmp_path, monkeypatch)
     assert failed == set() and tests == {f"test_{name}" for name in named}
     failed, _ = failing(number, blanks.read_text(), tmp_path, monkeypatch)
-    assert failed == tests, "a test passes though nobody has answered"
+    assert failed == tests, "a test passes without an answer"
     for name, right, wrong in ((name, *each) for name, wrongs in WRONG[number].items() for each in (wrongs if isinstance(wrongs, list) else [wrongs])):
         assert solutions.read_text().count(right) == 1, (name, right)
         failed, _ = failing(number, solutions.read_text().replace(right, wrong), tmp_path, monkeypatch)

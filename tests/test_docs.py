@@ -157,7 +157,7 @@ def test_every_block_runs_or_says_why_not():
 
 @pytest.fixture
 def page_folder(tmp_path, monkeypatch, on_cpu):
-    """A folder like the checkout's, with the files that the pages speak of: small ones, which stand for the reader's."""
+    """A folder like the checkout's, with the files that the pages speak of: small ones, in place of the reader's."""
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     monkeypatch.setattr(registry, "_types", registry.layer_types())  # what a page registers goes away with it
     for path in itertools.chain(*((ROOT / "models" / folder).rglob("*.*") for folder in ("lenet", "mlp", "data"))):

@@ -132,7 +132,7 @@ def test_a_maximum_of_several_windows():
 
 
 def test_nothing_compared_is_not_ok():
-    """All elements left out as near a kink: a report that says ok would say what nobody has looked at."""
+    """All elements left out as near a kink: a report that says ok would report what was not compared."""
     param = message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }')
     report = minicaffe.gradcheck(param, kink=0, kink_range=1e9)
     assert report.comparisons[0].checked == 0 and not report.failed and not report.ok

@@ -242,7 +242,7 @@ def test_functions_that_fail(registry):
         serialize(Point(1, 0), "a")
 
 
-# ---- bytes that nobody wrote
+# ---- bytes that no serializer wrote
 
 def slot_proto(**fields):
     return caffe_pb2.SlotProto(name="x", **fields).SerializeToString()

@@ -346,7 +346,7 @@ def test_external_memory_is_shown_and_never_freed():
     tensor.share_external(array)
     del array
     assert gone() is not None and lent[0] == 50
-    tensor.mutable_data(f8)[...] = 3  # not in the memory of somebody else
+    tensor.mutable_data(f8)[...] = 3  # not in the memory of another owner
     gc.collect()
     assert gone() is None
     tensor.resize(4)

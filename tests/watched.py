@@ -1,4 +1,4 @@
-"""What tests of layers that are computed at once have in common: a net that may do so, and one that somebody watches."""
+"""What tests of layers that are computed at once have in common: a net that may do so, and one that is observed."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from minicaffe.net.run import AFTER_FORWARD
 
 
 def with_one_watched(nets):
-    """Give two nets the same values, let somebody look between the layers of the second, and return both."""
+    """Give two nets the same values, observe the second between its layers, and return both."""
     values = np.random.default_rng(3)
     for blob, other in zip(*([*net.input_blobs, *(blob for layer in net.layers for blob in layer.blobs)] for net in nets)):
         blob.data[...] = other.data[...] = values.uniform(-1, 2, blob.shape)

@@ -66,7 +66,7 @@ def parse_options(names):
 
 
 def search(all_kinds, options):
-    """Run cases, keep what fails, and tell at the end; return the exit status."""
+    """Run cases, keep what fails, and report at the end; return the exit status."""
     started = time.monotonic()
     counts, places = collections.Counter(), collections.Counter()
     slowest, largest = {"seconds": -1}, {"growth": -1}
@@ -80,7 +80,7 @@ def search(all_kinds, options):
             places[place] += 1
             if places[place] <= EXAMPLES:
                 print(f"{result['outcome']}: {result['where']}: {keep(all_kinds, options, result)}", flush=True)
-    tell(counts, places, slowest, largest, time.monotonic() - started)
+    report(counts, places, slowest, largest, time.monotonic() - started)
     return 1 if places else 0
 
 
@@ -97,7 +97,7 @@ def keep(all_kinds, options, result):
     return path
 
 
-def tell(counts, places, slowest, largest, seconds):
+def report(counts, places, slowest, largest, seconds):
     """Print the summary."""
     total = sum(counts.values())
     print(f"\n{total} cases in {seconds:.0f} s, {total / seconds:.0f} a second")

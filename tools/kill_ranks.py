@@ -1,4 +1,4 @@
-"""Kill, stop and end ranks of a training at random moments: all must end soon, and the last snapshot must load and go on.
+"""Kill, stop and end ranks of a training at random moments: all must end soon, and the last snapshot must load and continue.
 
     python tools/kill_ranks.py --kills 30 --ranks 4
     MPI4PY_LIBMPI=/path/to/libmpi.so.40 python tools/kill_ranks.py      # by another MPI, such as Open MPI
@@ -50,7 +50,7 @@ def processes(token):
             if not folder.name.isdecimal() or (folder / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 continue
             environment = dict(line.partition("=")[::2] for line in (folder / "environ").read_text().split("\0"))
-        except (OSError, UnicodeDecodeError):   # it has ended meanwhile, or is another user's
+        except (OSError, UnicodeDecodeError):   # it has ended since, or is another user's
             continue
         if environment.get("KILL_RANKS") == token:
             rank = environment.get("PMI_RANK", environment.get("OMPI_COMM_WORLD_RANK"))
@@ -95,7 +95,7 @@ def run(kills, ranks, folder, seed=0, show=print):
     Raises
     ------
     AssertionError, Error
-        If a snapshot does not load, or no training goes on from the last.
+        If a snapshot does not load, or no training continues from the last.
     """
     solver = kill_test.prepare(folder, "BINARYPROTO", 10 ** 9)
     solver.write_text(solver.read_text().replace("snapshot: 1 ", "snapshot: 10 snapshot_after_train: true display: 0 "))
@@ -135,7 +135,7 @@ def main():
         wrong = run(args.kills, args.ranks, Path(folder), args.seed, lambda line: print(line, flush=True))
         if wrong:
             print(tail(Path(folder, "solver.prototxt")))
-    print(f"{args.kills - len(wrong)} of {args.kills} rounds ended as they should, and the last snapshot went on")
+    print(f"{args.kills - len(wrong)} of {args.kills} rounds ended as they should, and training continued from the last snapshot")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""Kill trainings at random moments and look at what they leave: every visible file must load, every resume must go on.
+"""Kill trainings at random moments and look at what they leave: every visible file must load, every resume must continue.
 
     python tools/kill_test.py --kills 50 --format HDF5
 

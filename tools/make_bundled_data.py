@@ -3,7 +3,7 @@
     python tools/make_bundled_data.py --from DIR [--out models/data]
 
 Takes the first pictures of each class, 900 from the training files and 100 from the test files, in the order of the
-files. The same files give the same bytes on every run. Beside them stand the names of the classes, and the first ankle boot of the
+files. The same files give the same bytes on every run. Beside them are the names of the classes, and the first ankle boot of the
 test files as a picture.
 """
 
@@ -42,7 +42,7 @@ def main():
             with open_db(f"{scratch}/db", "LMDB", "w") as db:
                 for number, i in enumerate(first_of_each_class(labels, per_class)):
                     db.put(b"%08d" % number, raw_datum(images[i], int(labels[i])))
-            # The compact copy leaves out free pages and everything that tells of the way the file grew.
+            # The compact copy leaves out free pages and everything that shows how the file grew.
             with lmdb.open(f"{scratch}/db", readonly=True, lock=False) as grown:
                 grown.copy(str(target), compact=True)
         print(f"{target}: {per_class * CLASSES} records, {(target / 'data.mdb').stat().st_size} bytes")

@@ -160,7 +160,7 @@ def filled(param, seed=1):
     random = np.random.default_rng(seed)
     for name in net.inputs:
         blob = net.blobs[name]
-        # Other inputs are indices and what tells an LSTM to begin anew, so that running twice gives the same.
+        # Other inputs are indices and what resets an LSTM, so that running twice gives the same.
         blob.data[...] = random.uniform(-2, 2, blob.shape) if blob.num_axes == 4 else 0
     first = 0
     for index, layer in enumerate(net.layers):

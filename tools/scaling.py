@@ -3,12 +3,12 @@
     python tools/scaling.py RESULT.json [--only NET] [--seconds 2] [--minutes 6] [--write]
 
 Measures what RESULT.json lacks, or the net that `--only` names, and writes the file after each measurement, so that a run that was
-stopped goes on where it was; prints the tables, and with `--write` puts them and the picture into docs/clusters.md.
+stopped continues where it was; prints the tables, and with `--write` puts them and the picture into docs/clusters.md.
 
 Measured here, by ranks that mpiexec starts (tools/bench/exchanged.py): a training step of one process and its parts (forward,
 backward, when each bucket of gradients is complete, updates, copies); the same step of 2 and 4 processes at once, each on its own
-and as ranks, by turns, whose gradients travel during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4 ranks
-by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds.
+and as ranks, by turns, whose gradients are sent during backward, or after it; the all-reduce of 4 bytes to 64 MiB with 2 and 4
+ranks by the carriers of both, to which latency and bandwidth are fitted; how fast a processor adds.
 
 The model. An all-reduce of s bytes of n ranks takes the lesser of
 
@@ -16,9 +16,9 @@ The model. An all-reduce of s bytes of n ranks takes the lesser of
     2 log2 n latency + 2 (n-1)/n s / bandwidth              Rabenseifner's: reduce-scatter by halving, all-gather by doubling
 
 between which MPICH chooses by size, too (Thakur, Rabenseifner and Gropp, 2005, "Optimization of collective communication operations
-in MPICH"); for bf16, and Open MPI for all, only with the settings of docs/clusters.md. Buckets travel one after the other, each
-from when its last gradient is complete; the update of those that have arrived runs before backward goes on. What a processor has to
-do for a bucket, copies, update and (n-1)/n s additions, is never hidden.
+in MPICH"); for bf16, and Open MPI for all, only with the settings of docs/clusters.md. Buckets are sent one after the other, each
+from when its last gradient is complete; the update of those that have arrived runs before backward continues. What a processor has
+to do for a bucket, copies, update and (n-1)/n s additions, is never hidden.
 """
 
 import argparse
@@ -45,8 +45,8 @@ import report  # noqa: E402
 BATCHES = {"lenet": 64, "googlenet": 8, "resnet50": 4, "vgg16": 1}      # of each rank
 HERE = (2, 4)       # ranks
 MACHINES = tuple(2 ** k for k in range(1, 11))
-WHEN = {"during": True, "after": False}      # gradients travel during backward, or after it
-WIRES = {"float32": 1, "bf16": 2}       # by how much what travels is smaller
+WHEN = {"during": True, "after": False}      # gradients are sent during backward, or after it
+WIRES = {"float32": 1, "bf16": 2}       # by how much what is sent is smaller
 # Gbit/s: bandwidth in bytes a second, and latency in seconds. A tenth of the bandwidth is taken as lost to headers and gaps. The
 # latency is that of a message from program to program through one or two switches: 25 us by TCP over Ethernet, 2 us by RDMA.
 NETWORKS = {10: (0.9 * 10e9 / 8, 25e-6), 100: (0.9 * 100e9 / 8, 2e-6), 400: (0.9 * 400e9 / 8, 2e-6)}
@@ -59,8 +59,8 @@ class Step(typing.NamedTuple):
     """A training step of one process; all times are seconds.
 
     `single` is that of a process that trains alone, `rest` what a rank does besides forward and backward, in proportion to bytes:
-    updates, and copies to and from buckets. `buckets` has for each bucket, in the order in which they travel, the time of backward
-    until it is complete, and its bytes.
+    updates, and copies to and from buckets. `buckets` has for each bucket, in the order in which they are sent, the time of
+    backward until it is complete, and its bytes.
     """
 
     single: float
@@ -82,7 +82,7 @@ def ways(size, n):
 
 def allreduce(size, n, bandwidth, latency):
     """Seconds of an all-reduce of `size` bytes; bandwidth in bytes a second, latency in seconds."""
-    return min(messages * latency + travelled / bandwidth for messages, travelled in ways(size, n)) if n > 1 else 0.0
+    return min(messages * latency + sent / bandwidth for messages, sent in ways(size, n)) if n > 1 else 0.0
 
 
 def fit(times, n):
@@ -96,16 +96,16 @@ def fit(times, n):
     return 1 / slope, latency
 
 
-def predict(step, travel, add, overlap=True):
+def predict(step, transfer, add, overlap=True):
     """Seconds of a step of ranks.
 
     Parameters
     ----------
     step : Step
-    travel, add : callable
+    transfer, add : callable
         Seconds on the network, and of a processor that adds, for a bucket of so many bytes.
     overlap : bool
-        False: buckets travel when backward has ended.
+        False: buckets are sent when backward has ended.
     """
     total = sum(size for _, size in step.buckets)
 
@@ -116,7 +116,7 @@ def predict(step, travel, add, overlap=True):
     in_flight = collections.deque()
     for ready, size in step.buckets:
         clock = (ready if overlap else step.backward) + done
-        free = max(free, clock) + travel(size)
+        free = max(free, clock) + transfer(size)
         in_flight.append((free, size))
         while in_flight and in_flight[0][0] <= clock:
             done += work(in_flight.popleft()[1])
@@ -145,8 +145,8 @@ def predicted(known, net, wire, network, n, overlap=True, faster=1.0):
 def predicted_here(known, net, n, when):
     """Seconds of a step of `n` ranks of this machine: processors that other ranks use, and the all-reduce as fitted."""
     step, busy = step_of(known, net), known[f"{net} {n} {when}"]["alone"]
-    travel = functools.partial(_fitted, n=n, constants=fit(known[f"allreduce {n} float32 {when}"]["times"], n))
-    return predict(step.scaled(busy / step.single), travel, lambda size: 0.0, WHEN[when])   # the all-reduce adds, too
+    transfer = functools.partial(_fitted, n=n, constants=fit(known[f"allreduce {n} float32 {when}"]["times"], n))
+    return predict(step.scaled(busy / step.single), transfer, lambda size: 0.0, WHEN[when])   # the all-reduce adds, too
 
 
 def _fitted(size, n, constants):
@@ -228,7 +228,7 @@ def _allreduce_table(known):
         size, seconds = min(found["times"], key=lambda row: abs(row[0] - 2 ** 22))
         rows.append([n, wire, f"{when} backward", f"{1e6 * latency:.0f}", f"{bandwidth / 1e9:.2f}", f"{off:.1f}x",
                      f"{1e3 * seconds:.2f}", f"{1e-9 / found['adding']:.1f}"])
-    head = ["ranks", "wire", "gradients travel", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms",
+    head = ["ranks", "wire", "gradients sent", "latency, us", "bandwidth, GB/s", "the fit is off by at most", "4 MiB, ms",
             "additions, GB/s"]
     return _markdown(head, rows)
 
@@ -238,10 +238,10 @@ def _here_table(known):
     for net in shown(known):
         for n, when in itertools.product(HERE, WHEN):
             busy, real = (known[f"{net} {n} {when}"][what] for what in ("alone", "together"))
-            told = predicted_here(known, net, n, when)
-            rows.append([_label(net), n, f"{when} backward", *(f"{1e3 * value:.1f}" for value in (busy, told, real)),
-                         f"{real / told:.2f}x"])
-    return _markdown(["net, batch of each rank", "ranks", "gradients travel", "processes that do not exchange, ms", "predicted, ms",
+            predicted = predicted_here(known, net, n, when)
+            rows.append([_label(net), n, f"{when} backward", *(f"{1e3 * value:.1f}" for value in (busy, predicted, real)),
+                         f"{real / predicted:.2f}x"])
+    return _markdown(["net, batch of each rank", "ranks", "gradients sent", "processes that do not exchange, ms", "predicted, ms",
                       "measured, ms", "measured by predicted"], rows)
 
 

@@ -1,4 +1,4 @@
-"""Curves and histograms of characters, for terminals of any kind: no colour is needed to tell one curve from another."""
+"""Curves and histograms of characters, for terminals of any kind: curves differ without colour."""
 
 import math
 

@@ -23,7 +23,7 @@ cdef extern from "minicaffe/ops/dropout/caffe.hpp" nogil:
 
 
 cdef class DropoutLayer(DeviceLayer):
-    """``y = x / (1 - p)`` with probability ``1 - p``, else 0, drawn anew each forward; in TEST ``y = x``.
+    """``y = x / (1 - p)`` with probability ``1 - p``, else 0, drawn in each forward; in TEST ``y = x``.
 
     p is `dropout_param.dropout_ratio`, from 0 to less than 1. In place is fine. A dropped NaN becomes 0.
     """

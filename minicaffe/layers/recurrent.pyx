@@ -5,7 +5,7 @@ at once, as inner products of T N rows, also for the weights' gradients. Only wh
 step (ops/recurrent/caffe.hpp). So `recurrent_param.debug_info` has no inner layers to show, which the log says.
 
 - A bottom that needs no gradient gets none. Parameters always get one, whatever their lr_mult, as in Caffe.
-- The state that is carried from one forward to the next starts anew when the number of sequences changes, and a snapshot
+- The state that is carried from one forward to the next starts from zero when the number of sequences changes, and a snapshot
   holds it, so that a resumed training repeats.
 - A layer in place behind it breaks no gradient and no state.
 """
@@ -180,7 +180,7 @@ cdef class SequenceLayer(DeviceLayer):
         if x[0] < 1:
             raise ShapeError(f"axis 0 is the number of steps, which must be at least 1, got shape {list(x)}", field="bottom[0]")
         if x[0] != self.steps:
-            raise ShapeError(f"has {x[0]} steps, the layer was made for {self.steps}; make the net anew, or pad the sequences",
+            raise ShapeError(f"has {x[0]} steps, the layer was made for {self.steps}; make a new net, or pad the sequences",
                              field="bottom[0]")
         needed = {1: x[:2]}
         first = 3 if self.static else 2

@@ -59,7 +59,7 @@ class Summary:
     ----------
     net : Net
     types : dict of str to str, optional
-        What the table calls the type of layers that stand in for others.
+        What the table calls the type of layers that replace others.
     scratch : dict of str to int, optional
         Bytes of scratch memory by layer, if they were measured (solver/memory_estimate.py).
 

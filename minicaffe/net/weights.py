@@ -93,7 +93,7 @@ def copy_layers(net, stored):
         for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
             if not blob.shape_equals(source.shape, source.legacy):
                 raise ShapeError(f"is {_times(source.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it "
-                                 "anew", field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
+                                 "from scratch", field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
             plan.append((source, blob))
     for source, blob in plan:
         blob.data.reshape(-1)[:] = source.data
@@ -172,10 +172,10 @@ def _other_count(target, count):
                           "net a Scale with bias_term: true after this layer, and copy blobs 0 to 2 to this layer's parameters, "
                           "3 and 4 to its (minicaffe.proto.read_net reads the file)")
     if target.type == "Scale" and len(target.blobs) - count == 1 or count == 1 and len(target.blobs) == 2:
-        return message + "bias_term: false leaves the bias out as the file does, or rename the layer to train it anew"
+        return message + "bias_term: false leaves the bias out as the file does, or rename the layer to train it from scratch"
     if count == 2 and len(target.blobs) == 1:
-        return message + "the file has a bias: leave bias_term: false out, or rename the layer to train it anew"
-    return message + "rename the layer to train it anew"
+        return message + "the file has a bias: leave bias_term: false out, or rename the layer to train it from scratch"
+    return message + "rename the layer to train it from scratch"
 
 
 def _hdf5_layer(target, name, group, sharers, follow):
@@ -200,8 +200,8 @@ def _hdf5_layer(target, name, group, sharers, follow):
         if not is_numbers(dataset):
             raise DataError("must be a dataset of numbers", field=field, **place)
         if dataset.shape != blob.shape:
-            raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it anew",
-                             field=field, **place)
+            raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from "
+                             "scratch", field=field, **place)
         pairs.append((read_array(dataset), blob))
     return pairs
 

@@ -130,7 +130,7 @@ def _shown(value):
 
 
 def is_repeated(field):
-    """Tell whether a FieldDescriptor is of a repeated field."""
+    """Return whether a FieldDescriptor is of a repeated field."""
     # protobuf will remove FieldDescriptor.label, and its older releases lack is_repeated.
     return field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
 

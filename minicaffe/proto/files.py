@@ -47,7 +47,7 @@ def absolute(path):
 
 
 def is_below(path, folder):
-    """Tell whether the real path `path` is the folder with the real path `folder`, or lies in it."""
+    """Return whether the real path `path` is the folder with the real path `folder`, or lies in it."""
     return os.path.commonpath([folder, path]) == folder
 
 
@@ -186,7 +186,7 @@ def _check_kind(path, status):
 
 
 def is_hdf5(path):
-    """Tell whether a file starts as HDF5 does: its signature at byte 0, 512, 1024, 2048, ... (HDF5 specification, II.A)."""
+    """Return whether a file starts as HDF5 does: its signature at byte 0, 512, 1024, 2048, ... (HDF5 specification, II.A)."""
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         place = 0

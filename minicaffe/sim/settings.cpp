@@ -122,7 +122,7 @@ void configure(const std::string& text) {
 
 }  // namespace
 
-/// Once, so that a planned failure of cuInit is counted and not planned anew; an ill-formed setting fails each time.
+/// Once, so that a planned failure of cuInit is counted and not planned again; an ill-formed setting fails each time.
 void configure_from_environment() {
   static bool done = false;
   if (done) return;

@@ -48,11 +48,11 @@ class FiniteWatch:
         if self.first is None:
             place, from_data = self._first_blob(solver)
             if late and not from_data and solver.net.input_blobs:
-                place += ", unless it came from an input that was fed anew since"
+                place += ", unless it came from an input that was fed again since"
             iteration = solver.iter - 1
             self.first = iteration, CORRECT_DATA if from_data else self._remedy(iteration)
-            tell = log.warning if solver.group.rank == 0 else log.info
-            tell("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
+            write = log.warning if solver.group.rank == 0 else log.info
+            write("Iteration %d: the loss is %g, with learning rate %g; %s; %s", iteration, loss, rate, place, self.first[1])
         self.parameters(solver)
 
     def _first_blob(self, solver):

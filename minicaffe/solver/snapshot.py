@@ -234,13 +234,13 @@ def restore(solver, path):
         found = _parse_resume_state(state.resume_state) if solver.exact_resume or solver.best is not None else None
         resume = found if solver.exact_resume else None
         model = _find_model(state.learned_net, path)
-        anew = _compare_ranks(solver, resume, path) if resume is not None else []
+        reset_layers = _compare_ranks(solver, resume, path) if resume is not None else []
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
     except Error as error:
         raise error.at(file=path)
     for blob, stored in zip(solver.history, state.history, strict=True):
         blob.data.reshape(-1)[:] = stored.data.reshape(-1)
-    for layer in anew:
+    for layer in reset_layers:
         layer.reset()
     if resume is not None:
         _set_generator(solver, resume)
@@ -277,15 +277,15 @@ def _compare_ranks(solver, resume, path):
     written, size = len(resume.get("ranks", [{}])), solver.group.size
     if written == size:
         return []
-    anew = [layer for layer in solver.net.layers if layer.type in ("LSTM", "RNN") and layer.key in resume["train"]]
-    for layer in anew:
+    reset_layers = [layer for layer in solver.net.layers if layer.type in ("LSTM", "RNN") and layer.key in resume["train"]]
+    for layer in reset_layers:
         del resume["train"][layer.key]
     log.warning("%s was written by %s, and %s: weights, history and place in the data are kept, but batches have other records and "
                 "random layers draw other numbers than they would have%s", path,
                 "1 process" if written == 1 else f"{written} ranks",
                 "1 process continues" if size == 1 else f"{size} ranks continue",
-                "".join(f"; layer '{layer.name}' ({layer.type}) begins with states of zero" for layer in anew))
-    return anew
+                "".join(f"; layer '{layer.name}' ({layer.type}) begins with states of zero" for layer in reset_layers))
+    return reset_layers
 
 
 def _read_hdf5_state(path):

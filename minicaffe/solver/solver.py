@@ -98,7 +98,7 @@ class Solver:
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.
     exact_resume : bool
         Whether `restore` takes random numbers and data positions too, if the state holds them. Caffe does not: its data
-        layers begin anew.
+        layers begin with states of zero.
 
     Raises
     ------
@@ -641,7 +641,7 @@ class Solver:
     def _check_not_partly_updated(self):
         if self._partly_updated:
             raise Error(f"iteration {self.iter} ended in the middle of its update: some parameters may have it and others not; "
-                        "call restore() with a snapshot, make the solver anew, or train without a plan, which updates all at once")
+                        "call restore() with a snapshot, make a new solver, or train without a plan, which updates all at once")
 
     def share_weights(self, net):
         """Let `net` use the parameters of this solver's train net."""

@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
 def minicaffe(tmp_path, monkeypatch, capsys):
     """Run a command in this process and in `tmp_path`; returns its standard output, or for another `status` its standard error.
 
-    ``log`` holds the lines of the log that the last one wrote on standard error, and ``told`` all others.
+    ``log`` holds the lines of the log that the last one wrote on standard error, and ``messages`` all others.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(caffe, "allow_python_layers", None)
@@ -34,7 +34,7 @@ def minicaffe(tmp_path, monkeypatch, capsys):
         assert got == status, err
         assert status == 0 or err.strip().splitlines()[-1].startswith("minicaffe: "), err
         lines = err.splitlines(keepends=True)
-        run.told, run.log = ("".join(line for line in lines if bool(re.match(r"[IWEF]\d{4} ", line)) == of_log) for of_log in (False, True))
+        run.messages, run.log = ("".join(line for line in lines if bool(re.match(r"[IWEF]\d{4} ", line)) == of_log) for of_log in (False, True))
         return out if status == 0 else err
 
     return run

@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_training_net(minicaffe, pictures, tmp_path, tra
     weights = ("--ext=png", "--weights", "w.caffemodel")
     minicaffe("classify", ".", "--out", "own.npy", *weights, "--model", "net.prototxt")
     np.testing.assert_allclose(np.load("own.npy"), want, rtol=2e-4, atol=1e-6)
-    assert f"{shape[1]} x {shape[2]}" in minicaffe.told and "as in net.prototxt" in minicaffe.told
+    assert f"{shape[1]} x {shape[2]}" in minicaffe.messages and "as in net.prototxt" in minicaffe.messages
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     minicaffe("classify", ".", "--out", "deploy.npy", *weights, "--model", "deploy.prototxt")
     np.testing.assert_allclose(np.load("deploy.npy"), want, rtol=2e-4, atol=1e-6)
@@ -95,14 +95,14 @@ def test_which_net_beside_the_model_counts(minicaffe, pictures, tmp_path):
     (tmp_path / "again.prototxt").write_text(TRAINING % "scale: 0.004")  # differs in what is for training only
     (tmp_path / "broken.prototxt").write_text('layer { name: "in" type: "Data"')
     minicaffe(*common)
-    assert "times 0.004" in minicaffe.told
+    assert "times 0.004" in minicaffe.messages
     (tmp_path / "again.prototxt").unlink()
     (tmp_path / "net.prototxt").write_text((TRAINING % "scale: 0.25").replace(' transform_param', ' include { phase: TRAIN } transform_param'))
     minicaffe(*common)
-    assert "times 0.25; as in net.prototxt" in minicaffe.told
+    assert "times 0.25; as in net.prototxt" in minicaffe.messages
     (tmp_path / "net.prototxt").write_text((TRAINING % "").replace('"db"', '"cifar10_train_lmdb/"'))
     minicaffe(*common)
-    assert "3 channels (RGB)" in minicaffe.told  # CIFAR-10's files have red first
+    assert "3 channels (RGB)" in minicaffe.messages  # CIFAR-10's files have red first
 
 
 def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
@@ -114,12 +114,12 @@ def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
     np.testing.assert_allclose(np.load("out.npy"), want, rtol=2e-4, atol=1e-6)  # the mean file knows the size
     assert "no such database" in minicaffe(*common[:6], "net.prototxt", *common[7:], status=1)
     (tmp_path / "mean.binaryproto").write_bytes(b"\xff")
-    told = minicaffe(*common, status=1)
-    assert "mean.binaryproto: is no mean file: is cut off" in told and "net.prototxt names it; give another by --mean" in told
+    error = minicaffe(*common, status=1)
+    assert "mean.binaryproto: is no mean file: is cut off" in error and "net.prototxt names it; give another by --mean" in error
     (tmp_path / "mean.binaryproto").unlink()
     assert "net.prototxt names it; give another by --mean, or --mean '' for none" in minicaffe(*common, status=1)
     minicaffe(*common, "--mean_file=")
-    assert "net.prototxt cuts 5 x 5 out of pictures whose size is not known here" in minicaffe.told
+    assert "net.prototxt cuts 5 x 5 out of pictures whose size is not known here" in minicaffe.messages
 
 
 def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
@@ -132,11 +132,11 @@ def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
     names = ["cat", "dog", "newt", "great auk"]
     assert [line[14:] for line in minicaffe(*common, "--labels", "names").splitlines()[1:]] == [names[k] for k in best]
     (tmp_path / "names").rename("labels.txt")
-    assert names[best[0]] in minicaffe(*common) and "names of the classes: labels.txt" in minicaffe.told
+    assert names[best[0]] in minicaffe(*common) and "names of the classes: labels.txt" in minicaffe.messages
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
-    assert "class 3" in minicaffe(*common) and "holds 2 names, the net gives 4 scores; not used" in minicaffe.told
+    assert "class 3" in minicaffe(*common) and "holds 2 names, the net gives 4 scores; not used" in minicaffe.messages
     assert "holds 2 names" in minicaffe(*common, "--labels", "labels.txt", status=1)
-    assert minicaffe(*common, "--quiet") and minicaffe.told == ""
+    assert minicaffe(*common, "--quiet") and minicaffe.messages == ""
 
 
 def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
@@ -146,7 +146,7 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     for option, text in ((), "times 0.004; as in net.prototxt"), (("--input_scale=2",), "times 2; as in"), \
             (("--mean_file", "mean.binaryproto"), "minus mean of mean.binaryproto"), (("--channel_swap=",), "(RGB)"):
         minicaffe(*common, *option)
-        assert text in minicaffe.told
+        assert text in minicaffe.messages
     (tmp_path / "other.prototxt").write_text(TRAINING % "scale: 0.1")
     error = minicaffe(*common, status=2)    # an answer without mean and scale would be wrong, however sure it is
     assert re.search("deploy.prototxt: (net.prototxt and other|other.prototxt and net).prototxt have its layers and make pictures "
@@ -154,13 +154,13 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     for half in ("--mean=104,117,123", "--scale=0.1"):
         assert "make pictures differently" in minicaffe(*common, half, status=2)
     minicaffe(*common, "--mean=104,117,123", "--scale=0.1")
-    assert "minus mean 104,117,123, times 0.1; " in minicaffe.told
+    assert "minus mean 104,117,123, times 0.1; " in minicaffe.messages
     minicaffe(*common, "--like=other.prototxt")
-    assert "times 0.1; as in other.prototxt" in minicaffe.told
+    assert "times 0.1; as in other.prototxt" in minicaffe.messages
     (tmp_path / "net.prototxt").unlink()
     (tmp_path / "other.prototxt").write_text("net: 'nowhere.prototxt' base_lr: 1")
     minicaffe(*common)
-    assert "no mean, no scale; no training net is beside deploy.prototxt" in minicaffe.told
+    assert "no mean, no scale; no training net is beside deploy.prototxt" in minicaffe.messages
     assert "is a solver" in minicaffe(*common, "--like", "other.prototxt", status=2)
     assert "has no layer that reads pictures" in minicaffe(*common, "--like", "deploy.prototxt", status=2)
     assert "give --model and --weights" in minicaffe(*common[:-2], status=2)
@@ -173,17 +173,17 @@ def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path
     (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 8, 8)).replace("num_output: 4", "num_output: 1000"))
     caffe.Net("deploy.prototxt", caffe.TEST).save("big.caffemodel")
     minicaffe("classify", "1.png", "--out", "out.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
-    assert "resized to 256 x 256, minus the channel means of ImageNet" in minicaffe.told
+    assert "resized to 256 x 256, minus the channel means of ImageNet" in minicaffe.messages
     net = caffe.Classifier("deploy.prototxt", "big.caffemodel", image_dims=(256, 256), raw_scale=255, channel_swap=(2, 1, 0),
                            mean=np.array([104.00698793, 116.66876762, 122.67891434]))
     np.testing.assert_allclose(np.load("out.npy"), net.predict([caffe.io.load_image("1.png")]), rtol=1e-5)
     (tmp_path / "net.prototxt").write_text((TRAINING % 'crop_size: 8 mean_file: "nowhere.binaryproto"').replace('"db"', '"nowhere"'))
     minicaffe("classify", "1.png", "--out", "same.npy", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
-    assert "nowhere.binaryproto: mean file cannot be read" in minicaffe.told and "the channel means of ImageNet" in minicaffe.told
+    assert "nowhere.binaryproto: mean file cannot be read" in minicaffe.messages and "the channel means of ImageNet" in minicaffe.messages
     np.testing.assert_array_equal(np.load("same.npy"), np.load("out.npy"))
     (tmp_path / "net.prototxt").write_text((TRAINING % "crop_size: 8 mean_value: 9 scale: 0.5").replace('"db"', '"nowhere"'))
     minicaffe("classify", "1.png", "--model", "deploy.prototxt", "--weights", "big.caffemodel")
-    assert "resized to 256 x 256, minus mean 9, times 0.5; as in net.prototxt" in minicaffe.told
+    assert "resized to 256 x 256, minus mean 9, times 0.5; as in net.prototxt" in minicaffe.messages
 
 
 def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp_path):
@@ -191,7 +191,7 @@ def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp
     (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     minicaffe("detect", "w.csv", "--out", "out.csv", "--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad=0")
-    assert "1 channel, 7 x 8, minus mean of mean.binaryproto, times 0.02; as in net.prototxt" in minicaffe.told
+    assert "1 channel, 7 x 8, minus mean of mean.binaryproto, times 0.02; as in net.prototxt" in minicaffe.messages
     net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
     picture = caffe.io.resize_image(caffe.io.load_image("0.png", color=False), (7, 8))[:, :, 0] * 255
     mean = caffe.io.blobproto_to_array(_blob("mean.binaryproto")).mean()
@@ -218,7 +218,7 @@ def test_an_untrusted_net_names_no_file_outside(minicaffe, pictures, tmp_path):
     (tmp_path / "net.prototxt").write_text((TRAINING % "").replace('"db"', f'"{outside}/db"'))
     (outside / "labels.txt").write_text("a\nb\nc\nd\n")
     minicaffe(*common)
-    assert "names of the classes" in minicaffe.told
+    assert "names of the classes" in minicaffe.messages
     assert "outside the working directory" in minicaffe(*common, "--untrusted", status=2)
 
 
@@ -233,5 +233,5 @@ def test_bundled_picture(minicaffe, monkeypatch, tmp_path):
     monkeypatch.chdir(Path(__file__).parents[2])
     caffe.Net("models/lenet/deploy.prototxt", caffe.TEST).save(str(tmp_path / "w.caffemodel"))
     out = minicaffe("classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", tmp_path / "w.caffemodel")
-    assert "1 channel, 28 x 28, no mean, times 0.00390625" in minicaffe.told
+    assert "1 channel, 28 x 28, no mean, times 0.00390625" in minicaffe.messages
     assert len(out.splitlines()) == 6 and "class" not in out

@@ -49,8 +49,8 @@ def test_boxes_are_printed_with_names_and_scores(minicaffe, ssd, tmp_path):
     middle = np.argmax(np.diff(every[5:-5])) + 5    # a score that rounding does not move over
     least = float(every[middle:middle + 2].mean())
     out = minicaffe("detect", "0.png", "[12].png", "--out=boxes.csv", *COMMON, f"--threshold={least}")
-    assert "minus mean 115, 115, 115, times 0.0078125; as in train.prototxt" in minicaffe.told
-    assert "names of the classes: map.prototxt" in minicaffe.told
+    assert "minus mean 115, 115, 115, times 0.0078125; as in train.prototxt" in minicaffe.messages
+    assert "names of the classes: map.prototxt" in minicaffe.messages
     wanted = []
     for i, rows in enumerate(ssd):
         kept = rows[rows[:, 2] >= least]
@@ -64,7 +64,7 @@ def test_boxes_are_printed_with_names_and_scores(minicaffe, ssd, tmp_path):
         assert float(row["score"]) == pytest.approx(score, abs=2e-3)
         np.testing.assert_allclose([float(row[edge]) for edge in ("xmin", "ymin", "xmax", "ymax")], box, atol=0.3)
     left_out = sum(len(rows) for rows in ssd) - len(wanted)
-    assert f"{left_out} boxes of scores below {least:g} left out; --threshold shows more" in minicaffe.told
+    assert f"{left_out} boxes of scores below {least:g} left out; --threshold shows more" in minicaffe.messages
     assert re.search(r"^      0\.\d{4}  (red|blue) one  [\d.]+ [\d.]+ [\d.]+ [\d.]+$", out, re.M)
 
 
@@ -95,7 +95,7 @@ def test_names_of_a_file(minicaffe, ssd, tmp_path):
     assert "names: holds 2 names, the net gives 3 scores" in minicaffe("detect", "0.png", "--labels=names", *COMMON, status=1)
     training_net(tmp_path, "gone.prototxt")
     minicaffe("detect", "0.png", *COMMON)
-    assert "as by WARP" not in minicaffe.told and "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.told
+    assert "as by WARP" not in minicaffe.messages and "gone.prototxt, which the net names, is not there, so classes have numbers" in minicaffe.messages
 
 
 def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
@@ -104,7 +104,7 @@ def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
     assert "resize_param {" in text
     (tmp_path / "train.prototxt").write_text(text.replace("resize_param {", "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD"))
     minicaffe("detect", "0.png", *COMMON)
-    assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.told
+    assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.messages
 
 
 def test_windows_are_refused(minicaffe, ssd, tmp_path):

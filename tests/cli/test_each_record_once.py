@@ -56,21 +56,21 @@ def test_test_counts_each_record_once(minicaffe, records, tmp_path, size):
     assert float(re.search("Loss: ([0-9.]+)", out)[1]) == pytest.approx(loss, rel=1e-4)
     last = f", the last of {COUNT % size}" if COUNT % size else ""
     batches = -(-COUNT // size)
-    assert f"test: 36 records, each once, in {batches} batch{'es' * (batches != 1)} of {size}{last}" in minicaffe.told
+    assert f"test: 36 records, each once, in {batches} batch{'es' * (batches != 1)} of {size}{last}" in minicaffe.messages
 
 
 def test_a_given_number_of_batches_is_caffes(minicaffe, records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     common = ("test", "net.prototxt", "--weights=w.caffemodel")
     minicaffe(*common, "--iterations=4")
-    assert "--iterations: 4 batches of 8 are 32 of the 36 records of the test data; the others are left out" in minicaffe.told
+    assert "--iterations: 4 batches of 8 are 32 of the 36 records of the test data; the others are left out" in minicaffe.messages
     out = minicaffe(*common, "--iterations=5")
-    assert "--iterations: 5 batches of 8 are 40 records, and the test data hold 36: they begin again" in minicaffe.told
+    assert "--iterations: 5 batches of 8 are 40 records, and the test data hold 36: they begin again" in minicaffe.messages
     net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
     assert values(out)["right"] == pytest.approx(np.mean([float(net.forward()["right"]) for _ in range(5)]), abs=1e-5)
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 9, ""))
     minicaffe(*common, "--iterations=4")
-    assert "--iterations" not in minicaffe.told
+    assert "--iterations" not in minicaffe.messages
 
 
 @pytest.mark.parametrize("more", [(), ("--test-batch-size=5",)])
@@ -78,7 +78,7 @@ def test_a_training_counts_each_record_once_in_every_test(minicaffe, records, tm
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     minicaffe("train", "net.prototxt", "--weights=w.caffemodel", "--base-lr=0", "--max-iter=6", "--test-interval=2", "--json=r.jsonl", *more)
     size = 5 if more else 8
-    assert f"test: 36 records, each once, in {-(-COUNT // size)} batches of {size}, the last of {COUNT % size}" in minicaffe.told
+    assert f"test: 36 records, each once, in {-(-COUNT // size)} batches of {size}, the last of {COUNT % size}" in minicaffe.messages
     tests = [json.loads(line)["outputs"] for line in (tmp_path / "r.jsonl").read_text().splitlines() if '"test"' in line]
     assert len(tests) == 4      # the second begins where the first ended
     for outputs in tests:
@@ -89,11 +89,11 @@ def test_a_given_test_iter_is_caffes(minicaffe, records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, ""))
     (tmp_path / "solver.prototxt").write_text("net: 'net.prototxt' base_lr: 0 lr_policy: 'fixed' max_iter: 1 test_iter: 4 test_interval: 1")
     minicaffe("train", "solver.prototxt")
-    assert "test: test_iter: 4 batches of 8 are 32 of the 36 records" in minicaffe.told
+    assert "test: test_iter: 4 batches of 8 are 32 of the 36 records" in minicaffe.messages
     minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1")
-    assert "test: test_iter: 6 batches of 8 are 48 records, and the test data hold 36" in minicaffe.told
+    assert "test: test_iter: 6 batches of 8 are 48 records, and the test data hold 36" in minicaffe.messages
     minicaffe("train", "net.prototxt", "--test-iter=6", "--max-iter=1", "--quiet")
-    assert minicaffe.told == ""
+    assert minicaffe.messages == ""
 
 
 def test_lists_of_hdf5_files_and_of_pictures_are_counted(minicaffe, records, tmp_path):
@@ -105,7 +105,7 @@ def test_lists_of_hdf5_files_and_of_pictures_are_counted(minicaffe, records, tmp
     (tmp_path / "list.txt").write_text("a.h5\nb.h5\n")
     (tmp_path / "net.prototxt").write_text(NET % ("HDF5Data", 'hdf5_data_param { source: "list.txt" batch_size: 8 }', ""))
     assert values(minicaffe("test", "net.prototxt", "--weights=w.caffemodel")) == {"right": pytest.approx(right, abs=1e-5), "loss": pytest.approx(loss, rel=1e-4)}
-    assert "test: 36 records, each once, in 5 batches of 8, the last of 4" in minicaffe.told
+    assert "test: 36 records, each once, in 5 batches of 8, the last of 4" in minicaffe.messages
     cv2 = pytest.importorskip("cv2")
     for i in range(COUNT):
         cv2.imwrite(f"{i}.png", pixels[i, 0])
@@ -119,7 +119,7 @@ def test_a_net_that_takes_no_smaller_batch_says_so(minicaffe, records, tmp_path)
             'layer { name: "none" type: "Silence" bottom: "flat" include { phase: TEST } }'
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, fixed))
     minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
-    assert re.search(r"test: 36 records, 4 of them twice: .*layer 'flat' \(Reshape\).*, in 5 batches of 8$", minicaffe.told, re.M), minicaffe.told
+    assert re.search(r"test: 36 records, 4 of them twice: .*layer 'flat' \(Reshape\).*, in 5 batches of 8$", minicaffe.messages, re.M), minicaffe.messages
     net = caffe.Net("net.prototxt", caffe.TEST)
     assert RecordCounts.of(net).why and net.blobs["ip"].shape == (8, 3)     # the trial leaves it as it was
     net.forward()
@@ -141,8 +141,8 @@ def test_a_sum_over_a_smaller_batch_is_not_taken_for_that_of_a_whole_one(minicaf
         text = NET % ("Data", DATA % size, after if not before else "")
         (tmp_path / "net.prototxt").write_text(text.replace(before, after) if before else text)
         minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
-        assert ("test: 36 records, each once" in minicaffe.told) == once
-        assert once or f" gives a sum over its batch ({field}), in 5 batches of 8" in minicaffe.told
+        assert ("test: 36 records, each once" in minicaffe.messages) == once
+        assert once or f" gives a sum over its batch ({field}), in 5 batches of 8" in minicaffe.messages
         net = caffe.Net("net.prototxt", caffe.TEST)
         assert not RecordCounts.of(net, mean=False).why
 
@@ -153,7 +153,7 @@ def test_data_whose_number_is_not_known(minicaffe, tmp_path):
         layer { name: "loss" type: "Reduction" bottom: "ip" top: "loss" loss_weight: 1 }""")
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
     minicaffe("test", "net.prototxt", "--weights=w.caffemodel")
-    assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.told
+    assert "test: how many records there are is not known, so 50 batches are tested" in minicaffe.messages
 
 
 def test_outputs_for_each_record(records, tmp_path):
@@ -212,15 +212,15 @@ def test_features_of_pictures_by_a_deploy_net(minicaffe, records, tmp_path):
     assert not (tmp_path / "f").exists()
     assert "--mean: for the pictures of --images, which is not given" in minicaffe(*common, "f,d", 1, "--mean=3", status=2)
     out = minicaffe(*common, "f,d", 0, "--images=pictures", "--ext=png")
-    assert "f: 5 records of ip" in out and re.search("as in (net|all).prototxt", minicaffe.told)
+    assert "f: 5 records of ip" in out and re.search("as in (net|all).prototxt", minicaffe.messages)
     pixels = records[0][:5].reshape(5, -1).astype(float)
     np.testing.assert_allclose(features("d"), pixels, atol=1e-3)
     net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
     np.testing.assert_allclose(features("f"), pixels @ net.params["ip"][0].data.T + net.params["ip"][1].data, rtol=1e-3, atol=1e-3)
     minicaffe(*common, "f2,d2", 2, "--images=pictures", "--ext=png")
-    assert len(features("f2")) == 4 and "2 batches of 2 are 4 of 5 pictures; the others are left out" in minicaffe.told
+    assert len(features("f2")) == 4 and "2 batches of 2 are 4 of 5 pictures; the others are left out" in minicaffe.messages
     minicaffe(*common, "f3,d3", 9, "--images=pictures/[34].png", "--images=pictures/0.png")
-    assert "3 pictures fill 2 batches of 2, so there are no 9" in minicaffe.told
+    assert "3 pictures fill 2 batches of 2, so there are no 9" in minicaffe.messages
     np.testing.assert_allclose(features("d3"), pixels[[3, 4, 0]], atol=1e-3)
 
 

@@ -138,7 +138,7 @@ def test_mean_by_numbers(minicaffe, pictures, tmp_path):  # noqa: F811
     for mean in ("90", "90,90,90"):
         minicaffe("classify", "[012].png", "--out=x.npy", *there, f"--mean={mean}", "--scale=0.01")
         np.testing.assert_allclose(np.load("x.npy"), want, rtol=2e-4, atol=1e-6)
-        assert f"minus mean {mean}, times 0.01" in minicaffe.told
+        assert f"minus mean {mean}, times 0.01" in minicaffe.messages
     assert "--mean: must be one number, or one for each of the 3 channels" in minicaffe("classify", "0.png", *there, "--mean=1,2", status=2)
     assert "nan: mean file cannot be read" in minicaffe("classify", "0.png", *there, "--mean=nan", status=1)
 
@@ -165,7 +165,7 @@ def test_an_earlier_training_is_kept(trains, folder, form):
     assert (folder / "run.1.jsonl").read_text() == records != (folder / "run.jsonl").read_text()
     trains("--random-seed=3", *more)
     assert (folder / f"tiny_iter_20.2.caffemodel{form}").exists()
-    # The state that was renamed goes on from the weights that were, not from those that have their name now.
+    # The state that was renamed continues from the weights that were, not from those that have their name now.
     solver = caffe.get_solver("solver.prototxt")
     solver.restore(f"tiny_iter_20.1.solverstate{form}")
     kept = caffe.Net("net.prototxt", caffe.TRAIN, weights=f"tiny_iter_20.1.caffemodel{form}")
@@ -196,7 +196,7 @@ def test_a_training_that_goes_on_overwrites_its_own(trains, folder):
     trains("--json=run.jsonl", "--snapshot=tiny_iter_10.solverstate")
     assert {path.name for path in folder.iterdir()} == names
     trains("--random-seed=2")
-    # The earlier training goes on: its snapshots of iteration 20 were renamed, and the later one's stay.
+    # The earlier training continues: its snapshots of iteration 20 were renamed, and the later one's stay.
     later = (folder / "tiny_iter_20.caffemodel").read_bytes()
     trains("--snapshot=tiny_iter_10.1.solverstate")
     assert (folder / "tiny_iter_20.2.caffemodel").read_bytes() == later
@@ -247,7 +247,7 @@ def test_a_file_that_the_training_reads_is_not_renamed(minicaffe, folder):
 
 
 def test_a_number_is_free_for_all_files_of_a_snapshot(tmp_path):
-    """Else the state that was kept first would go on from the model of the second training."""
+    """Else the state that was kept first would continue from the model of the second training."""
     model, state = (str(tmp_path / f"n_iter_5.{kind}") for kind in ("caffemodel", "solverstate"))
     for path in (model, earlier_files.numbered(state, 1)):
         with open(path, "w") as file:

@@ -108,7 +108,7 @@ def test_curves_can_be_told_apart():
 def test_logs_without_an_end(minicaffe, logs, cut, said, last):
     (logs / "a.log").write_text("".join(LINES[:cut]))
     minicaffe("plot", "a.log", "--show", "loss")
-    assert minicaffe.told == f"a.log: {said}\n"
+    assert minicaffe.messages == f"a.log: {said}\n"
     assert curves([read_run(logs / "a.log")], "loss", "NumIters")[0].ys[-1] == last
 
 
@@ -123,7 +123,7 @@ def test_cut_off_in_the_middle_of_a_number(minicaffe, logs):
     text = (logs / "b.jsonl").read_text()
     (logs / "b.jsonl").write_text(text[:-9])
     minicaffe("plot", "b.jsonl", "--show", "loss")
-    assert minicaffe.told == "b.jsonl: its last line is cut off; read up to iteration 10\n"
+    assert minicaffe.messages == "b.jsonl: its last line is cut off; read up to iteration 10\n"
     (logs / "a.log").write_text("")
     assert "holds no outputs of a net" in minicaffe("plot", "a.log", status=1)
 

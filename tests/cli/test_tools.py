@@ -301,7 +301,7 @@ ITERATION = LINE.format("{0}", "Iteration {1}, loss = 2") + LINE.format("{0}", "
     ("1231 23:59:58", ["1231 23:59:59", "0229 23:59:58"], [1, 60 * 86400]),
 ], ids=["iterations", "solving", "leap day", "leap day of the next year"])
 def test_times_of_a_log_hold_no_year(tmp_path, begin, moments, seconds):
-    """Seconds go on when December ends, and on 29 February, whatever the year of the file is."""
+    """Seconds continue when December ends, and on 29 February, whatever the year of the file is."""
     log = tmp_path / "log"
     log.write_text(LINE.format("1231 23:59:57", "Creating the net") * begin.startswith(("1231", "0101")) + LINE.format(begin, "Solving net")
                    + "".join(ITERATION.format(moment, i) for i, moment in enumerate(moments)) + LINE.format(moments[-1], "Optimization Done."))

@@ -189,10 +189,10 @@ def test_not_a_number_is_null_in_json(folder):
 def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
     result = run("train", "solver.prototxt", "--snapshot-interval", "1", "--base-lr", "1e15", "--quiet", "--plan", "none",
                  cwd=folder)
-    told, error = result.stderr.splitlines()
-    assert result.returncode == 1 and re.search("Iteration [1-9]: the loss is inf, .* 'loss' of layer 'loss' \\(EuclideanLoss\\)", told)
+    message, error = result.stderr.splitlines()
+    assert result.returncode == 1 and re.search("Iteration [1-9]: the loss is inf, .* 'loss' of layer 'loss' \\(EuclideanLoss\\)", message)
     assert error.startswith("minicaffe: solver.prototxt: iteration ") and "the first is layer 'scale' blobs[0]" in error
-    bad = int(re.search(r"Iteration (\d)", told)[1])
+    bad = int(re.search(r"Iteration (\d)", message)[1])
     command = shlex.split(error.partition("resume with: ")[2])
     assert command[-2:] == ["--base-lr=1e+14", f"--snapshot=tiny_iter_{bad}.solverstate"]
     for path in folder.glob("*.caffemodel"):
@@ -203,9 +203,9 @@ def test_a_training_that_diverges_fails_and_says_how_to_go_on(folder):
 
 def test_without_a_snapshot_it_begins_anew(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--base-lr=1e30", "--quiet"]) == 1
-    told = capsys.readouterr().err
-    assert "which blob it came from is not known" in told      # by the plan blobs share memory
-    assert told.endswith("no snapshot was written before, restart with: minicaffe train solver.prototxt --quiet "
+    message = capsys.readouterr().err
+    assert "which blob it came from is not known" in message      # by the plan blobs share memory
+    assert message.endswith("no snapshot was written before, restart with: minicaffe train solver.prototxt --quiet "
                          "--base-lr=1e+29\n")
     assert not list(folder.glob("*.solverstate"))
 

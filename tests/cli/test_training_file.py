@@ -1,4 +1,4 @@
-"""Telling solvers from nets, the solver for a net alone, options for every field, batch sizes."""
+"""Distinguishing solvers from nets, the solver for a net alone, options for every field, batch sizes."""
 
 import os
 

@@ -18,7 +18,7 @@ MOST = 6  # commands
 
 
 def write_pictures(folder):
-    """Write forty roses and tulips, stripes that lie or stand, of any width, colour and size; return their direction and contrast as a list."""
+    """Write forty roses and tulips, horizontal or vertical stripes of any width, colour and size; return their direction and contrast as a list."""
     random, lines = np.random.default_rng(0), []
     for shift, name in enumerate(("rose", "tulip")):
         (folder / "pictures" / name).mkdir(parents=True)

@@ -66,7 +66,7 @@ class Process:
         fcntl.ioctl(self.source, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def read_until(self, wanted):
-        """Read until `wanted` stands in what came since the last call; return that text."""
+        """Read until `wanted` is in what came since the last call; return that text."""
         start, end = len(self.text), time.monotonic() + PATIENCE
         while wanted not in self.text[start:]:
             ready = select.select([self.source], [], [], max(0, end - time.monotonic()))[0]
@@ -80,7 +80,7 @@ class Process:
         self.process.send_signal(number)
 
     def finish(self):
-        """Wait for the end; return exit status, what stood on standard output (None on a terminal), and the rest read."""
+        """Wait for the end; return exit status, what was on standard output (None on a terminal), and the rest read."""
         if self.process.stdout is not None:
             out, err = self.process.communicate(timeout=PATIENCE)
             self.text += err.decode()

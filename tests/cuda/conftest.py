@@ -71,7 +71,7 @@ def sim(place):
 
     yield configure
     for call in set(planned):
-        configure(f"{call}:999999999")  # planned anew, so late that it never comes
+        configure(f"{call}:999999999")  # planned again, so late that it never comes
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ class Refusals(logging.Handler):
 
 
 def take_fake_times():
-    """Let events tell the time of the fake library, which other processes do not disturb."""
+    """Let events report the time of the fake library, which other processes do not disturb."""
     from minicaffe.cuda import device
     fake = ctypes.CDLL(os.environ["MINICAFFE_CUDNN"])
     fake.fake_clock.restype = ctypes.c_longlong
@@ -122,25 +122,25 @@ def take_fake_times():
     device.Event = Event
 
 
-def record(wishes):
-    """Each wish: {name, engine, dtype, images, fail, use, precision, steps}; `use` is the argument of use_cudnn."""
+def record(specs):
+    """Each spec: {name, engine, dtype, images, fail, use, precision, steps}; `use` is the argument of use_cudnn."""
     log, done = Refusals(), []
     run_on_root = engine.preferred()
     calls = Path(os.environ["FAKE_LOG"])
     minicaffe.set_mode_gpu()
     take_fake_times()
-    for wish in wishes:
+    for spec in specs:
         calls.write_text("")
         del log.texts[:]
-        os.environ["FAKE_FAIL"] = wish.get("fail", "")
+        os.environ["FAKE_FAIL"] = spec.get("fail", "")
         engine.prefer(run_on_root)
-        if "use" in wish:
-            cuda.use_cudnn(wish["use"])
-        minicaffe.set_precision(wish.get("precision", "float32"))
-        net, rng = make(wish["name"], wish.get("engine", "CUDNN"), Dtype[wish.get("dtype", "FLOAT")], wish.get("images"))
+        if "use" in spec:
+            cuda.use_cudnn(spec["use"])
+        minicaffe.set_precision(spec.get("precision", "float32"))
+        net, rng = make(spec["name"], spec.get("engine", "CUDNN"), Dtype[spec.get("dtype", "FLOAT")], spec.get("images"))
         error = None
         try:
-            for _ in range(wish.get("steps", 1)):
+            for _ in range(spec.get("steps", 1)):
                 step(net, rng)
         except minicaffe.errors.DeviceError as raised:
             error = [str(raised), raised.code]
@@ -149,16 +149,16 @@ def record(wishes):
     print("RESULT", json.dumps(done))
 
 
-def compare(wishes):
+def compare(specs):
     """How far the engines are apart, relative to the largest value of each blob."""
     log, done = Refusals(), []
     minicaffe.set_mode_gpu()
-    for wish in wishes:
+    for spec in specs:
         del log.texts[:]
         results = []
         for name in "CAFFE", "CUDNN":
             cuda.use_cudnn(name == "CUDNN")
-            net, rng = make(wish["name"], name, Dtype[wish["dtype"]])
+            net, rng = make(spec["name"], name, Dtype[spec["dtype"]])
             step(net, rng)
             step(net, rng)
             blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff]

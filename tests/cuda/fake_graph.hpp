@@ -363,7 +363,7 @@ int execute(void* handle, const Node& plan, const Node& pack) {
   if (!status) clock += settings.offer.microseconds;
   if (!status && std::getenv("FAKE_SLEEP")) usleep(useconds_t(settings.offer.microseconds));
   return computed(status, [graph = settings.graph, bound, workspace, bytes = settings.offer.workspace, at] {
-    if (workspace) std::memset(workspace, 0xff, size_t(bytes));  // all of it is there, and nobody counts on what it held: NaN
+    if (workspace) std::memset(workspace, 0xff, size_t(bytes));  // all of it is there, and no code relies on what it held: NaN
     const Node& op = *graph->values.at(801).nodes[0];
     const Node &conv = op.node(at + 2), &w = op.node(at + 3), &x = op.node(at + 4);
     const Node& y = biased(*graph) ? graph->values.at(801).nodes[1]->node(753) : op.node(at + 5);

@@ -19,7 +19,7 @@ ACCESS = {"cpu_": (0, 1, True), "mutable_cpu_": (0, 1, False), "": (0, 1, False)
 @pytest.mark.parametrize("start", ["cpu", "gpu"])
 @pytest.mark.parametrize("access", ACCESS)
 def test_a_blob_counts_the_copies_of_each_access(access, start, part):
-    """The first access copies what is stale; the next one, of the other side, tells whether the first was to read or to write."""
+    """The first access copies what is stale; the next one, of the other side, shows whether the first was to read or to write."""
     blob, (from_host, from_device, const) = Blob((5,)), ACCESS[access]
     mem, other = getattr(blob, part + "_memory"), "cpu_" if "gpu" in access else "gpu_"
     if start == "cpu":
@@ -46,7 +46,7 @@ def test_what_is_to_be_read_says_so_to_other_libraries():
     blob = Blob((2,))
     assert blob.gpu_data.__cuda_array_interface__["data"] == (blob.gpu_data.address, True)
     assert blob.mutable_gpu_data.__cuda_array_interface__["data"] == (blob.gpu_data.address, False)
-    assert blob.__cuda_array_interface__["data"][1] is False  # whoever takes the blob itself may write
+    assert blob.__cuda_array_interface__["data"][1] is False  # a user of the blob itself may write
 
 
 def ints(array):
@@ -57,7 +57,7 @@ def ints(array):
 
 def test_the_shape_on_the_device_follows_reshapes_and_is_copied_when_asked_for():
     blob, used = Blob((2, 3, 4)), memory.used(CUDAPlace(0))
-    assert memory.used(CUDAPlace(0)) == used  # not before somebody asks
+    assert memory.used(CUDAPlace(0)) == used  # not before the first access
     array = blob.gpu_shape
     assert array.readonly and array.dtype == np.int32 and array.shape == (3,) and ints(array) == [2, 3, 4]
     with memory.record() as events:

@@ -71,7 +71,7 @@ def check_training(result):
         assert result["recorded"] == 1 and result["replayed"] >= 4
 
 
-# A CUDA graph is not recorded again because somebody looked, or wrote.
+# A CUDA graph is not recorded again because a caller read or wrote.
 REPLAYED = {"residual", "lenet", "mixed", "residual read", "mixed read", "read now and then", "snapshot", "feed", "sums",
             "residual views", "lenet views"}
 

@@ -27,16 +27,16 @@ ROOT = HERE.parent.parent
 KIB, MIB = 1 << 10, 1 << 20
 
 
-def cases(what, wishes, device, **environment):
+def cases(what, specs, device, **environment):
     with tempfile.TemporaryDirectory() as cache:    # no choice of an earlier test
-        text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(wishes)], device, "", 0, None,
+        text = start([sys.executable, str(HERE / "cudnn_cases.py"), what, json.dumps(specs)], device, "", 0, None,
                      **{"MINICAFFE_CACHE": cache, **environment})  # fmt: skip
     assert "the slow cuDNN" not in text, text
     return json.loads(re.search(r"^RESULT (.*)$", text, re.MULTILINE)[1])
 
 
-def record(fake, tmp_path, *wishes, **environment):
-    return cases("record", wishes, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), **environment)
+def record(fake, tmp_path, *specs, **environment):
+    return cases("record", specs, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(tmp_path / "calls"), **environment)
 
 
 def named(result, *names):
@@ -54,8 +54,8 @@ def products(result):
 @pytest.fixture(scope="module")
 def recorded(fake, tmp_path_factory):
     """Two steps of every case, by its name."""
-    wishes = ({"name": name, "steps": 2, "use": name == "batch norm"} for name in CASES)
-    results = record(fake, tmp_path_factory.mktemp("record"), *wishes)
+    specs = ({"name": name, "steps": 2, "use": name == "batch norm"} for name in CASES)
+    results = record(fake, tmp_path_factory.mktemp("record"), *specs)
     return dict(zip(CASES, results))
 
 
@@ -142,8 +142,8 @@ def test_double(fake, tmp_path):
 
 def test_who_asks(fake, tmp_path):
     uses = [{}, {"use": False}, {"use": True}]      # use_cudnn; by default it is not called
-    wishes = [{"name": "lrn", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
-    asked = [bool(named(result)) for result in record(fake, tmp_path, *wishes)]
+    specs = [{"name": "lrn", "engine": engine, **use} for engine in ("CAFFE", "DEFAULT", "CUDNN") for use in uses]
+    asked = [bool(named(result)) for result in record(fake, tmp_path, *specs)]
     assert asked == [False, False, False, True, False, True, True, True, True]
     assert not any(named(result) for result in record(fake, tmp_path, *({"name": "lrn", "engine": "DEFAULT"},), MINICAFFE_ENGINE="caffe"))
     code = "minicaffe.set_mode_gpu(); from cudnn_cases import make, step; step(*make('lrn', 'DEFAULT'))"
@@ -171,8 +171,8 @@ def test_what_is_never_asked_for(recorded, name):
 
 def test_what_is_refused_by_default_is_no_warning(fake, tmp_path):
     """The log has it at level debug; after `use_cudnn` and with ``engine: CUDNN`` it is a warning."""
-    wishes = [{"name": "lrn 17", "engine": "DEFAULT"}, {"name": "lrn 17", "engine": "DEFAULT", "use": True}, {"name": "lrn 17"}]
-    default, *asked = record(fake, tmp_path, *wishes)
+    specs = [{"name": "lrn 17", "engine": "DEFAULT"}, {"name": "lrn 17", "engine": "DEFAULT", "use": True}, {"name": "lrn 17"}]
+    default, *asked = record(fake, tmp_path, *specs)
     assert default["log"] == [] and default["engines"] == ["CAFFE"]
     assert [len(result["log"]) for result in asked] == [1, 0]      # once for each reason
 
@@ -186,8 +186,8 @@ PLANS = "cudnnBackendFinalize plan", "cudnnBackendExecute"
 
 def test_what_cudnn_refuses(fake, tmp_path):
     """Said once and not tried again; who refuses a gradient still computes the rest."""
-    wishes = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2, "use": True} for i, (name, call) in enumerate(REFUSALS)]
-    for (name, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
+    specs = [{"name": name, "fail": f"{call}=3002", "images": 10 + i, "steps": 2, "use": True} for i, (name, call) in enumerate(REFUSALS)]
+    for (name, call), result in zip(REFUSALS, record(fake, tmp_path, *specs)):
         assert result["error"] is None, (name, call)
         said = call.split()[0]
         assert result["log"] == [f"engine CUDNN refuses: {said}: CUDNN_STATUS_NOT_SUPPORTED_SHAPE; engine CAFFE computes instead"] or (
@@ -204,8 +204,8 @@ def test_what_cudnn_refuses(fake, tmp_path):
 
 def test_what_fails(fake, tmp_path):
     """It is an error; only where all plans fail does engine CAFFE compute."""
-    wishes = [{"name": name, "fail": f"{call}=5000", "images": 10 + i, "use": True} for i, (name, call) in enumerate(REFUSALS)]
-    for (_, call), result in zip(REFUSALS, record(fake, tmp_path, *wishes)):
+    specs = [{"name": name, "fail": f"{call}=5000", "images": 10 + i, "use": True} for i, (name, call) in enumerate(REFUSALS)]
+    for (_, call), result in zip(REFUSALS, record(fake, tmp_path, *specs)):
         said = call.split()[0]
         if call in PLANS:
             assert result["error"] is None and result["engines"] == ["CAFFE"]
@@ -311,9 +311,9 @@ def test_choices_are_kept(fake, tmp_path):
     """By all that they depend on; what is damaged, or is there no longer, is measured again."""
     cache = tmp_path / "cache"
 
-    def trials(wish=None, **environment):
+    def trials(spec=None, **environment):
         """How many products were measured, and whether engine 11 was the fastest."""
-        result = record(fake, tmp_path, {"name": "conv 1x1", **(wish or {})}, MINICAFFE_CACHE=str(cache), **environment)[0]
+        result = record(fake, tmp_path, {"name": "conv 1x1", **(spec or {})}, MINICAFFE_CACHE=str(cache), **environment)[0]
         assert result["error"] is None and not result["log"]
         return sum(bool(measured) for _, measured, _ in products(result)), set(engines(result).values())
 
@@ -444,7 +444,7 @@ def test_in_a_graph(fake, tmp_path):
     """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls))
     found = products({"calls": [json.loads(line) for line in calls.read_text().splitlines()]})
     assert [(product, bool(trials)) for product, trials, _ in found] == [("forward", True), ("weights", True), *[("forward", False), ("weights", False)] * 2]
-    # Nobody wants the gradient of the data.
+    # The gradient of the data is not needed.
 
 
 def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
@@ -789,7 +789,7 @@ def test_cublas_that_fails(fake):
 
 
 def test_a_trace_has_the_calls_of_libraries(fake):
-    """Each with its time, in the step that makes it; without a record nobody waits for one."""
+    """Each with its time, in the step that makes it; without a record no thread waits for one."""
     run("""
     from minicaffe import trace
     from minicaffe.net.net import Net
@@ -860,7 +860,7 @@ def test_times_of_steps_by_libraries(fake):
 
 
 def test_a_product_without_plans_for_nhwc_is_computed_in_nchw(fake, tmp_path):
-    """Each of the three by itself; the strides of x tell the order, and nothing is refused."""
+    """Each of the three by itself; the strides of x give the order, and nothing is refused."""
     for none, last in (("", True), ("nhwc", False)):
         result = record(fake, tmp_path, {"name": "conv", "steps": 2}, MINICAFFE_CUDNN_LAYOUT="nhwc", FAKE_NONE=none)[0]
         strides = {json.loads(call["x"].split(" ")[2])[1] for _, _, call in products(result)}

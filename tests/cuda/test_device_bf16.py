@@ -1,6 +1,6 @@
 """Precision bf16 on a device: what is kept in bfloat16 and what in float32, errors of nets, accuracy of trainings, refusals.
 
-On the simulated device a library that computes cuDNN's calls on the host stands in for it (fake_cudnn.cpp); ``--device gpu`` has the
+On the simulated device a library that computes cuDNN's calls on the host replaces it (fake_cudnn.cpp); ``--device gpu`` has the
 real one.
 """
 

@@ -40,7 +40,7 @@ def test_the_solver_file_asks_for_a_gpu(folder, place):
 
 @DRIVERLESS
 def test_without_a_driver(folder):
-    """A solver file that asks for a GPU trains on the CPU and says so; who asks by option gets an error."""
+    """A solver file that asks for a GPU trains on the CPU with a message; an option that asks for one is an error."""
     text = command("train", "solver.prototxt", cwd=folder)
     assert "no CUDA driver" in text and "the CPU trains" in text and "Iteration 2" in text
     for option in ["--gpu", "0"], ["--device", "gpu"]:

@@ -1,4 +1,4 @@
-"""Calls that fail in the middle of a training: a typed error that names call and remedy, and everything goes on afterwards.
+"""Calls that fail in the middle of a training: a typed error that names call and remedy, and everything works afterwards.
 
 What loses the context ends in a process of its own.
 """
@@ -72,7 +72,7 @@ def train_until_it_works(solver, kind, call, most):
     ("cuMemcpyDtoHAsync", 1, False), ("cuMemcpyDtoHAsync", 1, True), ("cuStreamSynchronize", 1, False),
     ("cuStreamSynchronize", 1, True)])  # fmt: skip
 def test_a_call_that_fails_in_an_iteration(sim, call, nth, graphs):
-    """As often as an iteration makes the call: the second time it succeeds, and the training goes on."""
+    """As often as an iteration makes the call: the second time it succeeds, and the training continues."""
     solver = make_solver()
     solver.use_graphs = graphs
     losses(solver, 4)
@@ -154,7 +154,7 @@ def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
 
 
 def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
-    """As of a library, whose calls raise nothing themselves; the stream goes on afterwards."""
+    """As of a library, whose calls raise nothing themselves; the stream works afterwards."""
     blob = Blob((100,))
     blob.data[...] = 3
     blob.mutable_gpu_data  # noqa: B018
@@ -204,12 +204,12 @@ def test_freeing_that_fails_does_not_raise_in_the_middle_of_something_else(sim, 
     blob = Blob((100,))
     blob.gpu_data  # noqa: B018
     sim("fail=cuMemFree:1")
-    del blob  # nobody can catch what goes wrong here
+    del blob  # no caller can catch what goes wrong here
     assert losses(make_solver(), 1)
 
 
 def test_kernels_that_cannot_be_loaded():
-    """Loading each kernel of the first iteration fails once: a typed error every time, then the training goes on."""
+    """Loading each kernel of the first iteration fails once: a typed error every time, then the training continues."""
     run(f"""
     import ctypes
     sys.path.insert(0, {HERE!r})
@@ -218,7 +218,7 @@ def test_kernels_that_cannot_be_loaded():
     configure = ctypes.CDLL(sim.library(), ctypes.RTLD_GLOBAL).mcsim_configure
     minicaffe.set_mode_gpu()
     solver = make_solver()
-    solver.use_graphs = False  # a recording that fails goes on by launches
+    solver.use_graphs = False  # a recording that fails is replaced by launches
     for call in "cuModuleLoadData", "cuModuleGetFunction":
         assert configure(f"fail={{call}}:1".encode()) == 0
         refused(errors.DeviceError, lambda: solver.step(1), call, "CUDA_ERROR_UNKNOWN")
@@ -247,7 +247,7 @@ def test_out_of_memory_in_an_iteration_and_on_from_there():
     print(error)
     assert isinstance(error, MemoryError)
     again = refused(errors.OutOfMemoryError, lambda: big.step(1))
-    assert np.isfinite(losses(solver, 3)).all()     # others go on
+    assert np.isfinite(losses(solver, 3)).all()     # others work
     del keep, error, again
     gc.collect()
     memory.empty_cache()

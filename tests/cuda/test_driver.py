@@ -182,7 +182,7 @@ def test_the_end_of_a_process_that_still_holds_memory(place, ending, status):
     minicaffe.set_mode_gpu()
     blob = Blob((100, 100))
     blob.data[...] = 1
-    blob.scale_data(2)                  # work that nobody has waited for
+    blob.scale_data(2)                  # work that no thread has waited for
     stream, event = cuda.Stream(cuda.current()), cuda.Event(cuda.current())
     event.record(stream)
     array, view = blob.gpu_data, blob.cpu_data

@@ -354,8 +354,8 @@ def test_a_late_loss_that_is_not_finite(place):
     solver.net.feed(data=bad)
     refused(errors.NotFiniteError, lambda: solver.step(1), "iteration 9")
     """, place)
-    told = [line for line in text.splitlines() if "Iteration 8: the loss is nan" in line]
-    assert "'data' of layer 'in'" in told[0] and "unless it came from an input that was fed anew" in told[1], text
+    lines = [line for line in text.splitlines() if "Iteration 8: the loss is nan" in line]
+    assert "'data' of layer 'in'" in lines[0] and "unless it came from an input that was fed again" in lines[1], text
 
 
 def test_a_loss_that_is_used_at_once_is_not_late(place, tmp_path):

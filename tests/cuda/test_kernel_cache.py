@@ -71,7 +71,7 @@ def test_the_compilers_version_and_the_kernel_texts_are_in_the_key(cache, compil
 
 
 def test_options_and_expressions_do_not_run_into_each_other(cache, compiled):
-    """The parts of the key are told apart: ("a", "bc") is not ("ab", "c")."""
+    """The parts of the key are distinguished: ("a", "bc") is not ("ab", "c")."""
     twice(options=["-DA=1", "-DB"])
     twice(options=["-DA=1-DB"])
     assert len(compiled) == 2
@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch, compiled, caplog
     monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache" / ("below" if "above" in obstacle else "")))
     for _ in range(2):
         assert twice()[0][:4] == b"\x7fELF"
-    assert len(compiled) == 2  # it works, every time anew
+    assert len(compiled) == 2  # it works, compiled every time
     assert "cannot keep what is compiled" in caplog.text and "MINICAFFE_CACHE names another folder" in caplog.text
     assert (tmp_path / "cache").read_text() == "in the way"
 
@@ -109,7 +109,7 @@ def test_a_read_only_folder(cache, compiled, caplog):
     twice()
     cache.chmod(0o555)
     try:
-        assert twice() and len(compiled) == 1  # reading goes on
+        assert twice() and len(compiled) == 1  # reading still works
         twice(options=["-DN=2"])
         assert "cannot keep what is compiled" in caplog.text
     finally:

@@ -116,7 +116,7 @@ def test_a_net_of_many_layers(rule):
     {"lr_policy": "step", "gamma": 0.5, "stepsize": 4}, {"lr_policy": "multistep", "gamma": 0.3, "stepvalue": [3, 7]},
 ], ids=lambda fields: next(iter(fields)) + str(next(iter(fields.values()))))  # fmt: skip
 def test_solver_fields(fields):
-    """What stands in the way of a graph, and what enters it through the device: the learning rate."""
+    """What prevents a graph, and what enters it through the device: the learning rate."""
     device, cpu, *_ = on_both(lambda: make_solver(MIXED, base_lr=0.02, **fields), 9)
     np.testing.assert_allclose(device, cpu, atol=TOLERANCE, rtol=TOLERANCE)
 

@@ -36,7 +36,7 @@ def test_each_row_has_an_answer(row):
     there, here, difference = row
     assert there and difference
     names = re.findall(r"`([^`]+)`", here)
-    assert names, f"nothing of minicaffe stands beside {there}"
+    assert names, f"nothing of minicaffe is beside {there}"
     for name in names:
         assert lookup(name) is not None, name
 

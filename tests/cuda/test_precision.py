@@ -84,7 +84,7 @@ solver = make_solver(NET)
 
 
 def test_it_changes_in_the_middle_of_a_training(fake, tmp_path):
-    """The iteration after a change is computed anew, and then recorded anew."""
+    """The iteration after a change is computed, and then recorded, again."""
     run(TRAINING + """
 for _ in range(3):
     first = step()
@@ -153,8 +153,8 @@ def test_from_the_environment(fake, tmp_path):
 def test_algorithms(fake, tmp_path):
     """In float32 none on tensor cores; each precision keeps its choice; float64 has one, since tensor cores round nothing of it."""
     one = {"name": "conv 1x1"}
-    wishes = [{**one, "precision": "tf32"}, one, {**one, "precision": "tf32"}, {**one, "dtype": "DOUBLE", "precision": "tf32"}]
-    results = record(fake, tmp_path, *wishes)
+    specs = [{**one, "precision": "tf32"}, one, {**one, "precision": "tf32"}, {**one, "dtype": "DOUBLE", "precision": "tf32"}]
+    results = record(fake, tmp_path, *specs)
     assert [engines(result)["data"] for result in results] == [12, 11, 12, 12]
     assert [any(trials for _, trials, _ in products(result)) for result in results] == [True, True, False, True]
 

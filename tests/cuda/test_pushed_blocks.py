@@ -1,4 +1,4 @@
-"""Blocks that a second stream uses: dropped, reused or taken anew while a push runs, they are nobody else's before it is done.
+"""Blocks that a second stream uses: dropped, reused or taken again while a push runs, they are not given to others before it is done.
 
 ``deferred=1`` runs work only when something waits for it; ``race=1`` finds two streams on the same bytes without an order.
 """
@@ -86,7 +86,7 @@ def test_a_block_that_was_in_use_is_pushed_into_in_its_turn(place, settings):
 
 @pytest.mark.parametrize("settings", ORDERS)
 def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
-    """Page-locked by somebody else, no allocator of ours knows it; memory of a Buffer in the end goes back when it was sent."""
+    """Page-locked by other code, no allocator of ours knows it; memory of a Buffer in the end goes back when it was sent."""
     pushes(f"""
     import weakref
     from cuda.bindings import driver
@@ -146,7 +146,7 @@ def test_a_push_needs_a_stream_of_its_gpu():
 
 
 def test_streams_that_went(place):
-    """An allocator may hold a stream's number longer than anybody the stream: the handle stays, and serves the next one."""
+    """An allocator may hold a stream's number longer than any object the stream: the handle stays, and serves the next one."""
     pushes("""
     stream = cuda.Stream(device)
     number = stream.address
@@ -195,7 +195,7 @@ memory.use(CUDAPlace(0), {allocator!r})
     used = memory.used(CUDAPlace(0))
     del graph
     gc.collect()
-    assert memory.used(CUDAPlace(0)) <= used - 4 * N      # of the data; nobody asked for the diff
+    assert memory.used(CUDAPlace(0)) <= used - 4 * N      # of the data; the diff was not requested
     """), place, settings)
 
 
@@ -251,7 +251,7 @@ def test_foreign_memory_that_was_pushed_may_live_until_the_last_of_the_process()
 
 
 def test_what_was_pushed_may_live_until_the_process_ends_or_go_in_a_forked_one():
-    """Nobody takes such a block again there, so nothing is asked of the driver any more."""
+    """Such a block is not taken again there, so no further call of the driver is made."""
     run(PUSHES + textwrap.dedent("""
     stream = cuda.Stream(device)
     kept, other = pushed(1, stream), pushed(2, stream)

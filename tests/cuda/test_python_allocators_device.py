@@ -120,4 +120,4 @@ def test_a_wrong_address_is_refused_before_anything_is_written_there(serve):
     with pytest.raises(PointerError, match="must be a multiple of 64"):
         str(blob.gpu_data.__cuda_array_interface__)
     assert (blob.data == np.arange(10)).all() and wrong.stats().count == 0
-    wrong.free(wrong.taken)  # nobody else knows of it
+    wrong.free(wrong.taken)  # no other object has it

@@ -60,7 +60,7 @@ def test_cpu_mode_is_refused():
 
 
 def test_the_host_goes_on_meanwhile(place):
-    """With deferred=1 the simulated device, too, is not done until somebody waits."""
+    """With deferred=1 the simulated device, too, is not done until a thread waits."""
     text = run("""
     minicaffe.set_mode_gpu()
     device = cuda.current()

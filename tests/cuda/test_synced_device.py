@@ -1,6 +1,6 @@
 """SyncedMemory and Blob with a real driver below: every cell of the state table, copies counted, page-locked memory, streams.
 
-tests/memory/test_synced.py walks the same table on a double; here the bytes travel through the driver.
+tests/memory/test_synced.py walks the same table on a double; here the bytes are copied by the driver.
 """
 
 import ctypes

@@ -269,7 +269,7 @@ GUESTS = ["devices=3,peers=0-1,0-2,race=1", "devices=3,peers=0-1,0-2,deferred=1"
 
 @pytest.mark.parametrize("settings", GUESTS)
 def test_what_one_gpu_wrote_in_lent_memory_is_there_for_the_next(settings):
-    """The owner itself does nothing between the two, so that its stream alone does not tell."""
+    """The owner itself does nothing between the two, so that its stream alone does not show it."""
     run(BLOBS + """
 cuda.enable_peer_access(1, 0)
 cuda.enable_peer_access(2, 0)
@@ -359,7 +359,7 @@ assert (found == 2).all()
 
 
 def test_mode_device_and_places_of_new_memory_agree():
-    """After each choice, and after one that fails: what was chosen stands in one place (device/context.pyx)."""
+    """After each choice, and after one that fails: what was chosen is stored in one place (device/context.pyx)."""
     run("""
     from minicaffe.common import caffe
     from minicaffe.cuda.device import selected

@@ -1,4 +1,4 @@
-"""Batches on their way to the device: who waits for whom, told by the simulated device's late work and by its clocks.
+"""Batches on their way to the device: which stream waits for which, shown by the simulated device's late work and its clocks.
 
 ``deferred=1`` runs work only when something waits for it, so what nothing waits for is missing; ``race=1`` finds two streams on
 the same bytes without an order. Each run is a process of its own, since both are of the process.
@@ -109,7 +109,7 @@ def test_what_is_dropped_while_a_push_runs_disturbs_nobody(allocator):
 
 
 def test_a_push_goes_by_its_own_stream(place):
-    """Whoever has waited for that stream, and for nothing else, may change the host's side."""
+    """A thread that has waited for that stream, and for nothing else, may change the host's side."""
     run("""
     from minicaffe.memory.registry import registry
     minicaffe.set_mode_gpu()
@@ -172,7 +172,7 @@ def test_a_training_from_a_database(place, settings, allocator):
 
 
 def test_the_state_of_a_data_layer_counts_the_batches_that_were_computed(monkeypatch):
-    """Not the one that is on its way; who goes on from the state gets the next."""
+    """Not the one that is on its way; what continues from the state gets the next."""
     monkeypatch.chdir(ROOT)
     solver = make_solver(DATA)
     layer = solver.net.layers[0]

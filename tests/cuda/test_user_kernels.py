@@ -80,7 +80,7 @@ def test_options_reach_the_compiler():
 def test_a_kernel_marks_its_blobs_as_written():
     x = blob_of(np.ones(10))
     cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
-    assert (x.cpu_data == 2).all()  # the host's copy was stale and came anew
+    assert (x.cpu_data == 2).all()  # the host's copy was stale and was copied again
     x.data[...] = 5
     cuda.kernel(AXPY, "axpy")((1,), (32,), (np.float32(1), x, x, 10))
     assert (x.data == 10).all()
@@ -93,7 +93,7 @@ def test_launch_limits(grid, block, shared):
     x = blob_of(np.zeros(10))
     with pytest.raises(DeviceError, match="cuLaunchKernel.*CUDA_ERROR_INVALID_VALUE"):
         cuda.kernel(AXPY, "axpy")(grid, block, (np.float32(1), x, x, 10), shared=shared)
-    assert x.asum_data() == 0  # the device goes on
+    assert x.asum_data() == 0  # the device still works
 
 
 @pytest.mark.parametrize(("wrong", "what"), [("text", "str"), (np.float16(1), "float16"), (None, "NoneType"), ([1, 2], "list"), (np.zeros(3), "ndarray")])

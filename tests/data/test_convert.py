@@ -77,8 +77,8 @@ def test_opencv_keeps_quiet(folder, capfd):
     level = cv2.utils.logging.getLogLevel()
     convert(folder)
     # minicaffe's own line comes too, where a test before this one asked for logging.
-    told = [line for text in capfd.readouterr() for line in text.splitlines() if "convert.py" not in line]
-    assert told == [] and cv2.utils.logging.getLogLevel() == level
+    messages = [line for text in capfd.readouterr() for line in text.splitlines() if "convert.py" not in line]
+    assert messages == [] and cv2.utils.logging.getLogLevel() == level
 
 
 def test_gray_and_encoded_gives_grey_files(folder):

@@ -56,11 +56,11 @@ def iterations(plan, dry):
                         if e.kind in ("alloc", "free", "head", "copy", "reorder")), peak
 
 
-@pytest.mark.parametrize("wish", ["", "CAFFE"])
+@pytest.mark.parametrize("preferred", ["", "CAFFE"])
 @pytest.mark.parametrize("plan", ["memory", None])
-def test_memory_and_events_are_those_of_a_real_run(plan, wish):
+def test_memory_and_events_are_those_of_a_real_run(plan, preferred):
     before = engine.preferred()
-    engine.prefer(wish)
+    engine.prefer(preferred)
     try:
         real, dry = iterations(plan, False), iterations(plan, True)
     finally:

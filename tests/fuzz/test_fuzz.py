@@ -1,4 +1,4 @@
-"""The fuzzer itself: its seeds work, it sees what it is there to see, what it once found stays mended, and a short search."""
+"""The fuzzer itself: its seeds work, it sees what it is there to see, what it once found stays fixed, and a short search."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_sees_what_goes_wrong(tmp_path, deed, outcome):
     good.write_text((HERE / "nets/ReLU.prototxt").read_text())
     status, output = fuzz("--patience", 1 if deed == "hang" else 10, "--replay", case, good)
     assert status == 1 and outcome in output, output
-    assert f"{good}: ok" in output  # a new worker goes on
+    assert f"{good}: ok" in output  # a new worker continues
 
 
 def test_what_was_found_stays_mended():

@@ -1,4 +1,4 @@
-"""Hostile files by name: what each of them is told. That nothing worse happens with others is the fuzzer's business."""
+"""Hostile files by name: the error of each. That nothing worse happens with others is the fuzzer's business."""
 
 import json
 import os

@@ -37,7 +37,7 @@ def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
 
 
 def run_forward(net, seed=1701):
-    """Run the whole net with the random numbers started anew."""
+    """Run the whole net with the random numbers started again."""
     caffe.seed(seed)
     return net.forward_from_to(0, len(net.layers) - 1)
 

@@ -20,7 +20,7 @@ def write_pictures(folder, count, height=6, width=5):
 
 
 def source_net(text, dtype=Dtype.FLOAT, phase=TRAIN, seed=5, **options):
-    """Return a net of one layer that reads files, built with the random numbers started anew."""
+    """Return a net of one layer that reads files, built with the random numbers started again."""
     param, positions = parse_text(text, caffe_pb2.NetParameter, "test.prototxt")
     param.state.phase = phase
     caffe.seed(seed)

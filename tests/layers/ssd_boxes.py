@@ -20,7 +20,7 @@ def overlap(a, b, pixels=0):
 
 
 def decode(code, prior, variance, deltas):
-    """The box that the code `deltas` stands for."""
+    """The box that the code `deltas` represents."""
     w, h = prior[2] - prior[0], prior[3] - prior[1]
     deltas = variance * deltas
     if code == CENTER_SIZE:

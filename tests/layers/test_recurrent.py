@@ -201,7 +201,7 @@ def test_another_number_of_sequences(kind):
     run_forward(net)
     for n in (5, 1, 0, 3):
         x, cont = inputs(kind, n=n)
-        cont[...] = 1  # the state starts anew by itself
+        cont[...] = 1  # the state is reset without `cont`
         for name, array in (("x", x), ("cont", cont)):
             net.blob_by_name(name).reshape(*array.shape)
             net.blob_by_name(name).data[...] = array
@@ -293,7 +293,7 @@ def test_a_training_graph_can_hold_it(kind):
 
 
 def test_all_products_follow_the_settings(onednn):
-    """Also the one that never goes forward: who was asked and refused tells them apart, as oneDNN leaves float32 to CAFFE."""
+    """Also the one that never goes forward: they differ in which engines refused, as oneDNN leaves float32 to CAFFE."""
     net = layer_net(text("LSTM"), inputs("LSTM"), Dtype.FLOAT)
     for use in (True, False, True):
         onednn(use)

@@ -1,4 +1,4 @@
-"""A device made of host memory: it counts what it is asked to do, and its streams wait until they are told."""
+"""A device made of host memory: it counts its calls, and its streams wait until they are released."""
 
 import ctypes
 

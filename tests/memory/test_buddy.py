@@ -114,7 +114,7 @@ def test_overrun_is_found_when_the_block_is_freed(nbytes):
             buddy.free(first)
     assert buddy.stats().count == 2
     buddy.free(second)
-    ctypes.memmove(first + nbytes, kept, 8)  # mend it to end in order
+    ctypes.memmove(first + nbytes, kept, 8)  # repair it to end in order
     buddy.free(first)
     assert buddy.stats().count == 0
 

@@ -107,8 +107,8 @@ def test_percentages_of_the_host(monkeypatch, caplog):
 
 
 def test_percentages_of_a_device():
-    assert make_allocator("limit:50%", Telling(CUDAPlace(3))).max_bytes == 4_000_000_000
-    assert make_allocator("limit:100% + caching", Telling(CUDAPlace(3))).max_bytes == 8_000_000_000
+    assert make_allocator("limit:50%", Sized(CUDAPlace(3))).max_bytes == 4_000_000_000
+    assert make_allocator("limit:100% + caching", Sized(CUDAPlace(3))).max_bytes == 8_000_000_000
     with pytest.raises(ConfigError, match=r"allocator 'limit:50%': the total memory of CUDAPlace\(0\) is unknown, .* give a size"):
         make_allocator("limit:50%", SystemAllocator(CUDAPlace(0)))
 
@@ -215,7 +215,7 @@ def test_a_provider_brings_streams_and_a_default():
         memory.unregister(CUDAPlace)
 
 
-class Telling(Allocator):
+class Sized(Allocator):
     def __init__(self, place):
         super().__init__(place, SystemAllocator(place))
 
@@ -228,7 +228,7 @@ class Telling(Allocator):
 
 @pytest.mark.parametrize("name", ["limit:100KiB", "caching+limit:100KiB", "buddy+limit:100KiB"])
 def test_the_error_says_what_the_device_has_and_who_holds_it(name):
-    allocator = make_allocator(name, Telling(CUDAPlace(3)))
+    allocator = make_allocator(name, Sized(CUDAPlace(3)))
     held = [Buffer(allocator, 10, f"blob{i}") for i in range(12)] if name.startswith("limit") else []
     held += [Buffer(allocator, 20, "blob0")] if held else []
     with pytest.raises(OutOfMemoryError) as caught:

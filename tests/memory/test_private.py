@@ -222,7 +222,7 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     view[...] = 1
     assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x01" * N)
-    view[...] = 2   # nobody tells the memory
+    view[...] = 2   # the memory gets no notice
     assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x02" * N)
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
     mem.show_private()
@@ -232,7 +232,7 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(bytes(N)))
     mem.show_private()
     assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes(N))
-    assert mem.head == SyncedHead.HEAD_AT_PRIVATE and mem.reorders == before    # nobody looks: nothing is reordered
+    assert mem.head == SyncedHead.HEAD_AT_PRIVATE and mem.reorders == before    # no reader: nothing is reordered
 
 
 @pytest.mark.parametrize("call", ["cpu_data", "gpu_data", "private_data"])
@@ -323,7 +323,7 @@ class Dirty(Allocator):
 @pytest.mark.parametrize("padding", [0, 8])
 @pytest.mark.parametrize("dtype", [FLOAT, BF16])
 def test_of_what_is_overwritten_padding_alone_is_cleared(dtype, padding):
-    """BF16 takes half of what the plain array takes, so the bytes of the block do not tell whether there is padding."""
+    """BF16 takes half of what the plain array takes, so the bytes of the block do not show whether there is padding."""
     block = N // 2 if dtype == BF16 else N
     mem = SyncedMemory(N)
     mem.pool, mem.overwritten = Dirty(CPUPlace(), registry.allocator(CPUPlace(), "plain")), True
@@ -395,7 +395,7 @@ def test_blobs_carry_their_layout(host):
 
 
 class PrivateMachine(RuleBasedStateMachine):
-    """Whoever looks, however, sees what was written last, by whom ever; so do views of the plain side where the private one is."""
+    """Each reader, however, sees what was written last, by any writer; so do views of the plain side where the private one is."""
 
     @initialize(size=st.sampled_from([1, 7, 64]))
     def start(self, size):

@@ -52,7 +52,7 @@ DEPLOY = {
     "vgg16/deploy": (138_357_544, {"conv5_3": (1, 512, 14, 14), "pool5": (1, 512, 7, 7), "prob": (1, 1000)}),
 }
 
-# What stands for the data layers of the training nets: shape, and for whole numbers how many there are.
+# What replaces the data layers of the training nets: shape, and for whole numbers how many there are.
 IMAGENET = {"data": ((1, 3, 224, 224), None), "label": ((1,), 1000)}
 ALEXNET = {"data": ((1, 3, 227, 227), None), "label": ((1,), 1000)}
 GREY = {"data": ((4, 1, 28, 28), None), "label": ((4,), 10)}

@@ -171,5 +171,5 @@ def activated(kind, later, place="a", phase=0):
 def test_what_overwrites_an_activation_is_told(caplog, kind, later, place, phase, warns):
     with caplog.at_level(logging.WARNING):
         activated(kind, later, place, phase)
-    told = [record.getMessage() for record in caplog.records if "overwrites" in record.getMessage()]
-    assert [f"layer 'first' ({kind})" in line and f"layer 'later' ({later})" in line for line in told] == [True] * warns
+    messages = [record.getMessage() for record in caplog.records if "overwrites" in record.getMessage()]
+    assert [f"layer 'first' ({kind})" in line and f"layer 'later' ({later})" in line for line in messages] == [True] * warns

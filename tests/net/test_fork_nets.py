@@ -46,7 +46,7 @@ def net_file(tmp_path, monkeypatch):
 
 
 class Times(caffe.Layer):
-    """y = k x, with k from a message that nobody knows."""
+    """y = k x, with k from an unknown message."""
 
     def setup(self, bottom, top):
         self.k = self.fields.times_param.k

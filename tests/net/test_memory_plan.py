@@ -119,10 +119,10 @@ TOP_IS_FREE = ("BatchNorm", "Scale", "Bias", "Power", "Dropout")    # backward d
 
 
 def random_net(seed):
-    """A graph of layers on arrays of 4 x channels x 8 x 8: branches, in place, views, losses in the middle, blobs nobody reads."""
+    """A graph of layers on arrays of 4 x channels x 8 x 8: branches, in place, views, losses in the middle, blobs without a reader."""
     dice = random.Random(seed)
     text, live, count = INPUT, [("x", 3)], 0
-    in_place_ok = set()         # blobs that nobody else reads, and whose layers do not need them in backward
+    in_place_ok = set()         # blobs without another reader, and whose layers do not need them in backward
     for _ in range(dice.randint(4, 16)):
         count += 1
         name, choice = f"l{count}", dice.random()
@@ -223,7 +223,7 @@ def test_numbers_are_those_without_a_plan(name, how, poison, device):
 
 @pytest.mark.parametrize("name", NETS)
 def test_numbers_are_those_of_layers_one_by_one(name):
-    """A net into which somebody looks computes no layers together."""
+    """A net that is observed computes no layers together."""
     seen = trace(net_of(NETS[name], dtype=Dtype.DOUBLE), 1)
     watched = net_of(NETS[name], dtype=Dtype.DOUBLE)
     watched.add_hook(BEFORE_BACKWARD, lambda index: None)
@@ -328,7 +328,7 @@ def test_weights_are_kept_in_one_order(onednn, poison):
         net.forward_from_to(0, len(net.nodes) - 1)
         assert memory.head == SyncedHead.HEAD_AT_PRIVATE and not memory.own_cpu_data
     np.testing.assert_array_equal(net.learnable_params[0].cpu_data, values)
-    view = net.learnable_params[0].data     # whoever holds one may write there
+    view = net.learnable_params[0].data     # its holder may write there
     view[...] = 0
     net.forward_from_to(0, len(net.nodes) - 1)
     assert not net.learnable_params[0].cpu_data.any() and memory.own_cpu_data
@@ -577,7 +577,7 @@ for made in TwoRows, Frozen:
 
 
 def test_what_nobody_has_written_is_zeros(poison, on_cpu):
-    """Not what other owners of the memory left: where somebody looks too early, and where a user's layer leaves a part."""
+    """Not what other owners of the memory left: where a caller reads too early, and where a user's layer leaves a part."""
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
     net = net_of(text, plan="memory", keep=["c"])
     feed(net, 0)

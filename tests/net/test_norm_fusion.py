@@ -1,4 +1,4 @@
-"""BatchNorm computes the Scale and ReLU that follow it in place, forward and backward, and nobody can tell from a blob."""
+"""BatchNorm computes the Scale and ReLU that follow it in place, forward and backward, and no blob shows it."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def make(text, phase=caffe.TRAIN, dtype=Dtype.FLOAT):
 
 
 def two_nets(text, phase=caffe.TRAIN, dtype=Dtype.FLOAT):
-    """A net, and one with the same values into which somebody looks between layers."""
+    """A net, and one with the same values that is read between layers."""
     return with_one_watched([make(text, phase, dtype) for _ in range(2)])
 
 
@@ -148,7 +148,7 @@ def test_a_scale_along_another_axis_of_the_same_length_runs_by_itself(axis, dtyp
 
 
 def test_layers_in_place_behind_them_keep_what_they_wrote():
-    """Also where those before are computed again, one by one, as somebody looks between their gradients."""
+    """Also where those before are computed again, one by one, as a caller reads between their gradients."""
     net, watched = two_nets(CONV % 16 + NORM + SCALE + RELU + 'layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" }' + LOSS)
     for each in (net, watched):
         each.forward_from_to(0, 6)

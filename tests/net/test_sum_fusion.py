@@ -1,4 +1,4 @@
-"""Eltwise computes the ReLU that follows its sum in place, forward and backward, and nobody can tell from a blob."""
+"""Eltwise computes the ReLU that follows its sum in place, forward and backward, and no blob shows it."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def stack(outputs=16, sum_=SUM, relu=RELU):
 
 
 def two_nets(text, phase=caffe.TRAIN, dtype=Dtype.FLOAT, plan=None):
-    """A net, and one with the same values into which somebody looks between layers."""
+    """A net, and one with the same values that is read between layers."""
     param = parse_text(INPUT + text, caffe_pb2.NetParameter)[0]
     param.state.phase = phase
     nets = with_one_watched([Net(param, dtype=dtype, plan=plan), Net(param, dtype=dtype)])

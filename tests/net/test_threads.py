@@ -92,7 +92,7 @@ def test_nets_are_made_and_dropped_in_threads():
 
 
 def test_python_runs_while_a_layer_does(on_cpu):
-    """The lock of Python's interpreter is free while a layer computes: this thread counts meanwhile."""
+    """The lock of Python's interpreter is free while a layer computes: this thread counts at the same time."""
     param = text.parse_text("""
         layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 16 dim: 32 dim: 96 dim: 96 } } }
         layer { name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param { num_output: 64 kernel_size: 5 } }
@@ -118,7 +118,7 @@ def test_python_runs_while_a_layer_does(on_cpu):
 
 
 def test_threads_reshape_and_look_at_one_blob():
-    """Each view has a shape that somebody asked for, and memory of its own while it lives."""
+    """Each view has a shape that a thread asked for, and memory of its own while it lives."""
     blob = Blob((2, 1, 8, 8))
     shapes = {(2 + k % 5, 1, 120 + k, 12) for k in range(700)} | {blob.shape}
 
@@ -269,7 +269,7 @@ def test_an_interrupted_wait_leaves_the_line(running):
     thread.join()
     assert not net.lock.waiting
     go_on.set()
-    net.forward_from_to(0, 2)  # nobody has the lock for good
+    net.forward_from_to(0, 2)  # no thread keeps the lock
 
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
@@ -311,7 +311,7 @@ def test_the_iteration_of_a_solver_is_one_turn():
 
 @pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
 def test_backward_needs_the_shapes_of_forward():
-    """A bottom that became larger meanwhile: backward would read and write beyond the tops' memory."""
+    """A bottom that became larger since forward: backward would read and write beyond the tops' memory."""
     net = small_net()
     net.forward_backward()
     net.blob_by_name("x").reshape(4000, 3)

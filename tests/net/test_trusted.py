@@ -325,7 +325,7 @@ def test_a_solver_file_does_not_say_where_snapshots_go(trained):
             solver(given, trusted=False)
     param, positions = upgrade.read_solver_file(given)
     with pytest.raises(ConfigError, match="snapshot_prefix: the solver is not trusted"):
-        create_solver(param, trusted=False)  # without a file nobody knows who set it
+        create_solver(param, trusted=False)  # without a file its origin is unknown
     param.snapshot_prefix = "mine"
     create_solver(param, file=given, positions=positions, trusted=False, own_fields=["snapshot_prefix"]).solve()
     before = files(trained.place / "tree")
@@ -449,7 +449,7 @@ PATH_NAMES = re.compile("file|source|folder|director|path|prefix")
 
 
 def test_every_path_that_a_layer_reads_is_checked():
-    """A string field that is called like a path, and is read by a layer's source, stands in a call of the check there."""
+    """A string field that is called like a path, and is read by a layer's source, is in a call of the check there."""
     sources = [path.read_text() for path in (PACKAGE / "layers").rglob("*") if path.suffix in (".py", ".pyx")]
     found = []
     for field in caffe_pb2.LayerParameter.DESCRIPTOR.fields:

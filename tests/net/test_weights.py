@@ -140,7 +140,7 @@ def test_another_number_of_blobs_names_the_remedy(tmp_path):
                                  r"bias_term: true after this layer, and copy blobs 0 to 2"),
             ("InnerProduct", "inner_product_param { num_output: 3 }", 1, "bias_term: false leaves the bias out as the file does"),
             ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 2, "leave bias_term: false out"),
-            ("BatchNorm", "", 2, "rename the layer to train it anew")):
+            ("BatchNorm", "", 2, "rename the layer to train it from scratch")):
         (tmp_path / "net.prototxt").write_text(text.format(kind, fields))
         layer = caffe_pb2.LayerParameter(name="a", type=kind, blobs=[{"shape": {"dim": [3]}, "data": [1, 2, 3]}] * count)
         (tmp_path / "w.caffemodel").write_bytes(caffe_pb2.NetParameter(layer=[layer]).SerializeToString())

@@ -91,9 +91,9 @@ def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, 
     engine.prefer("")
     with caplog.at_level(logging.WARNING, engine.log.name):
         assert computed() == computed() == [expected]
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == (expected == "CAFFE")
-    assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (expected == "CAFFE")
+    assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in messages)
 
 
 def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog, monkeypatch):

@@ -232,7 +232,7 @@ def test_a_stack_reorders_only_at_its_ends_and_parameters(onednn, asked):
         step(net)
     reordered = sorted(event.name for event in events if event.kind == "reorder" and not event.name.startswith("conv"))
     assert asked or "WINOGRAD" in [row["engine"] for row in net.engines()]
-    # x was read privately before and did not change; the gradient of y comes from outside. Nobody read anything else.
+    # x was read privately before and did not change; the gradient of y comes from outside. Nothing else was read.
     assert set(reordered) <= {"y diff"}, reordered
 
 
@@ -277,7 +277,7 @@ def test_another_batch_size(onednn):
 
 
 def test_views_show_what_layers_have_written(onednn):
-    """Without anybody asking for the blobs: every layer's tops, bottoms' gradients and parameters' gradients."""
+    """Without an access to the blobs: every layer's tops, bottoms' gradients and parameters' gradients."""
     net = make(STACK)
     step(net)
     named = {f"{name} {what}": getattr(net.blob_by_name(name), what) for name in net.blob_names for what in ("data", "diff")}

@@ -1,4 +1,4 @@
-"""A convolution computes the layers that follow it in place, too, and nobody can tell from a blob."""
+"""A convolution computes the layers that follow it in place, too, and no blob shows it."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def conv(bottom="x", top="y", outputs=20):
 
 
 def two_nets(net_of, text, phase=caffe.TEST):
-    """A net, and one with the same values into which somebody looks between layers."""
+    """A net, and one with the same values that is read between layers."""
     return with_one_watched([net_of(INPUT + text, phase) for _ in range(2)])
 
 
@@ -92,7 +92,7 @@ def test_factors_that_are_next_to_nothing(net_of, factor, bias):
 
 
 def test_factors_go_into_an_engines_copy_of_the_weights(net_of):
-    """Made anew for new factors or weights, and for nothing else; the weights themselves stay as they are."""
+    """Made again for new factors or weights, and for nothing else; the weights themselves stay as they are."""
     net, watched = two_nets(net_of, conv() + NORM + SCALE + RELU)
     weight = net.params["conv_y"][0]
     before = weight.data.copy()
@@ -107,7 +107,7 @@ def test_factors_go_into_an_engines_copy_of_the_weights(net_of):
     once = reordered()
     assert len(once) == 1 and not reordered()
     np.testing.assert_array_equal(weight.cpu_data, before)
-    assert weight.layout_of_data() is None      # nobody else computes with the copy
+    assert weight.layout_of_data() is None      # no other layer computes with the copy
     for name in ("scale", "norm"):
         for each in (net, watched):
             each.params[name][0].data[...] += 0.5

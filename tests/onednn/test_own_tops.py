@@ -64,7 +64,7 @@ def assert_same_output(net, watched):
     (SUM.replace('"s"', '"s" eltwise_param { operation: PROD }'), []),
     (SUM.replace('bottom: "y"', 'bottom: "y" bottom: "x1"'), []),
     (SUM.replace('bottom: "first"', 'bottom: "y"'), []),
-    (conv("y", "other") + SUM, []),             # somebody else reads y
+    (conv("y", "other") + SUM, []),             # another layer reads y
 ])
 def test_what_a_convolution_adds_gives_the_same_numbers(net_of, layers, names):
     text = FIRST + (conv("x", "x1") if '"x1"' in layers else "") + conv("first", "y") + layers

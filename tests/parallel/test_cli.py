@@ -304,7 +304,7 @@ def test_who_shares_a_gpu_is_said(monkeypatch):
 
 
 @pytest.mark.parametrize("mine, theirs, share", [
-    ({0, 1, 2, 3}, {0, 1, 2, 3}, 2),      # nobody is bound: two ranks for all processors
+    ({0, 1, 2, 3}, {0, 1, 2, 3}, 2),      # no rank is bound: two ranks for all processors
     ({0, 1}, {2, 3}, 1),                  # each has its own
 ])
 def test_processors_are_divided_among_the_ranks_that_may_use_them(monkeypatch, mine, theirs, share):
@@ -349,11 +349,11 @@ def test_mpiexec_is_that_of_the_library(monkeypatch, tmp_path):
 def test_without_mpi4py_the_error_names_the_extra_once_a_machine(tmp_path):
     """Two processes as mpiexec would start them, of which the one with local rank 0 talks."""
     (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError('mpi4py')")
-    for local, told in (("0", 1), ("1", 0)):
+    for local, hints in (("0", 1), ("1", 0)):
         done = subprocess.run([sys.executable, "-m", "minicaffe", "train", "x"], capture_output=True, text=True, env={
             **os.environ, "PYTHONPATH": str(tmp_path), "PMI_SIZE": "2", "PMI_RANK": local, "MPI_LOCALRANKID": local})
         assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.count('pip install "minicaffe[mpi]"') == told, done.stderr
+        assert done.stderr.count('pip install "minicaffe[mpi]"') == hints, done.stderr
 
 
 def test_threads_stay_where_the_environment_says(monkeypatch):

@@ -112,7 +112,7 @@ def test_ranks_give_what_one_process_with_all_of_their_batches_gives(folder, sol
 
 
 def each(folder, batch, together):
-    """Results of several nets, by plans and with gradients that travel at all times, one after the other in the same processes."""
+    """Results of several nets, by plans and with gradients that are sent at all times, one after the other in the same processes."""
     return [train(folder, batch, 'type: "SGD" momentum: 0.9 iter_size: 2', net, 8, together, {"plan": plan}, {"overlap": overlap})
             for net in (MLP, LENET, LSTM) for plan in (None, "memory") for overlap in ((True, False) if together else (None,))]
 
@@ -124,7 +124,7 @@ def test_nets_of_all_kinds_by_a_plan_and_without_with_gradients_that_travel_duri
 
 
 def round_numbers(folder):
-    """Parameters after gradients that travelled in bf16: how far from the others at most, and the loss."""
+    """Parameters after gradients that were sent in bf16: how far from the others at most, and the loss."""
     exact = train(folder, 4, 'type: "SGD"', LENET, 5)
     rounded = train(folder, 4, 'type: "SGD"', LENET, 5, how={"wire": "bf16"})
     return [max(float(abs(a - b).max()) for a, b in zip(exact[:-1], rounded[:-1])), rounded[-1]]
@@ -165,9 +165,9 @@ def test_parameters_without_gradients_do_not_travel(folder):
 
 def wanted(folder):
     """What all ranks do after each iteration when one of them wants something."""
-    solver, wishes = make(folder, 4, 'type: "SGD"', MLP), {(1, 2): "snapshot", (0, 4): "stop"}
+    solver, actions = make(folder, 4, 'type: "SGD"', MLP), {(1, 2): "snapshot", (0, 4): "stop"}
     solver.distribute()
-    solver.action = lambda: wishes.get((solver.group.rank, solver.iter), "none")
+    solver.action = lambda: actions.get((solver.group.rank, solver.iter), "none")
     done = []
     solver.snapshot = lambda: done.append(solver.iter)
     solver.step(10)

@@ -1,4 +1,4 @@
-"""What ranks tell each other, and what a process knows of how it was started."""
+"""What ranks send each other, and what a process knows of how it was started."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""NCCL: what nccl4py is told, on simulated GPUs, with a library of our own in NCCL's place (fake_nccl.cpp)."""
+"""NCCL: the calls of nccl4py, on simulated GPUs, with a library of our own in NCCL's place (fake_nccl.cpp)."""
 
 import json
 import os

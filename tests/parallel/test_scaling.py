@@ -38,18 +38,18 @@ def test_a_step_whose_buckets_take_no_time_is_that_of_one_process():
 
 
 def test_what_travels_while_backward_runs_costs_nothing_but_the_last_bucket():
-    def travel(size):
+    def transfer(size):
         return size / 100       # 1 and 3 seconds
     # The first is there after 3 seconds, and updated (1/4 s) at the end of backward at 6; the second at 6 + 3, and its update takes 3/4.
-    assert scaling.predict(STEP, travel, nothing) == pytest.approx(3 + 6 + 3 + 0.75)
-    assert scaling.predict(STEP, travel, nothing, overlap=False) == pytest.approx(3 + 6 + 1 + 3 + 0.75)
+    assert scaling.predict(STEP, transfer, nothing) == pytest.approx(3 + 6 + 3 + 0.75)
+    assert scaling.predict(STEP, transfer, nothing, overlap=False) == pytest.approx(3 + 6 + 1 + 3 + 0.75)
 
 
 def test_a_bucket_waits_for_the_one_before_it():
-    def travel(size):
+    def transfer(size):
         return 10
-    # The first travels from 2 to 12, the second from 12 to 22.
-    assert scaling.predict(STEP, travel, nothing) == pytest.approx(3 + 22 + 0.75)
+    # The first is sent from 2 to 12, the second from 12 to 22.
+    assert scaling.predict(STEP, transfer, nothing) == pytest.approx(3 + 22 + 0.75)
 
 
 def test_an_update_before_the_end_of_backward_delays_what_follows():
@@ -58,8 +58,8 @@ def test_an_update_before_the_end_of_backward_delays_what_follows():
     def add(size):
         return size / 100       # 1, 1 and 2 seconds, with the updates 1.25, 1.25 and 2.5
     # The second is complete at 2, as the first arrives at 1.5; from then its work delays: 3.25. The third: 6 + 1.25, and 1.25 more.
-    travel = {100: 0.5, 200: 4}.get
-    assert scaling.predict(step, travel, add) == pytest.approx(3 + 6 + 1.25 + 4 + 2.5)
+    transfer = {100: 0.5, 200: 4}.get
+    assert scaling.predict(step, transfer, add) == pytest.approx(3 + 6 + 1.25 + 4 + 2.5)
 
 
 def test_a_machine_that_is_faster_waits_longer_for_the_network():

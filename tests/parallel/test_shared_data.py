@@ -61,9 +61,9 @@ def records(net):
 def train(folder, resume):
     """Take some steps; return states before, the records of each step, states after, and what the log said of the sources."""
     import logging
-    told = []
+    messages = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("minicaffe.layers.data.sources").addHandler(handler)
     logging.getLogger("minicaffe.layers.data.sources").setLevel(logging.INFO)
     param = parse_text("base_lr: 0.0001 lr_policy: 'fixed'", caffe_pb2.SolverParameter)[0]
@@ -79,7 +79,7 @@ def train(folder, resume):
         seen.append(records(solver.net))
     if not resume:
         solver.snapshot()
-    return [before, seen, states(solver.net), told]
+    return [before, seen, states(solver.net), messages]
 
 
 def test_ranks_share_the_records_of_all_sources_and_another_number_of_ranks_goes_on(folder):

@@ -20,7 +20,7 @@ from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver, snapshot
 
-# Everything that has a state: shuffled rows, crops and mirrors, masks, sequences that go on in the next batch, running statistics.
+# Everything that has a state: shuffled rows, crops and mirrors, masks, sequences that continue in the next batch, running statistics.
 NET = """
 layer { name: "rows" type: "HDF5Data" top: "data" top: "label" top: "cont"
   hdf5_data_param { source: "FOLDER/list.txt" batch_size: 4 shuffle: true } }
@@ -83,7 +83,7 @@ def record(solver):
 
 
 def resume(folder, kinds):
-    """Train, take a snapshot and go on; resume and do the same. Returns by kind what is equal, and each rank's loss at the end."""
+    """Train, take a snapshot and continue; resume and do the same. Returns by kind what is equal, and each rank's loss at the end."""
     results = {}
     for kind in kinds:
         solver = together(make(folder, kind, prefix=kind))
@@ -137,10 +137,10 @@ def test_one_process_goes_on(folder, resumed, caplog):
 
 
 def go_on(folder, state):
-    """Three ranks go on from the states of two and of one, after `distribute` and before it; then everything that may fail."""
-    told = []
+    """Three ranks continue from the states of two and of one, after `distribute` and before it; then everything that may fail."""
+    messages = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda entry: told.append(entry.getMessage())
+    handler.emit = lambda entry: messages.append(entry.getMessage())
     logging.getLogger("minicaffe.solver").addHandler(handler)
     results = []
     for path in (f"{folder}/SGD_iter_4.solverstate", state):
@@ -151,7 +151,7 @@ def go_on(folder, state):
             together(solver)
             if not before:
                 solver.restore(path)
-            results.append([solver.iter, solver.generator.seed, solver.generator.offset, len(told),
+            results.append([solver.iter, solver.generator.seed, solver.generator.offset, len(messages),
                             [float(blob.cpu_data.sum()) for blob in (*solver.net.param_table.params, *solver.history)],
                             solver.net.layer_dict["lstm"].get_state(), solver.net.layer_dict["stored"].get_state()["position"]])
             solver.step(1)
@@ -164,7 +164,7 @@ def go_on(folder, state):
         except Error as error:
             failures.append([type(error).__name__, str(error), everything(solver) == before])
     solver.step(1)
-    return [results, failures, told, solver.group.gather(loss), solver.iter]
+    return [results, failures, messages, solver.group.gather(loss), solver.iter]
 
 
 def test_other_numbers_of_ranks_go_on(folder, resumed, tmp_path):

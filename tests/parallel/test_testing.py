@@ -73,7 +73,7 @@ def together(solver):
 
 
 def scores(folder, plan, alone=False):
-    """The records of some tests, and where the sources stand afterwards."""
+    """The records of some tests, and the positions of the sources afterwards."""
     solver = make(folder, [(SCORES, 5), (STORED, 5), (SEQUENCES, 5)], "test_compute_loss: true", plan)
     found = make(folder, [(FOUND, 3)], "eval_type: 'detection' show_per_class_result: true", plan)
     if not alone:
@@ -97,10 +97,10 @@ def test_ranks_get_the_records_of_one_process(folder, plan):
 
 
 def asked(folder):
-    """What all ranks do if one of them is told something; and BatchNorm's statistics."""
+    """What all ranks do if one of them gets an action; and BatchNorm's statistics."""
     solver = together(make(folder, [(SCORES, 6)], f"snapshot_prefix: '{folder}/asked'"))
-    rank, told = solver.group.rank, []
-    solver.listeners.append(type("L", (), {"on_snapshot": lambda self, solver, *paths: told.append(paths)})())
+    rank, announced = solver.group.rank, []
+    solver.listeners.append(type("L", (), {"on_snapshot": lambda self, solver, *paths: announced.append(paths)})())
     answers = {0: ["none", "none", "none"], 1: ["snapshot", "none", "stop"]}[rank]
     solver.action = lambda: answers.pop(0)
     interrupted = solver.test(0)
@@ -118,14 +118,14 @@ def asked(folder):
         solver.net.layer_dict["norm"].blobs[0].data[0] = np.nan
     solver.action = {0: ["stop", "none"], 1: ["none", "snapshot"]}[rank].pop
     solver.test(0)      # none is written of what is not finite, and all ranks find so
-    return [interrupted, answers, told, own, mean, again]
+    return [interrupted, answers, announced, own, mean, again]
 
 
 def test_what_one_rank_is_told_all_do_and_statistics_become_equal(folder):
     first, second = ranks.run(2, __file__, "asked", folder)
-    for interrupted, left, told, *_ in (first, second):
+    for interrupted, left, announced, *_ in (first, second):
         assert interrupted is None and left == []
-        assert told == [[f"{folder}/asked_iter_0.caffemodel", f"{folder}/asked_iter_0.solverstate"]]
+        assert announced == [[f"{folder}/asked_iter_0.caffemodel", f"{folder}/asked_iter_0.solverstate"]]
     assert first[3] != second[3] and first[4] == second[4] == first[5] == second[5]
     for mine, theirs, mean in zip(first[3], second[3], first[4], strict=True):
         np.testing.assert_allclose(mean, (np.array(mine) + theirs) / 2, rtol=1e-6)

@@ -66,18 +66,18 @@ def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
     """MPI reports an error once; afterwards the request is done, and its buffer holds anything."""
     job = Job(1)
     job.use(monkeypatch)
-    carrier, told = MpiTransport(Group()), []
+    carrier, raised = MpiTransport(Group()), []
 
     class Request:
         def Test(self):
-            if not told:
-                told.append(None)
+            if not raised:
+                raised.append(None)
                 raise Broken("the network is gone")
             return True
     monkeypatch.setattr(carrier.comm, "Iallreduce", lambda *_: Request())
     blob = Blob([3])
     carrier.start(Bucket([0], [blob], [None]))
-    while not told:
+    while not raised:
         time.sleep(1e-3)
     for call in carrier.poll, carrier.wait:
         with pytest.raises(Broken, match="the network is gone"):

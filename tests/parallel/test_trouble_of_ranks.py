@@ -61,7 +61,7 @@ def program(folder, what):
         end = time.monotonic() + SILENCE + 2.5
         while solver.group.broadcast_from_root(time.monotonic() < end):
             solver.step(1)
-        time.sleep(1.5 * SILENCE * rank)      # the last takes longer, and nobody misses the first
+        time.sleep(1.5 * SILENCE * rank)      # the last takes longer, and no rank reports the first
         os.write(1, b"done\n")
         return
     if rank == 1:
@@ -145,15 +145,15 @@ def meet_nan(folder, effect):
     solver = solver_of(folder, "list")
     solver.distribute()
     solver.nan = effect
-    told = []
+    messages = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("minicaffe.solver").addHandler(handler)
     try:
         solver.step(3)
     except Error as error:
-        told.append(str(error))
-    return [re.sub(r"\([^ ]*?\)", "(HOST)", line) for line in told]
+        messages.append(str(error))
+    return [re.sub(r"\([^ ]*?\)", "(HOST)", line) for line in messages]
 
 
 def test_nan_names_the_rank_that_got_it(folder):

@@ -89,7 +89,7 @@ def test_packed_numbers_are_views_of_the_file(tmp_path):
 
 
 def peak_of(work):
-    """Return what work() returns and how many bytes were in use at most meanwhile."""
+    """Return what work() returns and how many bytes were in use at most during the call."""
     tracemalloc.start()
     try:
         return work(), tracemalloc.get_traced_memory()[1]
@@ -107,7 +107,7 @@ def unpacked(number, values):
 
 def test_numbers_in_pieces():
     shape = blob_proto((6,), data=[]).SerializeToString()
-    unknown = b"\xfa\x7f\x03abc" + b"\xf3\x7f\x08\x01\xf4\x7f"  # a string and a group of fields nobody knows
+    unknown = b"\xfa\x7f\x03abc" + b"\xf3\x7f\x08\x01\xf4\x7f"  # a string and a group of unknown fields
     pieces = [
         unpacked(5, range(6)),
         unpacked(5, [0]) + unpacked(6, range(6)) + unpacked(5, [1, 2, 3, 4, 5]),
@@ -152,7 +152,7 @@ def test_messages_are_read_as_their_bytes(message):
 
 
 def raw(number, content, kind=None):
-    """Return the fields of raw numbers (NVIDIA's fork, OpenCV): the type, a varint, stands two fields before the bytes."""
+    """Return the fields of raw numbers (NVIDIA's fork, OpenCV): the type, a varint, is two fields before the bytes."""
     kind = b"" if kind is None else varint(number - 2 << 3) + varint(kind)
     return kind + b"".join(length_delimited(number, [content]))
 

@@ -125,7 +125,7 @@ def test_marked_fields_are_skipped_on_request_with_a_warning(caplog):
     "layer { relu_param { maximum: true } }",
     "layer { convolution_param { submanifold_sparse: false } }",
     "layer { pooling_param { pool: DEF_ALL2 } }",
-    "layer { dropout_param { sqrt_scale: true } }",  # nobody knows here whether the net will train
+    "layer { dropout_param { sqrt_scale: true } }",  # it is not known here whether the net will train
     "layer { no_fork_has_this { a: 1 } }",
     "default_forward_type FLOAT",
     "mem_param { a: }",

@@ -136,7 +136,7 @@ def log(path):
     raise no_log_error(path, "holds no outputs")
 
 
-# Reader -> what it expects, and the files of `FILES` that are right or that nothing tells from right ones.
+# Reader -> what it expects, and the files of `FILES` that are right or that look like right ones.
 READERS = {
     "prototxt": (lambda path: read_text(path, caffe_pb2.NetParameter), "a prototxt", ("a prototxt", "empty")),
     "net": (read_net_file, "a prototxt", ("a prototxt", "empty")),

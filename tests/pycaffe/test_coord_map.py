@@ -60,7 +60,7 @@ def test_sizes_by_axis_and_three_axes():
 
 
 def test_axes():
-    """Maps begin at the axis behind the channels; layers that pass through stand for any."""
+    """Maps begin at the axis behind the channels; layers that pass through represent any."""
     x = data()
     assert coord_map(conv(x, kernel_size=1).fn)[0] == 1 and coord_map(L.Crop(x, x).fn)[0] == 1 and coord_map(L.Crop(x, x, axis=1).fn)[0] == 0
     deep = L.Convolution(x, convolution_param=dict(num_output=1, kernel_size=3, pad=1, axis=2))

@@ -1,7 +1,7 @@
 """Each call of one kind fails once in an iteration, one after the other, in a single solver.
 
 After each failure the solver is restored, and its next iteration gives the bits of one that never failed; no memory is lost. A rank
-refuses to go on whose gradients were on their way: there a new solver does. ``pytest --every`` lets each call fail, without it fewer of the
+refuses to continue whose gradients were on their way: there a new solver does. ``pytest --every`` lets each call fail, without it fewer of the
 late ones do.
 """
 
@@ -280,7 +280,7 @@ class Listener:
 @pytest.mark.parametrize("function", ["open", "fchmod", "fsync", "replace", "write"])
 @pytest.mark.parametrize("ranks", [None, "late"])
 def test_files_of_a_snapshot(function, ranks, tmp_path, monkeypatch):
-    """The files that were there stay whole, no temporary file stays, and the solver goes on."""
+    """The files that were there stay whole, no temporary file stays, and the solver continues."""
     trial = Trial("sequences", tmp_path, ranks=ranks)
     folder = tmp_path / "snapshots"
     folder.mkdir()

@@ -121,8 +121,8 @@ class ExchangeMachine(RuleBasedStateMachine):
             else:
                 for number, part in enumerate(parts[rank]):
                     used += self.offer(rank, gradients, part, number == len(parts[rank]) - 1, offered)
-            told = me.exchange.finish_loss_allgather()
-            assert told == (sum(losses) / self.size, ACTIONS[max(actions)]) and me.exchange.losses == losses
+            received = me.exchange.finish_loss_allgather()
+            assert received == (sum(losses) / self.size, ACTIONS[max(actions)]) and me.exchange.losses == losses
             assert sorted(used) == sorted(updated) == (list(range(len(self.counts))) if along else [])
             for i, blob in enumerate(me.params):
                 np.testing.assert_array_equal(blob.diff, sums[i] if self.learned[i] else gradients[rank][i], err_msg=f"parameter {i}")
@@ -175,7 +175,7 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     @rule(seed=SEEDS, victim=st.integers(0, 3), count=st.integers(0, 5), then=SEEDS)
     def fail(self, seed, victim, count, then):
-        """A rank raises between two of its offers, and its exchange refuses to go on."""
+        """A rank raises between two of its offers, and its exchange refuses to continue."""
         gradients, parts, losses, _ = self.choose(seed)
         victim %= self.size
 
@@ -215,7 +215,7 @@ class ExchangeMachine(RuleBasedStateMachine):
             self.job.together(run)
             self.job.fails = None
         except Broken:
-            if nth > 1:     # the first call is that of `tell`, before which nothing is on its way
+            if nth > 1:     # the first call is that of `start_loss_allgather`, before which nothing is on its way
                 with pytest.raises(Error, match="an iteration ended in the middle"):
                     self.ranks[victim].exchange.begin()
             self.begin_anew()

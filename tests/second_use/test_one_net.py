@@ -131,7 +131,7 @@ class NetMachine(RuleBasedStateMachine):
             if how == "gpu" and self.gpu and minicaffe.common.caffe.mode == "gpu":
                 blob.mutable_gpu_data  # noqa: B018  (only the device's copy is valid)
         for node in net.nodes:
-            if node.type == "BatchNorm":    # sums, and how many: 0 stands for a net that was never trained
+            if node.type == "BatchNorm":    # sums, and how many: 0 means a net that was never trained
                 node.layer.blobs[1].data[...] = np.abs(node.layer.blobs[1].cpu_data)
                 node.layer.blobs[2].data[...] = seed % 3
 
@@ -290,7 +290,7 @@ class NetMachine(RuleBasedStateMachine):
         for mine, theirs in zip(self.net.param_table.params, other.param_table.params, strict=True):
             theirs.data[...] = mine.cpu_data
         for name, state in states_of(self.net).items():
-            with contextlib.suppress(ShapeError):   # of a batch of another size: both begin anew
+            with contextlib.suppress(ShapeError):   # of a batch of another size: both begin with zeros
                 other.layer_dict[name].set_state(state)
         for name, array in self.values.items():
             np.testing.assert_array_equal(self.net.blobs[name].cpu_data, array, err_msg=name)

@@ -129,7 +129,7 @@ class PrefetcherMachine(RuleBasedStateMachine):
 
     @rule()
     def drop(self):
-        """Arrays that were handed out stay; a new one goes on where it was."""
+        """Arrays that were handed out stay; a new one continues where it was."""
         self.prefetcher = None
         gc.collect()
         self.gone()

@@ -95,7 +95,7 @@ def tied_net(name, seed):
 
 @contextlib.contextmanager
 def plainest():
-    """Run what is inside in the plainest way; random numbers go on afterwards where they stood."""
+    """Run what is inside in the plainest way; random numbers continue afterwards where they were."""
     generator = caffe.generator
     before = caffe.mode, minicaffe.get_num_threads(), engine.preferred(), generator.seed, generator.offset
     minicaffe.set_mode_cpu()

@@ -68,7 +68,7 @@ class SourceMachine(RuleBasedStateMachine):
         self.model, self.gpu, self.states, self.faults, self.views = model, gpu, [], {}, []
 
     def teardown(self):
-        self.mend()
+        self.repair()
         if hasattr(self, "net"):
             self.compare()
         caffe.solver_count, caffe.solver_rank = 1, 0
@@ -272,7 +272,7 @@ class SourceMachine(RuleBasedStateMachine):
     @rule(ahead=st.integers(0, 5), error=st.sampled_from([DataError("broken"), OutOfMemoryError("broken"), ZeroDivisionError("broken")]),
           tries=st.integers(0, 2), fresh=st.booleans())
     def fail(self, ahead, error, tries, fresh):
-        """A record that cannot be read: batches before it are whole, it raises as often as it is tried, and can be read when it is mended."""
+        """A record that cannot be read: batches before it are whole, it raises as often as it is tried, and can be read when it is repaired."""
         if not self.numbers()[0]:
             return
         if fresh:       # else the thread may have read the record already
@@ -297,7 +297,7 @@ class SourceMachine(RuleBasedStateMachine):
             assert not fresh or broken not in numbers
             self.check(self.net, f"batch at {self.position}, with record {broken} broken")
             self.position += step
-        self.mend()
+        self.repair()
         self.forward(2)
 
     @precondition(lambda self: not self.threaded)
@@ -326,7 +326,7 @@ class SourceMachine(RuleBasedStateMachine):
             self.restore(restore)
         self.forward(2)
 
-    def mend(self):
+    def repair(self):
         """A thread that read the record before may still hand out its error, once, in place of the batch with the record."""
         while self.faults:
             number, error = self.faults.popitem()
@@ -342,7 +342,7 @@ class SourceMachine(RuleBasedStateMachine):
                 self.net.forward_from_to(0, 0)
             except type(error):
                 return
-            self.check(self.net, f"batch at {self.position}, with record {broken} mended")
+            self.check(self.net, f"batch at {self.position}, with record {broken} repaired")
             self.position += step
 
     # ---- the comparison

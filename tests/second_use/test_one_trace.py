@@ -93,7 +93,7 @@ class TraceMachine(RuleBasedStateMachine):
         minicaffe.set_mode_gpu() if self.on_gpu else minicaffe.set_mode_cpu()
         minicaffe.set_num_threads(1)
         gc.collect()
-        gc.disable()    # what it frees between a mark and a start would be nobody's
+        gc.disable()    # what it frees between a mark and a start would belong to neither
         self.solver = build_solver(plan)
         self.net = self.solver.net
         param = parse_text(NET, caffe_pb2.NetParameter)[0]
@@ -161,7 +161,7 @@ class TraceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(number=st.integers(0, 3))
     def ask(self, number):
-        """A trace of one that goes on."""
+        """A trace of one that continues."""
         one = self.running[number % len(self.running)]
         one.end = self.mark(one)
         self.check(one)
@@ -180,7 +180,7 @@ class TraceMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_gpu)
     @rule(on=st.booleans())
     def hand_launches(self, on):
-        """Somebody else records launches."""
+        """Another recorder records launches."""
         if not on and self.running:
             return      # that ends the launches of the recorders, too
         minicaffe.cuda.current().record_launches(on)
@@ -378,7 +378,7 @@ class TraceMachine(RuleBasedStateMachine):
         for kind, name in found:
             at = NAMES.index(name) if kind != "update" else 0
             if one.of != "solver" and kind == "forward" and last[0] and (last[0] != "forward" or at <= last[1]):
-                iteration += 1      # a forward that does not go on from the step before
+                iteration += 1      # a forward that does not continue the step before
             wanted.append(iteration)
             iteration += one.of == "solver" and kind == "update"
             last = kind, at

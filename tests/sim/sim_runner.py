@@ -1,4 +1,4 @@
-"""Run the cases of one file in this process, and tell their outcomes: ``python sim_runner.py LIBRARY KERNELS USER CASES [NAME]``.
+"""Run the cases of one file in this process, and print their outcomes: ``python sim_runner.py LIBRARY KERNELS USER CASES [NAME]``.
 
 The simulated driver is loaded, then every function of the file, each on a new context. One line of JSON goes to the file
 descriptor 3 for each. A process of its own, since settings, faults and lost contexts are of the process.

@@ -1,6 +1,6 @@
 """The simulated driver, called through cuda.bindings: every fault that it should find is planted once.
 
-The cases stand in ``cases/*.py``; a file of them runs in one process (sim_runner.py), and each function is a test here. The
+The cases are in ``cases/*.py``; a file of them runs in one process (sim_runner.py), and each function is a test here. The
 library is ``MINICAFFE_SIM_LIBRARY`` or that of the installed package.
 """
 

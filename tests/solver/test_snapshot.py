@@ -181,7 +181,7 @@ def strip_resume_state(path, form):
 
 
 def rewrite(path, **changes):
-    """Write a binary state anew with some fields changed; None clears one."""
+    """Write a binary state again with some fields changed; None clears one."""
     with open(path, "rb") as file:
         state = caffe_pb2.SolverState.FromString(file.read())
     for name, value in changes.items():

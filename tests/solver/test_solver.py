@@ -1,4 +1,4 @@
-"""The training loop: what happens when, what is logged and told, which nets are built, and every refusal."""
+"""The training loop: what happens when, what is logged and reported, which nets are built, and every refusal."""
 
 import logging
 import re
@@ -26,7 +26,7 @@ def log(caplog):
 
 
 class Recorder:
-    """A listener that notes what it is told."""
+    """A listener that records its calls."""
 
     def __init__(self):
         self.events = []
@@ -323,8 +323,8 @@ def test_the_first_loss_that_is_not_finite_is_told_once(log):
     solver.listeners.append(type("Listener", (), {"on_iteration": lambda self, s: losses.append(s.smoothed_loss)})())
     solver.step(60)
     first = next(i for i, loss in enumerate(losses) if not np.isfinite(loss))
-    told, lost = warnings_of(log)
-    assert told == (f"Iteration {first}: the loss is {losses[first]:g}, with learning rate 100; the first blob that is not finite is "
+    seen, lost = warnings_of(log)
+    assert seen == (f"Iteration {first}: the loss is {losses[first]:g}, with learning rate 100; the first blob that is not finite is "
                     "'loss' of layer 'loss' (EuclideanLoss); try a lower base_lr, or clip_gradients")
     assert "parameters are no longer finite, the first is layer 'scale' blobs[0]" in lost and solver.iter == 60
 
@@ -374,7 +374,7 @@ def test_no_snapshot_of_numbers_that_are_lost(log, tmp_path):
     with pytest.raises(NotFiniteError, match="parameters are no longer finite"):
         solver.snapshot()
     assert sorted(tmp_path.glob("*.caffemodel")) == written
-    solver.net.learnable_params[0].data[...] = 1  # put right, it goes on, and the next one is told again
+    solver.net.learnable_params[0].data[...] = 1  # corrected, it continues, and the next one is reported again
     for blob in solver.history:
         blob.data[...] = 0
     log.clear()

@@ -77,7 +77,7 @@ def test_of_several_batches_the_first_that_went_wrong_is_kept():
 
 
 def test_closed_by_the_one_it_tells():
-    """It does not arm itself again, and whoever listens behind it still hears of the iteration."""
+    """It does not arm itself again, and a listener behind it still gets the iteration."""
     solver, heard = make(), []
     watch = Watch(solver, 1, lambda *_: watch.close())
     solver.listeners.append(type("Next", (), {"on_iteration": lambda self, solver: heard.append(solver.iter)})())
@@ -101,22 +101,22 @@ def test_gradients_of_tops_where_there_are_any():
 def test_what_is_watched_and_when(device):
     """Every third iteration; training is the same to the last bit, and between them nothing looks on."""
     solver, other = make(plan="memory"), make(plan="memory")
-    told = []
-    watch = Watch(solver, 3, lambda solver, iteration, samples: told.append(iteration))
+    iterations = []
+    watch = Watch(solver, 3, lambda solver, iteration, samples: iterations.append(iteration))
     seen = []
     solver.listeners.append(type("Looker", (), {"on_iteration": lambda self, solver: seen.append(solver.net.observer_reason() is None)})())
     caffe.seed(5)
     solver.step(7)
     caffe.seed(5)
     other.step(7)
-    assert told == [0, 3, 6] == [iteration for iteration, _ in watch.records]
+    assert iterations == [0, 3, 6] == [iteration for iteration, _ in watch.records]
     assert seen == [True, True, False, True, True, False, True]     # after iterations 2 and 5 the next one is watched
     for mine, theirs in zip(solver.net.param_table.params, other.net.param_table.params):
         np.testing.assert_array_equal(mine.data, theirs.data)
     watch.close()
     watch.close()
     solver.step(3)
-    assert told == [0, 3, 6] and solver.callbacks == []
+    assert iterations == [0, 3, 6] and solver.callbacks == []
     with pytest.raises(ConfigError, match="every: must be at least 1, got 0"):
         Watch(solver, 0)
 

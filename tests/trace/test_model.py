@@ -264,7 +264,7 @@ def test_a_record_changes_no_number(where, make_solver, plan):
 
 @on_device
 def test_nested_records_of_launches(where, make_solver):
-    """Who records launches already goes on when a recorder inside of his block stops."""
+    """An outer recorder of launches continues when a recorder inside of its block stops."""
     from minicaffe import cuda
     solver = make_solver()
     with trace.record(solver) as outer:
@@ -451,7 +451,7 @@ def test_an_allocator_of_somebodys_own(on_cpu, make_solver):
 
 
 class Failing(minicaffe.Layer):
-    """Copies its bottom, until it is told to fail."""
+    """Copies its bottom, until it is set to fail."""
 
     wrong = ""
 

@@ -62,7 +62,7 @@ def test_a_gradient_above_a_layer_in_place_is_of_the_layer_that_reads_it(tmp_pat
 
 
 def test_inputs_of_a_layer_in_place_and_behind_a_split(tmp_path):
-    """What a layer in place reads is what the layer before it gave; statistics, which have no gradient, are told, too."""
+    """What a layer in place reads is what the layer before it gave; statistics, which have no gradient, are reported, too."""
     middle = """layer { name: "norm" type: "BatchNorm" bottom: "a" top: "a" batch_norm_param { use_global_stats: true } }
         layer { name: "side" type: "InnerProduct" bottom: "a" top: "r" inner_product_param { num_output: 4 } }
         layer { name: "other" type: "InnerProduct" bottom: "a" top: "unused" inner_product_param { num_output: 4 } }"""

@@ -87,7 +87,7 @@ class Page:
 
     def __init__(self, browser, path):
         self.browser = browser
-        browser.get("about:blank")      # or another part after # would not load the page anew
+        browser.get("about:blank")      # or another part after # would not reload the page
         browser.get(path if isinstance(path, str) else path.as_uri())
 
     def state(self, script=""):
@@ -383,7 +383,7 @@ def test_the_buddy_allocators_tree(browser, tmp_path):
         del blocks[1:3]
     html.write(made, tmp_path / "buddy.html")
     page = Page(browser, tmp_path / "buddy.html")
-    page.state("view.choose('CPUPlace()')")      # what an earlier test left may be freed meanwhile, at another place
+    page.state("view.choose('CPUPlace()')")      # what an earlier test left may be freed since, at another place
     for moment in range(len(made) + 1):
         drawn_as_recorded(page.state(f"view.goMoment({moment})"), made)
     state = page.state()

@@ -45,7 +45,7 @@ def mpiexec(n, *words):
 
 
 class Together:
-    """Processes that take steps at the same time when they are told to, and sleep on a socket in between.
+    """Processes that take steps at the same time on request, and sleep on a socket in between.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Together:
             link.close()
         for process in self.processes:
             try:
-                process.wait(10)    # they end when nobody tells them anything any more
+                process.wait(10)    # they end when their link is closed
             except subprocess.TimeoutExpired:
                 process.terminate()
                 process.wait()

@@ -3,7 +3,7 @@
     python tools/bench/memory.py [caffenet googlenet resnet50] [--threads 2] [--steps 3] [--json FILE]
 
 Each runs in a process of its own: the nets of nets.py, forward, backward and SGD with momentum, float32, PyTorch in NCHW with its
-gradients set to None after each step. Linux counts: what is resident at most during the steps (VmHWM, begun anew when the nets are
+gradients set to None after each step. Linux counts: what is resident at most during the steps (VmHWM, reset when the nets are
 built), with all libraries. PyTorch's net is made from a net of minicaffe, so what minicaffe's import takes is subtracted there; a
 PyTorch that is missing or fails is left out. Goal: 0.6.
 """
@@ -48,7 +48,7 @@ def child(who, name, threads, steps):
     runner.fill(arrays)
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")   # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")   # resets the peak
     for _ in range(steps):
         runner.step()
     print(resident("VmHWM") - imported)

@@ -2,7 +2,7 @@
 
     python tools/bench/nets.py RESULT.json [--only REGEX] [--seconds 3] [--minutes 12]
 
-Measures every case that RESULT.json lacks and writes the file after each, so that a run that was stopped goes on where it was;
+Measures every case that RESULT.json lacks and writes the file after each, so that a run that was stopped continues where it was;
 tools/bench/report.py makes the tables and the picture of docs/benchmarks.md from it. A case is one of the nets of `models/` with
 random pictures of its size: a training step or a forward of its deploy net, of a batch or one picture, on 1 or 2 threads, in
 float32 or bf16. minicaffe runs by the plan that its commands run by.
@@ -56,7 +56,7 @@ COMPILED = ("lenet", "cifar10_quick", "squeezenet")     # torch.compile takes mi
 PLAN = "memory" # what `minicaffe train` and `classify` run by
 STEPS = 32      # of a sequence of lstm_text
 SQUARE = 2048   # size of the matrices that measure the peak
-LOOK = 512      # and of those that tell whether the processors are all there
+LOOK = 512      # and of those that show whether the processors are all there
 WHOLE = 0.8     # of the fastest look: less is too little
 SHARE = 1.1     # what of a processor's part of one thread's time a look of all takes, at least
 PATIENCE = 8    # times the seconds of a case may go by with waiting for that
@@ -166,7 +166,7 @@ def forwards(case, try_peer):
 
 
 def random_inputs(net):
-    """Pictures, indices and labels below 10, and for `cont` ones: sequences that go on."""
+    """Pictures, indices and labels below 10, and for `cont` ones: sequences that continue."""
     random = np.random.default_rng(0)
 
     def values(name, shape):
@@ -273,7 +273,7 @@ class Processors:
         self.product = our_product(LOOK)
 
     def whole(self):
-        """Look, and tell whether they are there; one thread always has its processor."""
+        """Measure whether they are there; one thread always has its processor."""
         if self.threads == 1:
             return True
         if self.threads not in self.fastest:    # a run may begin while they are not there
@@ -396,7 +396,7 @@ def measure(case, seconds):
             run = make()
             run()
             return {who: run}
-        except Exception as error:  # a peer may fail in any way; the measurement goes on
+        except Exception as error:  # a peer may fail in any way; the measurement continues
             missing[who] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             return {}
 

@@ -4,7 +4,7 @@
     python tools/bench/replay.py TRACE --record [--iterations 3]     write the trace of LeNet on the CPU first
     python tools/bench/replay.py TRACE --synthetic SEED              write an invented trace first
 
-Memory always comes from the host; with ``--place device`` the allocators are told that it is a device's, which makes the
+Memory always comes from the host; with ``--place device`` the allocators get it as a device's, which makes the
 buddy allocator keep no guard words. `plain` is then the C library's, far cheaper than the driver's calls that the others
 save: so look at the column of upstream calls, too. Times are of calls from Python; allocators.py measures calls from C.
 """

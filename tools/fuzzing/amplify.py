@@ -34,7 +34,7 @@ def description(rng):
 
 
 def repeats(field):
-    """Tell whether a field, or one below it, may come more than once."""
+    """Return whether a field, or one below it, may come more than once."""
     return field.message_type is not None or is_repeated(field)
 
 

@@ -194,7 +194,7 @@ def _odd(maker):
     return lambda group, name: maker(group, name)
 
 
-ODD = (  # what may stand in an HDF5 file where numbers of some shape should
+ODD = (  # what may be in an HDF5 file where numbers of some shape should
     {}, {"0": np.float32(1)}, np.zeros((0, 3)), np.float32(3), np.zeros(3), np.full((2, 3), np.nan), np.int64(2**62),
     np.bool_(True),
     np.array([1 + 2j]), np.array([b"text"]), b"text", "text", np.zeros(2, [("a", "f4"), ("b", "i8")]), np.arange(5, dtype="u1"),
@@ -227,7 +227,7 @@ def write_secret(shapes):
 
 
 def link(value, rng):
-    """Return an entry for `hdf5` that stands for the array or group `value`, and leads to the file outside in most cases."""
+    """Return an entry for `hdf5` that represents the array or group `value`, and leads to the file outside in most cases."""
     shape = np.shape(value) if not isinstance(value, dict) else ()
     path = rng.choice((*[OUTSIDE] * 4, "./" + OUTSIDE, "data.h5", ".", "nowhere.h5", "list.txt", "images"))
     target = rng.choice((*[f"/s{shape}"] * 5, f"s{shape}", "/group", "/", "/group/0", "/nowhere"))

@@ -10,7 +10,7 @@ def mutate(data, rng):
     data = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 3, 8))):
         at = rng.randrange(len(data) + 1)
-        # What says how the rest is to be read stands in front as a rule.
+        # What says how the rest is to be read is in front as a rule.
         at = min(at, rng.choice((16, 128, 1024, len(data), len(data))))
         kind = rng.randrange(8)
         if kind == 0:

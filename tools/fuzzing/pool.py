@@ -85,7 +85,7 @@ class Worker:
         return [json.loads(line) for line in lines], not chunk
 
     def overdue(self, patience=CPU_SECONDS):
-        """Tell whether the present case takes more than `patience` seconds of processor time."""
+        """Return whether the present case takes more than `patience` seconds of processor time."""
         number, now = self.number, time.monotonic()
         if number != self.seen[0]:
             self.seen = number, self.cpu_seconds(), now

@@ -44,7 +44,7 @@ SOLVERS += [f'solver_type: ADAM base_lr: 0.1 lr_policy: "{policy}" gamma: 0.5 po
 
 
 class Kind:
-    """A kind of cases; `extension` is that of the files it stands for."""
+    """A kind of cases; `extension` is that of its files."""
 
     extension = "bin"
     share = 1.0  # of all cases, against the other kinds
@@ -101,7 +101,7 @@ class Solvers(Kind):
 
 
 class Weights(Kind):
-    """Caffemodels, binary or HDF5, for a net that stands."""
+    """Caffemodels, binary or HDF5, for a net that is set up."""
 
     extension = "caffemodel"
 
@@ -140,7 +140,7 @@ class HDF5Weights(Weights):
 
 
 class States(Kind):
-    """Solver states, binary or HDF5, for a solver that stands."""
+    """Solver states, binary or HDF5, for a solver that is set up."""
 
     extension = "solverstate"
 
@@ -497,7 +497,7 @@ RESUME_STATES = (
     '{"generator": {"seed": 1, "offset": 2}, "train": {}, "test": []}',
     '{"generator": {"seed": -1, "offset": 2}, "train": {}, "test": []}', '{"generator": 5, "train": {}, "test": 4}',
     *(f'{{"generator": {{"seed": 1, "offset": 2}}, "train": {{"{layer}": {state}}}, "test": []}}'
-      for layer in ("source", "h5", "rnn", "ip", "nobody") for state in (
+      for layer in ("source", "h5", "rnn", "ip", "missing") for state in (
             "null", "5", "[]", "{}", '"x"', '{"seed": 1, "position": -5}', '{"seed": "a", "position": 1}',
             '{"seed": 1, "position": 99999999999999999999999}', '{"seed": 1.5, "position": 1e400}', '{"seed": 1, "position": NaN}',
             '{"seed": 1, "epoch": -1, "place": -3, "row": 77, "offset": -9}',

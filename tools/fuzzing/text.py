@@ -1,6 +1,6 @@
 """Mutations of prototxt that know its grammar: a text becomes a tree of fields, is changed there, and is written again.
 
-So most cases still parse, and reach what stands behind the parser: layers, fillers, shapes.
+So most cases still parse, and reach what is behind the parser: layers, fillers, shapes.
 """
 
 import re
@@ -249,7 +249,7 @@ def _with_inputs(fields):
 
 
 def is_repeated(field):
-    """Tell whether a field holds any number of values."""
+    """Return whether a field holds any number of values."""
     return field.default_value == []
 
 

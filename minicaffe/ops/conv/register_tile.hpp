@@ -40,7 +40,7 @@ MC_HD void tile_product(index_t depth, const T* a, index_t a_row, index_t a_step
     a += a_step;
     b += b_step;
   }
-  // What c holds is added last: a sum that begins anew rounds numbers of its own size, not of the size of all that came before.
+  // What c holds is added last: a new sum rounds numbers of its own size, not of the size of all that came before.
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
     if (r < rows) {

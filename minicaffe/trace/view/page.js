@@ -634,7 +634,7 @@ class View {
 
   pointers() {
     const tip = $("tip");
-    const tell = (event, lines) => {
+    const explain = (event, lines) => {
       tip.hidden = !lines;
       if (!lines) return;
       tip.replaceChildren(make("b", {}, lines[0]), lines[1] || "");
@@ -649,7 +649,7 @@ class View {
       };
       chart.canvas.addEventListener("pointermove", event => {
         if (chart !== this.arena && event.buttons & 1 && this.dragging === chart) this.drag(chart, at(event)[0]);
-        tell(event, chart.hit(...at(event)));
+        explain(event, chart.hit(...at(event)));
       });
       chart.canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
       if (chart === this.arena) continue;

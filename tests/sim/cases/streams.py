@@ -183,7 +183,7 @@ def deferred_work():
     host[:] = 0
     scale(f, 5, x, x, 64, stream=s)
     cu.MemcpyDtoHAsync(h, x, 256, s)
-    assert (host == 0).all()  # nobody has waited
+    assert (host == 0).all()  # no thread has waited
     cu.StreamSynchronize(t)
     assert (host == 0).all()
     cu.StreamSynchronize(s)
@@ -229,7 +229,7 @@ def deferred_events():
         cu.EventElapsedTime(early, e)
     with raises("NOT_READY"):
         cu.EventQuery(e)
-    cu.EventQuery(e)  # a device would have gone on meanwhile
+    cu.EventQuery(e)  # a device would have continued by now
     assert cu.EventElapsedTime(early, e) >= 0
     cu.EventRecord(early, t)
     with raises("NOT_READY"):
