@@ -356,6 +356,7 @@ class Tensor:
         Parameters
         ----------
         source : Tensor, Blob, object with ``__cuda_array_interface__``, or what ``numpy.asarray`` takes
+            Of any shape, which becomes the tensor's.
         stream : minicaffe.cuda.Stream, optional
             Queue a copy to the device on this stream and return; wait for the stream before using the tensor. Without it values
             of the host are copied on the host, and those that only a GPU has to the present GPU.

@@ -21,7 +21,7 @@ cdef class Node:
     ----------
     layer : Layer
     bottoms, tops : list of Blob
-        Kept, not copied: a net appends to them while it is built.
+        Of the shapes that the layer accepts. Kept, not copied: a net appends to them while it is built.
     file : str, optional
     line : int, optional
     """

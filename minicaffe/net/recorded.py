@@ -59,7 +59,7 @@ class RecordedWork:
         rate : float
             The learning rate of a replay.
         others : sequence of Blob
-            Whose memory the work uses, besides the net's.
+            Of any shapes: blobs whose memory the work uses, besides the net's.
         state : tuple
             What must stay as it is, besides shapes, memory, the random seed and the engines' settings.
 

@@ -123,7 +123,7 @@ cdef class Runner:
         plan : str or None
             One of PLANS. With ``memory`` blobs share memory (schedule.pyx).
         kept : list of Blob
-            Read after a run; the tops of sources and the losses are always added.
+            Of any shapes: read after a run; the tops of sources and the losses are always added.
         training : bool
             A run forward is followed by one backward.
 
@@ -658,6 +658,7 @@ cdef class Runner:
         Parameters
         ----------
         others : list of Blob
+            Of any shapes, besides those of the net.
         before, after : list, optional
             What `device_state` returned before and after a CUDA graph was recorded. Each memory is put into the state of before,
             unless it was recycled afterwards: then it is recycled, since a replay computes it elsewhere.

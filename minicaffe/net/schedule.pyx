@@ -582,9 +582,9 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
     ----------
     nodes : list of Node
     kept : collection of Blob
-        What is read after the iteration: data and diff of these.
+        Of any shapes: what is read after the iteration, data and diff.
     params, learnable : list of Blob
-        All parameters, whose memories the steps never free, and those that are learned.
+        Of any shapes: all parameters, whose memories the steps never free, and those that are learned.
     training : bool
         Backward follows.
     plan : bool

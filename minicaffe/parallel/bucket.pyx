@@ -32,7 +32,7 @@ cdef class Bucket:
     which : list of int
         The numbers of the parameters.
     blobs : list of Blob
-        The parameters, all of one type.
+        The parameters, of any shapes and all of one type.
     layouts : list of Layout or None
         Of their gradients.
     bf16 : bool

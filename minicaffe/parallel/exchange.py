@@ -31,7 +31,7 @@ class Exchange:
     ----------
     group : Group
     params : list of Blob
-        The learnable parameters.
+        The learnable parameters, of any shapes.
     learned : list of bool
         Which of them get gradients; the others are not sent.
     carrier

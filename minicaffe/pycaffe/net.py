@@ -172,7 +172,7 @@ class Net(Net2014, base_net.Net):
         start, end : str, optional
             First and last layer to run, by name; all unless given.
         **kwargs : array
-            Values for all of `inputs`; the first dimension must be the blob's.
+            Values for all of `inputs`, of their shapes; the first dimension must be the blob's.
 
         Returns
         -------
@@ -204,7 +204,7 @@ class Net(Net2014, base_net.Net):
         diffs : list of str, optional
             Blobs whose diff to return besides those of the inputs (or of the bottoms of `end`).
         **kwargs : array
-            Diffs for all of `outputs`.
+            Diffs for all of `outputs`, of their shapes.
 
         Returns
         -------

@@ -95,7 +95,7 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
     group : Group or SingleProcess
         Of minicaffe.parallel.
     blobs : list of Blob, optional
-        What is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
+        Of any shapes: what is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
     records : int, optional
         How many there are in all batches, if the last one is to be smaller than the others; see `RecordCounts`.
     proceed : callable

@@ -50,7 +50,7 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
     Parameters
     ----------
     params : list of N Blob
-        float32 or float64; the diff of each is the gradient.
+        float32 or float64, of any shapes; the diff of each is the gradient.
     history : list of N Blob, or of 2 N for ADADELTA and ADAM
         Of the shapes of `params`, the second N again.
     lr_mults, decay_mults : sequence of N float
