@@ -24,7 +24,8 @@ def copy_array(target, source):
     Parameters
     ----------
     target, source : numpy.ndarray
-        The shape of `source` can be broadcast to that of `target`. NumPy copies, on one thread, arrays that need conversion, broadcasting or gathering, or that share memory.
+        The shape of `source` can be broadcast to that of `target`. NumPy copies, on one thread, arrays that need
+        conversion, broadcasting or gathering, or that share memory.
     """
     cdef unsigned char[::1] to
     cdef const unsigned char[::1] from_
