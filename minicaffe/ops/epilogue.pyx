@@ -39,7 +39,7 @@ cdef class Epilogue:
     Parameters
     ----------
     top : Blob
-        The top of the operation, whose shape all tops of the fused layers have.
+        The top of the operation, of any shape.
     fuses_backward, adds : bool
         As the attributes of these names (epilogue.pxd).
     """
