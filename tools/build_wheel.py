@@ -3,8 +3,8 @@
     python tools/build_wheel.py                 # into dist/, with the platform tag of the oldest glibc that it runs on
     python tools/build_wheel.py --test FILE     # test a wheel that is there, as cibuildwheel does for each Python
 
-auditwheel and patchelf give the wheel its platform tag. The test makes a new environment with no compiler on PATH, installs the wheel
-with its dependencies, trains LeNet for 100 iterations, scores and classifies with the weights, and imports caffe.
+auditwheel and patchelf give the wheel its platform tag. The test makes a new environment with no compiler on PATH, installs the
+wheel with its dependencies, trains LeNet for 100 iterations, scores and classifies with the weights, and imports caffe.
 """
 
 import argparse
@@ -95,8 +95,8 @@ def test(wheel):
         run(python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"minicaffe[images] @ {wheel.resolve().as_uri()}",
             env=own)
         for words in COMMANDS:
-            run(place / "venv" / "bin" / "minicaffe", *words, env=own, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        run(python, "-c", SCRIPT, env=own, cwd=place, stderr=subprocess.DEVNULL)
+            run(place / "venv" / "bin" / "minicaffe", *words, env=own, cwd=place, stdout=subprocess.DEVNULL)
+        run(python, "-c", SCRIPT, env=own, cwd=place)
     print(f"{wheel.name}: trains LeNet, scores, classifies and imports caffe without a compiler")
 
 

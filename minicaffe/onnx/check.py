@@ -19,7 +19,7 @@ def compare(net, model, inputs, preprocessing=None):
     net : minicaffe.net.net.Net
     model : onnx.ModelProto
     inputs : dict of str to array_like
-        Of the model; the net gets the first after `preprocessing`.
+        Of the model, in the shapes of the net's inputs; the net gets the first after `preprocessing`.
     preprocessing : Preprocessing, optional
 
     Raises

@@ -185,7 +185,7 @@ def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, 
     check : bool
         Whether to run both by onnxruntime on random inputs, with `dynamic_batch` for batches of 1 and 3.
     inputs : dict of str to array_like, optional
-        Inputs for the comparison, in place of random ones.
+        Inputs for the comparison, in the shapes of the net's inputs; by default random numbers.
     seed : int
         Of the random inputs.
 

@@ -82,7 +82,7 @@ class Graph:
         ----------
         kind : str
             Operator of ONNX.
-        *inputs : str or array_like
+        *inputs : str or array_like, any shape
             Names of values, "" for an optional input that is left out, or the numbers of a constant.
         **attributes
             Of the operator; those with the value None are left out.

@@ -63,7 +63,7 @@ def test_auto_weighs_by_inverse_frequency(minicaffe, net):
     assert np.mean(weights[LABELS]) == pytest.approx(1)
     minicaffe(*TRAIN, "--class-weights=auto", "--json=r.jsonl")
     assert ("class weights (inverse frequency of 24 labels, with mean 1 over them): 0: 0.6667, 1: 2.667, 2: 0.8889; InfogainLoss in place "
-            "of SoftmaxWithLoss in 'loss', with the matrix s_class_weights.binaryproto\n") in minicaffe.told
+            "of SoftmaxWithLoss in 'loss', with the matrix s_class_weights.binaryproto\n") in minicaffe.messages
     stored = binary.read_blob("s_class_weights.binaryproto")
     np.testing.assert_allclose(stored.data.reshape(3, 3), np.diag(weights), rtol=1e-6)
     assert losses()[0] == pytest.approx(expected(weights), rel=1e-5)
@@ -79,7 +79,7 @@ def test_weights_of_one_change_nothing_and_others_the_gradient(minicaffe, net, t
     minicaffe(*TRAIN, "--json=r.jsonl")
     plain, of_loss = parameters("s_iter_2.caffemodel"), losses()
     minicaffe(*TRAIN, "--json=r.jsonl", "--class-weights=ones.txt", "--force")
-    assert losses() == pytest.approx(of_loss, rel=1e-6) and "class weights (from ones.txt): 0: 1, 1: 1, 2: 1;" in minicaffe.told
+    assert losses() == pytest.approx(of_loss, rel=1e-6) and "class weights (from ones.txt): 0: 1, 1: 1, 2: 1;" in minicaffe.messages
     np.testing.assert_allclose(parameters("s_iter_2.caffemodel"), plain, rtol=1e-5, atol=1e-7)
     # One step without momentum: the gradient of the weighted loss.
     (tmp_path / "some.txt").write_text("2\n0\n5e-1\n")
@@ -104,7 +104,7 @@ def test_the_loss_is_divided_as_before(minicaffe, net, field, divisor):
     counts = np.bincount(LABELS).astype(float)
     if "ignore" in field:
         counts[1] = 0
-        assert "--class-weights: no record of class 1; weight 0" in minicaffe.told
+        assert "--class-weights: no record of class 1; weight 0" in minicaffe.messages
     weights = np.where(counts > 0, counts.sum() / ((counts > 0).sum() * np.maximum(counts, 1)), 0)
     assert losses()[0] == pytest.approx(expected(weights, divisor), rel=1e-5)
 
@@ -120,7 +120,7 @@ def test_several_losses_of_one_label(minicaffe, net):
     minicaffe(*TRAIN, "--class-weights=auto", "--json=r.jsonl")
     weights = 24 / (3 * np.bincount(LABELS))
     assert losses()[0] == pytest.approx(expected(weights) + 0.5 * expected(weights, blob="ip2"), rel=1e-5)
-    assert "in 'loss', 'loss2', with the matrix" in minicaffe.told
+    assert "in 'loss', 'loss2', with the matrix" in minicaffe.messages
 
 
 def test_a_list_of_pictures_is_counted(minicaffe, net, tmp_path):
@@ -130,7 +130,7 @@ def test_a_list_of_pictures_is_counted(minicaffe, net, tmp_path):
     net.write_text(net.read_text().replace('type: "Data"', 'type: "ImageData"').replace(
         'data_param { source: "db" batch_size: 24 backend: LMDB }', 'image_data_param { source: "list.txt" batch_size: 4 }'))
     minicaffe(*TRAIN, "--class-weights=auto")
-    assert ": 0: 0.6667, 1: 2.667, 2: 0.8889;" in minicaffe.told
+    assert ": 0: 0.6667, 1: 2.667, 2: 0.8889;" in minicaffe.messages
 
 
 @pytest.mark.parametrize("text, message", [
@@ -185,7 +185,7 @@ def test_an_earlier_matrix_is_kept(minicaffe, net, tmp_path):
 
 def test_a_net_that_is_not_trusted(minicaffe, net, tmp_path):
     minicaffe(*TRAIN, "--class-weights=auto", "--untrusted")
-    assert "in 'loss', with the matrix s_class_weights.binaryproto" in minicaffe.told
+    assert "in 'loss', with the matrix s_class_weights.binaryproto" in minicaffe.messages
     (tmp_path / "in").mkdir()
     with contextlib.chdir(tmp_path / "in"):
         shutil.copytree(tmp_path / "db", "db")

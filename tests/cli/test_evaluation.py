@@ -70,7 +70,7 @@ def test_counts_are_those_of_each_record_once(minicaffe, data, tmp_path, size):
     for i, name in enumerate(("cat", "dog", "newt")):
         precision, recall, count = re.search(rf"^{i} {name} +(\S+) +(\S+) +(\d+)$", out, re.M).groups()
         assert (precision, recall, count) == (f"{want[i, i] / want[:, i].sum():.4f}", f"{want[i, i] / want[i].sum():.4f}", str(want[i].sum()))
-    assert "names of the classes: labels.txt" in minicaffe.told and "test: 36 records, each once" in minicaffe.told
+    assert "names of the classes: labels.txt" in minicaffe.messages and "test: 36 records, each once" in minicaffe.messages
     i, j = next((i, j) for i in range(3) for j in range(3) if i != j and want[i, j] == max(want[a, b] for a in range(3) for b in range(3) if a != b))
     name = "cat", "dog", "newt"
     assert re.search(rf"most confused pairs:\n +{want[i, j]}  {name[i]} taken for {name[j]} \({want[i, j] / want[i].sum():.1%} of the class\)", out)
@@ -82,7 +82,7 @@ def test_a_net_that_takes_no_smaller_batch_counts_each_record_once_too(minicaffe
             'layer { name: "none" type: "Silence" bottom: "flat" }'
     write(tmp_path, 8, fixed)
     minicaffe(*TEST, "--per-class", "--json=o.json")
-    assert "4 of them twice" in minicaffe.told     # the means of the outputs
+    assert "4 of them twice" in minicaffe.messages     # the means of the outputs
     assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["confusion"] == matrix(*data[1:]).tolist()
     minicaffe(*TEST, "--per-class", "--json=o.json", "--iterations=2", "--force")
     assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["counted"] == 16
@@ -233,7 +233,7 @@ def test_which_scores_are_the_answers(minicaffe, data, tmp_path):
     net.forward()
     for option, blob, layer, other in ((), "ip2", "loss2", "loss, right"), (("--prediction=loss",), "ip", "loss", "loss2"), (("--prediction=right",), "ip", "right", "loss2"):
         minicaffe(*TEST, "--per-class", "--json=o.json", "--force", *option)
-        assert f"answers: the scores that layer '{layer}'" in minicaffe.told and f"--prediction takes another of {other}\n" in minicaffe.told
+        assert f"answers: the scores that layer '{layer}'" in minicaffe.messages and f"--prediction takes another of {other}\n" in minicaffe.messages
         assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["confusion"] == matrix(labels, net.blobs[blob].data).tolist()
 
 

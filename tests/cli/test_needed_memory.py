@@ -43,9 +43,9 @@ def test_three_commands_print_one_figure(minicaffe, data, arguments):
         assert re.fullmatch(rf"memory needed to train with {solver} \({plan}\): [\d.]+ [KM]iB of (the host|GPU 0)\n"
                             "  estimated peak of blobs, parameters, gradients, history, batches made ready", lines)
     minicaffe("train", *arguments, "--max-iter=1", "--force")
-    assert RESULT.findall(minicaffe.told) == summary
+    assert RESULT.findall(minicaffe.messages) == summary
     out = minicaffe("trace", *arguments)
-    assert RESULT.findall(minicaffe.told) == summary
+    assert RESULT.findall(minicaffe.messages) == summary
     assert re.search(r"^peak on (the host|device 0): [\d.]+ [KM]iB in blocks of this record \(", out, re.M)
 
 
@@ -56,9 +56,9 @@ def test_the_estimate_is_no_part_of_the_training(minicaffe, data):
     assert len(training_lines(*training_file.read_solver("adam.prototxt", about), about)) in (2, 4)     # two for each place
     assert caffe.memory.used(caffe.memory.CPUPlace()) == before
     minicaffe("train", "adam.prototxt", "--seed=4", "--snapshot-prefix=with")
-    told, log = minicaffe.told, minicaffe.log
+    messages, log = minicaffe.messages, minicaffe.log
     minicaffe("train", "adam.prototxt", "--seed=4", "--snapshot-prefix=without", "--quiet")
-    assert "memory needed" in told and "memory needed" not in minicaffe.told
+    assert "memory needed" in messages and "memory needed" not in minicaffe.messages
     weights = [caffe.Net("net.prototxt", caffe.TEST, weights=f"{name}_iter_2.caffemodel").params for name in ("with", "without")]
     for name in weights[0]:
         for one, other in zip(weights[0][name], weights[1][name], strict=True):
@@ -88,7 +88,7 @@ class Own(caffe.Layer):
     finally:
         sys.path.remove(str(data))
         sys.modules.pop("own", None)
-    assert "memory needed to train: not known: net.prototxt: Python layers are not run on made-up data" in minicaffe.told
+    assert "memory needed to train: not known: net.prototxt: Python layers are not run on made-up data" in minicaffe.messages
 
 
 def test_a_wrong_net_is_reported_once(minicaffe, data):
