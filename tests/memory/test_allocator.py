@@ -237,20 +237,21 @@ def test_buffers_made_and_dropped_by_many_threads(host):
 
 def test_memory_of_unreachable_cycles_is_collected_before_a_request_fails():
     """The request succeeds then; and where it still fails, the error names no holder that is gone."""
-    allocator = LimitAllocator(SystemAllocator(), 1000)
+    unit = 1 << 20      # so that the blocks are above those that other tests have left alive; they are never written
+    allocator = LimitAllocator(SystemAllocator(), 1000 * unit)
     gc.disable()
     try:
-        for kept, asked, fits in (0, 900, True), (500, 600, False):
+        for kept, asked, fits in (0, 900 * unit, True), (500 * unit, 600 * unit, False):
             blocks = [Buffer(allocator, kept, "kept")]
-            ring = [Buffer(allocator, 400, "unreachable")]
+            ring = [Buffer(allocator, 400 * unit, "unreachable")]
             ring.append(ring)
             del ring
             if fits:
                 blocks.append(Buffer(allocator, asked))
             else:
-                with pytest.raises(OutOfMemoryError, match="live are 500 bytes") as info:
+                with pytest.raises(OutOfMemoryError, match="live are 524,288,000 bytes") as info:
                     Buffer(allocator, asked)
-                assert "kept 500" in str(info.value) and "unreachable" not in str(info.value)
+                assert "kept 524,288,000" in str(info.value) and "unreachable" not in str(info.value)
             del blocks
     finally:
         gc.enable()
