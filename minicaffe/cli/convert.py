@@ -38,7 +38,7 @@ convert.add_command(images)
               help="Scale the shorter side to this; 0: do not.")
 @click.option("--max_dim", "--max-dim", type=click.IntRange(0, options.INT_MAX), default=0,
               help="The longer side gets no longer than this; 0: any length.")
-@options.debug
+@options.messages
 def annoset(root, list_file, db, **more):
     """Make DB of pictures and the boxes on them, for AnnotatedData (SSD's convert_annoset).
 
@@ -52,7 +52,7 @@ def annoset(root, list_file, db, **more):
 
 of_idx_files = options.combine_options(
     click.argument("images", type=Path), click.argument("labels", type=Path), click.argument("db"), backend_option, options.force,
-    options.debug)
+    options.messages)
 
 
 @convert.command(cls=options.CaffeCommand)
@@ -68,7 +68,7 @@ def mnist(images, labels, db, backend, force):
 @click.argument("out", metavar="OUT_DIR", type=Path)
 @click.argument("backend", metavar="DB_TYPE", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb")
 @options.force
-@options.debug
+@options.messages
 def cifar(source, out, backend, force):
     """Make cifar10_train_DB_TYPE and cifar10_test_DB_TYPE in OUT_DIR from CIFAR-10's binary files (convert_cifar_data)."""
     paths = {split: out / f"cifar10_{split}_{backend}" for split in ("train", "test")}

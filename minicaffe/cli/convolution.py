@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[1] / "trace" / "view" / "convolution.htm
 @click.command(cls=options.CaffeCommand)
 @click.option("--html", metavar="FILE", help="Write the page to FILE in place of opening it.")
 @options.force
-@options.debug
+@options.messages
 def convolution(html, force):
     """Open a page that shows convolution, deconvolution and pooling window by window.
 

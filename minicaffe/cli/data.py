@@ -51,6 +51,7 @@ def _add_data_set(name):
     @click.option("--url", help="Base address to download from instead of the usual one.")
     @click.option("--limit", type=click.IntRange(min=1), help="Only the first N records of each.")
     @options.force
+    @options.messages
     def command(source, out, url, limit, force):
         with bars.progress() as progress:
             made = make_data_set(name, out, source=source, url=url, limit=limit, force=force, progress=progress)
@@ -73,6 +74,7 @@ for _name in DATA_SETS:
 @click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
 @click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
+@options.messages
 @click.pass_context
 def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures (convert_imageset).
@@ -117,6 +119,7 @@ def _print_folder_results(db, made, backend):
 @click.argument("out", required=False)
 @backend_option
 @options.force
+@options.messages
 def mean(db, out, backend, force):
     """Compute the mean picture of DB and write it to OUT, a mean_file (compute_image_mean)."""
     options.check_outputs(out, force=force)
@@ -134,6 +137,7 @@ def mean(db, out, backend, force):
 @backend_option
 @click.option("--png", type=click.Path(), help="Write the first pictures to a PNG file.")
 @options.force
+@options.messages
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
     options.check_outputs(png, force=force)

@@ -27,7 +27,7 @@ def _command(name, rankdir):
     @click.option("--shapes", is_flag=True, help="Write the blobs' shapes in svg and png; builds the net, without its data.")
     @options.force
     @options.model_file
-    @options.debug
+    @options.messages
     def draw(net_file, picture, rankdir, phase, display_lrm, shapes, force):
         """Draw NET to PICTURE; its extension is the format: svg, png, dot, or what Graphviz makes of that, such as pdf."""
         options.check_outputs(picture, force=force)

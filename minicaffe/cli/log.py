@@ -1,6 +1,7 @@
 """The log on standard error: Caffe's words behind glog's prefix, so that parsers of Caffe's log read it.
 
-On a terminal only warnings are shown, unless --verbose is given: the live display replaces the log.
+On a terminal only warnings are shown, unless --verbose is given: the live display replaces the log. The lines about building a net
+and compiling kernels, some ten a layer, are shown with --verbose only.
 """
 
 import contextlib
@@ -12,6 +13,7 @@ import time
 
 from minicaffe.pycaffe.settings import level_of_environment
 
+DETAILS = "minicaffe.net.build", "minicaffe.cuda.compile"    # loggers
 LETTERS = {logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 
 
@@ -26,7 +28,12 @@ class GlogFormatter(logging.Formatter):
 
 
 class StderrHandler(logging.Handler):
-    """Writes to the present ``sys.stderr``, which the live display replaces."""
+    """Writes to the present ``sys.stderr``, which the live display replaces. Without `details`, of `DETAILS` only warnings."""
+
+    def __init__(self, details=True):
+        super().__init__()
+        if not details:
+            self.addFilter(lambda record: record.levelno >= logging.WARNING or record.name not in DETAILS)
 
     def emit(self, record):
         try:
@@ -79,7 +86,7 @@ class FileHandler(logging.Handler):
 
 
 def add_log_file(path, append):
-    """Write the whole log also to the file `path`; return the handler for `remove_log_file`.
+    """Write the whole log also to the file `path`, whatever standard error shows; return the handler for `remove_log_file`.
 
     If the file cannot be opened, warn and return None.
     """
@@ -92,8 +99,16 @@ def add_log_file(path, append):
     for shown in logger.handlers:
         shown.setLevel(logger.level)
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(min(logger.level, logging.INFO))
     return handler
+
+
+def writes_to(path):
+    """Whether standard error is the file `path` already, as with ``2> net.log``."""
+    try:
+        return os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(path))
+    except (OSError, ValueError, AttributeError):   # no such file, or a stream that is none
+        return False
 
 
 def remove_log_file(handler):
@@ -113,7 +128,7 @@ def start(quiet=False, verbose=False, prefix=""):
     ``GLOG_minloglevel`` still hides lines here, but not in a file of `add_log_file`.
     """
     logger = logging.getLogger("minicaffe")
-    handler = StderrHandler()
+    handler = StderrHandler(details=verbose)
     show_all = verbose or not is_terminal(sys.stderr)
     handler.setFormatter(GlogFormatter() if show_all and not prefix else logging.Formatter(prefix + "%(message)s"))
     logger.handlers[:] = [handler]

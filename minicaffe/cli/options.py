@@ -187,7 +187,12 @@ def combine_options(*options):
     return lambda command: functools.reduce(lambda made, option: option(made), reversed(options), command)
 
 
+quiet = click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
+                     help="Show only warnings, errors and the result.")
+verbose = click.option("--verbose", is_flag=True, expose_value=False, callback=_store_in_meta, is_eager=True, help=(
+    "Show the whole log, with the building of nets, on a terminal too."))
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+messages = combine_options(quiet, verbose, debug)    # of every command
 force = click.option("--force", is_flag=True, help="Replace what is at the output.")
 # Where the log goes and what computes: of commands that use a device.
 common = combine_options(
@@ -198,11 +203,7 @@ common = combine_options(
     click.option("--allocator", expose_value=False, callback=_choose_allocators, multiple=True, metavar="[PLACE=]NAME", help=(
         "Allocator of the memory that the net computes in: buddy, caching (default on a GPU) or plain (on the CPU); of one kind of "
         "memory: cuda=plain, cpu=buddy, pinned=plain.")),
-    click.option("--quiet", is_flag=True, expose_value=False, callback=_start_log,
-                 help="Show only warnings, errors and the result."),
-    click.option("--verbose", is_flag=True, expose_value=False, callback=_store_in_meta, is_eager=True,
-                 help="Write Caffe's log on a terminal too."),
-    debug)
+    messages)
 net_state = combine_options(
     click.option("--level", type=click.IntRange(-INT_MAX - 1, INT_MAX), default=0, show_default=True, help="Level of the net."),
     click.option("--stage", default="", callback=lambda ctx, param, text: text.split(",") if text else [], metavar="A,B",

@@ -37,6 +37,7 @@ COLUMNS = ("NumIters", "Seconds", "LearningRate")
 @click.option("--delimiter", default=",", show_default=True, help="Between the columns.")
 @click.option("--verbose", is_flag=True, help="Show the rows.")
 @options.force
+@options.quiet
 @options.debug
 def parse_log(log_file, folder, delimiter, verbose, force):
     """Write FOLDER/<LOG>.train and FOLDER/<LOG>.test: iteration, seconds, learning rate and every output of the net.

@@ -48,7 +48,7 @@ class Curve:
 @click.option("--log", "logarithmic", is_flag=True, help="Logarithmic values; gradients, diffs and activations are so anyway.")
 @click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
 @options.force
-@options.debug
+@options.messages
 def plot(logs, picture, panels, along, column, logarithmic, table, force):
     """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
     if re.fullmatch(r"\d+", logs[0]) and not os.path.exists(logs[0]):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import time
 
 from minicaffe.cli.log import LineWriter
@@ -54,6 +55,7 @@ class Result:
         self.display = None  # the last record of the train net
         self.files = []
         self.stopped = False
+        self.log_path = None
         self.states = []  # path and iteration of each solver state that was written
         self.seconds = 0.0
 
@@ -98,6 +100,8 @@ class Result:
             yield from solver.best.lines()
         for path in self.files:
             yield f"wrote {path}"
+        if self.log_path:
+            yield f"wrote {self.log_path}; draw it: minicaffe plot {shlex.quote(self.log_path)}"
         if impatient and self.states:
             more = f"--patience={2 * solver.best.patience}"
             yield f"resume with more patience: {resume_command(self.states[-1][0], more)}"

@@ -30,7 +30,7 @@ logger = logging.getLogger("minicaffe.cli")
 @click.option("--num_clients", "--num-clients", type=click.IntRange(1, options.MOST_THREADS),
               default=min(os.cpu_count() or 1, options.MOST_THREADS), show_default="processors", help="Pictures in work at a time.")
 @options.force
-@options.debug
+@options.messages
 def resize_and_crop(list_file, input_folder, output_folder, output_side_length, image_lib, num_clients, force):
     """Resize the pictures of a list and cut out their middle squares. Pictures that cannot be read are named and skipped."""
     check_picture((output_side_length,) * 2, "--output_side_length")

@@ -42,7 +42,7 @@ class Parameter:
               help=f"Draw a histogram of each parameter, of {BINS} bins.")
 @click.option("--filters", metavar="FILE", help="Write the filters of the first layer, or of --layer, to this PNG file.")
 @options.force
-@options.debug
+@options.messages
 def show(weights, other, layers, bins, filters, force):
     """List the parameters of WEIGHTS with their statistics; of two files, where they differ.
 

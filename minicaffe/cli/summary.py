@@ -61,13 +61,15 @@ def print_assumptions(sources):
               help="By default TRAIN if the net has a loss there.")
 @click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
               help="Size of the pictures of a data layer whose data are missing; may be repeated.")
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help=(
+    "One row for all layers whose names have the same first N parts, between / or _; by default one for each layer."))
 @click.option("--json", "as_json", is_flag=True, help="Write JSON: `rows`, sums and `needs`, in bytes, or `not_run`, why.")
 @options.whole_net_options
-def summary(file, batch, phase, shapes, as_json, level, stage):
-    """Show the layers of a net: shapes, parameters, bytes, operations, engines; and the memory that a training needs.
+def summary(file, batch, phase, shapes, depth, as_json, level, stage):
+    """Show the layers of a net: shapes, parameters, bytes, operations; and the memory that a training needs.
 
-    No data are needed: made-up pictures have the shape of the database's, or an assumed shape if it is missing. The memory is that
-    of two iterations in which nothing is computed.
+    With --verbose a column has the engines. No data are needed: made-up pictures have the shape of the database's, or an assumed
+    shape if it is missing. The memory is that of two iterations in which nothing is computed.
     """
     given = inspection_options()
     solver_param, place = training_file.read_solver(file, given)
@@ -115,12 +117,16 @@ def summary(file, batch, phase, shapes, as_json, level, stage):
             raise
     scratch = {layer: most for need in needs for layer, most in need.scratch.items()}
     table = Summary(net, {name: source.type for name, source in sources[0].items()}, scratch)
+    if depth is not None:
+        table.collapse(depth)
     if as_json:
         needs = [{**dataclasses.asdict(need), "place": str(need.place)} for need in needs]
         click.echo(json.dumps({**vars(table), "rows": list(map(dataclasses.asdict, table.rows)), "needs": needs,
                                "not_run": not_run}))
         return
-    click.echo(str(table))
+    console = bars.table_console()
+    verbose = click.get_current_context().meta.get("verbose")
+    click.echo(table.text(console.width if console.is_terminal else None, engines=verbose))
     for line in needs_text(needs, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"]):
         click.echo(line)
     print_assumptions(source for some in sources for source in some.values())
@@ -147,7 +153,7 @@ def needs_text(needs, solver_type, plan):
 @click.argument("net_file", metavar="NET")
 @click.option("-w", "--width", type=click.IntRange(min=1), default=30, show_default=True, help="Widest column of bottoms and tops.")
 @options.skip_unknown_fields
-@options.debug
+@options.messages
 def summarize(net_file, width):
     """List the layers of NET: name, type, parameters, bottoms, tops, and the sizes of convolutions and poolings.
 

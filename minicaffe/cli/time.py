@@ -78,30 +78,35 @@ def print_times(net, times):
     """Print a line for each step, the sums, and on a device the lines of `compared`, on standard output."""
     from rich.console import Console
     from rich.table import Table
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)     # a pipe gets whole lines
     on_device = times.device != "cpu"
+    verbose = click.get_current_context().meta.get("verbose")
     shares = on_device and console.width >= WIDE
     whole = sum(step.ms for step in times.steps)
-    table = Table("layer", "type", "engine", box=None, header_style="bold", pad_edge=False)
+    blank = ("", "") if verbose else ("",)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("layer", "type", *(["engine"] if verbose else [])):
+        table.add_column(column, overflow="fold")
     for column in ("ms", "share", "GB/s", *(["of copy"] if shares else []), "GFLOP/s", *(["of product"] if shares else [])):
         table.add_column(column, justify="right", no_wrap=True)
     for direction in "forward", "backward":
         steps = [step for step in times.steps if step.direction == direction]
         if steps:
-            table.add_row(direction, "", "", f"{sum(step.ms for step in steps):.3f}", style="bold")
+            table.add_row(direction, *blank, f"{sum(step.ms for step in steps):.3f}", style="bold")
         for step in steps:
             share = step.ms / whole if whole else 0.0
             speeds = ((step.gb_s, ".1f"), (step.of_copy_bandwidth, ".0%"), (step.gflop_s, ".1f"), (step.of_matrix_rate, ".0%"))
-            table.add_row(" + ".join(step.layers), step.types[0], step.engine or "", f"{step.ms:.3f}", f"{share:.1%}",
+            table.add_row(" + ".join(step.layers), step.types[0], *([step.engine or ""] if verbose else []),
+                          f"{step.ms:.3f}", f"{share:.1%}",
                           *("" if of is None else format(of, how) for of, how in (speeds if shares else speeds[::2])),
                           style="bold" if share > 0.2 else None)
-    table.add_row("all", "", "", f"{whole:.3f}", "100.0%", style="bold")
+    table.add_row("all", *blank, f"{whole:.3f}", "100.0%", style="bold")
     console.print(table)
     if on_device and not shares:
         console.print(f"shares of copy and product: in {WIDE} columns or more, and by --json", soft_wrap=True)
     for line in (compared(times, whole) if on_device else []):
         console.print(line, soft_wrap=True)
-    for row in net.engines():
+    for row in net.engines() if verbose else ():
         for engine, reason in row["refused"].items():
             console.print(f"{row['layer']}: engine {engine} refused: {reason}")
 

@@ -5,6 +5,7 @@ Different from Caffe: FILE may be a net, every field of the solver can be set by
 
 import functools
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -19,10 +20,10 @@ from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
-from minicaffe.errors import DependencyError, Error, NotFiniteError
+from minicaffe.errors import ConfigError, DependencyError, Error, NotFiniteError
 from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
-from minicaffe.solver import finite
+from minicaffe.solver import finite, snapshot
 from minicaffe.solver.best import BestTest
 from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
@@ -205,8 +206,13 @@ def run(ctx, solver, given):
         distribute(solver, given)
     param = solver.param
     read = [given["file"], given["solver"], given["state"], param.net, param.train_net, *param.test_net, *param.weights]
-    earlier_files.check_is_no_input(given["json_path"], "--json", read)
-    earlier_files.check_is_no_input(given["trouble_path"], "--trace-trouble", read)
+    if param.snapshot_after_train:  # the solver checks it, too, but after the log is opened
+        ranks.group().run_on_root(snapshot.check_prefix, param)
+    log_path = f"{param.snapshot_prefix}.log" if param.snapshot_prefix else None
+    for path, option in ((given["json_path"], "--json"), (given["trouble_path"], "--trace-trouble"), (log_path, "snapshot_prefix")):
+        earlier_files.check_is_no_input(path, option, read)
+        if path and log_path and option.startswith("--") and os.path.realpath(path) == os.path.realpath(log_path):
+            raise ConfigError("is the log of this training; name another file", file=path, field=option)
     records = display = kept = watch = trouble = None
     if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
         from minicaffe.cli.display import LiveDisplay
@@ -221,11 +227,11 @@ def run(ctx, solver, given):
             earlier_files.keep_earlier_file(given["json_path"])
         records = JsonLines(given["json_path"], append=bool(given["state"]))
         solver.listeners.append(records)
-    if display is not None and solver.param.snapshot_prefix and (solver.param.snapshot or solver.param.snapshot_after_train):
-        path = f"{solver.param.snapshot_prefix}.log"
+    if log_path and ranks.first() and not log.writes_to(log_path):
         if not overwrites:
-            earlier_files.keep_earlier_file(path)
-        kept = log.add_log_file(path, append=bool(given["state"]))
+            earlier_files.keep_earlier_file(log_path)
+        kept = log.add_log_file(log_path, append=bool(given["state"]))
+        result.log_path = kept and log_path
     if given["watch"] is not None:
         sinks = [listener.on_watch for listener in (records, display) if listener is not None]
         interval = given["watch"] or solver.param.display or WATCH_INTERVAL
@@ -267,8 +273,6 @@ def run(ctx, solver, given):
                 log.remove_log_file(kept)
     for line in result.lines(solver, functools.partial(resume_command, ctx)):
         click.echo(line)
-    if kept is not None:
-        click.echo(f"wrote {kept.file.path}; draw it: minicaffe plot {shlex.quote(kept.file.path)}")
     return 128 + signal.SIGTERM if signals.terminated else 0
 
 

@@ -11,7 +11,7 @@ from minicaffe.net.share import ParamTable
 from minicaffe.ops.activation.operation import Activation
 from minicaffe.proto import caffe_pb2
 
-log = logging.getLogger("minicaffe.net")
+log = logging.getLogger("minicaffe.net.build")
 
 
 class Builder:

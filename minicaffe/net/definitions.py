@@ -13,7 +13,7 @@ from minicaffe.proto.fields import unknown_of
 from minicaffe.proto.reader import enum_name, no_value
 from minicaffe.proto.text import parse_fields
 
-log = logging.getLogger("minicaffe.net")
+log = logging.getLogger("minicaffe.net.build")
 
 LayerDef = namedtuple("LayerDef", "param line path", defaults=(None, None))
 LayerDef.__doc__ = "A LayerParameter, the line of the file where it is, None if there is none, and its path in the net's message."

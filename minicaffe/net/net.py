@@ -25,7 +25,7 @@ from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
 from minicaffe.vectors import FixedDict
 from minicaffe.workspace import Workspace
 
-log = logging.getLogger("minicaffe.net")
+log = logging.getLogger("minicaffe.net.build")
 
 
 def cached_view(method):

@@ -14,6 +14,7 @@ from minicaffe.proto.atomic import hdf5_in_memory
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 log = logging.getLogger("minicaffe.net")
+details = logging.getLogger("minicaffe.net.build")     # the command line shows them with --verbose
 SHOWN = 5  # names in a list
 
 
@@ -158,7 +159,7 @@ def load_hdf5(net, path):
             if name in nodes:
                 plan += _hdf5_layer(nodes[name], name, group, sharers, net.trusted)
             else:
-                log.info("Ignoring source layer %s", name)
+                details.info("Ignoring source layer %s", name)
     for values, blob in plan:
         blob.data[...] = values
     return Loaded(path, net, stored)
@@ -224,7 +225,7 @@ def _matched(net, layers):
         if layer.name in first:
             yield layer, first[layer.name]
         else:
-            log.info("Ignoring source layer %s", layer.name)
+            details.info("Ignoring source layer %s", layer.name)
 
 
 def _times(shape):

@@ -179,6 +179,7 @@ def test_what_is_kept_is_said_in_one_line(minicaffe, trains):
         trains("--json=run.jsonl")
     assert re.findall(r"^W.*\] (.*)$", minicaffe.log, re.M) == [
         "run.jsonl of an earlier run is kept as run.1.jsonl; --force overwrites it",
+        "tiny.log of an earlier run is kept as tiny.1.log; --force overwrites it",
         "tiny_iter_10.caffemodel and tiny_iter_10.solverstate of an earlier training are kept as tiny_iter_10.1.caffemodel and "
         "tiny_iter_10.1.solverstate, and so is each later one; --force overwrites them"]
 

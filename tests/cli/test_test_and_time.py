@@ -81,7 +81,7 @@ def on_cpu(device):
 
 
 def test_time_prints_a_table(on_cpu, folder, capsys):
-    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet"]) == 0
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--quiet", "--verbose"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["layer", "type", "engine", "ms", "share", "GB/s", "GFLOP/s"]
     assert [line[:2] for line in lines[2:5]] == [["in", "DummyData"], ["scale", "Scale"], ["loss", "EuclideanLoss"]]
@@ -108,7 +108,7 @@ def test_time_names_engines(tmp_path, capsys):
     (tmp_path / "net.prototxt").write_text("""
         layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 1 dim: 4 dim: 4 } } }
         layer { name: "conv" type: "Convolution" bottom: "data" top: "y" convolution_param { num_output: 1 kernel_size: 3 engine: CAFFE } }""")
-    assert cli.main(["time", str(tmp_path / "net.prototxt"), "--iterations", "1", "--quiet"]) == 0
+    assert cli.main(["time", str(tmp_path / "net.prototxt"), "--iterations", "1", "--quiet", "--verbose"]) == 0
     assert [line.split()[:3] for line in capsys.readouterr().out.splitlines()[3:4]] == [["conv", "Convolution", "CAFFE"]]
 
 

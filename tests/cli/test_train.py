@@ -6,13 +6,15 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
+import subprocess
 import time
 
 import numpy as np
 import pytest
 from rich.console import Console
-from tiny import NET, Process, run
+from tiny import COMMAND, NET, Process, run
 
 from minicaffe import cli
 from minicaffe.cli import training_file
@@ -422,10 +424,35 @@ def test_a_training_on_a_terminal_leaves_its_log(folder):
     assert "wrote tiny.log" not in process.text
 
 
-def test_no_log_without_snapshots_or_terminal(folder):
-    assert Process("train", "solver.prototxt", "--snapshot-after-train=false", cwd=folder, size=(24, 80)).finish()[0] == 0
-    assert run("train", "solver.prototxt", cwd=folder).returncode == 0
-    assert not list(folder.glob("*.log"))
+@pytest.mark.parametrize("more", [[], ["--quiet"], ["--verbose"], ["--snapshot-after-train=false"]])
+def test_a_training_without_a_terminal_leaves_its_log_too(folder, more):
+    result = run("train", "solver.prototxt", *more, cwd=folder)
+    assert result.returncode == 0 and result.stdout.count("wrote tiny.log; draw it: minicaffe plot tiny.log\n") == 1
+    tables = read_run(folder / "tiny.log").tables
+    assert [row["NumIters"] for row in tables["train"]] == [0, 10, 20] and [row["NumIters"] for row in tables["test"]] == [0, 10, 20, 30]
+    assert "Setting up" not in (folder / "tiny.log").read_text()
+
+
+def test_without_a_folder_for_it_a_training_says_that_it_leaves_no_log(folder):
+    result = run("train", "solver.prototxt", "--snapshot-after-train=false", "--snapshot-prefix=none/x", cwd=folder)
+    assert result.returncode == 0 and result.stderr.count("none/x.log: cannot be written: No such file or directory; the training leaves no log") == 1
+
+
+def test_the_log_is_not_written_twice_to_one_file(folder):
+    with open(folder / "tiny.log", "w") as file:
+        done = subprocess.run([*COMMAND, "train", "solver.prototxt"], cwd=folder, stdout=subprocess.PIPE, stderr=file, text=True, timeout=60)
+    assert done.returncode == 0 and "tiny.log" not in done.stdout and (folder / "tiny.log").read_text().count("Optimization Done.") == 2
+    assert not (folder / "tiny.1.log").exists()
+
+
+@pytest.mark.parametrize("arguments, text", [
+    (["--json=./tiny.log"], "./tiny.log: --json: is the log of this training; name another file"),
+    (["--trace-trouble=tiny.log"], "tiny.log: --trace-trouble: is the log of this training; name another file"),
+    (["--net=tiny.log"], "tiny.log: snapshot_prefix: is a file that this training reads; name another")])
+def test_the_log_is_no_other_file_of_the_training(folder, capsys, arguments, text):
+    shutil.copy(folder / "net.prototxt", folder / "tiny.log")
+    assert cli.main(["train", "solver.prototxt", "--quiet", *arguments]) == 2
+    assert text in capsys.readouterr().err and (folder / "tiny.log").read_text() == NET
 
 
 def test_a_full_disk_ends_the_log_and_not_the_training(folder):

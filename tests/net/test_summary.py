@@ -12,8 +12,8 @@ import pytest
 from minicaffe.errors import ConfigError, Error
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
-from minicaffe.net import replace_sources
-from minicaffe.net.net import Net
+from minicaffe.net import blocks, replace_sources
+from minicaffe.net.net import Net, read_net
 from minicaffe.net.summary import flops_text
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -55,15 +55,39 @@ def test_rows_and_sums():
     assert all(row.engine for row in net.summary().rows if row.name in ("conv", "a"))
 
 
-def test_text_has_80_columns_and_html_says_the_same():
+def test_text_has_a_line_a_layer_and_html_says_the_same():
     net = Net(parsed(NET.replace('"conv"', '"a_convolution_with_a_long_name"').replace('"small"', '"<small>"')))
     text = str(net)
-    assert text == str(net.summary()) and max(map(len, text.splitlines())) <= 80 and "\x1b" not in text
-    assert re.search(r"^a_convolution_with_a_long_name  4x16x6x6\n +448 +9.0 KiB +9.0 KiB +124 k$", text, re.M)
+    assert text == str(net.summary()) and "\x1b" not in text
+    assert re.search(r"^a_convolution_with_a_long_name +Convolution 3 16 +4x16x6x6 +448 +9.0 KiB +9.0 KiB +124 k  \w+", text, re.M)
+    assert "computed by" in text and "computed by" not in net.summary().text(engines=False) and "scratch" not in text   # not measured
+    narrow = net.summary().text(70, engines=False).splitlines()
+    assert "left out at 70 columns: diff, data, FLOPs; a pipe and --json have all" in narrow and max(map(len, narrow)) <= 93
+    assert str(Net(caffe_pb2.NetParameter()).summary()).splitlines()[0] == "net, phase TEST"
     assert "3,333 parameters (13.0 KiB)" in text and "SoftmaxWithLoss" in text and "phase TRAIN" in text
     html = net._repr_html_()
     assert html.count("<tr>") == 1 + len(net.summary().rows) and "&lt;small&gt;" in html and "<td>448</td>" in html
     assert [flops_text(n) for n in (0, 999, 124_416, 36_864_000, 1_450_000_000, 999_600)] == ["0 ", "999 ", "124 k", "36.9 M", "1.4 G", "1.0 M"]
+
+
+def test_blocks_by_names():
+    layers = [("in", "Input", [], ["x"]), ("conv1", "Convolution", ["x"], ["c"]), ("bn_conv1", "BatchNorm", ["c"], ["c"]),
+              ("relu", "ReLU", ["c"], ["c"]), ("split", "Split", ["c"], ["c_0", "c_1"]), ("res2a_branch1", "Convolution", ["c_0"], ["d"]),
+              ("scale2a_branch1", "Scale", ["d"], ["d"]), ("first", "ReLU", ["nowhere"], ["nowhere"])]
+    assert blocks.owners(layers) == ["in", *["conv1"] * 4, *["res2a_branch1"] * 2, "first"]
+    assert [blocks.separator(names) for names in (["a_b", "c/d"], ["a_b"], [])] == ["/", "_", "_"]
+    assert [blocks.shared_name(names) for names in (["a/b_1", "a/b_2", "a/bc"], ["a/1", "a/2"], ["a", "b"], ["a"])] == ["a/b", "a", "", "a"]
+
+
+def test_rows_of_a_published_net_collapse_to_its_blocks():
+    """In ResNet's names the layers in place begin otherwise than their block: bn2a_branch2a, scale2a_branch2a."""
+    table = Net(read_net(str(ROOT / "models/resnet50/deploy.prototxt"), caffe_pb2.TEST)).summary()
+    before = (table.parameters, table.data, table.flops)
+    table.collapse(1)
+    blocks_of = [f"res{stage}{chr(97 + i)}" for stage, count in ((2, 3), (3, 4), (4, 6), (5, 3)) for i in range(count)]
+    assert [row.name for row in table.rows] == ["data", "conv1", "pool1", *blocks_of, "pool5", "fc1000", "prob"]
+    assert table.rows[3].shapes == [(1, 256, 56, 56)] and f"{table.layers} layers in 22 rows" in str(table)
+    assert before == tuple(sum(getattr(row, name) for row in table.rows) for name in ("parameters", "data", "flops"))
 
 
 DATA = """layer {{ name: "data" type: "Data" top: "data" top: "label" {} data_param {{ source: "/nowhere" batch_size: 8 prefetch: 2 }} }}

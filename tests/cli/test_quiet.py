@@ -1,0 +1,154 @@
+"""What commands print off a terminal: the lines about building a net only with --verbose, names in full, engines with --verbose."""
+
+import json
+import re
+
+import pytest
+from tiny import SOLVER, Process, run
+
+import minicaffe as caffe
+from minicaffe import cli
+from minicaffe.cli import app
+
+cv2 = pytest.importorskip("cv2")
+BLOCKS = 30
+BLOCK = """layer {{ name: "a_block_with_a_long_name_{n}/conv" type: "Convolution" bottom: "{below}" top: "c{n}"
+  convolution_param {{ num_output: 3 kernel_size: 1 weight_filler {{ type: "xavier" }} }} }}
+layer {{ name: "relu{n}" type: "ReLU" bottom: "c{n}" top: "c{n}" }}
+"""
+BODY = "".join(BLOCK.format(n=n, below=f"c{n - 1}" if n else "data") for n in range(BLOCKS)) + """
+layer { name: "ip" type: "InnerProduct" bottom: "c29" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+"""
+TRAINING = """layer { name: "in" type: "DummyData" top: "data" top: "label" dummy_data_param { shape { dim: 2 dim: 3 dim: 4 dim: 4 } shape { dim: 2 } } }
+""" + BODY + 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }\n'
+DEPLOY = """layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 4 dim: 4 } } }
+""" + BODY + 'layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }\n'
+COMMON = "--model deploy.prototxt --weights w.caffemodel --mean= --scale=1"
+# Most lines that the log of a command may have (on standard error), and the command. The nets have 64 layers.
+COMMANDS = {
+    "classify": (6, f"classify 0.png {COMMON}"),
+    "detect": (6, f"detect w.csv --crop_mode=list --out=o.csv --context_pad=0 {COMMON}"),
+    "extract_features": (6, "extract_features w.caffemodel net.prototxt ip features 1"),
+    "test": (12, "test net.prototxt --weights w.caffemodel --iterations 2"),
+    "trace": (20, "trace net.prototxt --json t.json"),            # the solver's fields
+    "summary": (0, "summary net.prototxt"),
+    "schedule": (0, "schedule net.prototxt"),
+    "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),
+    "draw": (0, "draw net.prototxt n.svg --shapes --phase=TEST"),
+    "time": (14 + 2 * (3 + 2 * BLOCKS), "time net.prototxt --iterations 2"),    # two lines a layer are Caffe's result
+    "train": (50, "train solver.prototxt --max-iter 2 --display 1"),                 # the solver's fields, and four lines a display
+}
+
+
+@pytest.fixture
+def there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(TRAINING)
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY)
+    (tmp_path / "solver.prototxt").write_text(SOLVER)
+    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,4,4\n")
+    cv2.imwrite("0.png", caffe.io.np.full((4, 4, 3), 90, "uint8"))
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    return tmp_path
+
+
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_builds_a_net_logs_few_lines(there, name):
+    most, words = COMMANDS[name]
+    done = run(*words.split(), cwd=there)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and len(lines) <= most, done.stderr
+    assert not re.search(r"Setting up|Creating Layer|Top shape|Memory required|does not need backward|initialization done", done.stderr)
+    verbose = run(*words.split(), "--verbose", *(["--force"] if name not in ("test", "summary", "gradcheck") else []), cwd=there)
+    assert verbose.returncode in (0, 2), verbose.stderr     # 2: --force is unknown to the command
+    if verbose.returncode == 0:
+        assert verbose.stderr.count("] Setting up ") >= 2 + 2 * BLOCKS
+
+
+def test_every_command_that_builds_a_net_is_tried():
+    """By the options of a model file, which commands that only read a definition lack or do not use."""
+    without_a_net = {"draw_net"}    # the same as draw
+    for name in set(app.COMMANDS) - without_a_net - set(COMMANDS):
+        command = app.minicaffe.get_command(None, name)
+        assert "untrusted" not in {param.name for param in command.params}, name
+
+
+def commands():
+    """Yield the words of each command, those of groups too."""
+    for name in app.COMMANDS:
+        command = app.minicaffe.get_command(None, name)
+        yield from ((name, inner) for inner in command.commands) if hasattr(command, "commands") else [(name,)]
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_every_command_has_quiet_and_verbose(words, capsys):
+    assert cli.main([*words, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--quiet" in out and "--verbose" in out
+
+
+@pytest.mark.parametrize("size", [None, (24, 80)], ids=["pipe", "terminal"])
+def test_classify_of_one_picture_prints_at_most_twelve_lines(there, size):
+    process = Process(*COMMANDS["classify"][1].split(), cwd=there, size=size)
+    status, out = process.finish()
+    shown = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", process.text + (out or "")).splitlines() if line.strip()]
+    assert status == 0 and len(shown) <= 12 and "0.png:" in shown, shown
+
+
+def test_verbose_on_a_terminal_shows_how_a_net_is_built(there):
+    process = Process(*COMMANDS["classify"][1].split(), "--verbose", cwd=there, size=(24, 80))
+    assert process.finish()[0] == 0 and process.text.count("] Setting up ") == 3 + 2 * BLOCKS
+
+
+# ---- tables
+
+LONG = "a_block_with_a_long_name_{}/conv"
+
+
+def test_piped_time_has_names_in_full_and_engines_only_with_verbose(there):
+    done = run("time", "net.prototxt", "--iterations", 1, "--quiet", cwd=there)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and "engine" not in lines[0] and "refused" not in done.stdout and "…" not in done.stdout
+    for n in range(BLOCKS):
+        assert sum(LONG.format(n) in line for line in lines) == 2      # forward and backward
+    verbose = run("time", "net.prototxt", "--iterations", 1, "--verbose", cwd=there).stdout
+    assert verbose.splitlines()[0].split()[:3] == ["layer", "type", "engine"] and "CAFFE" in verbose and " refused: " in verbose
+
+
+@pytest.mark.parametrize("size", [(24, 60), (24, 120)])
+def test_time_on_a_terminal_cuts_no_name(there, size):
+    process = Process("time", "net.prototxt", "--iterations", "1", cwd=there, size=size)
+    assert process.finish()[0] == 0 and "…" not in process.text and "engine" not in process.text
+
+
+def test_summary_has_one_row_a_layer(there):
+    done = run("summary", "net.prototxt", cwd=there)
+    lines = done.stdout.splitlines()
+    end = lines.index("", 2)
+    assert lines[2].split()[:4] == ["layer", "type", "output", "parameters"] and "computed by" not in lines[2]
+    assert [line.split()[0] for line in lines[3:end]] == [
+        "in", *(name for n in range(BLOCKS) for name in (LONG.format(n), f"relu{n}")), "ip", "loss"]
+    assert lines[end + 1].startswith("63 layers, 556 parameters")
+    verbose = run("summary", "net.prototxt", "--verbose", cwd=there).stdout.splitlines()
+    assert verbose[2].endswith("computed by") and "CAFFE" in "\n".join(verbose)
+
+
+def test_summary_on_a_narrow_terminal_leaves_columns_out_and_says_so(there):
+    process = Process("summary", "net.prototxt", cwd=there, size=(24, 90))
+    assert process.finish()[0] == 0
+    assert "left out at 90 columns: scratch, diff" in process.text and LONG.format(29) in process.text
+    assert "left out" not in run("summary", "net.prototxt", cwd=there).stdout
+
+
+def test_depth_of_a_summary(there, capsys):
+    assert cli.main(["summary", "net.prototxt", "--depth", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    end = lines.index("", 2)
+    assert [line.split()[0] for line in lines[3:end]] == ["in", *(LONG.format(n).partition("/")[0] for n in range(BLOCKS)), "ip", "loss"]
+    assert all(re.search(r"_name_\d+ +2 layers +2x3x4x4 +12 ", line) for line in lines[4:end - 2])
+    assert lines[end + 1].startswith("63 layers in 33 rows, 556 parameters")
+    assert cli.main(["summary", "net.prototxt", "--depth=1", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert len(made["rows"]) == 33 and made["layers"] == 63 and sum(row["parameters"] for row in made["rows"]) == made["parameters"]
+    assert made["rows"][1]["block"] == "a_block_with_a_long_name_0"
