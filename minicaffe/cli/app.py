@@ -10,8 +10,9 @@ import traceback
 import warnings
 
 import click
+from click.shell_completion import CompletionItem
 
-from minicaffe.cli import ranks
+from minicaffe.cli import help, ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
 # Command: module that defines it, and the line that `minicaffe --help` shows without importing that module.
@@ -41,12 +42,15 @@ COMMANDS = {
     "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
     "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
     "export": ("minicaffe.cli.export", "Write a net as a model of ONNX."),
+    "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),
     "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
 }
 
 
 class Commands(click.Group):
     """A group that imports a command when it is run, and accepts options before the command, as gflags does."""
+
+    context_class = help.Context
 
     def list_commands(self, ctx):
         return list(COMMANDS)
@@ -59,11 +63,15 @@ class Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def shell_complete(self, ctx, incomplete):
+        names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)      # the group's own would import all commands
+
     def parse_args(self, ctx, args):
         return super().parse_args(ctx, command_first(args))
 
     def resolve_command(self, ctx, args):
-        if args[0].replace("-", "_") not in COMMANDS:
+        if args[0].replace("-", "_") not in COMMANDS and not ctx.resilient_parsing:     # a completion is no error
             hint = close_matches(args[0], COMMANDS) or f"; there are {', '.join(COMMANDS)}"
             raise click.UsageError(f"no command '{args[0]}'{hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -19,7 +19,7 @@ from minicaffe.errors import DataError
 from minicaffe.proto.atomic import check_free
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=options.CaffeGroup, no_args_is_help=False)
 def convert():
     """Make databases as Caffe's converters do."""
 

@@ -39,13 +39,14 @@ from_list = options.combine_options(   # of commands that read a list of picture
     options.force)
 
 
-@click.group(no_args_is_help=False)
+@click.group(cls=options.CaffeGroup, no_args_is_help=False)
 def data():
     """Make databases and look into them."""
 
 
 def _add_data_set(name):
-    @data.command(name, help=f"Make the train and test LMDB of {name} from its original files, downloaded if need be.")
+    @data.command(name, cls=options.CaffeCommand,
+                  help=f"Make the train and test LMDB of {name} from its original files, downloaded if need be.")
     @click.option("--from", "source", type=click.Path(), help="Directory with the original files, packed or unpacked.")
     @click.option("--out", default="data", show_default=True, type=click.Path(), help="Directory for the databases.")
     @click.option("--url", help="Base address to download from instead of the usual one.")
@@ -132,7 +133,7 @@ def mean(db, out, backend, force):
         click.echo(f"mean_value channel [{channel}]: {plane.mean(dtype=float):g}")
 
 
-@data.command()
+@data.command(cls=options.CaffeCommand)
 @click.argument("db")
 @backend_option
 @click.option("--png", type=click.Path(), help="Write the first pictures to a PNG file.")

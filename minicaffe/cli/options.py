@@ -9,8 +9,9 @@ import re
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
-from minicaffe.cli import log, ranks
+from minicaffe.cli import help, log, ranks
 from minicaffe.errors import Error
 from minicaffe.proto.atomic import check_free, check_writable
 
@@ -50,15 +51,52 @@ class OutputFile(click.ParamType):
         return value
 
 
+class Text(click.types.StringParamType):
+    """Any text, which a shell completes as the name of a file, or as a choice of the option's metavar, ``cpu|gpu|sim``."""
+
+    def shell_complete(self, ctx, param, incomplete):
+        choices = re.fullmatch(r"[\w.-]+(\|[\w.-]+)+", param.metavar or "")
+        if not choices:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(choice) for choice in choices[0].split("|") if choice.startswith(incomplete)]
+
+
 class CaffeCommand(click.Command):
     """A command that takes its options as Caffe's gflags do too: ``-max_iter 5`` for ``--max-iter=5``.
 
     ``ctx.meta["arguments"]`` holds the arguments in the second form, one word for each option.
     """
 
+    context_class = help.Context
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        for param in self.params:
+            if type(param.type) is click.types.StringParamType:
+                param.type = Text()
+
     def parse_args(self, ctx, args):
         ctx.meta["arguments"] = normalize_arguments(args, self.get_params(ctx), ctx)
-        return super().parse_args(ctx, list(ctx.meta["arguments"]))
+        if not ctx.resilient_parsing:
+            return super().parse_args(ctx, list(ctx.meta["arguments"]))
+        callbacks = [param.callback for param in self.params]   # a shell completes: nothing is set, and no process is started
+        try:
+            for param in self.params:
+                param.callback = None
+            return super().parse_args(ctx, list(ctx.meta["arguments"]))
+        finally:
+            for param, callback in zip(self.params, callbacks, strict=True):
+                param.callback = callback
+
+    def format_options(self, ctx, formatter):
+        help.write_options(self, ctx, formatter)
+
+
+class CaffeGroup(click.Group):
+    """A group of such commands."""
+
+    context_class = help.Context
+    command_class = CaffeCommand
 
 
 def normalize_arguments(args, params, ctx=None):

@@ -8,6 +8,7 @@ tool calls the state to resume --snapshot.
 import click
 from google.protobuf.descriptor import FieldDescriptor
 
+from minicaffe.cli import options
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.fields import is_repeated
@@ -79,6 +80,9 @@ class FieldType(click.ParamType):
         if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
             self.name = "|".join(field.enum_type.values_by_name)
 
+    def shell_complete(self, ctx, param, incomplete):
+        return options.Text().shell_complete(ctx, param, incomplete)    # the metavar has the choices
+
     def convert(self, value, param, ctx):
         if not isinstance(value, str) or self.field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
             return value
@@ -109,19 +113,6 @@ class FieldOption(click.Option):
         super().__init__([*option_names(field.name), f"field_{field.name}"], type=kind, metavar=kind.name,
                          multiple=is_repeated(field), help=HELP.get(field.name))
         self.field = field
-
-
-class FieldCommand(click.Command):
-    """Lists the options of fields under a heading of their own."""
-
-    def format_options(self, ctx, formatter):
-        lists = ([], [])
-        for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                lists[isinstance(param, FieldOption)].append(record)
-        for title, records in zip(("Options", "Fields of the solver, which override its file"), lists, strict=True):
-            with formatter.section(title):
-                formatter.write_dl(records)
 
 
 def given_fields(params):

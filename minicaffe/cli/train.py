@@ -37,11 +37,7 @@ WATCH_INTERVAL = 100   # iterations between those that --watch measures, where t
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
 
-class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
-    """Takes gflags' spelling and has an option for every field."""
-
-
-@click.command(cls=TrainCommand)
+@click.command(cls=options.CaffeCommand)
 @click.argument("file", required=False)
 @click.option("--solver", metavar="FILE", help="FILE in Caffe's way.")
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
@@ -89,9 +85,10 @@ class TrainCommand(options.CaffeCommand, solver_options.FieldCommand):
 def train(ctx, **params):
     """Train the net of FILE, the prototxt of a solver or of a net.
 
-    For a net alone a solver is made (SGD, momentum 0.9) and shown. Ctrl-C and SIGTERM stop after the running iteration,
-    write a snapshot (unless the solver has snapshot_after_train: false) and print how to resume; the exit status is 0 after
-    Ctrl-C, 143 after SIGTERM. A training whose terminal is closed continues: --sighup-effect stop ends it.
+    Every field of a solver is an option, too, which counts in place of the file's. For a net alone a solver is made (SGD,
+    momentum 0.9) and shown. Ctrl-C and SIGTERM stop after the running iteration, write a snapshot (unless the solver has
+    snapshot_after_train: false) and print how to resume; the exit status is 0 after Ctrl-C, 143 after SIGTERM. A training whose
+    terminal is closed continues: --sighup-effect stop ends it.
     """
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")

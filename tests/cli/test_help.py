@@ -1,0 +1,138 @@
+"""The help of the commands, and the completions of shells."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import click
+import pytest
+from tiny import COMMAND, PATIENCE
+
+from minicaffe import cli
+from minicaffe.cli import app, help
+from minicaffe.cli.solver_options import FIELDS
+from minicaffe.cli.train import train
+
+
+def all_commands():
+    """Yield the words and the click command of each command, those of groups too."""
+    for name in app.COMMANDS:
+        command = app.minicaffe.get_command(None, name)
+        yield from (((name, inner), one) for inner, one in command.commands.items()) if hasattr(command, "commands") else [((name,), command)]
+
+
+ALL = list(all_commands())
+
+
+def help_text(words, capsys, monkeypatch, columns=80):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main([*words, "--help"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", [80, 40, 200])
+@pytest.mark.parametrize(("words", "command"), ALL, ids=[" ".join(words) for words, _ in ALL])
+def test_no_word_is_broken(words, command, capsys, monkeypatch, columns):
+    out = help_text(words, capsys, monkeypatch, columns)
+    shown = set(out.split())
+    texts = [command.help, *(param.help for param in command.params if isinstance(param, click.Option) and not param.hidden)]
+    missing = [word for text in texts if text for word in text.split() if word != "\b" and word not in shown]
+    assert missing == [] and help.NO_BREAK not in out
+    assert all(len(line) <= 80 or len(line.split()) == 1 for line in out.splitlines())      # a path may be too long for a line
+
+
+def sections(out):
+    """Return the headings of a help with the options below each."""
+    found = {}
+    for line in out.splitlines():
+        if re.fullmatch(r"[A-Z].*:", line):
+            heading = found.setdefault(line[:-1], [])
+        elif match := re.match(r"  (--?[a-z][\w-]*)", line):
+            heading.append(match[1])
+    return found
+
+
+def test_the_help_of_train_has_subjects(capsys, monkeypatch):
+    found = sections(help_text(["train"], capsys, monkeypatch))
+    assert list(found) == [*help.SUBJECTS] and "Options" not in found
+    assert max(map(len, found.values())) <= 14 and sum(map(len, found.values())) >= len(FIELDS) + 25
+    assert "--base-lr" in found["Learning rate"] and "--gpu" in found["Device and precision"] and "--wire" in found["Several processes"]
+    assert found["Messages"][-1] in ("-h", "--help")
+    names = [name for text in help.SUBJECTS.values() for name in text.split()]
+    assert len(names) == len(set(names))
+    known = {param.name.removeprefix("field_") for _, command in ALL for param in command.params}
+    assert set(names) <= known     # no subject has an option that no command has
+
+
+def test_short_helps_are_one_list(capsys, monkeypatch):
+    assert list(sections(help_text(["summarize"], capsys, monkeypatch))) == ["Options"]
+    assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
+
+
+# ---- completion
+
+def completions(words, shell="bash", cwd=None):
+    """Return the lines that the script of a shell reads: kind and value of each completion of the last word."""
+    place = words[-1] if shell == "fish" else str(len(words))
+    done = subprocess.run(COMMAND, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE, env={
+        **os.environ, "_MINICAFFE_COMPLETE": f"{shell}_complete", "COMP_WORDS": " ".join(["minicaffe", *words]), "COMP_CWORD": place})
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return list(filter(None, done.stdout.splitlines()))
+
+
+@pytest.mark.parametrize(("words", "wanted"), [
+    (["cl"], ["plain,classify"]), (["dr"], ["plain,draw", "plain,draw_net"]), (["train", "--base"], ["plain,--base-lr"]),
+    (["train", "--device", ""], ["plain,cpu", "plain,gpu", "plain,sim"]), (["train", "--solver-mode", "G"], ["plain,GPU"]),
+    (["train", "--snapshot-diff", ""], ["plain,true", "plain,false"]), (["train", "--wire", "b"], ["plain,bf16"]),
+    (["train", "--precision", "t"], ["plain,tf32"]), (["train", "mo"], ["file,mo"]), (["train", "--weights", "x"], ["file,x"]),
+    (["data", "i"], ["plain,images", "plain,info"]), (["data", "images", "--back"], ["plain,--backend"]), (["completion", "f"], ["plain,fish"])])
+def test_completions(words, wanted):
+    assert completions(words) == wanted
+
+
+def test_an_unknown_command_is_no_error_of_a_completion():
+    assert "plain,train" in completions(["xyzzy", ""])
+
+
+def test_commands_are_completed_with_their_lines():
+    assert completions(["schedu"], "fish") == ["plain,schedule\tShow what a net does in an iteration, step by step."]
+    assert completions(["schedu"], "zsh") == ["plain", "schedule", "Show what a net does in an iteration, step by step."]
+
+
+def test_a_completion_sets_nothing_and_starts_no_process(tmp_path):
+    """The callbacks of options choose devices, start ranks and register allocators; a completion runs them no more than --help does."""
+    assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--threads", "2", "--me"], cwd=tmp_path) == []
+    assert completions(["train", "--gpu", "0,1", "--allocator", "none=x", "--momentum2"], cwd=tmp_path) == ["plain,--momentum2"]
+    for _, command in ALL:
+        assert not any(param.callback is None for param in command.params if param.name in ("quiet", "gpu", "device"))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell(shell, capsys):
+    assert cli.main(["completion", shell]) == 0
+    out = capsys.readouterr().out
+    assert f"_MINICAFFE_COMPLETE={shell}_complete" in out and "minicaffe" in out
+    if program := shutil.which(shell):
+        assert subprocess.run([program, "-n"], input=out, text=True, timeout=PATIENCE).returncode == 0
+
+
+def test_bash_completes(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "minicaffe").write_text('#!/bin/sh\nexec ' + " ".join(COMMAND) + ' "$@"\n')
+    (tmp_path / "bin" / "minicaffe").chmod(0o755)
+    script = ('eval "$(minicaffe completion bash)"; COMP_WORDS=(minicaffe summ); COMP_CWORD=1; _minicaffe_completion minicaffe; '
+              'echo "${COMPREPLY[@]}"; complete -p minicaffe')
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
+                          env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
+    assert done.stdout.splitlines()[0] == "summary summarize" and "_minicaffe_completion" in done.stdout, done.stderr
+
+
+def test_another_shell_is_refused(capsys):
+    assert cli.main(["completion", "csh"]) == 2
+    assert "'csh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
+
+
+def test_every_field_is_under_a_subject():
+    listed = {name for names in help.SUBJECTS.values() for name in names.split()}
+    assert {param.name.removeprefix("field_") for param in train.params if isinstance(param, click.Option)} <= listed
