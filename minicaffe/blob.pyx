@@ -16,7 +16,7 @@ from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 
 from minicaffe.device.strided import DeviceArray, HasDeviceArray, device_array
-from minicaffe.errors import BusyError, DataError, ShapeError, WrongTypeError, check_message, check_type, float_of, int_of, shown
+from minicaffe.errors import BusyError, ShapeError, WrongTypeError, check_message, check_type, float_of, int_of, shown
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
@@ -277,7 +277,7 @@ cdef class Blob:
 
     cdef void replace_memories(self, SyncedMemory data, SyncedMemory diff) noexcept:
         """Replace both memories; the old ones are freed when the new ones are in place, as freeing may release the GIL."""
-        old_data, old_diff = self.data_memory, self.diff_memory
+        _old_data, _old_diff = self.data_memory, self.diff_memory
         self.data_memory, self.diff_memory = data, diff
 
     def release(self, bint gone=False):
@@ -800,15 +800,15 @@ cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
     cdef double* out = &total
     cdef Layout layout = memory.layout() if memory.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) else None
     cdef const void* x
-    cdef Buffer on_device
+    cdef Buffer of_device
     if layout is not None and layout.dtype == blob.dtype and layout.on_device == (on.stream != NULL):    # its padding adds zeros
         x, count = memory.private_data_ptr(layout), <long long> layout.nbytes // item_size(layout.dtype)
     else:
         x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
     if on.stream != NULL:
         place = CUDAPlace(on.stream.device)     # that of the memory may be a peer
-        on_device = Buffer(registry.allocator(place), sizeof(double), "sum")
-        out = <double*> on_device.ptr
+        of_device = Buffer(registry.allocator(place), sizeof(double), "sum")
+        out = <double*> of_device.ptr
     with device_lock:
         if square:
             square_sum(on, blob.dtype, count, out, x)

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import minicaffe
+from minicaffe import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(importlib.import_module("minicaffe.common").__file__).parent
@@ -128,6 +130,56 @@ def test_the_cuda_header_is_as_new_as_the_bindings(tmp_path, monkeypatch, capsys
         return
     with pytest.raises(SystemExit, match=re.escape(said)):
         cuda_headers.main()
+
+
+def test_the_header_of_the_wheel_comes_before_that_of_the_system(tmp_path, monkeypatch):
+    """An editable install with an old CUDA on the system built once, in pip's environment, and no more at the first rebuild."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    cuda_headers = importlib.import_module("cuda_headers")
+    wheel, system = tmp_path / "nvidia" / "cu13" / "include", tmp_path / "cuda" / "include"
+    for folder in (wheel, system):
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(cuda_headers.importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")]))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    assert list(cuda_headers.candidates())[:2] == [wheel, system]
+
+
+def test_the_commands_of_contributing_install_all_that_a_build_needs():
+    """Without isolation pip installs nothing by itself: what is left out there is missing in the build, or in a rebuild on import."""
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    command = re.search(r"^    pip install (meson-python .*)$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)[1].split()
+    assert {re.match(r"[\w-]+", line)[0] for line in required} <= set(command)
+
+
+def test_a_build_without_cuda_says_so(monkeypatch, capsys):
+    """Elsewhere than on Linux the build leaves the CUDA floor out."""
+    found = importlib.import_module
+
+    def without_cuda(name, *package):
+        if name.startswith("minicaffe.cuda."):
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+        return found(name, *package)
+    monkeypatch.setattr(importlib, "import_module", without_cuda)
+    assert cli.main(["device_query"]) == 0
+    assert re.search("^CUDA driver: +none: this minicaffe was built without CUDA; install cuda-bindings and nvidia-cuda-runtime and build it again$",
+                     capsys.readouterr().out, re.M)
+
+
+def test_style_checks_need_no_network_and_their_tools_are_required():
+    """pre-commit would make environments of its own, from the network, for any other language."""
+    config = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert set(re.findall("language: (.*)", config)) == {"system"} and "repo: local" in config and "http" not in config
+    tools = {line.split()[0].removeprefix("git-") for line in re.findall("entry: (.*)", config)} - {"python"}
+    assert tools | {"pre-commit"} <= set(re.findall(r"^[\w-]+", (ROOT / "tests" / "requirements.txt").read_text(), re.M))
+    assert "pre-commit run --all-files" in (ROOT / ".ci" / "run").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert project["cython-lint"]["max-line-length"] == project["ruff"]["line-length"] == 132
+
+
+def test_both_classes_net_say_which_they_are():
+    assert minicaffe.net.net.Net in minicaffe.Net.__mro__[1:]
+    assert "``minicaffe.Net``" in minicaffe.net.net.Net.__doc__ and "``minicaffe.net.net.Net``" in minicaffe.Net.__doc__
 
 
 def test_the_version_has_one_place():

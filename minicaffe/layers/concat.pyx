@@ -76,4 +76,3 @@ cdef class ConcatLayer(StripLayer):
             for i in range(rows):
                 at, to = (i * row + offset) * size, dx + i * strip * size
                 spread(on, dtype, strip, 1, dy + at, values + at, &one, &to)
-

@@ -252,9 +252,9 @@ cdef class BuddyAllocator(StreamAllocator):
         return ptr
 
     cdef int free_large(self, void* ptr) except -1:
-        cdef size_t live = self.usage.live
+        cdef size_t before = self.usage.live
         self.forget(ptr)
-        self.held -= live - self.usage.live
+        self.held -= before - self.usage.live
         return self.upstream.free_ptr(ptr)
 
     cdef int order_of(self, size_t nbytes) noexcept:

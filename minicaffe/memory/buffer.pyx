@@ -9,7 +9,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 
 from minicaffe.memory.allocator cimport Allocator
-from minicaffe.memory.reporter cimport Reporter, MemoryCounts
+from minicaffe.memory.reporter cimport Reporter
 
 import gc
 

@@ -45,6 +45,9 @@ def cached_view(method):
 class Net(Runner):
     """A network built from a NetParameter, which is taken as it is (`read_net` reads and upgrades files).
 
+    ``minicaffe.net.net.Net``, the base of the other class of this name: ``minicaffe.Net`` (``caffe.Net``, of pycaffe/net.py) reads
+    prototxts of any age and has pycaffe's methods; it is the one for programs. Solvers and commands build this one.
+
     Parameters
     ----------
     param : NetParameter or Definition

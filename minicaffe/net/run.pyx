@@ -186,7 +186,6 @@ cdef class Runner:
 
     cdef bint run_backward_range(self, int start, int end, take=None, bint in_parts=False) except -1:
         """Run backward; return whether `take` got the gradients: it gets none in an observed run."""
-        cdef Node node
         cdef int i
         with self.lock:
             self.check_ready()

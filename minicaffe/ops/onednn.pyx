@@ -16,7 +16,7 @@ cdef class OnednnWeightsPrimitive(Primitive):
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef const void* w = weight.data_in(on, self.w)
-        cdef object kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
+        cdef object _kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
         cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
             self.steps.forward(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
@@ -28,7 +28,7 @@ cdef class OnednnWeightsPrimitive(Primitive):
             self.dx, self.dy = layout_of(self.steps.dx), layout_of(self.steps.dy)
             self.data_made = True
         cdef const void* w = weight.data_in(on, self.w)
-        cdef object kept = weight.data_memory.private_side
+        cdef object _kept = weight.data_memory.private_side
         cdef void* scratch = operation.scratch(on, (self.steps.data_scratch() + 3) // 4)
         with nogil:
             self.steps.backward_data(w, y.diff_in(on, self.dy), x.overwrite_diff_in(on, self.dx), scratch)

@@ -8,7 +8,6 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context, context
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.kernels.types cimport BF16, item_size
-from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.layouts cimport stored
 
 import numpy as np

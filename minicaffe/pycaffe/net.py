@@ -28,7 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Net(Net2014, base_net.Net):
-    """A network read from a prototxt.
+    """A network read from a prototxt, with pycaffe's methods.
+
+    This is ``minicaffe.Net`` and ``caffe.Net``. Its base, ``minicaffe.net.net.Net``, is built from a NetParameter and lacks
+    pycaffe's methods; solvers and commands build that one.
 
     Parameters
     ----------

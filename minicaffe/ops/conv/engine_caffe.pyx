@@ -28,7 +28,7 @@ cdef class CaffeConvolution(Primitive):
                      void* to) except -1:
         """Columns from the image, or with `to_image` the image from columns."""
         cdef const void* w = weight.data_on(on)
-        cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
+        cdef object _kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef const void* b = bias.data_on(on) if bias is not None else NULL
         cdef void* scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
         cdef const Blas* library = blas()

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 from minicaffe.onednn.library cimport OnednnLayout, scaled_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
 from minicaffe.ops.epilogue cimport ChannelEpilogue, ConcatSlice
-from minicaffe.ops.onednn cimport Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation, Weighted, library, refuse
+from minicaffe.ops.onednn cimport Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation, Weighted, library, refuse  # no-cython-lint
 
 from minicaffe.ops.engine import Refusal, get_precision
 from minicaffe.ops.engines import ONEDNN
@@ -64,10 +64,10 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
                 self.scaled = scaled_layout(self.conv.w, self.conv.plain_w, epilogue.factors)
             layout, b = self.scaled, epilogue.terms.data()
         cdef const void* w = weight.data_in(on, layout)
-        cdef object kept = weight.data_memory.private_side
+        cdef object _kept = weight.data_memory.private_side
         cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
         # `x` may be the same memory in another layout.
-        cdef object held = addend.data_memory.private_side if addend is not None else None
+        cdef object _held = addend.data_memory.private_side if addend is not None else None
         cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
         with nogil:
             self.conv.forward_fused(x.data_in(on, self.x), w, b, to if to != NULL else top.overwrite_data_in(on, self.y),

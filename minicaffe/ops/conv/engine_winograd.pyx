@@ -63,7 +63,7 @@ cdef class WinogradConvolution(Primitive):
         cdef const float* terms = <const float*> bias.data_on(on) if bias is not None else NULL
         cdef const float* slopes = NULL
         cdef const void* addend = NULL
-        cdef object held
+        cdef object _held
         cdef ConcatSlice part = None
         cdef char* to = NULL    # a part of another blob, of as many channels
         cdef long long channels = op.outputs
@@ -76,7 +76,7 @@ cdef class WinogradConvolution(Primitive):
                 slopes = epilogue.slopes.data()
             if epilogue.addend is not None:
                 addend = epilogue.addend.data_in(on, self.y)
-                held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
+                _held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
             y, part, operation.epilogue = epilogue.top, epilogue.part, None
             # One pixel in lanes is in plain order, too.
             if part is not None and addend == NULL and self.lanes == (self.y is not None):
@@ -84,7 +84,7 @@ cdef class WinogradConvolution(Primitive):
                 channels = part.whole.dims[1] if to != NULL else channels
         cdef const void* values = x.data_in(on, self.x)
         cdef const void* w = weight.data_on(on)
-        cdef object kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
+        cdef object _kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
             winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
@@ -106,7 +106,7 @@ cdef class WinogradConvolution(Primitive):
     cdef int gradients(self, const Context& on, Convolution op, Blob x, Blob y, Blob weight, bint of_x, Blob p, Blob q) except -1:
         """Compute the gradient of x, and add to those of p, the weight or None, and q, the bias or None."""
         cdef const void* w = weight.data_on(on) if of_x else NULL
-        cdef object kept = weight.data_memory.host
+        cdef object _kept = weight.data_memory.host
         cdef const void* dy = y.diff_in(on, self.y)
         cdef const void* values = x.data_in(on, self.x) if p is not None else NULL
         cdef void* dx = x.overwrite_diff_in(on, self.x) if of_x else NULL

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t
 
 from minicaffe.ops.inner_product.operation cimport InnerProduct
-from minicaffe.ops.onednn cimport Library, OnednnWeightsPrimitive, Weighted, library, refuse
+from minicaffe.ops.onednn cimport Library, OnednnWeightsPrimitive, Weighted, library, refuse  # no-cython-lint
 
 from minicaffe.ops.engine import get_precision
 from minicaffe.ops.engines import ONEDNN

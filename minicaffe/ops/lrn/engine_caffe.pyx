@@ -16,7 +16,7 @@ cdef extern from "minicaffe/ops/lrn/caffe.hpp" namespace "mc" nogil:
 cdef class CaffeLRN(Primitive):
     cdef Blob scale     # s, kept on a device
     cdef Layout layout  # of all blobs in the last forward
-    cdef LrnShape shape # ... in which the window is along the rows where channels are last
+    cdef LrnShape shape  # ... in which the window is along the rows where channels are last
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation

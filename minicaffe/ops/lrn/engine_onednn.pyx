@@ -2,7 +2,7 @@
 
 from minicaffe.onednn.library cimport OnednnLayout, why_no_image_layout
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
-from minicaffe.ops.onednn cimport Array, WorkspacePrimitive, Library, OnednnWorkspacePrimitive, library, refuse
+from minicaffe.ops.onednn cimport Array, WorkspacePrimitive, Library, OnednnWorkspacePrimitive, library, refuse  # no-cython-lint
 
 from minicaffe.ops.engines import ONEDNN
 

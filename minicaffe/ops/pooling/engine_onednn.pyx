@@ -1,7 +1,7 @@
 """Pooling by engine ONEDNN (ops/pooling/onednn.hpp)."""
 
 from minicaffe.onednn.library cimport OnednnLayout, why_no_image_layout
-from minicaffe.ops.onednn cimport Array, WorkspacePrimitive, Library, OnednnWorkspacePrimitive, library, refuse
+from minicaffe.ops.onednn cimport Array, WorkspacePrimitive, Library, OnednnWorkspacePrimitive, library, refuse  # no-cython-lint
 from minicaffe.ops.pooling.operation cimport AVE, MAX, Pooling, PoolShape
 
 from minicaffe.ops.engines import ONEDNN
