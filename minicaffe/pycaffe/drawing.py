@@ -6,6 +6,7 @@ Splits are not drawn: their tops are the same blob as their bottom. How a script
 ===============  ==============================================================================================
 ``g.layer``      ``data-layer``, ``data-type``, ``data-node``: the layer's place in ``net.nodes`` or ``param.layer``;
                  its id is ``node-<place>``
+``g.fold``       a repeated block: ``data-nodes``, the places of its layers, as JSON
 ``g.blob``       ``data-blob``; ``data-aliases``: the names of tops of Splits, as JSON; its id is ``blob-<number>``
 ``path.edge``    ``data-blob``, and ``data-from`` and ``data-to``, the places of both layers
 ===============  ==============================================================================================
@@ -19,8 +20,10 @@ from dataclasses import dataclass, field
 from html import escape
 
 from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.net.blocks import shared_name
 from minicaffe.net.summary import sizes
 from minicaffe.pycaffe.definition import WEIGHTED, get_layer_lr_mult, is_included
+from minicaffe.pycaffe.folding import repeats
 from minicaffe.pycaffe.graph_layout import Box, place
 
 RANKDIRS = ("LR", "RL", "TB", "BT")
@@ -37,6 +40,8 @@ STYLE = """
 .net-drawing .neuron rect { fill: #2d7f49; }
 .net-drawing .data rect { fill: #5d6673; }
 .net-drawing .loss rect { fill: #a3365f; }
+.net-drawing .fold rect { fill: none; stroke: #88909c; stroke-width: 1.5; stroke-dasharray: 5 3; }
+.net-drawing .fold text { fill: currentColor; }
 .net-drawing .blob rect { fill: #88909c; fill-opacity: 0.16; stroke: #88909c; }
 .net-drawing .blob text { fill: currentColor; }
 .net-drawing .edge { fill: none; stroke: #88909c; stroke-width: 1.3; }
@@ -59,6 +64,7 @@ class LayerDrawing:
 
     layers: list                                    # (place among the layers, LayerParameter)
     blobs: list                                     # names
+    caption: list = field(default_factory=list)     # lines of a repeated block that is folded
     rows: list = field(default_factory=list)
     pills: list = field(default_factory=list)
     width: float = 0.0
@@ -67,7 +73,7 @@ class LayerDrawing:
     y: float = 0.0
 
 
-def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None):
+def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None, fold=False):
     """Draw a net.
 
     Parameters
@@ -84,6 +90,8 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
         Whether the picture has its own colours for light and dark; False: it inherits those of the page.
     types : dict of str to str, optional
         Types to write for layers that replace others, by the name of the layer.
+    fold : bool
+        Draw a block that is repeated in a row (pycaffe/folding.py) once, and one box for all its repetitions.
 
     Returns
     -------
@@ -97,7 +105,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
     """
     if rankdir not in RANKDIRS:
         raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
-    return _Drawing(net, rankdir, phase, display_lrm, types or {}).svg(standalone)
+    return Drawing(net, rankdir, phase, display_lrm, types or {}, fold).svg(standalone)
 
 
 def svg_to_png(svg):
@@ -111,9 +119,11 @@ def svg_to_png(svg):
                                        sans_serif_family="DejaVu Sans"))
 
 
-class _Drawing:
-    def __init__(self, net, rankdir, phase, display_lrm, types):
-        self.types = types
+class Drawing:
+    """The picture of `net_svg`, which has the parameters; `layers` are drawn, `folded` more are within folded blocks."""
+
+    def __init__(self, net, rankdir="TB", phase=None, display_lrm=False, types=None, fold=False):
+        self.types = types or {}
         self.rankdir, self.is_horizontal, self.display_lrm = rankdir, rankdir in ("LR", "RL"), display_lrm
         self.shapes = {}
         if hasattr(net, "nodes"):
@@ -125,6 +135,8 @@ class _Drawing:
         self.name = net.name or "net"
         self.drawn, self.edges, self.aliases = [], [], {}
         self._connect(layers)
+        self.folded = self._fold() if fold else 0
+        self.layers = sum(len(drawn.layers) for drawn in self.drawn) - self.folded
         self._lay_out()
 
     def _connect(self, layers):
@@ -152,6 +164,30 @@ class _Drawing:
                 sources[name] = [*sources[name], (here, number)] if again else [(here, number)]
                 read.discard(name)
 
+    def _fold(self):
+        """Put one box in the place of all repetitions of a block but the first, and return how many layers are in such boxes."""
+        number, count = {id(drawn): i for i, drawn in enumerate(self.drawn)}, 0
+        ends = [(number[id(source)], pill, number[id(target)]) for source, pill, target, _ in self.edges]
+        joined = {}     # box -> the box that stands for it
+        for repeat in repeats(self.drawn, ends):
+            blocks = [self.drawn[repeat.first + n * repeat.length:][:repeat.length] for n in range(repeat.times)]
+            names = [shared_name([drawn.layers[0][1].name for drawn in block]) or block[0].layers[0][1].name for block in blocks]
+            gone = [drawn for block in blocks[1:] for drawn in block]
+            layers = [layer for drawn in gone for layer in drawn.layers]
+            more = repeat.times - 1
+            here = LayerDrawing(layers, gone[-1].blobs, [names[1] if more == 1 else f"{names[1]} to {names[-1]}",
+                                                         f"{more} × the {len(layers) // more} layers of {names[0]}"])
+            joined.update((id(drawn), here) for drawn in gone)
+            count += len(layers)
+        edges = {}
+        for source, pill, target, blob in self.edges:
+            source, target = joined.get(id(source), source), joined.get(id(target), target)
+            if source is not target:
+                edges.setdefault((id(source), pill, id(target), blob), (source, pill, target, blob))
+        self.edges = list(edges.values())
+        self.drawn = list({id(one): one for one in (joined.get(id(drawn), drawn) for drawn in self.drawn)}.values())
+        return count
+
     # ---- sizes
 
     def _text(self, layer):
@@ -168,7 +204,7 @@ class _Drawing:
 
     def _measure(self, drawn):
         """Set the rectangles as for rankdir TB or LR, and their total size."""
-        texts = [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
+        texts = [drawn.caption] if drawn.caption else [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
         width = 2 * PAD + max(_width(text, bold=not n) for lines in texts for n, text in enumerate(lines))
         heights = [LINE * len(lines) + PAD for lines in texts]
         widths = [_width(self._blob_text(name)) + 2 * PAD for name in drawn.blobs]
@@ -248,7 +284,9 @@ class _Drawing:
                          f'<path class="head" d="{self._head(points[-1])}"/>')
         count = 0
         for drawn in self.drawn:
-            for k, ((i, layer), (x, y, width, height)) in enumerate(zip(drawn.layers, drawn.rows)):
+            if drawn.caption:
+                lines += self._fold_lines(drawn)
+            for k, ((i, layer), (x, y, width, height)) in enumerate(zip(drawn.layers, drawn.rows) if not drawn.caption else ()):
                 x, y, name, kind = drawn.x + x, drawn.y + y, escape(layer.name), escape(self.types.get(layer.name, layer.type))
                 texts = [layer.name, *self._text(layer)]
                 lines.append(f'<g class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
@@ -264,6 +302,14 @@ class _Drawing:
                              + _line(x + width / 2, y + height - 5.5, self._blob_text(blob)) + "</g>")
                 count += 1
         return "\n".join([*lines, "</svg>"]) + "\n"
+
+    def _fold_lines(self, drawn):
+        """The box of a folded block."""
+        (x, y, width, height), nodes = drawn.rows[0], [i for i, _ in drawn.layers]
+        x, y, names = drawn.x + x, drawn.y + y, ", ".join(layer.name for _, layer in drawn.layers)
+        return [f'<g class="fold" id="node-{nodes[0]}" data-nodes="{json.dumps(nodes)}"><title>{escape(names)}</title>'
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>',
+                *(_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n) for n, text in enumerate(drawn.caption)), "</g>"]
 
     def _curve(self, points):
         """A path that is straight across ranks and curved between them; the first part is straight."""

@@ -34,7 +34,7 @@ COMMANDS = {
     "summary": (0, "summary net.prototxt"),
     "schedule": (0, "schedule net.prototxt"),
     "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),
-    "draw": (0, "draw net.prototxt n.svg --shapes --phase=TEST"),
+    "draw": (1, "draw net.prototxt n.svg --shapes --phase=TEST"),
     "time": (14 + 2 * (3 + 2 * BLOCKS), "time net.prototxt --iterations 2"),    # two lines a layer are Caffe's result
     "train": (50, "train solver.prototxt --max-iter 2 --display 1"),                 # the solver's fields, and four lines a display
 }

@@ -126,6 +126,63 @@ def test_svg_says_what_it_shows(net):
     assert "<svg" in drawing.net_svg(caffe_pb2.NetParameter())
 
 
+# Captions of the boxes that stand for repeated blocks.
+FOLDED = {
+    "resnet50/deploy": ["res2c", "res3c to res3d", "res4c to res4f", "res5c"],
+    "googlenet/deploy": ["inception_3b", "inception_4b to inception_4e", "inception_5b"],
+    "mobilenet/deploy": ["conv3 to conv4", "conv5_2 to conv5_5"], "squeezenet/deploy": ["fire3", "fire5", "fire7 to fire8"],
+    "vgg16/deploy": ["conv2_1", "conv4_1 to conv5_1"], "lstm_text/deploy": [], "lenet/net": []}
+
+
+@pytest.mark.parametrize("model", FOLDED)
+def test_repeated_blocks_are_folded(model):
+    net = upgrade.read_net_file(Path(__file__).parents[2] / f"models/{model}.prototxt")[0]
+    made, whole = drawing.Drawing(net, fold=True), drawing.Drawing(net)
+    folds = [drawn for drawn in made.drawn if drawn.caption]
+    assert [drawn.caption[0] for drawn in folds] == FOLDED[model]
+    assert made.folded == sum(len(drawn.layers) for drawn in folds) and made.layers + made.folded == whole.layers
+    assert sorted(i for drawn in made.drawn for i, _ in drawn.layers) == sorted(i for drawn in whole.drawn for i, _ in drawn.layers)
+    svg = ElementTree.fromstring(made.svg(True))
+    groups = {group.get("id"): group for group in svg.findall(SVG + "g")}
+    assert len(groups) == len(svg.findall(SVG + "g"))
+    for drawn in folds:     # one path goes in and, unless the net ends there, one out
+        group = groups[f"node-{drawn.layers[0][0]}"]
+        assert json.loads(group.get("data-nodes")) == [i for i, _ in drawn.layers]
+        assert f"{drawn.layers[-1][1].name}" in group.find(SVG + "title").text
+        assert sum(target is drawn for _, _, target, _ in made.edges) == 1
+        assert any(source is drawn for source, _, _, _ in made.edges)
+    assert made.height <= whole.height and "fold" not in whole.svg(True).partition("</style>")[2]
+
+
+def chain(*layers):
+    return text_of('layer { name: "in" type: "Input" top: "x" top: "label" } ' + " ".join(layers))
+
+
+def branch(n, below, kernel=3, sums=True):
+    return (f'layer {{ name: "b{n}/c" type: "Convolution" bottom: "{below}" top: "c{n}" convolution_param {{ num_output: {n} kernel_size: {kernel} }} }} '
+            f'layer {{ name: "b{n}/r" type: "ReLU" bottom: "c{n}" top: "c{n}" }} layer {{ name: "b{n}/p" type: "Power" bottom: "{below}" top: "p{n}" }} '
+            f'layer {{ name: "b{n}" type: "{"Eltwise" if sums else "Concat"}" bottom: "c{n}" bottom: "p{n}" top: "s{n}" }}')
+
+
+LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "%s" bottom: "label" top: "loss" }'
+
+
+@pytest.mark.parametrize(("layers", "captions"), [
+    ((branch(1, "x"), branch(2, "s1"), LOSS % "s2"), [["b2", "1 × the 4 layers of b1"]]),
+    ((branch(1, "x"), branch(2, "s1"), branch(3, "s2"), LOSS % "s3"), [["b2 to b3", "2 × the 4 layers of b1"]]),
+    ((branch(1, "x"), branch(2, "s1", 5), LOSS % "s2"), []),            # another window
+    ((branch(1, "x"), branch(2, "s1", sums=False), LOSS % "s2"), []),   # another type
+    ((branch(1, "x"), branch(2, "s1"), LOSS % "s1"), []),               # something else reads the first block's end, too
+    ((branch(1, "x"), branch(2, "c1"), LOSS % "s2"), []),               # and what is within it
+    ((LOSS % "x",), [])])
+def test_only_equal_blocks_in_a_row_are_folded(layers, captions):
+    assert [drawn.caption for drawn in drawing.Drawing(chain(*layers), fold=True).drawn if drawn.caption] == captions
+
+
+def test_an_empty_net_is_folded():
+    assert drawing.Drawing(caffe_pb2.NetParameter(), fold=True).folded == 0
+
+
 def text_of(prototxt):
     return text.parse_text(prototxt, caffe_pb2.NetParameter)[0]
 
