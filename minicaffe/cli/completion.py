@@ -19,5 +19,5 @@ def completion(shell):
     zsh   eval "$(minicaffe completion zsh)"        in ~/.zshrc, below compinit
     fish  minicaffe completion fish > ~/.config/fish/completions/minicaffe.fish
     """
-    from minicaffe.cli.app import minicaffe
-    click.echo(get_completion_class(shell)(minicaffe, {}, "minicaffe", VARIABLE).source())
+    commands = click.get_current_context().find_root().command
+    click.echo(get_completion_class(shell)(commands, {}, "minicaffe", VARIABLE).source())

@@ -23,16 +23,18 @@ BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined
 
 
 def console():
-    """Return the rich Console of standard output: as wide as the terminal; 120 columns and plain where there is none."""
-    found = Console(highlight=False, markup=False, emoji=False)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, markup=False, emoji=False, width=120)
+    """Return the rich Console of standard output: as wide as the terminal; where there is none, it is plain and lines are whole."""
+    plain = {"highlight": False, "markup": False, "emoji": False}
+    found = Console(**plain)
+    return found if found.is_terminal or "COLUMNS" in os.environ else Console(**plain, width=10_000)
 
 
 def show(trace):
     """Print a Trace: a line for each step, then the summary."""
     out = console()
     wide = out.width >= WIDE
-    table = Table("step", "layer", box=None, header_style="bold", pad_edge=False)
+    table = Table("step", box=None, header_style="bold", pad_edge=False)
+    table.add_column("layer", overflow="fold")
     for column in ("ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("heads that changed" if wide else "heads", overflow="fold")

@@ -28,6 +28,15 @@ def test_lines_fit(made, columns, monkeypatch, capsys):
     assert ("heads that changed" in lines[0]) == (columns == 200)
 
 
+def test_a_pipe_gets_whole_lines_and_names(made, monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "inception_" + 60 * "long_" + "name"
+    monkeypatch.setitem(made.steps[0], "layer", name)
+    table.show(made)
+    out = capsys.readouterr().out
+    assert name in out and "…" not in out and sum("iteration" in line for line in out.splitlines()[:3]) == 1
+
+
 def test_summary_counts_what_the_record_has(made):
     lines = table.summary(made)
     copies = [event for event in made.events if event.kind == "copy"]
