@@ -131,7 +131,8 @@ def prepare(ctx, file, fields, given):
         upgrade.complete_prefix(param, file)
     param = upgrade.upgrade_solver(param, place.get("positions"))
     if is_net and not ctx.meta["quiet"]:
-        click.echo(f"# {file} is a net; it is trained by this solver:\n{text.write_text(param)}", err=True)
+        shown = "" if logger.isEnabledFor(logging.INFO) else "\n" + text.write_text(param)     # else the log has it
+        click.echo(f"# {file} is a net; it is trained by this solver:{shown}", err=True)
     param.train_state.level = given["level"]
     param.train_state.stage.extend(given["stage"])
     if param.HasField("solver_mode") and param.solver_mode == caffe_pb2.SolverParameter.GPU and not ctx.meta.get("device"):

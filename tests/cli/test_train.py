@@ -46,9 +46,15 @@ def test_solver_file(folder):
 def test_net_alone_shows_its_solver(folder):
     result = run("train", "net.prototxt", "--max-iter", "40", "--seed", "3", "--test-iter", "2", cwd=folder)
     assert result.returncode == 0, result.stderr
-    assert "# net.prototxt is a net" in result.stderr and "random_seed: 3" in result.stderr and "max_iter: 40" in result.stderr
+    assert "# net.prototxt is a net; it is trained by this solver:\n" in result.stderr
+    assert result.stderr.count("random_seed: 3") == result.stderr.count("max_iter: 40") == 1      # in the log, not before it, too
     assert (folder / "net_iter_40.caffemodel").exists()
     assert re.search(r"^test loss = \S+ \(\* 1 = \S+ loss\)$", result.stdout, re.M)
+
+
+def test_net_alone_shows_its_solver_on_a_terminal_too(folder):
+    process = Process("train", "net.prototxt", "--max-iter", "10", "--seed", "3", cwd=folder, size=(24, 80))
+    assert process.finish()[0] == 0 and process.text.count("random_seed: 3") == 1
 
 
 def test_the_memory_plan_changes_no_bit(folder, capsys):
