@@ -161,6 +161,7 @@ def test_a_build_without_cuda_says_so(monkeypatch, capsys):
             raise ModuleNotFoundError(f"No module named '{name}'", name=name)
         return found(name, *package)
     monkeypatch.setattr(importlib, "import_module", without_cuda)
+    monkeypatch.delenv("MINICAFFE_DEVICE", raising=False)       # of pytest --device sim
     assert cli.main(["device_query"]) == 0
     assert re.search("^CUDA driver: +none: this minicaffe was built without CUDA; install cuda-bindings and nvidia-cuda-runtime and build it again$",
                      capsys.readouterr().out, re.M)
