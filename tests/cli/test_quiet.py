@@ -52,7 +52,6 @@ def there(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_builds_a_net_logs_few_lines(there, name):
     most, words = COMMANDS[name]
