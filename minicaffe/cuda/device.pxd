@@ -12,6 +12,8 @@ cdef class Device:
     cdef CudaStream stream                  # the computing stream
     cdef readonly Stream copies             # the copy stream, concurrent with it
     cdef object failure                     # the exception behind stream.failed
+    cdef bint recording_by_hand             # what record_launches was last called with
+    cdef int launch_recorders               # between add_launch_recorder and remove_launch_recorder
     cdef list modules
     cdef list free_stream_handles                  # handles without a Stream now
     cdef object timers                      # threading.local: `marks`, the two Events between which a thread's launches are timed

@@ -1,9 +1,7 @@
 """Recorder: collect the events of a solver's or net's iterations, all of them or the last few."""
 
 import numbers
-from collections import Counter
 from contextlib import ExitStack, contextmanager
-from threading import Lock
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -85,7 +83,8 @@ class Recorder:
         device = cuda.current() if caffe.mode == "gpu" else None
         with ExitStack() as running:
             if device is not None:
-                running.enter_context(_recording_launches(device))
+                device.add_launch_recorder()
+                running.callback(device.remove_launch_recorder)
             self._events = running.enter_context(reporter.record())
             if self.solver is not None:
                 self.solver.listeners.append(self)
@@ -196,26 +195,6 @@ def arenas():
                     for s in allocator.snapshot()]
         found.append({"place": repr(allocator.place), "allocator": kind, "segments": segments})
     return found
-
-
-@contextmanager
-def _recording_launches(device):
-    """Make a device record launches until the last context of this function ends; if it was recording before, it continues."""
-    with launches_lock:
-        mine = launch_recorders[device.index] > 0 or not device.recording
-        launch_recorders[device.index] += mine
-        device.record_launches(True)
-    try:
-        yield
-    finally:
-        with launches_lock:
-            launch_recorders[device.index] -= mine
-            if mine and not launch_recorders[device.index]:
-                device.record_launches(False)
-
-
-launch_recorders = Counter()       # by the index of a device, how many of this module record its launches
-launches_lock = Lock()      # threads may begin and end to record at once
 
 
 @contextmanager

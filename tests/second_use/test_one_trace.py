@@ -143,6 +143,7 @@ class TraceMachine(RuleBasedStateMachine):
     def stop(self, number, thread):
         one = self.running[number % len(self.running)]
         at_once(lambda: one.stop(self)) if thread else one.stop(self)
+        self.launches_are_recorded_while_somebody_wants_them()
         one.made = self.check(one)
 
     @precondition(lambda self: any(not one.runs for one in self.taken))
@@ -177,14 +178,12 @@ class TraceMachine(RuleBasedStateMachine):
             raise ZeroDivisionError
         self.check_events(made, self.raw[first:last])
 
-    @precondition(lambda self: self.on_gpu)
     @rule(on=st.booleans())
     def hand_launches(self, on):
-        """Another recorder records launches."""
-        if not on and self.running:
-            return      # that ends the launches of the recorders, too
-        minicaffe.cuda.current().record_launches(on)
-        self.by_hand = on
+        """Another recorder starts or stops to record launches."""
+        if self.on_gpu:
+            minicaffe.cuda.current().record_launches(on)
+            self.by_hand = on
 
     @invariant()
     def launches_are_recorded_while_somebody_wants_them(self):
@@ -487,7 +486,12 @@ SEQUENCES = {
     "one layer": lambda m: (m.start("net", None, False), *(m.part(6, 0) for _ in range(2))),
     "a net that changes later": lambda m: (m.start("net", None, False), m.pass_of_a_net(False, True), m.stop(0, False), m.reshape(5, False),
                                            m.pass_of_a_net(False, True), m.release(), m.stopped(0, False)),
-    "launches by hand": lambda m: (m.on_gpu and m.hand_launches(True), m.start("net", None, False), m.step(1), m.stop(0, False), m.step(1)),
+    "launches by hand": lambda m: (m.hand_launches(True), m.start("net", None, False), m.step(1), m.stop(0, False), m.step(1)),
+    "launches by hand while a recorder runs": lambda m: (
+        m.start("net", None, False), m.hand_launches(True), m.step(1), m.stop(0, False), m.step(1), m.hand_launches(False)),
+    "no more launches by hand while a recorder runs": lambda m: (
+        m.hand_launches(True), m.start("net", None, False), m.hand_launches(False), m.step(1), m.start("other", None, False), m.stop(0, False), m.step(1),
+        m.stop(0, False)),
     "an error": lambda m: (m.start("net", None, False), m.fail("forward"), m.fail("backward"), m.fail_by_a_label(), m.release_in_the_middle(),
                            m.in_the_middle("net"), m.in_the_middle("memory")),
 }
