@@ -57,6 +57,22 @@ def test_a_state_behind_the_last_row_of_a_file_goes_on_with_the_next(make_net):
     assert rows_of(resumed, 2) == rows_of(net, 2) == [10, 11, 0, 1]
 
 
+def test_the_state_at_the_end_of_a_file_needs_no_other_file(make_net, tmp_path):
+    """A snapshot there must not fail for a file that only the next batch reads."""
+    net = make_net(np.arange(4.0), np.arange(10.0, 12.0), batch_size=2)
+    (tmp_path / "1.h5").rename(tmp_path / "away.h5")
+    states = []
+    for _ in range(2):
+        net.forward()
+        states.append(net.layers[0].get_state())
+    assert [(state["place"], state["row"], state["offset"]) for state in states] == [(0, 2, 2), (0, 4, 4)]
+    with pytest.raises(FileError, match="1.h5"):
+        net.forward()
+    assert net.layers[0].get_state() == states[1]
+    (tmp_path / "away.h5").rename(tmp_path / "1.h5")
+    assert rows_of(net, 2) == [10, 11, 0, 1]
+
+
 def test_the_only_file_is_read_once(make_net, tmp_path):
     net = make_net(np.arange(4.0), batch_size=2, shuffle=True)
     (tmp_path / "0.h5").unlink()
