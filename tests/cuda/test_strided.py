@@ -464,8 +464,10 @@ def test_indices_and_offsets_beyond_32_bits():
 
 def test_the_page_runs():
     page = Path(__file__).parents[2] / "docs" / "elementwise.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+    assert len(blocks) == 3 and all("\nassert " in block for block in blocks)      # what they compute is compared there
     names = {}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+    for block in blocks:
         exec(compile(block, str(page), "exec"), names)
 
 

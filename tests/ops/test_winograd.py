@@ -166,8 +166,12 @@ for case in t.SHAPES:
     net = t.make(*t.SHAPES[case])
     t.close(t.step(net), exact)
     assert t.who(net) == "WINOGRAD"
+    print(case)
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "MINICAFFE_ISA": isa, "MINICAFFE_DEVICE": "cpu"})
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "MINICAFFE_ISA": isa, "MINICAFFE_DEVICE": "cpu"},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(SHAPES)
 
 
 @pytest.mark.parametrize("case", ["no padding", "groups", "blocks of tiles", "blocks of outputs", "outputs for each thread"])

@@ -68,6 +68,9 @@ def finish(process):
         process.kill()
         output, errors = process.communicate()
         pytest.fail(f"hangs: {output[-2000:]} {errors[-4000:]}")
+    except BaseException:   # the time of the test has ended
+        process.kill()
+        raise
 
 
 def said(errors):
@@ -112,14 +115,17 @@ class Job:
         self.process.stdin.write(json.dumps([file, function, arguments]) + "\n")
         self.process.stdin.flush()
         end = time.monotonic() + SECONDS
-        while not all(path.exists() for path in found):
-            if self.process.poll() is not None or time.monotonic() > end:
-                what = "hangs" if self.process.poll() is None else f"status {self.process.returncode}"
-                self.errors.seek(at)
-                said = self.errors.read()
-                self.end()
-                pytest.fail(f"{what}: {said[:2000]}\n{said[-6000:]}")
-            time.sleep(2e-3)
+        try:
+            while not all(path.exists() for path in found):
+                if self.process.poll() is not None or time.monotonic() > end:
+                    what = "hangs" if self.process.poll() is None else f"status {self.process.returncode}"
+                    self.errors.seek(at)
+                    said = self.errors.read()
+                    pytest.fail(f"{what}: {said[:2000]}\n{said[-6000:]}")
+                time.sleep(2e-3)
+        except BaseException:   # also that the time of the test has ended: the next test starts others
+            self.end()
+            raise
         return [json.loads(path.read_text(), object_hook=_array) for path in found]
 
     def end(self):
