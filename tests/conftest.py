@@ -2,10 +2,13 @@
 files of tests side by side, on up to eight processes.
 """
 
+import contextlib
+import faulthandler
 import gc
 import logging
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from compile_kernels import ARCHITECTURES, find_nvrtc
@@ -27,6 +30,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)    # tests send it; who started this may ignore it, as pytest-xdist does
     config.addinivalue_line("markers", "no_plan(reason): shows what a net with a plan does otherwise; not run with --plan")
+    if config.getoption("--examples"):
+        config.option.timeout = 0       # a long search is no hang
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device
     if device == "gpu":
@@ -41,6 +46,8 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
+    if item.config.getoption("--examples"):
+        faulthandler.cancel_dump_traceback_later()      # the second end of a test that hangs (pyproject.toml)
     marker = item.get_closest_marker("no_plan")
     if marker and item.config.getoption("--plan"):
         pytest.skip(marker.args[0])
@@ -64,9 +71,22 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """A file stays in one process: what a module's fixtures made serves all of its tests."""
+    """A file stays in one process: what a module's fixtures made serves all of its tests. A test that ends its process has failed."""
     from xdist.scheduler import LoadFileScheduling
-    return LoadFileScheduling(config, log)
+
+    class Scheduling(LoadFileScheduling):
+        def remove_node(self, node):
+            """Return the test that ran; pytest-xdist gives it to the next process, too, until all have ended."""
+            work = self.assigned_work[node]
+            unit, ran = next(((unit, test) for unit in work.values() for test, done in unit.items() if not done), (None, None))
+            if unit is not None:
+                unit[ran] = True
+            for scope in [scope for scope, unit in work.items() if all(unit.values())]:
+                del work[scope]
+            super().remove_node(node)
+            return ran
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,10 +94,34 @@ def pytest_runtest_protocol(item):
     """Give the log back, which commands that run in this process, also in fixtures of a module, direct to standard error."""
     log = logging.getLogger("minicaffe")
     level, propagate, handlers = log.level, log.propagate, list(log.handlers)
+    item.stash[CHILDREN] = children()
     done = yield
     log.setLevel(level)
     log.propagate, log.handlers[:] = propagate, handlers
     return done
+
+
+CHILDREN = pytest.StashKey()    # of an item: the processes that ran before it
+
+
+def children(process="self"):
+    """Return the numbers of the processes that one has started and that still run, and of theirs; none where /proc does not list them."""
+    found = set()
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):      # it has ended meanwhile
+            for child in listed.read_text().split():
+                found |= {int(child)} | children(child)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """End the processes that a test has started whose time is over; a fixture would wait for them."""
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        for child in children() - item.stash[CHILDREN]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+    return (yield)
 
 
 def pytest_report_header(config):
