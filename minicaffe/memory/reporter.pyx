@@ -119,6 +119,11 @@ def event(str kind, *, place=None, size_t address=0, size_t nbytes=0, str name="
         _reporter.event(kind, place, address, nbytes, name, detail, took)
 
 
+def is_recording():
+    """Return whether a `record` is active."""
+    return _reporter.recording
+
+
 @contextmanager
 def record(events=None):
     """Collect `Event` tuples of all threads in a list while the ``with`` block runs; blocks may nest.

@@ -8,6 +8,7 @@ import logging
 
 from minicaffe import cuda
 from minicaffe.errors import DeviceError, OutOfMemoryError
+from minicaffe.memory import reporter
 from minicaffe.memory.synced import device_lock
 from minicaffe.ops.engine import settings_epoch
 
@@ -43,6 +44,8 @@ class RecordedWork:
 
     def obstacle(self, net):
         """Return why the net's work cannot be recorded now, or None."""
+        if reporter.is_recording():
+            return "events are recorded, and a replay has none of layers"
         if cuda.current().recording:
             return "launches are being recorded one by one"
         # Layers do not change once they are recorded.

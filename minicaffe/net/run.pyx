@@ -387,7 +387,7 @@ cdef class Runner:
         """Whether a run of layers `start` to `end` may use a CUDA graph."""
         if context().stream == NULL or self.training or not self.use_graphs or start > 0 or end < max(len(self.nodes) - 1, 0):
             return False
-        reason = "events are recorded" if _reporter.recording else self.recorded.obstacle(self)
+        reason = self.recorded.obstacle(self)
         if reason is not None:
             self.recorded.leave(reason)
         return reason is None

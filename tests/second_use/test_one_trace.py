@@ -486,6 +486,7 @@ SEQUENCES = {
     "one layer": lambda m: (m.start("net", None, False), *(m.part(6, 0) for _ in range(2))),
     "a net that changes later": lambda m: (m.start("net", None, False), m.pass_of_a_net(False, True), m.stop(0, False), m.reshape(5, False),
                                            m.pass_of_a_net(False, True), m.release(), m.stopped(0, False)),
+    "iterations that a graph would replay": lambda m: (m.step(4), m.step(1), m.pass_of_a_net(False, False), m.step(2)),
     "launches by hand": lambda m: (m.hand_launches(True), m.start("net", None, False), m.step(1), m.stop(0, False), m.step(1)),
     "launches by hand while a recorder runs": lambda m: (
         m.start("net", None, False), m.hand_launches(True), m.step(1), m.stop(0, False), m.step(1), m.hand_launches(False)),
