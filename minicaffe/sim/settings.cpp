@@ -7,7 +7,8 @@
 //                    CUDA_ERROR_UNKNOWN
 //   fail=CALL:N:CODE the same with that code
 //   race=1           two streams that touch the same bytes, neither waiting for the other, are an error. Kernels count with
-//                    whole allocations, so a pool that puts many blobs into one allocation makes false alarms
+//                    whole allocations, so a pool that does not mark its blocks (mcsim_unpoison) makes false alarms, and with
+//                    deferred=1, where nothing is marked, each pool does
 //   uninitialized=1  data copied to the host must have been written, and a kernel must not read an allocation that was never
 //                    written. A kernel's reads of unwritten parts of an allocation are not detected
 //   leak=1           objects that were not freed are listed on stderr, at the context's end or the process's

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 
+from sim_checks import under_checks
+
 PATIENCE = 120  # seconds that a process may take for what should take one
 
 PREAMBLE = """
@@ -49,7 +51,7 @@ def command(*arguments, device=None, settings="", status=0, cwd=None, **environm
 
 def start(arguments, device, settings, status, cwd, **environment):
     env = {k: v for k, v in os.environ.items() if k not in ("MINICAFFE_DEVICE", "MINICAFFE_SIM", "PYTHONFAULTHANDLER")}
-    env.update(MINICAFFE_SIM=settings, OPENBLAS_NUM_THREADS="1", **environment)
+    env.update(MINICAFFE_SIM=under_checks(settings), OPENBLAS_NUM_THREADS="1", **environment)
     if device is not None:
         env["MINICAFFE_DEVICE"] = device
     done = subprocess.run(arguments, cwd=cwd, env=env, capture_output=True, text=True, timeout=PATIENCE)

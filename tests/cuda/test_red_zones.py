@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from processes import run
+from sim_checks import checks_on
 
 from minicaffe import memory
 from minicaffe.errors import DeviceError
@@ -17,6 +18,8 @@ def allocator(request, place):
     """An allocator of the simulated device, fresh."""
     if place != "sim":
         pytest.skip("only the simulated device watches the bounds of blocks")
+    if request.param != "plain" and "deferred=1" in checks_on():
+        pytest.skip("with deferred=1 the simulated device closes no blocks of a pool")
     before = memory.use(CUDAPlace(0), request.param)
     yield registry.allocator(CUDAPlace(0))
     memory.use(CUDAPlace(0), before)

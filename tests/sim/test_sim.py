@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from cplusplus import compiler
+from sim_checks import under_checks
 
 from minicaffe import sim
 
@@ -50,7 +51,7 @@ def run_cases(kernels, path, *names, settings=None):
     environment = {k: v for k, v in os.environ.items() if k not in ("MINICAFFE_SIM", "PYTHONFAULTHANDLER")}
     first = path.read_text().splitlines()[0]
     settings = settings if settings is not None else first[len("# MINICAFFE_SIM=") :] if first.startswith("# MINICAFFE_SIM=") else ""
-    environment.update(MINICAFFE_SIM=settings, OPENBLAS_NUM_THREADS="1")
+    environment.update(MINICAFFE_SIM=under_checks(settings), OPENBLAS_NUM_THREADS="1")
     read, write = os.pipe()
     command = f'exec "$@" 3>&{write} {write}>&-'
     arguments = [sys.executable, str(HERE / "sim_runner.py"), library(), *kernels, str(path), *names]
