@@ -1,6 +1,7 @@
 """Every test has an assertion that can fail: in itself, or in a helper, a fixture or a state machine of tests/ that it uses by name."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ class Modules:
         self.folder = folder
         self.trees = {path: ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))}
         self.stems = {path.stem: path for path in self.trees if path.name != "conftest.py"}
+        self.uses, self.direct = functools.cache(self.uses), functools.cache(lambda node: any(map(can_fail, ast.walk(node))))
         self.names = {path: self.names_of(path, tree) for path, tree in self.trees.items()}
 
     def names_of(self, path, tree):
@@ -76,7 +78,7 @@ class Modules:
         known, waiting = {node}, [(path, node)]
         while waiting:
             path, node = waiting.pop()
-            if any(map(can_fail, ast.walk(node))):
+            if self.direct(node):
                 return True
             new = [used for used in self.uses(path, node) if used[1] not in known]
             known.update(used[1] for used in new)
