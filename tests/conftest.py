@@ -108,7 +108,7 @@ def children(process="self"):
     """Return the numbers of the processes that one has started and that still run, and of theirs; none where /proc does not list them."""
     found = set()
     for listed in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):      # it has ended meanwhile
+        with contextlib.suppress(OSError):      # it has ended
             for child in listed.read_text().split():
                 found |= {int(child)} | children(child)
     return found

@@ -1,4 +1,4 @@
-"""A test that hangs is ended, wherever it stands, by the settings of pyproject.toml, and the tests after it run."""
+"""A test that hangs is ended, wherever it is, by the settings of pyproject.toml, and the tests after it run."""
 
 import os
 import re

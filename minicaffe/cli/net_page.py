@@ -26,7 +26,7 @@ def page(net, rankdir="TB", display_lrm=False, replaced=None, fold=False, weight
     rankdir, display_lrm, fold
         As of `minicaffe.pycaffe.drawing.net_svg`; the page has the whole drawing, too.
     replaced : dict of str to LayerParameter, optional
-        By name the layers for which others stand in `net`.
+        By name the layers that other layers replace in `net`.
     weights : str, optional
         The file that the values of the parameters are from; without it the page has no statistics.
 

@@ -281,13 +281,13 @@ cdef class Device:
         """Turn on or off events for kernel launches and calls of cuBLAS and cuDNN (`minicaffe.memory.record`).
 
         When on, the host waits for each of them, events of the stream measure its time, and no iteration is run as a graph.
-        While a `Recorder` records, launches are recorded also after ``record_launches(False)``, and after it what was set here holds.
+        While a `Recorder` records, launches are recorded also after ``record_launches(False)``. Afterwards this setting holds.
         """
         self.recording_by_hand = on
         self.stream.recording = on or self.launch_recorders > 0
 
     def add_launch_recorder(self):
-        """Record launches until `remove_launch_recorder` was called as often as this, whatever `record_launches` sets meanwhile."""
+        """Record launches until `remove_launch_recorder` was called as often as this, whatever `record_launches` sets."""
         self.launch_recorders += 1      # threads may call it at once; nothing here releases the GIL
         self.stream.recording = 1
 

@@ -168,7 +168,7 @@ class Drawing:
         """Put one box in the place of all repetitions of a block but the first, and return how many layers are in such boxes."""
         number, count = {id(drawn): i for i, drawn in enumerate(self.drawn)}, 0
         ends = [(number[id(source)], pill, number[id(target)]) for source, pill, target, _ in self.edges]
-        joined = {}     # box -> the box that stands for it
+        joined = {}     # box -> the box that is drawn for it
         for repeat in repeats(self.drawn, ends):
             blocks = [self.drawn[repeat.first + n * repeat.length:][:repeat.length] for n in range(repeat.times)]
             names = [shared_name([drawn.layers[0][1].name for drawn in block]) or block[0].layers[0][1].name for block in blocks]

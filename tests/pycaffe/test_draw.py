@@ -126,7 +126,7 @@ def test_svg_says_what_it_shows(net):
     assert "<svg" in drawing.net_svg(caffe_pb2.NetParameter())
 
 
-# Captions of the boxes that stand for repeated blocks.
+# Captions of the boxes of repeated blocks.
 FOLDED = {
     "resnet50/deploy": ["res2c", "res3c to res3d", "res4c to res4f", "res5c"],
     "googlenet/deploy": ["inception_3b", "inception_4b to inception_4e", "inception_5b"],

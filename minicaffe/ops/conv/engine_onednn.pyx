@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t
 from minicaffe.onednn.library cimport OnednnLayout, scaled_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
 from minicaffe.ops.epilogue cimport ChannelEpilogue, ConcatSlice
-from minicaffe.ops.onednn cimport Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation, Weighted, library, refuse  # no-cython-lint
+from minicaffe.ops.onednn cimport (Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation,  # no-cython-lint
+                                   Weighted, library, refuse)  # no-cython-lint
 
 from minicaffe.ops.engine import Refusal, get_precision
 from minicaffe.ops.engines import ONEDNN
