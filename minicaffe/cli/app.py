@@ -41,6 +41,7 @@ COMMANDS = {
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
     "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
     "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
+    "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
     "export": ("minicaffe.cli.export", "Write a net as a model of ONNX."),
     "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),
     "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
@@ -57,7 +58,9 @@ class Commands(click.Group):
 
     def get_command(self, ctx, name):
         name = name.replace("-", "_")
-        return getattr(importlib.import_module(COMMANDS[name][0]), name) if name in COMMANDS else None
+        if name not in COMMANDS:
+            return None
+        return getattr(importlib.import_module(COMMANDS[name][0]), "import_" if name == "import" else name)
 
     def format_commands(self, ctx, formatter):
         with formatter.section("Commands"):

@@ -13,12 +13,14 @@ SUBJECTS = {
         "level stage"),
     "Data": (
         "batch batch_size test_batch_size images_dim center_only listed ext crop_mode context_pad mean scale raw_scale "
-        "channel_swap shapes images"),
+        "channel_swap shapes images class_weights"),
     "Learning rate": "base_lr lr_policy gamma power stepsize stepvalue plateau_winsize",
     "Update": (
         "max_iter type momentum momentum2 rms_decay delta weight_decay regularization_type clip_gradients iter_size random_seed "
         "solver_type"),
-    "Tests": "iterations test_iter test_interval test_initialization test_compute_loss eval_type ap_version show_per_class_result",
+    "Tests": (
+        "iterations test_iter test_interval test_initialization test_compute_loss eval_type ap_version show_per_class_result "
+        "keep_best patience"),
     "Snapshots": "state snapshot snapshot_prefix snapshot_diff snapshot_format snapshot_after_train",
     "Reports and files": "display average_loss debug_info json_path as_json watch trouble_path html out force",
     "Signals and numbers that are not finite": "sigint_effect sighup_effect nan",

@@ -4,5 +4,7 @@ from minicaffe.net.comparison import random_inputs
 from minicaffe.onnx.check import compare
 from minicaffe.onnx.export import Preprocessing, check_types, export, to_model
 from minicaffe.onnx.graph import exporter
+from minicaffe.onnx.load import Imported, importer, load
 
-__all__ = ["Preprocessing", "check_types", "compare", "export", "exporter", "random_inputs", "to_model"]
+__all__ = ["Imported", "Preprocessing", "check_types", "compare", "export", "exporter", "importer", "load", "random_inputs",
+           "to_model"]

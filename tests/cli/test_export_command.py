@@ -29,6 +29,18 @@ def test_what_it_prints_and_writes(minicaffe, tmp_path):
     assert minicaffe("export", LENET, "w.caffemodel", "-o", "c.onnx", "--no-check") == "wrote c.onnx, not compared with the net\n"
 
 
+def test_import(minicaffe, tmp_path):
+    minicaffe("export", LENET, "-o", "a.onnx", "--no-check")
+    lines = minicaffe("import", "a.onnx", "-o", "o").splitlines()
+    assert lines[0].startswith("prob 1 x 10: differs by at most") and lines[1:] == ["wrote o.prototxt and o.caffemodel: 9 layers"]
+    net = Net(read_net("o.prototxt", caffe_pb2.TEST)[0])
+    net.copy_from("o.caffemodel")
+    assert minicaffe("import", "a.onnx", "-o", "p", "--no-check") == "wrote p.prototxt and p.caffemodel: 9 layers, not compared\n"
+    assert "q.onnx: cannot be read" in minicaffe("import", "q.onnx", "-o", "q", status=1)
+    assert "cannot be written" in minicaffe("import", "a.onnx", "-o", "no/q", status=1)
+    assert not list(tmp_path.glob("q*"))
+
+
 @pytest.mark.parametrize("words, status, wrong", [
     ([MODELS / "lenet/net.prototxt", "-o", "a.onnx"], 2, "a model of ONNX reads no data; write the deploy net"),
     ([LENET, "none.caffemodel", "-o", "a.onnx"], 1, "none.caffemodel: no such file"),

@@ -37,6 +37,7 @@ WRITERS = {     # the command, and the file that it writes
     "draw": (["draw", "net.prototxt", "o.svg"], "o.svg"),
     "draw --shapes": (["draw", "net.prototxt", "o.svg", "--shapes", "--phase=TEST"], "o.svg"),
     "export": (["export", "d.prototxt", "-o", "o.onnx"], "o.onnx"),
+    "import": (["import", "m.onnx", "-o", "o"], "o.prototxt"),
     "fold": (["fold", "d.prototxt", "w.caffemodel", "-o", "o"], "o.prototxt"),
     "draw html": (["draw", "net.prototxt", "o.html", "--weights", "w.caffemodel"], "o.html"),
     "draw_net": (["draw_net", "net.prototxt", "o.dot"], "o.dot"),
@@ -66,11 +67,13 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
     command, out = WRITERS[writer]
     if command[0] == "plot" or writer == "test --confusion .png":
         pytest.importorskip("matplotlib")
-    if command[0] == "export":
+    if command[0] in ("export", "import"):
         pytest.importorskip("onnxruntime")
     pictures("scale: 0.004")
     (tmp_path / "t.log").write_text(LOG)
     (tmp_path / "d.prototxt").write_text(DEPLOY % (3, 7, 8))
+    if command[0] == "import":
+        minicaffe("export", "d.prototxt", "-o", "m.onnx", "--no-check")
     (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
     (tmp_path / "out").mkdir()
     (tmp_path / out).write_text("years of work")

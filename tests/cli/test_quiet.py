@@ -30,9 +30,11 @@ COMMANDS = {
     "detect": (6, f"detect w.csv --crop_mode=list --out=o.csv --context_pad=0 {COMMON}"),
     "extract_features": (6, "extract_features w.caffemodel net.prototxt ip features 1"),
     "test": (12, "test net.prototxt --weights w.caffemodel --iterations 2"),
-    "trace": (20, "trace net.prototxt --json t.json"),            # the solver's fields
+    "trace": (22, "trace net.prototxt --json t.json"),            # the solver's fields
     "summary": (0, "summary net.prototxt"),
     "schedule": (0, "schedule net.prototxt"),
+    "fold": (3, "fold deploy.prototxt w.caffemodel -o folded"),
+    "export": (3, "export deploy.prototxt w.caffemodel -o net.onnx --no-check"),
     "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),
     "draw": (1, "draw net.prototxt n.svg --shapes --phase=TEST"),
     "time": (15 + 2 * (3 + 2 * BLOCKS), "time net.prototxt --iterations 2"),    # two lines a layer are Caffe's result

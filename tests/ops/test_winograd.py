@@ -375,7 +375,7 @@ def test_exact_sums_by_an_option(use, inexact, tmp_path, monkeypatch, capsys):
     (tmp_path / "net.prototxt").write_text(f"""
         layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {dims} }} }} }}
         layer {{ name: "conv" type: "Convolution" bottom: "x" top: "y" convolution_param {{ {PAYS[1]} }} }}""")
-    assert cli.main(["time", "net.prototxt", "--iterations", "1"]) == 0
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--verbose"]) == 0
     assert "WINOGRAD" in capsys.readouterr().out and not minicaffe.get_exact()
-    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--exact"]) == 0
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--exact", "--verbose"]) == 0
     assert "WINOGRAD refused: exact sums are asked for" in capsys.readouterr().out and minicaffe.get_exact()

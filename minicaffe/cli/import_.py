@@ -1,0 +1,36 @@
+"""``minicaffe import``: a model of ONNX as a prototxt and a caffemodel, compared with onnxruntime."""
+
+import click
+
+from minicaffe.cli import options
+from minicaffe.proto.atomic import write_bytes
+from minicaffe.proto.text import write_text
+
+
+@click.command("import", cls=options.CaffeCommand)
+@click.argument("file", metavar="MODEL.onnx")
+@click.option("-o", "--out", "out", required=True, metavar="NAME", help="NAME.prototxt and NAME.caffemodel are written.")
+@click.option("--batch", type=options.batch_size, help="Size of the first axis of inputs that have none.")
+@click.option("--dialect", type=click.Choice(["minicaffe", "ssd", "bvlc"]), default="minicaffe", show_default=True,
+              help="Whose layer types may occur: bvlc has no Permute.")
+@click.option("--seed", type=click.IntRange(0, options.INT_MAX), default=0, show_default=True,
+              help="Of the random inputs of the comparison.")
+@click.option("--no-check", is_flag=True, help="Do not compare the net with the model.")
+@options.force
+@options.common
+def import_(file, out, batch, dialect, seed, no_check, force):
+    """Write a model of ONNX as NAME.prototxt and NAME.caffemodel.
+
+    What Caffe's layers cannot express is listed, and nothing is written. The net is for the shapes of the model's inputs. All blobs
+    are compared with onnxruntime's values on random inputs; the first layer that differs is named, and nothing is written.
+    """
+    options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel", force=force)
+    from minicaffe import onnx
+    made = onnx.load(file, batch=batch, dialect=dialect, check=not no_check, seed=seed)
+    made.net.save(f"{out}.caffemodel")
+    write_bytes(f"{out}.prototxt", write_text(made.param).encode())
+    for one in made.differences:
+        click.echo(f"{one.blob} {' x '.join(map(str, one.shape))}: differs by at most {one.absolute:.2g}, "
+                   f"{one.relative:.1g} of the greatest value")
+    note = ", not compared" if no_check else ""
+    click.echo(f"wrote {out}.prototxt and {out}.caffemodel: {len(made.param.layer)} layers{note}")

@@ -1,0 +1,238 @@
+"""Models of ONNX as nets of Caffe: each operator gives onnxruntime's numbers, or is named with the reason."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minicaffe import errors
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+
+onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
+pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from test_export import DEPLOY, filled  # noqa: E402
+
+from minicaffe.onnx import export, load  # noqa: E402
+from minicaffe.onnx.load import IMPORTERS  # noqa: E402
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+X = (2, 4, 7, 6)
+DICE = np.random.default_rng(5)
+
+
+def weight(*shape):
+    return DICE.normal(0, 0.5, shape).astype(np.float32)
+
+
+def positive(*shape):
+    return np.abs(weight(*shape)) + np.float32(0.5)
+
+
+def node(kind, *inputs, outputs=("y",), **attributes):
+    """A node; arrays among its inputs are constants."""
+    return kind, inputs, outputs, attributes
+
+
+def write(path, nodes, *shapes, outputs=("y",), opset=17, dims=None):
+    """Write a model of nodes behind inputs x0, x1, ..."""
+    made, tensors = [], []
+    for number, (kind, inputs, tops, attributes) in enumerate(nodes):
+        names = []
+        for value in inputs:
+            if not isinstance(value, str):
+                tensors.append(numpy_helper.from_array(np.asarray(value), f"w{len(tensors)}"))
+                value = tensors[-1].name
+            names.append(value)
+        made.append(helper.make_node(kind, names, list(tops), name=f"n{number}", **attributes))
+    inputs = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, dims or shape) for i, shape in enumerate(shapes)]
+    graph = helper.make_graph(made, "t", inputs, [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.save(onnx.shape_inference.infer_shapes(model), path)
+    return path
+
+
+INT = np.int64
+CASES = {       # nodes, shapes of the inputs
+    "conv": ([node("Conv", "x0", weight(6, 2, 3, 2), weight(6), pads=[1, 0, 1, 0], strides=[2, 1], group=2)], X),
+    "conv dilated": ([node("Conv", "x0", weight(3, 4, 3, 3), dilations=[2, 2], pads=[2, 2, 2, 2])], X),
+    "conv more pad behind": ([node("Conv", "x0", weight(3, 4, 3, 3), pads=[0, 1, 1, 2], strides=[2, 2])], X),
+    "conv more pad before": ([node("Conv", "x0", weight(3, 4, 3, 3), pads=[2, 1, 0, 0], strides=[2, 2])], (2, 4, 8, 9)),
+    "conv same upper": ([node("Conv", "x0", weight(3, 4, 3, 4), auto_pad="SAME_UPPER", strides=[2, 2])], X),
+    "conv same lower": ([node("Conv", "x0", weight(3, 4, 2, 4), auto_pad="SAME_LOWER", strides=[1, 2])], X),
+    "conv valid": ([node("Conv", "x0", weight(3, 4, 3, 3), auto_pad="VALID")], X),
+    "conv of 3 axes": ([node("Conv", "x0", weight(3, 2, 2, 1, 3))], (2, 2, 4, 3, 5)),
+    "transposed": ([node("ConvTranspose", "x0", weight(4, 3, 4, 4), weight(6), strides=[2, 2], pads=[1, 1, 1, 1], group=2)], X),
+    "transposed with more": ([node("ConvTranspose", "x0", weight(4, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])], X),
+    "gemm": ([node("Gemm", "x0", weight(5, 4), weight(5), transB=1, alpha=0.5, beta=2.0)], (3, 4)),
+    "gemm without bias": ([node("Gemm", "x0", weight(4, 5))], (3, 4)), "matmul": ([node("MatMul", "x0", weight(6, 5))], X),
+    "flatten and gemm": ([node("Flatten", "x0", outputs=["f"]), node("Gemm", "f", weight(5, 168), weight(1), transB=1)], X),
+    "max": ([node("MaxPool", "x0", kernel_shape=[3, 3], strides=[2, 2])], X), "max padded": ([node("MaxPool", "x0", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])], X),
+    "max up": ([node("MaxPool", "x0", kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1)], (2, 3, 8, 7)),
+    "max same": ([node("MaxPool", "x0", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER")], (2, 3, 8, 8)),
+    "average": ([node("AveragePool", "x0", kernel_shape=[3, 3], strides=[2, 2])], X),
+    "average padded": ([node("AveragePool", "x0", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])], X),
+    "average that counts": ([node("AveragePool", "x0", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], count_include_pad=1)], X),
+    "global": ([node("GlobalAveragePool", "x0")], X), "global max": ([node("GlobalMaxPool", "x0")], X),
+    "batch norm": ([node("BatchNormalization", "x0", weight(4), weight(4), weight(4), positive(4), epsilon=0.01)], X),
+    "batch norm alone": ([node("BatchNormalization", "x0", np.ones(4, np.float32), np.zeros(4, np.float32), weight(4), positive(4))], X),
+    "instance norm": ([node("InstanceNormalization", "x0", weight(4), weight(4), epsilon=0.1)], X),
+    "layer norm": ([node("LayerNormalization", "x0", weight(6), weight(6), epsilon=0.1)], X),
+    "layer norm of two axes": ([node("LayerNormalization", "x0", weight(7, 6), axis=2)], X),
+    "lrn": ([node("LRN", "x0", size=3, alpha=0.5, beta=0.6, bias=2.0)], X),
+    **{kind.lower(): ([node(kind, "x0")], X) for kind in ("Relu", "Sigmoid", "Tanh", "Softplus", "Abs", "Exp", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Elu")},
+    "sqrt": ([node("Abs", "x0", outputs=["a"]), node("Sqrt", "a")], X), "log": ([node("Exp", "x0", outputs=["a"]), node("Log", "a")], X),
+    "reciprocal": ([node("Exp", "x0", outputs=["a"]), node("Reciprocal", "a")], X),
+    "prelu": ([node("PRelu", "x0", weight(4, 1, 1))], X), "prelu shared": ([node("PRelu", "x0", weight(1))], X),
+    "clip": ([node("Clip", "x0", np.float32(0), np.float32(0.6))], X), "clip below": ([node("Clip", "x0", np.float32(-0.3))], X),
+    "softmax": ([node("Softmax", "x0", axis=1)], X), "log softmax": ([node("LogSoftmax", "x0")], X),
+    "pow": ([node("Pow", "x0", np.float32(2))], X), "identity": ([node("Relu", "x0", outputs=["a"]), node("Identity", "a")], X),
+    "cast": ([node("Cast", "x0", to=TensorProto.FLOAT, outputs=["a"]), node("Relu", "a")], X),
+    **{f"{kind.lower()} of two": ([node("Sigmoid", "x1", outputs=["s"]), node(kind, "x0", "s")], X, X) for kind in ("Add", "Sub", "Mul", "Div")},
+    **{f"{kind.lower()} of a number": ([node(kind, "x0", np.float32(3))], X) for kind in ("Add", "Sub", "Mul", "Div")},
+    **{f"a number {kind.lower()}": ([node("Exp", "x0", outputs=["e"]), node(kind, np.float32(3), "e")], X) for kind in ("Sub", "Div")},
+    **{f"{kind.lower()} of channels": ([node(kind, "x0", positive(4, 1, 1))], X) for kind in ("Add", "Sub", "Mul", "Div")},
+    "mul and add": ([node("Mul", "x0", weight(1, 4, 1, 1), outputs=["m"]), node("Add", "m", weight(4, 1, 1))], X),
+    "add of the last axes": ([node("Add", "x0", weight(7, 6))], X), "gate": ([node("Sigmoid", "x1", outputs=["s"]), node("Mul", "x0", "s")], X, (2, 4, 1, 1)),
+    "gate first": ([node("Mul", "x1", "x0")], X, (2, 4, 1, 1)), "bias of a vector": ([node("Add", "x0", "x1")], X, (6,)),
+    "sum": ([node("Sum", "x0", "x1", "x0")], X, X), "maximum": ([node("Max", "x0", "x1")], X, X), "minimum": ([node("Min", "x0", "x1")], X, X),
+    "at least": ([node("Max", "x0", np.float32(0.2))], X), "at most": ([node("Min", np.float32([0.2]), "x0")], X),
+    "reshape": ([node("Reshape", "x0", np.array([0, -1, 3], INT))], X), "squeeze": ([node("Squeeze", "x0", np.array([2], INT))], (2, 3, 1, 4)),
+    "unsqueeze": ([node("Unsqueeze", "x0", np.array([1], INT))], (2, 3)), "flatten": ([node("Flatten", "x0", axis=2)], X), "transpose": ([node("Transpose", "x0", perm=[0, 2, 3, 1])], X),
+    "concat": ([node("Concat", "x0", "x1", axis=-1)], X, X), "split": ([node("Split", "x0", np.array([1, 3], INT), axis=1, outputs=["y", "z"])], X),
+    "slice": ([node("Slice", "x0", np.array([1, -4], INT), np.array([3, 100], INT), np.array([1, 3], INT))], X),
+    "slice of all": ([node("Slice", "x0", np.array([0], INT), np.array([100], INT), np.array([1], INT), outputs=["a"]), node("Relu", "a")], X),
+    "gather": ([node("Gather", "x0", np.array([1, 2], INT), axis=1)], X), "gather one": ([node("Gather", "x0", np.int64(-1), axis=2)], X),
+    "expand": ([node("Expand", "x0", np.array([2, 4, 3, 6], INT))], (2, 4, 1, 6)), "tile": ([node("Tile", "x0", np.array([1, 2, 1, 3], INT))], X),
+    "pad": ([node("Pad", "x0", np.array([0, 0, 1, 2, 0, 0, 0, 3], INT))], X),
+    "mean": ([node("ReduceMean", "x0", axes=[2, 3])], X), "mean without axes": ([node("ReduceMean", "x0", axes=[2, 3], keepdims=0)], X),
+    "reduced maximum": ([node("ReduceMax", "x0", axes=[2, 3])], X), "reduced squares": ([node("ReduceSumSquare", "x0", axes=[1, 2, 3], keepdims=0)], X),
+    "dropout": ([node("Relu", "x0", outputs=["a"]), node("Dropout", "a")], X),
+    "reduced sum": ([node("ReduceSum", "x0", np.array([-1], INT), keepdims=0)], X), "reduced kept": ([node("ReduceL1", "x0", axes=[2, 3])], X),
+    "nearest": ([node("Resize", "x0", "", np.array([1, 1, 2, 3], np.float32), mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric")], X),
+    **{f"linear {how}": ([node("Resize", "x0", "", "", np.array([2, 4, 9, 13], INT), mode="linear", coordinate_transformation_mode=how)], X)
+       for how in ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")},
+    "linear height": ([node("Resize", "x0", "", np.array([1, 1, 2, 1], np.float32), mode="linear")], X),
+    "linear width": ([node("Resize", "x0", "", np.array([1, 1, 1, 2], np.float32), mode="linear")], X),
+    "lstm": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), weight(1, 24), hidden_size=3)], (5, 2, 4)),
+    "lstm, its last state": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["", "h"]), node("Relu", "h")], (5, 2, 4)),
+    "a computed shape": ([node("Shape", "x0", outputs=["s"]), node("Gather", "s", np.array([0], INT), outputs=["b"]),
+                          node("Concat", "b", np.array([-1], INT), axis=0, outputs=["t"]), node("Reshape", "x0", "t")], X),
+    "a constant operand": ([node("Concat", "x0", weight(*X), axis=1)], X),
+}
+REFUSED = {     # nodes, shapes, the reason
+    "an unknown operator": ([node("Erf", "x0", outputs=["e"]), node("Cos", "e")], X, r"node 'n0' \(Erf\): no layers for this operator; node 'n1' \(Cos\)"),
+    "cubic": ([node("Resize", "x0", "", np.array([1, 1, 2, 2], np.float32), mode="cubic")], X, "by nearest neighbours or linearly"),
+    "two directions": ([node("LSTM", "x0", weight(2, 12, 4), weight(2, 12, 3), hidden_size=3, direction="bidirectional")], (5, 2, 4), "only forward"),
+    "weights of an input": ([node("Conv", "x0", "x1")], X, "its weight is computed from the inputs"),
+    "transposed matrix": ([node("Gemm", "x0", weight(3, 5), transA=1)], (3, 4), "its first matrix is transposed"),
+    "pads behind alone": ([node("AveragePool", "x0", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], X, "no rounding of Pooling gives"),
+    "pooled 1D": ([node("MaxPool", "x0", kernel_shape=[2])], (2, 3, 8), "Pooling has two spatial axes"),
+    "dilated pooling": ([node("MaxPool", "x0", kernel_shape=[2, 2], dilations=[2, 2])], X, "Pooling has no dilation"),
+    "steps": ([node("Slice", "x0", np.array([0], INT), np.array([4], INT), np.array([1], INT), np.array([2], INT))], X, "steps other than 1"),
+    "pad of 1": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(1))], X, "pads with something other than 0"),
+    "integers": ([node("Cast", "x0", to=TensorProto.INT64, outputs=["a"]), node("Cast", "a", to=TensorProto.FLOAT)], X, "blobs are of real numbers"),
+    "middle axis": ([node("Add", "x0", "x1")], X, "is broadcast in the middle"), "indices": ([node("Gather", "x0", np.array([2, 0], INT), axis=1)], X, "its indices are no range"),
+    "reduced first": ([node("ReduceSum", "x0", np.array([1], INT))], X, "Reduction is over all axes from one on"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operator(tmp_path, name):
+    nodes, *shapes = CASES[name]
+    outputs = [output for _, _, tops, _ in nodes[-1:] for output in tops]
+    made = load(write(tmp_path / "a.onnx", nodes, *shapes, outputs=outputs))
+    assert sorted(one.blob for one in made.differences) == sorted(outputs) and all(one.relative < 1e-5 for one in made.differences)
+    Net(made.param)     # the definition is whole
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_expressed(tmp_path, name):
+    nodes, shape, reason = REFUSED[name]
+    shapes = {"weights of an input": [shape, (3, 4, 3, 3)], "middle axis": [shape, (2, 1, 7, 1)]}.get(name, [shape])
+    with pytest.raises(errors.ConfigError, match=rf"a.onnx: Caffe cannot express: .*{reason}"):
+        load(write(tmp_path / "a.onnx", nodes, *shapes))
+
+
+def test_every_importer_has_a_case():
+    own = {kind for kind, function in IMPORTERS.items() if function.__module__ == "minicaffe.onnx.load"}   # a page registers another
+    assert {kind for nodes, *_ in CASES.values() for kind, *_ in nodes} | {"Upsample"} >= own
+
+
+def test_dialect(tmp_path):
+    path = write(tmp_path / "a.onnx", [node("Transpose", "x0", perm=[0, 2, 3, 1])], X)
+    with pytest.raises(errors.ConfigError, match="it needs the layer type Permute, which BVLC Caffe lacks"):
+        load(path, dialect="bvlc")
+    assert load(path, dialect="ssd").param.layer[-1].type == "Permute"
+    with pytest.raises(errors.ConfigError, match="dialect: must be one of minicaffe, ssd, bvlc, got 'x'"):
+        load(path, dialect="x")
+
+
+def test_sizes_that_are_not_fixed(tmp_path):
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=["batch", 4, 7, 6])
+    with pytest.raises(errors.ConfigError, match=r"axis 0 of input 'x0' has no fixed size \(it is batch\); give --batch N"):
+        load(path)
+    assert load(path, batch=5).net.blobs["y"].shape == (5, 4, 7, 6)
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[2, 4, "height", 6])
+    with pytest.raises(errors.ConfigError, match="axis 2 of input 'x0' has no fixed size"):
+        load(path, batch=5)
+
+
+@pytest.mark.parametrize("file", [file for file in DEPLOY if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])
+def test_there_and_back(tmp_path, file):
+    """Exported, imported and exported again: the layers have their names, and the numbers are the same."""
+    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
+    net = filled(Net(param, positions=positions))
+    export(net, tmp_path / "a.onnx", check=False)
+    made = load(tmp_path / "a.onnx")
+    assert [layer.name for layer in made.param.layer if layer.type != "Input"] == [
+        node.name for node in net.nodes if node.type not in ("Input", "Split", "Dropout")]
+    assert all(one.relative < 1e-5 for one in made.differences)
+    export(made.net, tmp_path / "b.onnx", check=False)
+    first, second = (onnx.load(tmp_path / name).graph for name in ("a.onnx", "b.onnx"))
+    assert [node.op_type for node in first.node] == [node.op_type for node in second.node]
+
+
+@pytest.mark.parametrize("content, wrong", [(b"", "is no model of ONNX"), (b"\x08\x07garbage" * 9, "is no model of ONNX"), (None, "cannot be read")])
+def test_damaged_files(tmp_path, content, wrong):
+    path = tmp_path / "a.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((errors.DataError, errors.FileError), match=wrong):
+        load(path)
+
+
+def test_a_truncated_model_and_data_outside_of_the_folder(tmp_path):
+    path = write(tmp_path / "a.onnx", [node("Conv", "x0", weight(3, 4, 3, 3))], X)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), len(whole) // 20):
+        path.write_bytes(whole[:size])
+        with pytest.raises(errors.Error):
+            load(path)
+    path.write_bytes(whole)
+    model = onnx.load(path)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret")
+    (tmp_path.parent / "secret").write_bytes(bytes(1000))
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(errors.DataError, match="is no model of ONNX that can be used"):
+        load(path)
+
+
+def test_operators_of_others(tmp_path):
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], domain="own.domain")], "t",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, X)], [helper.make_tensor_value_info("y", TensorProto.FLOAT, X)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own.domain", 1)]), tmp_path / "a.onnx")
+    with pytest.raises(errors.ConfigError, match="has operators of other domains than ONNX's own: own.domain"):
+        load(tmp_path / "a.onnx")
+
+
+def test_a_wrong_importer_is_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(IMPORTERS, "Tanh", lambda made, node: made.layer("Sigmoid", [made.bottom()], last=True))
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("Tanh", "a", outputs=["b"]), node("Abs", "b")], X)
+    with pytest.raises(errors.DataError, match=r"the net gives other numbers than the model: layer 'n1' \(Sigmoid\) differs first"):
+        load(path)
