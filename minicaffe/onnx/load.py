@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.net.comparison import TOLERANCE, Difference, difference, run_net
 from minicaffe.net.net import Net
@@ -810,6 +810,8 @@ def read_model(path, batch=None):
         check_bytes(size, f"the model {path}")
         model = onnx.load(path)
         onnx.checker.check_model(model)
+    except Error:
+        raise
     except OSError as error:
         raise FileError(f"cannot be read: {error.strerror or error}", file=str(path)) from error
     except Exception as error:
@@ -872,7 +874,9 @@ def load(path, *, batch=None, dialect="minicaffe", check=True, seed=0):
     for info in inputs:
         if info.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
             raise ConfigError(f"input '{info.name}' is not of float32", file=str(path))
-        given[info.name] = dice.normal(0, 1, [axis.dim_value for axis in info.type.tensor_type.shape.dim]).astype(np.float32)
+        shape = [axis.dim_value for axis in info.type.tensor_type.shape.dim]
+        check_bytes(8 * math.prod(shape), f"random numbers of shape {shape} for input '{info.name}'")
+        given[info.name] = dice.normal(0, 1, shape).astype(np.float32)
     values = all_values(model, given, path)
     made = Conversion(model.graph.name or "net", dialect)
     for info in inputs:

@@ -223,6 +223,12 @@ def test_a_truncated_model_and_data_outside_of_the_folder(tmp_path):
         load(path)
 
 
+def test_an_input_beyond_the_budget(tmp_path):
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[1, 1 << 20, 1 << 20, 1 << 10])
+    with pytest.raises(errors.ShapeError, match="input 'x0' would take"):
+        load(path)
+
+
 def test_operators_of_others(tmp_path):
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"], domain="own.domain")], "t",
                               [helper.make_tensor_value_info("x", TensorProto.FLOAT, X)], [helper.make_tensor_value_info("y", TensorProto.FLOAT, X)])
