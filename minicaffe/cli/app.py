@@ -40,6 +40,7 @@ COMMANDS = {
     "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
     "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
+    "deploy": ("minicaffe.cli.deploy", "Make the net that predicts from a training net."),
     "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
     "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
     "export": ("minicaffe.cli.export", "Write a net as a model of ONNX."),

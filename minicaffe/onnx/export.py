@@ -112,7 +112,7 @@ def check_types(nodes, file):
         why = ("a Python layer has no operations of ONNX; write its formula with other layers, or register an exporter for it "
                "(minicaffe.onnx.exporter('Python'))")
     elif kind.endswith("Data"):
-        why = "a model of ONNX reads no data; write the deploy net, whose inputs are Input layers"
+        why = "a model of ONNX reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
     else:
         why = f"there is no exporter for this type; register one with minicaffe.onnx.exporter('{kind}')"
     others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])

@@ -42,7 +42,7 @@ def test_import(minicaffe, tmp_path):
 
 
 @pytest.mark.parametrize("words, status, wrong", [
-    ([MODELS / "lenet/net.prototxt", "-o", "a.onnx"], 2, "a model of ONNX reads no data; write the deploy net"),
+    ([MODELS / "lenet/net.prototxt", "-o", "a.onnx"], 2, "a model of ONNX reads no data; make the deploy net (minicaffe deploy)"),
     ([LENET, "none.caffemodel", "-o", "a.onnx"], 1, "none.caffemodel: no such file"),
     ([LENET, "-o", "no/a.onnx"], 1, "no/a.onnx: cannot be written"),
     ([LENET, "-o", "a.onnx", "--inputs", "wrong.npz"], 1, "wrong.npz: is no .npz file"),

@@ -38,6 +38,7 @@ WRITERS = {     # the command, and the file that it writes
     "draw --shapes": (["draw", "net.prototxt", "o.svg", "--shapes", "--phase=TEST"], "o.svg"),
     "export": (["export", "d.prototxt", "-o", "o.onnx"], "o.onnx"),
     "import": (["import", "m.onnx", "-o", "o"], "o.prototxt"),
+    "deploy": (["deploy", "net.prototxt", "-o", "o"], "o.prototxt"),
     "fold": (["fold", "d.prototxt", "w.caffemodel", "-o", "o"], "o.prototxt"),
     "draw html": (["draw", "net.prototxt", "o.html", "--weights", "w.caffemodel"], "o.html"),
     "draw_net": (["draw_net", "net.prototxt", "o.dot"], "o.dot"),

@@ -1,0 +1,131 @@
+"""``minicaffe deploy``: the net that predicts, made from a training net; Caffe's users write it by hand."""
+
+import click
+import numpy as np
+
+from minicaffe.cli import options
+from minicaffe.cli.picture_nets import Training
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError
+from minicaffe.net.deploy import deploy_net, source_layer
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import write_bytes
+from minicaffe.proto.text import write_text
+
+
+def _sizes(ctx, param, text):
+    if text is None:
+        return None
+    sizes = text.split("x")
+    if not all(size.isdecimal() and 0 < int(size) <= options.INT_MAX for size in sizes):
+        raise click.BadParameter(f"write CHANNELSxHEIGHTxWIDTH, such as 3x224x224, got '{text}'", ctx, param)
+    return tuple(map(int, sizes))
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", metavar="NET")
+@click.argument("weights", required=False)
+@click.option("-o", "--out", "out", required=True, metavar="NAME",
+              help="NAME.prototxt is written, with WEIGHTS NAME.caffemodel, too.")
+@click.option("--batch", type=options.batch_size, default=1, show_default=True, help="Records in a batch.")
+@click.option("--shape", callback=_sizes, metavar="3x224x224", help="Of a record, if the data are not there.")
+@click.option("--preprocessing", type=click.Choice(["comments", "layers"]), default="comments", show_default=True,
+              help="Write mean and scale as comments, or as layers, so that the net takes pixels.")
+@options.force
+@options.whole_net_options
+def deploy(file, weights, out, batch, shape, preprocessing, force, level, stage):
+    """Write the deploy net of a training NET.
+
+    The data layer becomes an Input, the last loss its prediction (SoftmaxWithLoss: Softmax). Layers that need a label, Dropout, and
+    layers that the prediction does not need are left out. With WEIGHTS the parameters of the layers that are left are written, too.
+    """
+    options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel" if weights else None, force=force)
+    given = options.net_options()
+    param, _ = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
+    with caffe.trusting(given["trusted"]):
+        source = source_layer(param, file)
+        if source is None or source.type == "Input":
+            raise ConfigError("has no layer that reads data; it is a deploy net already, or is none for phase TEST", file=file)
+        training = Training.of(param, file)
+        if shape is None and training is None:
+            raise ConfigError(f"the shape of a record of '{source.type}' is not known; give --shape", file=file, layer=source.name,
+                              layer_type=source.type)
+        sizes = shape or training.shape()
+        made = deploy_net(param, (batch, *sizes), file)
+        mean, name = training.mean(sizes[0]) if training is not None else (None, "")
+    scale = training.scale if training is not None else None
+    made.ClearField("state")
+    removed = remove_dropout(made)
+    arrays = add_preprocessing(made, mean, scale, sizes, file) if preprocessing == "layers" else {}
+    if arrays and not weights:
+        raise click.UsageError("--preprocessing layers: the mean is a parameter; give WEIGHTS", click.get_current_context())
+    record = " x ".join(map(str, sizes)) + (f", minus {name}" if mean is not None else "") + (f", times {scale:g}" if scale else "")
+    own = "; the net computes that" if preprocessing == "layers" else ""
+    text = f"# The deploy net of {file}.\n# A record is {record}{own}.\n"
+    if weights:
+        param = caffe_pb2.NetParameter()
+        param.CopyFrom(made)
+        param.state.phase = caffe_pb2.TEST
+        net = Net(param, file=file, **given)
+        net.copy_from(weights)
+        for layer, array in arrays.items():
+            net.layer_dict[layer].blobs[0].data[...] = array
+        net.save(f"{out}.caffemodel")
+    write_bytes(f"{out}.prototxt", (text + write_text(made)).encode())
+    files = f"{out}.prototxt" + (f" and {out}.caffemodel" if weights else "")
+    left_out = f", {removed} Dropout left out" if removed else ""
+    click.echo(f"wrote {files}: {len(made.layer)} layers{left_out}; a record is {record}")
+
+
+def remove_dropout(net):
+    """Remove the Dropout layers of a NetParameter, except one whose top is the output; return how many."""
+    names, kept, removed = {}, [], 0
+    for i, layer in enumerate(net.layer):
+        bottoms = [names.get(name, name) for name in layer.bottom]
+        if layer.type == "Dropout" and any(layer.top[0] in other.bottom for other in list(net.layer)[i + 1:]):
+            names[layer.top[0]] = bottoms[0]
+            removed += 1
+            continue
+        if layer.type == "Dropout" and list(layer.top) == bottoms:
+            removed += 1
+            continue
+        one = caffe_pb2.LayerParameter()
+        one.CopyFrom(layer)
+        one.bottom[:] = bottoms
+        one.top[:] = [names.get(name, name) if name in layer.bottom else name for name in layer.top]
+        kept.append(one)
+    del net.layer[:]
+    net.layer.extend(kept)
+    return removed
+
+
+def add_preprocessing(net, mean, scale, sizes, file):
+    """Put mean and scale as layers behind the Input; return the arrays of their parameters by layer."""
+    top, arrays = net.layer[0].top[0], {}
+    layers = []
+    if mean is not None:
+        mean = np.asarray(mean, np.float32)
+        if mean.ndim == 3 and mean.shape != sizes:
+            if mean.shape[0] != sizes[0] or min(np.subtract(mean.shape[1:], sizes[1:])) < 0:
+                raise ConfigError(f"the mean has the shape {list(mean.shape)}, a record {list(sizes)}", file=file)
+            above, left = ((a - b) // 2 for a, b in zip(mean.shape[1:], sizes[1:]))      # what the centre crop of TEST sees
+            mean = mean[:, above:above + sizes[1], left:left + sizes[2]]
+        bias = caffe_pb2.LayerParameter(name="minus_mean", type="Bias")
+        bias.bias_param.axis, bias.bias_param.num_axes = 1, mean.ndim
+        arrays["minus_mean"] = -mean
+        layers.append(bias)
+    if scale is not None:
+        power = caffe_pb2.LayerParameter(name="times_scale", type="Power")
+        power.power_param.scale = scale
+        layers.append(power)
+    if layers:
+        net.layer[0].top[0] = "pixels"
+        rest = list(net.layer)[1:]
+        del net.layer[1:]
+        names = ["pixels", *[layer.name for layer in layers[:-1]], top]
+        for layer, below, above in zip(layers, names, names[1:]):
+            layer.bottom.append(below)
+            layer.top.append(above)
+        net.layer.extend([*layers, *rest])
+    return arrays

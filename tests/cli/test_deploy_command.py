@@ -1,0 +1,86 @@
+"""minicaffe deploy: the net that predicts, its parameters, and what happens to mean, scale and Dropout."""
+
+import numpy as np
+import pytest
+from test_classify import pictures  # noqa: F401  (a fixture)
+
+from minicaffe import errors
+from minicaffe.cli import deploy
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2, parse_text
+
+TRAIN = """layer { name: "data" type: "%s" top: "x" top: "label" %s }
+layer { name: "a" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "d1" type: "Dropout" bottom: "a" top: "b" }
+layer { name: "d2" type: "Dropout" bottom: "b" top: "b" }
+layer { name: "r" type: "ReLU" bottom: "b" top: "b" }
+layer { name: "c" type: "InnerProduct" bottom: "b" top: "c" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "acc" type: "Accuracy" bottom: "c" bottom: "label" top: "acc" include { phase: TEST } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "c" bottom: "label" top: "loss" }
+"""
+MEMORY = TRAIN % ("MemoryData", "memory_data_param { batch_size: 2 channels: 3 height: 4 width: 5 } transform_param { mean_value: 9 scale: 0.5 }")
+
+
+@pytest.fixture
+def net(minicaffe, tmp_path):
+    (tmp_path / "net.prototxt").write_text(MEMORY)
+    net = Net(read_net("net.prototxt", caffe_pb2.TEST)[0])
+    net.save("w.caffemodel")
+    return net
+
+
+def run(net, **arrays):
+    net.feed(**{name: value.astype(np.float32) for name, value in arrays.items()})
+    net.forward_from_to(0, len(net.nodes) - 1)
+    return net.blobs["prob"].data.copy()
+
+
+def made(name):
+    net = Net(read_net(f"{name}.prototxt", caffe_pb2.TEST)[0])
+    net.copy_from(f"{name}.caffemodel")
+    return net
+
+
+def test_layers_and_numbers(minicaffe, net, tmp_path):
+    printed = minicaffe("deploy", "net.prototxt", "w.caffemodel", "-o", "o", "--batch", 3)
+    assert printed == "wrote o.prototxt and o.caffemodel: 5 layers, 2 Dropout left out; a record is 3 x 4 x 5, minus mean 9, times 0.5\n"
+    text = (tmp_path / "o.prototxt").read_text()
+    assert text.startswith("# The deploy net of net.prototxt.\n# A record is 3 x 4 x 5, minus mean 9, times 0.5.\n")
+    one = made("o")
+    assert [node.type for node in one.nodes] == ["Input", "InnerProduct", "ReLU", "InnerProduct", "Softmax"]
+    x = np.random.default_rng(0).uniform(0, 255, (3, 3, 4, 5))
+    w = [blob.data.copy() for name in "ac" for blob in net.layer_dict[name].blobs]
+    scores = np.maximum(((x - 9) * 0.5).reshape(3, -1) @ w[0].T + w[1], 0) @ w[2].T + w[3]
+    wanted = np.exp(scores - scores.max(1, keepdims=True))
+    wanted /= wanted.sum(1, keepdims=True)
+    np.testing.assert_allclose(run(one, x=(x - 9) * 0.5), wanted, rtol=1e-4, atol=1e-6)
+    minicaffe("deploy", "net.prototxt", "w.caffemodel", "-o", "p", "--batch", 3, "--preprocessing", "layers")
+    one = made("p")
+    assert [node.name for node in one.nodes] == ["data", "minus_mean", "times_scale", "a", "r", "c", "prob"]
+    np.testing.assert_allclose(run(one, pixels=x), wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_mean_picture_is_cropped_in_the_middle():
+    mean = np.arange(48, dtype=np.float32).reshape(3, 4, 4)
+    net = parse_text(TRAIN.partition("\n")[0] % ("Input", ""), caffe_pb2.NetParameter)[0]
+    arrays = deploy.add_preprocessing(net, mean, None, (3, 2, 2), "net.prototxt")
+    assert np.array_equal(arrays["minus_mean"], -mean[:, 1:3, 1:3]) and net.layer[1].bias_param.num_axes == 3
+    with pytest.raises(errors.ConfigError, match=r"net.prototxt: the mean has the shape \[3, 4, 4\], a record \[3, 5, 2\]"):
+        deploy.add_preprocessing(net, mean, None, (3, 5, 2), "net.prototxt")
+
+
+def test_a_database_and_no_weights(minicaffe, pictures, tmp_path):  # noqa: F811
+    pictures("scale: 0.004")
+    assert "layers; a record is 3 x 7 x 8, times 0.004" in minicaffe("deploy", "net.prototxt", "-o", "o")
+    assert not (tmp_path / "o.caffemodel").exists()
+    assert "exists already; --force" in minicaffe("deploy", "net.prototxt", "-o", "o", status=1)
+
+
+@pytest.mark.parametrize("text, words, status, wrong", [
+    (MEMORY, ["--shape", "3x0x2"], 2, "write CHANNELSxHEIGHTxWIDTH"), (MEMORY, ["--preprocessing", "layers"], 2, "the mean is a parameter; give WEIGHTS"),
+    (TRAIN % ("HDF5Data", 'hdf5_data_param { source: "s" batch_size: 1 }'), [], 2, "layer 'data' (HDF5Data): the shape of a record of 'HDF5Data' is not known"),
+    ('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }', [], 2, "has no layer that reads data")])
+def test_wrong_nets_and_words(minicaffe, tmp_path, text, words, status, wrong):
+    (tmp_path / "net.prototxt").write_text(text)
+    assert wrong in minicaffe("deploy", "net.prototxt", "-o", "o", *words, status=status)
+    assert not list(tmp_path.glob("o.*"))
