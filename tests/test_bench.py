@@ -230,6 +230,18 @@ def test_gpu_check_is_rehearsed(slow, tmp_path):
 
 # ---- the table of nets
 
+class Clock:
+    """In place of the module time: a clock that only `sleep` moves."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
 
 def test_the_table_has_aims_in_parentheses(tmp_path):
     turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
@@ -250,13 +262,15 @@ def test_the_table_has_aims_in_parentheses(tmp_path):
     assert list(gpu_table.NAMES) == list(gpu_nets.BATCHES)
 
 
-def test_ratios_are_by_the_better_layout_eager_and_by_graph(rehearsal, tmp_path):
+def test_ratios_are_by_the_better_layout_eager_and_by_graph(rehearsal, tmp_path, monkeypatch):
     turns.write_json(tmp_path / "rows.json", {"rows": [], "failed": {}})
     measurement = rehearsal("resnet50")
     measurement.rows, measurement.missing = turns.Rows(tmp_path / "rows.json", "resnet50 tf32", rehearsal=True), {"CuPy": "none"}
     seconds = {"minicaffe": 0.02, "minicaffe NCHW": 0.03, "PyTorch NCHW": 0.06, "PyTorch channels-last": 0.04,
                "PyTorch NCHW, CUDA graph": 0.05, "PyTorch channels-last, CUDA graph": 0.01}
-    made = {who: functools.partial(time.sleep, taken) for who, taken in seconds.items()}
+    clock = Clock()     # a busy machine changes no time of it
+    monkeypatch.setattr(turns, "time", clock)
+    made = {who: functools.partial(clock.sleep, taken) for who, taken in seconds.items()}
     assert measurement.row("step", "step", made) == "PyTorch channels-last, CUDA graph"
     row, = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert row["ratio_eager"] == pytest.approx(0.5, rel=0.2) and row["ratio_graph"] == row["ratio"] == pytest.approx(2, rel=0.2)

@@ -30,7 +30,7 @@ COMMANDS = {
     "detect": (6, f"detect w.csv --crop_mode=list --out=o.csv --context_pad=0 {COMMON}"),
     "extract_features": (6, "extract_features w.caffemodel net.prototxt ip features 1"),
     "test": (12, "test net.prototxt --weights w.caffemodel --iterations 2"),
-    "trace": (22, "trace net.prototxt --json t.json"),            # the solver's fields
+    "trace": (26, "trace net.prototxt --json t.json"),            # the solver's fields
     "summary": (0, "summary net.prototxt"),
     "schedule": (0, "schedule net.prototxt"),
     "deploy": (6, "deploy net.prototxt w.caffemodel -o o --shape 3x4x4"),
