@@ -148,7 +148,9 @@ OF_DATA = {"Data", "ImageData", "HDF5Data", "MemoryData", "WindowData", "Annotat
 
 @pytest.mark.parametrize("opset", [17, 22])
 @pytest.mark.parametrize("name", CASES)
-def test_layer(name, opset):
+def test_layer(name, opset, pytestconfig):
+    if opset != 17 and not pytestconfig.getoption("--every"):
+        pytest.skip("the second opset: run it with --every, as .ci/run does")
     text, *shapes = CASES[name]
     net = net_of(text, *shapes)
     model = to_model(net, opset)
