@@ -43,13 +43,13 @@ cdef class Blob:
     cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil
     # The same in the host's private memory, arranged as `layout` says; None: plain, as above. `wrote_` ends what `mutable_`
     # and `overwrite_` begin; the layer (layer.pyx, run_forward and run_backward) says so for its tops, bottoms and parameters.
-    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL nogil
-    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL nogil
-    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL nogil
+    cdef const void* data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* mutable_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* overwrite_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef int wrote_data(self) except -1
-    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL nogil
-    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL nogil
-    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL nogil
+    cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* mutable_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
+    cdef void* overwrite_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef int wrote_diff(self) except -1
     cdef int fill_data_on(self, const Context& on, double value) except -1
     cdef int fill_diff_on(self, const Context& on, double value) except -1

@@ -107,8 +107,8 @@ cdef class Blob:
             diff = _memory(self, size, "diff")
         self.check_idle()
         if data.private_side is not None or diff.private_side is not None:     # in layouts of the old shape
-            data.drop_private()
-            diff.drop_private()
+            data.free_private()
+            diff.free_private()
             self.check_idle()
         # No other thread runs from here on, so that every reader finds a shape and memories that fit each other.
         for axis in range(num_axes):
@@ -320,25 +320,25 @@ cdef class Blob:
     cdef void* mutable_diff_on(self, const Context& on) except? NULL nogil:
         return self.diff_memory.mutable_cpu_data_ptr() if on.stream == NULL else self.diff_memory.mutable_gpu_data_ptr()
 
-    cdef const void* data_in(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef const void* data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.data_on(on) if layout is None else self.data_memory.private_data_ptr(layout)
 
-    cdef void* mutable_data_in(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef void* mutable_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_data_on(on) if layout is None else self.data_memory.mutable_private_data_ptr(layout)
 
-    cdef void* overwrite_data_in(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef void* overwrite_data_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_data_on(on) if layout is None else self.data_memory.overwrite_private_data_ptr(layout)
 
     cdef int wrote_data(self) except -1:
         return self.data_memory.show_private()
 
-    cdef const void* diff_in(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.diff_on(on) if layout is None else self.diff_memory.private_data_ptr(layout)
 
-    cdef void* mutable_diff_in(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef void* mutable_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_diff_on(on) if layout is None else self.diff_memory.mutable_private_data_ptr(layout)
 
-    cdef void* overwrite_diff_in(self, const Context& on, Layout layout) except? NULL nogil:
+    cdef void* overwrite_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_diff_on(on) if layout is None else self.diff_memory.overwrite_private_data_ptr(layout)
 
     cdef int wrote_diff(self) except -1:
@@ -364,7 +364,7 @@ cdef class Blob:
         cdef Layout layout = self.diff_memory.layout() if value == 0 and on.stream != NULL else None
         if layout is None or not layout.on_device or layout.dtype != self.dtype:
             layout = None
-        fill_typed(on, self.dtype, self.count, value, self.mutable_diff_in(on, layout))
+        fill_typed(on, self.dtype, self.count, value, self.mutable_diff_in_layout(on, layout))
 
     def fill_diff(self, value):
         """Set the gradient to `value` where the present mode computes, on the CPU or the device."""

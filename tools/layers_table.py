@@ -79,7 +79,7 @@ def facts(cls):
     chain = [base for base in cls.__mro__ if base.__module__.startswith("minicaffe.layers.")]
     bodies = [body_of(base) for base in chain]
     forward = method(bodies, "forward_on", "forward_cpu")
-    backward = method(bodies, "derive", "backward_on", "backward_cpu")
+    backward = method(bodies, "gradient", "backward_on", "backward_cpu")
     if backward is None or re.fullmatch(r"if any\(propagate_down\):\s*raise .*|.*\bLayer\.backward_cpu\(self.*", backward, re.S):
         backward = "no gradient"
     elif re.fullmatch(r"for .*:\s*if wanted:\s*blob\.fill_diff\(0\)", backward):

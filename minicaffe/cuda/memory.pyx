@@ -217,6 +217,7 @@ cdef class CudaOrder(StreamOrder):
         self.device = get_device(place.device)
 
     cpdef size_t current(self) except? -1:
+        """Return the handle of the device's computing stream."""
         return <size_t> self.device.stream.handle
 
     cpdef record(self, size_t stream):

@@ -176,13 +176,11 @@ def read_idx(path, axes):
 def read_cifar(directory, split):
     """Read pictures, uint8 (N, 3, 32, 32), and labels, uint8 (N,), of CIFAR-10's binary version."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-    folder = directory / "cifar-10-batches-bin"
-    folder = folder if folder.is_dir() else directory
-    if (folder / names[0]).exists():
-        parts = [(_find(folder, name), None) for name in names]
+    first = _find(directory, f"cifar-10-batches-bin/{names[0]}", names[0], "cifar-10-binary.tar.gz")
+    if first.name == names[0]:
+        parts = [(_find(first.parent, name), None) for name in names]
     else:
-        archive = _find(directory, "cifar-10-binary.tar.gz", f"cifar-10-batches-bin/{names[0]}", names[0])
-        parts = [(archive, f"cifar-10-batches-bin/{name}") for name in names]
+        parts = [(first, f"cifar-10-batches-bin/{name}") for name in names]
     images, labels = zip(*(_parse_cifar(*_cifar_bytes(path, member)) for path, member in parts), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 

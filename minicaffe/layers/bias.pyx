@@ -23,8 +23,8 @@ cdef class BiasLayer(AxesLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* b = self.values(bottom).data_on(on)
         cdef Layout layout = self.layout_forward(on, bottom)
-        cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
-        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
+        cdef void* y = (<Blob> top[0]).overwrite_data_in_layout(on, layout)
         with nogil:
             shift_by(on, self.dtype, self.stored, x, y, NULL, b)
 
@@ -37,8 +37,8 @@ cdef class BiasLayer(AxesLayer):
         cdef bint learned = len(bottom) == 1
         cdef Blob x = bottom[0]
         cdef Layout layout = by_channels(diff_layout(on, top), x, self.axes, &self.stored)
-        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
+        cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         if self.learns(0) if learned else propagate_down[1]:
             self.sum_dy(on, dy, self.values(bottom), learned)
         if propagate_down[0] and top[0] is not x:
-            copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in(on, layout))
+            copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in_layout(on, layout))

@@ -14,5 +14,5 @@ cdef class BNLLLayer(NeuronLayer):
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         bnll_forward(on, self.dtype, n, x, y)
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         bnll_backward(on, self.dtype, n, x, dy, dx)

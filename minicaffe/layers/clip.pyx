@@ -18,5 +18,5 @@ cdef class ClipLayer(NeuronLayer):
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         clip_forward(on, self.dtype, n, x, y, self.lo, self.hi)
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         clip_backward(on, self.dtype, n, x, dy, dx, self.lo, self.hi)

@@ -66,9 +66,9 @@ cdef class ConcatLayer(StripLayer):
         cdef long long rows = self.rows if layout is None else concat_rows(layout, y)
         cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(own, x) // rows
         cdef long long offset = row // y.dims[1] * (<ConcatSlice> self.parts[which]).first
-        cdef const char* values = <const char*> y.data_in(on, layout)
-        cdef const char* dy = <const char*> y.diff_in(on, layout)
-        cdef char* dx = <char*> x.overwrite_diff_in(on, own)
+        cdef const char* values = <const char*> y.data_in_layout(on, layout)
+        cdef const char* dy = <const char*> y.diff_in_layout(on, layout)
+        cdef char* dx = <char*> x.overwrite_diff_in_layout(on, own)
         cdef double one = 1
         cdef void* to
         cdef long long i, at

@@ -54,8 +54,8 @@ cdef class DropoutLayer(DeviceLayer):
         elif top[0] is x:
             return 0
         self.layout = data_layout(on, bottom, True) if self.phase == TEST or on.stream != NULL else None
-        self._apply(on, self.layout, stored(self.layout, x), x.data_in(on, self.layout),
-                    (<Blob> top[0]).overwrite_data_in(on, self.layout))
+        self._apply(on, self.layout, stored(self.layout, x), x.data_in_layout(on, self.layout),
+                    (<Blob> top[0]).overwrite_data_in_layout(on, self.layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
@@ -75,7 +75,8 @@ cdef class DropoutLayer(DeviceLayer):
                 self._apply(on, None, x.count, values, values)
                 order.to_plain(<size_t> x.mutable_diff_on(on), <size_t> values)
                 return 0
-        self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in(on, layout), x.overwrite_diff_in(on, layout))
+        self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in_layout(on, layout),
+                    x.overwrite_diff_in_layout(on, layout))
 
     cdef int _apply(self, const Context& on, Layout layout, long long count, const void* source, void* target) except -1:
         cdef bint test = self.phase == TEST

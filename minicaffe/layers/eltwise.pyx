@@ -27,7 +27,7 @@ cpdef enum EltwiseOp:   # caffe.proto EltwiseParameter.EltwiseOp
 cdef class Sum(Operation):
     """A sum, which engine CAFFE alone computes, in the layout that its blobs have."""
 
-    takes_epilogue = ReluEpilogue
+    epilogue_class = ReluEpilogue
     fuses_backward_out_of_place = True
 
     cdef bint fused_backward   # backward is that of a ReLU behind it, too
@@ -110,7 +110,7 @@ cdef class EltwiseLayer(DeviceLayer):
         cdef vector[const void*] x = data_of(on, bottom, layout)
         cdef long long count = stored(layout, top[0])
         cdef int dtype = element(layout, top[0])
-        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
+        cdef void* y = (<Blob> top[0]).overwrite_data_in_layout(on, layout)
         with nogil:
             if rectify:
                 rectified_sum(on, dtype, count, <int> x.size(), x.data(), self.coefficients.data(), y)
@@ -123,7 +123,7 @@ cdef class EltwiseLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Layout layout = diff_layout(on, top, True) if self.operation == SUM else None
-        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
+        cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef long long count = stored(layout, top[0])
         cdef int dtype = element(layout, top[0])
         cdef vector[void*] dx
@@ -134,12 +134,12 @@ cdef class EltwiseLayer(DeviceLayer):
             if propagate_down[i]:
                 wanted.push_back(<int> i)
                 c.push_back(self.coefficients[i])
-                dx.push_back((<Blob> bottom[i]).overwrite_diff_in(on, layout))
+                dx.push_back((<Blob> bottom[i]).overwrite_diff_in_layout(on, layout))
         cdef const void* y = NULL
         if self.operation == SUM:
             if self.sum.fused_backward:
-                y = (<Blob> top[0]).data_in(on, layout)
-                dx.push_back((<Blob> top[0]).mutable_diff_in(on, layout))   # which ReLU's backward changes in place
+                y = (<Blob> top[0]).data_in_layout(on, layout)
+                dx.push_back((<Blob> top[0]).mutable_diff_in_layout(on, layout))   # which ReLU's backward changes in place
                 c.push_back(1)
             with nogil:
                 spread(on, dtype, count, <int> dx.size(), dy, y, c.data(), dx.data())
@@ -170,5 +170,5 @@ cdef class EltwiseLayer(DeviceLayer):
 cdef vector[const void*] data_of(const Context& on, list blobs, Layout layout) except *:
     cdef vector[const void*] pointers
     for blob in blobs:
-        pointers.push_back((<Blob> blob).data_in(on, layout))
+        pointers.push_back((<Blob> blob).data_in_layout(on, layout))
     return pointers

@@ -18,5 +18,5 @@ cdef class ELULayer(NeuronLayer):
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         elu_forward(on, self.dtype, n, x, y, self.alpha)
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         elu_backward(on, self.dtype, n, x, y, dy, dx, self.alpha)

@@ -24,5 +24,5 @@ cdef class ExpLayer(NeuronLayer):
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         exp_forward(on, self.dtype, n, x, y, self.inner, self.outer)
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         exp_backward(on, self.dtype, n, y, dy, dx, self.inner)

@@ -25,5 +25,5 @@ cdef class LogLayer(NeuronLayer):
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         log_forward(on, self.dtype, n, x, y, self.scale, self.shift, self.per_base)
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         log_backward(on, self.dtype, n, x, dy, dx, self.scale, self.shift, self.per_base)

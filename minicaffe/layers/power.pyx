@@ -20,5 +20,5 @@ cdef class PowerLayer(NeuronLayer):
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
         power_forward(on, self.dtype, n, x, y, self.power, self.scale, self.shift)
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
         power_backward(on, self.dtype, n, x, y, dy, dx, self.power, self.scale, self.shift)

@@ -40,7 +40,8 @@ cdef class PReLULayer(BroadcastLayer):
         cdef Blob x = bottom[0], y = top[0]
         cdef void* kept = self.keep(on, bottom, top, layout)
         with nogil:
-            prelu_forward(on, self.dtype, self.stored, x.data_in(on, layout), y.overwrite_data_in(on, layout), kept, a)
+            prelu_forward(on, self.dtype, self.stored, x.data_in_layout(on, layout), y.overwrite_data_in_layout(on, layout),
+                          kept, a)
 
     def join(self, Epilogue epilogue, list bottom, bint backward):
         return not backward and epilogue.rectify(self.blobs[0])
@@ -48,14 +49,14 @@ cdef class PReLULayer(BroadcastLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob slope = self.blobs[0]
         cdef Layout layout = self.layout_backward(on, bottom, top)
-        cdef const void* x = self.forward_x(bottom, top).data_in(on, layout)
-        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
+        cdef const void* x = self.forward_x(bottom, top).data_in_layout(on, layout)
+        cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef void* out
         if self.learns(0):
             out = slope.mutable_diff_on(on)
             with nogil:
                 channel_prelu_sums(on, self.dtype, self.stored, 1, True, out, x, dy)
         if propagate_down[0]:
-            out = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
+            out = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
             with nogil:
                 prelu_backward(on, self.dtype, self.stored, x, dy, out, slope.data_on(on))

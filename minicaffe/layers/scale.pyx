@@ -49,9 +49,9 @@ cdef class ScaleLayer(AxesLayer):
         cdef const void* s = self.values(bottom).data_on(on)
         cdef const void* b = (<Blob> self.blobs[self.bias]).data_on(on) if self.bias >= 0 else NULL
         cdef Layout layout = self.layout_forward(on, bottom)
-        cdef const void* x = (<Blob> bottom[0]).data_in(on, layout)
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
         cdef void* kept = self.keep(on, bottom, top, layout)
-        cdef void* y = (<Blob> top[0]).overwrite_data_in(on, layout)
+        cdef void* y = (<Blob> top[0]).overwrite_data_in_layout(on, layout)
         with nogil:
             if b:
                 scale_shift(on, self.dtype, self.stored, x, y, kept, s, b)
@@ -69,17 +69,17 @@ cdef class ScaleLayer(AxesLayer):
         cdef Blob values = self.values(bottom)
         cdef bint learned = len(bottom) == 1
         cdef Layout layout = self.layout_backward(on, bottom, top)
-        cdef const void* dy = (<Blob> top[0]).diff_in(on, layout)
+        cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef const void* x
         cdef const void* s
         cdef void* out
         if self.bias >= 0 and self.learns(self.bias):
             self.sum_dy(on, dy, self.blobs[self.bias], True)
         if self.learns(0) if learned else propagate_down[1]:
-            x, out = self.forward_x(bottom, top).data_in(on, layout), values.mutable_diff_on(on)
+            x, out = self.forward_x(bottom, top).data_in_layout(on, layout), values.mutable_diff_on(on)
             with nogil:
                 channel_dots(on, self.dtype, self.stored, 1, learned, out, x, dy)
         if propagate_down[0]:
-            s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in(on, layout)
+            s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
             with nogil:
                 scale_by(on, self.dtype, self.stored, dy, out, NULL, s)

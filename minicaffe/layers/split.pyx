@@ -40,7 +40,7 @@ cdef class SplitLayer(DeviceLayer):
         cdef long long count = stored(layout, bottom[0])
         cdef int dtype = element(layout, bottom[0])
         for blob in top:
-            dy.push_back((<Blob> blob).diff_in(on, layout))
-        cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in(on, layout)
+            dy.push_back((<Blob> blob).diff_in_layout(on, layout))
+        cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
         with nogil:
             weighted_sum(on, dtype, count, <int> dy.size(), dy.data(), NULL, dx)

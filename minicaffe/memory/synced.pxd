@@ -55,7 +55,7 @@ cdef class SyncedMemory:
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil
     cpdef int show_private(self) except -1
     cpdef int drop_plain(self) except -1
-    cdef int drop_private(self) except -1
+    cdef int free_private(self) except -1
     cpdef bint recycle(self) except -1
     cpdef renew(self)
     cpdef Layout layout(self)

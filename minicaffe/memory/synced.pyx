@@ -320,10 +320,10 @@ cdef class SyncedMemory:
             self.set_head(HEAD_AT_CPU, "claim_lazy_zeros")
         return True
 
-    cdef int drop_private(self) except -1:
-        """Free the private side, for an array of another shape."""
+    cdef int free_private(self) except -1:
+        """Keep the values on the plain side only and free the private one: a reshape calls this, as its layout is for one shape."""
         with device_lock:
-            self.make_plain_only("drop_private")
+            self.make_plain_only("free_private")
             self.private_side = self.private_layout = None
         return 0
 

@@ -532,7 +532,7 @@ cdef class Runner:
                     blob.fill_diff_on(on, 0)
                 elif blob.count:
                     layout = diff_layout(on, [blob])
-                    at.push_back(blob.mutable_diff_in(on, layout))
+                    at.push_back(blob.mutable_diff_in_layout(on, layout))
                     nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))
             zero_all(on, <int> at.size(), at.data(), nbytes.data())
             settle(on)

@@ -134,7 +134,7 @@ cdef class Step:
     cdef Epilogue epilogue(self, bint may_run_backward):
         """Return the other layers and the part as an Epilogue with the present parameters; None if one does not fit."""
         cdef Node node = self.nodes[0]
-        cdef Epilogue epilogue = self.operation.takes_epilogue(node.tops[0], self.fused_backward, self.operation.adds())
+        cdef Epilogue epilogue = self.operation.epilogue_class(node.tops[0], self.fused_backward, self.operation.adds())
         for node in self.nodes[1:]:
             if not add_to_epilogue(epilogue, node, may_run_backward):
                 return None
@@ -389,7 +389,7 @@ cdef class Fusion:
             step = Step(self.epilogue_of(i, operation, fused_backward), i)
         except Error as error:
             raise node.with_place(error)
-        step.part = self.part_of(i, step) if operation.takes_epilogue.moves else None
+        step.part = self.part_of(i, step) if operation.epilogue_class.moves else None
         if len(step.nodes) > 1 or step.part is not None:
             step.operation = operation
             step.fused_backward = fused_backward and len(step.nodes) > 1
@@ -403,7 +403,7 @@ cdef class Fusion:
         cdef Node node = self.nodes[i], fused_node
         cdef list found = [node]
         cdef Blob top = node.tops[0]
-        cdef Epilogue epilogue = operation.takes_epilogue(top, fused_backward, operation.adds())
+        cdef Epilogue epilogue = operation.epilogue_class(top, fused_backward, operation.adds())
         for k in range(i + 1, len(self.nodes)):
             fused_node = self.nodes[k]
             if len(fused_node.tops) != 1 or not has_builtin_passes(fused_node.layer):
@@ -438,7 +438,7 @@ cdef Operation fusable_operation(Node node):
     """The operation of a node that may compute more than its layer; None if it has none."""
     if len(node.tops) == 1 and node.bottoms and has_builtin_passes(node.layer):
         for operation in node.layer.operations():
-            return operation if operation.takes_epilogue is not None else None
+            return operation if operation.epilogue_class is not None else None
     return None
 
 

@@ -82,7 +82,7 @@ cdef class Operation:
         The layer's field: DEFAULT, or an engine's `layer_field`.
     """
 
-    takes_epilogue = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
+    epilogue_class = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
     fuses_backward = False             # whether backward can compute the gradients of an epilogue, too, in place
     fuses_backward_out_of_place = False     # the same not in place; the top's diff is then as in separate layers
     streams_weight_gradient = False     # whether some engine passes the gradient of p to a consumer, part by part

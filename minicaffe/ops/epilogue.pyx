@@ -24,7 +24,7 @@ cdef class ConcatSlice:
         cdef long long nbytes = (self.whole.count * item_size(self.whole.dtype) if whole_layout is None
                                  else <long long> whole_layout.nbytes)
         self.pitch = nbytes // self.whole.dims[0]
-        return <char*> self.whole.mutable_data_in(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
+        return <char*> self.whole.mutable_data_in_layout(on, whole_layout) + self.pitch // self.whole.dims[1] * self.first
 
     cdef bint take(self):
         """Return whether it was written, and reset that: for the layer that concatenates the parts."""

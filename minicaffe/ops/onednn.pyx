@@ -15,23 +15,23 @@ cdef class OnednnWeightsPrimitive(Primitive):
         self.x, self.w, self.y = layout_of(steps.x), layout_of(steps.w, &steps.plain_w), layout_of(steps.y)
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
-        cdef const void* w = weight.data_in(on, self.w)
+        cdef const void* w = weight.data_in_layout(on, self.w)
         cdef object _kept = weight.data_memory.private_side      # a net of another thread may want it in another layout
         cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
-            self.steps.forward(x.data_in(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
-                               y.overwrite_data_in(on, self.y), scratch)
+            self.steps.forward(x.data_in_layout(on, self.x), w, bias.data_on(on) if bias is not None else NULL,
+                               y.overwrite_data_in_layout(on, self.y), scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if not self.data_made:
             self.steps.make_backward_data()
             self.dx, self.dy = layout_of(self.steps.dx), layout_of(self.steps.dy)
             self.data_made = True
-        cdef const void* w = weight.data_in(on, self.w)
+        cdef const void* w = weight.data_in_layout(on, self.w)
         cdef object _kept = weight.data_memory.private_side
         cdef void* scratch = operation.scratch(on, (self.steps.data_scratch() + 3) // 4)
         with nogil:
-            self.steps.backward_data(w, y.diff_in(on, self.dy), x.overwrite_diff_in(on, self.dx), scratch)
+            self.steps.backward_data(w, y.diff_in_layout(on, self.dy), x.overwrite_diff_in_layout(on, self.dx), scratch)
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         if weight is None:
@@ -43,11 +43,11 @@ cdef class OnednnWeightsPrimitive(Primitive):
             self.dw = layout_of(self.steps.gradient, &self.steps.plain_w)
             self.params_made = True
         cdef bint overwrite = self.steps.overwrites() and weight.diff_memory.head == UNINITIALIZED  # nothing to add to
-        cdef void* dw = weight.overwrite_diff_in(on, self.dw) if overwrite else weight.mutable_diff_in(on, self.dw)
+        cdef void* dw = weight.overwrite_diff_in_layout(on, self.dw) if overwrite else weight.mutable_diff_in_layout(on, self.dw)
         cdef void* scratch = operation.scratch(on, (self.steps.weights_scratch() + 3) // 4)
         try:
             with nogil:
-                self.steps.backward_weights(on.threads, x.data_in(on, self.weights_x), y.diff_in(on, self.weights_dy),
+                self.steps.backward_weights(on.threads, x.data_in_layout(on, self.weights_x), y.diff_in_layout(on, self.weights_dy),
                                             overwrite, dw, bias.mutable_diff_on(on) if bias is not None else NULL, scratch)
         except Exception:
             if overwrite:
@@ -67,13 +67,13 @@ cdef class OnednnWorkspacePrimitive(Primitive):
         cdef Blob kept = operation.keep((self.workspace,))
         cdef void* scratch = operation.scratch(on, (self.steps.forward_scratch() + 3) // 4)
         with nogil:
-            self.steps.forward(x.data_in(on, self.x), y.overwrite_data_in(on, self.y),
+            self.steps.forward(x.data_in_layout(on, self.x), y.overwrite_data_in_layout(on, self.y),
                                kept.mutable_data_on(on) if self.workspace else NULL, scratch)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         self.steps.make_backward()
         cdef void* scratch = operation.scratch(on, (self.steps.backward_scratch() + 3) // 4)
         with nogil:
-            self.steps.backward(y.diff_in(on, self.y), x.overwrite_diff_in(on, self.x),
+            self.steps.backward(y.diff_in_layout(on, self.y), x.overwrite_diff_in_layout(on, self.x),
                                 operation.kept.data_on(on) if self.workspace else NULL,
-                                x.data_in(on, self.x) if self.backward_reads_x else NULL, scratch)
+                                x.data_in_layout(on, self.x) if self.backward_reads_x else NULL, scratch)

@@ -74,7 +74,7 @@ cdef class Bucket:
         cdef Blob blob = self.blobs[index]
         if on.stream != NULL:
             return blob.mutable_cpu_diff_ptr()
-        return blob.mutable_diff_in(on, self.layouts[index])
+        return blob.mutable_diff_in_layout(on, self.layouts[index])
 
     cdef int copy(self, bint out) except -1:
         """Copy the gradients to the bucket's array, or back."""

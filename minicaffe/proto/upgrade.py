@@ -129,7 +129,8 @@ def load_net(net, phase, level=None, stages=(), skip_unknown_fields=False, conte
 
 
 def complete_prefix(solver, path):
-    """Complete the `snapshot_prefix` of a solver read from `path`, as `load` says."""
+    """Set `snapshot_prefix` of a solver read from `path` as Caffe does: without one the path less its extension, in a folder the
+    folder and that file's name."""
     stem = os.path.splitext(os.fspath(path))[0]
     if not solver.HasField("snapshot_prefix"):
         solver.snapshot_prefix = stem

@@ -52,7 +52,7 @@ class SGDSolver(Solver):
         return rate, self.param.momentum, 0.0, 0.0
 
     def _update_plateau(self):
-        """Update the state of policy plateau with the loss of this iteration."""
+        """Update the state of policy plateau with the smoothed loss: lower the rate if its minimum is too long ago."""
         loss = float(np.float32(self.smoothed_loss))  # as a snapshot holds it, so that a resumed training does the same
         step, self.minimum_loss, self.iter_last_event = policy.update_plateau(
             self.param, self.iter, loss, self.current_step, self.minimum_loss, self.iter_last_event)

@@ -105,11 +105,11 @@ def update_params(Rule rule, list params, list history, lr_mults, decay_mults, d
             layout = diff_layout(on, [blob]) if part is None else None
             if stored(layout, blob) != blob.count and rule not in (SGD, NESTEROV) and <float> delta == 0:
                 layout = None
-            entry.w = blob.mutable_data_in(on, layout)
-            entry.h, entry.h2 = first.mutable_data_in(on, layout), second.mutable_data_in(on, layout)
+            entry.w = blob.mutable_data_in_layout(on, layout)
+            entry.h, entry.h2 = first.mutable_data_in_layout(on, layout), second.mutable_data_in_layout(on, layout)
             entry.count, entry.rate = stored(layout, blob), rate * <double> lr_mults[i]
             if part is None:
-                entry.g = blob.mutable_diff_in(on, layout)
+                entry.g = blob.mutable_diff_in_layout(on, layout)
             else:
                 gradient, begin, entry.count = part
                 begin *= item_size(dtype)

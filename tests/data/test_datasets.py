@@ -82,7 +82,7 @@ def test_mnist_like(tmp_path, packed, name, stem):
             assert datum_info(value).label == LABELS[split][i]
 
 
-@pytest.mark.parametrize("form", ["archive", "folder", "files"])
+@pytest.mark.parametrize("form", ["archive", "folder", "files", "files beside another folder"])
 def test_cifar10(tmp_path, form):
     files = cifar_files()
     source = tmp_path / "in"
@@ -93,6 +93,8 @@ def test_cifar10(tmp_path, form):
         write(source / "cifar-10-batches-bin", files)
     else:
         write(source, files)
+        if form != "files":
+            write(source / "cifar-10-batches-bin", {"readme.html": b""})
     made = make_data_set("cifar10", tmp_path / "out", source=source)
     assert [(p.name, n) for p, n in made] == [("cifar10_train_lmdb", 20), ("cifar10_test_lmdb", 4)]
     content = b"".join(files[f"data_batch_{i}.bin"] for i in range(1, 6))

@@ -42,7 +42,7 @@ cdef class BroadcastLayer(DeviceLayer):
         if self.kept is None:
             self.kept = self.new_blob(what="bottom before the layer in place")
         self.kept.reshape_like(<Blob> bottom[0])
-        return self.kept.overwrite_data_in(on, layout)
+        return self.kept.overwrite_data_in_layout(on, layout)
 
     cdef Blob forward_x(self, list bottom, list top):
         """Return the blob with the x that forward saw."""

@@ -7,7 +7,7 @@ cdef class NeuronLayer(DeviceLayer):
     cdef public bint reads_bottom   # the gradient needs x, which an in-place forward overwrites
     cdef int check_in_place(self, list bottom, list top) except -1
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil
 
 
 cdef class ActivationLayer(NeuronLayer):

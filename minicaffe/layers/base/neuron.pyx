@@ -15,19 +15,19 @@ from minicaffe.errors import ConfigError, Error
 
 
 cdef class NeuronLayer(DeviceLayer):
-    """One bottom, one top of the same shape. A type defines `compute`, and `derive` if it has a gradient; if that reads x, its
-    layer_setup sets `reads_bottom`."""
+    """One bottom, one top of the same shape. A type defines `compute`, and `gradient` if it has one; if
+    that reads x, its layer_setup sets `reads_bottom`."""
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
 
     cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
-        """y from x, n elements"""
+        """Compute the top's n elements y from the bottom's x."""
         with gil:
             raise Error(f"layer type {self.type} does not define compute")
 
-    cdef int derive(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
-        """dx from dy, and from x or y"""
+    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
+        """Compute the bottom's gradient dx from the top's, dy, and from x or y."""
         with gil:
             Layer.backward_cpu(self, [], [], [])    # raises: no gradient
 
@@ -43,8 +43,8 @@ cdef class NeuronLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob bottom_blob = bottom[0], top_blob = top[0]
         cdef Layout layout = in_lanes(data_layout(on, bottom))
-        cdef const void* x = bottom_blob.data_in(on, layout)
-        cdef void* y = top_blob.overwrite_data_in(on, layout)
+        cdef const void* x = bottom_blob.data_in_layout(on, layout)
+        cdef void* y = top_blob.overwrite_data_in_layout(on, layout)
         cdef long long count = stored(layout, bottom_blob)
         with nogil:
             self.compute(on, count, x, y)
@@ -56,13 +56,13 @@ cdef class NeuronLayer(DeviceLayer):
         self.check_in_place(bottom, top)
         cdef Blob bottom_blob = bottom[0], top_blob = top[0]
         cdef Layout layout = in_lanes(diff_layout(on, top) or data_layout(on, top))
-        cdef const void* x = bottom_blob.data_in(on, layout)
-        cdef const void* y = top_blob.data_in(on, layout)
-        cdef const void* dy = top_blob.diff_in(on, layout)
-        cdef void* dx = bottom_blob.overwrite_diff_in(on, layout)
+        cdef const void* x = bottom_blob.data_in_layout(on, layout)
+        cdef const void* y = top_blob.data_in_layout(on, layout)
+        cdef const void* dy = top_blob.diff_in_layout(on, layout)
+        cdef void* dx = bottom_blob.overwrite_diff_in_layout(on, layout)
         cdef long long count = stored(layout, bottom_blob)
         with nogil:
-            self.derive(on, count, x, y, dy, dx)
+            self.gradient(on, count, x, y, dy, dx)
         zero_padding(layout, bottom_blob, dx)
 
 

@@ -36,11 +36,11 @@ cdef class StripLayer(DeviceLayer):
         pitch = whole.count // max(rows, 1) * size
         cdef char* there
         if join and wanted is not None:
-            there = <char*> (whole.mutable_diff_in(on, layout) if diff else whole.mutable_data_in(on, layout))
+            there = <char*> (whole.mutable_diff_in_layout(on, layout) if diff else whole.mutable_data_in_layout(on, layout))
         elif join:
-            there = <char*> (whole.overwrite_diff_in(on, layout) if diff else whole.overwrite_data_in(on, layout))
+            there = <char*> (whole.overwrite_diff_in_layout(on, layout) if diff else whole.overwrite_data_in_layout(on, layout))
         else:
-            there = <char*> <void*> (whole.diff_in(on, layout) if diff else whole.data_in(on, layout))
+            there = <char*> <void*> (whole.diff_in_layout(on, layout) if diff else whole.data_in_layout(on, layout))
         cdef void* here
         cdef Blob part
         cdef int i
@@ -49,11 +49,11 @@ cdef class StripLayer(DeviceLayer):
             strip = part.count // max(rows, 1) * size
             if wanted is None or wanted[i]:
                 if join:
-                    here = <void*> (part.diff_in(on, layout) if diff else part.data_in(on, layout))
+                    here = <void*> (part.diff_in_layout(on, layout) if diff else part.data_in_layout(on, layout))
                     with nogil:
                         copy_strips(on, rows, strip, here, strip, there + offset, pitch)
                 else:
-                    here = part.overwrite_diff_in(on, layout) if diff else part.overwrite_data_in(on, layout)
+                    here = part.overwrite_diff_in_layout(on, layout) if diff else part.overwrite_data_in_layout(on, layout)
                     with nogil:
                         copy_strips(on, rows, strip, there + offset, pitch, here, strip)
             offset += strip

@@ -73,7 +73,7 @@ cdef class PermuteLayer(DeviceLayer):
                 last_strides[i] = (<ChannelsLast> layout).stride(self.order[i])
             strides = last_strides
         with nogil:
-            copy_strided(on, self.dtype, self.axes, self.sizes, x.data_in(on, layout), strides,
+            copy_strided(on, self.dtype, self.axes, self.sizes, x.data_in_layout(on, layout), strides,
                          y.mutable_data_on(on), self.y_strides)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:

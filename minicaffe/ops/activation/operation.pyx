@@ -28,8 +28,8 @@ cdef class CaffeActivation(Primitive):
             layout = in_lanes(layout)
         cdef int dtype = element(layout, x)
         cdef long long count = stored(layout, x)
-        cdef const void* from_ = x.data_in(on, layout)
-        cdef void* to = y.overwrite_data_in(on, layout)
+        cdef const void* from_ = x.data_in_layout(on, layout)
+        cdef void* to = y.overwrite_data_in_layout(on, layout)
         with nogil:
             if op.function == RELU:
                 relu_forward(on, dtype, count, from_, to, op.slope)
@@ -47,9 +47,9 @@ cdef class CaffeActivation(Primitive):
             layout = in_lanes(layout)
         cdef int dtype = element(layout, x)
         cdef long long count = stored(layout, x)
-        cdef const void* known = (x if op.function == RELU else y).data_in(on, layout)
-        cdef const void* dy = y.diff_in(on, layout)
-        cdef void* dx = x.overwrite_diff_in(on, layout)
+        cdef const void* known = (x if op.function == RELU else y).data_in_layout(on, layout)
+        cdef const void* dy = y.diff_in_layout(on, layout)
+        cdef void* dx = x.overwrite_diff_in_layout(on, layout)
         with nogil:
             if op.function == RELU:
                 relu_backward(on, dtype, count, known, dy, dx, op.slope)

@@ -41,7 +41,7 @@ cdef class CaffeStandardize(Primitive):
         cdef Channels shape
         cdef Layout layout = by_channels(data_layout(on, [x], True), x, op.shape, &shape)
         cdef int dtype = element(layout, x)
-        cdef const void* from_ = x.data_in(on, layout)
+        cdef const void* from_ = x.data_in_layout(on, layout)
         cdef void* kept = NULL
         cdef Standardization s
         cdef bint together = op.group is not None and not op.given
@@ -63,11 +63,11 @@ cdef class CaffeStandardize(Primitive):
             if epilogue.shift is not None:
                 s.beta = epilogue.shift.data_on(on)
         if op.needs_x_copy():
-            kept = op.keep(x.shape).overwrite_data_in(on, layout)
+            kept = op.keep(x.shape).overwrite_data_in_layout(on, layout)
             if layout is not None:      # no copy: `kept` takes the block of x, and y gets another
                 op.kept.data_memory.exchange_private(x.data_memory)
                 kept = NULL
-        cdef void* to = y.overwrite_data_in(on, layout)
+        cdef void* to = y.overwrite_data_in_layout(on, layout)
         with nogil:
             standardize_forward(on, dtype, shape, s, from_, to, kept)
         cdef long long count = op.shape.outer * op.shape.inner + op.elsewhere
@@ -83,8 +83,8 @@ cdef class CaffeStandardize(Primitive):
         cdef Channels shape
         cdef Layout layout = by_channels(diff_layout(on, [y], True) or data_layout(on, [values], True), x, op.shape, &shape)
         cdef int dtype = element(layout, x)
-        cdef const void* v = values.data_in(on, layout)
-        cdef const void* dy = y.diff_in(on, layout)
+        cdef const void* v = values.data_in_layout(on, layout)
+        cdef const void* dy = y.diff_in_layout(on, layout)
         cdef void* gamma = NULL
         cdef void* beta = NULL
         cdef Standardization s
@@ -97,7 +97,7 @@ cdef class CaffeStandardize(Primitive):
                 gamma = op.fused_epilogue.scale.mutable_diff_on(on)
             if op.fused_epilogue.shift_learned:
                 beta = op.fused_epilogue.shift.mutable_diff_on(on)
-        cdef void* dx = x.overwrite_diff_in(on, layout)
+        cdef void* dx = x.overwrite_diff_in_layout(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
         cdef BackwardPart part = WHOLE

@@ -55,5 +55,5 @@ cdef class Standardize(Operation):
 cdef class BatchNorm(Standardize):
     """Standardize with the rule EPS_INSIDE; Scale and ReLU after it are fused."""
 
-    takes_epilogue = NormEpilogue
+    epilogue_class = NormEpilogue
     fuses_backward = True

@@ -110,16 +110,16 @@ cdef class CudnnConvolution(Primitive):
         cdef const void *from_, *w, *b
         if what == PARAMS:
             return self.accumulate_gradients(last, on, op, x, y, weight, bias)
-        from_ = x.data_in(on, x_layout) if what == FORWARD else y.diff_in(on, y_layout)
+        from_ = x.data_in_layout(on, x_layout) if what == FORWARD else y.diff_in_layout(on, y_layout)
         w = self.weights(on, op, weight, w_layout, what == FORWARD)
         if what == BACKWARD:
-            return self.across(last, on, op, not op.transposed, from_, w, x.overwrite_diff_in(on, x_layout), NULL)
+            return self.across(last, on, op, not op.transposed, from_, w, x.overwrite_diff_in_layout(on, x_layout), NULL)
         b = bias.data_on(on) if bias is not None else NULL
-        return self.across(last, on, op, op.transposed, from_, w, y.overwrite_data_in(on, y_layout), b)
+        return self.across(last, on, op, op.transposed, from_, w, y.overwrite_data_in_layout(on, y_layout), b)
 
     cdef const void* weights(self, const Context& on, Convolution op, Blob weight, Layout layout, bint forward) except? NULL:
         """Give the weights in a layout and the type of the products; bf16 is rounded to in forward and kept for backward."""
-        cdef const void* w = weight.data_in(on, layout)
+        cdef const void* w = weight.data_in_layout(on, layout)
         cdef void* rounded
         if self.dtype != BF16:
             return w
@@ -144,14 +144,14 @@ cdef class CudnnConvolution(Primitive):
         cdef const void *image, *columns
         cdef void* w
         if weight is not None:
-            image, columns = x.data_in(on, self.x if last else None), y.diff_in(on, y_layout)
-            w = weight.mutable_diff_in(on, self.w if last else None)
+            image, columns = x.data_in_layout(on, self.x if last else None), y.diff_in_layout(on, y_layout)
+            w = weight.mutable_diff_in_layout(on, self.w if last else None)
             if op.transposed:
                 image, columns = columns, image
             self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image,
                                            w, <void*> columns, NULL))
         if bias is not None and self.dtype == BF16:     # last, so that nothing was added before a Refusal
-            columns, w = y.diff_in(on, y_layout), bias.mutable_diff_on(on)
+            columns, w = y.diff_in_layout(on, y_layout), bias.mutable_diff_on(on)
             with nogil:
                 cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w)
         elif bias is not None:

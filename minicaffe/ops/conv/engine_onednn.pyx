@@ -64,14 +64,15 @@ cdef class OnednnConvolution(OnednnWeightsPrimitive):
             if self.scaled is None or self.scaled.factors != epilogue.factors:
                 self.scaled = scaled_layout(self.conv.w, self.conv.plain_w, epilogue.factors)
             layout, b = self.scaled, epilogue.terms.data()
-        cdef const void* w = weight.data_in(on, layout)
+        cdef const void* w = weight.data_in_layout(on, layout)
         cdef object _kept = weight.data_memory.private_side
-        cdef const void* added = addend.data_in(on, self.y) if addend is not None else NULL
+        cdef const void* added = addend.data_in_layout(on, self.y) if addend is not None else NULL
         # `x` may be the same memory in another layout.
         cdef object _held = addend.data_memory.private_side if addend is not None else None
         cdef void* scratch = op.scratch(on, (self.conv.fused_scratch() + 3) // 4)
         with nogil:
-            self.conv.forward_fused(x.data_in(on, self.x), w, b, to if to != NULL else top.overwrite_data_in(on, self.y),
+            self.conv.forward_fused(x.data_in_layout(on, self.x), w, b,
+                                    to if to != NULL else top.overwrite_data_in_layout(on, self.y),
                                     part.pitch if to != NULL else 0, added, epilogue.slopes.data(), scratch)
         if to != NULL:
             part.written = True

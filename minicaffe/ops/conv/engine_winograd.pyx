@@ -75,20 +75,20 @@ cdef class WinogradConvolution(Primitive):
                 epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
                 slopes = epilogue.slopes.data()
             if epilogue.addend is not None:
-                addend = epilogue.addend.data_in(on, self.y)
+                addend = epilogue.addend.data_in_layout(on, self.y)
                 _held = epilogue.addend.data_memory.private_side     # x, in another shape, may be the same memory in another layout
             y, part, operation.epilogue = epilogue.top, epilogue.part, None
             # One pixel in lanes is in plain order, too.
             if part is not None and addend == NULL and self.lanes == (self.y is not None):
                 to = part.begin(on, self.y)
                 channels = part.whole.dims[1] if to != NULL else channels
-        cdef const void* values = x.data_in(on, self.x)
+        cdef const void* values = x.data_in_layout(on, self.x)
         cdef const void* w = weight.data_on(on)
         cdef object _kept = weight.data_memory.host      # a net in another thread may give up the weights' plain order
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))
         with nogil:
             winograd_forward(on.threads, op.shape, self.lanes, values, w, factors, terms, addend, slopes,
-                             to if to != NULL else y.overwrite_data_in(on, self.y), channels, scratch)
+                             to if to != NULL else y.overwrite_data_in_layout(on, self.y), channels, scratch)
         if to != NULL:
             part.written = True
 
@@ -107,9 +107,9 @@ cdef class WinogradConvolution(Primitive):
         """Compute the gradient of x, and add to those of p, the weight or None, and q, the bias or None."""
         cdef const void* w = weight.data_on(on) if of_x else NULL
         cdef object _kept = weight.data_memory.host
-        cdef const void* dy = y.diff_in(on, self.y)
-        cdef const void* values = x.data_in(on, self.x) if p is not None else NULL
-        cdef void* dx = x.overwrite_diff_in(on, self.x) if of_x else NULL
+        cdef const void* dy = y.diff_in_layout(on, self.y)
+        cdef const void* values = x.data_in_layout(on, self.x) if p is not None else NULL
+        cdef void* dx = x.overwrite_diff_in_layout(on, self.x) if of_x else NULL
         cdef void* dw = p.mutable_diff_on(on) if p is not None else NULL
         cdef void* db = q.mutable_diff_on(on) if q is not None else NULL
         cdef void* scratch = op.scratch(on, winograd_scratch(on.threads, op.shape, self.lanes))

@@ -15,7 +15,7 @@ cdef class Convolution(Operation):
     x is the bottom, y the top: the image and the columns, or the other way round if `transposed`.
     """
 
-    takes_epilogue = ChannelEpilogue
+    epilogue_class = ChannelEpilogue
 
     cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
                             long long plane) except -1:
@@ -36,4 +36,4 @@ cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Lay
     if layout is not None:
         channels = Channels(op.images * op.plane, op.outputs, 1)
     with nogil:
-        channel_sums(on, op.dtype, channels, 1, True, bias.mutable_diff_on(on), y.diff_in(on, layout))
+        channel_sums(on, op.dtype, channels, 1, True, bias.mutable_diff_on(on), y.diff_in_layout(on, layout))

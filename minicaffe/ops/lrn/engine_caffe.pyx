@@ -35,17 +35,18 @@ cdef class CaffeLRN(Primitive):
             scale = self.scale.mutable_data_on(on)
         cdef int dtype = element(self.layout, x)
         with nogil:
-            lrn_forward(on, dtype, self.shape, x.data_in(on, self.layout), y.overwrite_data_in(on, self.layout), scale)
+            lrn_forward(on, dtype, self.shape, x.data_in_layout(on, self.layout), y.overwrite_data_in_layout(on, self.layout),
+                        scale)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef LRN op = operation
         cdef void* scratch = op.scratch(on, lrn_scratch(on, op.shape))
         cdef int dtype = element(self.layout, x)
         with nogil:
-            lrn_backward(on, dtype, self.shape, x.data_in(on, self.layout),
-                         y.data_in(on, self.layout) if on.stream != NULL else NULL,
-                         self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_in(on, self.layout),
-                         x.overwrite_diff_in(on, self.layout), scratch)
+            lrn_backward(on, dtype, self.shape, x.data_in_layout(on, self.layout),
+                         y.data_in_layout(on, self.layout) if on.stream != NULL else NULL,
+                         self.scale.data_on(on) if on.stream != NULL else NULL, y.diff_in_layout(on, self.layout),
+                         x.overwrite_diff_in_layout(on, self.layout), scratch)
 
 
 CAFFE.computes(LRN, CaffeLRN)

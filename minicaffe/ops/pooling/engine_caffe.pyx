@@ -54,9 +54,9 @@ cdef class CaffePooling(Primitive):
 
     cdef int forward_last(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
         """Forward with channels last; top and mask get the same order."""
-        cdef const void* from_ = x.data_in(on, self.layout)
-        cdef void* to = y.overwrite_data_in(on, channels_last(y.shape, self.layout.dtype))
-        cdef void* where = mask.overwrite_data_in(on, channels_last(mask.shape, mask.dtype)) if mask is not None else NULL
+        cdef const void* from_ = x.data_in_layout(on, self.layout)
+        cdef void* to = y.overwrite_data_in_layout(on, channels_last(y.shape, self.layout.dtype))
+        cdef void* where = mask.overwrite_data_in_layout(on, channels_last(mask.shape, mask.dtype)) if mask is not None else NULL
         cdef int dtype = self.layout.dtype
         with nogil:
             if op.method == MAX:
@@ -66,9 +66,9 @@ cdef class CaffePooling(Primitive):
         return 0
 
     cdef int backward_last(self, const Context& on, Pooling op, Blob x, Blob y, Blob mask) except -1:
-        cdef const void* dy = y.diff_in(on, channels_last(y.shape, self.layout.dtype))
-        cdef const void* where = mask.data_in(on, channels_last(mask.shape, mask.dtype)) if op.method == MAX else NULL
-        cdef void* dx = x.overwrite_diff_in(on, self.layout)
+        cdef const void* dy = y.diff_in_layout(on, channels_last(y.shape, self.layout.dtype))
+        cdef const void* where = mask.data_in_layout(on, channels_last(mask.shape, mask.dtype)) if op.method == MAX else NULL
+        cdef void* dx = x.overwrite_diff_in_layout(on, self.layout)
         cdef int dtype = self.layout.dtype
         with nogil:
             pool_backward_last(on, dtype, op.shape, op.images, op.channels, dy, where, dx)

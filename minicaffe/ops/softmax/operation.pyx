@@ -32,15 +32,16 @@ cdef class CaffeSoftmax(Primitive):
         cdef Channels c
         cdef Layout layout = op.find(on, data_layout(on, [x]), x, &c)
         with nogil:
-            softmax_forward(on, op.dtype, c.outer, c.channels, c.inner, x.data_in(on, layout), y.overwrite_data_in(on, layout))
+            softmax_forward(on, op.dtype, c.outer, c.channels, c.inner, x.data_in_layout(on, layout),
+                            y.overwrite_data_in_layout(on, layout))
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Softmax op = operation
         cdef Channels c
         cdef Layout layout = op.find(on, diff_layout(on, [y]) or data_layout(on, [y]), x, &c)
         with nogil:
-            softmax_backward(on, op.dtype, c.outer, c.channels, c.inner, y.data_in(on, layout), y.diff_in(on, layout),
-                             x.overwrite_diff_in(on, layout))
+            softmax_backward(on, op.dtype, c.outer, c.channels, c.inner, y.data_in_layout(on, layout), y.diff_in_layout(on, layout),
+                             x.overwrite_diff_in_layout(on, layout))
 
 
 CAFFE.computes(Softmax, CaffeSoftmax)
