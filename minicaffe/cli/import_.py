@@ -11,6 +11,8 @@ from minicaffe.proto.text import write_text
 @click.argument("file", metavar="MODEL.onnx")
 @click.option("-o", "--out", "out", required=True, metavar="NAME", help="NAME.prototxt and NAME.caffemodel are written.")
 @click.option("--batch", type=options.batch_size, help="Size of the first axis of inputs that have none.")
+@click.option("--shape", "shapes", multiple=True, callback=options.named_shapes("INPUT=SIZExSIZE, such as x=1x3x48x192"),
+              metavar="INPUT=1x3x48x192", help="Shape of an input whose sizes the model leaves open; may be repeated.")
 @click.option("--dialect", type=click.Choice(["minicaffe", "ssd", "bvlc"]), default="minicaffe", show_default=True,
               help="Whose layer types may occur: bvlc has no Permute.")
 @click.option("--seed", type=click.IntRange(0, options.INT_MAX), default=0, show_default=True,
@@ -18,7 +20,7 @@ from minicaffe.proto.text import write_text
 @click.option("--no-check", is_flag=True, help="Do not compare the net with the model.")
 @options.force
 @options.common
-def import_(file, out, batch, dialect, seed, no_check, force):
+def import_(file, out, batch, shapes, dialect, seed, no_check, force):
     """Write a model of ONNX as NAME.prototxt and NAME.caffemodel.
 
     What Caffe's layers cannot express is listed, and nothing is written. The net is for the shapes of the model's inputs. All blobs
@@ -26,7 +28,7 @@ def import_(file, out, batch, dialect, seed, no_check, force):
     """
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel", force=force)
     from minicaffe import onnx
-    made = onnx.load(file, batch=batch, dialect=dialect, check=not no_check, seed=seed)
+    made = onnx.load(file, batch=batch, shapes=shapes, dialect=dialect, check=not no_check, seed=seed)
     made.net.save(f"{out}.caffemodel")
     write_bytes(f"{out}.prototxt", write_text(made.param).encode())
     for one in made.differences:

@@ -270,6 +270,23 @@ run_options = combine_options(precision, threads, model_file, common)    # of a 
 whole_net_options = combine_options(net_state, plan, run_options)               # and runs it as a whole
 
 
+def named_shapes(form):
+    """Return the callback of an option NAME=SIZExSIZE that may be repeated, which makes a dict of str to tuple of int.
+
+    `form` is the text of an error that says what to write.
+    """
+    def read(ctx, param, texts):
+        shapes = {}
+        for text in texts:
+            found = re.fullmatch(r"(.+)=(\d+(?:x\d+)*)", text)
+            sizes = tuple(map(int, found[2].split("x"))) if found else ()
+            if not found or not all(0 < size <= INT_MAX for size in sizes):
+                raise click.BadParameter(f"write {form}, got '{text}'", ctx, param)
+            shapes[found[1]] = sizes
+        return shapes
+    return read
+
+
 def check_outputs(*paths, force=False):
     """Check before any work that the files of `paths` (None: not given) can be written and overwrite nothing.
 

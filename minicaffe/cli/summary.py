@@ -6,7 +6,6 @@ Different from Caffe: `summary` builds the net without its data and runs two ite
 import dataclasses
 import json
 import logging
-import re
 
 import click
 from rich.table import Table
@@ -24,17 +23,6 @@ from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net, read_net_file
 from minicaffe.solver import memory_estimate
-
-
-def _shapes(ctx, param, texts):
-    shapes = {}
-    for text in texts:
-        found = re.fullmatch(r"([^=]+)=(\d+(?:x\d+)*)", text)
-        if not found:
-            raise click.BadParameter(f"write TOP=CHANNELSxHEIGHTxWIDTH, such as data=3x224x224, got '{text}'", ctx, param)
-        shapes[found[1]] = tuple(map(int, found[2].split("x")))
-    return shapes
-
 
 batch_option = click.option("--batch-size", "--batch", "batch", type=options.batch_size,
                             help="Pictures in a batch, if not as the file says.")
@@ -59,7 +47,8 @@ def print_assumptions(sources):
 @batch_option
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False),
               help="By default TRAIN if the net has a loss there.")
-@click.option("--shape", "shapes", multiple=True, callback=_shapes, metavar="TOP=3x224x224",
+@click.option("--shape", "shapes", multiple=True, metavar="TOP=3x224x224",
+              callback=options.named_shapes("TOP=CHANNELSxHEIGHTxWIDTH, such as data=3x224x224"),
               help="Size of the pictures of a data layer whose data are missing; may be repeated.")
 @click.option("--depth", type=click.IntRange(min=1), metavar="N", help=(
     "One row for all layers whose names have the same first N parts, between / or _; by default one for each layer."))

@@ -2,9 +2,10 @@
 
 from minicaffe.net.comparison import random_inputs
 from minicaffe.onnx.check import compare
+from minicaffe.onnx.conversion import importer
 from minicaffe.onnx.export import Preprocessing, check_types, export, to_model
 from minicaffe.onnx.graph import exporter
-from minicaffe.onnx.load import Imported, importer, load
+from minicaffe.onnx.load import Imported, load
 
 __all__ = ["Imported", "Preprocessing", "check_types", "compare", "export", "exporter", "importer", "load", "random_inputs",
            "to_model"]

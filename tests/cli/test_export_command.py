@@ -39,6 +39,12 @@ def test_import(minicaffe, tmp_path):
     assert "q.onnx: cannot be read" in minicaffe("import", "q.onnx", "-o", "q", status=1)
     assert "cannot be written" in minicaffe("import", "a.onnx", "-o", "no/q", status=1)
     assert not list(tmp_path.glob("q*"))
+    for shape in "data", "data=1x0x28x28", "=1x1":
+        assert "write INPUT=SIZExSIZE" in minicaffe("import", "a.onnx", "-o", "q", "--shape", shape, status=2)
+    assert "input 'data' has the shape 1 x 1 x 28 x 28, which 2 x 1 x 28 x 28 does not fit" in minicaffe(
+        "import", "a.onnx", "-o", "q", "--shape", "data=2x1x28x28", status=2)
+    assert "has no input 'x'" in minicaffe("import", "a.onnx", "-o", "q", "--shape", "x=1x1x28x28", status=2)
+    assert not list(tmp_path.glob("q*"))
 
 
 @pytest.mark.parametrize("words, status, wrong", [

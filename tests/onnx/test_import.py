@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from test_export import DEPLOY, filled  # noqa: E402
 
 from minicaffe.onnx import export, load  # noqa: E402
-from minicaffe.onnx.load import IMPORTERS  # noqa: E402
+from minicaffe.onnx.conversion import IMPORTERS  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 X = (2, 4, 7, 6)
@@ -122,16 +122,34 @@ CASES = {       # nodes, shapes of the inputs
                           node("Concat", "b", np.array([-1], INT), axis=0, outputs=["t"]), node("Reshape", "x0", "t")], X),
     "a constant operand": ([node("Concat", "x0", weight(*X), axis=1)], X),
 }
+for kind, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4)):       # of both directions, which Caffe's own layers do not have
+    for direction, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
+        arrays = weight(count, gates * 5, 4), weight(count, gates * 5, 5), weight(count, 2 * gates * 5)
+        both = node(kind, "x0", *arrays, outputs=["y", "last"], hidden_size=5, direction=direction)
+        CASES[f"{kind} {direction}"] = [both], (3, 2, 4)
+        CASES[f"{kind} {direction}, last state of 1 step"] = [node(kind, "x0", *arrays[:2], outputs=["", "last"], hidden_size=5, direction=direction),
+                                                              node("Relu", "last")], (1, 2, 4)
+CASES["GRU as PyTorch has it"] = [node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), weight(1, 30), outputs=["y", "last"], hidden_size=5,
+                                       linear_before_reset=1)], (4, 2, 4)
+CASES["every second pixel"] = [node("Slice", "x0", np.array([1, 0], INT), np.array([99, 99], INT), np.array([2, 3], INT), np.array([2, 2], INT))], X
+CASES["every second pixel of a part"] = [node("Slice", "x0", np.array([1, -5], INT), np.array([4, 99], INT), np.array([2, 3], INT), np.array([2, 3], INT))], X
+
 REFUSED = {     # nodes, shapes, the reason
     "an unknown operator": ([node("Erf", "x0", outputs=["e"]), node("Cos", "e")], X, r"node 'n0' \(Erf\): no layers for this operator; node 'n1' \(Cos\)"),
     "cubic": ([node("Resize", "x0", "", np.array([1, 1, 2, 2], np.float32), mode="cubic")], X, "by nearest neighbours or linearly"),
-    "two directions": ([node("LSTM", "x0", weight(2, 12, 4), weight(2, 12, 3), hidden_size=3, direction="bidirectional")], (5, 2, 4), "only forward"),
     "weights of an input": ([node("Conv", "x0", "x1")], X, "its weight is computed from the inputs"),
     "transposed matrix": ([node("Gemm", "x0", weight(3, 5), transA=1)], (3, 4), "its first matrix is transposed"),
     "pads behind alone": ([node("AveragePool", "x0", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], X, "no rounding of Pooling gives"),
     "pooled 1D": ([node("MaxPool", "x0", kernel_shape=[2])], (2, 3, 8), "Pooling has two spatial axes"),
     "dilated pooling": ([node("MaxPool", "x0", kernel_shape=[2, 2], dilations=[2, 2])], X, "Pooling has no dilation"),
     "steps": ([node("Slice", "x0", np.array([0], INT), np.array([4], INT), np.array([1], INT), np.array([2], INT))], X, "steps other than 1"),
+    "steps backward": ([node("Slice", "x0", np.array([-1], INT), np.array([-99], INT), np.array([2], INT), np.array([-1], INT))], X, "steps other than 1"),
+    "steps and a part of the channels": ([node("Slice", "x0", np.array([0, 0], INT), np.array([2, 7], INT), np.array([1, 2], INT), np.array([1, 2], INT))], X, "cuts the batch or the channels"),
+    "another activation": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), hidden_size=5, activations=["Sigmoid", "Relu"])], (3, 2, 4), "its activations are other than Sigmoid, Tanh"),
+    "a state": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), "", "", weight(1, 2, 5), hidden_size=5)], (3, 2, 4), "its states do not begin with 0"),
+    "a clip": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, clip=3.0)], (3, 2, 4), "it has a clip"),
+    "lengths": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), "", np.array([3, 2], np.int32), hidden_size=5)], (3, 2, 4), "sequences of several lengths"),
+    "many steps": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), hidden_size=5)], (1025, 1, 4), "at most 1024 steps, and has 1025"),
     "pad of 1": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(1))], X, "pads with something other than 0"),
     "integers": ([node("Cast", "x0", to=TensorProto.INT64, outputs=["a"]), node("Cast", "a", to=TensorProto.FLOAT)], X, "blobs are of real numbers"),
     "middle axis": ([node("Add", "x0", "x1")], X, "is broadcast in the middle"), "indices": ([node("Gather", "x0", np.array([2, 0], INT), axis=1)], X, "its indices are no range"),
@@ -157,7 +175,7 @@ def test_what_cannot_be_expressed(tmp_path, name):
 
 
 def test_every_importer_has_a_case():
-    own = {kind for kind, function in IMPORTERS.items() if function.__module__ == "minicaffe.onnx.load"}   # a page registers another
+    own = {kind for kind, function in IMPORTERS.items() if function.__module__.startswith("minicaffe.onnx.")}   # a page registers another
     assert {kind for nodes, *_ in CASES.values() for kind, *_ in nodes} | {"Upsample"} >= own
 
 
@@ -176,8 +194,54 @@ def test_sizes_that_are_not_fixed(tmp_path):
         load(path)
     assert load(path, batch=5).net.blobs["y"].shape == (5, 4, 7, 6)
     path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[2, 4, "height", 6])
-    with pytest.raises(errors.ConfigError, match="axis 2 of input 'x0' has no fixed size"):
+    with pytest.raises(errors.ConfigError, match=r"axis 2 of input 'x0' has no fixed size \(it is height\); give --shape x0=2x4xSIZEx6"):
         load(path, batch=5)
+    assert load(path, shapes={"x0": (2, 4, 9, 6)}).net.blobs["y"].shape == (2, 4, 9, 6)
+    for shape in (2, 4, 9), (3, 4, 9, 6):
+        with pytest.raises(errors.ConfigError, match=f"shapes: input 'x0' has the shape 2 x 4 x . x 6, which {' x '.join(map(str, shape))} does not fit"):
+            load(path, shapes={"x0": shape})
+    with pytest.raises(errors.ConfigError, match="shapes: has no input 'x00'; did you mean 'x0'"):
+        load(path, shapes={"x00": (2, 4, 9, 6)})
+
+
+def test_a_u_net(tmp_path):
+    """Two levels: pooling, a transposed convolution, and a Concat with what was there before pooling."""
+    nodes = [node("Conv", "x0", weight(4, 3, 3, 3), weight(4), pads=[1, 1, 1, 1], outputs=["a"]), node("Relu", "a", outputs=["b"]),
+             node("MaxPool", "b", kernel_shape=[2, 2], strides=[2, 2], outputs=["c"]),
+             node("Conv", "c", weight(8, 4, 3, 3), weight(8), pads=[1, 1, 1, 1], outputs=["d"]), node("Relu", "d", outputs=["e"]),
+             node("ConvTranspose", "e", weight(8, 4, 2, 2), weight(4), strides=[2, 2], outputs=["f"]), node("Concat", "b", "f", axis=1, outputs=["g"]),
+             node("Conv", "g", weight(2, 8, 1, 1), weight(2))]
+    made = load(write(tmp_path / "a.onnx", nodes, (2, 3, 8, 12)))
+    assert made.differences[0].relative < 1e-5 and made.net.blobs["y"].shape == (2, 2, 8, 12)
+    assert [layer.type for layer in made.param.layer if layer.type != "Input"] == [
+        "Convolution", "ReLU", "Pooling", "Convolution", "ReLU", "Deconvolution", "Concat", "Convolution"]
+
+
+def test_a_classifier_of_sequences(tmp_path):
+    """As PyTorch exports an LSTM in both directions: the axis of directions goes behind the batch, the last step is classified."""
+    nodes = [node("Transpose", "x0", perm=[1, 0, 2], outputs=["a"]),
+             node("LSTM", "a", weight(2, 20, 4), weight(2, 20, 5), weight(2, 40), hidden_size=5, direction="bidirectional", outputs=["b"]),
+             node("Transpose", "b", perm=[0, 2, 1, 3], outputs=["c"]), node("Reshape", "c", np.array([0, 0, -1], INT), outputs=["d"]),
+             node("Gather", "d", np.array(-1, INT), axis=0, outputs=["e"]), node("Gemm", "e", weight(3, 10), weight(3), transB=1, outputs=["f"]),
+             node("Softmax", "f", axis=1)]
+    made = load(write(tmp_path / "a.onnx", nodes, (2, 6, 4)))
+    assert made.differences[0].relative < 1e-5 and made.net.blobs["y"].shape == (2, 3)
+    assert [layer.type for layer in made.param.layer].count("LSTM") == 2
+
+
+def test_steps_share_their_parameters(tmp_path):
+    path = write(tmp_path / "a.onnx", [node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), weight(1, 30), hidden_size=5, linear_before_reset=1)], (4, 2, 4))
+    net = load(path).net
+    shared = [layer for layer in net.layer_dict.values() if layer.type == "InnerProduct" and layer.blobs[0].shape == (15, 5)]
+    assert len(shared) == 4
+    shared[0].blobs[0].data[...] = 7
+    assert all((layer.blobs[0].data == 7).all() for layer in shared)
+
+
+def test_small_values_of_a_sigmoid(tmp_path):
+    """onnxruntime rounds the values of its sigmoid to parts of 1, also the small ones."""
+    made = load(write(tmp_path / "a.onnx", [node("Add", "x0", np.float32(-14), outputs=["a"]), node("Sigmoid", "a")], X))
+    assert made.differences[0].absolute < 2.0 ** -21
 
 
 @pytest.mark.parametrize("file", [file for file in DEPLOY if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])

@@ -1,0 +1,150 @@
+"""A net that is made from a model of ONNX node by node: its layers, and the functions that add those of each operator."""
+
+import numpy as np
+
+from minicaffe.onnx.graph import onnx
+from minicaffe.proto import caffe_pb2
+
+OF_SSD = ("Permute", "Normalize")   # layer types that BVLC Caffe lacks
+IMPORTERS = {}                      # operator -> function
+
+
+class Unsupported(Exception):
+    """A node cannot be expressed; the message is the reason."""
+
+
+def importer(*operators):
+    """Return a decorator that registers a function as the importer of operators of ONNX.
+
+    The function has the arguments `made`, a `Conversion`, and `node`, a NodeProto. It adds layers by ``made.layer``, and raises
+    `Unsupported` for what they cannot express.
+    """
+    def register(function):
+        for operator in operators:
+            IMPORTERS[operator] = function
+        return function
+    return register
+
+
+class Conversion:
+    """Collects the layers of a net.
+
+    Attributes
+    ----------
+    constants : dict of str to ndarray
+        Values that depend on no input.
+    shapes : dict of str to tuple of int
+        Of all other values.
+    """
+
+    def __init__(self, name, dialect):
+        self.param, self.dialect = caffe_pb2.NetParameter(name=name), dialect
+        self.constants, self.shapes, self.blobs, self.arrays, self.checked = {}, {}, {}, {}, {}
+        self.names, self.node, self.number = set(), None, 0
+
+    def attribute(self, name, default=None):
+        """Return an attribute of the present node."""
+        found = next((one for one in self.node.attribute if one.name == name), None)
+        if found is None:
+            return default
+        value = onnx.helper.get_attribute_value(found)
+        return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, (list, tuple)) else value
+
+    def constant(self, index, what):
+        """Return input `index` of the present node, which must be a constant; None if it is left out."""
+        if index >= len(self.node.input) or not self.node.input[index]:
+            return None
+        if self.node.input[index] not in self.constants:
+            raise Unsupported(f"its {what} is computed from the inputs")
+        return self.constants[self.node.input[index]]
+
+    def bottom(self, index=0):
+        """Return the blob of input `index`; a constant becomes a Parameter layer."""
+        name = self.node.input[index]
+        if name in self.constants:
+            return self.layer("Parameter", [], arrays=[self.constants[name]], shape=self.constants[name].shape)
+        return self.blobs[name]
+
+    def shape(self, index=0):
+        """Return the shape of input `index`."""
+        name = self.node.input[index]
+        return self.constants[name].shape if name in self.constants else self.shapes[name]
+
+    @property
+    def result(self):
+        """tuple of int: the shape of the first output."""
+        return self.shapes[self.node.output[0]]
+
+    def layer(self, kind, bottoms, field="", arrays=(), last=False, tops=1, shape=None, **values):
+        """Add a layer; return the name of its top, or a list of names for several.
+
+        Parameters
+        ----------
+        kind : str
+            Layer type.
+        bottoms : list of str
+        field : str
+            The parameter message, whose fields are `values`; a list is appended.
+        arrays : sequence of ndarray
+            The parameters, any shapes that the layer has.
+        last : bool
+            Whether the top is the first output of the node; the layer has the node's name then.
+        tops : int
+        shape : tuple of int
+            Of a Parameter layer.
+        """
+        if self.dialect == "bvlc" and kind in OF_SSD:
+            raise Unsupported(f"it needs the layer type {kind}, which BVLC Caffe lacks (--dialect ssd)")
+        own = self.node.name or f"{self.node.op_type}{self.number}"
+        name = self._unique(own if last else f"{own}/{kind}")
+        layer = self.param.layer.add(name=name, type=kind, bottom=bottoms)
+        names = list(self.node.output[:tops]) if last else [name] if tops == 1 else [f"{name}/{i}" for i in range(tops)]
+        layer.top.extend(names)
+        message = getattr(layer, field) if field else None
+        if field:
+            message.SetInParent()
+        for key, value in values.items():
+            if isinstance(value, (list, tuple)):
+                getattr(message, key).extend(value)
+            else:
+                setattr(message, key, value)
+        if shape is not None:
+            layer.parameter_param.shape.dim.extend(shape)
+        if arrays:
+            self.arrays[name] = [np.asarray(array, np.float32) for array in arrays]
+        if last:
+            for i, blob in enumerate(names):
+                self.blobs[self.node.output[i]] = blob
+                self.checked[blob] = self.node.output[i]
+        return names[0] if tops == 1 else names
+
+    def alias(self, index=0):
+        """Let the output be input `index`."""
+        name = self.node.input[index]
+        if name in self.constants:
+            self.constants[self.node.output[0]] = self.constants[name]
+        else:
+            self.blobs[self.node.output[0]] = self.blobs[name]
+
+    def reshaped(self, blob, given, wanted, last=False):
+        """Return `blob` of the shape `given` in the shape `wanted`; without a layer if they are equal."""
+        if tuple(given) == tuple(wanted) and not last:
+            return blob
+        if not wanted or 0 in wanted:
+            raise Unsupported(f"the shape {list(wanted)} is none of a Reshape layer")
+        top = self.layer("Reshape", [blob], "reshape_param", last=last)
+        dims = [0 if i == 0 and given[:1] == wanted[:1] and len(wanted) > 1 else size for i, size in enumerate(wanted)]
+        self.param.layer[-1].reshape_param.shape.dim.extend(dims)
+        return top
+
+    def parameter_name(self):
+        """Return a name for parameters that several layers of the present node share."""
+        return self._unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared")
+
+    def _unique(self, wanted):
+        name, number = wanted, 1
+        while name in self.names:
+            number += 1
+            name = f"{wanted}_{number}"
+        self.names.add(name)
+        return name

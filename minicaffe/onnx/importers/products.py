@@ -1,0 +1,181 @@
+"""Convolutions, matrix products, pooling.
+
+Caffe's windows differ from ONNX's. A convolution whose pads differ at the two sides of an axis gets rows of zeros in its kernel.
+The divisor of AVE pooling is corrected by a Scale with a factor for each position.
+"""
+
+import numpy as np
+
+from minicaffe.onnx.conversion import Unsupported, importer
+from minicaffe.proto import caffe_pb2
+
+POOLING = caffe_pb2.PoolingParameter
+
+
+def sides(pads, count):
+    """Return the pads of ONNX as lists of those before and behind each axis."""
+    pads = pads or [0] * (2 * count)
+    return list(pads[:count]), list(pads[count:])
+
+
+def window_pads(made, kernel, stride, dilation, sizes, results):
+    """Return the pads before and behind each axis of the present node, also those of `auto_pad`."""
+    auto = made.attribute("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        return sides(made.attribute("pads"), len(kernel))
+    if auto == "VALID":
+        return [0] * len(kernel), [0] * len(kernel)
+    before, behind = [], []
+    for k, s, d, size, result in zip(kernel, stride, dilation, sizes, results):
+        total = max(0, (result - 1) * s + (k - 1) * d + 1 - size)
+        before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
+        behind.append(total - before[-1])
+    return before, behind
+
+
+@importer("Conv")
+def conv(made, node):
+    weight, bias = made.constant(1, "weight"), made.constant(2, "bias")
+    count = weight.ndim - 2
+    kernel, group = list(weight.shape[2:]), made.attribute("group", 1)
+    stride, dilation = made.attribute("strides", [1] * count), made.attribute("dilations", [1] * count)
+    before, behind = window_pads(made, kernel, stride, dilation, made.shape()[2:], made.result[2:])
+    # Unequal pads: the larger one on both sides, and zeros in the kernel where the window would begin or end too far out.
+    front, back = [max(0, b - a) for a, b in zip(before, behind)], [max(0, a - b) for a, b in zip(before, behind)]
+    if any(extra % d for extra, d in zip([*front, *back], [*dilation, *dilation])):
+        raise Unsupported(f"its pads {before} and {behind} differ by no multiple of the dilation {dilation}")
+    weight = np.pad(weight, [(0, 0), (0, 0), *((f // d, b // d) for f, b, d in zip(front, back, dilation))])
+    pad = [max(a, b) for a, b in zip(before, behind)]
+    made.layer("Convolution", [made.bottom()], "convolution_param", [weight, *([] if bias is None else [bias])], last=True,
+               num_output=weight.shape[0], kernel_size=weight.shape[2:], stride=stride, pad=pad, dilation=dilation, group=group,
+               bias_term=bias is not None)
+
+
+@importer("ConvTranspose")
+def conv_transpose(made, node):
+    weight, bias = made.constant(1, "weight"), made.constant(2, "bias")
+    count, group = weight.ndim - 2, made.attribute("group", 1)
+    stride, dilation = made.attribute("strides", [1] * count), made.attribute("dilations", [1] * count)
+    if made.attribute("auto_pad", "NOTSET") not in ("NOTSET", "") or made.attribute("output_shape"):
+        raise Unsupported("its pads follow from a wanted shape (auto_pad, output_shape)")
+    before, behind = sides(made.attribute("pads"), count)
+    whole = [s * (size - 1) + d * (k - 1) + 1 for s, size, d, k in zip(stride, made.shape()[2:], dilation, weight.shape[2:])]
+    results = list(made.result[2:])
+    symmetric = before == behind and [w - 2 * p for w, p in zip(whole, before)] == results
+    values = {"num_output": weight.shape[1] * group, "kernel_size": weight.shape[2:], "stride": stride, "dilation": dilation,
+              "group": group, "bias_term": bias is not None}
+    arrays = [weight, *([] if bias is None else [bias])]
+    if symmetric:
+        made.layer("Deconvolution", [made.bottom()], "convolution_param", arrays, last=True, pad=before, **values)
+        return
+    if any(p + r > w for p, r, w in zip(before, results, whole)):
+        raise Unsupported("its output_padding is beyond the kernel")
+    top = made.layer("Deconvolution", [made.bottom()], "convolution_param", arrays, pad=[0] * count, **values)
+    cropped(made, top, [*made.result[:2], *whole], [0, 0, *before], made.result)
+
+
+def cropped(made, blob, given, starts, wanted):
+    """Cut a part out of a blob by Slice layers, one an axis; the last is the node's output."""
+    axes = [axis for axis in range(len(given)) if given[axis] != wanted[axis]]
+    for axis in axes:
+        points = sorted({starts[axis], starts[axis] + wanted[axis]} - {0, given[axis]})
+        names = made.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
+        blob = names[1 if starts[axis] else 0]
+        unused = [name for name in names if name != blob]
+        made.layer("Silence", unused, tops=0)
+    made.layer("Power", [blob], last=True)
+
+
+@importer("Gemm")
+def gemm(made, node):
+    weight, bias = made.constant(1, "second matrix"), made.constant(2, "bias")
+    alpha, beta = made.attribute("alpha", 1.0), made.attribute("beta", 1.0)
+    if made.attribute("transA", 0):
+        raise Unsupported("its first matrix is transposed")
+    weight = (weight if made.attribute("transB", 0) else weight.T) * alpha
+    if bias is not None:
+        if bias.size not in (1, weight.shape[0]):
+            raise Unsupported("its bias is a matrix")
+        bias = np.broadcast_to(bias * beta, (1, weight.shape[0]))[0]
+    product(made, weight, bias)
+
+
+def product(made, weight, bias):
+    """Add an InnerProduct with a weight (outputs, inputs); a Flatten before it is part of it."""
+    blob = made.bottom()
+    before = made.param.layer[-1] if made.param.layer else None
+    axis = len(made.shape()) - 1
+    of_gemm = before is not None and before.type == "Flatten" and before.name == f"{made.node.name}/Flatten"    # of `export`
+    if of_gemm and list(before.top) == [blob] and made.readers[made.node.input[0]] == 1 and axis == 1:
+        blob = before.bottom[0]
+        made.checked.pop(before.top[0], None)
+        made.names.discard(before.name)
+        del made.param.layer[-1]
+    made.layer("InnerProduct", [blob], "inner_product_param", [weight, *([] if bias is None else [bias])], last=True,
+               num_output=weight.shape[0], bias_term=bias is not None, axis=axis)
+
+
+@importer("MatMul")
+def matmul(made, node):
+    weight = made.constant(1, "second matrix")
+    if weight.ndim != 2:
+        raise Unsupported("its second matrix has other than two axes")
+    product(made, weight.T, None)
+
+
+# ---- pooling
+
+@importer("MaxPool", "AveragePool")
+def pool(made, node):
+    if len(node.output) > 1 and node.output[1]:
+        raise Unsupported("its indices count through the whole array")
+    kernel, given, wanted = made.attribute("kernel_shape"), made.shape(), made.result
+    if len(kernel) != 2:
+        raise Unsupported(f"Pooling has two spatial axes, this has {len(kernel)}")
+    stride, dilation = made.attribute("strides", [1, 1]), made.attribute("dilations", [1, 1])
+    if dilation != [1, 1]:
+        raise Unsupported("Pooling has no dilation")
+    before, behind = window_pads(made, kernel, stride, dilation, given[2:], wanted[2:])
+    sizes, results = list(given[2:]), list(wanted[2:])
+    mode = next((mode for mode in (POOLING.CEIL, POOLING.FLOOR)
+                 if [caffe_size(*one, mode, any(before)) for one in zip(sizes, kernel, stride, before)] == results), None)
+    if mode is None or any(p >= k for p, k in zip(before, kernel)):
+        raise Unsupported(f"no rounding of Pooling gives {results} windows of {kernel} with the pads {before} and {behind}")
+    values = {"kernel_h": kernel[0], "kernel_w": kernel[1], "stride_h": stride[0], "stride_w": stride[1], "pad_h": before[0],
+              "pad_w": before[1], "round_mode": mode}
+    if node.op_type == "MaxPool":
+        made.layer("Pooling", [made.bottom()], "pooling_param", last=True, pool=POOLING.MAX, **values)
+        return
+    counted = made.attribute("count_include_pad", 0)
+    factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
+    if np.all(factor == 1):
+        made.layer("Pooling", [made.bottom()], "pooling_param", last=True, pool=POOLING.AVE, **values)
+        return
+    top = made.layer("Pooling", [made.bottom()], "pooling_param", pool=POOLING.AVE, **values)
+    made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
+
+
+def caffe_size(size, kernel, stride, pad, mode, padded):
+    """Return the number of Caffe's windows of an axis."""
+    over = size + 2 * pad - kernel
+    count = (-(-over // stride) if mode == POOLING.CEIL else over // stride) + 1
+    return count - 1 if padded and (count - 1) * stride >= size + pad else count
+
+
+def divisors(size, result, kernel, stride, before, behind, counted):
+    """Return by how much Caffe's divisor is too large for each window of an axis."""
+    made = []
+    for i in range(result):
+        start = i * stride - before
+        caffe = min(start + kernel, size + before) - start
+        end = min(start + kernel, size + behind) if counted else min(start + kernel, size)
+        made.append(caffe / (end - (start if counted else max(start, 0))))
+    return made
+
+
+@importer("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(made, node):
+    if len(made.shape()) != 4:
+        raise Unsupported("Pooling has two spatial axes")
+    made.layer("Pooling", [made.bottom()], "pooling_param", last=True, global_pooling=True,
+               pool=POOLING.MAX if node.op_type == "GlobalMaxPool" else POOLING.AVE)
