@@ -51,6 +51,7 @@ def read_model(path, batch=None, shapes=None):
         check_bytes(size, f"the model {path}")
         model = onnx.load(path)
         onnx.checker.check_model(model)
+        check_names(model.graph)
     except Error:
         raise
     except OSError as error:
@@ -84,6 +85,16 @@ def read_model(path, batch=None, shapes=None):
             axis.dim_value = batch
     del model.graph.value_info[:]   # shapes of values that were inferred for other sizes of inputs
     return model
+
+
+def check_names(graph):
+    """Raise ValueError unless all names of a graph are UTF-8: protobuf returns bytes for others."""
+    names = [graph.name, *(one.name for one in (*graph.initializer, *graph.input, *graph.output))]
+    for node in graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output, *(one.name for one in node.attribute)]
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise ValueError(f"the name {wrong[:100]} is not UTF-8")
 
 
 def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed=0):
@@ -161,10 +172,10 @@ def all_values(model, given, path):
     probe.CopyFrom(model)
     names = [name for node in model.graph.node for name in node.output if name]
     del probe.graph.output[:]
-    typed = {info.name: info for info in onnx.shape_inference.infer_shapes(model).graph.value_info}
-    typed.update((info.name, info) for info in model.graph.output)
-    probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
     try:
+        typed = {info.name: info for info in onnx.shape_inference.infer_shapes(model).graph.value_info}
+        typed.update((info.name, info) for info in model.graph.output)
+        probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
         return dict(zip(names, run_model(probe, given, names), strict=True))
     except DataError:
         raise

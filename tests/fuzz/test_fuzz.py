@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,8 @@ def test_sees_what_goes_wrong(tmp_path, deed, outcome):
 
 
 def test_what_was_found_stays_mended():
-    corpus = sorted((HERE / "corpus").iterdir())
+    reads_onnx = find_spec("onnx") and find_spec("onnxruntime")
+    corpus = sorted(path for path in (HERE / "corpus").iterdir() if path.suffix != ".onnx" or reads_onnx)
     assert len(corpus) > 20
     status, output = fuzz("--replay", *corpus)
     assert status == 0, output

@@ -10,11 +10,13 @@ import shutil
 import sys
 import types
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 import minicaffe
+import minicaffe.onnx
 from fuzzing import amplify, files, octets
 from fuzzing.text import TextMutator, harmless
 from minicaffe.blob import Blob, Dtype
@@ -390,14 +392,58 @@ class Videos(Kind):
         run_net("case.prototxt", minicaffe.TRAIN)
 
 
+class OnnxModels(Kind):
+    """Models of ONNX that become nets."""
+
+    extension, share = "onnx", 0.5
+
+    def __init__(self):
+        from onnx import helper, numpy_helper, shape_inference
+        random_state = np.random.default_rng(1)
+
+        def weight(*shape):
+            return random_state.normal(0, 1, shape).astype(np.float32)
+
+        def model(shape, *nodes):
+            made, tensors = [], []
+            for i, (kind, constants, attributes) in enumerate(nodes):
+                tensors += [numpy_helper.from_array(np.asarray(value), f"w{i}{j}") for j, value in enumerate(constants)]
+                names = [f"x{i}", *(f"w{i}{j}" for j in range(len(constants)))]
+                made.append(helper.make_node(kind, names, [f"x{i + 1}"], name=f"n{i}", **attributes))
+            graph = helper.make_graph(made, "g", [helper.make_tensor_value_info("x0", 1, shape)],
+                                      [helper.make_tensor_value_info(f"x{len(nodes)}", 1, None)], tensors)
+            made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+            return shape_inference.infer_shapes(made).SerializeToString()
+
+        whole = np.array([0, -1], np.int64)
+        self.originals = [
+            model((2, 3, 6, 5), ("Conv", [weight(4, 3, 3, 3), weight(4)], {"pads": [1, 1, 0, 1], "strides": [2, 1]}), ("Relu", [], {}),
+                  ("MaxPool", [], {"kernel_shape": [2, 2], "ceil_mode": 1}), ("Flatten", [], {}), ("Gemm", [weight(32, 3)], {})),
+            model((2, 4, 4, 4), ("BatchNormalization", [np.abs(weight(4)) for _ in range(4)], {}), ("Reshape", [whole], {}),
+                  ("MatMul", [weight(64, 2)], {}), ("Softmax", [], {})),
+            model((3, 2, 4), ("GRU", [weight(1, 15, 4), weight(1, 15, 5)], {"hidden_size": 5}), ("Squeeze", [whole[:1] + 1], {}),
+                  ("Slice", [whole[:1], whole[:1] + 2], {})),
+            model((2, 3, 4, 4), ("Resize", [weight(0), np.array([1, 1, 2, 2], np.float32)], {"mode": "linear"}),
+                  ("ConvTranspose", [weight(3, 2, 2, 2)], {"strides": [2, 2]}), ("ReduceMean", [], {"axes": [2, 3]}))]
+        self.seeds = [(f"onnx {i}", data) for i, data in enumerate(self.originals)]
+
+    def case(self, rng):
+        return (octets.mutate_wire if rng.random() < 0.8 else octets.mutate)(rng.choice(self.originals), rng)
+
+    def run(self, data):
+        Path("case.onnx").write_bytes(data)
+        minicaffe.onnx.load("case.onnx")
+
+
 def kinds():
     """Return an instance of each kind by name."""
     module = types.ModuleType("fuzz_python_layer")
     module.Twice, module.Broken = files.Twice, files.Broken
     sys.modules[module.__name__] = module
+    onnx = {"onnx": OnnxModels()} if find_spec("onnx") and find_spec("onnxruntime") else {}
     return {"net": Nets(), "solver": Solvers(), "weights": Weights(), "hdf5weights": HDF5Weights(), "state": States(),
             "hdf5state": HDF5States(), "mean": Means(), "slots": Slots(), "datum": Datums(), "hdf5data": HDF5Files(),
-            "list": Lists(), "video": Videos(), "amplified": Amplified()}
+            "list": Lists(), "video": Videos(), "amplified": Amplified(), **onnx}
 
 
 def make(all_kinds, chosen, seed, number):
