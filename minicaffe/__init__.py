@@ -24,9 +24,9 @@ from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 __all__ = [
-    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "cuda", "errors", "get_exact", "get_num_threads",
-    "get_precision", "gradcheck", "install_as_caffe", "memory", "register_layer", "set_exact", "set_num_threads",  # noqa: F405
-    "set_precision",
+    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "calibrate", "cuda", "errors",  # noqa: F405
+    "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "memory", "register_layer",  # noqa: F405
+    "set_exact", "set_num_threads", "set_precision",
 ]
 name_modules("minicaffe")
 pycaffe.settings.follow_environment()
@@ -36,6 +36,9 @@ def __getattr__(name):
     if name == "gradcheck":     # imported on first access: `import minicaffe` stays fast
         from minicaffe.gradient_check import gradcheck
         return gradcheck
+    if name == "calibrate":
+        from minicaffe.net.calibration import calibrate
+        return calibrate
     if name == "__version__":
         from importlib.metadata import version
         return version("minicaffe")

@@ -6,12 +6,11 @@ Different from Caffe: --images fills the input of a deploy net with pictures, ma
 import contextlib
 
 import click
-import numpy as np
 from click.core import ParameterSource
 
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.inputs import picture_paths
-from minicaffe.cli.picture_nets import load_picture, open_net, preprocessing
+from minicaffe.cli.picture_nets import load_batch, open_net, preprocessing
 from minicaffe.data.db import new_database
 from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net, read_net
@@ -116,13 +115,11 @@ def picture_batches(net, paths, batches, sources):
                      "BATCHES 0 takes all")
     elif batches > wanted:
         options.notify(f"{len(paths)} pictures fill {wanted} batches of {size}, so there are no {batches}")
-    top, left = (int(room) // 2 for room in net.image_dims - shape[1:])
 
     def compute(number):
         some = paths[number * size:(number + 1) * size]
-        pictures = [load_picture(path, net)[top:top + shape[1], left:left + shape[2]] for path in some]
         net.blobs[name].reshape(len(some), *shape)
-        net.blobs[name].data[...] = np.stack([net.transformer.preprocess(name, picture) for picture in pictures])
+        net.blobs[name].data[...] = load_batch(net, some)
         net.forward()
         return [blob.cpu_data.copy() for blob in sources]
 

@@ -333,3 +333,12 @@ def load_picture(path, net):
     image = opencv().resize(image, (width, height)) if image.shape[:2] != (height, width) else image
     image = image[:, :, np.newaxis] if image.ndim == 2 else image[:, :, ::-1]
     return image.astype(np.float32) / 255
+
+
+def load_batch(net, paths):
+    """Return pictures as an array for the first input of `net`, (N, channels, height, width): the centre crop, preprocessed."""
+    name = net.inputs[0]
+    height, width = net.transformer.inputs[name][2:]
+    top, left = (int(room) // 2 for room in net.image_dims - (height, width))
+    pictures = [load_picture(path, net)[top:top + height, left:left + width] for path in paths]
+    return np.stack([net.transformer.preprocess(name, picture) for picture in pictures])

@@ -53,11 +53,15 @@ class Loaded:
             warnings.warn(ConfigWarning(f"no layer of the net got weights: {reason}, the net has {self._new(self.net)}; a layer "
                                         "takes the weights of the layer with its name", file=self.file), stacklevel=2)
             return
-        got = {owner for name in (*self.taken, *given) for owner in self.owners.get(name, ())}
-        new = [name for name in self.net if not self.owners[name] <= got]
+        new = self.missing(given)
         log.log(logging.WARNING if new or self.unused else logging.INFO, "%s: took %d of %d layers%s%s", self.file, len(self.taken),
                 len(self.net), f"; new here: {self._new(new)}" if new else "",
                 f"; not used: {_listed(self.unused)}" if self.unused else "")
+
+    def missing(self, given=()):
+        """Return the layers of the net that got no weights, neither from this file nor as one of `given`."""
+        got = {owner for name in (*self.taken, *given) for owner in self.owners.get(name, ())}
+        return [name for name in self.net if not self.owners[name] <= got]
 
     def _new(self, names):
         """List layers of the net, each with the layer of the file whose name is near."""

@@ -35,6 +35,7 @@ COMMANDS = {
     "schedule": (0, "schedule net.prototxt"),
     "deploy": (6, "deploy net.prototxt w.caffemodel -o o --shape 3x4x4"),
     "fold": (3, "fold deploy.prototxt w.caffemodel -o folded"),
+    "calibrate": (6, "calibrate net.prototxt w.caffemodel -o o --iterations 1"),
     "export": (3, "export deploy.prototxt w.caffemodel -o net.onnx --no-check"),
     "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),
     "draw": (1, "draw net.prototxt n.svg --shapes --phase=TEST"),
