@@ -39,11 +39,15 @@ def fold(file, weights, out, seed, no_check, force, level, stage):
         compare(net, made.net, random_inputs(net, seed))
     made.net.save(f"{out}.caffemodel")
     write_bytes(f"{out}.prototxt", write_text(made.param).encode())
+    click.echo(f"wrote {out}.prototxt and {out}.caffemodel: {summary_of(made)}")
+
+
+def summary_of(made):
+    """Print why layers are left, and return how many layers of a Folded there are."""
     for name, reason in made.kept.items():
         click.echo(f"'{name}' is left: {reason}")
     left, folded = len(made.param.layer), sum(map(bool, made.layers.values()))
-    click.echo(f"wrote {out}.prototxt and {out}.caffemodel: {left} layers of {left + len(made.layers)}, {folded} folded into "
-               f"others, {len(made.layers) - folded} removed")
+    return f"{left} layers of {left + len(made.layers)}, {folded} folded into others, {len(made.layers) - folded} removed"
 
 
 def compare(net, folded, inputs):

@@ -3,6 +3,9 @@
 import click
 
 from minicaffe.cli import options
+from minicaffe.cli.fold import compare, summary_of
+from minicaffe.net.comparison import random_inputs
+from minicaffe.net.fold import fold as fold_net
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.text import write_text
 
@@ -17,22 +20,30 @@ from minicaffe.proto.text import write_text
               help="Whose layer types may occur: bvlc has no Permute.")
 @click.option("--seed", type=click.IntRange(0, options.INT_MAX), default=0, show_default=True,
               help="Of the random inputs of the comparison.")
+@click.option("--fold", is_flag=True, help="Put BatchNorm and Scale into the weights beside them, as minicaffe fold does.")
 @click.option("--no-check", is_flag=True, help="Do not compare the net with the model.")
 @options.force
 @options.common
-def import_(file, out, batch, shapes, dialect, seed, no_check, force):
+def import_(file, out, batch, shapes, dialect, seed, fold, no_check, force):
     """Write a model of ONNX as NAME.prototxt and NAME.caffemodel.
 
     What Caffe's layers cannot express is listed, and nothing is written. The net is for the shapes of the model's inputs. All blobs
-    are compared with onnxruntime's values on random inputs; the first layer that differs is named, and nothing is written.
+    are compared with onnxruntime's values on random inputs; the first layer that differs is named, and nothing is written. With
+    --fold the net with folded layers is then compared with the net before.
     """
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel", force=force)
     from minicaffe import onnx
     made = onnx.load(file, batch=batch, shapes=shapes, dialect=dialect, check=not no_check, seed=seed)
-    made.net.save(f"{out}.caffemodel")
-    write_bytes(f"{out}.prototxt", write_text(made.param).encode())
+    net, param, count = made.net, made.param, f"{len(made.param.layer)} layers"
     for one in made.differences:
         click.echo(f"{one.blob} {' x '.join(map(str, one.shape))}: differs by at most {one.absolute:.2g}, "
                    f"{one.relative:.1g} of the greatest value")
-    note = ", not compared" if no_check else ""
-    click.echo(f"wrote {out}.prototxt and {out}.caffemodel: {len(made.param.layer)} layers{note}")
+    if fold:
+        folded = fold_net(net, param)
+        if not no_check:
+            click.echo("with folded layers, compared with the net before:")
+            compare(net, folded.net, random_inputs(net, seed))
+        net, param, count = folded.net, folded.param, summary_of(folded)
+    net.save(f"{out}.caffemodel")
+    write_bytes(f"{out}.prototxt", write_text(param).encode())
+    click.echo(f"wrote {out}.prototxt and {out}.caffemodel: {count}{', not compared' if no_check else ''}")
