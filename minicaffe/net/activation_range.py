@@ -140,10 +140,11 @@ def kl_threshold(histogram, absmax):
     """Return the range whose int8 histogram has the smallest Kullback-Leibler divergence from that of the values (ncnn's method).
 
     For each number of bins t from 128 up to all but one: p is the histogram cut at t, with the values beyond in its last bin. q is
-    the uncut histogram up to t, averaged over 128 equal parts. 1e-4 is added to each bin of both. The first t with the smallest
+    the uncut histogram up to t, averaged over 128 equal parts. 1e-4 is added to each bin of both. The t with the smallest
     ``sum(p log(p / q))`` gives the range ``(t + 0.5) absmax / bins``.
 
-    Different from ncnn, which adds up in float32: of two divergences that are equal but for rounding the other may be the smaller.
+    Different from ncnn: of equal divergences the greatest t counts. ncnn takes the first, which cuts a blob of one absolute value,
+    such as a mask, to a sixteenth of it. ncnn adds up in float32, so of two that are nearly equal the other may be the smaller.
 
     Parameters
     ----------
@@ -168,7 +169,7 @@ def kl_threshold(histogram, absmax):
         # A bin that two parts share gives each the part of its mass that lies there, so the sums are linear within a bin.
         q = np.diff(np.interp(edges[:t + 1], knots, np.interp(knots, edges, sums))) + KL_FLOOR
         divergence = float(np.dot(p, np.log(p / q)))
-        if divergence < smallest:
+        if divergence <= smallest:
             best, smallest = t, divergence
     return float((best + 0.5) * absmax / bins)
 

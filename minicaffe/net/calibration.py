@@ -24,6 +24,7 @@ from minicaffe.net.net import Net
 
 PERCENTILE = 99.99
 SHOWN = 6           # names in a note
+WORSE = 6           # dB by which KL's range may be worse than the whole range without a note
 RESULTS = ("Accuracy", "ArgMax", "DetectionOutput", "DetectionEvaluate", "PriorBox")    # types whose tops are no activations
 
 
@@ -257,6 +258,8 @@ def _notes(values, layers):
     """Return the lines about values that are special, one for each kind."""
     active = [value for value in values if value.role == "activation"]
     several = [layer for layer in layers if layer.inputs > 1]
+    inputs = {layer.input.name: layer.input for layer in layers if layer.input.thresholds}
+    ratios = {name: (value.snr("kl"), value.snr("max")) for name, value in inputs.items() if value.absmax}
     empty = [(layer.name, count) for layer in layers if (count := int((layer.absmax == 0).sum()))]
     kinds = {
         "no activations, so not quantized": [
@@ -268,6 +271,9 @@ def _notes(values, layers):
         "without any finite value, so without a line in the tables, which leaves the layers in float": [
             value.name for value in active if not value.count],
         "always zero, so the range is taken as 1": [value.name for value in active if value.count and not value.absmax],
+        f"KL's range cuts off so much that the expected ratio is more than {WORSE} dB worse than that of the whole range; method "
+        "max or percentile may be better": [f"{name} ({kl:.1f} dB, {whole:.1f} dB)" for name, (kl, whole) in ratios.items()
+                                        if kl < whole - WORSE],
         "several bottoms, of which the range is that of the first": [f"layer {layer.name}" for layer in several],
         "output channels whose weights are all zero, so the range is taken as 1": [f"{count} of {name}" for name, count in empty]}
     return [f"{text}: {_listed(names)}" for text, names in kinds.items() if names]

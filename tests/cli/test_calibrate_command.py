@@ -65,7 +65,15 @@ def test_a_folder_and_a_list_without_labels_give_the_same(minicaffe, there):
 
 
 def test_own_data_of_a_net_are_read_from_the_same_record_twice(minicaffe, there):
-    out = minicaffe("calibrate", "net.prototxt", "w.caffemodel", *OUT, "--iterations=3")
+    text = (there / "net.prototxt").read_text()
+    (there / "two.prototxt").write_text(text.replace("batch_size: 3", "batch_size: 2"))
+    minicaffe("calibrate", "two.prototxt", "w.caffemodel", *OUT, "--iterations=1")      # two of three records
+    net = caffe.Net("two.prototxt", caffe.TEST)
+    net.forward()
+    data = np.abs(net.blobs["data"].data.astype(np.float64))
+    wanted, _ = np.histogram(data[data != 0], 2048, (0, data.max()))
+    assert np.abs(np.cumsum(wanted) - np.cumsum(read(there)[2]["values"]["data"]["histogram"])).max() <= 2
+    out = minicaffe("calibrate", "net.prototxt", "w.caffemodel", *OUT, "--iterations=3", "--force")
     made = read(there)[2]["values"]
     assert "1 layers, 3 batches, ranges by kl" in out and made["data"]["count"] == 3 * 3 * 3 * 7 * 8
     for value in (made["data"], made["ip"]):

@@ -114,7 +114,7 @@ def slow_kl(histogram, absmax):
             overlap = np.array([max(0.0, min(k + 1, (part + 1) * r) - max(k, part * r)) for k in range(t)])
             q += overlap * ((overlap * share[:t]).sum() / r)
         divergence = (p * np.log(p / q)).sum()
-        if divergence < smallest - 1e-12:
+        if divergence <= smallest:
             best, smallest = t, divergence
     return (best + 0.5) * absmax / len(histogram)
 
@@ -145,6 +145,24 @@ def test_share_and_noise_against_numbers_that_are_quantized(method, relu):
     wanted = 10 * math.log10((x ** 2).sum() / ((x - quantized(x, threshold)) ** 2).sum())
     assert value.snr(method) == pytest.approx(wanted, abs=0.1)
     assert value.beyond(method) == pytest.approx((np.abs(x) > threshold).mean(), abs=2e-4)
+
+
+def test_one_absolute_value_is_not_cut():
+    assert value_of(np.array([0.0, 2, -2, 2])).thresholds["kl"] == pytest.approx(2, rel=1e-3)
+
+
+def test_a_threshold_within_a_bin():
+    value = value_of(np.random.default_rng(7).random(3000))
+    value.thresholds["kl"] = 1000.25 / BINS * value.absmax
+    counts = value.histogram.astype(int)
+    assert value.beyond("kl") == pytest.approx((counts[1001:].sum() + 0.75 * counts[1000]) / 3000) and counts[1000] > 0
+
+
+def test_a_note_where_kl_cuts_off_too_much():
+    x = np.repeat([0.5, 1.0], 72).reshape(1, 4, 6, 6)
+    found = calibrate(net_of(IN_PLACE), [{"x": x}])
+    assert re.search(r"^KL's range cuts off so much that the expected ratio is more than 6 dB worse .*: x \(", "\n".join(found.notes), re.M)
+    assert not any("KL" in note for note in calibrate(net_of(IN_PLACE), [{"x": np.random.default_rng(0).random((64, 4, 6, 6))}]).notes)
 
 
 def test_percentile_to_within_a_bin():
@@ -210,6 +228,30 @@ layer { name: "e" type: "Embed" bottom: "i" top: "e" embed_param { input_dim: 9 
 """ + IP % "e"
     found = calibrate(net_of(text), 1)
     assert [value.role for value in found.values.values()] == ["label", "activation", "activation"]
+
+
+def test_marks_of_sequences_and_choices_are_no_activations():
+    text = """layer { name: "in" type: "DummyData" top: "x" top: "cont" top: "choice" top: "unread" dummy_data_param {
+  shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } shape { dim: 3 } shape { dim: 3 }
+  data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 1 } data_filler { type: "constant" value: 1 } data_filler { type: "constant" } } }
+layer { name: "l" type: "LSTM" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 3 } }
+layer { name: "f" type: "Filter" bottom: "h" bottom: "choice" top: "chosen" }
+layer { name: "s" type: "Silence" bottom: "unread" }
+""" + IP % "chosen"
+    found = calibrate(net_of(text), 1)
+    assert {name: value.role for name, value in found.values.items()} == {
+        "x": "activation", "cont": "label", "choice": "label", "unread": "label", "h": "activation", "chosen": "activation", "y": "activation"}
+
+
+def test_a_recurrent_layer_begins_both_passes_with_the_same_state():
+    text = """layer { name: "in" type: "Input" top: "x" top: "cont" input_param { shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } } }
+layer { name: "l" type: "LSTM" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 3 } }
+""" + IP % "h"
+    batch = {"x": np.random.default_rng(0).normal(size=(3, 2, 4)), "cont": np.ones((3, 2))}
+    value = calibrate(net_of(text), [batch]).values["h"]
+    other = net_of(text)
+    wanted = np.abs(run_net(other, batch)["h"].astype(np.float64))
+    assert (value.histogram == np.histogram(wanted, BINS, (0, wanted.max()))[0]).all()
 
 
 # ---- weights, and the tables
