@@ -1,5 +1,7 @@
 """From pictures to blobs and back under OpenCV's names: `blobFromImage`, `blobFromImages`, `imagesFromBlob`."""
 
+import operator
+
 import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError, ShapeError, WrongTypeError, shown
@@ -30,9 +32,9 @@ def numbers(value, field, dtype=None):
 def size_of(size):
     """Return a size as two ints (width, height); both are 0 for that of the picture."""
     try:
-        width, height = map(int, size)
-    except (TypeError, ValueError, OverflowError):
-        raise WrongTypeError(f"must be (width, height), got {shown(size)}", field="size") from None
+        width, height = map(operator.index, size)
+    except (TypeError, ValueError):
+        raise WrongTypeError(f"must be (width, height), two whole numbers, got {shown(size)}", field="size") from None
     if (width, height) != (0, 0) and min(width, height) < 1:
         raise ShapeError(f"must be at least 1 x 1, or (0, 0) for the size of the picture, got {shown(size)}", field="size")
     return width, height

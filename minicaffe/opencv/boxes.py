@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, ShapeError, int_of
 from minicaffe.opencv.blobs import number, numbers
 
 
@@ -20,7 +20,7 @@ def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
     eta : float, 0 < eta <= 1
         Factor of the threshold after each kept box, as long as it is above 0.5.
     top_k : int
-        Number of boxes, those of the highest scores, that are considered; 0: all.
+        Number of boxes, those of the highest scores, that are considered; 0 or less: all.
 
     Returns
     -------
@@ -53,8 +53,8 @@ def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, e
         raise ConfigError(f"must be above 0 and at most 1, got {eta}", field="eta")
     order = np.argsort(-scores, kind="stable")
     order = order[scores[order] > np.float32(score_threshold)]
-    if number(top_k, "top_k") > 0:
-        order = order[:int(top_k)]
+    if int_of(top_k, "top_k") > 0:
+        order = order[:top_k]
     kept, threshold = [], np.float32(nms_threshold)
     for index in order:
         rivals = [other for other in kept if classes[other] == classes[index]]

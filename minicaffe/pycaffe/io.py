@@ -12,7 +12,7 @@ import os
 import numpy as np
 
 from minicaffe.data.datum import opencv
-from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, shown
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, int_of, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import file_error, read_bytes
@@ -245,6 +245,8 @@ def oversample(images, crop_dims):
         raise ConfigError("give at least one picture", field="images")
     height, width = int(crop_dims[0]), int(crop_dims[1])
     rows, cols = images[0].shape[:2]
+    if min(height, width) < 1:
+        raise ShapeError(f"must be at least 1 x 1, got {[height, width]}", field="crop_dims")
     if height > rows or width > cols:
         raise ShapeError(f"crops of {height}x{width} do not fit pictures of {rows}x{cols}", field="crop_dims")
     top, left = (rows - height) // 2, (cols - width) // 2
@@ -317,7 +319,13 @@ class Transformer:
         self._check(in_)
         if len(order) != len(self.inputs[in_]) - 1:
             raise ConfigError(f"must have {len(self.inputs[in_]) - 1} entries, got {list(order)}", field="transpose")
-        self.transpose[in_] = order
+        try:
+            axes = np.arange(len(order))[list(order)].tolist()  # which counts negative ones from the last
+        except (IndexError, ValueError):
+            axes = []
+        if len(set(axes)) != len(order):
+            raise ConfigError(f"must have each axis once, 0 to {len(order) - 1}, got {list(order)}", field="transpose")
+        self.transpose[in_] = axes
 
     def set_channel_swap(self, in_, order):
         """Set the order of channels; (2, 1, 0) turns RGB into Caffe's BGR. Applies after the transpose."""
@@ -325,7 +333,7 @@ class Transformer:
         if len(order) != self.inputs[in_][1]:
             raise ConfigError(f"must have one entry for each of the {self.inputs[in_][1]} channels, got {list(order)}",
                               field="channel_swap")
-        if not all(0 <= channel < len(order) for channel in order):
+        if not all(0 <= int_of(channel, "a channel") < len(order) for channel in order):
             raise ConfigError(f"channels are counted from 0 to {len(order) - 1}, got {list(order)}", field="channel_swap")
         self.channel_swap[in_] = list(order)
 

@@ -64,6 +64,14 @@ def test_nms_is_opencvs(eta, top_k, threshold):
                                           cv2.dnn.NMSBoxesBatched(given, scores.tolist(), classes.tolist(), 0.2, threshold, eta, top_k))
 
 
+def test_limits_that_the_docstrings_state():
+    boxes, scores = [(0, 0, 10, 10), (20, 0, 10, 10), (40, 0, 10, 10)], [0.5, 0.9, 0.3]
+    for top_k, kept in ((-1, 3), (0, 3), (1, 1), (np.int64(2), 2), (4, 3)):
+        assert list(dnn.NMSBoxes(boxes, scores, 0.1, 0.5, 1, top_k)) == [1, 0, 2][:kept]
+    assert list(dnn.NMSBoxes(boxes, scores, 0.5, 0.5, 1e-9)) == [1]    # boxes of the threshold are left out
+    assert dnn.blobFromImage(np.ones((4, 4, 4), np.float32), 1, (0, 0), (1, 2, 3, 4))[0, :, 0, 0].tolist() == [0, -1, -2, -3]
+
+
 def test_nms_by_hand():
     boxes = [(0, 0, 10, 10), (1, 0, 10, 10), (20, 20, 5, 5), (0, 0, 10, 10)]
     assert list(dnn.NMSBoxes(boxes, [0.5, 0.9, 0.3, 0.1], 0.2, 0.5)) == [1, 2]
@@ -228,7 +236,15 @@ IMAGE = np.zeros((8, 8, 3), np.uint8)
     (lambda: dnn.readNetFromCaffe(5), "content as bytes"), (lambda: dnn.readNetFromCaffe([300]), "content as bytes"),
     (lambda: dnn.readNet(None), "a path is"), (lambda: dnn.readNet("a.prototxt", framework=None), "framework"),
     (lambda: dnn.Model(5), "model: must be a Net"),
-], ids=range(28))
+    (lambda: dnn.blobFromImage(IMAGE, 1, (1.5, 4)), "size: must be .width, height., two whole numbers, got .1.5, 4."),
+    (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], [1], 0, 0, 1, 2.5), "top_k must be an int, got 2.5"),
+    *((lambda eta=eta: dnn.NMSBoxes([[0, 0, 1, 1]], [1], 0, 0, eta), "eta: must be above 0 and at most 1") for eta in (0, 1.001, np.nan)),
+    (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], [1], -1e-9, 0), "score_threshold: must be at least 0"),
+    (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], [1], 0, -1e-9), "nms_threshold: must be at least 0"),
+    (lambda: dnn.blobFromImage(np.zeros((4, 4, 5))), "images: a picture is .* 1 to 4 channels, got .4, 4, 5."),
+    (lambda: dnn.blobFromImage(np.zeros((4, 4, 0))), "images: a picture is .* 1 to 4 channels"),
+    (lambda: dnn.blobFromImage(IMAGE, 1, (0, 0), (1, 2, 3, 4, 5)), "mean: must be a number or up to 4, got 5"),
+], ids=range(38))
 def test_wrong_arguments(call, words):
     with pytest.raises(Error, match=words) as caught:
         call()

@@ -76,6 +76,10 @@ def test_oversample_gives_corners_centre_and_mirrors():
     np.testing.assert_array_equal(crops[5:], crops[:5, :, ::-1])
     with pytest.raises(ShapeError, match="do not fit"):
         io.oversample([image], (6, 3))
+    assert io.oversample([image], (5, 7)).shape == (10, 5, 7, 1) and io.oversample([image], (1, 1)).shape == (10, 1, 1, 1)
+    for size in (0, 3), (3, -1):
+        with pytest.raises(ShapeError, match=f"crop_dims: must be at least 1 x 1, got .{size[0]}, {size[1]}."):
+            io.oversample([image], size)
 
 
 def test_transformer_there_and_back():
@@ -207,6 +211,23 @@ def test_a_picture_whose_name_is_not_utf8(tmp_path):
     with open(path, "wb") as file:
         file.write(cv2.imencode(".png", np.full((2, 3, 3), 255, np.uint8))[1])
     np.testing.assert_array_equal(io.load_image(path), np.ones((2, 3, 3)))
+
+
+def test_orders_of_a_transformer():
+    """An axis that is counted from the last one came back in another order from `deprocess`."""
+    transformer = io.Transformer({"data": (1, 3, 4, 5)})
+    image = np.random.default_rng(0).random((4, 5, 3)).astype(np.float32)
+    transformer.set_transpose("data", (-1, 0, 1))
+    np.testing.assert_array_equal(transformer.preprocess("data", image), image.transpose(2, 0, 1))
+    np.testing.assert_array_equal(transformer.deprocess("data", image.transpose(2, 0, 1)), image)
+    for order in (0, 1, 3), (0, 1, -4), (0, 1, 1), (2, 0, -1), (0.5, 1, 2), "abc":
+        with pytest.raises(ConfigError, match="transpose: must have each axis once, 0 to 2, got"):
+            transformer.set_transpose("data", order)
+    for order in (0, 1, 3), (0, 1, -1):
+        with pytest.raises(ConfigError, match="channel_swap: channels are counted from 0 to 2"):
+            transformer.set_channel_swap("data", order)
+    with pytest.raises(WrongTypeError, match="a channel must be an int, got 0.5"):
+        transformer.set_channel_swap("data", (0.5, 1, 2))
 
 
 def test_wrong_scales_and_no_pictures():
