@@ -78,6 +78,28 @@ def test_impossible_shapes(shape, words):
         Blob(shape)
 
 
+def test_the_largest_shapes():
+    assert Blob((1,) * 32).num_axes == 32 and Blob(()).num_axes == 0 and Blob((0, 2**31 - 1)).count == 0
+    for shape in (2**31 - 1,), (1, 2**31 - 1), (46341, 46340):
+        assert Blob(shape).count == np.prod(shape, dtype=np.int64)     # memory is taken on first access
+    with pytest.raises(ShapeError, match=r"2\^31 - 1 elements"):
+        Blob((46341, 46341))
+
+
+def test_the_four_names_of_axes():
+    for shape in (), (2,), (2, 3, 4, 5):
+        blob, filled = Blob(shape), (*shape, 1, 1, 1, 1)[:4]
+        assert (blob.num, blob.channels, blob.height, blob.width) == filled
+        assert [blob.legacy_shape(axis) for axis in range(-4, 4)] == [*(1, 1, 1, 1, *shape)[-4:], *filled]
+        for axis in -5, 4:
+            with pytest.raises(ShapeError, match=rf"axis {axis} is out of range -4..3"):
+                blob.legacy_shape(axis)
+    blob = Blob((1, 2, 3, 4, 5))
+    for name in "num", "channels", "height", "width":
+        with pytest.raises(ShapeError, match="num, channels, height and width need at most 4 axes, the blob has 5"):
+            getattr(blob, name)
+
+
 def test_zero_sized_axis():
     blob = Blob((0, 7))
     assert blob.count == 0 and blob.data.shape == (0, 7) and blob.asum_data() == 0

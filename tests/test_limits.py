@@ -41,13 +41,25 @@ def net(tmp_path, monkeypatch):
     return "net.prototxt"
 
 
+def has_test(test):
+    file, _, name = test.partition("::")
+    return re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.M) is not None
+
+
 def test_each_limit_has_tests():
     """`python tools/limits.py` prints what belongs into the first three columns."""
     rows = [line.split("\t") for line in (ROOT / "tests" / "limits.tsv").read_text().splitlines()]
     assert {place: (limit, default) for place, limit, default, _ in rows} == limits.statements()
     for test in {test for row in rows for test in row[3].split()}:
-        file, _, name = test.partition("::")
-        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.M), test
+        assert has_test(test), test
+
+
+def test_sentences_that_have_tests():
+    """`python tools/limits.py sentences` lists them, and those that have none."""
+    found = list(limits.sentences())
+    for file, part, tests in limits.tested_sentences():
+        assert any(file == place and part in sentence for place, sentence in found), (file, part)
+        assert tests.startswith("no test: ") or all(has_test(test) for test in tests.split()), tests
 
 
 def wrong_values(param):

@@ -120,13 +120,13 @@ class Reader:
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
         self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
-        for match in itertools.islice(TOKEN.finditer(text), MAX_TOKENS + 1):
+        for match in itertools.islice(TOKEN.finditer(text), MAX_TOKENS + 2):
             kind = match.lastindex
             self.kinds.append(kind)
             self.words.append(match[kind])
             self.offsets.append(match.start(kind))
         self.at = 0
-        if len(self.kinds) > MAX_TOKENS:
+        if len(self.kinds) > MAX_TOKENS + 1:    # the last one is the end of the text
             raise self.error(f"the text has more than {MAX_TOKENS} words, numbers and marks; store so many numbers in "
                              "a binary file, which --weights or weights= names", None, MAX_TOKENS)
 

@@ -3,6 +3,7 @@
 import pytest
 
 import minicaffe
+import minicaffe.memory.budget as budget_module
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.memory.budget import DEFAULT, check_bytes, max_blob_bytes
@@ -24,6 +25,17 @@ def test_default_holds_what_caffe_could_count(monkeypatch):
 def test_sizes(budget, text, bytes_):
     budget(text)
     assert max_blob_bytes() == bytes_
+
+
+@pytest.mark.parametrize("there, most", [((8 << 30) - 1, (8 << 30) - 1), (8 << 30, 8 << 30), ((8 << 30) + 1, 8 << 30)])
+def test_the_default_is_8_gib_or_all_memory_where_that_is_less(budget, monkeypatch, there, most):
+    budget("")
+    monkeypatch.setattr(budget_module, "host_memory", lambda: there)
+    budget_module._budget.cache_clear()
+    try:
+        assert budget_module.max_blob_bytes() == most
+    finally:
+        budget_module._budget.cache_clear()
 
 
 def test_wrong_size_names_the_variable(budget):

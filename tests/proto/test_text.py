@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
+from minicaffe.proto.files import MAX_TEXT
+from minicaffe.proto.reader import MAX_TOKENS
 
 ACCEPTED = [
     "",
@@ -105,6 +107,21 @@ def test_depth_is_limited():
     assert parse_text(nested + "}" * 100, descriptor_pb2.DescriptorProto)[0].nested_type
     with pytest.raises(ConfigError, match="more than 100 deep"):
         parse_text("nested_type {" + nested, descriptor_pb2.DescriptorProto)
+
+
+def test_bytes_and_words_are_limited(tmp_path, monkeypatch):
+    """Files of the true limits, 256 MiB and 2,000,000 words, would take a while; test_hostile.py has the second."""
+    assert (MAX_TEXT, MAX_TOKENS) == (256 << 20, 2_000_000)
+    monkeypatch.setattr("minicaffe.proto.text.MAX_TEXT", 12)
+    monkeypatch.setattr("minicaffe.proto.reader.MAX_TOKENS", 6)
+    (tmp_path / "f").write_text("name: 'abcd'")
+    assert read_text(tmp_path / "f", caffe_pb2.NetParameter)[0].name == "abcd"
+    (tmp_path / "f").write_text("name: 'abcde'")
+    with pytest.raises(FileError, match="12 bytes"):
+        read_text(tmp_path / "f", caffe_pb2.NetParameter)
+    assert list(parse_text("input_dim: 1 input_dim: 2", caffe_pb2.NetParameter)[0].input_dim) == [1, 2]
+    with pytest.raises(ConfigError, match="more than 6 words, numbers and marks"):
+        parse_text("input_dim: 1 input_dim: 2;", caffe_pb2.NetParameter)
 
 
 def test_positions():

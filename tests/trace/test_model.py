@@ -78,6 +78,21 @@ def test_heads_before_and_after(where, make_solver, plan):
     assert step["bytes"] >= 4 * (4 * 5 + 5 * 64)
 
 
+def test_moments_are_from_0_to_the_end(where, make_solver):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    end = len(made)
+    assert made.step_at(0) == 0 and made.step_at(end) == made.step_at(np.int64(end)) == len(made.steps) - 1
+    for call in made.at, made.step_at:
+        for wrong in -1, end + 1:
+            with pytest.raises(ConfigError, match=f"moment: must be from 0 to {end}, got {wrong}"):
+                call(wrong)
+        for wrong in 0.5, "0", None, True:
+            with pytest.raises(WrongTypeError, match=f"moment must be a number from 0 to {end}, got"):
+                call(wrong)
+
+
 @pytest.mark.parametrize("allocator", ["caching", "buddy"])
 def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
     """Replaying the record gives the live blocks, and the blocks of the allocator, that there are in the end."""
