@@ -1,4 +1,4 @@
-"""A trace as one self-contained page (docs/trace.md, The view): style, script and the trace itself are in the file.
+"""A trace as one self-contained page (docs/trace.md): style, script and the trace itself are in the file.
 
 The page is made of the files of the folder view/ as they are: no build step, no framework, and nothing is fetched when it is
 opened.
