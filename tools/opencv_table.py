@@ -250,17 +250,21 @@ def said(error):
 def page(version, models, layers):
     """Return the page of two lists of Row."""
     lines = [
-        "# Which models OpenCV 4 reads",
+        "# Which models does OpenCV 4 read?",
         "",
         f"Written by `tools/opencv_table.py` with OpenCV {version}; see [coming from OpenCV](opencv_migration.md).",
         "",
-        "minicaffe filled each net with seeded numbers and wrote prototxt and caffemodel; OpenCV's `readNetFromCaffe` read them",
-        "and was given the same input. *Difference* is the largest of all outputs (and of what goes into a last Softmax), divided",
-        "by the largest value. *Half precision*: OpenCV's `shrinkCaffeModel` wrote the weights of convolutions and inner products",
-        "in 16 bits, minicaffe read that file, and its own outputs moved by so much; a 16-bit number is right to 0.0005, and nets",
-        "with many BatchNorms multiply that as long as their weights are random, as does SSD's choice of boxes. OpenCV writes no",
-        "other file of Caffe's: `cv2.dnn.writeTextGraph` is for TensorFlow's. \"otherwise\": OpenCV reads the net and computes",
-        "something else than Caffe; it looks neither at `transpose` of InnerProduct nor at `base`, `scale` and `shift` of Log.",
+        "minicaffe filled each net with seeded numbers and wrote prototxt and caffemodel. OpenCV's `readNetFromCaffe` read them",
+        "and computed the outputs for the same input.",
+        "",
+        "- *OpenCV reads it*: \"otherwise\" means that OpenCV reads the net but its results are not Caffe's. OpenCV ignores",
+        "  `transpose` of InnerProduct, and `base`, `scale` and `shift` of Log.",
+        "- *Difference* is the largest difference of all outputs (and of the input of a last Softmax), divided by the largest",
+        "  value.",
+        "- *Half precision*: OpenCV's `shrinkCaffeModel` wrote the weights of convolutions and inner products in 16 bits, and",
+        "  minicaffe read that file. The figure is the change of minicaffe's outputs. A 16-bit number is exact to 0.0005. In nets",
+        "  with many BatchNorms and random weights the change is larger, and so it is in SSD, which chooses boxes. OpenCV writes",
+        "  no other file of Caffe's: `cv2.dnn.writeTextGraph` is for TensorFlow's.",
     ]
     for title, rows in (("Models", models), ("Single layers", layers)):
         equal = sum(row.difference is not None and row.difference <= LARGEST for row in rows)
