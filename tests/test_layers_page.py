@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from minicaffe.layer import layer_types
+from minicaffe.net import layer_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "layers_table.py"
@@ -33,16 +35,23 @@ def test_the_page_is_up_to_date(tmp_path):
     assert run.returncode == 0, run.stderr
 
 
-def test_the_check_notices_a_change(tool, page, tmp_path, monkeypatch):
+def test_the_check_notices_a_change(tool, tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "PAGE", tmp_path / "layers.md")
+    monkeypatch.setattr(tool, "FOLDER", tmp_path / "layers")
     monkeypatch.setattr(sys, "argv", ["layers_table.py", "--check"])
     with pytest.raises(SystemExit, match="run tools/layers_table.py"):
         tool.main()
-    (tmp_path / "layers.md").write_text(page)
+    shutil.copytree(ROOT / "docs" / "layers", tmp_path / "layers")
+    for name, old in (("layers.md", "kernels"), ("layers/losses.md", "int32"), ("layers/messages.md", "xavier")):
+        text = (ROOT / "docs" / name).read_text()
+        (tmp_path / name).write_text(text)
+        if name == "layers.md":
+            tool.main()
+        (tmp_path / name).write_text(text.replace(old, "CPU", 1))
+        with pytest.raises(SystemExit, match=f"docs/{name} does not agree.*run tools/layers_table.py"):
+            tool.main()
+        (tmp_path / name).write_text(text)
     tool.main()
-    (tmp_path / "layers.md").write_text(page.replace("kernels", "CPU", 1))
-    with pytest.raises(SystemExit, match="run tools/layers_table.py"):
-        tool.main()
 
 
 def test_links_lead_to_files(page):
@@ -52,7 +61,7 @@ def test_links_lead_to_files(page):
 
 def test_every_type_of_the_package_has_a_row(page):
     own = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers.")}
-    assert set(re.findall(r"^\| (\w+) \| \[", page, re.M)) == own
+    assert set(re.findall(r"^\| \[(\w+)\]\(layers/\w+\.md#\w+\) \| \[", page, re.M)) == own
 
 
 def test_a_type_is_in_the_file_of_its_name():
@@ -79,10 +88,37 @@ def test_facts_of_some_classes(tool, name, cells):
     assert tool.facts(layer_types()[name]) == cells
 
 
-def test_cases_are_counted_where_they_are(tool, tmp_path):
+def test_cases_are_counted_where_they_are(tool, tmp_path, monkeypatch):
     for number, layers in enumerate((["ReLU", "Pooling"], ["ReLU", "ReLU"])):
         folder = tmp_path / "cases" / "some" / str(number)
         os.makedirs(folder)
         (folder / "case.json").write_text(f'{{"layers": {layers}}}'.replace("'", '"'))
     assert tool.count_cases(tmp_path) == {"ReLU": 2, "Pooling": 1}
-    assert re.search(r"^\| ReLU \|.*\| 2 \|$", tool.render({"ReLU": 2}), re.M)
+    assert re.search(r"^\| \[ReLU\].*\| 2 \|$", tool.render({"ReLU": 2}), re.M)
+    (tmp_path / "layers.md").write_text(tool.render({"ReLU": 2, "Pooling": 1}))
+    monkeypatch.setattr(tool, "PAGE", tmp_path / "layers.md")
+    assert {name: count for name, count in tool.counts_on_page().items() if count} == {"ReLU": 2, "Pooling": 1}
+
+
+# ---- docs/layers/
+
+def test_every_type_has_a_section_in_the_pages_with_all_fields_of_its_own():
+    pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "layers").glob("*.md")}
+    own = [entry for entry in layer_reference.entries() if layer_types()[entry.name].__module__.startswith("minicaffe.layers.")]
+    sections = {}
+    for text in pages.values():
+        sections |= dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    assert {entry.name for entry in own} < set(sections)
+    for entry in own:
+        section = sections[entry.name]
+        assert all(f"`{param}`" in section for param in entry.params) and entry.origin in section, entry.name
+        for message in entry.messages:
+            owner = sections.get(message.name, "") + section + "".join(sections[each.name] for each in own if message.name in each.params.values())
+            assert all(f"| `{each.name}` |" in owner for each in message.fields), (entry.name, message.name)
+
+
+def test_links_of_a_page_to_messages_lead_to_headings():
+    for path in (ROOT / "docs" / "layers").glob("*.md"):
+        for page, anchor in re.findall(r"\]\((\w+\.md)?#(\w+)\)", path.read_text()):
+            headings = re.findall(r"^## (\w+)$", (path.parent / (page or path.name)).read_text(), re.M)
+            assert anchor in {heading.lower() for heading in headings}, (path.name, page, anchor)

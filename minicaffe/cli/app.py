@@ -36,6 +36,7 @@ COMMANDS = {
     "summary": ("minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "schedule": ("minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
     "summarize": ("minicaffe.cli.summary", "List the layers of a net as its file has them."),
+    "layers": ("minicaffe.cli.layers", "List the layer types, or show one with its fields."),
     "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
     "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),

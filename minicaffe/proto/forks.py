@@ -61,6 +61,11 @@ def find_value(enum, name):
     return _table().get(("value", enum, name))
 
 
+def find_layer(name):
+    """Return the `ForkLayer` of a layer type that BVLC Caffe lacks, None if no fork is known to have it."""
+    return _table().get(("layer", name))
+
+
 def layer_named(word):
     """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling, LOCAL is Local."""
     plain = word.replace("_", "").lower()
@@ -104,7 +109,7 @@ def _advice(found, value):
 def about_layer(name, types):
     """Return the hint of an error about a layer type that is not in `types`, the registered ones."""
     near = close_matches(name, types)
-    found = _table().get(("layer", name))
+    found = find_layer(name)
     if found is not None:
         return f"; {_forks_have(found.forks, 'it')}{USES.get(found.use, '')}; {REGISTER_REMEDY.format(name)}"
     field, forks = _own_field(name)

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.proto import forks
-from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
+from minicaffe.proto.fields import Fields, Word, is_repeated, is_required, lines_of
 from minicaffe.proto.files import MAX_LAYERS
 from minicaffe.proto.positions import Positions
 
@@ -56,7 +56,7 @@ class _Table:
     def __init__(self, descriptor):
         self.name = descriptor.name
         self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
-        self.required = [field.name for field in descriptor.fields if _is_required(field)]
+        self.required = [field.name for field in descriptor.fields if is_required(field)]
         self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
         # A rule with a field left out would select wrong layers; upgrading reads every field of a V0 layer.
         self.is_strict = descriptor.name in ("NetStateRule", "V0LayerParameter")
@@ -86,10 +86,6 @@ class _Field:
 
 
 _table = functools.cache(_Table)
-
-
-def _is_required(field):
-    return field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED
 
 
 def _one_of(enum):

@@ -1,0 +1,167 @@
+"""minicaffe layers: the list, one type with its fields, JSON; and that what it says agrees with sources and messages."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from rich.console import Console
+
+import minicaffe as caffe
+from minicaffe import cli
+from minicaffe import layer as registry
+from minicaffe.errors import ConfigError
+from minicaffe.layer import layer_types
+from minicaffe.net import layer_reference
+from minicaffe.net.layer_reference import comment_of, describe
+from minicaffe.proto import caffe_pb2
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = sorted(name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers."))
+
+
+def test_the_list_has_a_line_for_each_type(capsys):
+    assert cli.main(["layers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == sorted(layer_types(), key=str.lower)
+    assert lines[-1].startswith(f"{len(layer_types())} types")
+    of = {line.split()[0]: line for line in lines[1:-1]}
+    assert re.match(r"Pooling +1 +1 to 2 +BVLC +the maximum, mean or a random element", of["Pooling"])
+    assert re.match(r"PriorBox +1 to 2 +1 +SSD ", of["PriorBox"])
+    assert re.match(r"Eltwise +at least 2 +1 +BVLC ", of["Eltwise"])
+    assert re.match(r"DepthwiseConvolution +at least 1 +at least 1 +fork yonghenglh6 ", of["DepthwiseConvolution"])
+    assert re.match(r"LSTM +2 to 3 +1 +BVLC ", of["LSTM"])      # two properties of the class that depend on fields
+
+
+def test_one_type(capsys):
+    assert cli.main(["layers", "Pooling"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Pooling (BVLC): 1 bottom, 1 to 2 tops\n") and "\n- It does not work in place: no top may be a bottom.\n" in out
+    assert re.search(r"^top\[1\] +Blob, optional, of the same shape", out, re.M)
+    assert re.search(r"^pooling_param \(PoolingParameter\): Pooling, over the last two of four axes\.$", out, re.M)
+    assert re.search(r"^  stride +uint32 +1 +Distance between windows", out, re.M)
+    assert re.search(r"^  pool +enum +MAX +What is taken of each window\. *\n +MAX: a second top receives the index", out, re.M)
+    assert re.search(r"^ +one of CEIL \(the last window may reach over the edge\), FLOOR *$", out, re.M)
+
+
+def test_messages_of_fields_follow(capsys):
+    assert cli.main(["layers", "InnerProduct"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("\ninner_product_param (InnerProductParameter)") < out.index("\nFillerParameter: Initial values")
+    assert re.search(r'^  type +string +"constant" +constant +`value` everywhere *\n +uniform +between', out, re.M)
+    assert cli.main(["layers", "BNLL"]) == 0
+    assert "It has no fields of its own." in capsys.readouterr().out
+    assert cli.main(["layers", "Clip"]) == 0
+    assert re.search(r"^  min +float +required ", capsys.readouterr().out, re.M)
+
+
+def test_a_terminal_gets_lines_of_its_width(capsys, monkeypatch):
+    monkeypatch.setattr("minicaffe.cli.layers.bars.table_console", lambda: Console(width=70, highlight=False))
+    assert cli.main(["layers", "MultiBoxLoss"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines if not line.startswith("- ")) <= 70
+
+
+def test_json(capsys):
+    assert cli.main(["layers", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(layer_types()) and set(rows[0]) == {"name", "summary", "bottoms", "tops", "origin"}
+    assert cli.main(["layers", "SoftmaxWithLoss", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["params"] == {"softmax_param": "SoftmaxParameter", "loss_param": "LossParameter"}
+    ignore = made["messages"][1]["fields"][0]
+    assert ignore == {"name": "ignore_label", "type": "int32", "default": "", "comment": comment_of("LossParameter.ignore_label"), "values": {}}
+    assert made["messages"][1]["fields"][2]["values"]["NONE"] == "1"
+
+
+@pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("Interp", "the forks .* have it")])
+def test_an_unknown_type_has_near_names(capsys, word, hint):
+    assert cli.main(["layers", word]) == 2
+    error = capsys.readouterr().err
+    assert f"unknown layer type '{word}'" in error and re.search(hint, error)
+
+
+def test_a_type_of_a_program(monkeypatch):
+    class Cube(caffe.Layer):
+        """y = x^3
+
+        Parameters
+        ----------
+        bottom : Blob
+            Of any shape.
+        """
+
+        exact_num_bottom_blobs = exact_num_top_blobs = 1
+
+    monkeypatch.setattr(registry, "_types", registry.layer_types())
+    caffe.register_layer("Cube", Cube)
+    entry = describe("Cube")
+    assert (entry.origin, entry.summary, entry.bottoms, entry.tops) == (__name__, "y = x^3", "1", "1")
+    assert entry.blobs == {"bottom": "Blob. Of any shape"} and entry.params == {} and entry.messages == []
+    with pytest.raises(ConfigError, match="did you mean 'Cube'"):
+        describe("Cubes")
+
+
+# ---- what is said agrees with the sources
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_type_is_described(name):
+    entry = describe(name)
+    assert 8 < len(entry.summary) < 200 and "\n" not in entry.summary and "``" not in entry.summary and "_layer.cpp" not in entry.summary
+    assert entry.text and all("----" not in paragraph for paragraph in entry.text)
+
+
+@pytest.fixture(scope="module")
+def tool():
+    spec = importlib.util.spec_from_file_location("layers_table", ROOT / "tools" / "layers_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", [name for name in OWN if name != "Python"])
+def test_the_fields_are_those_that_the_source_reads(tool, name):
+    """Each message that the classes of a type read is among its fields, and its own field is read."""
+    cls = layer_types()[name]
+    chain = [base for base in cls.__mro__ if base.__module__.startswith("minicaffe.layers.")]
+    read = {word for base in chain for word in re.findall(r"\bparam\.(\w+_param)\b(?!\.\w+ *=)", tool.body_of(base))}
+    read &= set(caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name)
+    named = set(describe(name).params)
+    # Bases of several types read what only some of them have; SPP and MultiBoxLoss write the fields of their inner layers.
+    some = {"softmax_param", "loss_param", "transform_param", "data_param", "image_data_param", "bias_param", "scale_param", "pooling_param"}
+    assert read - some <= named
+    sources = "".join(tool.source_of(base.__module__).read_text() for base in chain)
+    sources += (ROOT / "minicaffe/layers/data/base_data.py").read_text() + (ROOT / "minicaffe/ops/softmax/operation.pyx").read_text() * name.startswith("Softmax")
+    assert [param for param in named if param not in sources] == []
+
+
+def test_every_field_of_a_layer_has_a_comment():
+    silent = [f"{message.name}.{each.name}" for name in OWN for message in describe(name).messages for each in message.fields
+              if not each.comment]
+    assert silent == []
+
+
+def test_comments_name_what_is_in_the_messages():
+    layer_reference._comments.cache_clear()
+    names = list(layer_reference._comments())
+    assert len(names) > 500 and len(set(names)) == len(names)
+    for name in names:
+        part = caffe_pb2.DESCRIPTOR
+        first, *rest = name.split(".")
+        found = part.message_types_by_name.get(first) or part.enum_types_by_name[first]
+        for word in rest:
+            inner = {**getattr(found, "fields_by_name", {}), **getattr(found, "nested_types_by_name", {}),
+                     **getattr(found, "enum_types_by_name", {}), **getattr(found, "values_by_name", {})}
+            found = inner[word]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_defaults_are_text_that_a_prototxt_may_have(name):
+    for message in describe(name).messages:
+        cls = getattr(caffe_pb2, message.name)
+        for each in message.fields:
+            if each.default not in ("", "required"):
+                made = text_format.Parse(f"{each.name}: {each.default}", cls())
+                assert made.HasField(each.name) and getattr(made, each.name) == getattr(cls(), each.name), each.name
