@@ -20,12 +20,14 @@ from minicaffe.layers.python import allow_python_layers
 from minicaffe.ops.engine import get_exact, get_precision, set_exact, set_precision
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.slot import Slot
+from minicaffe.solver import UpdateRule, register_solver
 from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 __all__ = [
-    *pycaffe.__all__, "Slot", "Tensor", "Workspace", "allow_python_layers", "calibrate", "cuda", "errors",  # noqa: F405
-    "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "memory", "register_layer",  # noqa: F405
+    *pycaffe.__all__, "Slot", "Tensor", "UpdateRule", "Workspace", "allow_python_layers", "calibrate", "cuda",  # noqa: F405
+    "errors", "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "memory",  # noqa: F405
+    "register_layer", "register_solver",  # noqa: F405
     "set_exact", "set_num_threads", "set_precision",
 ]
 name_modules("minicaffe")

@@ -21,6 +21,8 @@ from minicaffe.pycaffe import draw as draw
 from minicaffe.pycaffe import model_libs as model_libs
 from minicaffe.pycaffe import net_spec as net_spec
 from minicaffe.slot import Slot as Slot
+from minicaffe.solver import UpdateRule as UpdateRule
+from minicaffe.solver import register_solver as register_solver
 from minicaffe.tensor import Tensor as Tensor
 from minicaffe.workspace import Workspace as Workspace
 

@@ -21,7 +21,7 @@ import minicaffe
 import minicaffe.cuda
 import minicaffe.memory
 import minicaffe.trace
-from minicaffe import cli
+from minicaffe import cli, solver
 from minicaffe import layer as registry
 from minicaffe.cli.app import COMMANDS
 from minicaffe.proto import caffe_pb2, parse_text, write_text
@@ -160,6 +160,7 @@ def page_folder(tmp_path, monkeypatch, on_cpu):
     """A folder like the checkout's, with the files that the pages speak of: small ones, in place of the reader's."""
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     monkeypatch.setattr(registry, "_types", registry.layer_types())  # what a page registers goes away with it
+    monkeypatch.setattr(solver, "_types", solver.solver_types())
     for path in itertools.chain(*((ROOT / "models" / folder).rglob("*.*") for folder in ("lenet", "mlp", "data"))):
         link = tmp_path / path.relative_to(ROOT)
         link.parent.mkdir(parents=True, exist_ok=True)

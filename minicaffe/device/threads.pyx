@@ -59,6 +59,11 @@ def dry_run():
         set_dry(False)
 
 
+def is_dry_run():
+    """Return whether the calling thread is in a `dry_run`."""
+    return num_threads().pool.dry() != 0
+
+
 @contextlib.contextmanager
 def computing():
     """Within a with block, compute even inside a `dry_run`."""

@@ -76,17 +76,16 @@ class AdamSolver(SGDSolver, base_solver.AdamSolver):
     """Adam, from a solver prototxt."""
 
 
-_SOLVERS = {cls.__name__.removesuffix("Solver"): cls for cls in (
-    SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver)}
+_SOLVERS = {cls.__name__: cls for cls in (SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver)}
 
 
 def get_solver(solver_file, *, skip_unknown_fields=False, trusted=True):
     """Return the solver of the type that the prototxt names; the options are those of `minicaffe.solver.solver.Solver`."""
     param, positions = upgrade.read_solver_file(solver_file, skip_unknown_fields)
-    if param.type not in _SOLVERS:
-        raise ConfigError(f"unknown solver type '{param.type}'; known are {', '.join(_SOLVERS)}", field="type",
-                          file=str(solver_file))
-    return _SOLVERS[param.type](solver_file, skip_unknown_fields=skip_unknown_fields, trusted=trusted, _read=(param, positions))
+    base = base_solver.solver_class(param, file=solver_file, positions=positions)
+    # A type of `register_solver` gets its class here, as each of Caffe's has one above.
+    cls = _SOLVERS.get(base.__name__) or type(base.__name__, (SGDSolver, base), {"__doc__": base.__doc__})
+    return cls(solver_file, skip_unknown_fields=skip_unknown_fields, trusted=trusted, _read=(param, positions))
 
 
 get_solver_from_file = get_solver

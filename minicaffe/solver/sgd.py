@@ -97,10 +97,7 @@ class SGDSolver(Solver):
 
         `which` has the numbers of those that are updated; of a single one `part` may be all (`update_params`).
         """
-        param, net = self.param, self.net
-        scale = 1 / (param.iter_size * self.group.size)
-        if param.clip_gradients >= 0:
-            scale *= self._clip_factor(param.clip_gradients * self.group.size)
+        param, net, scale = self.param, self.net, self._gradient_scale()
         _, momentum, momentum2, delta = self.constants(rate)
         count = len(net.learnable_params)
         which = range(count) if which is None else which
@@ -150,6 +147,13 @@ class SGDSolver(Solver):
         if self._sync_batch_norm_layers:
             return "BatchNorm exchanges statistics by MPI"
         return "iter_size is more than 1" if self.param.iter_size > 1 else None
+
+    def _gradient_scale(self):
+        """Return what the gradients are multiplied with: the mean over batches and ranks, and `clip_gradients`."""
+        scale = 1 / (self.param.iter_size * self.group.size)
+        if self.param.clip_gradients >= 0:
+            scale *= self._clip_factor(self.param.clip_gradients * self.group.size)
+        return scale
 
     def _clip_factor(self, limit):
         """Return what scales all gradients together to an L2 norm of at most `limit`."""
