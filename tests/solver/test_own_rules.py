@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bowl import make_solver, weights
+from fake_mpi import Job
 
 import minicaffe as caffe
 from minicaffe import solver as solvers
@@ -127,6 +128,22 @@ def test_a_resumed_training_computes_the_same_bits(tmp_path, kind, form):
         assert all(np.abs(blob.cpu_data).max() > 0 for blob in resumed.history)
         with pytest.raises(ShapeError, match="the file has 4 blobs, MomentumSgdSolver with this net needs 2"):
             make_solver(fields.replace("AdamW", "MomentumSgd")).restore(state)
+
+
+def test_ranks_update_with_the_mean_of_their_gradients(monkeypatch):
+    """Of two ranks with the same batches both compute what one process computes."""
+    fields = "type: 'AdamW' momentum: 0.9 momentum2: 0.99 weight_decay: 0.05"
+    alone = make_solver(fields)
+    alone.step(4)
+    expected = weights(alone)
+    job = Job(2, mirror=True)
+    job.use(monkeypatch)
+    solver = make_solver(fields)
+    solver.distribute(job.comm(0))
+    solver.step(4)
+    assert solver.group.size == 2
+    for a, b in zip(weights(solver), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6)
 
 
 def test_the_memory_of_a_training_counts_the_history(tmp_path):
