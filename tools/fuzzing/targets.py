@@ -417,7 +417,8 @@ class OnnxModels(Kind):
 
         whole = np.array([0, -1], np.int64)
         self.originals = [
-            model((2, 3, 6, 5), ("Conv", [weight(4, 3, 3, 3), weight(4)], {"pads": [1, 1, 0, 1], "strides": [2, 1]}), ("Relu", [], {}),
+            model((2, 3, 6, 5), ("Conv", [weight(4, 3, 3, 3), weight(4)], {"pads": [1, 1, 0, 1], "strides": [2, 1]}),
+                  ("Relu", [], {}),
                   ("MaxPool", [], {"kernel_shape": [2, 2], "ceil_mode": 1}), ("Flatten", [], {}), ("Gemm", [weight(32, 3)], {})),
             model((2, 4, 4, 4), ("BatchNormalization", [np.abs(weight(4)) for _ in range(4)], {}), ("Reshape", [whole], {}),
                   ("MatMul", [weight(64, 2)], {}), ("Softmax", [], {})),
