@@ -41,6 +41,7 @@ COMMANDS = {
     "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
     "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
+    "finetune": ("minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
     "deploy": ("minicaffe.cli.deploy", "Make the net that predicts from a training net."),
     "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
     "calibrate": ("minicaffe.cli.calibrate", "Measure ranges for int8 toolchains."),

@@ -7,7 +7,7 @@ import click
 from click.core import ParameterSource
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.inputs import picture_paths
+from minicaffe.cli.inputs import ext_option, picture_paths
 from minicaffe.cli.picture_nets import load_batch, open_net, preprocessing
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.net import weights as weights_files
@@ -33,7 +33,7 @@ HEAD = 1024         # bytes in which a picture has a zero byte and a list has no
               help="NAME.table (ncnn), NAME.cache (TensorRT) and NAME.json are written.")
 @click.option("--images", metavar="LIST|FOLDER", help="Fill the input of a deploy net with the pictures of a list, a path on each "
               "line, or of a folder. They are made as by minicaffe classify.")
-@click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in a folder.")
+@ext_option("a folder of --images")
 @click.option("--iterations", type=click.IntRange(min=1), help="Batches to run; by default all pictures, and "
               f"{OWN_BATCHES} of a net that reads its own data.")
 @click.option("--method", type=click.Choice(METHODS), default=METHODS[0], show_default=True,

@@ -189,12 +189,13 @@ def count_labels(source, label):
     try:
         if kind == "ImageData":
             return Counter(number for _, number in ImageList(param.image_data_param.source).entries)
-        return _count_records(param.data_param)
+        return count_database_labels(param.data_param)
     except Error as error:
         raise error.at(layer=param.name, layer_type=kind)
 
 
-def _count_records(param):
+def count_database_labels(param):
+    """Return how often each label occurs in the database of a DataParameter, as a Counter."""
     check_database(param)
     labels = Counter()
     with open_db(param.source, param.backend) as db, bars.progress() as report:

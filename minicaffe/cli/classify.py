@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
+from minicaffe.cli.inputs import check_ending, csv_bytes, ext_option, json_bytes, picture_paths
 from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
@@ -38,7 +38,7 @@ ENDINGS = (".npy", ".csv", ".json")
 @click.option("--images_dim", "--images-dim", type=IntegerList(2, least=1), help="Height and width that pictures get before ten "
               "crops are averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
-@click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in an INPUT that is a folder.")
+@ext_option("an INPUT that is a folder")
 @options.plan
 @options.run_options
 def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, **given):

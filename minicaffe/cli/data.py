@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from minicaffe.cli import bars, options
+from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
 from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
@@ -71,18 +72,20 @@ for _name in DATA_SETS:
 @click.option("--test_share", "--test-share", type=options.Real(0, 1, min_open=True, max_open=True), default=0.2,
               show_default=True, help="With --from-folders: what part of each class is for tests.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="With --from-folders: of the shuffling.")
+@ext_option("the folders of --from-folders")
 @from_list
 @click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
 @click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
 @options.messages
 @click.pass_context
-def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, label_size, **how):
+def images(ctx, paths, from_folders, test_share, seed, ext, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures (convert_imageset).
 
     Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
 
-    With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto.
+    With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto. Pictures in folders inside
+    the folder of a class are pictures of that class.
     """
     if from_folders and label_size:
         raise click.UsageError("--float-labels is for ROOT and LIST: with --from-folders the folders are the labels", ctx)
@@ -91,7 +94,7 @@ def images(ctx, paths, from_folders, test_share, seed, shuffle, check_size, labe
         raise click.UsageError(f"give {wanted}; got {' '.join(paths) or 'nothing'}", ctx)
     with bars.progress() as progress:
         if from_folders:
-            made = convert_folders(from_folders, paths[0], test_share=test_share, seed=seed, progress=progress, **how)
+            made = convert_folders(from_folders, paths[0], test_share=test_share, seed=seed, endings=ext, progress=progress, **how)
         else:
             written, skipped = convert_images(*paths, shuffle=shuffle, check_size=check_size, label_size=label_size,
                                               progress=progress, **how)
@@ -110,9 +113,11 @@ def _print_folder_results(db, made, backend):
     click.echo(f"{db}/mean.binaryproto: {', '.join(f'{value:g}' for value in made.mean)}")
     if made.unreadable:
         click.echo(f"{made.unreadable} pictures could not be read")
+    if made.inner:
+        few = ", ".join(list(made.inner)[:MOST_NAMES]) + ", ..." * (len(made.inner) > MOST_NAMES)
+        click.echo(f"{sum(made.inner.values())} pictures are in folders inside the classes' folders and count for these: {few}")
     if made.left_out:
-        few = ", ".join(made.left_out[:5]) + ", ..." * (len(made.left_out) > 5)
-        click.echo(f"{len(made.left_out)} left out, as they lie in no class or are folders inside one: {few}")
+        click.echo(f"{left_out_text(made.left_out)}; they are in no class, of another kind (--ext), or links to folders")
 
 
 @data.command(cls=options.CaffeCommand)

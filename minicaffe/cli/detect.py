@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.classify import read_labels
-from minicaffe.cli.inputs import check_ending, csv_bytes, json_bytes, picture_paths
+from minicaffe.cli.inputs import check_ending, csv_bytes, ext_option, json_bytes, picture_paths
 from minicaffe.cli.picture_nets import load_picture, open_net, picture_net_options
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
@@ -40,7 +40,7 @@ WINDOW_LIST_ENDINGS = (".csv", ".txt")      # endings of lists of windows
 @click.option("--labels", metavar="FILE", help="Names of the classes: a label map (.prototxt), or a name a line from label 0 on; "
               "by default the label map that the net names.")
 @click.option("--threshold", type=options.Real(0, 1), default=0.5, show_default=True, help="Of boxes: the lowest score shown.")
-@click.option("--ext", default="jpg", show_default=True, help="Of boxes: extension of the pictures in an INPUT that is a folder.")
+@ext_option("an INPUT that is a folder")
 @click.option("--crop_mode", "--crop-mode", type=click.Choice(["list", "selective_search"]), default="selective_search",
               show_default=True, help="Windows of INPUT, or those that selective search proposes (needs MATLAB).")
 @click.option("--context_pad", "--context-pad", type=click.IntRange(min=0), default=16, show_default=True,

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.inputs import picture_paths
+from minicaffe.cli.inputs import ext_option, picture_paths
 from minicaffe.cli.picture_nets import load_batch, open_net, preprocessing
 from minicaffe.data.db import new_database
 from minicaffe.errors import ConfigError
@@ -34,7 +34,7 @@ IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 @click.argument("device_id", type=int, required=False)
 @click.option("--images", multiple=True, metavar="PATH", help="Fill the input of a deploy net with this picture, or those of a "
               "folder or a pattern; repeatable. They are made as by minicaffe classify.")
-@click.option("--ext", default="jpg", show_default=True, help="Extension of the pictures in a folder of --images.")
+@ext_option("a folder of --images")
 @preprocessing
 @options.force
 @options.net_state

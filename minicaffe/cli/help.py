@@ -13,8 +13,8 @@ SUBJECTS = {
         "level stage"),
     "Data": (
         "batch batch_size test_batch_size images_dim center_only listed ext crop_mode context_pad mean scale raw_scale "
-        "channel_swap shapes images class_weights"),
-    "Learning rate": "base_lr lr_policy gamma power stepsize stepvalue plateau_winsize",
+        "channel_swap shapes images class_weights classes mirror"),
+    "Learning rate": "base_lr lr_mult lr_policy gamma power stepsize stepvalue plateau_winsize",
     "Update": (
         "max_iter type momentum momentum2 rms_decay delta weight_decay regularization_type clip_gradients iter_size random_seed "
         "solver_type"),

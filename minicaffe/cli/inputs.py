@@ -7,25 +7,54 @@ import json
 import os
 from pathlib import Path
 
+import click
+
+from minicaffe.cli import options
+from minicaffe.data.image_list import PICTURE_ENDINGS, describe_endings, ending
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto.files import read_lines
 
 OUTPUT_ENDINGS = (".npy", ".csv", ".json", ".h5")  # endings of output files: a missing INPUT with one of them was meant as --out
 
+MOST_NAMES = 5      # of files that are left out
 
-def picture_paths(inputs, ext="jpg", listed=False):
+
+def _split_endings(ctx, param, text):
+    endings = tuple(one.strip().lstrip(".").lower() for one in text.split(","))
+    if not all(endings):
+        raise click.BadParameter(f"must be extensions with commas, such as jpg,png, got '{text}'", ctx, param)
+    return endings
+
+
+def ext_option(where):
+    """Return the option --ext, whose value is a tuple of extensions; `where` says of which files, for --help."""
+    return click.option("--ext", default=",".join(PICTURE_ENDINGS), show_default=True, callback=_split_endings, metavar="A,B",
+                        help=f"Extensions of the pictures in {where}, in small or capital letters.")
+
+
+def left_out_text(paths):
+    """Return a text that counts and names the files `paths`, which are of no kind that is taken."""
+    few = ", ".join(paths[:MOST_NAMES]) + ", ..." * (len(paths) > MOST_NAMES)
+    return f"{len(paths)} left out ({describe_endings(paths)}): {few}"
+
+
+def picture_paths(inputs, ext=PICTURE_ENDINGS, listed=False):
     """Return the paths of the pictures that `inputs` name, a list of str, in their order.
 
-    Inputs are files; folders, of which pictures ``*.ext`` are taken; patterns with ``*``, ``?`` or ``[``. If they are `listed`,
-    they are text files with the path of a picture on each line. Raises FileError for an input that is not there, or that holds no
-    picture.
+    Inputs are files; folders, of which files with one of the extensions `ext` are taken, and a line names the others; patterns
+    with ``*``, ``?`` or ``[``. If they are `listed`, they are text files with the path of a picture on each line. Raises
+    FileError for an input that is not there, or that holds no picture.
     """
     paths = []
     for path in inputs:
         if listed:
             found, why = [line.strip() for line in read_lines(path) if line.strip()], "names no picture; give a path on each line"
         elif os.path.isdir(path):
-            found, why = sorted(map(str, Path(path).glob(f"*.{ext}"))), f"holds no *.{ext}; --ext names another extension"
+            files = sorted(str(one) for one in Path(path).iterdir() if one.is_file() and not one.name.startswith("."))
+            found, why = [file for file in files if ending(file) in ext], f"holds no picture ({', '.join(ext)}); --ext names others"
+            others = [file for file in files if ending(file) not in ext]
+            if found and others:
+                options.notify(f"{path}: {left_out_text(others)}; --ext takes other kinds")
         elif os.path.exists(path):
             found, why = [path], ""
         else:

@@ -3,21 +3,23 @@
 import os
 import random
 from collections import namedtuple
-from pathlib import Path
 
 from minicaffe.data.convert import compute_mean, resize_size, write_pictures
 from minicaffe.data.db import new_folder, open_db
+from minicaffe.data.image_list import PICTURE_ENDINGS, ending
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
 
-FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out shape mean")
+FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out inner shape mean")
 FolderConversion.__doc__ = """What `convert_folders` made: names of the classes, records of either database, unreadable pictures (a
-number), paths left out (files beside the class folders, folders inside them), shape of a picture, mean of each channel."""
+number), paths left out (files beside the class folders, files of other kinds, links to folders), the number of pictures in each
+folder inside a class folder, shape of a picture, mean of each channel."""
+SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"}     # folders of a data set that are no classes
 
 
 def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, resize_height=0, encoded=False, encode_type="",
-                    test_share=0.2, seed=1, force=False, progress=None):
-    """Make the folder `path` from pictures that lie in folders named after their classes.
+                    test_share=0.2, seed=1, endings=PICTURE_ENDINGS, force=False, progress=None):
+    """Make the folder `path` from pictures that lie in folders named after their classes, or in folders inside those.
 
     In it: ``train_lmdb`` and ``test_lmdb`` (or ``..._leveldb``), shuffled, with `test_share` of each class in the latter;
     ``labels.txt``, whose line n (from 0) names class n, in alphabetical order; ``mean.binaryproto`` of the training pictures.
@@ -29,6 +31,8 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
         Above 0 and below 1. A class of two or more pictures has at least one in each database, a single picture is for training.
     seed : int
         Of the shuffling: the same pictures and seed give the same databases.
+    endings : sequence of str
+        Extensions of pictures, in small letters; files of other kinds are left out.
     backend, gray, resize_width, resize_height, encoded, encode_type, force, progress
         As for `minicaffe.data.convert.convert_images`; without a size all pictures must have one.
 
@@ -44,7 +48,7 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     if not 0 < test_share < 1:
         raise ConfigError(f"must be above 0 and below 1, got {test_share:g}", field="test_share")
     size = resize_size(resize_width, resize_height)
-    classes, left_out = _classes(str(root))
+    classes, left_out, inner = _classes(str(root), endings)
     shuffle = random.Random(seed).shuffle
     train, test = [], []
     for label, (name, files) in enumerate(classes.items()):
@@ -68,27 +72,41 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
         with open_db(folder / f"train_{backend}", backend) as db:
             mean = compute_mean(db, progress)
         write_mean(folder / "mean.binaryproto", mean)
-    return FolderConversion(list(classes), *counts, unreadable, left_out, mean.shape, mean.mean(axis=(1, 2), dtype=float))
+    return FolderConversion(list(classes), *counts, unreadable, left_out, inner, mean.shape, mean.mean(axis=(1, 2), dtype=float))
 
 
-def _classes(root):
-    """Return the sorted file names of each class, and the other paths; hidden files are ignored."""
+def _classes(root, endings):
+    """Return the sorted pictures of each class, relative to its folder; the paths left out; and inner folder: pictures in it.
+
+    Hidden files and folders are ignored.
+    """
     try:
         entries = sorted((entry for entry in os.scandir(root) if not entry.name.startswith(".")), key=lambda entry: entry.name)
     except OSError as error:
         raise FileError(f"must be a folder with a folder of pictures for each class: {error.strerror}", file=root) from None
     left_out = [entry.path for entry in entries if not entry.is_dir()]
-    classes = {}
+    classes, inner = {}, {}
     for entry in entries:
         if not entry.is_dir():
             continue
-        inside = sorted(p for p in Path(entry.path).iterdir() if not p.name.startswith("."))
-        classes[entry.name] = [p.name for p in inside if not p.is_dir()]
-        left_out += [str(p) for p in inside if p.is_dir()]
-        if not classes[entry.name]:
-            folders = any(p.is_dir() for p in inside)
-            raise DataError("holds folders and no pictures; name the folder whose folders are the classes" if folders else
-                            "holds no pictures; remove it, or put the pictures of this class into it", file=entry.path)
+        pictures = []
+        for folder, inside, files in os.walk(entry.path):
+            left_out += [link for link in (os.path.join(folder, name) for name in inside) if os.path.islink(link)]
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
+            paths = [os.path.join(folder, name) for name in sorted(files) if not name.startswith(".")]
+            found = [path for path in paths if ending(path) in endings]
+            left_out += [path for path in paths if ending(path) not in endings]
+            pictures += [os.path.relpath(path, entry.path) for path in found]
+            if found and folder != entry.path:
+                inner[folder] = len(found)
+        if not pictures:
+            raise DataError("holds no pictures; remove it, put the pictures of this class into it, or name their extension "
+                            "by --ext", file=entry.path)
+        classes[entry.name] = pictures
     if not classes:
         raise DataError("holds no folders; put the pictures of each class into a folder named after it", file=root)
-    return classes, left_out
+    if not any(os.sep not in path for pictures in classes.values() for path in pictures) and (
+            len(classes) == 1 or SPLITS.issuperset(name.lower() for name in classes)):
+        raise DataError("holds folders and no pictures; name the folder whose folders are the classes",
+                        file=os.path.join(root, next(iter(classes))))
+    return classes, left_out, inner

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections import Counter
 
 import numpy as np
 
@@ -11,6 +12,19 @@ from minicaffe.data.real_labels import real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, parse_lines, read_lines, read_whole
+
+PICTURE_ENDINGS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm")    # of files in folders
+
+
+def ending(path):
+    """Return the extension of a file in small letters, without the dot."""
+    return os.path.splitext(path)[1][1:].lower()
+
+
+def describe_endings(paths):
+    """Return how many `paths` have which extension, such as ``.txt 2, .heic 1``."""
+    counts = Counter(ending(path) for path in paths)
+    return ", ".join(f"{f'.{kind}' if kind else 'no extension'} {count}" for kind, count in counts.most_common())
 
 
 class ImageList:

@@ -112,7 +112,7 @@ NO_LAYER = 'layer { name: "in" type: "DummyData" top: "x" dummy_data_param { sha
     (["d.prototxt", "w.caffemodel", "--images=bad.txt"], 1, "bad.txt:2: no such picture: 7.png; paths are relative to the working directory"),
     (["d.prototxt", "w.caffemodel", "--images=0.png"], 1, "0.png: is no list; give a text file"),
     (["d.prototxt", "w.caffemodel", "--images=none.txt"], 1, "none.txt: no such file"),
-    (["d.prototxt", "w.caffemodel", "--images=."], 1, "holds no *.jpg; --ext names another extension"),
+    (["d.prototxt", "w.caffemodel", "--images=.", "--ext=gif"], 1, "holds no picture (gif); --ext names others"),
     (["d.prototxt", "w.caffemodel", "--images=nopicture.txt"], 1, "'list.txt' is text, where a picture is expected"),
     (["d.prototxt", "none.caffemodel", "--images=list.txt"], 1, "none.caffemodel: no such weights file"),
     (["two.prototxt", "w.caffemodel"], 1, "w.caffemodel: has no weights for more, whose ranges would be those of random numbers"),

@@ -90,7 +90,7 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
 
 def test_every_option_and_argument_that_names_an_output_is_tried(minicaffe):
     """A command with --force is one that writes; those whose outputs are not listed above have tests of their own."""
-    own = {"train", "data", "convert"}
+    own = {"train", "data", "convert", "finetune"}
     for name in app.COMMANDS:
         if "--force" in minicaffe(name, "--help"):
             assert name in own or any(command[0] == name for command, _ in WRITERS.values()), name

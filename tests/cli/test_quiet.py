@@ -9,6 +9,7 @@ from tiny import SOLVER, Process, run
 import minicaffe as caffe
 from minicaffe import cli
 from minicaffe.cli import app
+from minicaffe.data.class_folders import convert_folders
 
 cv2 = pytest.importorskip("cv2")
 BLOCKS = 30
@@ -40,6 +41,7 @@ COMMANDS = {
     "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),
     "draw": (1, "draw net.prototxt n.svg --shapes --phase=TEST"),
     "time": (15 + 2 * (3 + 2 * BLOCKS), "time net.prototxt --iterations 2"),    # two lines a layer are Caffe's result
+    "finetune": (60, "finetune deploy.prototxt w.caffemodel db -o o --max-iter 2 --display 1"),
     "train": (50, "train solver.prototxt --max-iter 2 --display 1"),                 # the solver's fields, and four lines a display
 }
 
@@ -51,7 +53,10 @@ def there(tmp_path, monkeypatch):
     (tmp_path / "deploy.prototxt").write_text(DEPLOY)
     (tmp_path / "solver.prototxt").write_text(SOLVER)
     (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,4,4\n")
-    cv2.imwrite("0.png", caffe.io.np.full((4, 4, 3), 90, "uint8"))
+    for path in ("0.png", *(f"pictures/{name}/{i}.png" for name in "ab" for i in range(2))):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(path, caffe.io.np.full((4, 4, 3), 90, "uint8"))
+    convert_folders("pictures", "db")
     caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
     return tmp_path
 

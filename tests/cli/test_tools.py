@@ -109,6 +109,7 @@ def test_classify(minicaffe, there):
     common = ("--model_def", "deploy.prototxt", "-pretrained_model=w.caffemodel", "--images_dim", "10,10")
     out = minicaffe("classify", ".", "--out", "out.npy", *common, "--ext", "png")
     assert "Classifying 3 inputs." in out and "Saving results into out.npy" in out
+    assert ".prototxt 2, " in minicaffe.messages and "; --ext takes other kinds" in minicaffe.messages
     scores = np.load("out.npy")
     net = caffe.Classifier("deploy.prototxt", "w.caffemodel", image_dims=(10, 10), raw_scale=255, channel_swap=(2, 1, 0))
     np.testing.assert_allclose(scores, net.predict([caffe.io.load_image(f"{i}.png") for i in range(3)]), rtol=1e-5)
@@ -117,7 +118,7 @@ def test_classify(minicaffe, there):
     np.save("in.npy", np.random.default_rng(0).random((2, 12, 12, 3)))
     minicaffe("classify", "in.npy", "--out", "two.npy", *common)
     assert np.load("two.npy").shape == (2, 5)
-    assert "holds no *.jpg" in minicaffe("classify", ".", "--out", "x.npy", *common, status=1)
+    assert ".: holds no picture (jpg); --ext names others" in minicaffe("classify", ".", "--ext=jpg", "--out", "x.npy", *common, status=1)
     assert "whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common, "--channel_swap", "a", status=2)
     assert "2 whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common[:2], "--images_dim", "256", status=2)
     assert "counted from 0 to 2" in minicaffe("classify", "0.png", "--out", "x.npy", *common, "--channel_swap", "0,1,7", status=2)

@@ -42,7 +42,7 @@ def test_what_is_made(folder):
     (folder / "zoo" / "notes.txt").write_text("x")
     (folder / "zoo" / "ant" / "more").mkdir()
     out = run("--from-folders", "zoo", "db")
-    assert "1 pictures could not be read" in out and "2 left out" in out and "zoo/notes.txt" in out and "zoo/ant/more" in out
+    assert "1 pictures could not be read" in out and "1 left out (.txt 1): zoo/notes.txt; " in out
     assert sorted(os.listdir("db")) == ["labels.txt", "mean.binaryproto", "test_lmdb", "train_lmdb"]
     assert (folder / "db" / "labels.txt").read_text() == "ant\nbee\ncow\n"
     train, test = records("db/train_lmdb"), records("db/test_lmdb")
@@ -58,6 +58,32 @@ def test_what_is_made(folder):
     assert {key.split("_", 1)[1] for key, _, _ in train}.isdisjoint(key.split("_", 1)[1] for key, _, _ in test)
     assert sorted({label for _, label, _ in test}) == [0, 1] and sum(label == 0 for _, label, _ in test) == 1
     np.testing.assert_allclose(read_mean("db/mean.binaryproto"), np.mean([pixels for _, _, pixels in train], axis=0), rtol=1e-6)
+
+
+def test_pictures_of_several_kinds_in_nested_folders(folder):
+    (folder / "zoo" / "cow" / "2024" / "may").mkdir(parents=True)
+    picture = np.zeros((6, 5, 3), np.uint8)
+    for name in ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff"):
+        cv2.imwrite(f"zoo/cow/2024/may/{name}", picture)
+    for name in ("6.heic", "7.HEIC", "film.mp4", "README"):
+        (folder / "zoo" / "cow" / "2024" / name).write_bytes(b"x")
+    (folder / "zoo" / "cow" / "more").symlink_to(folder / "zoo" / "bee")
+    out = run("--from-folders", "zoo", "db", "--quiet")
+    assert "5 pictures are in folders inside the classes' folders and count for these: zoo/cow/2024/may\n" in out
+    assert "5 left out (no extension 2, .heic 2, .mp4 1): zoo/cow/more, zoo/cow/2024/6.heic, zoo/cow/2024/7.HEIC, " in out
+    names = {key.split("_", 1)[1] for split in ("train", "test") for key, label, _ in records(f"db/{split}_lmdb") if label == 2}
+    assert names == {"cow/0.png", *(f"cow/2024/may/{name}" for name in ("one.JPG", "two.jpeg", "3.bmp", "4.webp", "5.tiff"))}
+    out = run("--from-folders", "zoo", "db2", "--ext", "png, .BMP")
+    assert "9 left out (" in out and ".mp4 1, .webp 1, .tiff 1, .jpg 1, .jpeg 1): " in out
+    assert len(records("db2/train_lmdb")) + len(records("db2/test_lmdb")) == 17
+
+
+def test_folders_of_a_split_are_no_classes(folder):
+    for split in ("train", "Val"):
+        for name in "ab":
+            (folder / "all" / split / name).mkdir(parents=True)
+            cv2.imwrite(f"all/{split}/{name}/1.png", np.zeros((6, 5, 3), np.uint8))
+    assert "all/Val: holds folders and no pictures; name the folder whose folders are the classes" in run("--from-folders", "all", "db", status=1)
 
 
 def test_size_seed_and_share(folder):
@@ -85,6 +111,8 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", ".", "db"), 1, "./zoo: holds folders and no pictures; name the folder whose folders are the classes"),
     (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "1.0 is not in the range 0<x<1"),
     (("--from-folders", "zoo", "db", "--resize-width", "4"), 2, "give both above 0, or neither, got 4 and 0"),
+    (("--from-folders", "zoo", "db", "--ext", "png,"), 2, "must be extensions with commas, such as jpg,png, got 'png,'"),
+    (("--from-folders", "zoo", "db", "--ext", "gif"), 1, "zoo/ant: holds no pictures"),
     (("--from-folders", "zoo", "list", "db"), 2, "give DB alone with --from-folders DIR"),
     (("zoo", "db"), 2, "give ROOT, LIST and DB, or --from-folders DIR and DB; got zoo db"),
 ])

@@ -45,6 +45,7 @@ DEPLOY = {
     "mlp/deploy": (235_146, {"prob": (1, 10)}),
     "mobilenet/deploy": (4_231_976, {"conv2_1/sep": (1, 64, 112, 112), "conv5_6/sep": (1, 1024, 7, 7), "prob": (1, 1000, 1, 1)}),
     "resnet50/deploy": (25_557_096, {"res2c": (1, 256, 56, 56), "res3d": (1, 512, 28, 28), "res4f": (1, 1024, 14, 14), "res5c": (1, 2048, 7, 7), "prob": (1, 1000)}),
+    "shapes/deploy": (359_453, {"conv2": (1, 48, 24, 24), "pool4": (1, 96, 6, 6), "pool6": (1, 128, 1, 1), "prob": (1, 45)}),
     "siamese/deploy": (431_102, {"feat": (1, 2)}),
     "ssd/deploy": (26_285_486, {"mbox_loc": (1, 34928), "mbox_conf": (1, 183372), "mbox_priorbox": (1, 2, 34928)}),
     "squeezenet/deploy": (1_235_496, {"fire9/concat": (1, 512, 14, 14), "prob": (1, 1000, 1, 1)}),
@@ -63,6 +64,7 @@ TRAINING = {
     "vgg16/net": IMAGENET, "squeezenet/net": ALEXNET, "squeezenet/net_v1.0": ALEXNET,
     "fcn/net": VOC, "fcn/net_8s": VOC, "cifar10_full/net": CIFAR, "cifar10_quick/net": CIFAR, "lenet/net": GREY, "lenet/full": GREY,
     "mlp/net": GREY, "autoencoder/net": {"data": ((4, 1, 28, 28), "share")}, "siamese/net": {"pair_data": ((4, 2, 28, 28), None), "sim": ((4,), 2)},
+    "shapes/net": {"data": ((4, 3, 48, 48), None), "label": ((4,), 45)},
     "lstm_text/net": {"data": ((5, 3), 96), "cont": ((5, 3), 2), "label": ((5, 3), 96)},
 }
 ELSEWHERE = {"ssd/train", "ssd/test"}  # test_ssd300.py
