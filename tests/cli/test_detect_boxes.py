@@ -68,6 +68,26 @@ def test_boxes_are_printed_with_names_and_scores(minicaffe, ssd, tmp_path):
     assert re.search(r"^      0\.\d{4}  (red|blue) one  [\d.]+ [\d.]+ [\d.]+ [\d.]+$", out, re.M)
 
 
+def test_a_score_that_is_the_threshold_is_shown(minicaffe, ssd, tmp_path):
+    """Where all scores are the same third, the threshold is either all boxes' or no box's."""
+    net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
+    for name, blobs in net.params.items():
+        if "conf" in name:
+            for blob in blobs:
+                blob.data[...] = 0
+    net.save("w.caffemodel")
+    common = [word for word in COMMON if not word.startswith("--threshold")]
+    mean = ["--mean=115", "--scale=0.0078125"]
+    third = np.float32(1) / np.float32(3)
+    counts = []
+    for threshold in (0, repr(float(third)), repr(float(np.nextafter(third, np.float32(1))))):
+        minicaffe("detect", "0.png", "--out=boxes.json", f"--threshold={threshold}", *common, *mean)
+        rows = json.loads((tmp_path / "boxes.json").read_text())
+        assert all(np.float32(row["score"]) == third for row in rows)
+        counts.append(len(rows))
+    assert counts[0] == counts[1] > 0 and counts[2] == 0
+
+
 def test_boxes_are_drawn(minicaffe, ssd, tmp_path):
     mean = ["--mean=115", "--scale=0.0078125"]
     minicaffe("detect", "0.png", "--out=drawn.png", *COMMON, *mean)

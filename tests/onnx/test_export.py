@@ -160,6 +160,16 @@ def test_layer(name, opset, pytestconfig):
     assert model.opset_import[0].version == opset and all(info.name for info in model.graph.node)
 
 
+def test_batch_norm_without_statistics():
+    """Whose running sums have the weight 0: means and variances are 0, whatever the sums are, as in a net that was never trained."""
+    net = net_of(layer("BatchNorm", "batch_norm_param { eps: 0.01 }"), X)
+    net.nodes[-1].layer.blobs[2].data[...] = 0
+    inputs = random_inputs(net)
+    found = compare(net, to_model(net), inputs)
+    assert [one.blob for one in found] == ["y"] and found[0].relative < 1e-5
+    np.testing.assert_allclose(net.blobs["y"].data, inputs["x0"] / np.sqrt(np.float32(0.01)), rtol=1e-5)
+
+
 def test_every_type_is_in_a_case():
     """Each type of the registry has an exporter and a case, or reads data."""
     known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.")}     # other tests register more

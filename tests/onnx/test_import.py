@@ -179,6 +179,19 @@ def test_every_importer_has_a_case():
     assert {kind for nodes, *_ in CASES.values() for kind, *_ in nodes} | {"Upsample"} >= own
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_flatten_becomes_a_part_of_its_product_unless_another_node_reads_it(tmp_path, shared):
+    nodes = [node("Flatten", "x0", outputs=["f"]), node("Gemm", "f", weight(168, 3), weight(3)), *[node("Relu", "f", outputs=["z"])] * shared]
+    path = write(tmp_path / "a.onnx", nodes, X, outputs=["y", "z"][:1 + shared])
+    model = onnx.load(path)
+    model.graph.node[1].name = "fc"
+    model.graph.node[0].name = "fc/Flatten"     # as `export` names it
+    onnx.save(model, path)
+    made = load(path)
+    assert [layer.type for layer in made.param.layer] == ["Input", *["Flatten"] * shared, "InnerProduct", *["ReLU"] * shared]
+    assert {one.blob for one in made.differences} >= {"y", "z"} if shared else {"y"} and all(one.relative < 1e-5 for one in made.differences)
+
+
 def test_dialect(tmp_path):
     path = write(tmp_path / "a.onnx", [node("Transpose", "x0", perm=[0, 2, 3, 1])], X)
     with pytest.raises(errors.ConfigError, match="it needs the layer type Permute, which BVLC Caffe lacks"):

@@ -146,6 +146,18 @@ def test_nets_in_solvers_and_lone_layers():
     assert write_text(caffe_pb2.NetParameter(name="x")) == 'name: "x"\n'
 
 
+@pytest.mark.parametrize("field", ["net_param", "train_net_param", "test_net_param"])
+def test_a_solver_writes_those_of_each_of_its_nets(field):
+    """Also where no other net of it has such fields, and in the second of several test nets."""
+    before = "test_net_param { }" if field == "test_net_param" else ""
+    solver = keep(f"{before} {field} {{ {LAYER} }}", caffe_pb2.SolverParameter)
+    assert "fork_fields" not in write_text(solver)
+    again = keep(write_text(solver), caffe_pb2.SolverParameter)
+    first, second = (getattr(one, field) for one in (solver, again))
+    first, second = (first[1], second[1]) if before else (first, second)
+    assert layer_fields(second.layer[0]) == layer_fields(first.layer[0]) and layer_fields(second.layer[0]).my_param.size == 3
+
+
 def test_they_survive_copies_binary_files_and_upgrades():
     net = keep('input: "a" input_dim: [1, 1, 1, 1] ' + LAYER.replace('name: "n"', ""))
     assert caffe_pb2.NetParameter.FromString(net.SerializeToString()) == net

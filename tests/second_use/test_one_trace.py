@@ -480,6 +480,8 @@ def test_any_sequence(search, machine):
 SEQUENCES = {
     "the last iterations": lambda m: (m.step(1), m.start("solver", 1, False), m.step(3), m.ask(0), m.step(1), m.stop(0, True)),
     "again": lambda m: (m.start("solver", None, True), m.step(2), m.stop(0, False), m.stopped(0, True), m.step(1), m.stop(0, False)),
+    "asked while it runs again": lambda m: (m.start("solver", None, False), m.step(1), m.stop(0, False), m.stopped(0, True), m.ask(0), m.step(2), m.ask(0),
+                                            m.stop(0, False)),
     "two": lambda m: (m.start("solver", None, False), m.start("net", None, False), m.step(1), m.stop(0, False), m.step(1), m.ask(0)),
     "two in one block": lambda m: (m.start("other", None, False), m.pass_of_a_net(True, True), m.block("backward"), m.two_at_once(), m.ask(0)),
     "nothing": lambda m: (m.start("solver", 2, False), m.allocate(1, False), m.stop(0, False), m.stopped(0, True), m.stop(0, False)),

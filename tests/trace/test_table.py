@@ -54,6 +54,21 @@ def test_summary_counts_what_the_record_has(made):
     assert all(sum(roles.values()) == total for total, roles in table.peaks(made).values())
 
 
+def test_cells_of_a_line_count_what_the_step_has(made, monkeypatch):
+    """Also calls of libraries, which a simulated device has none of, beside launches."""
+    events = list(made.events)
+    number, step = next((i, step) for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
+    first, last = step["first"], step["last"]
+    kinds = ["launch", "call", "call", "copy", "reorder", "alloc", "free", "free"]
+    inside = [events[first]._replace(kind=kind, nbytes=1024 * (i + 1), took=1000 * (i + 1)) for i, kind in enumerate(kinds)]
+    monkeypatch.setattr(made, "events", [*events[:first], *inside, *events[last:]])
+    monkeypatch.setitem(step, "last", first + len(kinds))
+    cells = table.row(made, number, wide=True)
+    assert cells[:2] == [str(number), "> ip"] and cells[3] == "0.006"       # of 1000 + 2000 + 3000 ns on the device
+    assert cells[6:9] == [f"2: {size_text(9 << 10)}", f"+{size_text(6 << 10)} -{size_text(15 << 10)}", "3"]
+    assert table.row(made, number, wide=False)[3:6] == cells[6:9]
+
+
 def test_a_step_in_full(made, where):
     number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
     text = "\n".join(table.describe(made, number))

@@ -6,7 +6,7 @@ from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
 from minicaffe.trace import load
-from minicaffe.trace.trouble import MAX_INPUTS, Trouble
+from minicaffe.trace.trouble import KEPT_ITERATIONS, MAX_INPUTS, Trouble
 
 NET = """net_param {
 layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 }
@@ -47,6 +47,21 @@ def test_the_first_gradient_is_that_of_the_last_layer(tmp_path, device):
     assert [(one["name"], one["part"]) for one in found["inputs"]] == [("r", "diff"), ("b", "data")] and found["left_out"] == 0
     b = found["inputs"][1]
     assert (b["min"], b["max"], b["wrong"]) == (0, 0, 0) and b["before"]["max"] >= b["before"]["min"] > 10
+
+
+def test_no_more_than_the_last_iterations_is_kept(tmp_path):
+    """However long the training was before."""
+    solver = create_solver(parse_text(NET % ROOT, caffe_pb2.SolverParameter)[0])
+    trouble = Trouble(solver, tmp_path / "t.json")
+    solver.step(6)
+    for blob in solver.net.layers[2].blobs:
+        blob.data[...] = 0
+    assert len(trouble.watch.records) <= KEPT_ITERATIONS + 1 >= len(trouble.recorder.parts)
+    solver.step(1)
+    trace = load(tmp_path / "t.json")
+    kept = set(range(6 - KEPT_ITERATIONS, 7))
+    assert {sample["iteration"] for sample in trace.document["samples"]} == kept == {step["iteration"] for step in trace.steps}
+    assert trace.document["trouble"]["before"]["iteration"] == 5
 
 
 def test_a_gradient_above_a_layer_in_place_is_of_the_layer_that_reads_it(tmp_path):

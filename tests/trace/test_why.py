@@ -74,7 +74,7 @@ def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
     assert "It was written last by layer loss (forward)." in said["loss data", "device to host"]
     assert "what runs between layer loss (forward) and layer loss (backward) accessed" in said["loss data", "device to host"]
     assert "It was written last by layer ip (forward)" in said["ip data", "device to host"]
-    assert "It was written last by the solver's update" in said["conv[0] data", "device to host"]
+    assert "It was written last by the solver's update in iteration 1." in said["conv[0] data", "device to host"]
 
 
 class Kept(minicaffe.Layer):
