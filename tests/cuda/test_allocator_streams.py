@@ -50,6 +50,33 @@ def test_a_block_of_another_stream_waits(allocator):
     assert allocator.stats().reserved == 0
 
 
+def waiting_bytes():
+    return memory.allocator_of(CUDAPlace(0)).stats().waiting
+
+
+@pytest.mark.parametrize("copies_on_line", [True, False])
+def test_blocks_of_a_copy_wait_for_the_stream_that_copies(copies_on_line):
+    """Which is another than theirs, and may not have copied yet when they are freed."""
+    line = cuda.Stream(cuda.get_device(0))
+    source, target = (Buffer(memory.allocator_of(CUDAPlace(0)), 1 << 16, name, None if copies_on_line else line) for name in ("source", "target"))
+    memory.copy(target, source, stream=line if copies_on_line else None)
+    before = waiting_bytes()
+    del source, target
+    assert waiting_bytes() - before >= 2 << 16
+
+
+def test_a_block_that_a_recording_drops_waits_for_the_replays():
+    line = cuda.Stream(cuda.get_device(0))
+    block, graph = Buffer(memory.allocator_of(CUDAPlace(0)), 1 << 16, "dropped", line), cuda.Graph(cuda.get_device(0))
+    with graph:
+        del block
+    before = waiting_bytes()
+    graph.replay(0.1, 0)
+    assert waiting_bytes() == before    # the graph keeps it
+    del graph
+    assert waiting_bytes() - before >= 1 << 16
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_net_trains_on_it(kind):
     """The results are those of the default allocator; red zones lie between the blocks where the device watches them."""

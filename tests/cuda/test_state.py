@@ -53,6 +53,16 @@ def test_streams_that_are_alive():
     assert others() == before
 
 
+def test_streams_of_minicaffe_itself_are_no_others():
+    run("""
+    minicaffe.set_mode_gpu()
+    others = lambda: cuda.state().devices[0].streams["others"]
+    assert others() == 0 and ", 0 others" in str(cuda.state())
+    mine = cuda.Stream(cuda.current())
+    assert others() == 1 and ", 1 others" in str(cuda.state())
+    """, "sim")
+
+
 def test_libraries_that_are_not_there(sim):
     assert cuda.state().devices[0].handles == {"cuBLAS": None, "cuDNN": None}
     assert "cuBLAS not open, cuDNN not open" in str(cuda.state())

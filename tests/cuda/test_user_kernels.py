@@ -6,10 +6,11 @@ import pytest
 from cplusplus import compiler
 
 import minicaffe
-from minicaffe import cuda
+from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
+from minicaffe.memory import CUDAPlace
 
 FLOAT, DOUBLE, INT = 0, 1, 2
 AXPY = """
@@ -43,6 +44,19 @@ def test_a_kernel_on_blobs():
         axpy((-(-n // 256),), (256,), (np.float32(2), x, y, n))
         np.testing.assert_array_equal(y.cpu_data, 2 * np.arange(n, dtype=np.float32) + 1)
     assert "axpy" in repr(axpy) or axpy.name == "axpy"
+
+
+def test_blobs_of_a_kernel_wait_for_its_stream():
+    """Their memory is not reused while a stream other than the computing one may still run the kernel."""
+    x, y, line = blob_of(np.ones(1 << 14)), blob_of(np.ones(1 << 14)), cuda.Stream(cuda.current())
+    x.gpu_data, y.mutable_gpu_data      # noqa: B018  (on the device)
+    cuda.current().synchronize()
+    cuda.kernel(AXPY, "axpy")((64,), (256,), (np.float32(2), x, y, 1 << 14), stream=line)
+    allocator = memory.allocator_of(CUDAPlace(cuda.current().index))
+    before = allocator.stats().waiting
+    del x, y
+    assert allocator.stats().waiting - before >= 2 << 16
+    line.synchronize()
 
 
 def test_arguments_by_type_and_the_diff():

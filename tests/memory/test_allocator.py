@@ -14,6 +14,7 @@ from minicaffe.memory import (
     Allocator,
     BuddyAllocator,
     Buffer,
+    CachingAllocator,
     CPUPlace,
     CUDAPlace,
     FailAllocator,
@@ -21,6 +22,7 @@ from minicaffe.memory import (
     PinnedPlace,
     SystemAllocator,
 )
+from minicaffe.memory.registry import registry
 
 
 def test_places_are_values():
@@ -189,6 +191,20 @@ def test_use_changes_only_new_blocks(host):
     memory.free(CPUPlace(), memory.alloc(CPUPlace(), 1000))
     with pytest.raises(ConfigError, match="cannot serve PinnedPlace"):
         memory.use(PinnedPlace(), other)
+
+
+def test_the_pool_of_an_iteration_follows_the_allocator_of_the_host(host):
+    """An arena on plain memory; any other allocator itself, from the next call on."""
+    registry.use(CPUPlace(), None)
+    plain = registry.host_pool()
+    assert isinstance(plain, CachingAllocator) and plain.upstream is registry.allocator(CPUPlace()) and registry.host_pool() is plain
+    for name in ("buddy", "caching"):
+        registry.use(CPUPlace(), name)
+        assert registry.host_pool() is registry.allocator(CPUPlace())
+        assert plain not in registry.all_in_use()
+    registry.use(CPUPlace(), None)
+    again = registry.host_pool()
+    assert again is not plain and again.upstream is registry.allocator(CPUPlace())
 
 
 def test_places_of_sides_are_checked():

@@ -85,6 +85,26 @@ def test_gives_up_an_empty_pool_for_a_larger_request():
     assert upstream.stats().live == 2048
 
 
+def test_a_large_request_gets_what_empty_pools_hold():
+    """Also what still waits for another stream; only then is it refused."""
+    limit = LimitAllocator(SystemAllocator(PinnedPlace()), 5500)
+    buddy = BuddyAllocator(limit, min_chunk_size=128, max_chunk_size=4096, first_pool_size=1024, streams=FakeStreams())
+    block = buddy.alloc(100)
+    buddy.record_stream(block, 7)
+    buddy.free(block)
+    assert limit.stats().live == 1024
+    buddy.free(buddy.alloc(5000))
+    assert limit.stats().live == 0
+    block = buddy.alloc(100)
+    assert limit.stats().live == 2048   # pools double
+    with pytest.raises(OutOfMemoryError):
+        buddy.alloc(5000)
+    buddy.free(block)
+    assert limit.stats().live == 2048   # the empty pool, with which it would be more than the limit
+    buddy.free(buddy.alloc(5000))
+    assert limit.stats().live == 0
+
+
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_failed_growth_leaves_it_usable(nth):
     upstream = FailAllocator(SystemAllocator(), nth)

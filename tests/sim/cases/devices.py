@@ -78,6 +78,9 @@ def no_peers_no_access():
         cu.CtxEnablePeerAccess(third, 0)
     configure("peers=0-2")
     cu.CtxEnablePeerAccess(third, 0)
+    assert [cu.DeviceCanAccessPeer(*pair) for pair in ((0, 2), (2, 0), (0, 1), (1, 2))] == [1, 1, 0, 0]  # in place of those before
+    configure("peers=")
+    assert not any(cu.DeviceCanAccessPeer(i, j) for i in range(3) for j in range(3) if i != j)
     configure("peers=0-1,1-2")
 
 

@@ -170,6 +170,20 @@ def registered_memory():
         cu.MemHostUnregister(x.ctypes.data)
 
 
+def registered_memory_side_by_side():
+    """Blocks that touch do not overlap; one byte more does."""
+    x = np.zeros(3 * 8192, "uint8")
+    begin = x.ctypes.data
+    cu.MemHostRegister(begin + 8192, 8192, 0)
+    for start, size in ((begin, 8193), (begin + 2 * 8192 - 1, 8192), (begin, 3 * 8192)):
+        with raises("HOST_MEMORY_ALREADY_REGISTERED"):
+            cu.MemHostRegister(start, size, 0)
+    cu.MemHostRegister(begin, 8192, 0)
+    cu.MemHostRegister(begin + 2 * 8192, 8192, 0)
+    for start in (begin, begin + 8192, begin + 2 * 8192):
+        cu.MemHostUnregister(start)
+
+
 def uninitialized_copies():
     configure("uninitialized=1")
     p = cu.MemAlloc(64)

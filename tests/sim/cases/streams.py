@@ -239,6 +239,38 @@ def deferred_events():
     assert (download(x, 64) == 21).all()
 
 
+def deferred_work_of_a_destroyed_stream():
+    """It gets done: before the context is idle, before the default stream goes on, and before memory ends."""
+    f, s, t, x = _two_streams(0)
+    y = cu.MemAlloc(256)
+    for wait in (cu.CtxSynchronize, lambda: cu.StreamSynchronize(0), lambda: cu.MemFree(cu.MemAlloc(16))):
+        cu.MemcpyHtoD(y, np.zeros(64, "float32").ctypes.data, 256)
+        configure("deferred=1")
+        gone = cu.StreamCreate(0)
+        scale(f, 3, x, y, 64, stream=gone)
+        cu.StreamDestroy(gone)
+        wait()
+        configure("deferred=0")
+        assert (download(y, 64) == 3).all()
+
+
+def deferred_work_is_done_before_its_memory_ends():
+    configure("deferred=1")
+    f, s, t, x = _two_streams()
+    for take, copy, free in ((lambda: cu.MemAlloc(256), cu.MemcpyDtoDAsync, cu.MemFree),
+                             (lambda: cu.MemHostAlloc(256, 0), cu.MemcpyDtoHAsync, cu.MemFreeHost)):
+        p = take()
+        scale(f, 3, x, x, 64, stream=s)
+        copy(p, x, 256, s)
+        free(p)
+        cu.StreamSynchronize(s)     # nothing is left that would reach the memory
+    host = np.zeros(64, "float32")
+    cu.MemHostRegister(host.ctypes.data, host.nbytes, 0)
+    cu.MemcpyDtoHAsync(host.ctypes.data, x, 256, s)
+    cu.MemHostUnregister(host.ctypes.data)
+    assert (host == 9).all()
+
+
 def deferred_default_stream_waits():
     configure("deferred=1")
     f, s, t, x = _two_streams(0)
