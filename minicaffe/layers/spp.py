@@ -89,7 +89,7 @@ class SPPLayer(Layer):
 
     def release_memory(self):
         super().release_memory()
-        self.inner.net.release()
+        self.inner.release()
 
     def inspect(self, bottom):
         self.inner.inspect()

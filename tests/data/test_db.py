@@ -328,6 +328,16 @@ def test_new_database_leaves_nothing_after_an_exception(tmp_path, backend, error
     assert os.listdir(tmp_path) == []
 
 
+def test_an_exception_writes_only_what_was_committed(tmp_path, backend):
+    with pytest.raises(ValueError), open_db(tmp_path / "db", backend, "w") as db:
+        db.put(b"1", b"a")
+        db.commit()
+        db.put(b"2", b"b")
+        raise ValueError
+    with open_db(tmp_path / "db", backend) as db:
+        assert [bytes(key) for key, _ in db.records()] == [b"1"]
+
+
 def test_new_database_replaces_only_by_force_and_only_when_whole(make_db, backend):
     path = make_db([b"old"], backend)
     with pytest.raises(FileError, match="--force"), new_database(path, backend):

@@ -352,6 +352,10 @@ def test_png_chunks_beyond_the_file(here):
     assert not png_is_cut(whole) and not png_is_cut(whole + b"more") and not png_is_cut(b"") and not png_is_cut(b"BM")
     np.testing.assert_array_equal(decode_image(whole)[:, :, 0], decode_picture(whole, "x", color=False))
     at = whole.index(b"IDAT")
+    rest = len(whole) - at - 4      # behind length and name
+    for more in range(1, 13):       # a chunk may not be longer than the rest by a single byte
+        assert not png_is_cut(whole[:at - 4] + rest.to_bytes(4, "big") + whole[at:])
+        assert png_is_cut(whole[:at - 4] + (rest + more).to_bytes(4, "big") + whole[at:])
     for content in (whole[:at - 4] + b"\x7f\xff\xff\xff" + whole[at:], whole[:at + 20]):
         assert png_is_cut(content)
         with pytest.raises(DataError, match="OpenCV knows no picture in its"):

@@ -1,10 +1,13 @@
 """MultiBoxLoss."""
 
+import gc
+
 import numpy as np
 import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 from ssd_boxes import CODES, decode, encode, overlap, some_priors, suppress
 
+from minicaffe import memory
 from minicaffe.blob import Dtype
 from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, DataError, ShapeError
@@ -384,3 +387,24 @@ def test_no_gradient_to_boxes_and_objects():
     run_forward(net)
     with pytest.raises(ConfigError, match=r"bottom\[2\]: MultiBoxLoss has no gradient to it; .* propagate_down: true true false false"):
         run_backward(net, [0, 2])
+
+
+@pytest.mark.parametrize("loss", ["SOFTMAX", "LOGISTIC"])
+def test_its_inner_nets_release_what_the_net_releases(loss):
+    """As many examples as priors: their scores are copied, and a softmax of them is as large."""
+    priors = 4000
+    net = layer_net(layer(f"num_classes: {CLASSES} conf_loss_type: {loss} mining_type: NONE"), inputs(priors=priors))
+
+    def step():
+        run_forward(net)
+        run_backward(net, [0, 1], [1])
+        return [net.blob_by_name("y").data.copy(), *(net.blob_by_name(name).diff.copy() for name in ("b0", "b1"))]
+
+    gc.collect()
+    before = memory.used(memory.CPUPlace())
+    wanted = step()
+    net.release()
+    gc.collect()
+    assert memory.used(memory.CPUPlace()) < before + 10_000     # the scores have 384 kB
+    for array, again in zip(wanted, step(), strict=True):
+        np.testing.assert_array_equal(again, array)

@@ -1,5 +1,6 @@
 """Pooling against a slow reference: windows, ties, masks, divisors, NaN, random draws, and the errors of its parameters."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -10,6 +11,8 @@ from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, parse_text
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
@@ -279,3 +282,15 @@ def test_other_mistakes():
         layer_net(layer_text("kernel_size: 2 pool: AVE", tops=2), [np.zeros((1, 1, 4, 4))])
     with pytest.raises(ConfigError, match="in place"):
         layer_net(layer_text("kernel_size: 1").replace('"y"', '"x"'), [np.zeros((1, 1, 4, 4))])
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize(("width", "fields", "tops", "counts"), [
+    (4096, "kernel_size: 64 stride: 64", 1, True), (4097, "kernel_size: 64 stride: 64", 1, False), (4097, "kernel_size: 64 stride: 64", 2, False),
+    (4097, "pool: AVE kernel_size: 64 stride: 64", 1, True)])
+def test_planes_that_a_mask_can_count(width, fields, tops, counts, dtype):
+    """2^24 pixels exactly are the most that float32 can; a mean has no mask. Nothing is computed, so no memory is taken."""
+    with contextlib.nullcontext() if counts or dtype == Dtype.DOUBLE else pytest.raises(ShapeError, match=r"more pixels than a float32 mask can count, 2\^24"):
+        inputs = f'layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: [1, 1, 4096, {width}] }} }} }} '
+        net = Net(parse_text(inputs + layer_text(fields, tops), caffe_pb2.NetParameter)[0], dtype)
+        assert net.blobs["y"].shape[2] == 64

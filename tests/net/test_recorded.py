@@ -250,6 +250,24 @@ def test_memory_of_a_plan(kind, blobs):
         memory.use(place, before)
 
 
+def test_a_new_seed_between_two_replays(replays):
+    """Random numbers of a training that was recorded follow the seed, as those of single launches do."""
+    text = DUMMY.replace('layer { name: "score"', 'layer { name: "drop" type: "Dropout" bottom: "c7" top: "c7" } layer { name: "score"')
+    results = []
+    for graphs in (False, True):
+        param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.01, lr_policy="fixed", random_seed=1, snapshot_after_train=False)
+        param.net_param.CopyFrom(parse_text(text, caffe_pb2.NetParameter)[0])
+        solver = create_solver(param)
+        solver.use_graphs = graphs
+        solver.step(5)
+        for seed in (9, 9, 4):
+            minicaffe.set_random_seed(seed)
+            solver.step(4)
+        results.append([solver.smoothed_loss, *(blob.cpu_data.copy() for blob in solver.net.learnable_params)])
+        assert bool(replays) == graphs
+    same(*results)
+
+
 def test_two_graphs_share_a_pool(replays):
     """What is free when one was recorded serves the other; each gives its own results whichever ran last."""
     nets = [net_of(CHAIN, "TEST", plan="memory") for _ in range(2)]

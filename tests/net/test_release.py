@@ -7,7 +7,7 @@ import pytest
 
 import minicaffe
 from minicaffe.errors import RecycledError
-from minicaffe.memory import CPUPlace, CUDAPlace
+from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -110,6 +110,24 @@ def test_a_large_picture_leaves_nothing(device):
     released = minicaffe.memory.used(place)
     assert released < small
     assert forward(12) <= small * 1.1
+
+
+def test_a_layer_with_a_net_of_its_own_releases_that_too(device):
+    def used():
+        return sum(minicaffe.memory.used(place) for place in (CPUPlace(), PinnedPlace(), CUDAPlace(0))[:1 if device == "cpu" else 3])
+
+    net = net_of("""layer { name: "in" type: "Input" top: "x" top: "l" input_param { shape { dim: 2 dim: 4096 dim: 4 dim: 4 } shape { dim: 2 } } }
+        layer { name: "s" type: "SPP" bottom: "x" top: "y" spp_param { pyramid_height: 2 } }""")
+    gc.collect()
+    before = used()
+    net.forward_from_to(0, 1)
+    assert used() >= before + 2 * 2 * 4096 * (1 + 4) * 4    # by the poolings, and joined
+    wanted = net.blobs["y"].data.copy()
+    net.release()
+    gc.collect()
+    assert used() < before + 1000
+    net.forward_from_to(0, 1)
+    np.testing.assert_array_equal(net.blobs["y"].data, wanted)
 
 
 def test_what_is_gone_is_said():

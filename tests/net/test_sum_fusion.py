@@ -67,6 +67,21 @@ def test_a_step_gives_what_the_layers_one_by_one_give(sum_, outputs, dtype):
     assert (net.blob_by_name("s").diff == 0).any() and (net.blob_by_name("s").diff != 0).any()
 
 
+def test_the_gradient_of_the_sum_alone():
+    """Where the backward of the sum runs by itself after a fused forward, it is not that of the ReLU, too."""
+    net, watched = two_nets(stack())
+    for each in (net, watched):
+        each.forward_from_to(0, len(each.layers) - 1)
+        node = each.nodes[each.layer_index("sum")]
+        assert (each.blob_by_name("s").data == 0).any()
+        node.tops[0].diff[...] = 2
+        each.backward_from_to(each.layer_index("sum"), each.layer_index("sum"))
+        assert all((blob.diff == 2).all() for blob in node.bottoms)
+        node.tops[0].diff[...] = 3
+        each.backward_layer(each.layer_index("sum"))
+        assert all((blob.diff == 3).all() for blob in node.bottoms)
+
+
 @pytest.mark.parametrize(("sum_", "relu"), [
     (SUM, RELU.replace('"s" }', '"s" relu_param { negative_slope: 0.1 } }')),
     (SUM.replace('top: "s"', 'bottom: "a" bottom: "b" bottom: "a" top: "s"'), RELU)])      # more than a pass takes

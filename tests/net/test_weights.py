@@ -63,6 +63,24 @@ def test_of_layers_of_one_name_one_gets_the_weights(weights, tmp_path):
     np.testing.assert_array_equal(other, before)
 
 
+def test_gradients_that_a_file_has_are_read_with_the_weights(weights):
+    """Of a .caffemodel, as in Caffe; without them the net keeps its own."""
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    for i, blob in enumerate(net.learnable_params):
+        blob.diff[...] = np.arange(blob.count).reshape(blob.shape) + i
+    stored = [blob.diff.copy() for blob in net.learnable_params]
+    other = caffe.Net("net.prototxt", caffe.TEST)
+    for blob in other.learnable_params:
+        blob.diff[...] = -1
+    other.copy_from(weights)
+    assert all((blob.diff == -1).all() for blob in other.learnable_params)
+    for name in ("diff.caffemodel", "diff.caffemodel.h5"):
+        (net.save_hdf5 if name.endswith(".h5") else net.save)(name, write_diff=True)
+        other.copy_from(name)
+        if not name.endswith(".h5"):
+            assert all(np.array_equal(blob.diff, diff) for blob, diff in zip(other.learnable_params, stored, strict=True))
+
+
 def test_long_lists_are_cut(weights, caplog):
     many = "".join(f'layer {{ name: "scale{i}" type: "Scale" bottom: "x" top: "y{i}" }}\n' for i in range(8))
     with open("new.prototxt", "a") as file:

@@ -10,9 +10,10 @@ from fake_mpi import Job
 
 from minicaffe.errors import ConfigError, NotFiniteError
 from minicaffe.parallel import group as groups
+from minicaffe.parallel import launch
 from minicaffe.parallel.group import Group
 from minicaffe.parallel.heartbeat import Heartbeat
-from minicaffe.parallel.launch import SIZES, launched
+from minicaffe.parallel.launch import LOCAL_RANKS, RANKS, SIZES, launched
 
 
 def meet():
@@ -51,6 +52,20 @@ def test_how_many_processes_were_started_together(monkeypatch, environment, coun
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert launched() == count
+
+
+@pytest.mark.parametrize("environment, numbers", [
+    ({}, (0, 0)), ({"PMI_SIZE": "4", "PMI_RANK": "3"}, (3, 3)), ({"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALRANKID": "1"}, (3, 1)),
+    ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, (1, 0)),
+    ({"SLURM_NTASKS": "8", "PMIX_RANK": "5", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, (5, 2)),
+    ({"SLURM_NTASKS": "8", "SLURM_PROCID": "5", "SLURM_LOCALID": "2"}, (0, 0)),     # srun gives its numbers to every program
+    ({"OMPI_COMM_WORLD_LOCAL_RANK": "3"}, (0, 0)), ({"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALRANKID": "1"}, (0, 0))])
+def test_the_place_of_a_process_among_those_started_together(monkeypatch, environment, numbers):
+    for name in (*SIZES, *RANKS, *LOCAL_RANKS, "PMI_FD", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (launch.rank(), launch.local_rank()) == numbers
 
 
 def test_a_process_that_ended_before_mpi_started_lets_nobody_wait_for_ever():

@@ -66,6 +66,12 @@ class InnerNet:
                 needing.update(node.tops)
         self._wanted = wanted
 
+    def release(self):
+        """Free what the net holds. Its inputs have no values until they get some for the next forward, by `feed` for example."""
+        for blob in self.net.input_blobs:
+            blob.release()      # or the net would copy the values of the outer net's blobs, to keep them
+        self.net.release()
+
     def inspect(self):
         """As `Layer.inspect`: the host's copies of the net's memory are stale after a CUDA graph has run."""
         self.net.inspect_inputs()

@@ -234,6 +234,11 @@ cdef class MultiBoxLossLayer(Layer):
                 rows, _ = examples_of(self.matched).T
                 bottom[1].diff.reshape(-1, self.rule.classes)[rows] = scale * self.conf_loss.blob("prediction").cpu_diff
 
+    def release_memory(self):
+        Layer.release_memory(self)
+        self.loc_loss.release()
+        self.conf_loss.release()
+
 
 cdef object positives_of(const Matched& matched):
     """Image, prior box, location and object of each positive; there is one at least."""

@@ -240,7 +240,7 @@ def deferred_events():
 
 
 def deferred_work_of_a_destroyed_stream():
-    """It gets done: before the context is idle, before the default stream goes on, and before memory ends."""
+    """It gets done: before the context is idle, before the default stream continues, and before memory ends."""
     f, s, t, x = _two_streams(0)
     y = cu.MemAlloc(256)
     for wait in (cu.CtxSynchronize, lambda: cu.StreamSynchronize(0), lambda: cu.MemFree(cu.MemAlloc(16))):
