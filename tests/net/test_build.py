@@ -55,6 +55,16 @@ def test_include_and_exclude_together():
         filter_layers(net.layer, caffe_pb2.NetState(), "net.prototxt", positions)
 
 
+def test_of_layers_of_one_name_the_last_is_meant():
+    """By index and by name, as in Caffe; Net.layer_dict agrees."""
+    named = 'layer { name: "%s" type: "Power" bottom: "%s" top: "%s" } '
+    text_of = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } } ' + named % ("p", "x", "a") + named % ("q", "a", "b")
+    net = Net(text.parse_text(text_of + named % ("p", "b", "c"), caffe_pb2.NetParameter)[0])
+    assert net.layer_names == ["in", "p", "q", "p"]
+    assert [net.layer_index(name) for name in ("in", "p", "q")] == [0, 3, 2]
+    assert all(net.layer_dict[name] is net.layers[net.layer_index(name)] for name in net.layer_names)
+
+
 def test_one_consumer_needs_no_split():
     layers = layers_of('layer { name: "a" type: "X" top: "a" } layer { name: "b" type: "X" bottom: "a" top: "a" }')
     assert [d.param.type for d in insert_splits(layers)] == ["X", "X"]

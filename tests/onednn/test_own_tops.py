@@ -377,6 +377,30 @@ def test_a_view_of_the_whole_or_of_a_part(net_of):
     assert {"a", "b"} <= set(fused(net))
 
 
+@pytest.mark.parametrize("how", ["a hook", "a part of the net", "without a plan"])
+def test_parts_that_were_written_are_copied_where_layers_run_one_by_one(net_of, how):
+    """What an earlier run wrote is not taken for this one's."""
+    ran = []
+    net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
+    feed((net, watched), 1, 3, 9, 8)
+    for factor in (1, 2, -1.5):
+        for _ in range(2):
+            assert_same_output(net, watched)
+        assert fused(net) == {"a": ["joined"], "b": ["joined"]}
+        for each in (net, watched):
+            each.blobs["x"].data[...] *= factor + 1
+        if how == "a hook":
+            net.add_hook(0, ran.append)
+            assert_same_output(net, watched)
+            net.remove_hook(0, ran.append)
+        elif how == "a part of the net":
+            np.testing.assert_allclose(net.forward(end="joined")["j"], watched.forward(end="joined")["j"], 1e-4, 1e-3)
+        else:
+            net.set_plan(None, net.output_blobs, False)
+            assert_same_output(net, watched)
+            net.set_plan("memory", net.output_blobs, False)
+
+
 class Stopping(Layer):
     """A copy, which fails where a test says so."""
 

@@ -9,8 +9,11 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import errors
+from minicaffe.memory import SyncedHead
+from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.ops.engines import CAFFE, CUDNN, ONEDNN, WINOGRAD
+from minicaffe.proto import caffe_pb2, parse_text
 
 PACKAGE = Path(caffe.__file__).parent
 
@@ -146,6 +149,20 @@ def test_the_epoch_of_the_settings(probes):
         seen.append(engine.settings_epoch())
     assert len(set(seen)) == 4
     assert engine.settings_epoch() == seen[-1]
+
+
+@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
+def test_scratch_memory_is_given_back_after_each_computation(kind):
+    """So that layers need as much as the one that needs most, not the sum."""
+    text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 8, 24, 24] } } } '
+    for name, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
+        text += (f'layer {{ name: "{name}" type: "{kind}" bottom: "{bottom}" top: "{name}" '
+                 "convolution_param { engine: CAFFE num_output: 8 kernel_size: 5 pad: 2 } }")
+    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
+        run()
+        scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
+        assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
 
 
 def test_an_unknown_engine_in_the_environment(monkeypatch):
