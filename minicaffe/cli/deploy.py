@@ -11,6 +11,7 @@ from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
+from minicaffe.proto.stored import to_half
 from minicaffe.proto.text import write_text
 
 
@@ -32,14 +33,18 @@ def _sizes(ctx, param, text):
 @click.option("--shape", callback=_sizes, metavar="3x224x224", help="Of a record, if the data are not there.")
 @click.option("--preprocessing", type=click.Choice(["comments", "layers"]), default="comments", show_default=True,
               help="Write mean and scale as comments, or as layers, so that the net takes pixels.")
+@click.option("--half", is_flag=True, help="Store the parameters in half precision, two bytes each, as NVIDIA's fork and OpenCV "
+              "do. BVLC Caffe does not read such a file.")
 @options.force
 @options.whole_net_options
-def deploy(file, weights, out, batch, shape, preprocessing, force, level, stage):
+def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, stage):
     """Write the deploy net of a training NET.
 
     The data layer becomes an Input, the last loss its prediction (SoftmaxWithLoss: Softmax). Layers that need a label, Dropout, and
     layers that the prediction does not need are left out. With WEIGHTS the parameters of the layers that are left are written, too.
     """
+    if half and not weights:
+        raise click.UsageError("--half: it is for the parameters; give WEIGHTS", click.get_current_context())
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel" if weights else None, force=force)
     given = options.net_options()
     param, _ = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
@@ -71,11 +76,21 @@ def deploy(file, weights, out, batch, shape, preprocessing, force, level, stage)
         net.copy_from(weights)
         for layer, array in arrays.items():
             net.layer_dict[layer].blobs[0].data[...] = array
-        net.save(f"{out}.caffemodel")
+        net.save(f"{out}.caffemodel", half=half)
     write_bytes(f"{out}.prototxt", (text + write_text(made)).encode())
     files = f"{out}.prototxt" + (f" and {out}.caffemodel" if weights else "")
     left_out = f", {removed} Dropout left out" if removed else ""
     click.echo(f"wrote {files}: {len(made.layer)} layers{left_out}; a record is {record}")
+    if half:
+        click.echo(f"half precision: {describe_rounding([blob.data for node in net.nodes for blob in node.blobs])}")
+
+
+def describe_rounding(arrays):
+    """Return what rounding arrays to float16 changes: the greatest difference, and how many numbers become 0."""
+    pairs = [(array, to_half(array)) for array in arrays]
+    greatest = max((np.abs(array - half).max(initial=0, where=np.isfinite(array)) for array, half in pairs), default=0)
+    lost = sum(int(((half == 0) & (array != 0)).sum()) for array, half in pairs)
+    return f"a parameter changes by at most {greatest:.2g}" + (f", {lost} become 0" if lost else "")
 
 
 def remove_dropout(net):

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, names_of
+from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of
 from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
@@ -333,10 +333,14 @@ class Net(Runner):
         with self.lock:
             weights.load_hdf5(self, path).log_summary()
 
-    def save(self, path, write_diff=False):
-        """Write a .caffemodel; a file of that name is replaced when the new one is whole."""
-        with self.lock, replacing(path) as file:
-            weights.save(self, file, write_diff)
+    def save(self, path, write_diff=False, half=False):
+        """Write a .caffemodel; a file of that name is replaced when the new one is whole.
+
+        With `half` the parameters are rounded to float16, two bytes each, and stored as NVIDIA's fork and OpenCV store them. BVLC
+        Caffe does not read such a file. DataError for a number beyond 65504.
+        """
+        with self.lock, replacing(path) as file, located(file=str(path)):
+            weights.save(self, file, write_diff, half)
 
     def save_hdf5(self, path, write_diff=False):
         """Write the weights as HDF5; a file of that name is replaced when the new one is whole."""

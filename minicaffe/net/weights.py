@@ -8,10 +8,11 @@ from collections import Counter
 
 import numpy as np
 
-from minicaffe.errors import ConfigWarning, DataError, Error, FileError, ShapeError
+from minicaffe.errors import ConfigWarning, DataError, Error, FileError, ShapeError, located
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
+from minicaffe.proto.stored import to_half
 
 log = logging.getLogger("minicaffe.net")
 details = logging.getLogger("minicaffe.net.build")     # the command line shows them with --verbose
@@ -106,16 +107,23 @@ def copy_layers(net, stored):
             blob.diff.reshape(-1)[:] = source.diff
 
 
-def save(net, file, write_diff=False):
-    """Write the net and its parameters to an open binary file as a NetParameter, one entry for each layer."""
+def save(net, file, write_diff=False, half=False):
+    """Write the net and its parameters to an open binary file as a NetParameter, one entry for each layer.
+
+    With `half` the data, not the diffs, are rounded to float16 and stored as raw_data. Raises DataError, before anything is
+    written, if float16 has no room for a number.
+    """
     param = caffe_pb2.NetParameter(name=net.name)
     stored = []
     for node in net.nodes:
         entry = param.layer.add()
         entry.CopyFrom(node.param)
         entry.ClearField("blobs")
-        stored.append(binary.LayerBlobs(entry.name, entry.type, [
-            binary.StoredBlob(blob.shape, blob.cpu_data, blob.cpu_diff if write_diff else None) for blob in node.blobs]))
+        stored.append(binary.LayerBlobs(entry.name, entry.type, []))
+        for i, blob in enumerate(node.blobs):
+            with located(layer=node.name, layer_type=node.type, field=f"blobs[{i}]"):
+                data = to_half(blob.cpu_data) if half else blob.cpu_data
+            stored[-1].blobs.append(binary.StoredBlob(blob.shape, data, blob.cpu_diff if write_diff else None))
     binary.write_net(file, param, stored)
 
 

@@ -25,6 +25,8 @@ REPEATED = {DATA: ("data", 4), DIFF: ("diff", 4), DOUBLE_DATA: ("double_data", 8
 # NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write numbers as bytes, after the number of their type.
 RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
+HALF = 2
+LARGEST_HALF = 65504
 
 
 class StoredBlob:
@@ -33,7 +35,7 @@ class StoredBlob:
     Attributes
     ----------
     shape : tuple of int
-    data : ndarray of float32 or float64
+    data : ndarray of float32 or float64; to be written also float16
         When read: one axis, row-major, read-only, float64 if the file holds doubles; a view of the file that may be
         unaligned; copy it to keep it. Half-precision numbers are copied to float32. To be written: of any shape with the
         product of `shape`.
@@ -118,7 +120,7 @@ def parse_blob(data, start=0, end=None):
                 raise DataError(f"has raw_{name} of type {kind}; double (0), float (1) and half precision (2) can be read; save it "
                                 "as one of them")
             values = _numbers(places[raw], RAW_TYPES[kind], shape, needed, f"raw_{name}")
-            values = values.astype(np.float32) if values is not None and kind == 2 else values
+            values = values.astype(np.float32) if values is not None and kind == HALF else values
         found.append(_numbers(places[single], "<f4", shape, needed, name) if values is None else values)
     if found[0] is None:
         if needed:
@@ -215,20 +217,36 @@ def bytes_of(blob):
 
 
 def blob_parts(blob):
-    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied."""
+    """Return a serialized BlobProto as a list of bytes and arrays of bytes; the numbers are not copied.
+
+    float16 is stored as NVIDIA's fork and OpenCV store it, as raw_data or raw_diff.
+    """
     shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
     parts = [*length_delimited(SHAPE, [shape])]
-    for values, single, double in ((blob.data, DATA, DOUBLE_DATA), (blob.diff, DIFF, DOUBLE_DIFF)):
+    for values, single, double, raw, kind in ((blob.data, DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE),
+                                              (blob.diff, DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE)):
         if values is None:
             continue
-        if values.dtype not in (np.float32, np.float64):
-            raise DataError(f"holds {values.dtype}, float32 and float64 can be stored; convert it with astype")
+        if values.dtype not in (np.float16, np.float32, np.float64):
+            raise DataError(f"holds {values.dtype}, float16, float32 and float64 can be stored; convert it with astype")
         if values.size != np.prod(blob.shape, dtype=np.int64):
             raise DataError(f"holds {values.size} numbers, its shape {shown(blob.shape)} needs another count")
         little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-        number = single if values.dtype == np.float32 else double
+        number = {2: raw, 4: single, 8: double}[values.dtype.itemsize]
+        if number == raw:
+            parts.append(varint(kind << 3) + varint(HALF))
         parts += length_delimited(number, [little.reshape(-1).view(np.uint8)])
     return parts
+
+
+def to_half(values):
+    """Return an array rounded to float16; raise DataError for a finite number that float16 has no room for."""
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    beyond = np.isinf(half) & np.isfinite(values)
+    if beyond.any():
+        raise DataError(f"holds {values[beyond][0]:g}, half precision ends at {LARGEST_HALF}; save it in single precision")
+    return half
 
 
 def length_delimited(number, parts):

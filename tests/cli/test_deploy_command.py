@@ -84,3 +84,19 @@ def test_wrong_nets_and_words(minicaffe, tmp_path, text, words, status, wrong):
     (tmp_path / "net.prototxt").write_text(text)
     assert wrong in minicaffe("deploy", "net.prototxt", "-o", "o", *words, status=status)
     assert not list(tmp_path.glob("o.*"))
+
+
+def test_half_precision(minicaffe, net, tmp_path):
+    net.layer_dict["a"].blobs[0].data[0, 0] = 1e-9
+    net.layer_dict["a"].blobs[0].data[0, 1] = 100.03125      # between 100 and 100.0625
+    net.save("w.caffemodel")
+    printed = minicaffe("deploy", "net.prototxt", "w.caffemodel", "-o", "o", "--half").splitlines()
+    assert len(printed) == 2 and printed[1] == "half precision: a parameter changes by at most 0.031, 1 become 0"
+    for name in "ac":
+        for blob, before in zip(made("o").layer_dict[name].blobs, net.layer_dict[name].blobs):
+            np.testing.assert_array_equal(blob.data, before.data.astype(np.float16))
+    assert "--half: it is for the parameters; give WEIGHTS" in minicaffe("deploy", "net.prototxt", "-o", "p", "--half", status=2)
+    net.layer_dict["c"].blobs[1].data[2] = 1e5
+    net.save("w.caffemodel")
+    assert "p.caffemodel: layer 'c' (InnerProduct): blobs[1]: holds 100000" in minicaffe("deploy", "net.prototxt", "w.caffemodel", "-o", "p", "--half", status=1)
+    assert not list(tmp_path.glob("p.*"))
