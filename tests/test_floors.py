@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 FLOORS = {
     "minicaffe.errors": 1, "minicaffe.kernels": 1,
     "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2, "minicaffe.device": 2, "minicaffe.onednn": 2,
+    "minicaffe.pretrained": 2,
     "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
     # Below the rest of ops/: blob adds up, cuda/ names the preferred engine.
     "minicaffe.ops.lanes": 3, "minicaffe.ops.sums": 3, "minicaffe.ops.engine": 3, "minicaffe.ops.engines": 3, "minicaffe.ops.epilogue": 3,

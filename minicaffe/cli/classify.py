@@ -11,9 +11,10 @@ import time
 import click
 import numpy as np
 
+from minicaffe import pretrained
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.inputs import check_ending, csv_bytes, ext_option, json_bytes, picture_paths
-from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options
+from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
@@ -60,6 +61,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         raise DataError("holds no picture", file=inputs[0])
     if images_dim:
         check_picture(images_dim[::-1], "--images_dim")
+    packaged = select_pretrained(given, pretrained.DEFAULT)
     net, training = open_net(Classifier, given, images_dim)
     boxes = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
     if boxes is not None:
@@ -69,6 +71,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     ranked = int(np.prod(shape)) == (shape[0] if shape else 1)
     if out is not None and not ranked and not out.lower().endswith(".npy"):
         raise ConfigError(f"must end in .npy, as each picture has {' x '.join(map(str, shape))} scores, got {out}", field="--out")
+    labels = labels or packaged and packaged.labels
     classes = read_labels(labels, given["model"], training, int(np.prod(shape))) if ranked and ranks.first() else None
     load = io.load_image if net.ten_crops else functools.partial(load_picture, net=net)
     if out is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.inputs import check_ending, csv_bytes, ext_option, json_bytes, picture_paths
-from minicaffe.cli.picture_nets import load_picture, open_net, picture_net_options
+from minicaffe.cli.picture_nets import load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
 from minicaffe.data.detection_files import PICTURES, draw_boxes
@@ -68,6 +68,8 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
     else:
         pictures = picture_paths(inputs, ext)
         targets = drawing_paths(pictures, out, force) if ranks.first() else {}
+    packaged = select_pretrained(given)
+    labels = labels or packaged and packaged.labels
     net, training = open_net(Detector, given, windows=True)
     detection_output = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
     if windows is not None and detection_output is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from minicaffe import pretrained
 from minicaffe.cli import options
 from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import parse
@@ -20,7 +21,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
@@ -73,10 +74,43 @@ preprocessing = options.combine_options(
                  "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
 picture_net_options = options.combine_options(     # all options of `open_net`
     click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
-                 help=f"A deploy net or a training net; by default {CAFFENET}/deploy.prototxt."),
+                 help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
+                 f"By default {CAFFENET}/deploy.prototxt; if that folder is not there, classify takes {pretrained.DEFAULT}."),
     click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
-                 help=f"A .caffemodel, or HDF5; without --model {CAFFENET}/bvlc_reference_caffenet.caffemodel."),
+                 help=f"A .caffemodel, or HDF5; by default {CAFFENET}/bvlc_reference_caffenet.caffemodel, or those of the "
+                 "package's net."),
     preprocessing)
+
+
+def select_pretrained(given, default=None):
+    """Put the files of a trained net of the package in place of its name in `given`, the options of `picture_net_options`.
+
+    Without --model and --weights, and without Caffe's CaffeNet in the working directory, that is the net `default`. One line says
+    which net it is.
+
+    Returns
+    -------
+    Pretrained or None
+        None where --model is a file, or is not given.
+
+    Raises
+    ------
+    ConfigError
+        --model is a single word, and no file and no net of the package has this name.
+    """
+    name, why = given["model"], ""
+    if name is None and given["weights"] is None and default is not None and not os.path.isdir(CAFFENET):
+        name, why = default, "no --model: "
+    if name is None or not re.fullmatch(r"\w+", name) or os.path.isfile(name):
+        return None
+    try:
+        found = pretrained.find(name)
+    except MissingNameError as error:
+        raise ConfigError(f"no file has the name '{name}', and {error.message}", field="--model") from None
+    weights = f"with the weights {given['weights']}" if given["weights"] else f"trained on {pretrained.PICTURES}"
+    options.notify(f"{why}{name} of the package, {weights}")
+    given.update(model=found.model, weights=given["weights"] or found.weights)
+    return found
 
 
 def open_net(kind, given, images_dim=None, windows=False):

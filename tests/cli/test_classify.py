@@ -164,7 +164,6 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     assert "is a solver" in minicaffe(*common, "--like", "other.prototxt", status=2)
     assert "has no layer that reads pictures" in minicaffe(*common, "--like", "deploy.prototxt", status=2)
     assert "give --model and --weights" in minicaffe(*common[:-2], status=2)
-    assert "models/bvlc_reference_caffenet is not in the working directory" in minicaffe("classify", "1.png", status=2)
 
 
 def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path):

@@ -1,0 +1,47 @@
+"""Trained nets that are part of the package: LeNet and a small perceptron, on Fashion-MNIST.
+
+The folder of a net has its deploy net, its training net with the preprocessing, its weights in half precision, and the names of the
+classes. tools/train_pretrained.py writes the weights.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from minicaffe.errors import FileError, MissingNameError, close_matches
+
+FOLDER = Path(__file__).parent
+DEFAULT = "lenet"
+PICTURES = "Fashion-MNIST: ten classes of clothes, light on black, grey, 28 x 28"
+
+
+class Pretrained(NamedTuple):
+    """Paths of the files of a net: `model` (a deploy net), `weights` (a caffemodel) and `labels` (a class name a line)."""
+
+    model: str
+    weights: str
+    labels: str
+
+
+def names():
+    """Return the names of the nets as a sorted list of str."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/deploy.prototxt"))
+
+
+def find(name):
+    """Return the `Pretrained` of a name.
+
+    Raises
+    ------
+    MissingNameError
+        No net has this name.
+    FileError
+        A file of the net is not in the package.
+    """
+    known = names()
+    if name not in known:
+        raise MissingNameError(f"the package has no net '{name}'{close_matches(name, known)}; it has {', '.join(known) or 'none'}")
+    files = Pretrained(*(str(FOLDER / name / file) for file in ("deploy.prototxt", "deploy.caffemodel", "labels.txt")))
+    for file in files:
+        if not Path(file).is_file():
+            raise FileError("is not there, and is a part of the package minicaffe; install minicaffe again", file=file)
+    return files

@@ -1,0 +1,107 @@
+"""Trained nets of the package: accuracy, files in half precision, and ``minicaffe classify`` without a net."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import errors, pretrained
+from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.db import open_db
+from minicaffe.proto import binary, caffe_pb2, read_text
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOT = ROOT / "models" / "data" / "ankle_boot.png"
+NETS = ("lenet", "mlp")
+COUNT = 500     # of the 1,000 bundled test pictures, which no training read; of these 0.928 and 0.918 are right
+
+
+def bundled_pictures():
+    """Return pictures (COUNT, 1, 28, 28) as training makes them, and their labels (COUNT,)."""
+    with open_db(ROOT / "models" / "data" / "fashion_mnist_test_lmdb", "LMDB") as db:
+        records = [value for _, value in db.cursor().take(len(db))][::2]
+        return np.stack([datum_array(value) for value in records]) * np.float32(1 / 256), np.array([datum_info(value).label for value in records])
+
+
+@pytest.mark.parametrize(("name", "least"), [("lenet", 0.91), ("mlp", 0.89)])
+def test_accuracy(name, least):
+    files = pretrained.find(name)
+    net = caffe.Net(files.model, caffe.TEST, weights=files.weights)
+    pictures, labels = bundled_pictures()
+    assert len(labels) == COUNT and set(labels) == set(range(10))
+    net.blobs["data"].reshape(*pictures.shape)
+    right = net.forward(data=pictures)["prob"].argmax(axis=1) == labels
+    assert right.mean() >= least
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_files(name):
+    files = pretrained.find(name)
+    _, layers = binary.read_net(files.weights)
+    blobs = [blob for layer in layers for blob in layer.blobs]
+    count = sum(blob.data.size for blob in blobs)
+    assert 2 * count < Path(files.weights).stat().st_size < 2 * count + 4000    # two bytes a number
+    assert all(np.array_equal(blob.data, blob.data.astype(np.float16)) for blob in blobs)
+    training, deploy = (read_text(str(Path(files.model).with_name(f"{kind}.prototxt")), caffe_pb2.NetParameter)[0] for kind in ("net", "deploy"))
+    there = {layer.name: layer for layer in training.layer}
+    weighted = [layer for layer in deploy.layer if layer.type in ("Convolution", "InnerProduct")]
+    assert all(layer == there[layer.name] for layer in weighted) and len(weighted) == sum(bool(layer.blobs) for layer in layers)
+    assert Path(files.labels).read_text() == (ROOT / "models" / "data" / "labels.txt").read_text()
+
+
+def test_all_files_together_are_small():
+    assert pretrained.names() == sorted(NETS) and pretrained.DEFAULT in NETS
+    assert sum(Path(path).stat().st_size for name in NETS for path in pretrained.find(name)) <= 1_000_000
+
+
+def test_lenet_is_that_of_the_models():
+    ours, theirs = (read_text(str(path), caffe_pb2.NetParameter)[0]
+                    for path in (pretrained.FOLDER / "lenet" / "net.prototxt", ROOT / "models" / "lenet" / "full.prototxt"))
+    assert ours == theirs
+
+
+def test_a_name_that_is_not_there(monkeypatch, tmp_path):
+    with pytest.raises(errors.MissingNameError, match="^the package has no net 'LeNett'; did you mean 'lenet'.; it has lenet, mlp$"):
+        pretrained.find("LeNett")
+    shutil.copytree(pretrained.FOLDER / "mlp", tmp_path / "mlp")
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
+    assert Path(pretrained.find("mlp").model).parent == tmp_path / "mlp"
+    (tmp_path / "mlp" / "deploy.caffemodel").unlink()
+    with pytest.raises(errors.FileError, match="mlp/deploy.caffemodel: is not there, and is a part of the package minicaffe; install minicaffe again"):
+        pretrained.find("mlp")
+
+
+def test_classify_without_a_net(minicaffe):
+    pytest.importorskip("cv2")
+    for words, start in ((), "no --model: lenet of the package, trained on Fashion-MNIST"), (["--model", "mlp"], "mlp of the package, trained on Fashion"):
+        lines = minicaffe("classify", BOOT, *words).splitlines()
+        assert len(lines) == 6 and lines[1].endswith("  ankle boot") and float(lines[1].split()[0]) > 0.9
+        first, second = minicaffe.messages.splitlines()
+        assert first.startswith(start)
+        assert second.startswith("pictures: 1 channel, 28 x 28, no mean, times 0.00390625; as in ") and second.endswith("net.prototxt")
+    assert minicaffe("classify", BOOT, "--untrusted").splitlines()[1:] == minicaffe("classify", BOOT, "--model=lenet").splitlines()[1:]
+    assert "ankle boot" in minicaffe("classify", BOOT, "--quiet") and minicaffe.messages == ""
+
+
+def test_classify_with_weights_of_ones_own(minicaffe, tmp_path):
+    pytest.importorskip("cv2")
+    net = caffe.Net(pretrained.find("lenet").model, caffe.TEST)
+    for blob in (blob for blobs in net.params.values() for blob in blobs):
+        blob.data[...] = 0
+    net.save("zero.caffemodel")
+    assert minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel").count("0.1000") == 5
+    assert "lenet of the package, with the weights zero.caffemodel" in minicaffe.messages
+    (tmp_path / "lenet").write_text("name: 'own'")   # a file counts first
+    assert "lenet: the net has no" in minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel", status=2)
+    assert "give --model and --weights" in minicaffe("classify", BOOT, "--model", "lenet", status=2)
+    assert "give --model and --weights" in minicaffe("classify", BOOT, "--weights", "zero.caffemodel", status=2)
+
+
+def test_which_net_classify_takes(minicaffe, tmp_path):
+    wrong = minicaffe("classify", BOOT, "--model", "lennet", status=2)
+    assert "--model: no file has the name 'lennet', and the package has no net 'lennet'; did you mean 'lenet'?; it has lenet, mlp" in wrong
+    assert "give --model and --weights: without them Caffe's CaffeNet is taken" in minicaffe("detect", BOOT, status=2)
+    (tmp_path / "models" / "bvlc_reference_caffenet").mkdir(parents=True)
+    assert "bvlc_reference_caffenet/deploy.prototxt" in minicaffe("classify", BOOT, status=1)
