@@ -1,5 +1,6 @@
 """Trained nets of the package: accuracy, files in half precision, and ``minicaffe classify`` without a net."""
 
+import importlib.util
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import errors, pretrained
+from minicaffe.cli.train import train
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
 from minicaffe.proto import binary, caffe_pb2, read_text
@@ -105,3 +107,22 @@ def test_which_net_classify_takes(minicaffe, tmp_path):
     assert "give --model and --weights: without them Caffe's CaffeNet is taken" in minicaffe("detect", BOOT, status=2)
     (tmp_path / "models" / "bvlc_reference_caffenet").mkdir(parents=True)
     assert "bvlc_reference_caffenet/deploy.prototxt" in minicaffe("classify", BOOT, status=1)
+
+
+def test_detect_scores_windows_by_name(minicaffe, tmp_path):
+    pytest.importorskip("cv2")
+    (tmp_path / "w.csv").write_text(f"filename,xmin,ymin,xmax,ymax\n{BOOT},0,0,28,28\n")
+    minicaffe("detect", "w.csv", "--out", "o.csv", "--model", "lenet", "--crop_mode", "list", "--context_pad", 0)
+    assert "lenet of the package, trained on" in minicaffe.messages
+    names, scores = (line.split(",")[5:] for line in (tmp_path / "o.csv").read_text().splitlines())
+    assert names[int(np.argmax([float(score) for score in scores]))] == "ankle boot"
+
+
+def test_the_script_trains_these_nets():
+    spec = importlib.util.spec_from_file_location("train_pretrained", ROOT / "tools" / "train_pretrained.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    options = {name for param in train.params for name in param.opts}
+    for name in pretrained.names():
+        assert {word for word in tool.SOLVERS[name].split() if word.startswith("--")} <= options
+    assert set(tool.SOLVERS) == set(pretrained.names())
