@@ -4,7 +4,8 @@
     python tools/build_wheel.py --test FILE     # test a wheel that is there, as cibuildwheel does for each Python
 
 auditwheel and patchelf give the wheel its platform tag. The test makes a new environment with no compiler on PATH, installs the
-wheel with its dependencies, trains LeNet for 100 iterations, scores and classifies with the weights, and imports caffe.
+wheel with its dependencies, trains LeNet for 100 iterations, scores and classifies with the weights and with those of the package,
+and imports caffe.
 """
 
 import argparse
@@ -20,13 +21,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST = 15 << 20      # bytes of a wheel
-SOURCES = (".pyx", ".pxd", ".hpp")      # NVRTC reads headers, users' Cython layers cimport .pxd files
+FILES = (".pyx", ".pxd", ".hpp", ".caffemodel")     # NVRTC reads headers, users' Cython layers cimport .pxd files
 COMPILERS = ("gcc", "g++", "cc", "c++", "clang", "clang++", "nvcc")
 TRAIN = ["train", "models/lenet/net.prototxt", "--max-iter", "100", "--seed", "1", "--snapshot-prefix", "out/lenet"]
 WEIGHTS = "out/lenet_iter_100.caffemodel"
 COMMANDS = (
     TRAIN, ["test", "--model", "models/lenet/net.prototxt", "--weights", WEIGHTS],
-    ["classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", WEIGHTS])
+    ["classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", WEIGHTS],
+    ["classify", "models/data/ankle_boot.png"])
 SCRIPT = f"""import minicaffe
 minicaffe.install_as_caffe()
 import caffe
@@ -67,16 +69,26 @@ def build(out):
         return Path(shutil.move(repaired, out / repaired.name))
 
 
+def missing(names):
+    """Return what of the package a wheel with the files `names` lacks: files with the endings `FILES`, and compiled modules."""
+    needed = sorted(path.relative_to(ROOT) for path in (ROOT / "minicaffe").rglob("*.*") if path.suffix in FILES)
+    compiled = {name.partition(".")[0] for name in names if name.endswith(".so")}
+    modules = [path for path in needed if path.suffix == ".pyx"]
+    return ([path.as_posix() for path in needed if path.as_posix() not in names]
+            + [f"the compiled {path}" for path in modules if path.with_suffix("").as_posix() not in compiled])
+
+
 def check(wheel):
-    """End with a message if the wheel is too large, or lacks sources."""
-    size = wheel.stat().st_size
-    names = zipfile.ZipFile(wheel).namelist()
-    missing = [ending for ending in SOURCES if not any(name.endswith(ending) for name in names)]
-    if missing:
-        sys.exit(f"{wheel}: holds no file {' or '.join(missing)}")
+    """End with a message if the wheel is too large, or lacks a part of the package."""
+    try:
+        size, names = wheel.stat().st_size, set(zipfile.ZipFile(wheel).namelist())
+    except (OSError, zipfile.BadZipFile) as error:
+        sys.exit(f"{wheel}: cannot be read as a wheel: {error}")
+    if lacking := missing(names):
+        sys.exit(f"{wheel}: lacks {', '.join(lacking[:5])}" + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""))
     if size > LARGEST:
         sys.exit(f"{wheel}: has {size:,} bytes, more than {LARGEST:,}")
-    print(f"{wheel.name}: {size / 1e6:.1f} MB, {len(names)} files")
+    print(f"{wheel.name}: {size / 1e6:.1f} MB, {len(names)} files", flush=True)
 
 
 def test(wheel):
@@ -95,7 +107,7 @@ def test(wheel):
         run(python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"minicaffe[images] @ {wheel.resolve().as_uri()}",
             env=own)
         for words in COMMANDS:
-            run(place / "venv" / "bin" / "minicaffe", *words, env=own, cwd=place, stdout=subprocess.DEVNULL)
+            run(place / "venv" / "bin" / "minicaffe", *words, "--quiet", env=own, cwd=place, stdout=subprocess.DEVNULL)
         run(python, "-c", SCRIPT, env=own, cwd=place)
     print(f"{wheel.name}: trains LeNet, scores, classifies and imports caffe without a compiler")
 
@@ -105,6 +117,8 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("dist"), metavar="DIR", help="where the wheel goes (dist)")
     parser.add_argument("--test", type=Path, metavar="FILE", help="test this wheel instead of building one")
     options = parser.parse_args()
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out: {options.out} is no folder")
     if sys.platform != "linux":
         sys.exit("auditwheel repairs wheels of Linux; elsewhere: pip wheel --no-deps .")
     test(options.test or build(options.out))

@@ -1,0 +1,81 @@
+"""tools/build_wheel.py: what it refuses of wheels and arguments. It builds and tests one for minutes only when it is run."""
+
+import importlib.util
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def tool():
+    spec = importlib.util.spec_from_file_location("build_wheel", ROOT / "tools" / "build_wheel.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def names(tool):
+    """The files of a whole wheel."""
+    files = [path.relative_to(ROOT) for path in (ROOT / "minicaffe").rglob("*.*") if path.suffix in tool.FILES]
+    return [str(path) for path in files] + [str(path.with_suffix(".cpython-311-x86_64-linux-gnu.so")) for path in files if path.suffix == ".pyx"]
+
+
+def wheel_of(folder, names):
+    with zipfile.ZipFile(folder / "minicaffe.whl", "w") as made:
+        for name in names:
+            made.writestr(name, b"")
+    return folder / "minicaffe.whl"
+
+
+def test_a_whole_wheel(tool, names, tmp_path, capsys):
+    assert "minicaffe/pretrained/lenet/deploy.caffemodel" in names and len(names) > 350
+    tool.check(wheel_of(tmp_path, names))
+    assert f"minicaffe.whl: 0.1 MB, {len(names)} files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("gone", "message"), [
+    ("minicaffe/blob.pyx", "lacks minicaffe/blob.pyx$"), ("minicaffe/layer.pxd", "lacks minicaffe/layer.pxd$"),
+    ("minicaffe/kernels/types.hpp", "lacks minicaffe/kernels/types.hpp$"),
+    ("minicaffe/pretrained/mlp/deploy.caffemodel", "lacks minicaffe/pretrained/mlp/deploy.caffemodel$"),
+    ("minicaffe/ops/conv/operation.cpython-311-x86_64-linux-gnu.so", "lacks the compiled minicaffe/ops/conv/operation.pyx$"),
+    ("minicaffe/layers/", r"lacks minicaffe/layers/.*, minicaffe/layers/.* and \d+ more$")])
+def test_a_wheel_that_lacks_a_part(tool, names, tmp_path, gone, message):
+    left = [name for name in names if not (name.startswith(gone) if gone.endswith("/") else name == gone)]
+    assert len(left) < len(names)
+    with pytest.raises(SystemExit, match=message):
+        tool.check(wheel_of(tmp_path, left))
+
+
+def test_size(tool, names, tmp_path, monkeypatch):
+    wheel = wheel_of(tmp_path, names)
+    size = wheel.stat().st_size
+    monkeypatch.setattr(tool, "LARGEST", size)
+    tool.check(wheel)
+    monkeypatch.setattr(tool, "LARGEST", size - 1)
+    with pytest.raises(SystemExit, match=f"minicaffe.whl: has {size:,} bytes, more than {size - 1:,}"):
+        tool.check(wheel)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the tool refuses other systems before it reads files")
+@pytest.mark.parametrize(("words", "status", "message"), [
+    (["--test", "nowhere.whl"], 1, "nowhere.whl: cannot be read as a wheel"), (["--test", "text"], 1, "text: cannot be read as a wheel"),
+    (["--out", "text"], 2, "--out: text is no folder"), (["--tset", "x"], 2, "unrecognized arguments")])
+def test_arguments(tmp_path, words, status, message):
+    (tmp_path / "text").write_text("no wheel")
+    done = subprocess.run([sys.executable, ROOT / "tools" / "build_wheel.py", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == status and message in done.stderr and "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_commands_are_those_of_the_command_line(tool):
+    """The test of a wheel runs commands that there are, on files that there are."""
+    from minicaffe.cli.app import COMMANDS
+    for words in tool.COMMANDS:
+        assert words[0] in COMMANDS and all((ROOT / word).exists() for word in words if word.startswith("models/"))
+    compile(tool.SCRIPT, "SCRIPT", "exec")
