@@ -1,8 +1,8 @@
 """``python -m minicaffe.as_caffe script.py arguments``: run an old pycaffe script unchanged; ``import caffe`` gives minicaffe.
 
 ``--install`` writes a module caffe.py into the environment, so that ``import caffe`` gives minicaffe in all its programs, also in
-processes that they start; ``--remove`` deletes it. MINICAFFE_DEVICE=gpu (or sim) makes the script compute there although it does
-not say so.
+processes that they start; ``--remove`` deletes it. MINICAFFE_DEVICE=gpu (or sim) selects the GPU, even if the script never calls
+set_mode_gpu().
 """
 
 import os
@@ -17,13 +17,14 @@ USAGE = """usage: python -m minicaffe.as_caffe [--force] script.py [argument ...
        python -m minicaffe.as_caffe --remove [FOLDER]"""
 HELP = """--install: write caffe.py into the environment (or FOLDER), so that import caffe gives minicaffe in all its programs
 --remove: delete it
---force: also where another caffe is installed"""
+--force: even if another caffe is installed"""
 
 
 def main(arguments):
-    """Run the script with its arguments, as ``python script.py`` would; return an exit status if there is none to run."""
+    """Run the script as ``python script.py`` would, or do ``--install`` or ``--remove``; return the exit status."""
     force = arguments[:1] == ["--force"]
-    script, *_ = arguments = arguments[force:] or [None]
+    arguments = arguments[1:] if force else arguments
+    script = arguments[0] if arguments else None
     if script is None or script in ("-h", "--help"):
         print(USAGE, HELP, sep="\n", file=sys.stdout if script else sys.stderr)
         return 0 if script else 2
@@ -36,9 +37,9 @@ def main(arguments):
     try:
         minicaffe.install_as_caffe(force=force)
     except minicaffe.errors.ConfigError as error:
-        print(f"minicaffe: {error}; or: python -m minicaffe.as_caffe --force {script}", file=sys.stderr)
+        print(f"minicaffe: {error}; to override it, run: python -m minicaffe.as_caffe --force {script}", file=sys.stderr)
         return 2
-    if os.environ.get("MINICAFFE_DEVICE", "cpu") != "cpu":
+    if os.environ.get("MINICAFFE_DEVICE") not in (None, "", "cpu"):
         minicaffe.set_mode_gpu()
     sys.argv = arguments
     runpy.run_path(script, run_name="__main__")

@@ -404,10 +404,14 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
 
 
 cdef list live_blocks_in(const size_t* words, size_t count):
-    """List name and bytes of the live blocks to which `words`, a kernel's parameters, point; each block once, in their order."""
+    """List name and bytes of the live blocks whose addresses are among `words`, a kernel's parameters; each once, in their order.
+
+    An integer parameter may equal an address, and then names a block that the kernel does not use.
+    """
     cdef size_t i, block, begin, end
     cdef vector[pair[size_t, size_t]] found
-    for block in _reporter.blocks:      # this loop creates no Python object
+    cdef list blocks = []       # made first: the collector, which an allocation may start, can free blocks
+    for block in _reporter.blocks:
         begin = <size_t> (<Buffer> <void*> block).ptr
         end = begin + (<Buffer> <void*> block).nbytes
         for i in range(count):
@@ -415,7 +419,9 @@ cdef list live_blocks_in(const size_t* words, size_t count):
                 found.push_back(pair[size_t, size_t](i, block))
                 break
     sort(found.begin(), found.end())
-    return [((<Buffer> <void*> one.second).name, (<Buffer> <void*> one.second).nbytes) for one in found]
+    for one in found:
+        blocks.append(<Buffer> <void*> one.second)
+    return [((<Buffer> buffer).name, (<Buffer> buffer).nbytes) for buffer in blocks]
 
 
 cdef int raise_failure(CudaStream* stream) except -1:

@@ -72,7 +72,7 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
 
 def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, size=None, check_size=False, encoded=False,
                    encode_type="", force=False, progress=None):
-    """As `convert_images`, for `entries` (path, label) that `source` lists, and `size` (width, height) or None."""
+    """As `convert_images`, for `entries` (path, label) and a `size` (width, height) or None; errors name `source`."""
     cv2 = opencv()
     sizes = Counter()
     with new_database(path, backend, force=force) as db:
@@ -89,8 +89,8 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
                 progress("pictures", i + 1, len(entries))
     if len(sizes) > 1:
         few = ", ".join(f"{_sizes(shape)} ({count})" for shape, count in sizes.most_common(3)) + ", ..." * (len(sizes) > 3)
-        log.warning("%s: its pictures have %d sizes: %s; a batch takes one: make it with --resize_width and --resize_height, or "
-                    "let the net's crop_size cut one out", path, len(sizes), few)
+        log.warning("%s: its pictures have %d sizes: %s; all pictures of a batch must have one size: resize them with "
+                    "--resize_width and --resize_height, or let the net's crop_size cut one out", path, len(sizes), few)
     return sizes.total(), len(entries) - sizes.total()
 
 

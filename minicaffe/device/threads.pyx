@@ -76,7 +76,7 @@ def computing():
 
 
 def _default_threads():
-    """The value of OMP_NUM_THREADS if it is a number of threads, else the processors this process may use."""
+    """Return OMP_NUM_THREADS if it is a valid number of threads, else the number of processors that this process may use."""
     count = min(usable_processors(), kMaxThreads)
     # Further items of a list are for nested parallelism.
     requested = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()

@@ -15,8 +15,8 @@ from minicaffe.errors import ConfigError, ShapeError
 cdef class FilterLayer(RowLayer):
     """Keep the rows of all bottoms but the last for which the last, the selector, is not 0.
 
-    The shape of the tops depends on values, so it is found again before every forward; until the first forward every row
-    counts as kept.
+    The shape of the tops depends on values, so `reshape` runs before every forward. The first one, when the net is built, keeps
+    every row.
     """
 
     min_bottom_blobs = 2
@@ -29,7 +29,7 @@ cdef class FilterLayer(RowLayer):
     def no_gradient(self):
         return {self.num_bottoms - 1: "its selector"}
 
-    cdef bint shaped   # the selector held values at some time
+    cdef bint reshaped_once     # the first reshape ran, so the selector has values
 
     cpdef layer_setup(self, list bottom, list top):
         if len(top) != len(bottom) - 1:
@@ -40,16 +40,16 @@ cdef class FilterLayer(RowLayer):
     cpdef reshape(self, list bottom, list top):
         cdef Blob selector = bottom[len(bottom) - 1]
         if selector.num_axes < 1 or selector.count != selector.shape[0]:
-            raise ShapeError(f"the selector needs one value a row, got shape {list(selector.shape)}",
+            raise ShapeError(f"the selector needs one value per row, got shape {list(selector.shape)}",
                              field=f"bottom[{len(bottom) - 1}]")
         for i, blob in enumerate(bottom):
             if blob.num_axes < 1 or blob.shape[0] != selector.count:
                 raise ShapeError(f"has shape {list(blob.shape)}, the selector has {selector.count} rows", field=f"bottom[{i}]")
-        if self.shaped:
+        if self.reshaped_once:
             kept = np.flatnonzero(selector.cpu_data)
         else:
             kept = np.arange(selector.count)
-            self.shaped = True
+            self.reshaped_once = True
         self.index.reshape(len(kept))
         self.index.data[...] = kept
         for blob, x in zip(top, bottom):

@@ -324,22 +324,26 @@ cdef int choose_engines(Node node, const Context& on) except -1:
 
 
 cdef dict row_of(Step step, str direction, int at, dict deferred_relus, list saves):
-    """The row of a step; `rows` adds what depends on the lifetimes of memories."""
+    """Return the fields of a ScheduleRow; `Schedule.rows` fills in those that depend on lifetimes of memory.
+
+    `deferred_relus` has the steps of ReLUs whose gradient a later Concat computes (see `find_deferred_relus`): such a ReLU reads
+    nothing in backward, and the Concat reads its top.
+    """
     cdef Node node = step.nodes[0]
-    cdef list inner = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
+    cdef list intermediate = [blob for node in step.nodes[:len(step.nodes) - 1] for blob in node.tops]
     cdef list bottoms = node.bottoms + [blob for node in step.nodes[1:] for blob in node.bottoms
-                                        if not any(blob is other for other in inner)]
+                                        if not any(blob is other for other in intermediate)]
     cdef list tops = step.nodes[len(step.nodes) - 1].tops
     blobs = [blob for node in step.nodes for blob in node.blobs]
     if direction == "forward":
         reads, writes = [blob.data_memory for blob in [*bottoms, *blobs]], [blob.data_memory for blob in tops]
     else:
         reads = [blob.diff_memory for blob in tops] + [blob.data_memory for blob in blobs]
-        joining = step.first in {index for index, _ in deferred_relus.values()}
+        has_late_relu = step.first in {index for index, _ in deferred_relus.values()}
         for node in step.nodes if step.first not in deferred_relus else ():
             if node is step.nodes[0] or not step.fused_backward:
                 reads += [blob.data_memory for blob in [*(node.bottoms if node.layer.backward_reads_bottoms else ()),
-                                                        *(node.tops if node.layer.backward_reads_tops or joining else ())]]
+                                                        *(node.tops if has_late_relu or node.layer.backward_reads_tops else ())]]
         node = step.nodes[0]
         writes = [blob.diff_memory for blob, needed in zip(node.bottoms, node.bottom_needs) if needed]
         writes += [blob.diff_memory for blob in blobs]

@@ -35,6 +35,10 @@ class Conversion:
         Values that depend on no input.
     shapes : dict of str to tuple of int
         Of all other values.
+    blobs : dict of str to str
+        Value -> the blob that holds it.
+    checked : dict of str to str
+        Blob -> the value that it must equal, see `load`.
     """
 
     def __init__(self, name, dialect):
@@ -43,7 +47,7 @@ class Conversion:
         self.names, self.node, self.number = set(), None, 0
 
     def attribute(self, name, default=None):
-        """Return an attribute of the present node."""
+        """Return an attribute of the current node."""
         found = next((one for one in self.node.attribute if one.name == name), None)
         if found is None:
             return default
@@ -51,7 +55,7 @@ class Conversion:
         return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, (list, tuple)) else value
 
     def constant(self, index, what):
-        """Return input `index` of the present node, which must be a constant; None if it is left out."""
+        """Return input `index` of the current node, which must be a constant; None if it is left out."""
         if index >= len(self.node.input) or not self.node.input[index]:
             return None
         if self.node.input[index] not in self.constants:
@@ -84,11 +88,12 @@ class Conversion:
             Layer type.
         bottoms : list of str
         field : str
-            The parameter message, whose fields are `values`; a list is appended.
+            Name of the message of the type's parameters, such as convolution_param; `values` are its fields, a list those of a
+            repeated one.
         arrays : sequence of ndarray
-            The parameters, any shapes that the layer has.
+            The parameters, in the order and with the number of elements of the layer's blobs.
         last : bool
-            Whether the top is the first output of the node; the layer has the node's name then.
+            Whether the tops are the first outputs of the node; the layer has the node's name then.
         tops : int
         shape : tuple of int
             Of a Parameter layer.
@@ -138,7 +143,7 @@ class Conversion:
         return top
 
     def parameter_name(self):
-        """Return a name for parameters that several layers of the present node share."""
+        """Return a name for parameters that several layers of the current node share."""
         return self._unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared")
 
     def _unique(self, wanted):

@@ -116,21 +116,21 @@ class Group:
         return result
 
     def agree(self, facts):
-        """Make sure that all ranks have the same.
+        """Raise on all ranks unless `facts` is equal on all of them.
 
         Parameters
         ----------
         facts : dict
-            What is compared, by what messages call it.
+            The values, by the names that messages have for them.
 
         Raises
         ------
         ConfigError
-            Names what differs, the ranks that are not of the majority, and both values.
+            Names the first value that differs, the ranks outside of the majority, and both values.
         """
         differences = self.differences(facts)
         if differences:
-            raise ConfigError(f"{differences[0]}; all ranks must compute the same")
+            raise ConfigError(f"{differences[0]}; it must be the same on all ranks")
 
     def differences(self, facts):
         """Return what differs of `facts`, as `agree` takes them: a sentence for each."""

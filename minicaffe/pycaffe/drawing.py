@@ -57,9 +57,9 @@ KINDS = {**dict.fromkeys(("Convolution", "Deconvolution", "ConvolutionDepthwise"
 
 @dataclass
 class LayerDrawing:
-    """A layer with those in place on its top, and the blobs that leave them.
+    """A layer with the in-place layers on its top in one box, and their other tops.
 
-    `rows` and `pills` are rectangles (left, top, width, height) around the middle (x, y).
+    `rows` and `pills` are rectangles (left, top, width, height) relative to the centre (x, y).
     """
 
     layers: list                                    # (place among the layers, LayerParameter)
@@ -202,8 +202,8 @@ class Drawing:
     def _blob_text(self, name):
         return f"{name}  {'×'.join(map(str, self.shapes[name])) or 'scalar'}" if name in self.shapes else name
 
-    def _measure(self, drawn):
-        """Set the rectangles as for rankdir TB or LR, and their total size."""
+    def _compute_sizes(self, drawn):
+        """Compute `rows`, `pills` and the size of a box, for rankdir TB or LR; RL and BT are mirrored later."""
         texts = [drawn.caption] if drawn.caption else [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
         width = 2 * PAD + max(_width(text, bold=not n) for lines in texts for n, text in enumerate(lines))
         heights = [LINE * len(lines) + PAD for lines in texts]
@@ -214,18 +214,18 @@ class Drawing:
             left, top = -drawn.width / 2, -sum(heights) / 2
             pills = [(left + width + GAP, n * (PILL + GAP) - (len(widths) * (PILL + GAP) - GAP) / 2) for n in range(len(widths))]
         else:
-            across = sum(widths) + GAP * (len(widths) - 1)
-            drawn.width, drawn.height = max(width, across), sum(heights) + (PILL + GAP if widths else 0.0)
+            pills_width = sum(widths) + GAP * (len(widths) - 1)
+            drawn.width, drawn.height = max(width, pills_width), sum(heights) + (PILL + GAP if widths else 0.0)
             left, top = -width / 2, -drawn.height / 2
-            pills = [(-across / 2 + sum(widths[:n]) + GAP * n, drawn.height / 2 - PILL) for n in range(len(widths))]
-        drawn.pills = [(*at, breadth, PILL) for at, breadth in zip(pills, widths)]
+            pills = [(-pills_width / 2 + sum(widths[:n]) + GAP * n, drawn.height / 2 - PILL) for n in range(len(widths))]
+        drawn.pills = [(*at, pill_width, PILL) for at, pill_width in zip(pills, widths)]
         drawn.rows = [(left, top + sum(heights[:n]), width, height) for n, height in enumerate(heights)]
 
     # ---- places
 
     def _lay_out(self):
         for drawn in self.drawn:
-            self._measure(drawn)
+            self._compute_sizes(drawn)
         boxes = [Box(drawn.width, drawn.height) if self.is_horizontal else Box(drawn.height, drawn.width) for drawn in self.drawn]
         number = {id(drawn): i for i, drawn in enumerate(self.drawn)}
         ends = []       # from box to box, and the offset of the pill that the edge leaves

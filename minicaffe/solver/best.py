@@ -55,7 +55,7 @@ class BestTest:
         if not solver.test_nets or not (param.test_iter[0] or solver.whole_tests.get(0)):
             raise ConfigError("the best test is wanted, and this solver makes none; give it test_iter and test_interval, and its "
                               "net a phase TEST", file=solver.file)
-        self.output, self.higher, self._measure = measure(solver)
+        self.output, self.higher_is_better, self._value_of = choose_metric(solver)
 
     @property
     def exhausted(self):
@@ -67,8 +67,9 @@ class BestTest:
         if record["net"] != 0 or record["iteration"] <= self.last:      # a resumed training repeats the test that it begins with
             return
         self.last = record["iteration"]
-        value = self._measure(record)
-        better = math.isfinite(value) and (self.value is None or (value > self.value if self.higher else value < self.value))
+        value = self._value_of(record)
+        improves = self.value is None or (value > self.value if self.higher_is_better else value < self.value)
+        better = math.isfinite(value) and improves
         if better and self.keep:
             better = solver._finite_watch.parameters(solver)
         if not solver.group.broadcast_from_root(better):
@@ -117,10 +118,10 @@ class BestTest:
                         "were not kept" if self.path is None else f"are no longer in {self.path}")
 
 
-def measure(solver):
-    """Return the name of what the first test net measures, whether higher is better, and a function of a test's record.
+def choose_metric(solver):
+    """Return the name of the metric that ranks tests, whether higher is better, and a function from a test's record to its value.
 
-    Raises ConfigError if it measures nothing.
+    Raises ConfigError if the first test net has neither an accuracy nor a loss.
     """
     net = solver.test_nets[0]
     if solver.param.eval_type == "detection":
@@ -133,7 +134,7 @@ def measure(solver):
         return "loss", False, _loss
     if solver.param.test_compute_loss:
         return "loss", False, lambda record: record["loss"]
-    raise ConfigError("has neither an Accuracy nor a loss as output, so no test is the best; add one in phase TEST, or set "
+    raise ConfigError("has neither an Accuracy nor a loss as output, so tests cannot be ranked; add one in phase TEST, or set "
                       "test_compute_loss in the solver", file=net.file)
 
 

@@ -60,7 +60,7 @@ def test_several_sizes_are_told(folder, caplog):
     assert "its pictures have" not in caplog.text
     cv2.imwrite(str(folder / "a.png"), np.zeros((4, 6, 3), np.uint8))
     assert convert(folder, force=True)[0] == (3, 1)
-    assert "db: its pictures have 2 sizes: 6 x 4 (2), 4 x 6 (1); a batch takes one: make it with --resize_width" in caplog.text
+    assert "db: its pictures have 2 sizes: 6 x 4 (2), 4 x 6 (1); all pictures of a batch must have one size: resize them with --resize_width" in caplog.text
     caplog.clear()
     convert(folder, force=True, resize_width=3, resize_height=3)
     assert "its pictures have" not in caplog.text

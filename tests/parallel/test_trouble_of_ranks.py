@@ -135,7 +135,7 @@ def test_what_differs_between_ranks_is_named(folder):
         same, records, fields, net = found
         assert same is None
         assert records == ("the number of records of layer 'data' of the train net differs: 40 on rank 1 of 3 (HOST), 36 on the others; "
-                           "all ranks must compute the same")
+                           "it must be the same on all ranks")
         assert fields.startswith("momentum of the solver differs: 0.5 on rank 1 of 3 (HOST), nothing on the others")
         assert net.startswith("layer 'ip' of the train net differs: ")
 

@@ -68,7 +68,7 @@ def test_what_is_measured(make):
     solver = make(net=ACCURACY % ("five", "five", 2) + (ACCURACY % ("a", "first", 1) + ACCURACY % ("b", "last", 1)).replace('"rows"', '"rows2"', 1).replace(
         'top: "r" top: "l"', 'top: "r2" top: "l2"', 1).replace('"rows"', '"rows3"', 1).replace('top: "r" top: "l"', 'top: "r3" top: "l3"', 1))
     best = BestTest(solver)
-    assert (best.output, best.higher) == ("last", True)
+    assert (best.output, best.higher_is_better) == ("last", True)
     solver.test_all()
     best.judge(solver, {**solver.test(0), "iteration": 0})
     assert best.value == 0      # all scores are equal
