@@ -30,6 +30,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     signal.signal(signal.SIGINT, signal.default_int_handler)    # tests send it; who started this may ignore it, as pytest-xdist does
     config.addinivalue_line("markers", "no_plan(reason): shows what a net with a plan does otherwise; not run with --plan")
+    config.addinivalue_line("markers", "slow(seconds): a test for --every alone, so that the others take minutes; .ci/run has it")
     if config.getoption("--examples"):
         config.option.timeout = 0       # a long search is no hang
     device = config.getoption("--device")
@@ -51,6 +52,9 @@ def pytest_runtest_setup(item):
     marker = item.get_closest_marker("no_plan")
     if marker and item.config.getoption("--plan"):
         pytest.skip(marker.args[0])
+    marker = item.get_closest_marker("slow")
+    if marker and not item.config.getoption("--every"):
+        pytest.skip(f"takes {marker.args[0]} seconds: run it with --every, as .ci/run does")
 
 
 @pytest.hookimpl(wrapper=True)

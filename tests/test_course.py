@@ -106,7 +106,8 @@ def steps_of(chapter):
     return steps, printed
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("chapter", [pytest.param(path, marks=[pytest.mark.slow(29)] * (path.name[0] == "6")) for path in CHAPTERS],
+                         ids=lambda path: path.stem)      # chapter 6 compiles a layer, as test_adding_a_layer does
 def test_a_chapter_does_what_it_says(chapter, tmp_path):
     needs_compiler(chapter.name[0])
     steps, expected = steps_of(chapter)

@@ -49,6 +49,7 @@ def losses(trained, steps):
     return found
 
 
+@pytest.mark.slow(4)
 def test_it_learns(databases, on_cpu, tmp_path):
     set_num_threads(1)
     trained = solver(databases)

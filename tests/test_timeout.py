@@ -72,6 +72,7 @@ def run(folder, *options):
     return done.returncode, text
 
 
+@pytest.mark.slow(12)
 def test_it_fails_and_its_processes_end_and_the_next_test_runs(tmp_path):
     status, text = run(tmp_path, "-k", "not in_c")
     assert status == 1 and "5 failed, 1 passed, 2 deselected, 1 error" in text, text
@@ -84,9 +85,8 @@ def test_code_in_c_ends_with_its_process(tmp_path, held):
     assert status == 1 and "Timeout (0:00:02)!" in text and " in lock\n" in text and f"in test_is_in_c_{held}_the_gil\n" in text, text
 
 
-def test_by_xdist_all_that_hang_are_named_and_the_rest_runs(tmp_path, pytestconfig):
-    if not pytestconfig.getoption("--every"):
-        pytest.skip("takes 16 seconds: run it with --every, as .ci/run does")
+@pytest.mark.slow(16)
+def test_by_xdist_all_that_hang_are_named_and_the_rest_runs(tmp_path):
     status, text = run(tmp_path, "-n", "1")
     assert status == 1 and "7 failed, 1 passed, 1 error" in text and text.count("\nchild ") == 2, text
     for held in "without", "with":

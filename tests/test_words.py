@@ -16,9 +16,8 @@ def words():
     return module
 
 
-def test_the_checkout_passes(words, capsys, pytestconfig):
-    if not pytestconfig.getoption("--every"):
-        pytest.skip("takes 7 seconds: run it with --every, or tools/words.py, as .ci/run does")
+@pytest.mark.slow(7)
+def test_the_checkout_passes(words, capsys):
     status = words.main()
     assert (status, capsys.readouterr().out) == (0, "")
 

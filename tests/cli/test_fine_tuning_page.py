@@ -37,12 +37,9 @@ def run(command, folder):
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow(14)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_commands_of_the_page(tmp_path, seed, device, pytestconfig):
-    """One seed and a shorter training by default: the page's own takes ten seconds of a processor."""
-    every = pytestconfig.getoption("--every")
-    if not every and seed > 1:
-        pytest.skip("a whole training: run it with --every, as .ci/run does")
+def test_the_commands_of_the_page(tmp_path, seed, device):
     if device == "sim":
         pytest.skip("minutes on the simulated device")
     (tmp_path / "models").mkdir()
@@ -51,7 +48,7 @@ def test_the_commands_of_the_page(tmp_path, seed, device, pytestconfig):
     run(f"{make} --seed {seed}", tmp_path)
     out, _ = run(data, tmp_path)
     assert "things/train_lmdb: 144 records of 3 x 56 x 56" in out and "things/test_lmdb: 36 records" in out
-    out, err = run(f"{finetune} --seed {seed}" + ("" if every else " --max-iter 60"), tmp_path)
+    out, err = run(f"{finetune} --seed {seed}", tmp_path)
     assert "layer 'scores_things' with 3 outputs in place of 'scores' with 45; lr_mult of 6 other layers times 0.1" in out
     assert "144 pictures for training, 36 for tests; a record is 3 x 48 x 48, minus mean 128, times 0.0078125" in err
     accuracy = float(re.search(r"best test accuracy = ([\d.]+)", out)[1])

@@ -177,7 +177,8 @@ def test_every_type_is_in_a_case():
     assert known - OF_DATA == tested - {"Python"} == set(EXPORTERS) - {"HDF5Output"}
 
 
-@pytest.mark.parametrize("file", [file for file in DEPLOY if not file.startswith(BIG)])
+@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(4)] * file.startswith(("resnet50", "ssd"))) for file in DEPLOY
+                                  if not file.startswith(BIG)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_models(file, batch):
     """The nets of models/, whose softmaxes are not even: parameters are random."""

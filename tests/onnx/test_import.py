@@ -257,7 +257,8 @@ def test_small_values_of_a_sigmoid(tmp_path):
     assert made.differences[0].absolute < 2.0 ** -21
 
 
-@pytest.mark.parametrize("file", [file for file in DEPLOY if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])
+@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(7)] * file.startswith("resnet50")) for file in DEPLOY
+                                  if file.startswith(("lenet", "mlp", "mobilenet", "resnet50", "googlenet", "autoencoder", "siamese"))])
 def test_there_and_back(tmp_path, file):
     """Exported, imported and exported again: the layers have their names, and the numbers are the same."""
     param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)

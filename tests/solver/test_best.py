@@ -73,7 +73,7 @@ def test_what_is_measured(make):
     best.judge(solver, {**solver.test(0), "iteration": 0})
     assert best.value == 0      # all scores are equal
     solver = make(of_loss="include { phase: TRAIN }", more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }')
-    assert BestTest(solver)._measure(solver.test(0)) == 0
+    assert BestTest(solver)._value_of(solver.test(0)) == 0
     solver = make(of_loss="include { phase: TRAIN }", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }')
     with pytest.raises(ConfigError, match="net.prototxt: has neither an Accuracy nor a loss as output"):
         BestTest(solver)
