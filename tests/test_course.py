@@ -191,3 +191,35 @@ def test_exercises(number, tmp_path, monkeypatch):
         assert solutions.read_text().count(right) == 1, (name, right)
         failed, _ = failing(number, solutions.read_text().replace(right, wrong), tmp_path, monkeypatch)
         assert f"test_{name}" in failed, f"{name} may be wrong: {wrong}"
+
+
+def run_copied_tests(tmp_path, answers):
+    """Run the tests of a copy of the exercises, with the files of the folder `answers`, as pytest does for a learner."""
+    folder = shutil.copytree(EXERCISES, tmp_path / "exercises")
+    shutil.copytree(answers, folder, dirs_exist_ok=True)
+    return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "exercises/test_chapter4.py"], cwd=tmp_path,
+                          capture_output=True, text=True).stdout
+
+
+def test_a_failed_exercise_shows_its_hint_and_a_right_one_does_not(tmp_path):
+    hints = hints_of_exercises()
+    of_chapter = [hints[name] for name in WRONG[4]]
+    blank = run_copied_tests(tmp_path / "blank", EXERCISES)
+    assert "4 failed" in blank and all(blank.count(hint) == 1 for hint in of_chapter)
+    right = run_copied_tests(tmp_path / "right", EXERCISES / "solutions")
+    assert "4 passed" in right and not any(hint in right for hint in of_chapter)
+
+
+def hints_of_exercises():
+    names = {}
+    exec((EXERCISES / "conftest.py").read_text(), names)
+    return names["HINTS"]
+
+
+def test_every_exercise_has_a_hint_of_one_sentence_without_the_answer():
+    answers = {name: wrongs if isinstance(wrongs, list) else [wrongs] for chapter in WRONG.values() for name, wrongs in chapter.items()}
+    hints = hints_of_exercises()
+    assert list(hints) == [name for number in WRONG for name in re.findall(r"^(?:def )?(\w+)(?:\(| =)", (EXERCISES / f"chapter{number}.py").read_text().lower(), re.M)]
+    for name, hint in hints.items():
+        assert re.fullmatch(r"[A-Z][^.?!]*(?:\.pyx[^.?!]*)?[.?]", hint), f"{name}: not one sentence: {hint}"
+        assert not any(right in hint for right, _ in answers[name]), f"{name}: its hint has the answer"
