@@ -33,6 +33,7 @@ COMMANDS = {
     "draw": ("minicaffe.cli.draw", "Draw a net."),
     "draw_net": ("minicaffe.cli.draw", "The same, from left to right as Caffe does."),
     "convolution": ("minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
+    "course": ("minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
     "summary": ("minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "schedule": ("minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
     "summarize": ("minicaffe.cli.summary", "List the layers of a net as its file has them."),

@@ -1,0 +1,86 @@
+"""minicaffe course: the folder has all of the course, with links that lead somewhere; what is there is never changed."""
+
+import re
+import shutil
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from minicaffe.checkout import differences
+from minicaffe.cli import course
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def files_below(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+
+
+def test_all_files_are_copied_and_the_next_command_is_said(minicaffe, tmp_path):
+    said = minicaffe("course", "learn")
+    assert "Copied 10 chapters" in said and "Next: cd learn && " in said and "pytest exercises/test_chapter1.py" in said
+    assert files_below(tmp_path / "learn") == files_below(ROOT / "docs" / "course") | {
+        f"models/lenet/{name}" for name in files_below(ROOT / "models" / "lenet")}
+    assert (tmp_path / "learn/exercises/conftest.py").read_text() == (ROOT / "docs/course/exercises/conftest.py").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["learn"], "a temporary folder is left"
+
+
+def test_links_lead_to_files_that_are_there(minicaffe, tmp_path):
+    minicaffe("course", "learn")
+    sources = 0
+    for page in (tmp_path / "learn").glob("*.md"):
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            url = urlsplit(link)
+            target = Path(unquote(url.path)) if url.scheme == "file" else page.parent / url.path
+            assert target.exists(), f"{page.name}: {link}"
+            sources += url.scheme == "file"
+    assert sources > 30
+    assert "of design.md." in (tmp_path / "learn/README.md").read_text().replace("\n", " ")
+
+
+def test_a_folder_with_something_in_it_is_refused_and_kept(minicaffe, tmp_path):
+    (tmp_path / "learn").mkdir()
+    (tmp_path / "learn" / "mine.py").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for name in ("learn", "file"):
+        assert f"{name}: exists and is not an empty folder; name a new one" in minicaffe("course", name, status=1)
+    assert {path.name for path in tmp_path.rglob("*")} == {"learn", "mine.py", "file"}
+
+
+def test_an_empty_folder_is_filled(minicaffe, tmp_path, monkeypatch):
+    (tmp_path / "learn").mkdir()
+    before = (tmp_path / "learn").stat().st_ino
+    minicaffe("course", "learn")
+    assert (tmp_path / "learn" / "README.md").is_file() and (tmp_path / "learn").stat().st_ino == before
+
+
+def test_a_failure_leaves_nothing(minicaffe, tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "SOURCE", tmp_path / "nothing")
+    assert "nothing/docs/course: the installed minicaffe has no course there; install it again" in minicaffe("course", "learn", status=1)
+    (tmp_path / "nothing" / "docs" / "course").mkdir(parents=True)      # without models/lenet: the copy fails half-way
+    minicaffe("course", "learn", status=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"nothing"}
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """A package with the folder that meson.build installs."""
+    package = tmp_path / "site" / "minicaffe"
+    for folder in re.search(r"foreach folder : \[(.*)\]\n", (ROOT / "meson.build").read_text())[1].replace("'", "").split(", "):
+        shutil.copytree(ROOT / folder, package / "course" / folder)
+    return package
+
+
+def test_an_installed_package_has_the_same_files(minicaffe, tmp_path, installed, monkeypatch):
+    minicaffe("course", "checkout")
+    monkeypatch.setattr(course, "SOURCE", installed / "course")
+    minicaffe("course", "learn")
+    assert files_below(tmp_path / "learn") == files_below(tmp_path / "checkout")
+
+
+def test_the_installed_course_is_no_difference_to_a_checkout(installed, tmp_path):
+    (tmp_path / "minicaffe").mkdir()
+    assert differences(tmp_path / "minicaffe", installed) == set()
+    (installed / "other.py").write_text("")
+    assert differences(tmp_path / "minicaffe", installed) == {"other.py"}
