@@ -60,7 +60,9 @@ def test_no_more_than_the_last_iterations_is_kept(tmp_path):
     solver.step(1)
     trace = load(tmp_path / "t.json")
     kept = set(range(6 - KEPT_ITERATIONS, 7))
-    assert {sample["iteration"] for sample in trace.document["samples"]} == kept == {step["iteration"] for step in trace.steps}
+    assert {sample["iteration"] for sample in trace.document["samples"]} == kept
+    steps = {step["iteration"] for step in trace.steps}
+    assert kept <= steps <= kept | {7}      # on a device the wait for the numbers of iteration 6 can come after its end
     assert trace.document["trouble"]["before"]["iteration"] == 5
 
 
