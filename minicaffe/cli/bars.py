@@ -12,9 +12,9 @@ RIGHT_ALIGNED = {"min", "max", "mean", "std", "norm", "zeros", "relative", "comp
 
 
 def table_console():
-    """Return the rich Console of standard output for tables: a pipe gets whole lines."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=10_000)
+    """Return the rich Console of standard output for tables: a pipe gets whole lines, and brackets of names are no markup."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=10_000)
 
 
 def grid(*names):

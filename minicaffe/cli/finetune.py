@@ -57,7 +57,7 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
     DB is made by minicaffe data images --from-folders. The last layer is replaced by one with an output for each class. The weights
     of the best test are kept. Options of minicaffe train are options of this command, too.
     """
-    out = out or os.path.basename(os.path.normpath(db))
+    out = out or os.path.basename(os.path.abspath(db))
     train_file, deploy_file, best_file = f"{out}.prototxt", f"{out}_deploy.prototxt", f"{out}_best.caffemodel"
     for path in filter(None, (file, weights, like)):
         if os.path.realpath(path) in map(os.path.realpath, (train_file, deploy_file, best_file)):

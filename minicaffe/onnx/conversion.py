@@ -44,7 +44,7 @@ class Conversion:
     def __init__(self, name, dialect):
         self.param, self.dialect = caffe_pb2.NetParameter(name=name), dialect
         self.constants, self.shapes, self.blobs, self.arrays, self.checked = {}, {}, {}, {}, {}
-        self.names, self.node, self.number = set(), None, 0
+        self.names, self.numbers, self.node, self.number = set(), {}, None, 0
 
     def attribute(self, name, default=None):
         """Return an attribute of the current node."""
@@ -52,7 +52,7 @@ class Conversion:
         if found is None:
             return default
         value = onnx.helper.get_attribute_value(found)
-        return value.decode() if isinstance(value, bytes) else list(value) if isinstance(value, (list, tuple)) else value
+        return [_text(one) for one in value] if isinstance(value, (list, tuple)) else _text(value)
 
     def constant(self, index, what):
         """Return input `index` of the current node, which must be a constant; None if it is left out."""
@@ -147,9 +147,14 @@ class Conversion:
         return self._unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared")
 
     def _unique(self, wanted):
-        name, number = wanted, 1
+        name, number = wanted, self.numbers.get(wanted, 1)
         while name in self.names:
             number += 1
             name = f"{wanted}_{number}"
+        self.numbers[wanted] = number
         self.names.add(name)
         return name
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else value

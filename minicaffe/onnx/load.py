@@ -189,7 +189,8 @@ def convert(made, model, values):
     for number, node in enumerate(model.graph.node):
         made.node, made.number = node, number
         name = f"node '{node.name or number}' ({node.op_type})"
-        if node.op_type == "Shape" or all(one in made.constants for one in node.input if one):
+        varies = node.op_type.startswith("Random") or any(one in made.shapes and one not in made.constants for one in reads(node))
+        if node.op_type == "Shape" or not varies:
             made.constants.update((output, values[output]) for output in node.output if output)
             continue
         function = IMPORTERS.get(node.op_type)
@@ -198,12 +199,23 @@ def convert(made, model, values):
         else:
             try:
                 function(made, node)
-            except Unsupported as reason:
+            except (Unsupported, IndexError, ValueError, TypeError, AttributeError) as reason:  # attributes that do not fit
                 trouble.append(f"{name}: {reason}")
         for output in node.output:      # so that later nodes are looked at, too
             if output and output not in made.constants:
                 made.blobs.setdefault(output, output)
     return trouble
+
+
+def reads(node):
+    """Return the names of the values that a node reads, also those that its subgraphs (If, Loop) read of the graph around them."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            names += [info.name for info in graph.output]
+            for inner in graph.node:
+                names += reads(inner)
+    return names
 
 
 def name_output(made, name):

@@ -28,6 +28,13 @@ def files(tmp_path, monkeypatch):
     return net
 
 
+def test_brackets_in_a_name_are_no_markup(minicaffe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET.replace('name: "ip"', 'name: "ip[/bold]"'))
+    caffe.Net("net.prototxt", caffe.TEST).save("a.caffemodel")
+    assert "ip[/bold][0]" in minicaffe("show", "a.caffemodel")
+
+
 def test_every_kind_of_file_is_read(minicaffe, files, tmp_path):
     first = read_parameters("a.caffemodel")
     assert [(one.name, one.array.shape) for one in first] == [("conv[0]", (5, 3, 3, 3)), ("conv[1]", (5,)), ("ip[0]", (2, 180)), ("ip[1]", (2,))]

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from test_export import DEPLOY, filled  # noqa: E402
 
 from minicaffe.onnx import export, load  # noqa: E402
-from minicaffe.onnx.conversion import IMPORTERS  # noqa: E402
+from minicaffe.onnx.conversion import IMPORTERS, Conversion  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 X = (2, 4, 7, 6)
@@ -129,6 +129,8 @@ for kind, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4)):       # of both direct
         CASES[f"{kind} {direction}"] = [both], (3, 2, 4)
         CASES[f"{kind} {direction}, last state of 1 step"] = [node(kind, "x0", *arrays[:2], outputs=["", "last"], hidden_size=5, direction=direction),
                                                               node("Relu", "last")], (1, 2, 4)
+CASES["RNN with its usual activation written"] = [node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5, activations=["Tanh"])], (3, 2, 4)
+CASES["slice from before the begin"] = [node("Slice", "x0", np.array([-100], INT), np.array([3], INT), np.array([2], INT))], X
 CASES["GRU as PyTorch has it"] = [node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), weight(1, 30), outputs=["y", "last"], hidden_size=5,
                                        linear_before_reset=1)], (4, 2, 4)
 CASES["every second pixel"] = [node("Slice", "x0", np.array([1, 0], INT), np.array([99, 99], INT), np.array([2, 3], INT), np.array([2, 2], INT))], X
@@ -147,6 +149,7 @@ REFUSED = {     # nodes, shapes, the reason
     "steps and a part of the channels": ([node("Slice", "x0", np.array([0, 0], INT), np.array([2, 7], INT), np.array([1, 2], INT), np.array([1, 2], INT))], X, "cuts the batch or the channels"),
     "another activation": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), hidden_size=5, activations=["Sigmoid", "Relu"])], (3, 2, 4), "its activations are other than Sigmoid, Tanh"),
     "a state": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), "", "", weight(1, 2, 5), hidden_size=5)], (3, 2, 4), "its states do not begin with 0"),
+    "coupled gates": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, input_forget=1)], (3, 2, 4), "its input and forget gates are coupled"),
     "a clip": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, clip=3.0)], (3, 2, 4), "it has a clip"),
     "lengths": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), "", np.array([3, 2], np.int32), hidden_size=5)], (3, 2, 4), "sequences of several lengths"),
     "many steps": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), hidden_size=5)], (1025, 1, 4), "at most 1024 steps, and has 1025"),
@@ -240,6 +243,21 @@ def test_a_classifier_of_sequences(tmp_path):
     made = load(write(tmp_path / "a.onnx", nodes, (2, 6, 4)))
     assert made.differences[0].relative < 1e-5 and made.net.blobs["y"].shape == (2, 3)
     assert [layer.type for layer in made.param.layer].count("LSTM") == 2
+
+
+def test_a_branch_that_reads_the_input_is_no_constant(tmp_path):
+    """An If whose condition is a constant, as PyTorch exports squeeze: its branches read values of the graph around it."""
+    branch = [helper.make_graph([helper.make_node("Relu", ["x0"], [name])], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, X)])
+              for name in ("then", "else")]
+    path = write(tmp_path / "a.onnx", [node("If", np.array(True), then_branch=branch[0], else_branch=branch[1])], X)
+    with pytest.raises(errors.ConfigError, match=r"node 'n0' \(If\): no layers for this operator"):
+        load(path)
+
+
+def test_many_equal_names_take_no_time_for_each_other():
+    made = Conversion("n", "minicaffe")
+    names = {made._unique("Eltwise") for _ in range(20_000)}
+    assert len(names) == 20_000 and "Eltwise_20000" in names
 
 
 def test_steps_share_their_parameters(tmp_path):

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 import minicaffe
-import minicaffe.onnx
 from fuzzing import amplify, files, octets
 from fuzzing.text import TextMutator, harmless
 from minicaffe.blob import Blob, Dtype
@@ -399,6 +398,8 @@ class OnnxModels(Kind):
 
     def __init__(self):
         from onnx import helper, numpy_helper, shape_inference
+
+        import minicaffe.onnx  # noqa: F401 (needs the package onnx)
         random_state = np.random.default_rng(1)
 
         def weight(*shape):

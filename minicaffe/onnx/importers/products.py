@@ -76,6 +76,8 @@ def conv_transpose(made, node):
 
 def cropped(made, blob, given, starts, wanted):
     """Cut a part out of a blob by Slice layers, one an axis; the last is the node's output."""
+    if 0 in wanted:
+        raise Unsupported("it keeps nothing of an axis")
     axes = [axis for axis in range(len(given)) if given[axis] != wanted[axis]]
     for axis in axes:
         points = sorted({starts[axis], starts[axis] + wanted[axis]} - {0, given[axis]})

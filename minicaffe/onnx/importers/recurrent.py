@@ -14,6 +14,8 @@ ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], 
 @importer("LSTM")
 def lstm(made, node):
     """The gates are i, o, f, g in ONNX, and i, f, o, g in Caffe, whose indicator of sequences is a constant here."""
+    if made.attribute("input_forget", 0):
+        raise Unsupported("its input and forget gates are coupled (input_forget)")
     if made.constant(7, "peepholes") is not None:
         raise Unsupported("it has peepholes")
     if len(node.output) > 2 and _is_read(made, node.output[2]):

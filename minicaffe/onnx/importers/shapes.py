@@ -54,7 +54,7 @@ def slice_(made, node):
     begin, stride = [0] * len(given), [1] * len(given)
     for i, axis in enumerate(axes):
         size, start = given[int(axis)], int(starts[i])
-        begin[int(axis)] = min(size, start + size if start < 0 else start)
+        begin[int(axis)] = min(size, max(0, start + size if start < 0 else start))
         stride[int(axis)] = 1 if steps is None else int(steps[i])
     if any(step != 1 for step in stride):
         strided(made, given, begin, stride)
