@@ -260,6 +260,16 @@ def test_many_equal_names_take_no_time_for_each_other():
     assert len(names) == 20_000 and "Eltwise_20000" in names
 
 
+@pytest.mark.parametrize("one, wrong", [
+    (node("Conv", "x0", weight(64, 4, 1, 1), pads=[0, 0, 5000, 0]), "a kernel with zeros for unequal pads"),
+    (node("Resize", "x0", weight(0), np.array([1, 1, 200, 1], np.float32), mode="linear"), "the matrix of a Resize from 7 to 1400")])
+def test_what_would_take_memory_is_met_before(tmp_path, monkeypatch, one, wrong):
+    path = write(tmp_path / "a.onnx", [one], X)
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "60KiB")
+    with pytest.raises(errors.Error, match=wrong):
+        load(path)
+
+
 def test_steps_share_their_parameters(tmp_path):
     path = write(tmp_path / "a.onnx", [node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), weight(1, 30), hidden_size=5, linear_before_reset=1)], (4, 2, 4))
     net = load(path).net

@@ -4,8 +4,11 @@ Caffe's windows differ from ONNX's. A convolution whose pads differ at the two s
 The divisor of AVE pooling is corrected by a Scale with a factor for each position.
 """
 
+import math
+
 import numpy as np
 
+from minicaffe.memory.budget import check_bytes
 from minicaffe.onnx.conversion import Unsupported, importer
 from minicaffe.proto import caffe_pb2
 
@@ -44,6 +47,8 @@ def conv(made, node):
     front, back = [max(0, b - a) for a, b in zip(before, behind)], [max(0, a - b) for a, b in zip(before, behind)]
     if any(extra % d for extra, d in zip([*front, *back], [*dilation, *dilation])):
         raise Unsupported(f"its pads {before} and {behind} differ by no multiple of the dilation {dilation}")
+    extended = [k + f // d + b // d for k, f, b, d in zip(kernel, front, back, dilation)]
+    check_bytes(4 * math.prod([*weight.shape[:2], *extended]), "a kernel with zeros for unequal pads")
     weight = np.pad(weight, [(0, 0), (0, 0), *((f // d, b // d) for f, b, d in zip(front, back, dilation))])
     pad = [max(a, b) for a, b in zip(before, behind)]
     made.layer("Convolution", [made.bottom()], "convolution_param", [weight, *([] if bias is None else [bias])], last=True,

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minicaffe.memory.budget import check_bytes
 from minicaffe.onnx.conversion import Unsupported, importer
 from minicaffe.onnx.importers.products import cropped
 from minicaffe.proto import caffe_pb2
@@ -205,6 +206,7 @@ def interpolation(size, result, coordinates):
     else:
         raise Unsupported(f"its coordinates are {coordinates}")
     where = where.clip(0, size - 1)
+    check_bytes(8 * result * size, f"the matrix of a Resize from {size} to {result}")
     low = np.floor(where).astype(int)
     made = np.zeros((result, size))
     made[np.arange(result), low] = 1 - (where - low)
