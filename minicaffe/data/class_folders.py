@@ -90,7 +90,7 @@ def _classes(root, endings):
         if not entry.is_dir():
             continue
         pictures = []
-        for folder, inside, files in os.walk(entry.path):
+        for folder, inside, files in os.walk(entry.path, onerror=_unreadable):
             left_out += [link for link in (os.path.join(folder, name) for name in inside) if os.path.islink(link)]
             inside[:] = sorted(name for name in inside if not name.startswith("."))
             paths = [os.path.join(folder, name) for name in sorted(files) if not name.startswith(".")]
@@ -110,3 +110,7 @@ def _classes(root, endings):
         raise DataError("holds folders and no pictures; name the folder whose folders are the classes",
                         file=os.path.join(root, next(iter(classes))))
     return classes, left_out, inner
+
+
+def _unreadable(error):
+    raise FileError(f"cannot be read: {error.strerror}", file=error.filename)

@@ -16,6 +16,7 @@ blob, too, and what a layer overwrites in place ``(Unnamed Layer* N) [TYPE]_outp
 """
 
 import json
+import math
 import struct
 
 from minicaffe.net.activation_range import METHODS, MOST
@@ -80,12 +81,13 @@ def as_dict(calibration):
     values = {}
     for name, value in calibration.values.items():
         methods = METHODS if value.thresholds else ()
+        snrs = {method: value.snr(method) for method in methods} if value.absmax else dict.fromkeys(methods, math.inf)
         values[name] = {
             "layer": value.layer, "type": value.layer_type, "role": value.role, "count": value.count, "zeros": value.zeros,
             "nan": value.nan, "infinite": value.infinite, "min": value.min if value.count else None,
             "max": value.max if value.count else None, "thresholds": value.thresholds,
             "beyond": {method: value.beyond(method) for method in methods},
-            "snr_db": {method: value.snr(method) if value.absmax else None for method in methods},
+            "snr_db": {method: snr if math.isfinite(snr) else None for method, snr in snrs.items()},
             "histogram_end": value.absmax, "histogram": value.histogram.tolist() if methods else None}
     layers = {layer.name: {"type": layer.type, "input": layer.input.name, "groups": layer.groups, "weight_min": layer.low.tolist(),
                            "weight_max": layer.high.tolist()} for layer in calibration.layers}
