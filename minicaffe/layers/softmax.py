@@ -6,7 +6,7 @@ from minicaffe.ops.softmax.operation import Softmax
 
 
 class SoftmaxLayer(OperationLayer):
-    """``y = exp(x - max x) / sum exp(x - max x)`` along `softmax_param.axis`, for each of the other positions by itself.
+    """``y = exp(x - max x) / sum exp(x - max x)`` along `softmax_param.axis`, separately for each position of the other axes.
 
     ``dx = y (dy - sum dy y)``. The top has the bottom's shape; in place is fine.
     """

@@ -12,7 +12,7 @@ from minicaffe.ops.layouts cimport diff_layout, element, stored
 cdef class SplitLayer(DeviceLayer):
     """Give one blob to several readers: the tops share its data, and backward adds their diffs in order.
 
-    A net inserts it by itself. No reader may work in place on a top, the others would read the result.
+    A net inserts it automatically. No reader may work in place on a top, the others would read the result.
     """
 
     exact_num_bottom_blobs = 1

@@ -121,6 +121,20 @@ def test_faults(folder, arguments, status, text):
     assert not (folder / "db").exists()
 
 
+def test_a_folder_that_cannot_be_read(folder, monkeypatch):
+    (folder / "zoo" / "bee" / "more").mkdir()
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.path.basename(path) == "more":
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)      # root may read every folder
+    assert "zoo/bee/more: cannot be read: Permission denied" in run("--from-folders", "zoo", "db", status=1)
+    assert not (folder / "db").exists()
+
+
 def test_faults_of_the_pictures(folder):
     (folder / "zoo" / "dog").mkdir()
     assert "zoo/dog: holds no pictures; remove it" in run("--from-folders", "zoo", "db", status=1)

@@ -1,6 +1,5 @@
 """The reporter knows every live block; the record knows what happened."""
 
-import gc
 import threading
 
 import numpy as np
@@ -15,18 +14,17 @@ def named(*names):
 
 
 def test_live_blocks_largest_first_with_the_blob_they_serve(host, device):
-    gc.collect()    # nets that other tests left in cycles have such blobs, too
-    small, large = SyncedMemory(10, "ip1 data"), SyncedMemory(1000, "conv1 data")
-    assert named("ip1 data", "conv1 data") == []  # nothing is allocated before the first access
+    small, large = SyncedMemory(10, "small block"), SyncedMemory(1000, "large block")
+    assert named("small block", "large block") == []  # nothing is allocated before the first access
     small.cpu_data()
     large.cpu_data()
     large.gpu_data()
-    places = sorted((b.place for b in named("conv1 data")), key=repr)
+    places = sorted((b.place for b in named("large block")), key=repr)
     assert places == [CPUPlace(), CUDAPlace(0)]
-    assert [b.nbytes for b in named("ip1 data", "conv1 data")] == [1000, 1000, 10]
-    assert Block(small.cpu_data().address, 10, CPUPlace(), "ip1 data") in live()
+    assert [b.nbytes for b in named("small block", "large block")] == [1000, 1000, 10]
+    assert Block(small.cpu_data().address, 10, CPUPlace(), "small block") in live()
     del large
-    assert [b.name for b in named("ip1 data", "conv1 data")] == ["ip1 data"]
+    assert [b.name for b in named("small block", "large block")] == ["small block"]
 
 
 def test_a_new_name_reaches_the_blocks(host):

@@ -68,7 +68,7 @@ def test_a_step_gives_what_the_layers_one_by_one_give(sum_, outputs, dtype):
 
 
 def test_the_gradient_of_the_sum_alone():
-    """Where the backward of the sum runs by itself after a fused forward, it is not that of the ReLU, too."""
+    """Where the backward of the sum runs alone after a fused forward, it is not that of the ReLU, too."""
     net, watched = two_nets(stack())
     for each in (net, watched):
         each.forward_from_to(0, len(each.layers) - 1)
