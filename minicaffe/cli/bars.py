@@ -12,9 +12,15 @@ RIGHT_ALIGNED = {"min", "max", "mean", "std", "norm", "zeros", "relative", "comp
 
 
 def table_console():
-    """Return the rich Console of standard output for tables: a pipe gets whole lines, and brackets of names are no markup."""
+    """Return the rich Console of standard output for tables; brackets of names are no markup.
+
+    A pipe gets whole lines, without spaces at their ends.
+    """
     console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=10_000)
+    if console.is_terminal:
+        return console
+    from minicaffe.trace.table import WithoutPadding  # not needed for --help
+    return Console(file=WithoutPadding(console.file), highlight=False, markup=False, width=10_000)
 
 
 def grid(*names):

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -349,7 +350,7 @@ def suggests_data_command():
 def notify(line):
     """Print a notice on standard error, also on a terminal; --quiet hides it."""
     if not click.get_current_context().meta.get("quiet"):
-        click.echo(line, err=True)
+        click.echo(log.wrapped(line, sys.stderr), err=True)
 
 
 def print_ranks():

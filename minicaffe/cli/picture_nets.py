@@ -77,8 +77,7 @@ picture_net_options = options.combine_options(     # all options of `open_net`
                  help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
                  f"By default {CAFFENET}/deploy.prototxt; if that folder is not there, classify takes {pretrained.DEFAULT}."),
     click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
-                 help=f"A .caffemodel, or HDF5; by default {CAFFENET}/bvlc_reference_caffenet.caffemodel, or those of the "
-                 "package's net."),
+                 help="A .caffemodel, or HDF5; by default that of the default net."),
     preprocessing)
 
 

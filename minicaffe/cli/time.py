@@ -78,7 +78,10 @@ def print_times(net, times):
     """Print a line for each step, the sums, and on a device the lines of `compared`, on standard output."""
     from rich.console import Console
     from rich.table import Table
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 10_000)     # a pipe gets whole lines
+
+    from minicaffe.trace.table import WithoutPadding
+    pipe = {} if sys.stdout.isatty() else {"file": WithoutPadding(sys.stdout), "width": 10_000}     # a pipe gets whole lines
+    console = Console(highlight=False, markup=False, **pipe)
     on_device = times.device != "cpu"
     verbose = click.get_current_context().meta.get("verbose")
     shares = on_device and console.width >= WIDE

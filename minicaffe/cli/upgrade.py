@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import sys
 
 import click
 
@@ -32,32 +33,37 @@ def upgrade(kind, source, out, force):
     if kind == "solver_text":
         old, positions = read(source, caffe_pb2.SolverParameter)
         new = upgrade_solver(old, positions)
-        current, losses = new == old, False
+        current, losses, notes = new == old, False, []
     else:
         old, positions = read(source, caffe_pb2.NetParameter) if kind == "net_text" else (parse_binary(source), None)
         current = not needs_upgrade(old)
-        with LossDetector() as noted:
-            new, _ = upgrade_net(old, positions)
-        losses = noted.any
+        with Warnings() as warned:
+            new, notes = upgrade_net(old, positions)
+        losses = logging.ERROR in warned.by_text.values()
+        notes = [note for note in notes if note not in warned.by_text]
     if current:
         logger.error("%s is in today's form already; it is written again", source)
     write_bytes(out, new.SerializeToString() if kind == "net_binary" else write_text(new).encode())
     click.echo(f"wrote {out}")
+    if sys.stderr.isatty():     # the log, which has them, shows warnings only
+        for note in notes:
+            options.notify(note)
     if losses:
         logger.warning("a part of the old net has no counterpart, see above; OUT lacks it")
     return int(losses)
 
 
-class LossDetector(logging.Handler):
-    """A context in which `any` becomes true if the upgrade logs a loss."""
+class Warnings(logging.Handler):
+    """A context in which `by_text` gets the levels of the warnings that the upgrade logs; a loss has the level ERROR."""
 
-    any = False
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.by_text = {}
 
     def emit(self, record):
-        self.any = True
+        self.by_text[record.getMessage()] = record.levelno
 
     def __enter__(self):
-        self.setLevel(logging.ERROR)
         logging.getLogger("minicaffe.proto.upgrade").addHandler(self)
         return self
 

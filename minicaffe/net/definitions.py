@@ -162,11 +162,11 @@ def with_batch_size(layer):
 
 
 def window_text(param, name, default=""):
-    """Return a size of a convolution or pooling, a number or ``HxW``: from ``<name>_size`` or `name`, or from _h and _w."""
+    """Return a size of a convolution or pooling: from ``<name>_size`` or `name`, or from _h and _w. Equal sizes are one number."""
     stem = name.removesuffix("_size")
-    if param.HasField(f"{stem}_h") or param.HasField(f"{stem}_w"):
-        return f"{getattr(param, f'{stem}_h')}x{getattr(param, f'{stem}_w')}"
     value = getattr(param, name)
-    if isinstance(value, int):
-        return str(value if param.HasField(name) else default)
-    return "x".join(map(str, value)) if value else str(default)
+    if param.HasField(f"{stem}_h") or param.HasField(f"{stem}_w"):
+        value = [getattr(param, f"{stem}_h"), getattr(param, f"{stem}_w")]
+    elif isinstance(value, int):
+        value = [value] if param.HasField(name) else []
+    return "x".join(map(str, value if len(set(value)) > 1 else value[:1])) or str(default)

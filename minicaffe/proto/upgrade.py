@@ -160,7 +160,7 @@ def needs_upgrade(net):
 def upgrade_net(net, positions=None, prefix=""):
     """Bring a net into today's form; `net` is not changed, and returned if nothing in it is old.
 
-    Return the net and notes of the changes and of parts of the old net without a counterpart; all notes are logged too.
+    Return the net and notes of the changes and of parts of the old net without a counterpart; all are logged.
     `positions` are those of the file of `net`; afterwards they accept paths of the upgraded net. `prefix` is the path of the net in
     that file, with a dot at its end: ``net_param.`` inside a solver. Raises ConfigError if old and new layers are mixed, a type is
     unknown, or an old net cannot be understood.
@@ -170,6 +170,9 @@ def upgrade_net(net, positions=None, prefix=""):
         return net, []
     upgrade = _Upgrade(net, positions, prefix)
     upgrade.run()
+    if upgrade.changes:
+        name = positions.filename if positions is not None else net.name
+        logger.info("%s%s", f"{name}: " if name else "", "; ".join(upgrade.changes))
     return upgrade.net, upgrade.notes
 
 
@@ -207,7 +210,7 @@ class _Upgrade:
         self.prefix = prefix
         field = "layers" if net.layers else "layer"
         self.paths = [f"{prefix}{field}[{index}]" for index in range(len(getattr(net, field)))]
-        self.notes = []
+        self.notes, self.changes = [], []
 
     def run(self):
         """Apply the steps in Caffe's order; a step without an old part does nothing."""
@@ -242,9 +245,12 @@ class _Upgrade:
                 self.positions.moved[f"{self.prefix}layer[{index}]"] = path
 
     def note(self, level, text):
-        """Keep a note and log it."""
-        logger.log(level, "%s", text)
+        """Keep a note, and log it. Changes that lose nothing (level INFO) are one line at the end, as several files may be read."""
         self.notes.append(text)
+        if level > logging.INFO:
+            logger.log(level, "%s", text)
+        else:
+            self.changes.append(text)
 
     def error(self, message, field, path):
         """Return a ConfigError for what is at `path` in the file."""
@@ -261,7 +267,7 @@ class _Upgrade:
                     source.ClearField(field)
                     moved.append(field)
         if moved:
-            self.note(logging.WARNING, f"Moved {', '.join(sorted(set(moved)))} of data layers to transform_param")
+            self.note(logging.INFO, f"Moved {', '.join(sorted(set(moved)))} of data layers to transform_param")
 
     def layers_from_v1(self):
         """Turn each V1 entry of `layers` into one of `layer`."""
@@ -341,7 +347,7 @@ class _Upgrade:
                     layer.input_param.shape.add(dim=net.input_dim[4 * index : 4 * index + 4])
             net.layer.insert(0, layer)
             self.paths.insert(0, f"{self.prefix}input[0]")
-            self.note(logging.WARNING, "Turned input fields into an Input layer")
+            self.note(logging.INFO, "Turned input fields into an Input layer")
         for field in ("input", "input_dim", "input_shape"):
             net.ClearField(field)
 

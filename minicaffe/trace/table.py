@@ -1,6 +1,7 @@
 """A trace on a terminal: a line for each step, a summary, and one step in full."""
 
 import os
+import re
 from collections import Counter
 
 from rich.console import Console
@@ -26,7 +27,28 @@ def console():
     """Return the rich Console of standard output: as wide as the terminal; where there is none, it is plain and lines are whole."""
     plain = {"highlight": False, "markup": False, "emoji": False}
     found = Console(**plain)
-    return found if found.is_terminal or "COLUMNS" in os.environ else Console(**plain, width=10_000)
+    if found.is_terminal or "COLUMNS" in os.environ:
+        return found
+    return Console(**plain, file=WithoutPadding(found.file), width=10_000)
+
+
+class WithoutPadding:
+    """A text file that leaves out spaces at the ends of lines: a rich table pads each line to the width of the longest.
+
+    Parameters
+    ----------
+    file : file
+        What is written to.
+    """
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, text):
+        return self.file.write(re.sub(" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
 
 
 def show(trace):

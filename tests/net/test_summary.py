@@ -14,7 +14,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
 from minicaffe.net import blocks, replace_sources
 from minicaffe.net.net import Net, read_net
-from minicaffe.net.summary import flops_text
+from minicaffe.net.summary import flops_text, sizes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import memory_estimate
@@ -159,3 +159,12 @@ def test_the_memory_figure_is_that_of_a_training(name):
                           env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
     found = json.loads(done.stdout)
     assert found["measured"] > 1 << 20 and 0.95 < found["ratio"] < 1.05, found
+
+
+@pytest.mark.parametrize("window, shown", [
+    ("kernel_size: 3 stride: 1 pad: 1", "3+1 8"), ("kernel_size: 3 kernel_size: 3 stride: 1 stride: 1 pad: 0 pad: 0", "3 8"),
+    ("kernel_h: 3 kernel_w: 3 stride_h: 2 stride_w: 2", "3/2 8"), ("kernel_h: 3 kernel_w: 1 pad_h: 1 pad_w: 0", "3x1+1x0 8"),
+])
+def test_equal_sizes_of_a_window_are_one_number(window, shown):
+    layer = parse_text(f'layer {{ type: "Convolution" convolution_param {{ num_output: 8 {window} }} }}', caffe_pb2.NetParameter)[0].layer[0]
+    assert sizes(layer) == shown

@@ -70,7 +70,7 @@ def test_v0(tmp_path, caplog):
     assert needs_upgrade(net)
     assert not needs_upgrade(today)
     assert any("dropout_ratio of layer 'norm1'" in note for note in notes)
-    assert [record.getMessage() for record in caplog.records] == notes
+    assert [record.getMessage() for record in caplog.records] == [notes[0], "old: " + "; ".join(notes[1:])]     # a loss, then the changes
     path = tmp_path / "net.prototxt"
     path.write_text(V0)
     _, positions = read_net_file(path)
@@ -359,3 +359,12 @@ def test_a_mix_of_layer_and_layers_says_how_to_write_one_as_the_other(tmp_path, 
     with pytest.raises(ConfigError, match=rf"net.prototxt:2: layers: layers \(the form of 2014, here 'y'\) and layer \(today's, here 'x'\)"
                                           rf".* {kind} is \"{today}\"; .*minicaffe upgrade net_text"):
         read_net_file(path)
+
+
+def test_changes_of_a_file_are_one_line_with_its_name(tmp_path, caplog):
+    (tmp_path / "old.prototxt").write_text("input: 'x' input_dim: [1, 1, 1, 1] layers { name: 'a' type: RELU bottom: 'x' top: 'y' }")
+    with caplog.at_level(logging.INFO, logger="minicaffe"):
+        read_net_file(tmp_path / "old.prototxt")
+    line, = caplog.records
+    assert line.getMessage() == f"{tmp_path}/old.prototxt: Upgraded a net of version 1; Turned input fields into an Input layer"
+    assert line.levelname == "INFO"
