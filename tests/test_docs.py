@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,13 +26,15 @@ from minicaffe.cli.app import COMMANDS
 from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+from pages import blocks  # noqa: E402
+
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "minicaffe"
 DESIGN = [DOCS / "design.md", *sorted((DOCS / "design").glob("*.md"))]
 PAGES = [path.relative_to(ROOT).as_posix()
          for path in (*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *DESIGN[1:], DOCS / "course" / "README.md")]
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
-SHELL = re.compile(r"([A-Z_]+=|minicaffe |pip |python |pytest|ninja |git |tools/)")
 
 
 @pytest.mark.parametrize("module", [minicaffe, minicaffe.cuda, minicaffe.memory, minicaffe.trace], ids=lambda module: module.__name__)
@@ -129,24 +130,6 @@ def test_environment_variables():
     texts = (p.read_text() for p in sources if p.suffix in (".py", ".pyx", ".hpp", ".cpp", ".build"))
     read = set(itertools.chain(*(re.findall(r"\bMINICAFFE_[A-Z_]*[A-Z]\b", text) for text in texts)))
     assert set(re.findall(r"MINICAFFE_[A-Z_]+", (DOCS / "environment.md").read_text())) == read
-
-
-class Block(NamedTuple):
-    line: int
-    language: str
-    text: str
-    not_run: str
-
-
-def blocks(page):
-    """Yield the blocks of code of a page: fenced ones, and commands that are indented by four spaces."""
-    text = (ROOT / page).read_text()
-    for found in re.finditer(r"(?:^<!-- not run: (.+) -->\n+)?(?:^```(\w*)\n([^`]*?)^```$|((?:^    .*\n)+))", text, re.M):
-        not_run, language, fenced, indented = found.groups()
-        code = fenced if indented is None else re.sub("^    ", "", indented, flags=re.M)
-        if indented is not None or not language:
-            language = "session" if code.startswith("$ ") else "minicaffe" if re.fullmatch(r"(minicaffe .*\n)+", code) else "shell" if SHELL.match(code) else "text"
-        yield Block(text[:found.start()].count("\n") + 1, language, code, not_run)
 
 
 def test_every_block_runs_or_says_why_not():

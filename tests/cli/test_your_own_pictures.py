@@ -12,25 +12,12 @@ from tiny import PATIENCE
 
 from minicaffe.cli import app
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from five_users import write_pictures  # noqa: E402
+
 cv2 = pytest.importorskip("cv2")
 PAGE = Path(__file__).parents[2] / "docs" / "your_own_pictures.md"
 MOST = 6  # commands
-
-
-def write_pictures(folder):
-    """Write forty roses and tulips, horizontal or vertical stripes of any width, colour and size; return their direction and contrast as a list."""
-    random, lines = np.random.default_rng(0), []
-    for shift, name in enumerate(("rose", "tulip")):
-        (folder / "pictures" / name).mkdir(parents=True)
-        for i in range(1, 41):
-            height, width = random.integers(40, 60, 2)
-            wave = np.sin(np.arange(60) * 2 * np.pi / random.integers(10, 16) + random.uniform(0, 6))
-            stripes = wave[:height, None] * np.ones(width) if shift else wave[None, :width] * np.ones((height, 1))
-            colour = random.uniform(0.5, 1, 3)
-            picture = 120 + 80 * stripes[:, :, None] * colour + random.normal(0, 5, (height, width, 3))
-            cv2.imwrite(str(folder / "pictures" / name / f"{i}.jpg"), picture.clip(0, 255).astype(np.uint8))
-            lines.append(f"{name}/{i}.jpg {shift - 0.5} {colour.mean():.4f}\n")
-    return "".join(lines)
 
 
 def run_commands(text, folder):
