@@ -21,6 +21,7 @@ import pytest
 from cplusplus import compiler
 from cudnn_cases import CASES
 from processes import command, run, start
+from sim_checks import checks_on
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -262,6 +263,7 @@ def test_choice_of_plans(fake, tmp_path):
         assert not apart or not weights["workspace"] or weights["workspace"] == weights["pw"] + 256
 
 
+@pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")
 def test_the_time_is_that_of_the_device(fake, tmp_path):
     """By events of the stream, not by the fake's clock."""
     run(f"""
