@@ -1,28 +1,20 @@
 """tools/build_wheel.py: what it refuses of wheels and arguments. It builds and tests one for minutes only when it is run."""
 
-import importlib.util
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import build_wheel
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
-def tool():
-    spec = importlib.util.spec_from_file_location("build_wheel", ROOT / "tools" / "build_wheel.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def names(tool):
+def names():
     """The files of a whole wheel."""
-    files = [path.relative_to(ROOT) for path in (ROOT / "minicaffe").rglob("*.*") if path.suffix in tool.FILES]
+    files = [path.relative_to(ROOT) for path in (ROOT / "minicaffe").rglob("*.*") if path.suffix in build_wheel.FILES]
     return [str(path) for path in files] + [str(path.with_suffix(".cpython-311-x86_64-linux-gnu.so")) for path in files if path.suffix == ".pyx"]
 
 
@@ -33,9 +25,9 @@ def wheel_of(folder, names):
     return folder / "minicaffe.whl"
 
 
-def test_a_whole_wheel(tool, names, tmp_path, capsys):
+def test_a_whole_wheel(names, tmp_path, capsys):
     assert "minicaffe/pretrained/lenet/deploy.caffemodel" in names and len(names) > 350
-    tool.check(wheel_of(tmp_path, names))
+    build_wheel.check(wheel_of(tmp_path, names))
     assert f"minicaffe.whl: 0.1 MB, {len(names)} files" in capsys.readouterr().out
 
 
@@ -45,21 +37,21 @@ def test_a_whole_wheel(tool, names, tmp_path, capsys):
     ("minicaffe/pretrained/mlp/deploy.caffemodel", "lacks minicaffe/pretrained/mlp/deploy.caffemodel$"),
     ("minicaffe/ops/conv/operation.cpython-311-x86_64-linux-gnu.so", "lacks the compiled minicaffe/ops/conv/operation.pyx$"),
     ("minicaffe/layers/", r"lacks minicaffe/layers/.*, minicaffe/layers/.* and \d+ more$")])
-def test_a_wheel_that_lacks_a_part(tool, names, tmp_path, gone, message):
+def test_a_wheel_that_lacks_a_part(names, tmp_path, gone, message):
     left = [name for name in names if not (name.startswith(gone) if gone.endswith("/") else name == gone)]
     assert len(left) < len(names)
     with pytest.raises(SystemExit, match=message):
-        tool.check(wheel_of(tmp_path, left))
+        build_wheel.check(wheel_of(tmp_path, left))
 
 
-def test_size(tool, names, tmp_path, monkeypatch):
+def test_size(names, tmp_path, monkeypatch):
     wheel = wheel_of(tmp_path, names)
     size = wheel.stat().st_size
-    monkeypatch.setattr(tool, "LARGEST", size)
-    tool.check(wheel)
-    monkeypatch.setattr(tool, "LARGEST", size - 1)
+    monkeypatch.setattr(build_wheel, "LARGEST", size)
+    build_wheel.check(wheel)
+    monkeypatch.setattr(build_wheel, "LARGEST", size - 1)
     with pytest.raises(SystemExit, match=f"minicaffe.whl: has {size:,} bytes, more than {size - 1:,}"):
-        tool.check(wheel)
+        build_wheel.check(wheel)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the tool refuses other systems before it reads files")
@@ -73,9 +65,9 @@ def test_arguments(tmp_path, words, status, message):
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
-def test_commands_are_those_of_the_command_line(tool):
+def test_commands_are_those_of_the_command_line():
     """The test of a wheel runs commands that there are, on files that there are."""
     from minicaffe.cli.app import COMMANDS
-    for words in tool.COMMANDS:
+    for words in build_wheel.COMMANDS:
         assert words[0] in COMMANDS and all((ROOT / word).exists() for word in words if word.startswith("models/"))
-    compile(tool.SCRIPT, "SCRIPT", "exec")
+    compile(build_wheel.SCRIPT, "SCRIPT", "exec")

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import small_ssd
+from pages import blocks
 
 import minicaffe
 import minicaffe.cuda
@@ -26,8 +27,6 @@ from minicaffe.cli.app import COMMANDS
 from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tools"))
-from pages import blocks  # noqa: E402
 
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "minicaffe"

@@ -1,13 +1,10 @@
 """tools/five_users.py: the five users pass, and what a command does wrong is found."""
 
 import sys
-from pathlib import Path
 
+import five_users
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-import five_users  # noqa: E402
-from five_users import FailureError  # noqa: E402
+from five_users import FailureError
 
 
 @pytest.fixture
@@ -15,10 +12,9 @@ def user(tmp_path):
     return five_users.User(tmp_path, report=lambda line: None)
 
 
+@pytest.mark.slow(15)
 @pytest.mark.parametrize("name", five_users.USERS)
-def test_a_user(name, pytestconfig):
-    if not pytestconfig.getoption("--every"):
-        pytest.skip("takes some 15 seconds: run it with --every, or tools/five_users.py")
+def test_a_user(name):
     for package in ("cv2", "onnx", "onnxruntime"):
         pytest.importorskip(package)
     lines = []

@@ -1,6 +1,5 @@
 """docs/layers.md agrees with the layers, and its tool reads the classes right."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -8,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import layers_table
 import pytest
 
 from minicaffe.layer import layer_types
@@ -15,14 +15,6 @@ from minicaffe.net import layer_reference
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "layers_table.py"
-
-
-@pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("layers_table", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +27,23 @@ def test_the_page_is_up_to_date(tmp_path):
     assert run.returncode == 0, run.stderr
 
 
-def test_the_check_notices_a_change(tool, tmp_path, monkeypatch):
-    monkeypatch.setattr(tool, "PAGE", tmp_path / "layers.md")
-    monkeypatch.setattr(tool, "FOLDER", tmp_path / "layers")
+def test_the_check_notices_a_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(layers_table, "PAGE", tmp_path / "layers.md")
+    monkeypatch.setattr(layers_table, "FOLDER", tmp_path / "layers")
     monkeypatch.setattr(sys, "argv", ["layers_table.py", "--check"])
     with pytest.raises(SystemExit, match="run tools/layers_table.py"):
-        tool.main()
+        layers_table.main()
     shutil.copytree(ROOT / "docs" / "layers", tmp_path / "layers")
     for name, old in (("layers.md", "kernels"), ("layers/losses.md", "int32"), ("layers/messages.md", "xavier")):
         text = (ROOT / "docs" / name).read_text()
         (tmp_path / name).write_text(text)
         if name == "layers.md":
-            tool.main()
+            layers_table.main()
         (tmp_path / name).write_text(text.replace(old, "CPU", 1))
         with pytest.raises(SystemExit, match=f"docs/{name} does not agree.*run tools/layers_table.py"):
-            tool.main()
+            layers_table.main()
         (tmp_path / name).write_text(text)
-    tool.main()
+    layers_table.main()
 
 
 def test_links_lead_to_files(page):
@@ -84,20 +76,20 @@ def test_a_type_is_in_the_file_of_its_name():
     ("LSTM", ["yes", "yes", "yes", "kernels", ""]),
     ("InfogainLoss", ["yes", "yes", "yes", "kernels", ""]),
 ])
-def test_facts_of_some_classes(tool, name, cells):
-    assert tool.facts(layer_types()[name]) == cells
+def test_facts_of_some_classes(name, cells):
+    assert layers_table.facts(layer_types()[name]) == cells
 
 
-def test_cases_are_counted_where_they_are(tool, tmp_path, monkeypatch):
+def test_cases_are_counted_where_they_are(tmp_path, monkeypatch):
     for number, layers in enumerate((["ReLU", "Pooling"], ["ReLU", "ReLU"])):
         folder = tmp_path / "cases" / "some" / str(number)
         os.makedirs(folder)
         (folder / "case.json").write_text(f'{{"layers": {layers}}}'.replace("'", '"'))
-    assert tool.count_cases(tmp_path) == {"ReLU": 2, "Pooling": 1}
-    assert re.search(r"^\| \[ReLU\].*\| 2 \|$", tool.render({"ReLU": 2}), re.M)
-    (tmp_path / "layers.md").write_text(tool.render({"ReLU": 2, "Pooling": 1}))
-    monkeypatch.setattr(tool, "PAGE", tmp_path / "layers.md")
-    assert {name: count for name, count in tool.counts_on_page().items() if count} == {"ReLU": 2, "Pooling": 1}
+    assert layers_table.count_cases(tmp_path) == {"ReLU": 2, "Pooling": 1}
+    assert re.search(r"^\| \[ReLU\].*\| 2 \|$", layers_table.render({"ReLU": 2}), re.M)
+    (tmp_path / "layers.md").write_text(layers_table.render({"ReLU": 2, "Pooling": 1}))
+    monkeypatch.setattr(layers_table, "PAGE", tmp_path / "layers.md")
+    assert {name: count for name, count in layers_table.counts_on_page().items() if count} == {"ReLU": 2, "Pooling": 1}
 
 
 # ---- docs/layers/

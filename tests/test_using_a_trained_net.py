@@ -82,9 +82,11 @@ def test_the_service_with_requests_of_several_threads(there):
     try:
         url = f"http://127.0.0.1:{int(service.stdout.readline())}/"
 
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))   # not through a proxy of the environment
+
         def ask(i):
             content = next((folder / "pictures").rglob(f"{i}.png")).read_bytes()
-            with urllib.request.urlopen(urllib.request.Request(url, data=content), timeout=PATIENCE) as answer:
+            with direct.open(urllib.request.Request(url, data=content), timeout=PATIENCE) as answer:
                 return json.load(answer)
 
         with ThreadPoolExecutor(8) as threads:
@@ -93,7 +95,7 @@ def test_the_service_with_requests_of_several_threads(there):
         np.testing.assert_allclose([list(answer.values()) for answer in answers], scores, rtol=1e-3, atol=1e-6)
         for content in (b"no picture", b""):
             with pytest.raises(urllib.error.HTTPError, match="400"):
-                urllib.request.urlopen(urllib.request.Request(url, data=content, method="POST"), timeout=PATIENCE)
+                direct.open(urllib.request.Request(url, data=content, method="POST"), timeout=PATIENCE)
         assert ask(0) == answers[0]     # it still answers
     finally:
         service.kill()

@@ -4,7 +4,6 @@ import contextlib
 import os
 
 import click
-from click.core import ParameterSource
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.inputs import ext_option, picture_paths
@@ -54,9 +53,8 @@ def calibrate(ctx, net_file, weights, out, images, ext, iterations, method, perc
     range of the smallest divergence (KL), the share of values beyond that, and the signal-to-noise ratio in dB that is expected of
     int8 in the three ranges. The data are run twice.
     """
-    unused = [f"--{name}" for name in IMAGE_OPTIONS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if unused and not images:
-        raise click.UsageError(f"{', '.join(unused).replace('_', '-')}: for the pictures of --images, which is not given", ctx)
+    if not images:
+        options.refuse_unused(ctx, IMAGE_OPTIONS, "the pictures of --images, which is not given")
     files = [f"{out}.{ending}" for ending in ("table", "cache", "json")]
     options.check_outputs(*files, force=force)
     options.log_device()

@@ -33,8 +33,8 @@ ENDINGS = (".npy", ".csv", ".json")
 @click.option("--out", "out", metavar="FILE", help="Write all scores: .npy (N x classes), .csv or .json.")
 @options.force
 @picture_net_options
-@click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model or beside "
-              "the training database.")
+@click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model, in "
+              "the training database or beside it.")
 @click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone, where --images_dim asks for ten.")
 @click.option("--images_dim", "--images-dim", type=IntegerList(2, least=1), help="Height and width that pictures get before ten "
               "crops are averaged, as in Caffe's tool; by default pictures are made as in training.")
@@ -123,7 +123,7 @@ def read_labels(path, model, training, count):
 
     Raises DataError if the file `path` holds another number of names.
     """
-    folders = [os.path.dirname(model or "")] + ([training.folder()] if training and training.folder() is not None else [])
+    folders = [os.path.dirname(model or ""), *(training.folders() if training else [])]
     for file in [path] if path else [os.path.join(folder, "labels.txt") for folder in folders]:
         if not path and not os.path.isfile(file):
             continue

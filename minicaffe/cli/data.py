@@ -87,7 +87,9 @@ def images(ctx, paths, from_folders, test_share, seed, ext, shuffle, check_size,
     With --from-folders DB is a folder that gets train_lmdb, test_lmdb, labels.txt and mean.binaryproto. Pictures in folders inside
     the folder of a class are pictures of that class.
     """
-    if from_folders and label_size:
+    if not from_folders:
+        options.refuse_unused(ctx, ("test_share", "seed", "ext"), "the pictures of --from-folders, which is not given")
+    elif label_size:
         raise click.UsageError("--float-labels is for ROOT and LIST: with --from-folders the folders are the labels", ctx)
     if len(paths) != (1 if from_folders else 3):
         wanted = "DB alone with --from-folders DIR" if from_folders else "ROOT, LIST and DB, or --from-folders DIR and DB"

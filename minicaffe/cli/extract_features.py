@@ -6,7 +6,6 @@ Different from Caffe: --images fills the input of a deploy net with pictures, ma
 import contextlib
 
 import click
-from click.core import ParameterSource
 
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.inputs import ext_option, picture_paths
@@ -50,9 +49,8 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
     blobs, databases = blobs.split(","), databases.split(",")
     if len(blobs) != len(databases) or len(set(databases)) != len(databases):
         raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases", ctx)
-    unused = [f"--{name}" for name in IMAGE_OPTIONS if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if unused and not images:
-        raise click.UsageError(f"{', '.join(unused).replace('_', '-')}: for the pictures of --images, which is not given", ctx)
+    if not images:
+        options.refuse_unused(ctx, IMAGE_OPTIONS, "the pictures of --images, which is not given")
     if mode == "GPU":
         ranks.use_gpu(begin=device_id or 0)
     options.log_device()

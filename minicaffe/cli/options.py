@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from minicaffe.cli import help, log, ranks
@@ -345,6 +346,18 @@ def suggests_data_command():
     except Error as error:
         suggest_data_command(error)
         raise
+
+
+def given_options(ctx, names):
+    """Return those options of the parameters `names` that the command line has, such as ``--ext, --seed``; "" if it has none."""
+    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in given)
+
+
+def refuse_unused(ctx, names, purpose):
+    """Raise UsageError if the command line has one of the options `names`, which are for `purpose` alone."""
+    if given := given_options(ctx, names):
+        raise click.UsageError(f"{given}: for {purpose}", ctx)
 
 
 def notify(line):

@@ -297,9 +297,10 @@ class Training(namedtuple("Training", "file layer")):
         caffe.check_path(self.layer.transform_param.mean_file, "transform_param.mean_file")
         return self.layer.transform_param.mean_file
 
-    def folder(self):
-        """Return the folder that the training database is in, or None."""
-        return os.path.dirname(self.layer.data_param.source.rstrip("/")) if self.layer.type in ("Data", "AnnotatedData") else None
+    def folders(self):
+        """Return where labels.txt of a training database may be: in the database and in the folder around it."""
+        source = self.layer.data_param.source.rstrip("/")
+        return [source, os.path.dirname(source)] if self.layer.type in ("Data", "AnnotatedData") else []
 
 
 def _numbers(text):

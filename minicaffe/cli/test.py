@@ -39,8 +39,8 @@ WRONG_LIMIT = 100
               "the new folder DIR, those with the highest scores first.")
 @click.option("--wrong-limit", type=click.IntRange(min=1), help="With --wrong: the most pictures to write; "
               f"by default {WRONG_LIMIT}.")
-@click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the net or beside "
-              "the test database.")
+@click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the net, in "
+              "the test database or beside it.")
 @click.option("--prediction", metavar="LAYER", help="The loss or Accuracy layer whose scores are the answers; by default the last "
               "loss of classes, else the last Accuracy.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the result as JSON, with all that the other options print.")

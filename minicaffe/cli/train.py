@@ -11,7 +11,6 @@ import signal
 import sys
 
 import click
-from click.core import ParameterSource
 
 from minicaffe import cuda
 from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
@@ -98,11 +97,10 @@ def train(ctx, **params):
         raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given", ctx)
     if given["warmup"] and not given["scale_lr"]:
         raise click.UsageError("--warmup raises the rate to that of --scale-lr; give --scale-lr, too", ctx)
-    unused = [f"--{name.replace('_', '-')}" for name in RANK_OPTIONS
-              if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    unused = options.given_options(ctx, RANK_OPTIONS)
     if unused and ranks.group().size == 1:
         logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
-                       ", ".join(unused))
+                       unused)
     try:
         solver = prepare(ctx, file, fields, given)
     except Error as error:

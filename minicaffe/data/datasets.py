@@ -1,7 +1,8 @@
 """The data sets of Caffe's examples, from their original files to LMDBs (convert_mnist_data, convert_cifar_data).
 
 fashion-mnist and mnist (IDX files): 8-digit keys, 1 x 28 x 28 bytes; cifar10 (binary files): 5-digit keys, 3 x 32 x 32
-bytes, planes in the file's order red, green, blue. Records are in the order of the files.
+bytes, planes in the file's order red, green, blue. Records are in the order of the files. Each database has
+a labels.txt with the names of its classes in its own folder, as several data sets may be beside each other.
 
 Checksums: Fashion-MNIST by SHA-256; MNIST and CIFAR-10 by the MD5 sums of their publishers and mirrors, which detect damage but
 not forgery. Files from a directory of the user are not summed (they may be unpacked or other pictures of that format); their
@@ -33,10 +34,11 @@ IDX_MAX = 1 << 31  # bytes of pixels; far above any data set of this kind
 
 @dataclass(frozen=True)
 class DataSet:
-    """The source of a data set, and the stem of its databases' names."""
+    """The source of a data set, the stem of its databases' names, and the names of its classes."""
 
     stem: str
     url: str
+    classes: tuple
     files: dict  # name: checksum
 
 
@@ -49,6 +51,7 @@ DATA_SETS = {
     "fashion-mnist": DataSet(
         "fashion_mnist",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
         _idx_files(
             "sha256:b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
             "sha256:0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
@@ -59,6 +62,7 @@ DATA_SETS = {
     "mnist": DataSet(
         "mnist",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        tuple("0123456789"),
         _idx_files(
             "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
             "md5:d53e105ee54ea40749a09fcbcd1e9432",
@@ -69,6 +73,7 @@ DATA_SETS = {
     "cifar10": DataSet(
         "cifar10",
         "https://www.cs.toronto.edu/~kriz/",
+        ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},
     ),
 }
@@ -81,7 +86,8 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
     ----------
     name : {"fashion-mnist", "mnist", "cifar10"}
     out : str or Path
-        Directory for the databases, such as ``<out>/mnist_train_lmdb``; downloads go to ``<out>/<name>_files``.
+        Directory for the databases, such as ``<out>/mnist_train_lmdb``, each with a labels.txt; downloads go to
+        ``<out>/<name>_files``.
     source : str or Path, optional
         Directory with the original files, packed or unpacked; otherwise they are downloaded.
     url : str, optional
@@ -126,6 +132,7 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
                 db.put(b"%0*d" % (digits, i), raw_datum(image, int(label)))
                 if progress and (i + 1) % 1000 == 0:
                     progress(path.name, i + 1, len(images))
+        (path / "labels.txt").write_text("".join(f"{name}\n" for name in data_set.classes))
         made.append((path, len(images)))
     return made
 

@@ -96,7 +96,7 @@ def run_model(model, inputs, outputs=None):
         raise DependencyError(f"onnxruntime is needed to compare ({error}); pip install \"minicaffe[onnx]\", or leave the "
                               "comparison out (--no-check)") from error
     settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
+    settings.log_severity_level = 4     # an error is raised, too
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     return session.run(outputs, {info.name: inputs[info.name] for info in session.get_inputs()})
 

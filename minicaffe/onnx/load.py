@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, Error, FileError, close_matches
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, close_matches
 from minicaffe.memory.budget import check_bytes
 from minicaffe.net.comparison import TOLERANCE, Difference, difference, run_net
 from minicaffe.net.net import Net
@@ -173,10 +173,15 @@ def all_values(model, given, path):
     names = [name for node in model.graph.node for name in node.output if name]
     del probe.graph.output[:]
     try:
-        typed = {info.name: info for info in onnx.shape_inference.infer_shapes(model).graph.value_info}
-        typed.update((info.name, info) for info in model.graph.output)
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+        typed = {info.name: info for info in (*inferred.value_info, *inferred.output)}
+        for name, info in typed.items():
+            shape = [axis.dim_value for axis in info.type.tensor_type.shape.dim]
+            check_bytes(4 * math.prod(shape), f"'{name}' of shape {' x '.join(map(str, shape))}")
         probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
         return dict(zip(names, run_model(probe, given, names), strict=True))
+    except ShapeError as error:
+        raise error.at(file=str(path)) from None
     except DataError:
         raise
     except Exception as error:
@@ -199,8 +204,11 @@ def convert(made, model, values):
         else:
             try:
                 function(made, node)
-            except (Unsupported, IndexError, ValueError, TypeError, AttributeError) as reason:  # attributes that do not fit
+            except Unsupported as reason:
                 trouble.append(f"{name}: {reason}")
+            except (IndexError, ValueError, TypeError, AttributeError) as reason:
+                trouble.append(f"{name}: its attributes do not fit the operator, or its importer has a fault "
+                               f"({type(reason).__name__}: {reason})")
         for output in node.output:      # so that later nodes are looked at, too
             if output and output not in made.constants:
                 made.blobs.setdefault(output, output)

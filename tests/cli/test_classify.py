@@ -135,6 +135,8 @@ def test_the_best_classes_are_printed(minicaffe, pictures, tmp_path):
     assert names[best[0]] in minicaffe(*common) and "names of the classes: labels.txt" in minicaffe.messages
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     assert "class 3" in minicaffe(*common) and "holds 2 names, the net gives 4 scores; not used" in minicaffe.messages
+    (tmp_path / "db" / "labels.txt").write_text("\n".join(names))
+    assert names[best[0]] in minicaffe(*common) and "db/labels.txt" in minicaffe.messages      # of the training database
     assert "holds 2 names" in minicaffe(*common, "--labels", "labels.txt", status=1)
     assert minicaffe(*common, "--quiet") and minicaffe.messages == ""
 

@@ -3,12 +3,14 @@
 import re
 import shlex
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny import Process
 
 from minicaffe.data.class_folders import convert_folders
+from minicaffe.data.db import new_database
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
@@ -163,11 +165,17 @@ def write(net):
     return lambda: open("deploy.prototxt", "w").write(net)
 
 
+def empty_tests():
+    with new_database(Path("db/test_lmdb"), "LMDB", force=True):
+        pass
+
+
 @pytest.mark.parametrize("prepare, words, status, wrong", [
     (None, ["--classes", 2], 2, "--classes: must be at least 3, the number of classes in db, got 2"),
     (None, ["--lr-mult-others", -1], 2, "Invalid value for '--lr-mult-others'"),
     (None, ["--gpu", "0,1"], 2, "--gpu: finetune computes on one GPU"),
     (lambda: open("db/labels.txt", "w").write("a\nb\n"), [], 1, "db/labels.txt: holds 2 names, and the databases beside it have labels from 0 to 2"),
+    (empty_tests, [], 1, "db/test_lmdb: holds no records; make it again with minicaffe data images --from-folders"),
     (write(DEPLOY.replace("dim: 8 dim: 8", "dim: 16 dim: 16")), [], 2, "the net takes 16 x 16, and the pictures are 10 x 10; make the database with --resize-width 18 --resize-height 18"),
     (write(DEPLOY.replace("dim: 8 dim: 8", "dim: 8 dim: 6")), [], 2, "with --resize-width 6 --resize-height 8, as only squares are cut out"),
     (write(DEPLOY.replace("dim: 3", "dim: 1")), [], 2, "the net takes 1 channels, and the pictures have 3; make the database with --gray"),

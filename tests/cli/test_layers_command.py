@@ -1,10 +1,10 @@
 """minicaffe layers: the list, one type with its fields, JSON; and that what it says agrees with sources and messages."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
+import layers_table
 import pytest
 from google.protobuf import text_format
 from rich.console import Console
@@ -113,26 +113,18 @@ def test_a_type_is_described(name):
     assert entry.text and all("----" not in paragraph for paragraph in entry.text)
 
 
-@pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("layers_table", ROOT / "tools" / "layers_table.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", [name for name in OWN if name != "Python"])
-def test_the_fields_are_those_that_the_source_reads(tool, name):
+def test_the_fields_are_those_that_the_source_reads(name):
     """Each message that the classes of a type read is among its fields, and its own field is read."""
     cls = layer_types()[name]
     chain = [base for base in cls.__mro__ if base.__module__.startswith("minicaffe.layers.")]
-    read = {word for base in chain for word in re.findall(r"\bparam\.(\w+_param)\b(?!\.\w+ *=)", tool.body_of(base))}
+    read = {word for base in chain for word in re.findall(r"\bparam\.(\w+_param)\b(?!\.\w+ *=)", layers_table.body_of(base))}
     read &= set(caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name)
     named = set(describe(name).params)
     # Bases of several types read what only some of them have; SPP and MultiBoxLoss write the fields of their inner layers.
     some = {"softmax_param", "loss_param", "transform_param", "data_param", "image_data_param", "bias_param", "scale_param", "pooling_param"}
     assert read - some <= named
-    sources = "".join(tool.source_of(base.__module__).read_text() for base in chain)
+    sources = "".join(layers_table.source_of(base.__module__).read_text() for base in chain)
     sources += (ROOT / "minicaffe/layers/data/base_data.py").read_text() + (ROOT / "minicaffe/ops/softmax/operation.pyx").read_text() * name.startswith("Softmax")
     assert [param for param in named if param not in sources] == []
 

@@ -1,11 +1,11 @@
 """Trained nets of the package: accuracy, files in half precision, and ``minicaffe classify`` without a net."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import train_pretrained
 
 import minicaffe as caffe
 from minicaffe import errors, pretrained
@@ -119,10 +119,7 @@ def test_detect_scores_windows_by_name(minicaffe, tmp_path):
 
 
 def test_the_script_trains_these_nets():
-    spec = importlib.util.spec_from_file_location("train_pretrained", ROOT / "tools" / "train_pretrained.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
     options = {name for param in train.params for name in param.opts}
     for name in pretrained.names():
-        assert {word for word in tool.SOLVERS[name].split() if word.startswith("--")} <= options
-    assert set(tool.SOLVERS) == set(pretrained.names())
+        assert {word for word in train_pretrained.SOLVERS[name].split() if word.startswith("--")} <= options
+    assert set(train_pretrained.SOLVERS) == set(pretrained.names())

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from five_users import write_pictures
 from tiny import PATIENCE
 
 from minicaffe.cli import app
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from five_users import write_pictures  # noqa: E402
 
 cv2 = pytest.importorskip("cv2")
 PAGE = Path(__file__).parents[2] / "docs" / "your_own_pictures.md"

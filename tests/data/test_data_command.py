@@ -99,6 +99,8 @@ def test_images_with_real_labels(tmp_path, encoded):
     assert "labels: 1 different" not in shown
     assert failed(run("images", "--float-labels", 4, f"{tmp_path}/", tmp_path / "list", tmp_path / "other"), 1, "list:1: label '0.png' is not")
     assert run("images", "--float-labels", 0, "a/", "b", "c").exit_code == 2
+    result = run("images", "--seed", 1, "--ext", "png", "a/", "b", "c")
+    assert result.exit_code == 2 and "--seed, --ext: for the pictures of --from-folders, which is not given" in result.stderr
     result = run("images", "--float-labels", 1, "--from-folders", tmp_path, path)
     assert result.exit_code == 2 and "with --from-folders the folders are the labels" in result.stderr
 

@@ -76,6 +76,8 @@ def test_mnist_like(tmp_path, packed, name, stem):
     made = make_data_set(name, tmp_path / "out", source=source)
     assert made == [(tmp_path / "out" / f"{stem}_train_lmdb", 30), (tmp_path / "out" / f"{stem}_test_lmdb", 20)]
     for (path, _), split in zip(made, ("train", "t10k"), strict=True):
+        names = (path / "labels.txt").read_text().splitlines()
+        assert len(names) == 10 and names[9] == ("9" if name == "mnist" else "ankle boot")
         for i, (key, value) in enumerate(records(path)):
             assert key == b"%08d" % i
             assert (datum_array(value) == IMAGES[split][i]).all()
@@ -240,7 +242,7 @@ def server():
 def small_mnist(server, monkeypatch):
     """Make the checksums of "mnist" those of the server's files."""
     sums = {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in server.files.items()}
-    monkeypatch.setitem(datasets.DATA_SETS, "mnist", DataSet("mnist", server.base, sums))
+    monkeypatch.setitem(datasets.DATA_SETS, "mnist", DataSet("mnist", server.base, ("zero",), sums))
 
 
 def test_download(tmp_path, server, small_mnist):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from opencv_table import slim
 
 import minicaffe as caffe
 from minicaffe.data.datum import datum_array, datum_info
@@ -19,8 +20,6 @@ from minicaffe.proto import LayerBlobs, StoredBlob, caffe_pb2, upgrade
 from minicaffe.solver import create_solver
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-sys.path.insert(0, str(MODELS.parent / "tools"))
-from opencv_table import slim  # noqa: E402
 
 FOLDERS = sorted(path.parent.name for path in MODELS.glob("*/README.md") if path.parent.name != "data")
 SCRIPTS = sorted(path.parent.name for path in MODELS.glob("*/make.py"))

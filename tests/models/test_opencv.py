@@ -1,16 +1,12 @@
 """OpenCV 4 reads the files that minicaffe writes and computes the same; minicaffe reads the caffemodels that OpenCV writes."""
 
-import sys
-from pathlib import Path
 
 import numpy as np
+import opencv_table
 import pytest
 
 import minicaffe as caffe
 from minicaffe.proto import read_net
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-import opencv_table  # noqa: E402
 
 SLIM = ("alexnet", "caffenet", "fcn", "vgg16")  # the table of docs/opencv_models.md has them in full width
 # ResNet-50 with random weights multiplies rounding: in double precision OpenCV is off by 7e-5, minicaffe by 2e-5.

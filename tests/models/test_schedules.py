@@ -4,10 +4,10 @@ Large models run as a dry run, on the simulated device as on the CPU.
 """
 
 import contextlib
-import sys
 from pathlib import Path
 
 import pytest
+from opencv_table import slim
 
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
@@ -16,8 +16,6 @@ from minicaffe.net.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2, upgrade
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-sys.path.insert(0, str(MODELS.parent / "tools"))
-from opencv_table import slim  # noqa: E402
 
 FILES = {path.parent.name: path for path in sorted(MODELS.glob("*/net.prototxt"))}
 COMPUTED = ("autoencoder", "lenet", "mlp", "siamese", "cifar10_quick", "squeezenet")

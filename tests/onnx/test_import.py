@@ -260,11 +260,14 @@ def test_many_equal_names_take_no_time_for_each_other():
     assert len(names) == 20_000 and "Eltwise_20000" in names
 
 
-@pytest.mark.parametrize("one, wrong", [
-    (node("Conv", "x0", weight(64, 4, 1, 1), pads=[0, 0, 5000, 0]), "a kernel with zeros for unequal pads"),
-    (node("Resize", "x0", weight(0), np.array([1, 1, 200, 1], np.float32), mode="linear"), "the matrix of a Resize from 7 to 1400")])
+@pytest.mark.parametrize("one, wrong", [      # the first two have small results
+    (node("Conv", "x0", weight(64, 1, 1, 1), pads=[0, 0, 5000, 0], strides=[5000, 1]), "a kernel with zeros for unequal pads"),
+    (node("Resize", "x0", weight(0), np.array([1, 1, 200, 1], np.float32), mode="linear"), "the matrix of a Resize from 14 to 2800"),
+    (node("Expand", "x0", np.array([5000, 1, 1, 14, 1])), "a.onnx: 'y' of shape 5000 x 1 x 1 x 14 x 1 would take 280000 bytes"),
+    (node("Tile", "x0", np.array([1, 5000, 1, 1])), "a.onnx: 'y' of shape 1 x 5000 x 14 x 1 would take 280000 bytes"),
+    (node("ConstantOfShape", np.array([300, 400])), "a.onnx: 'y' of shape 300 x 400 would take 480000 bytes")])
 def test_what_would_take_memory_is_met_before(tmp_path, monkeypatch, one, wrong):
-    path = write(tmp_path / "a.onnx", [one], X)
+    path = write(tmp_path / "a.onnx", [one], (1, 1, 14, 1))
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "60KiB")
     with pytest.raises(errors.Error, match=wrong):
         load(path)

@@ -155,7 +155,8 @@ def main(folder, call=None):
         import minicaffe
         minicaffe.set_mode_gpu()
     comm = MPI.COMM_WORLD.Dup()
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+    here = Path(__file__).parent
+    sys.path[:0] = [str(here), str(here.parent), str(here.parent.parent / "tools")]
     try:
         if call is not None:
             answer(call)

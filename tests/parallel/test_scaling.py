@@ -1,15 +1,11 @@
 """What tools/scaling.py predicts, against cases worked out by hand, and the form of its tables and picture."""
 
 import re
-import sys
 import xml.etree.ElementTree
-from pathlib import Path
 
 import pytest
 import ranks
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-import scaling  # noqa: E402
+import scaling
 
 # 10 s of a process alone: 3 forward, 6 backward, 1 update. Two buckets, complete after 2 and 6 seconds of backward.
 STEP = scaling.Step(single=10, forward=3, backward=6, rest=1, buckets=((2, 100), (6, 300)))
