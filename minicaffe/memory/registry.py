@@ -132,7 +132,8 @@ class Registry:
     def host_pool(self):
         """Return the host allocator for memory reused within an iteration: blobs under a plan, scratch memory.
 
-        It is an arena above the C library. Any other allocator is used itself: its limit would count the free blocks of a cache.
+        Above the C library's allocator it is a CachingAllocator that works as an arena. Another allocator of the user is returned
+        as it is: the free blocks of a cache above it would count as used in its limit.
         """
         pool = self._pool   # a fast path: several operations of each iteration call this
         if pool is None:

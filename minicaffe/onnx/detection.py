@@ -53,6 +53,10 @@ def candidates(graph, p, scores, images, classes, priors):
 
 @exporter("DetectionOutput")
 def detection_output(graph, node):
+    """Decode the boxes, suppress overlapping boxes of each class, keep the best `keep_top_k` of each picture.
+
+    The top (1, 1, boxes, 7) has the columns picture, class, score and the four sides of the box, as in Caffe.
+    """
     p = node.param.detection_output_param
     if p.nms_param.eta < 1 and p.nms_param.nms_threshold > 0.5:
         raise ConfigError("an adaptive threshold has no operation in ONNX; set it to 1",
@@ -89,7 +93,7 @@ def detection_output(graph, node):
 
 
 def best_of_each(graph, rows, images, count):
-    """Keep the `count` rows of the highest score of each picture, in their order."""
+    """Return the `count` rows of each picture that have the highest scores, in the order of `rows`."""
     kept = []
     for image in range(images):
         own = rows
@@ -105,7 +109,7 @@ def best_of_each(graph, rows, images, count):
 
 
 def unless_empty(graph, rows, images):
-    """Without a row: one for each picture, -1 but for its number."""
+    """Return `rows`; if there are none, a row for each picture with its number and -1 in the other columns, as in Caffe."""
     nothing = np.full((images, 7), -1, np.float32)
     nothing[:, 0] = range(images)
     count = graph.op("Slice", graph.op("Shape", rows), [0], [1])
