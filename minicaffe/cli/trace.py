@@ -25,7 +25,8 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
               help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
-@click.option("--step", "walk", is_flag=True, help="Walk through the steps: typed lines select the step that is shown in full.")
+@click.option("--step", "walk", is_flag=True,
+              help="Show one step at a time, in full, from the first one on; typed lines select the next.")
 @options.force
 @options.whole_net_options
 def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
@@ -104,11 +105,12 @@ def make_solver(file, level, stage, batch_size):
 
 
 def show(made, paths, walk):
-    """Print a trace, write it where the options say, and walk through it."""
-    table.show(made)
+    """Print a trace, or with `walk` one step at a time, and write it where the options say."""
+    if not walk:
+        table.show(made)
     for option, write in WRITERS.items():
         if paths[option] is not None:
             write(made, paths[option])
             click.echo(f"wrote {paths[option]}")
     if walk:
-        table.walk(made, input, click.echo)
+        table.walk(made, input)

@@ -13,7 +13,7 @@ LARGEST = 1 << 64   # of an address; times and sizes stay below it, too
 
 # A rule is a type or a tuple of types, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for
 # each key: keys in `OPTIONAL` may be missing, and unknown keys are allowed.
-OPTIONAL = {"parameters", "drawing", "took", "schedule"}
+OPTIONAL = {"parameters", "drawing", "took", "schedule", "title"}
 COST = {"forward": (int, float, NONE), "backward": (int, float, NONE)}
 BLOCK = {"place": str, "address": int, "bytes": int, "name": str}
 PART = {"address": int, "bytes": int, "used": bool}
@@ -32,7 +32,7 @@ DOCUMENT = {
     "format": int, "minicaffe": str,
     "device": {"kind": str, "name": str, "threads": int, "copy_bandwidth": (int, float, NONE)},
     "net": {"name": str, "file": str, "phase": str, "nodes": [NODE], "drawing": (str, NONE)},
-    "memories": [{"name": str, "blob": str, "part": str, "bytes": int, "role": str, "aliases": [str]}],
+    "memories": [{"name": str, "blob": str, "part": str, "bytes": int, "role": str, "aliases": [str], "title": str}],
     "start": {"time": int, "heads": {str: str}, "blocks": [BLOCK], "arenas": [ARENA]},
     "strings": [str], "events": {key: [int] for key in COLUMNS}, "steps": [STEP], "why": {str: str}, "kernels": {str: KERNEL},
     "samples": [{}], "schedule": {"plan": bool, "peak": int, "observed": (str, NONE), "rows": [ROW]}}
