@@ -8,7 +8,7 @@ from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
-from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
+from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table, values
 
 WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": pytorch.write, "perfetto_path": perfetto.write}
 
@@ -20,7 +20,8 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
               help="TEST: run the net forward only, as a deploy net is used.")
 @click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the net's data layers.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
-@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network, "
+              "with the values of one more iteration.")
 @click.option("--snapshot", "snapshot_path", metavar="FILE",
               help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
@@ -50,15 +51,21 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
                 options.notify("the record begins with the second iteration: in the first ranks agree on the order of gradients")
         recorder = Recorder(target)
         recorder.start()
+        complete = False
         try:
             run(target, iterations)
+            complete = True
         finally:
             recorder.stop()
             made = recorder.trace()
             if ptx:
                 add_ptx(made)
-            if ranks.first():
-                show(made, paths, walk)
+            try:
+                if complete and paths["html_path"] is not None:
+                    values.add(made, target)
+            finally:        # what was recorded is there
+                if ranks.first():
+                    show(made, paths, walk)
 
 
 def add_ptx(made):

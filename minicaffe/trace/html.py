@@ -11,7 +11,7 @@ from importlib import resources
 from minicaffe.errors import check_type
 from minicaffe.trace.model import STATES, Trace, json_text, write_text
 
-SCRIPTS = "model.js", "draw.js", "page.js"
+SCRIPTS = "model.js", "draw.js", "values.js", "tour.js", "page.js"
 
 
 def page(trace, moment=None):

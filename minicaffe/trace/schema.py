@@ -13,7 +13,7 @@ LARGEST = 1 << 64   # of an address; times and sizes stay below it, too
 
 # A rule is a type or a tuple of types, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for
 # each key: keys in `OPTIONAL` may be missing, and unknown keys are allowed.
-OPTIONAL = {"parameters", "drawing", "took", "schedule", "title"}
+OPTIONAL = {"parameters", "drawing", "took", "schedule", "title", "values"}
 COST = {"forward": (int, float, NONE), "backward": (int, float, NONE)}
 BLOCK = {"place": str, "address": int, "bytes": int, "name": str}
 PART = {"address": int, "bytes": int, "used": bool}
@@ -27,6 +27,9 @@ STEP = {"iteration": int, "kind": str, "layer": str, "node": (int, NONE), "first
 KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE), "ptx": (str, NONE)}
 ROW = {"direction": str, "layers": [str], "types": [str], "part_of": (str, NONE), "engine": (str, NONE), "layout": (str, NONE),
        "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int, "converts": [str]}
+FIGURE = (int, float, NONE)
+VALUES = {"title": str, "layer": str, "shape": [int], "norm": FIGURE, "zeros": FIGURE, "min": FIGURE, "max": FIGURE, "mean": FIGURE,
+          "wrong": int, "histogram": [int], "maps": {"of": int, "count": int, "height": int, "width": int, "levels": str}}
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
 DOCUMENT = {
     "format": int, "minicaffe": str,
@@ -35,7 +38,8 @@ DOCUMENT = {
     "memories": [{"name": str, "blob": str, "part": str, "bytes": int, "role": str, "aliases": [str], "title": str}],
     "start": {"time": int, "heads": {str: str}, "blocks": [BLOCK], "arenas": [ARENA]},
     "strings": [str], "events": {key: [int] for key in COLUMNS}, "steps": [STEP], "why": {str: str}, "kernels": {str: KERNEL},
-    "samples": [{}], "schedule": {"plan": bool, "peak": int, "observed": (str, NONE), "rows": [ROW]}}
+    "samples": [{}], "values": {"iteration": (int, NONE), "arrays": [VALUES]},
+    "schedule": {"plan": bool, "peak": int, "observed": (str, NONE), "rows": [ROW]}}
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NONE: "null"}
 
 
