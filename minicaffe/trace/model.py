@@ -124,7 +124,8 @@ class Trace:
     @functools.cached_property
     def block_titles(self):
         """dict: the same by the name of a block, which several memories may have: ``scratch``."""
-        return {name: name.removesuffix(" data") if f"{name} #2" in self.titles else title for name, title in self.titles.items()}
+        return {name: re.sub(r"^\[(.*)\]$", r"\1", name.removesuffix(" data")) if f"{name} #2" in self.titles else title
+                for name, title in self.titles.items()}
 
     @functools.cached_property
     def events(self):

@@ -176,7 +176,7 @@ class Trace {
   /* What a memory is, by its name in events; of a block, whose name several memories may have, what they have in common. */
   titleOf(name, block = false) {
     const shared = block && this.memoryOf.has(`${name} #2`);
-    return shared ? name.replace(/ data$/, "") : (this.memoryOf.get(name) || {title: name}).title;
+    return shared ? name.replace(/ data$/, "").replace(/^\[(.*)\]$/, "$1") : (this.memoryOf.get(name) || {title: name}).title;
   }
 
   roleOf(name) {

@@ -254,7 +254,7 @@ class View {
       make("li", {}, make("i", {class: "held"}), "held", make("b", {}, bytesText(usage.reserved[m])),
         `: live and cache, at most ${bytesText(usage.most)}`));
     const buddy = this.trace.arena(this.place, m).some(segment => segment.tree);
-    $("arena-hint").textContent = `${placeWords(this.place)} at this moment. `
+    $("arena-hint").textContent = `Memory of ${placeWords(this.place).replace("host", "the host")} at this moment. `
       + (buddy ? "A pool is halved until a request just fits; two free halves become one again. "
         : "Each bar is a segment, which is cut into blocks. ")
       + "The colour of a block is that of its role; a hatched block is free (cache); an outlined one was allocated in this step.";
