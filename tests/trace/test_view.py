@@ -646,6 +646,9 @@ def test_the_perfetto_file_is_a_trace(lenet, trace):
     assert len(slices) == len(trace.steps)
     assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
     assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
+    assert {"next batch: label, host to device", "conv1[0], host to device"} <= {row["name"] for row in rows if row.get("tid") == perfetto.COPIES}
+    first = next(row for row in slices if row["name"] == "conv1 forward")
+    assert "conv1[0]: host -> host+device" in first["args"]["states"]
     last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
     first = {row["name"]: sum(row["args"].values()) for row in rows if row["ph"] == "C" and row["ts"] == 0}
     assert sum(first.values()) == sum(block["bytes"] for block in trace.at(0).blocks)

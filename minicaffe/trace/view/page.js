@@ -89,6 +89,7 @@ class View {
     this.why = data.why || {};
     simulated = this.trace.device.kind === "sim" ? " simulated" : "";
     document.body.classList.toggle("simulated", !!simulated);
+    if (simulated) $("by-time").title = "time of the simulated device, which is no GPU";
     this.place = this.choosePlace();
     readColours();
     this.steps = new Steps($("steps").firstElementChild, this);

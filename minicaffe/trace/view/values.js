@@ -49,7 +49,8 @@ class Values {
     const of = this.ofStep(), title = $("array").value || of, array = this.arrays.get(title);
     $("array").options[0].textContent = `of this step${of ? `: ${of}` : ""}`;
     $("array-values").hidden = !array;
-    if (!array) return;
+    if (!array || title === this.shown) return;
+    this.shown = title;
     const {maps, shape, histogram} = array, highest = Math.max(1, ...histogram);
     $("array-about").textContent = `${title}: ${shape.join(" × ") || "scalar"}, of layer ${array.layer}. `
       + `From ${valueText(array.min)} to ${valueText(array.max)}, mean ${valueText(array.mean)}, norm ${valueText(array.norm)}, `
