@@ -318,8 +318,7 @@ def _set_titles(known, steps, nodes):
                 titles.setdefault(name, f"{blob.strip('[]')} of {step['layer']}")
     used = set()
     for name, entry in known.items():
-        own = entry["blob"] + (" diff" if entry["part"] == "diff" else "")
-        entry["title"] = _unused(titles.get(name) or own or name, used)
+        entry["title"] = _unused(titles.get(name) or (entry["blob"] if entry["part"] == "data" else name) or name, used)
 
 
 def _node(net, node, fused):

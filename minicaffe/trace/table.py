@@ -79,7 +79,7 @@ def show(trace):
         cells[9:] = [clipped(cell, max(LEAST, left - widths[1])) for cell in cells[9:]]
         table.add_row(*map(Text, cells), style=style)
     out.print(table)
-    for line in summary(trace):
+    for line in _wrapped(trace, summary(trace), out):
         out.print(line)
 
 
@@ -284,7 +284,7 @@ def _wrapped(trace, lines, out):
     for line in lines:
         text = Text(line)
         if trace.simulated:
-            text.highlight_regex(r"\bsimulated: .*", "dim")
+            text.highlight_regex(r"\bsimulated: .*|[\d.]+ ms simulated", "dim")
         found += text.wrap(out, out.width) or [text]
     return found
 
@@ -301,11 +301,11 @@ def summary(trace):
     copies = [event for event in events if event.kind == "copy"]
     reorders = [event for event in events if event.kind == "reorder"]
     launches, calls = ([event for event in events if event.kind == kind] for kind in ("launch", "call"))
-    iterations = len({step["iteration"] for step in trace.steps})
+    iterations, ms = len({step["iteration"] for step in trace.steps}), "ms simulated" if trace.simulated else "ms"
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
-             *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
+             *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} {ms}"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
-             *(f"{what}: {len(those)}, {device_ns(those) / 1e6:.3f} ms"
+             *(f"{what}: {len(those)}, {device_ns(those) / 1e6:.3f} {ms}"
                for what, those in (("kernels", launches), ("calls of libraries", calls)) if those), *gradient_transfers(trace)]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)

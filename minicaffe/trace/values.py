@@ -82,10 +82,10 @@ def values_of(array):
     array = np.asarray(array, np.float32)
     measured = measure(array)
     found = {key: measured[key] for key in ("norm", "min", "max", "wrong")} | {"zeros": float(measured["zeros"])}
-    finite = array[np.isfinite(array)]
+    finite = array[np.isfinite(array)] if measured["wrong"] else array.ravel()      # without copies: arrays may have GiB
     mean = float(finite.mean(dtype=np.float64)) if finite.size else None
     low, high = found["min"], found["max"]
-    counts = np.histogram(finite.astype(np.float64), BINS, (low, high) if low < high else None)[0].tolist() if finite.size else []
+    counts = np.histogram(finite, BINS, (low, high) if low < high else None)[0].tolist() if finite.size else []
     return {"shape": list(array.shape), **found, "mean": mean, "histogram": counts, "maps": maps(array)}
 
 

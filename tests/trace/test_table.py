@@ -50,6 +50,7 @@ def test_times_of_the_simulated_device_are_grey_and_named(made, monkeypatch, whe
     table.walk(made, lambda prompt: next(typed))
     grey = re.findall(r"\x1b\[2m *([^\x1b]*)", out.file.getvalue())
     spent = f"{(made.steps[number]['end'] - made.steps[number]['begin']) / 1e6:.3f}"
+    assert any(re.fullmatch(r"[\d.]+ ms simulated", text) for text in grey) == (where == "sim")
     assert (spent in grey) == any(text.startswith(f"simulated: {spent} ms") for text in grey) == (where == "sim")
 
 
