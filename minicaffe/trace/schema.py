@@ -4,6 +4,8 @@ A trace file is input like any other: it may be cut, edited or made by another p
 document that passes here, so later code does not check for missing keys, wrong types or indices out of range.
 """
 
+import base64
+
 from minicaffe.errors import DataError, shown
 
 FORMAT = 1
@@ -29,7 +31,8 @@ ROW = {"direction": str, "layers": [str], "types": [str], "part_of": (str, NONE)
        "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int, "converts": [str]}
 FIGURE = (int, float, NONE)
 VALUES = {"title": str, "layer": str, "shape": [int], "norm": FIGURE, "zeros": FIGURE, "min": FIGURE, "max": FIGURE, "mean": FIGURE,
-          "wrong": int, "histogram": [int], "maps": {"of": int, "count": int, "height": int, "width": int, "levels": str}}
+          "wrong": int, "histogram": [int],
+          "maps": {"what": str, "of": int, "count": int, "height": int, "width": int, "levels": str}}
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
 DOCUMENT = {
     "format": int, "minicaffe": str,
@@ -67,6 +70,15 @@ def check(document):
         if step["node"] is not None and not 0 <= step["node"] < len(nodes):
             raise _wrong(f"steps[{i}].node", f"must be null or from 0 to {len(nodes) - 1}, got {step['node']}")
         before = step["first"]
+    for i, array in enumerate(document.get("values", {}).get("arrays", ())):
+        maps = array["maps"]
+        count, height, width = (maps[key] for key in ("count", "height", "width"))
+        try:
+            levels = len(base64.b64decode(maps["levels"], validate=True))
+        except ValueError:
+            levels = None
+        if min(count, height, width) < 1 or levels != count * height * width:
+            raise _wrong(f"values.arrays[{i}].maps.levels", f"must be {count} x {height} x {width} bytes, at least one, in base64")
 
 
 def _check(value, rule, path):

@@ -37,9 +37,9 @@ def add(trace, target):
     solver = target if isinstance(target, Solver) else None
     net, found = target.net if solver else target, {}
 
-    def keep(title, layer, array):
-        if array.size:
-            found[title] = {"title": title, "layer": layer, **values_of(array)}     # a layer in place replaces its bottom's values
+    def keep(title, layer, array, filters=False):
+        if array.size:      # a layer in place replaces its bottom's values
+            found[title] = {"title": title, "layer": layer, **values_of(array, filters)}
 
     def tops(index):
         node = net.nodes[index]
@@ -54,9 +54,9 @@ def add(trace, target):
     def parameters(diff=True):
         for blob in net.param_table.params:
             layer = blob.name.rpartition("[")[0]
-            keep(blob.name, layer, blob.cpu_data)
+            keep(blob.name, layer, blob.cpu_data, filters=True)
             if diff:
-                keep(f"{blob.name} diff", layer, blob.cpu_diff)
+                keep(f"{blob.name} diff", layer, blob.cpu_diff, filters=True)
 
     iteration, callback = solver.iter if solver else None, (lambda: None, parameters)
     net.add_hook(AFTER_FORWARD, tops)
@@ -77,8 +77,8 @@ def add(trace, target):
     trace.fill({**trace.document, "values": {"iteration": iteration, "arrays": list(found.values())}})
 
 
-def values_of(array):
-    """Return shape, statistics, histogram and pictures of an array that is not empty."""
+def values_of(array, filters=False):
+    """Return shape, statistics, histogram and pictures of an array that is not empty; `filters`: of a parameter."""
     array = np.asarray(array, np.float32)
     measured = measure(array)
     found = {key: measured[key] for key in ("norm", "min", "max", "wrong")} | {"zeros": float(measured["zeros"])}
@@ -86,26 +86,27 @@ def values_of(array):
     mean = float(finite.mean(dtype=np.float64)) if finite.size else None
     low, high = found["min"], found["max"]
     counts = np.histogram(finite, BINS, (low, high) if low < high else None)[0].tolist() if finite.size else []
-    return {"shape": list(array.shape), **found, "mean": mean, "histogram": counts, "maps": maps(array)}
+    return {"shape": list(array.shape), **found, "mean": mean, "histogram": counts, "maps": maps(array, filters)}
 
 
-def maps(array):
+def maps(array, filters=False):
     """Return pictures of an array as one text in base64: a byte for each value, from the least to the largest shown.
 
-    Of four axes these are the channels of the first sample, or of filters the first channel of each; other arrays are one matrix,
-    whose rows are the first axis.
+    Of four axes these are the channels of the first sample; of filters, and of samples with one channel, the first channel of each.
+    Other arrays are one matrix, whose rows are the first axis.
     """
     if array.ndim >= 4:
-        planes = array.reshape(*array.shape[:2], array.shape[2], -1)
-        planes = planes[0] if planes.shape[1] > 1 else planes[:, 0]
-        side = MAX_SIDE
+        planes, side = array.reshape(*array.shape[:2], array.shape[2], -1), MAX_SIDE
+        each = filters or planes.shape[1] == 1
+        planes = planes[:, 0] if each else planes[0]
+        what = "channels of the first sample" if not each else "filters, the first channel of each" if filters else "samples"
     else:
-        planes, side = array.reshape(1, len(array) if array.ndim > 1 else 1, -1), MAX_MATRIX
+        planes, side, what = array.reshape(1, len(array) if array.ndim > 1 else 1, -1), MAX_MATRIX, "matrix"
     of = len(planes)
     planes = planes[:MAX_MAPS, :: math.ceil(planes.shape[1] / side), :: math.ceil(planes.shape[2] / side)].astype(np.float64)
     finite = np.isfinite(planes)
     low, high = (float(planes[finite].min()), float(planes[finite].max())) if finite.any() else (0.0, 0.0)
     levels = np.full(planes.shape, NOT_FINITE, np.uint8)
     levels[finite] = np.rint((planes[finite] - low) / (high - low or 1) * (NOT_FINITE - 1))
-    return {"of": of, "count": len(planes), "height": planes.shape[1], "width": planes.shape[2],
+    return {"what": what, "of": of, "count": len(planes), "height": planes.shape[1], "width": planes.shape[2],
             "levels": base64.b64encode(levels.tobytes()).decode()}

@@ -61,6 +61,15 @@ def test_pictures_have_a_size_that_fits_the_page(shape, pictures):
     assert found.shape == pictures and (found.min(), found.max()) == ((0, 254) if array.size > 1 else (0, 0))
 
 
+def test_pictures_are_of_channels_of_filters_or_of_samples():
+    array = np.arange(2 * 3 * 2 * 2, dtype=np.float32).reshape(2, 3, 2, 2)
+    found = values.maps(array), values.maps(array, filters=True), values.maps(array[:, :1])
+    assert [(one["what"].split()[0].strip(","), one["of"], one["count"]) for one in found] == [
+        ("channels", 3, 3), ("filters", 2, 2), ("samples", 2, 2)]
+    assert levels_of(found[0])[1].ravel().tolist() == [92, 115, 139, 162]       # 4 to 7 of 0 to 11
+    assert levels_of(found[1])[1].ravel().tolist() == [203, 220, 237, 254]      # 12 to 15 of 0 to 15
+
+
 def test_values_that_are_not_finite_are_counted_and_marked():
     found = values.values_of(np.array([[1, np.nan, 3], [np.inf, 2, 1]], np.float32))
     assert (found["min"], found["max"], found["mean"], found["wrong"], sum(found["histogram"])) == (1, 3, 1.75, 2, 4)

@@ -382,7 +382,7 @@ def test_values_and_feature_maps_of_the_chosen_blob(page, trace):
     drawn = page.browser.execute_script("""return [...document.querySelectorAll("#array-maps canvas")].map(c =>
         [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data].filter((_, i) => i % 4 === 0))""")
     assert len(drawn) == maps["count"] == 16 and b"".join(map(bytes, drawn)) == base64.b64decode(maps["levels"])
-    assert "16 of 20 channels" in page.text("#array-remark")
+    assert "16 of 20 channels of the first sample" in page.text("#array-remark")
     assert len(texts(page, "#array-histogram rect")) == len(arrays["conv1"]["histogram"])
     page.browser.execute_script("document.querySelector('#array').value = 'ip1[0] diff'; document.querySelector('#array').dispatchEvent(new Event('change'))")
     assert page.text("#array-about").startswith("ip1[0] diff: 500 × 800, of layer ip1.")

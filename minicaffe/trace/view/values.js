@@ -63,7 +63,7 @@ class Values {
     $("array-high").textContent = valueText(array.max);
     $("array-maps").replaceChildren(...pictures(maps, title));
     $("array-remark").textContent = maps.count > 1
-      ? `${maps.count} of ${maps.of} channels or filters. Black is the least value, white the largest.`
+      ? `${maps.count} of ${maps.of} ${maps.what}. Black is the least value, white the largest.`
       : `${shape.length > 1 ? "A row for each index of the first axis. " : ""}Black is the least value, white the largest.`;
   }
 
@@ -93,7 +93,7 @@ class Values {
   }
 }
 
-/* A canvas for each channel or filter; values that are not finite are red. */
+/* A canvas for each picture; values that are not finite are red. */
 function pictures(maps, title) {
   const levels = Uint8Array.from(atob(maps.levels), c => c.charCodeAt(0)), plane = maps.height * maps.width;
   const zoom = Math.max(1, Math.floor((maps.count > 1 ? 76 : 380) / Math.max(maps.width, maps.height)));
