@@ -303,7 +303,7 @@ def _set_touched(steps, events, start, uses):
 
 
 def _set_titles(known, steps, nodes):
-    """Give each memory a unique `title` that says what it is: ``conv1``, ``conv1 diff``, ``next batch: label``.
+    """Give each memory a unique `title` that says what it is: ``conv1``, ``conv1 diff``, ``next batch (label)``.
 
     Scratch memories and staging buffers of batches have one name for all layers: the step that touches them has the layer.
     """
@@ -313,7 +313,7 @@ def _set_titles(known, steps, nodes):
         for name in (touched["memory"] for touched in step["touched"]):
             blob = known[name]["blob"] if name in known else None
             if blob == "next batch":
-                titles.setdefault(name, f"next batch: {top.name}" if (top := next(staged, None)) is not None else blob)
+                titles.setdefault(name, f"next batch ({top.name})" if (top := next(staged, None)) is not None else blob)
             elif blob in ("scratch", "[kept for backward]") and step["layer"]:
                 titles.setdefault(name, f"{blob.strip('[]')} of {step['layer']}")
     used = set()

@@ -339,7 +339,7 @@ def test_times_of_the_simulated_device_are_grey_and_named(browser, page, trace, 
 def test_names_say_what_a_memory_is(page, trace):
     data = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pictures")
     page.state(f"view.go({data})")
-    assert {"data", "label", "next batch: data", "next batch: label"} <= set(texts(page, "#touched td:first-child"))
+    assert {"data", "label", "next batch (data)", "next batch (label)"} <= set(texts(page, "#touched td:first-child"))
     conv = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "conv1")
     page.state(f"view.go({conv})")
     assert "scratch of conv1" in texts(page, "#touched td:first-child")
@@ -646,7 +646,7 @@ def test_the_perfetto_file_is_a_trace(lenet, trace):
     assert len(slices) == len(trace.steps)
     assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
     assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
-    assert {"next batch: label, host to device", "conv1[0], host to device"} <= {row["name"] for row in rows if row.get("tid") == perfetto.COPIES}
+    assert {"next batch (label), host to device", "conv1[0], host to device"} <= {row["name"] for row in rows if row.get("tid") == perfetto.COPIES}
     first = next(row for row in slices if row["name"] == "conv1 forward")
     assert "conv1[0]: host -> host+device" in first["args"]["states"]
     last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
