@@ -1,6 +1,5 @@
 """Take the pictures of pages that README and docs/ show: the view of a trace, of LeNet on the simulated device, and convolution.
 
-
 Needs Debian's chromium and chromium-driver, and ``pip install selenium pillow``. Run it in the root of the repository::
 
     python tools/screenshots.py            # writes docs/pictures/view-light.png and the others
@@ -26,9 +25,9 @@ CONVOLUTION = ROOT / "minicaffe" / "trace" / "view" / "convolution.html"
 SETTINGS = "#height=5&width=5&channels=1&outputs=1&kernel=3&stride=1&pad=1"
 LIGHT_UP = "Object.assign(convolutionPage.lit, {p: 1, q: 2, i: 2, j: 1}); settle(); show()"
 PICTURES = {        # name: width, height, colour scheme, what is done before
-    "view-light": (1440, 1010, "light", "view.go(STEP)"),
-    "view-dark": (1440, 1010, "dark", "view.go(STEP)"),
-    "view-small": (390, 844, "light", "view.go(STEP)"),
+    "view-light": (1440, 1010, "light", ""),
+    "view-dark": (1440, 1010, "dark", ""),
+    "view-small": (390, 844, "light", ""),
     "convolution-light": (1560, 737, "light", LIGHT_UP),
     "convolution-dark": (1560, 737, "dark", LIGHT_UP),
 }
@@ -55,8 +54,9 @@ def take(driver, page, name, step):
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    driver.get(CONVOLUTION.as_uri() + SETTINGS if name.startswith("convolution") else page.as_uri())
-    driver.execute_async_script(script.replace("STEP", str(step)) + "; requestAnimationFrame(() => setTimeout(arguments[0], 300))")
+    # A link to a step shows no tour.
+    driver.get(CONVOLUTION.as_uri() + SETTINGS if name.startswith("convolution") else f"{page.as_uri()}#step={step}")
+    driver.execute_async_script(script + "; requestAnimationFrame(() => setTimeout(arguments[0], 300))")
     return Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB").quantize(COLOURS)
 
 

@@ -19,7 +19,7 @@ SUBJECTS = {
         "max_iter type momentum momentum2 rms_decay delta weight_decay regularization_type clip_gradients iter_size random_seed "
         "solver_type"),
     "Tests": (
-        "iterations test_iter test_interval test_initialization test_compute_loss eval_type ap_version show_per_class_result "
+        "test_iter test_interval test_initialization test_compute_loss eval_type ap_version show_per_class_result "
         "keep_best patience"),
     "Snapshots": "state snapshot snapshot_prefix snapshot_diff snapshot_format snapshot_after_train",
     "Reports and files": (

@@ -233,7 +233,7 @@ verbose = click.option("--verbose", is_flag=True, expose_value=False, callback=_
     "Show the whole log, with the building of nets, on a terminal too."))
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 messages = combine_options(quiet, verbose, debug)    # of every command
-force = click.option("--force", is_flag=True, help="Replace what is at the output.")
+force = click.option("--force", is_flag=True, help="Overwrite an output file that exists.")
 # Where the log goes and what computes: of commands that use a device.
 common = combine_options(
     click.option("--device", expose_value=False, callback=_use_device, is_eager=True, metavar="cpu|gpu|sim",

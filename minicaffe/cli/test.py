@@ -28,7 +28,7 @@ WRONG_LIMIT = 100
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", required=False)
-@click.option("--model", metavar="FILE", help="FILE in Caffe's way.")
+@click.option("--model", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--weights", required=True, metavar="FILE", help="A .caffemodel, or HDF5.")
 @click.option("--iterations", type=click.IntRange(min=1), help="Batches to run; by default so many that each record of the "
               "test data counts once, or 50 where their number is not known.")
@@ -51,7 +51,7 @@ WRONG_LIMIT = 100
 def test(file, model, weights, iterations, ap_version, json_path, force, level, stage, **asked):
     """Run the net of FILE with its test data and print the means of its outputs, or mean average precisions of detections.
 
-    Processes that mpiexec started divide the batches, and get what one gets.
+    Processes that mpiexec started divide the batches, and the result is that of one process.
     """
     file = options.one_file(file, model, "--model", "net")
     evaluates = check_options(asked, json_path, force)

@@ -22,7 +22,7 @@ logger = logging.getLogger("minicaffe.cli")
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", required=False)
-@click.option("--model", metavar="FILE", help="FILE in Caffe's way.")
+@click.option("--model", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--iterations", type=click.IntRange(min=1), default=50, show_default=True, help="Rounds to measure.")
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True)
 @click.option("--weights", hidden=True, expose_value=False)  # Caffe takes it and does not read it

@@ -8,7 +8,7 @@ from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
-from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table
+from minicaffe.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table, values
 
 WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": pytorch.write, "perfetto_path": perfetto.write}
 
@@ -20,12 +20,14 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
               help="TEST: run the net forward only, as a deploy net is used.")
 @click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the net's data layers.")
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
-@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network, "
+              "with the values of one more iteration.")
 @click.option("--snapshot", "snapshot_path", metavar="FILE",
               help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
-@click.option("--step", "walk", is_flag=True, help="Walk through the steps: typed lines select the step that is shown in full.")
+@click.option("--step", "walk", is_flag=True,
+              help="Show one step at a time, in full, from the first one on; typed lines select the next.")
 @options.force
 @options.whole_net_options
 def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
@@ -49,15 +51,21 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
                 options.notify("the record begins with the second iteration: in the first ranks agree on the order of gradients")
         recorder = Recorder(target)
         recorder.start()
+        complete = False
         try:
             run(target, iterations)
+            complete = True
         finally:
             recorder.stop()
             made = recorder.trace()
             if ptx:
                 add_ptx(made)
-            if ranks.first():
-                show(made, paths, walk)
+            try:
+                if complete and paths["html_path"] is not None:
+                    values.add(made, target)
+            finally:        # what was recorded is there
+                if ranks.first():
+                    show(made, paths, walk)
 
 
 def add_ptx(made):
@@ -104,11 +112,12 @@ def make_solver(file, level, stage, batch_size):
 
 
 def show(made, paths, walk):
-    """Print a trace, write it where the options say, and walk through it."""
-    table.show(made)
+    """Print a trace, or with `walk` one step at a time, and write it where the options say."""
+    if not walk:
+        table.show(made)
     for option, write in WRITERS.items():
         if paths[option] is not None:
             write(made, paths[option])
             click.echo(f"wrote {paths[option]}")
     if walk:
-        table.walk(made, input, click.echo)
+        table.walk(made, input)

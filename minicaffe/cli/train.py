@@ -38,10 +38,10 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 
 @click.command(cls=options.CaffeCommand)
 @click.argument("file", required=False)
-@click.option("--solver", metavar="FILE", help="FILE in Caffe's way.")
+@click.option("--solver", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
 @click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the train net's data layers.")
-@click.option("--test-batch-size", type=options.batch_size, help="The same of the test nets.")
+@click.option("--test-batch-size", type=options.batch_size, help="Pictures in a batch of the test nets' data layers.")
 @click.option("--global-batch", is_flag=True, help=(
     "Of several processes: divide the batch among them; otherwise each has one of that size."))
 @click.option("--scale-lr", type=click.Choice(list(RATE_SCALES)), help=(
@@ -55,7 +55,7 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 @click.option("--carrier", type=click.Choice(CARRIERS), help=(
     "Transport of the gradients; the default is NCCL where each process has its own GPU and nccl4py, otherwise MPI."))
 @click.option("--sync-batch-norm", is_flag=True, help=(
-    "BatchNorm takes mean and variance of the batches of all processes; otherwise each those of its own."))
+    "BatchNorm takes mean and variance of the batches of all processes; otherwise each process that of its own batch."))
 @click.option("--timeout", type=options.Real(0), default=600, show_default=True, metavar="SECONDS", help=(
     "Of several processes: seconds without progress after which a stalled one is reported and all end; 0: no limit."))
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
@@ -84,10 +84,10 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 def train(ctx, **params):
     """Train the net of FILE, the prototxt of a solver or of a net.
 
-    Every field of a solver is an option, too, which counts in place of the file's. For a net alone a solver is made (SGD,
+    Each field of a solver is also an option, which replaces the value in the file. For a net alone a solver is made (SGD,
     momentum 0.9) and shown. Ctrl-C and SIGTERM stop after the running iteration, write a snapshot (unless the solver has
-    snapshot_after_train: false) and print how to resume; the exit status is 0 after Ctrl-C, 143 after SIGTERM. A training whose
-    terminal is closed continues: --sighup-effect stop ends it.
+    snapshot_after_train: false) and print how to resume; the exit status is 0 after Ctrl-C, 143 after SIGTERM. A training
+    continues when its terminal is closed; with --sighup-effect stop it ends.
     """
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")

@@ -95,6 +95,7 @@ def document(parts, net, solver, device):
             blob, _, part = own.rpartition(" ")
             role = known[own]["role"] if own in known else "workspace"  # a blob's memory before it grew, or another net's
             known[event.name] = {"name": event.name, "blob": blob, "part": part, "bytes": event.nbytes, "role": role, "aliases": []}
+    _set_titles(known, steps.found, net.nodes if net is not None else [])
     nodes = [_node(net, node, fused) for node, fused in zip(net.nodes, net.fused())] if net is not None else []
     for step, used in zip(steps.found, steps.uses):
         if step["node"] is not None:
@@ -299,6 +300,25 @@ def _set_touched(steps, events, start, uses):
             if event.kind == "head":
                 heads[event.name] = event.detail.partition(" -> ")[2].partition(" by ")[0]
         step["touched"] = [{"memory": name, "before": head, "after": heads.get(name)} for name, head in before.items()]
+
+
+def _set_titles(known, steps, nodes):
+    """Give each memory a unique `title` that says what it is: ``conv1``, ``conv1 diff``, ``next batch (label)``.
+
+    Scratch memories and staging buffers of batches have one name for all layers: the step that touches them has the layer.
+    """
+    titles = {}
+    for step in steps:
+        staged = iter(nodes[step["node"]].tops if step["node"] is not None else ())
+        for name in (touched["memory"] for touched in step["touched"]):
+            blob = known[name]["blob"] if name in known else None
+            if blob == "next batch":
+                titles.setdefault(name, f"next batch ({top.name})" if (top := next(staged, None)) is not None else blob)
+            elif blob in ("scratch", "[kept for backward]") and step["layer"]:
+                titles.setdefault(name, f"{blob.strip('[]')} of {step['layer']}")
+    used = set()
+    for name, entry in known.items():
+        entry["title"] = _unused(titles.get(name) or (entry["blob"] if entry["part"] == "data" else name) or name, used)
 
 
 def _node(net, node, fused):

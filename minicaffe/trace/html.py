@@ -9,9 +9,9 @@ from html import escape
 from importlib import resources
 
 from minicaffe.errors import check_type
-from minicaffe.trace.model import Trace, json_text, write_text
+from minicaffe.trace.model import STATES, Trace, json_text, write_text
 
-SCRIPTS = "model.js", "draw.js", "page.js"
+SCRIPTS = "model.js", "draw.js", "values.js", "tour.js", "page.js"
 
 
 def page(trace, moment=None):
@@ -33,7 +33,7 @@ def page(trace, moment=None):
         "style": text("page.css"),
         # Escaped, so that no name can end the script.
         "trace": json_text(document).replace("<", "\\u003c"),
-        "script": "\n".join(map(text, SCRIPTS)),
+        "script": "\n".join([f"const HEADS = {json_text(STATES)};", *map(text, SCRIPTS)]),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text("page.html"))
 

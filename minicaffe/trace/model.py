@@ -22,6 +22,21 @@ EMPTY = {"format": schema.FORMAT, "minicaffe": "", "device": {"kind": "cpu", "na
          "start": {"time": 0, "heads": {}, "blocks": [], "arenas": []}, "strings": [],
          "events": {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")},
          "steps": [], "why": {}, "kernels": {}, "samples": []}
+# States of a memory: the word for it in tables and on the page, the sides that are valid, and what that means.
+STATES = {
+    "UNINITIALIZED": ("no data", (), "no side has data yet"),
+    "HEAD_AT_CPU": ("host", ("host",), "only the host's side is valid"),
+    "HEAD_AT_GPU": ("device", ("device",), "only the device's side is valid"),
+    "SYNCED": ("host+device", ("host", "device"), "host and device hold the same"),
+    "HEAD_AT_PRIVATE": ("private", ("private",), "only the side in an engine's layout is valid"),
+    "SYNCED_PRIVATE": ("host+private", ("host", "private"),
+                       "the host's plain side and the one in an engine's layout hold the same"),
+    "HEAD_AT_GPU_PRIVATE": ("private on device", ("private",), "only the device's side in an engine's layout is valid"),
+    "SYNCED_GPU_PRIVATE": ("device+private", ("device", "private"),
+                           "the device's plain side and the one in an engine's layout hold the same"),
+    "RECYCLED": ("recycled", (), "its memory is used by other blobs"),
+}
+PLACES = {"CPUPlace()": "host", "PinnedPlace()": "host, page-locked"}
 
 
 class Moment(NamedTuple):
@@ -76,7 +91,7 @@ class Trace:
     def fill(self, document):
         """Replace the document, as when a record ends; raise DataError and keep the old one if it is no document of a trace."""
         schema.check(document)
-        for cached in ("events", "_firsts"):
+        for cached in ("events", "_firsts", "titles", "block_titles"):
             self.__dict__.pop(cached, None)
         self.document = document
 
@@ -94,6 +109,23 @@ class Trace:
     def memories(self):
         """list of dict: name, blob, part, bytes, role and aliases of each memory."""
         return self.document["memories"]
+
+    @property
+    def simulated(self):
+        """bool: whether its times are those of the simulated device, which is no GPU."""
+        return self.document["device"]["kind"] == "sim"
+
+    @functools.cached_property
+    def titles(self):
+        """dict: what each memory is, such as ``scratch of conv1``, by its name in heads and copies."""
+        return {name: memory.get("title") or memory["name"]     # older traces have no titles
+                for memory in self.memories for name in (memory["name"], *memory["aliases"])}
+
+    @functools.cached_property
+    def block_titles(self):
+        """dict: the same by the name of a block, which several memories may have: ``scratch``."""
+        return {name: re.sub(r"^\[(.*)\]$", r"\1", name.removesuffix(" data")) if f"{name} #2" in self.titles else title
+                for name, title in self.titles.items()}
 
     @functools.cached_property
     def events(self):
@@ -204,6 +236,16 @@ def write_text(path, text):
 def step_title(step):
     """Return the title of a step: the layer and its direction, or an update."""
     return f"{step['layer']} {step['kind']}" if step["layer"] not in ("", step["kind"]) else step["kind"]
+
+
+def state_word(head):
+    """Return the word for the name of a head, ``HEAD_AT_CPU``; None: not known."""
+    return STATES[head][0] if head in STATES else head or "?"
+
+
+def place_text(place):
+    """Return the name of a place, ``CUDAPlace(0)``, for people."""
+    return PLACES.get(place) or re.sub(r"CUDAPlace\((\d+)\)", r"device \1", place)
 
 
 def json_text(document):

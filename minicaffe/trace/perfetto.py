@@ -6,7 +6,7 @@ start of the trace (Trace Event Format, "JSON Object Format").
 """
 
 from minicaffe.errors import check_type
-from minicaffe.trace.model import LiveBytes, Trace, json_text, launch_of, step_title, write_text
+from minicaffe.trace.model import LiveBytes, Trace, json_text, launch_of, state_word, step_title, write_text
 
 STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
@@ -26,7 +26,7 @@ def events(trace):
     usage = LiveBytes(trace, {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])})
     timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
-        timed += _rows(event)
+        timed += _rows(event, trace.titles.get(event.name, event.name))
         if usage.take(event):
             timed.append(_usage(usage, event.place, event.time))
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
@@ -42,7 +42,8 @@ def write(trace, path):
 
 def _step(trace, step):
     node = trace.nodes[step["node"]] if step["node"] is not None else None
-    changed = [f"{t['memory']}: {t['before']} -> {t['after']}" for t in step["touched"] if t["before"] != t["after"]]
+    changed = [f"{trace.titles.get(t['memory'], t['memory'])}: {state_word(t['before'])} -> {state_word(t['after'])}"
+               for t in step["touched"] if t["before"] != t["after"]]
     found = {"iteration": step["iteration"], **({key: node[key] for key in ("type", "line", "engine")} if node else {}),
              "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": changed}
     return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": step_title(step), "ts": step["begin"] / 1000,
@@ -50,8 +51,11 @@ def _step(trace, step):
             "args": {key: value for key, value in found.items() if value not in (None, [])}}
 
 
-def _rows(event):
-    """Yield the rows of a kernel, copy, allocator event or gradient transfer (begin and end); none for other events."""
+def _rows(event, title):
+    """Yield the rows of a kernel, copy, allocator event or gradient transfer (begin and end); none for other events.
+
+    `title` says what memory it is.
+    """
     row = {"pid": PROCESS, "cat": event.kind, "ts": (event.time - event.took) / 1000}
     if event.kind == "launch":
         launch = launch_of(event)
@@ -61,7 +65,7 @@ def _rows(event):
         yield {**row, "ph": "X", "tid": KERNELS, "name": event.name, "dur": event.took / 1000, "args": {}}
     elif event.kind in ("copy", "reorder"):
         args = {"bytes": event.nbytes, "place": event.place, "way": event.detail}
-        yield {**row, "ph": "X", "tid": COPIES, "name": f"{event.name}, {event.detail}", "dur": event.took / 1000, "args": args}
+        yield {**row, "ph": "X", "tid": COPIES, "name": f"{title}, {event.detail}", "dur": event.took / 1000, "args": args}
     elif event.kind in ("cache hit", "split", "merge") or event.kind.endswith((" taken", " given back")):
         args = {"bytes": event.nbytes, "place": event.place, "address": hex(event.address), "detail": event.detail}
         yield {**row, "ph": "i", "tid": ALLOCATOR, "name": event.kind, "s": "t", "args": args}

@@ -1,20 +1,20 @@
-"""A trace on a terminal: a line for each step, a summary, and one step in full."""
+"""A trace on a terminal: a line for each step, a summary, and one step in full. Words for states and places are in model.py."""
 
 import os
 import re
+import sys
 from collections import Counter
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from minicaffe.memory.sizes import size_text
-from minicaffe.trace.model import LiveBytes, device_ns, launch_of
+from minicaffe.trace.model import LiveBytes, device_ns, launch_of, place_text, state_word
 
-WIDE = 112      # columns for speeds and the names of memories whose head changed
-SIDES = {"UNINITIALIZED": "-", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "both", "HEAD_AT_PRIVATE": "private",
-         "SYNCED_PRIVATE": "host+private", "HEAD_AT_GPU_PRIVATE": "device private", "SYNCED_GPU_PRIVATE": "device+private",
-         "RECYCLED": "gone", None: "?"}
-PLACES = {"CPUPlace()": "on the host", "PinnedPlace()": "in the host's page-locked memory"}
+WIDE = 112      # columns for speeds and the names of memories whose state changed
+TIMES = "ms", "on device", "GFLOP/s", "GB/s"        # columns that are grey if the device is simulated
+LEAST = 12      # columns for the name of a layer, and for the names of memories
 MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
 ALLOCATOR_ACTIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
              "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
@@ -52,73 +52,107 @@ class WithoutPadding:
 
 
 def show(trace):
-    """Print a Trace: a line for each step, then the summary."""
+    """Print a Trace: a line for each step, then the summary. Names that a terminal has no space for are cut."""
     out = console()
     wide = out.width >= WIDE
-    table = Table("step", box=None, header_style="bold", pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    for column in ("ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("heads that changed" if wide else "heads", overflow="fold")
-    iteration = None
+    heads = ["step", "layer", "ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels",
+             *(["states that changed"] if wide else [])]
+    rows, styles, iteration = [], [], None
     for number, step in enumerate(trace.steps):
         if step["iteration"] != iteration:
             iteration = step["iteration"]
-            table.add_row("", f"iteration {iteration}", style="bold")
-        table.add_row(*row(trace, number, wide))
+            rows.append(["", f"iteration {iteration}", *[""] * (len(heads) - 2)])
+            styles.append("bold")
+        rows.append(row(trace, number, wide))
+        styles.append(None)
+    titles = ["sim ms" if trace.simulated and head == "ms" else head for head in heads]
+    widths = [max(map(len, column)) for column in zip(titles, *rows)]
+    names = widths.pop() if wide else 0
+    left = out.width - 2 * (len(heads) - 1) - sum(widths) + widths[1]
+    widths[1] = min(widths[1], max(LEAST, left - min(names, LEAST)))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head, title in zip(heads, titles):
+        table.add_column(title, justify="left" if head in ("step", "layer", "states that changed") else "right", no_wrap=True,
+                         style="dim" if trace.simulated and head in TIMES else None)
+    for cells, style in zip(rows, styles):
+        cells[1] = cut(cells[1], widths[1])
+        cells[9:] = [clipped(cell, max(LEAST, left - widths[1])) for cell in cells[9:]]
+        table.add_row(*map(Text, cells), style=style)
     out.print(table)
-    for line in summary(trace):
+    for line in _wrapped(trace, summary(trace), out):
         out.print(line)
+
+
+def cut(text, width):
+    """Return a text that fits `width` columns: without its middle, since names of layers differ at their ends."""
+    return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
+
+
+def clipped(text, width):
+    """Return the begin of a text that fits `width` columns."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def row(trace, number, wide=True):
     """Return the cells of the line of step `number`.
 
-    With `wide` they have speeds, and the names of memories whose head changed instead of their number.
+    With `wide` there are speeds, the number of copies, bytes taken and freed rather than the sum of both, and changed states.
     """
     step = trace.steps[number]
     events = trace.events[step["first"]:step["last"]]
     copies = [event for event in events if event.kind in ("copy", "reorder")]
-    memory = [f"{sign}{size_text(nbytes)}" for kind, sign in (("alloc", "+"), ("free", "-"))
-              if (nbytes := sum(event.nbytes for event in events if event.kind == kind))]
+    taken, freed = (sum(event.nbytes for event in events if event.kind == kind) for kind in ("alloc", "free"))
+    if not wide:
+        taken, freed = max(0, taken - freed), max(0, freed - taken)
+    memory = [f"{sign}{size_text(nbytes)}" for sign, nbytes in (("+", taken), ("-", freed)) if nbytes]
     launches = sum(event.kind in ("launch", "call") for event in events)
-    heads = [f"{touched['memory']}: {SIDES[touched['before']]} -> {SIDES[touched['after']]}"
-             for touched in step["touched"] if touched["before"] != touched["after"]]
+    states = [f"{trace.titles.get(touched['memory'], touched['memory'])}: {changes(touched)}"
+              for touched in step["touched"] if touched["before"] != touched["after"]]
     spent, there = step["end"] - step["begin"], device_ns(events)
     busy = there or spent
     speeds = [f"{there / 1e6:.3f}" if there else "",
               *(f"{of / busy:.1f}" if of and busy and not step["with"] else "" for of in (step["flops"], step["bytes"]))]
-    moved = f"{len(copies)}: {size_text(sum(event.nbytes for event in copies))}" if copies else ""
+    moved = (f"{len(copies)}: " if wide else "") + size_text(sum(event.nbytes for event in copies)) if copies else ""
     return [str(number), f"{MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
-            f"with {step['with']}" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
-            str(launches or ""), ", ".join(heads) if wide else str(len(heads) or "")]
+            "fused" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
+            str(launches or ""), *([", ".join(states)] if wide else [])]
 
 
-def describe(trace, number):
-    """Return the lines about step `number`: memories and their heads, then what happened, in order."""
+def changes(touched):
+    """Return the state of a memory before and after a step, in words."""
+    before, after = state_word(touched["before"]), state_word(touched["after"])
+    return before if before == after else f"{before} -> {after}"
+
+
+def describe(trace, number, why=True):
+    """Return the lines about step `number`: memories and their states, then events in order; `why` adds reasons of copies."""
     step = trace.steps[number]
     spent = step["end"] - step["begin"]
     what = {"update": "update of " + ", ".join(step.get("parameters", ())), "between": "between layers"}
     line = what.get(step["kind"]) or f"layer {step['layer']}, {step['kind']}"
     lines = [f"step {number} of {len(trace.steps)}, iteration {step['iteration']}: {line}"]
     if step["with"]:
-        lines.append(f"computed with {step['with']}")
+        lines.append(f"fused: computed with {step['with']}")
     else:
         there = device_ns(trace.events[step["first"]:step["last"]])
-        lines.append(", ".join([f"{spent / 1e6:.3f} ms", *([f"{there / 1e6:.3f} ms of it on the device"] if there else []),
-                                *_speeds(trace, step["flops"], step["bytes"], there or spent)]))
+        lines.append(times(trace, [f"{spent / 1e6:.3f} ms", *([f"{there / 1e6:.3f} ms of it on the device"] if there else []),
+                                   *_speeds(trace, step["flops"], step["bytes"], there or spent)]))
     if step["loss"] is not None:
         lines.append(f"loss {float(step['loss']):g}")
     if step["touched"]:
-        width = max(len(touched["memory"]) for touched in step["touched"])
+        names = [trace.titles.get(touched["memory"], touched["memory"]) for touched in step["touched"]]
+        width = max(map(len, names))
         sizes = {memory["name"]: memory["bytes"] for memory in trace.memories}
-        for touched in step["touched"]:
-            before, after = touched["before"] or "?", touched["after"] or "?"
-            lines.append(f"  {touched['memory']:<{width}}  {size_text(sizes.get(touched['memory'], 0)):>9}  "
-                         + (before if before == after else f"{before} -> {after}"))
+        lines += [f"  {name:<{width}}  {size_text(sizes.get(touched['memory'], 0)):>9}  {changes(touched)}"
+                  for name, touched in zip(names, step["touched"])]
     for i in range(step["first"], step["last"]):
-        lines += _event_lines(trace, i)
+        lines += _event_lines(trace, i, why)
     return lines
+
+
+def times(trace, parts):
+    """Return a line of times and speeds; those of the simulated device are named so, and `walk` prints them grey."""
+    return ("simulated: " if trace.simulated else "") + ", ".join(parts)
 
 
 def sources(trace, number):
@@ -135,25 +169,27 @@ def sources(trace, number):
     return lines or ["this step launches no kernels"]
 
 
-def _event_lines(trace, number):
+def _event_lines(trace, number, why):
     """Return the lines about one event; none if it is part of another event or is reported above."""
     event = trace.events[number]
     if event.kind in ("alloc", "free"):
-        sign = "+" if event.kind == "alloc" else "-"
+        sign, name = "+" if event.kind == "alloc" else "-", trace.block_titles.get(event.name, event.name) or "no name"
         how = decision(trace, number)
-        return [f"  {sign}{size_text(event.nbytes)} {event.place}: {event.name or 'no name'}" + (f" ({how})" if how else "")]
+        return [f"  {sign}{size_text(event.nbytes)} {place_text(event.place)}: {name}" + (f" ({how})" if how else "")]
     if event.kind in ("copy", "reorder"):
-        speed = f", {event.nbytes / event.took:.1f} GB/s" if event.took else ""
-        return [f"  {event.kind} {event.detail}: {event.name}, {size_text(event.nbytes)} in {event.took / 1e6:.3f} ms{speed}",
-                *([f"    {trace.document['why'][str(number)]}"] if str(number) in trace.document["why"] else [])]
+        speed = [f"{event.took / 1e6:.3f} ms", *([f"{event.nbytes / event.took:.1f} GB/s"] if event.took else [])]
+        return [f"  {event.kind} {event.detail}: {trace.titles.get(event.name, event.name)}, {size_text(event.nbytes)}, "
+                + times(trace, speed),
+                *([f"    {trace.document['why'][str(number)]}"] if why and str(number) in trace.document["why"] else [])]
     if event.kind == "call":
         return [f"  call {event.name}, {event.took / 1e6:.3f} ms"]
     if event.kind == "launch":
         launch = launch_of(event)
         grid = " x ".join(str(n) for i, n in enumerate(launch.grid) if i == 0 or n > 1)
-        parts = [f"{grid} blocks of {launch.threads} threads", f"{event.took / 1e6:.3f} ms"]
-        return [f"  kernel {event.name}", f"    {', '.join([*parts, *_speeds(trace, None, event.nbytes, event.took)])}",
-                *([f"    arrays: {', '.join(name or 'no name' for name, _ in launch.arrays)}"] if launch.arrays else [])]
+        arrays = [trace.block_titles.get(name, name) or "no name" for name, _ in launch.arrays]
+        return [f"  kernel {event.name}, {grid} blocks of {launch.threads} threads",
+                f"    {times(trace, [f'{event.took / 1e6:.3f} ms', *_speeds(trace, None, event.nbytes, event.took)])}",
+                *([f"    arrays: {', '.join(arrays)}"] if arrays else [])]
     return []
 
 
@@ -185,43 +221,78 @@ def decision(trace, number):
     return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())
 
 
-def walk(trace, read, write):
-    """Show steps that typed lines select: see HELP.
+KEYS = "Enter next, p back, w why, s source, m more, q quit, number or layer"
 
-    ``read(prompt)`` gives a line without its end, EOFError ends the walk; ``write(line)`` shows one.
+
+def walk(trace, read, out=None):
+    """Show steps that typed lines select: see KEYS. A terminal gets as many lines at once as it has rows.
+
+    Parameters
+    ----------
+    trace : Trace
+    read : callable
+        ``read(prompt)`` returns a typed line without its end; EOFError ends the walk.
+    out : rich.console.Console, optional
+        By default that of standard output.
     """
-    number, wanted = 0, ""
-    if not trace.steps:
-        return
-    lines = describe(trace, number)
-    while True:
-        for line in lines:
-            write(line)
+    out, number = out or console(), 0
+    rows = out.height - 2 if out.is_terminal or "LINES" in os.environ else sys.maxsize      # the prompt may need two lines
+    lines = _wrapped(trace, describe(trace, number, why=False), out) if trace.steps else []
+    while lines:
+        more = len(lines) > rows
+        shown, lines = lines[: rows - more], lines[rows - more :] if more else []
+        for line in shown:
+            out.print(line)
+        if more:
+            out.print(f"… {len(lines)} more lines: m")
         try:
-            wanted = read(f"step {number} ({HELP}): ").strip()
+            typed = read(f"step {number} [{KEYS}]: ").strip()
         except EOFError:
             return
-        if wanted == "q":
+        if typed == "q":
             return
-        found = number
-        if wanted in ("", "n"):
-            found = number + 1
-        elif wanted == "p":
-            found = number - 1
-        elif wanted.isdecimal():
-            found = int(wanted)
-        elif wanted != "s":
-            later = [*range(number + 1, len(trace.steps)), *range(number + 1)]
-            found = next((i for i in later if trace.steps[i]["layer"] == wanted), -1)
-        if not 0 <= found < len(trace.steps):
-            lines = [f"there is no step {wanted!r}; there are 0 to {len(trace.steps) - 1}, and layers by name"
-                     if wanted not in ("", "n", "p") else f"this is the {'first' if found < 0 else 'last'} step"]
+        if typed == "m":
+            lines = lines or ["there are no more lines of this step"]
             continue
-        number = found
-        lines = sources(trace, number) if wanted == "s" else describe(trace, number)
+        if typed in ("w", "s"):
+            found = why_lines(trace, number) if typed == "w" else sources(trace, number)
+        else:
+            to = _chosen(trace, number, typed)
+            if 0 <= to < len(trace.steps):
+                number = to
+                found = describe(trace, number, why=False)
+            elif typed in ("", "n", "p"):
+                found = [f"this is the {'first' if to < 0 else 'last'} step"]
+            else:
+                found = [f"there is no step {typed!r}; there are 0 to {len(trace.steps) - 1}, and layers by name"]
+        lines = _wrapped(trace, found, out)
 
 
-HELP = "n next, p back, number or layer, s source of kernels, q quit"
+def _chosen(trace, number, typed):
+    """Return the number of the step that a typed line selects; less than 0, or too large, if there is none."""
+    if typed in ("", "n", "p"):
+        return number - 1 if typed == "p" else number + 1
+    if typed.isdecimal():
+        return int(typed)
+    later = [*range(number + 1, len(trace.steps)), *range(number + 1)]
+    return next((i for i in later if trace.steps[i]["layer"] == typed), -1)
+
+
+def _wrapped(trace, lines, out):
+    """Return lines as Texts that fit a terminal; times of the simulated device are grey."""
+    found = []
+    for line in lines:
+        text = Text(line)
+        if trace.simulated:
+            text.highlight_regex(r"\bsimulated: .*|[\d.]+ ms simulated", "dim")
+        found += text.wrap(out, out.width) or [text]
+    return found
+
+
+def why_lines(trace, number):
+    """Return the reasons of the copies and reorders of step `number`."""
+    step, why = trace.steps[number], trace.document["why"]
+    return [why[str(i)] for i in range(step["first"], step["last"]) if str(i) in why] or ["this step copies nothing"]
 
 
 def summary(trace):
@@ -230,16 +301,17 @@ def summary(trace):
     copies = [event for event in events if event.kind == "copy"]
     reorders = [event for event in events if event.kind == "reorder"]
     launches, calls = ([event for event in events if event.kind == kind] for kind in ("launch", "call"))
-    iterations = len({step["iteration"] for step in trace.steps})
+    iterations, ms = len({step["iteration"] for step in trace.steps}), "ms simulated" if trace.simulated else "ms"
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
-             *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} ms"
+             *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} {ms}"
                for what, those in (("copies", copies), ("reorders", reorders)) if those or what == "copies"),
-             *(f"{what}: {len(those)}, {device_ns(those) / 1e6:.3f} ms"
+             *(f"{what}: {len(those)}, {device_ns(those) / 1e6:.3f} {ms}"
                for what, those in (("kernels", launches), ("calls of libraries", calls)) if those), *gradient_transfers(trace)]
     for place, (total, roles) in peaks(trace).items():
         parts = ", ".join(f"{role} {size_text(n)}" for role, n in sorted(roles.items(), key=lambda item: -item[1]) if n)
-        where = PLACES.get(place) or place.replace("CUDAPlace(", "on device ").rstrip(")")
-        lines.append(f"peak {where}: {size_text(total)} in blocks of this record ({parts})")
+        lines.append(f"live memory, {place_text(place)}: at most {size_text(total)} ({parts})")
+    if trace.simulated:
+        lines.append("times and speeds are those of the simulated device, which is no GPU")
     return lines
 
 

@@ -6,20 +6,9 @@ from bisect import bisect_left
 from collections import defaultdict
 
 from minicaffe.errors import ConfigError, WrongTypeError, check_type
-from minicaffe.trace.model import Trace
+from minicaffe.trace.model import STATES, Trace
 
 SIDES = {"cpu": "on the host", "gpu": "on the device", "device": "on the device", "private": "in an engine's layout"}
-HEADS = {
-    "UNINITIALIZED": "no data yet",
-    "HEAD_AT_CPU": "only the host's side is valid",
-    "HEAD_AT_GPU": "only the device's side is valid",
-    "SYNCED": "host and device hold the same",
-    "HEAD_AT_PRIVATE": "only the side in an engine's layout is valid",
-    "SYNCED_PRIVATE": "the host's plain side and the one in an engine's layout hold the same",
-    "HEAD_AT_GPU_PRIVATE": "only the device's side in an engine's layout is valid",
-    "SYNCED_GPU_PRIVATE": "the device's plain side and the one in an engine's layout hold the same",
-    "RECYCLED": "its memory is used by other blobs",
-}
 WRITES = re.compile(r" by ((?:mutable|overwrite|set|copy_on|exchange)_\w+)$")
 
 
@@ -79,7 +68,8 @@ class CopyReasons:
         asked = self._access_after(number)
         call = asked.detail.rpartition(" by ")[2] if asked is not None else ""
         verb = "copied" if event.kind == "copy" else "reordered"
-        sentences = [f"{event.name or 'A memory'} was {verb} from {source} to {target} ({event.nbytes:,} bytes): "
+        title = self.trace.titles.get(event.name, event.name) or "A memory"
+        sentences = [f"{title} was {verb} from {source} to {target} ({event.nbytes:,} bytes): "
                      f"{self._step_name(self.trace.step_at(number))} accessed it {_side(call) or 'there'}"
                      + (f" ({call})." if call else "."), self._writer(event.name, number)]
         if asked is not None:
@@ -126,7 +116,7 @@ class CopyReasons:
 
 
 def _meaning(head):
-    return HEADS.get(head, "which this minicaffe does not know")
+    return STATES[head][2] if head in STATES else "which this minicaffe does not know"
 
 
 def _side(call):

@@ -46,7 +46,7 @@ def test_three_commands_print_one_figure(minicaffe, data, arguments):
     assert RESULT.findall(minicaffe.messages) == summary
     out = minicaffe("trace", *arguments)
     assert RESULT.findall(minicaffe.messages) == summary
-    assert re.search(r"^peak on (the host|device 0): [\d.]+ [KM]iB in blocks of this record \(", out, re.M)
+    assert re.search(r"^live memory, (host|device 0): at most [\d.]+ [KM]iB \(", out, re.M)
 
 
 def test_the_estimate_is_no_part_of_the_training(minicaffe, data):

@@ -11,7 +11,7 @@ import minicaffe as caffe
 from minicaffe import trace
 from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
 from minicaffe.solver.watch import Watch
-from minicaffe.trace import html, kernels, perfetto, pytorch
+from minicaffe.trace import html, kernels, perfetto, pytorch, values
 from minicaffe.trace.model import Trace, launch_of
 from minicaffe.trace.why import CopyReasons
 from minicaffe.workspace import Workspace
@@ -41,7 +41,8 @@ def document(solver):
     solver.net.blobs["a"].reshape(3, 3)
     solver.net.blobs["a"].data[...] = 1
     recorder.stop()
-    made = {**recorder.trace().document, "schedule": schedule}
+    made = {**recorder.trace().document, "schedule": schedule, "values": {"iteration": 1, "arrays": [
+        {"title": "a", "layer": "ip", **values.values_of(np.ones((1, 2, 3, 3)))}]}}
     # An arena and a launch, which only allocators of a device and kernels have.
     made["start"]["arenas"].append({"place": "CPUPlace", "allocator": "caching", "segments": [
         {"address": 64, "bytes": 128, "blocks": [{"address": 64, "bytes": 128, "used": False}]}]})
@@ -107,6 +108,14 @@ def test_a_good_document_is_read_by_all(document):
     made = Trace(document)
     assert {event.kind for event in made.events} >= {"launch", "split", "merge", "copy", "head", "begin", "end", "segment taken"}
     read_all(made)
+
+
+@pytest.mark.parametrize("change", [{"levels": "no base64!"}, {"levels": ""}, {"height": 4}, {"count": 0, "levels": ""}, {"width": -3}])
+def test_pictures_have_the_bytes_that_they_name(document, change):
+    made = copy.deepcopy(document)
+    made["values"]["arrays"][0]["maps"].update(change)
+    with pytest.raises(DataError, match=r"values.arrays\[0\].maps.levels: must be -?\d+ x -?\d+ x -?\d+ bytes"):
+        Trace(made)
 
 
 def test_a_trace_that_gets_another_document_has_the_steps_of_that(document):

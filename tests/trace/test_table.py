@@ -1,12 +1,17 @@
 """A trace on a terminal: lines that fit, a step in full, walking by typed lines."""
 
+import io
+import json
+import re
 from collections import Counter
 
 import pytest
+from rich.console import Console
 
 from minicaffe import memory, trace
 from minicaffe.memory.sizes import size_text
-from minicaffe.trace import table
+from minicaffe.memory.synced import SyncedHead
+from minicaffe.trace import html, model, table
 
 
 @pytest.fixture
@@ -18,14 +23,35 @@ def made(where, make_solver):
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_lines_fit(made, columns, monkeypatch, capsys):
+def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
+    """Also where a name is long, and where a step changes many states."""
     monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setitem(made.steps[0], "layer", "inception_" + 12 * "long_" + "name")
     table.show(made)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns and "\x1b" not in "".join(lines)
     assert any(line.split()[1:3] == [">", "conv"] for line in lines)
     assert sum("iteration 1" in line for line in lines) == 1
-    assert ("heads that changed" in lines[0]) == (columns == 200)
+    rows = lines[1 : 1 + len(made.steps) + 2]       # each iteration has a title
+    assert [line.split()[0] for line in rows if "iteration" not in line] == list(map(str, range(len(made.steps))))
+    assert lines[1 + len(rows)].startswith(f"{len(made.steps)} steps in 2 iterations")
+    first = next(line for line in rows if line.startswith("0 "))
+    assert "inception_long" in first and ("g_name " in first) and ("…" in first.split("g_name")[0]) == (columns == 80)
+    assert lines[0].rstrip().endswith("states that changed" if columns == 200 else "kernels")
+    assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is no GPU") == made.simulated
+
+
+def test_times_of_the_simulated_device_are_grey_and_named(made, monkeypatch, where):
+    out = Console(width=100, height=24, force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False)
+    monkeypatch.setattr(table, "console", lambda: out)
+    table.show(made)
+    number = next(i for i, step in enumerate(made.steps) if step["layer"] == "ip")
+    typed = iter([str(number), "q"])
+    table.walk(made, lambda prompt: next(typed))
+    grey = re.findall(r"\x1b\[2m *([^\x1b]*)", out.file.getvalue())
+    spent = f"{(made.steps[number]['end'] - made.steps[number]['begin']) / 1e6:.3f}"
+    assert any(re.fullmatch(r"[\d.]+ ms simulated", text) for text in grey) == (where == "sim")
+    assert (spent in grey) == any(text.startswith(f"simulated: {spent} ms") for text in grey) == (where == "sim")
 
 
 def test_a_pipe_gets_whole_lines_and_names(made, monkeypatch, capsys):
@@ -66,14 +92,14 @@ def test_cells_of_a_line_count_what_the_step_has(made, monkeypatch):
     cells = table.row(made, number, wide=True)
     assert cells[:2] == [str(number), "> ip"] and cells[3] == "0.006"       # of 1000 + 2000 + 3000 ns on the device
     assert cells[6:9] == [f"2: {size_text(9 << 10)}", f"+{size_text(6 << 10)} -{size_text(15 << 10)}", "3"]
-    assert table.row(made, number, wide=False)[3:6] == cells[6:9]
+    assert table.row(made, number, wide=False)[3:] == [size_text(9 << 10), f"-{size_text(9 << 10)}", "3"]
 
 
 def test_a_step_in_full(made, where):
     number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
     text = "\n".join(table.describe(made, number))
     assert f"step {number} of {len(made.steps)}, iteration 0: layer ip, forward" in text
-    assert "MFLOP" in text and "of a large copy's" in text and "ip[0] data" in text
+    assert "MFLOP" in text and "of a large copy's" in text and "\n  ip[0] " in text
     assert f"+{size_text(80)} " in text      # ip data, 4 x 5 float32
     if where != "cpu":
         assert "blocks of" in text and "arrays: " in text and "struct" in "\n".join(table.sources(made, number))
@@ -101,16 +127,59 @@ def test_what_the_allocator_did(on_cpu, allocator, words):
 
 
 def test_walking(made):
-    typed = iter(["", "p", "p", "ip", "ip", "3", "999", "no such layer", "s", "q", "never read"])
-    asked, written = [], []
+    typed = iter(["", "p", "p", "ip", "ip", "3", "999", "no such layer", "s", "w", "m", "q", "never read"])
+    asked, out = [], Console(file=io.StringIO(), width=100)
 
     def read(prompt):
         asked.append(prompt.split()[1])
         return next(typed)
 
-    table.walk(made, read, written.append)
+    table.walk(made, read, out)
     ip = [str(i) for i, step in enumerate(made.steps) if step["layer"] == "ip"]
-    assert asked == ["0", "1", "0", "0", ip[0], ip[1], "3", "3", "3", "3"]
+    assert asked == ["0", "1", "0", "0", ip[0], ip[1], "3", "3", "3", "3", "3", "3"]
+    written = out.file.getvalue().splitlines()
+    assert written[0].startswith("step 0 of") and "there are no more lines of this step" in written
     assert "this is the first step" in written and any("there is no step '999'" in line for line in written)
-    table.walk(made, lambda prompt: (_ for _ in ()).throw(EOFError), written.append)     # an input that is at its end
-    table.walk(trace.Trace(None), None, written.append)
+    table.walk(made, lambda prompt: (_ for _ in ()).throw(EOFError), out)     # an input that is at its end
+    table.walk(trace.Trace(None), None, out)
+
+
+def test_a_step_fits_24_rows(made, monkeypatch):
+    """The rest follows with `m`, and all of it is shown once."""
+    monkeypatch.setenv("LINES", "24")
+    out, screens = Console(file=io.StringIO(), width=80, height=24), []
+    number = max(range(len(made.steps)), key=lambda i: len(table.describe(made, i, why=False)))
+    typed = iter([str(number), "m", "m", "q"])
+
+    def read(prompt):
+        assert len(prompt) <= 80
+        screens.append(out.file.getvalue().splitlines())
+        out.file.seek(out.file.truncate(0))
+        return next(typed)
+
+    table.walk(made, read, out)
+    whole = [line.plain.rstrip() for line in table._wrapped(made, table.describe(made, number, why=False), out)]
+    assert len(whole) > 24 and max(map(len, screens)) == 22
+    shown = [line.rstrip() for screen in screens[1:] for line in screen if "more lines" not in line]
+    assert shown[: len(whole)] == whole
+
+
+def test_words_are_those_of_the_table_the_steps_and_the_page(made, where):
+    number = next(i for i, step in enumerate(made.steps) if (step["kind"], step["layer"]) == ("forward", "ip"))
+    touched = next(touched for touched in made.steps[number]["touched"] if touched["before"] != touched["after"])
+    title = made.titles[touched["memory"]]
+    words = f"{model.STATES[touched['before']][0]} -> {model.STATES[touched['after']][0]}"
+    assert f"{title}: {words}" in table.row(made, number)[-1]
+    assert any(line.split()[0] == title.split()[0] and line.endswith(f"  {words}") for line in table.describe(made, number))
+    of_page = json.loads(re.search(r"const HEADS = (.*);", html.page(made))[1])
+    assert {head: word for head, (word, _, _) in of_page.items()} == {head: word for head, (word, _, _) in model.STATES.items()}
+    assert set(model.STATES) == {str(head) for head in SyncedHead}
+
+
+def test_titles_say_what_a_memory_is(made, where):
+    titles = dict(made.titles)
+    assert titles["data data"] == "data" and titles["conv[0] diff"] == "conv[0] diff" and titles["conv[0] history data"] == "conv[0] history"
+    assert len({memory["title"] for memory in made.memories}) == len(made.memories)
+    assert not [title for title in titles.values() if title.endswith(" data")]
+    scratch = [memory for memory in made.memories if memory["blob"] == "scratch"]
+    assert all(memory["title"].startswith("scratch of ") for memory in scratch) and (scratch or where == "cpu")

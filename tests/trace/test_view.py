@@ -4,6 +4,7 @@ One trace of LeNet on the simulated device serves all tests. Where selenium, chr
 chromedriver are missing the tests of the page skip and say which.
 """
 
+import base64
 import importlib.util
 import json
 import os
@@ -31,6 +32,7 @@ SLOW = 5        # other processes of a test machine may be busy: a bound in mill
 LENET = """
 import minicaffe
 from minicaffe import trace
+from minicaffe.trace import values
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
 minicaffe.set_mode_gpu()
@@ -41,6 +43,7 @@ recorder.start()
 recorder.solver.step(3)
 recorder.stop()
 made = recorder.trace()
+values.add(made, recorder.solver)
 made.save("FOLDER/lenet.json")
 """
 
@@ -273,6 +276,140 @@ def test_ptx_is_shown_where_it_was_asked_for(browser, trace, tmp_path):
     page.browser.execute_script(f"[...document.querySelectorAll('#kernels [data-kernel]')].find(b => b.dataset.kernel === {name}).click()")
     page.browser.execute_script("document.querySelector('#show-ptx').click()")
     assert page.text("#source pre") == ".version 8.0" and not page.errors()
+
+
+def texts(page, selector):
+    return page.browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map(e => e.textContent)")
+
+
+def test_legends_name_each_colour_and_the_hatching(browser, page, trace, tmp_path):
+    assert texts(page, "#step-legend li") == ["forward", "backward", "update", "between layers"]
+    colours = page.browser.execute_script("""return ["forward", "backward", "update", "between"].map((name, i) => [
+        getComputedStyle(document.querySelectorAll("#step-legend i")[i]).backgroundColor, colours[name]])""")
+    assert all(shown == drawn for shown, drawn in colours) and len({shown for shown, _ in colours}) == 4
+    assert texts(page, "#side-legend li") == ["host", "device", "recycled: used by other blobs"]
+    hatched = "return getComputedStyle(document.querySelector('#side-legend .hatched')).backgroundImage"
+    assert "gradient" in page.browser.execute_script(hatched)
+    html.write(Trace(json.loads(trace.to_json().replace("HEAD_AT_GPU", "HEAD_AT_GPU_PRIVATE"))), tmp_path / "private.html")
+    private = Page(browser, tmp_path / "private.html")
+    assert "private: in an engine's own layout" in texts(private, "#side-legend li")
+    ip1 = next(i for i, step in enumerate(trace.steps) if step["layer"] == "ip1")
+    private.state(f"view.go({ip1})")
+    assert "private on device" in texts(private, "#touched tr:last-child td")[-1] and not private.errors()
+
+
+def test_the_scale_is_that_of_live_memory(browser, trace, tmp_path):
+    """What the allocator holds, here 16 times as much, is a line above it."""
+    document = json.loads(trace.to_json())
+    kinds = [document["strings"][kind] for kind in document["events"]["kind"]]
+    last = max(i for i, kind in enumerate(kinds) if kind == "segment taken")
+    document["events"]["bytes"][last] += 1 << 28
+    html.write(Trace(document), tmp_path / "held.html")
+    page = Page(browser, tmp_path / "held.html")
+    state = page.state(f"view.goMoment({len(trace)})")
+    live, peak = {}, 0
+    for block in trace.document["start"]["blocks"]:
+        live[block["place"], block["address"]] = block["bytes"]
+    for event in trace.events:
+        if event.kind == "alloc":
+            live[event.place, event.address] = event.nbytes
+        elif event.kind == "free":
+            live.pop((event.place, event.address), None)
+        peak = max(peak, sum(nbytes for (place, _), nbytes in live.items() if place == state["place"]))
+    assert peak < state["scale"] < 1.3 * peak and state["reserved"] > 1 << 28
+    assert any(text.startswith("held") and "live and cache" in text for text in texts(page, "#legend li")) and not page.errors()
+
+
+def test_times_of_the_simulated_device_are_grey_and_named(browser, page, trace, tmp_path):
+    def looks(page):
+        page.state("view.go(6)")
+        return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#facts .timed dd");
+            return [new Set([...timed].map(colour)).size, colour(timed[0]) === colours.soft,
+                    getComputedStyle(document.querySelector("#step-panel .sim-note")).display !== "none"]""")
+    assert looks(page) == [1, True, True] and "simulated device, which is no GPU" in page.text("#step-panel .sim-note")
+    launch = next(i for i, event in enumerate(trace.events) if event.kind == "launch")
+    page.state(f"view.goMoment({launch + 1})")
+    assert page.text("#events [aria-selected=true]").endswith(" simulated")
+    document = json.loads(trace.to_json())
+    document["device"]["kind"] = "gpu"
+    html.write(Trace(document), tmp_path / "gpu.html")
+    assert looks(Page(browser, tmp_path / "gpu.html")) == [1, False, False]
+
+
+def test_names_say_what_a_memory_is(page, trace):
+    data = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pictures")
+    page.state(f"view.go({data})")
+    assert {"data", "label", "next batch (data)", "next batch (label)"} <= set(texts(page, "#touched td:first-child"))
+    conv = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "conv1")
+    page.state(f"view.go({conv})")
+    assert "scratch of conv1" in texts(page, "#touched td:first-child")
+    assert not re.search(r"(?<!no) data\b|#\d", " ".join(texts(page, "#touched td:first-child") + texts(page, "#events .row")))
+
+
+def test_a_net_is_drawn_larger_and_smaller(page):
+    from selenium.webdriver.common.by import By
+    sizes = "return [document.querySelector('#net svg').getBoundingClientRect().width, document.querySelector('#net').clientWidth, " \
+            "document.querySelector('#net').scrollWidth]"
+
+    def press(name, times=1):
+        for _ in range(times):
+            page.browser.find_element(By.ID, f"net-{name}").click()
+        return page.browser.execute_script(sizes)
+
+    width, panel, _ = page.browser.execute_script(sizes)
+    larger, _, scrolled = press("larger", 4)
+    assert larger > 2 * width and scrolled > panel
+    assert press("smaller", 2)[0] == pytest.approx(larger * .64, rel=0.01)
+    fitting, _, scrolled = press("fit")
+    assert fitting <= panel == scrolled
+    assert press("wide")[1] > 2 * panel
+    page.state("view.go(6)")
+    shown = page.browser.execute_script("""const at = document.querySelector("#net [aria-current]").getBoundingClientRect(),
+        box = document.querySelector("#net-panel").getBoundingClientRect(); return at.top >= box.top && at.bottom <= box.bottom""")
+    assert shown
+    assert press("wide")[1] == panel
+
+
+def test_values_and_feature_maps_of_the_chosen_blob(page, trace):
+    arrays = {array["title"]: array for array in trace.document["values"]["arrays"]}
+    pool = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pool1")
+    page.state(f"view.go({pool})")
+    assert page.text("#array-about").startswith("pool1: 64 × 20 × 12 × 12, of layer pool1. From ")     # that of the step
+    blob = "document.querySelector('#net g.blob[data-blob=conv1] text').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    page.state(f"{blob}; view.go({pool + 1})")
+    assert page.text("#array-about").startswith("conv1: 64 × 20 × 24 × 24") and page.browser.execute_script("return document.querySelector('#array').value") == "conv1"
+    maps = arrays["conv1"]["maps"]
+    drawn = page.browser.execute_script("""return [...document.querySelectorAll("#array-maps canvas")].map(c =>
+        [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data].filter((_, i) => i % 4 === 0))""")
+    assert len(drawn) == maps["count"] == 16 and b"".join(map(bytes, drawn)) == base64.b64decode(maps["levels"])
+    assert "16 of 20 channels of the first sample" in page.text("#array-remark")
+    assert len(texts(page, "#array-histogram rect")) == len(arrays["conv1"]["histogram"])
+    page.browser.execute_script("document.querySelector('#array').value = 'ip1[0] diff'; document.querySelector('#array').dispatchEvent(new Event('change'))")
+    assert page.text("#array-about").startswith("ip1[0] diff: 500 × 800, of layer ip1.")
+
+
+def test_the_first_visit_has_a_tour_of_eight_steps(browser, lenet):
+    from selenium.webdriver.common.by import By
+    page = Page(browser, lenet["html"])
+    browser.execute_script("localStorage.clear()")
+    page = Page(browser, lenet["html"])
+    shown, seen = "return !document.querySelector('#tour').hidden", []
+    while browser.execute_script(shown):
+        seen.append((page.text("#tour-title"), page.browser.execute_script("return document.querySelector('.toured').id")))
+        assert len(page.text("#tour-text")) < 250
+        browser.find_element(By.ID, "tour-next").click()
+    assert [title.split(":")[0] for title, _ in seen] == [f"{i} of 8" for i in range(1, 9)] and len({place for _, place in seen}) == 8
+    assert not browser.execute_script("return document.querySelector('.toured')")
+    assert not Page(browser, lenet["html"]).browser.execute_script(shown)
+    browser.execute_script("localStorage.clear()")
+    page = Page(browser, f"{lenet['html'].as_uri()}#step=7")
+    assert not browser.execute_script(shown)        # a link leads to its step
+    page.press("?")
+    browser.find_element(By.ID, "tour-start").click()
+    assert browser.execute_script(shown)
+    from selenium.webdriver.common.keys import Keys
+    page.press(Keys.ESCAPE)
+    assert not browser.execute_script(shown) and not page.errors()
 
 
 @pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])
@@ -509,6 +646,9 @@ def test_the_perfetto_file_is_a_trace(lenet, trace):
     assert len(slices) == len(trace.steps)
     assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
     assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
+    assert {"next batch (label), host to device", "conv1[0], host to device"} <= {row["name"] for row in rows if row.get("tid") == perfetto.COPIES}
+    first = next(row for row in slices if row["name"] == "conv1 forward")
+    assert "conv1[0]: host -> host+device" in first["args"]["states"]
     last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
     first = {row["name"]: sum(row["args"].values()) for row in rows if row["ph"] == "C" and row["ts"] == 0}
     assert sum(first.values()) == sum(block["bytes"] for block in trace.at(0).blocks)

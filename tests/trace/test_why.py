@@ -50,7 +50,7 @@ def test_the_example_of_caffes_tutorial(where):
     assert heads == ["HEAD_AT_CPU -> SYNCED", "SYNCED -> HEAD_AT_GPU", "HEAD_AT_GPU -> SYNCED", "SYNCED -> HEAD_AT_CPU",
                      "HEAD_AT_CPU -> HEAD_AT_GPU", "HEAD_AT_GPU -> HEAD_AT_CPU"]
     said = [trace.why(made, number) for number, _ in found]
-    assert said[0] == ("blob data was copied from host to device (16 bytes): your code accessed it on the device (gpu_data). It was "
+    assert said[0] == ("blob was copied from host to device (16 bytes): your code accessed it on the device (gpu_data). It was "
                        "written before the record began. Its head was HEAD_AT_CPU, only the host's side is valid; since then it is "
                        "SYNCED, host and device hold the same.")
     assert "It was written last on the device, by a call of mutable_gpu_data." in said[1]

@@ -37,6 +37,8 @@ function scaled(n, units) {
 }
 const bytesText = n => n < 1024 ? `${n} B` : scaled(n, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]);
 const timeText = ns => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
+let simulated = "";     // behind times in running text, if the device is simulated
+const spentText = ns => timeText(ns) + simulated;
 const countText = n => scaled(n, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]]);
 const rateText = perNs => scaled(perNs * 1e9, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]]);
 
@@ -193,17 +195,15 @@ class Steps extends Chart {
     if (x < gutter) return null;
     const {trace, axis} = this.view, step = trace.steps[trace.stepOf[Math.min(trace.count, axis.moment(x))]];
     return step && [`${trace.nameOf(step)} · ${step.kind}`,
-                    `iteration ${step.iteration}, ${step.last - step.first} events, ${timeText(step.end - step.begin)}`];
+                    `iteration ${step.iteration}, ${step.last - step.first} events, ${spentText(step.end - step.begin)}`];
   }
 }
 
-/* Bytes in use, stacked by role, below what the allocator holds. */
+/* Live bytes, stacked by role, which have the scale. What the allocator holds is a dashed line, at the edge if it is more. */
 class Usage extends Chart {
   paint(c) {
     const {axis, trace, place} = this.view, top = 10, bottom = this.height - 6, right = this.width - 8;
-    // An arena of the host is far larger than its used part, since untouched pages cost nothing: then the scale is that of the use.
-    const usage = trace.usage(place), beyond = usage.most > 4 * usage.peak && usage.peak > 0;
-    const most = beyond ? usage.peak * 1.4 : Math.max(usage.most, usage.peak, 1);
+    const usage = trace.usage(place), most = this.most = Math.max(1, usage.peak * 1.15), beyond = usage.most > most * 1.04;
     const step = 2 ** Math.max(0, Math.ceil(Math.log2(most / 3))),
           y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
     c.font = MONO(11); c.textAlign = "right";
@@ -236,12 +236,11 @@ class Usage extends Chart {
       area(m => floor[m], m => floor[m] + values[m], colours[ROLES[role]]);
       for (let m = 0; m <= trace.count; m++) floor[m] += values[m];
     });
-    area(m => usage.live[m], m => Math.max(usage.live[m], usage.reserved[m]), hatch(c, colours.cache));
-    c.strokeStyle = colours.ink; c.lineWidth = 1.25; c.beginPath();
+    c.strokeStyle = colours.ink; c.lineWidth = 1.25; c.setLineDash([5, 3]); c.beginPath();
     columns.forEach((m, i) => { c.lineTo(gutter + i, y(usage.reserved[m])); c.lineTo(gutter + i + 1, y(usage.reserved[m])); });
-    c.stroke();
+    c.stroke(); c.setLineDash([]);
     if (beyond) {
-      const text = `${bytesText(usage.most)} held, beyond this scale`;
+      const text = `held: up to ${bytesText(usage.most)}, above this scale`;
       c.font = FONT(11.5); c.textAlign = "right";
       c.fillStyle = colours.panel; c.fillRect(right - c.measureText(text).width - 10, top + 4, c.measureText(text).width + 8, 16);
       c.fillStyle = colours.soft; c.fillText(text, right - 6, top + 12); c.textAlign = "left";
@@ -251,7 +250,7 @@ class Usage extends Chart {
     if (x < gutter) return null;
     const {axis, trace, place} = this.view, m = axis.moment(x), usage = trace.usage(place);
     const parts = ROLES.map((role, r) => usage.roles[r][m] ? `${role} ${bytesText(usage.roles[r][m])}` : "").filter(Boolean);
-    return [`${bytesText(usage.live[m])} in use of ${bytesText(usage.reserved[m])} held`, parts.join(", ")];
+    return [`${bytesText(usage.live[m])} live, ${bytesText(usage.reserved[m])} held`, parts.join(", ")];
   }
 }
 
@@ -290,7 +289,7 @@ class Strips extends Chart {
       c.fillStyle = colours[memory.role] || colours.other;
       c.fillRect(16, top + 6, 3, ROW - 12);
       c.fillStyle = colours.ink;
-      c.fillText(clipped(c, memory.name, gutter - 36, true), 25, top + ROW / 2);
+      c.fillText(clipped(c, memory.title, gutter - 36, true), 25, top + ROW / 2);
       let known = 0;
       const from = lastAtMost(memory.changes, axis.from);
       for (let k = 0; k < from; k++) known |= VALID[memory.states[k]];
@@ -298,7 +297,7 @@ class Strips extends Chart {
         const state = memory.states[k], end = k + 1 < memory.changes.length ? memory.changes[k + 1] : this.view.trace.count;
         const a = Math.max(gutter, axis.x(Math.max(axis.from, memory.changes[k]))),
               b = Math.min(right, axis.x(Math.min(end, axis.to)));
-        if (state === 6) {
+        if (state === RECYCLED) {
           c.fillStyle = hatch(c, colours.faint); c.fillRect(a, top + 3, b - a, ROW - 7);
           known = 0;
         } else {
@@ -336,8 +335,9 @@ class Strips extends Chart {
     if (!memory) return null;
     const about = `${bytesText(memory.bytes)}, ${memory.role}`
       + (memory.aliases && memory.aliases.length ? `; also ${memory.aliases.join(", ")}` : "");
-    if (x < gutter) return [memory.name, about];
-    return [`${memory.name}: ${stateWords(trace.head(memory, axis.moment(x)))}`, about];
+    if (x < gutter) return [memory.title, about];
+    const [word, , meaning] = HEADS[STATES[trace.head(memory, axis.moment(x))]];
+    return [`${memory.title}: ${word}`, `${meaning}; ${about}`];
   }
 }
 
@@ -346,11 +346,6 @@ function directionOf(detail) {
   const [from, to] = detail.split(" to ");
   const side = word => word === "host" || word === "plain" ? 0 : word === "device" || word === "peer" ? 1 : 2;
   return [side(from), side(to || "host")];
-}
-
-function stateWords(state) {
-  return ["no side holds anything yet", "the host's side is valid", "the device's side is valid", "host and device hold the same",
-          "the private side is valid", "private and host hold the same", "recycled: its memory serves others"][state];
 }
 
 /* The arenas of a place: each segment a bar cut into its cells, or, of the buddy allocator, the tree of halves. */
@@ -363,7 +358,7 @@ class Arena extends Picture {
     this.fit(width, Math.max(60, rows.reduce((sum, r) => sum + r.height, 0)));
     const c = this.context(), step = this.view.currentStep();
     this.drawn = [];
-    // Blocks that this step has taken so far, to be outlined.
+    // Blocks that this step has allocated so far, to be outlined.
     this.fresh = new Set(step ? trace.find("alloc", step.first, moment).filter(i => trace.strings[trace.place[i]] === place)
         .map(i => trace.address[i]) : []);
     let top = 0;
@@ -430,7 +425,8 @@ class Arena extends Picture {
       if (w > 34) {
         c.fillStyle = inkOn(colours[ROLES[role]]);
         c.font = MONO(11);
-        c.fillText(clipped(c, cell.name || bytesText(cell.asked), w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
+        const title = this.view.trace.titleOf(cell.name, true) || bytesText(cell.asked);
+        c.fillText(clipped(c, title, w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
         if (h > 20) c.fillText(clipped(c, bytesText(cell.asked), w - 10), x + 5, y + 24);
       }
     } else {
@@ -453,9 +449,9 @@ class Arena extends Picture {
     const cell = this.drawn.find(d => x >= d.x && x < d.x + Math.max(1, d.w) && y >= d.y && y < d.y + d.h);
     if (!cell) return null;
     return cell.used
-      ? [cell.name || "a block",
-         `${bytesText(cell.bytes)} asked for, in a block of ${bytesText(cell.size)} at ${hex(cell.address)}`
-         + (this.fresh.has(cell.address) ? "; taken in this step" : "")]
+      ? [this.view.trace.titleOf(cell.name, true) || "a block",
+         `${bytesText(cell.bytes)}, in a block of ${bytesText(cell.size)} at ${hex(cell.address)}`
+         + (this.fresh.has(cell.address) ? "; allocated in this step" : "")]
       : ["free", `${bytesText(cell.size)} at ${hex(cell.address)}, kept for the next request that fits`];
   }
 }

@@ -5,10 +5,12 @@ A moment is a number of events: the state at moment i is the start after the fir
 Blocks and arenas are replayed from the nearest of the checkpoints, so that any moment of 100,000 events is found in about a
 millisecond; heads are looked up in each memory's list of changes. */
 
-const STATES = ["UNINITIALIZED", "HEAD_AT_CPU", "HEAD_AT_GPU", "SYNCED", "HEAD_AT_PRIVATE", "SYNCED_PRIVATE", "RECYCLED"];
+// HEADS comes from html.py: of each state its word, the sides that are valid, and what that means.
+const STATES = Object.keys(HEADS), RECYCLED = STATES.indexOf("RECYCLED");
 const SIDES = ["host", "device", "private"];
 // Which sides are valid in each state: bit 0 host, bit 1 device, bit 2 private.
-const VALID = [0, 1, 2, 3, 4, 5, 0];
+const VALID = STATES.map(state => HEADS[state][1].reduce((bits, side) => bits | 1 << SIDES.indexOf(side), 0));
+const stateWord = state => HEADS[state] ? HEADS[state][0] : state;
 const ROLES = ["parameter", "activation", "gradient", "history", "input", "workspace", "other"];
 const CHECKPOINT = 1000;
 
@@ -107,7 +109,8 @@ class Trace {
     this.memories = [];
     this.memoryOf = new Map();
     for (const memory of this.data.memories) {
-      const one = {...memory, changes: [0], states: [STATES.indexOf(this.data.start.heads[memory.name] || "UNINITIALIZED")],
+      const one = {...memory, title: memory.title || memory.name, changes: [0],
+                   states: [STATES.indexOf(this.data.start.heads[memory.name] || "UNINITIALIZED")],
                    copies: [], sides: 0};
       this.memories.push(one);
       for (const name of [memory.name, ...(memory.aliases || [])]) if (!this.memoryOf.has(name)) this.memoryOf.set(name, one);
@@ -168,6 +171,12 @@ class Trace {
     for (let i = from; i < moment; i++) this.applyTo(state, i);
     this.found = {moment, state};
     return state;
+  }
+
+  /* What a memory is, by its name in events; of a block, whose name several memories may have, what they have in common. */
+  titleOf(name, block = false) {
+    const shared = block && this.memoryOf.has(`${name} #2`);
+    return shared ? name.replace(/ data$/, "").replace(/^\[(.*)\]$/, "$1") : (this.memoryOf.get(name) || {title: name}).title;
   }
 
   roleOf(name) {
@@ -242,7 +251,8 @@ class Trace {
     const s = this.strings;
     return {number: i, time: this.time[i], kind: s[this.kind[i]], place: s[this.place[i]],
             address: this.address[i], bytes: this.bytes[i],
-            name: s[this.name[i]], detail: s[this.detail[i]], took: this.took[i]};
+            name: s[this.name[i]], detail: s[this.detail[i]], took: this.took[i],
+            title: this.titleOf(s[this.name[i]], /^(alloc|free)$/.test(s[this.kind[i]]))};
   }
 
   /* Number of the row of the schedule that has the layer of a step; -1 if none or, where layers have one name, several have it. */

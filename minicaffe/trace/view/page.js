@@ -53,30 +53,27 @@ function withoutScript(svg) {
   return svg;
 }
 
-/* An event in words: [what kind, what it says]. */
+/* An event in words: [its kind, what it says]. */
 function eventWords(e) {
-  const blob = e.name || "a block";
+  const blob = e.title || "a block", [what, ...took] = e.kind.split(" ");
   switch (e.kind) {
-    case "alloc": return ["takes", `${bytesText(e.bytes)} for ${blob}`];
-    case "free": return ["gives back", `${bytesText(e.bytes)} of ${blob}`];
-    case "cache hit": return ["cache hit", `a free block serves ${bytesText(e.bytes)}`];
-    case "split": return ["split", `${bytesText(e.bytes)} are cut off${e.detail ? `, ${leftWords(e.detail)}` : ""}`];
-    case "merge": return ["merge", `free neighbours become one block of ${bytesText(e.bytes)}`];
-    case "segment taken": case "pool taken": return ["grows", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} from below`];
-    case "segment given back": case "pool given back":
-      return ["shrinks", `a ${e.kind.split(" ")[0]} of ${bytesText(e.bytes)} goes back`];
+    case "alloc": return [e.kind, `+${bytesText(e.bytes)} ${blob}`];
+    case "free": return [e.kind, `-${bytesText(e.bytes)} ${blob}`];
+    case "cache hit": return [e.kind, `a free block is used for ${bytesText(e.bytes)}`];
+    case "split": return [e.kind, `${bytesText(e.bytes)} are cut off${e.detail ? `, ${leftWords(e.detail)}` : ""}`];
+    case "merge": return [e.kind, `free neighbours become one block of ${bytesText(e.bytes)}`];
+    case "segment taken": case "pool taken": case "segment given back": case "pool given back":
+      return [what, `${bytesText(e.bytes)}, ${took.join(" ")}`];
     case "head": {
       const [, from, to, call] = /^(\w+) -> (\w+)(?: by (\w+))?/.exec(e.detail) || [];
-      return ["state", to ? `${blob}: ${shortState(from)} → ${shortState(to)}${call ? ` (${call})` : ""}` : `${blob}: ${e.detail}`];
+      return ["state", to ? `${blob}: ${stateWord(from)} → ${stateWord(to)}${call ? ` (${call})` : ""}` : `${blob}: ${e.detail}`];
     }
-    case "copy": return ["copy", `${bytesText(e.bytes)} of ${blob}, ${e.detail}`];
-    case "reorder": return ["reorder", `${blob}, ${e.detail}`];
-    case "launch": return ["launch", `${e.name}, ${launchWords(e)}`];
-    case "call": return ["call", `${e.name}, ${timeText(e.took)}`];
-    case "begin": return ["begins", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
-    case "end": return ["ends", e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
+    case "copy": return [e.kind, `${bytesText(e.bytes)} of ${blob}, ${e.detail}`];
+    case "reorder": return [e.kind, `${blob}, ${e.detail}`];
+    case "launch": return [e.kind, `${e.name}, ${launchWords(e)}`];
+    case "call": return [e.kind, `${e.name}, ${spentText(e.took)}`];
+    case "begin": case "end": return [e.kind, e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
     case "travel": return ["transfer", `${bytesText(e.bytes)} of gradients, ${blob}, to and from other processes`];
-    case "loss": return ["loss", `${e.name} ${e.detail}`];
     default: return [e.kind, [e.name, e.detail].filter(Boolean).join(": ")];
   }
 }
@@ -90,6 +87,9 @@ class View {
     this.moment = 0;
     this.equal = false;
     this.why = data.why || {};
+    simulated = this.trace.device.kind === "sim" ? " simulated" : "";
+    document.body.classList.toggle("simulated", !!simulated);
+    if (simulated) $("by-time").title = "time of the simulated device, which is no GPU";
     this.place = this.choosePlace();
     readColours();
     this.steps = new Steps($("steps").firstElementChild, this);
@@ -100,11 +100,16 @@ class View {
     this.schedule = new List($("schedule"), i => this.scheduleRow(i));
     this.kernelsOf = "step";
     this.head();
+    this.values = new Values(this);
+    this.tour = new Tour();
     this.net();
     this.trouble();
     this.listen();
     this.layout();
-    if (!this.follow(location.hash)) data.open === undefined ? this.go(this.firstOf("forward")) : this.goMoment(data.open);
+    if (!this.follow(location.hash)) {
+      data.open === undefined ? this.go(this.firstOf("forward")) : this.goMoment(data.open);
+      if (data.open === undefined && data.steps.length && !this.tour.seen()) this.tour.show(0);
+    }
   }
 
   currentStep() { return this.trace.steps[this.step]; }
@@ -166,7 +171,7 @@ class View {
     this.stepPanel();
     this.legend();
     this.kernels();
-    this.values();
+    this.values.show();
     this.light();
     this.showSchedule();
     this.lastStep = performance.now() - begun;
@@ -175,7 +180,7 @@ class View {
   layout() {
     const inner = $("steps").clientWidth;
     this.axis.width = Math.max(280, inner);
-    const longest = this.trace.memories.reduce((most, m) => Math.max(most, m.sides ? m.name.length : 0), 0);
+    const longest = this.trace.memories.reduce((most, m) => Math.max(most, m.sides ? m.title.length : 0), 0);
     gutter = inner < 520 ? 130 : Math.max(148, Math.min(inner * .38, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
     $("legend").style.marginLeft = inner < 520 ? 0 : gutter - 16 + "px";
     this.steps.layout(44);
@@ -209,10 +214,16 @@ class View {
     const places = this.trace.places.filter(p => p);
     $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
     $("place").value = this.place;
-    $("side-legend").replaceChildren(...this.strips.lanes().map(([side]) => {
-      const mark = make("i"); mark.style.background = `var(--${side})`;
-      return make("span", {}, mark, side);
-    }));
+    const mark = (name, words) => {
+      const i = make("i", {class: name});
+      if (name !== "hatched") i.style.background = `var(--${name})`;
+      return make("li", {}, i, words);
+    };
+    const kinds = new Set(steps.map(step => step.kind));
+    $("step-legend").replaceChildren(...[["forward", "forward"], ["backward", "backward"], ["update", "update"],
+      ["between", "between layers"]].filter(([kind]) => kinds.has(kind)).map(entry => mark(...entry)));
+    $("side-legend").replaceChildren(...this.strips.lanes().map(([side]) => mark(side, side === "private"
+      ? "private: in an engine's own layout" : side)), mark("hatched", "recycled: used by other blobs"));
     $("steps").setAttribute("aria-valuemax", this.last());
   }
 
@@ -234,22 +245,20 @@ class View {
     const usage = this.trace.usage(this.place), m = this.moment;
     const entry = (role, bytes) => {
       const mark = make("i");
-      mark.style.background = role === "cache"
-        ? "repeating-linear-gradient(135deg, var(--cache) 0 1.5px, transparent 1.5px 4px)"
-        : `var(--${role})`;
+      mark.style.background = `var(--${role})`;
       return make("li", {}, mark, role, make("b", {}, bytesText(bytes)));
     };
     const there = ROLES.map((role, r) => [role, usage.roles[r]])
       .filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
     $("legend").replaceChildren(...there.map(([role, values]) => entry(role, values[m])),
-      entry("cache", Math.max(0, usage.reserved[m] - usage.live[m])),
-      make("li", {}, "held", make("b", {}, bytesText(usage.reserved[m]))),
-      make("li", {}, "most", make("b", {}, bytesText(usage.most))));
+      make("li", {}, "live", make("b", {}, bytesText(usage.live[m])), `, at most ${bytesText(usage.peak)}`),
+      make("li", {}, make("i", {class: "held"}), "held", make("b", {}, bytesText(usage.reserved[m])),
+        `: live and cache, at most ${bytesText(usage.most)}`));
     const buddy = this.trace.arena(this.place, m).some(segment => segment.tree);
-    $("arena-hint").textContent = `${placeWords(this.place)} at this moment. `
-      + (buddy ? "A pool is halved until a chunk just fits; two free halves become one again. "
-        : "Each bar is memory taken at once, cut into blocks. ")
-      + "Colours say what a block serves, hatched blocks are free, outlined ones were taken in this step.";
+    $("arena-hint").textContent = `Memory of ${placeWords(this.place).replace("host", "the host")} at this moment. `
+      + (buddy ? "A pool is halved until a request just fits; two free halves become one again. "
+        : "Each bar is a segment, which is cut into blocks. ")
+      + "The colour of a block is that of its role; a hatched block is free (cache); an outlined one was allocated in this step.";
   }
 
   stepPanel() {
@@ -264,57 +273,60 @@ class View {
     if (calls.length) clauses.push(`calls ${[...new Set(calls.map(i => trace.event(i).name))].join(", ")}`);
     if (copies.length) clauses.push(`copies ${bytesText(sum(copies))} between host and device`);
     if (reorders.length) clauses.push(`reorders ${plural(reorders.length, "array")}`);
-    if (allocs.length) clauses.push(`takes ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
-    if (frees.length) clauses.push(`gives back ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
+    if (allocs.length) clauses.push(`allocates ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
+    if (frees.length) clauses.push(`frees ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
     const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
     const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more`
       : list.join(", ").replace(/, ([^,]*)$/, " and $1");
     const what = step.kind === "between"
-      ? trace.net.nodes.length ? "Between the layers: outside of every forward and backward."
-        : "What ran while the record was open."
+      ? trace.net.nodes.length ? "Between layers: outside of every forward and backward."
+        : "What ran during the record."
       : step.kind === "update" ? "The solver updates the parameters with their gradients."
-      : !node ? `${step.layer} goes ${step.kind}.`
+      : !node ? `${step.layer} runs ${step.kind}.`
       : node.type === "Input" ? `${node.name} (Input) does nothing: the program that runs the net fills ${names(node.tops)}.`
       : step.kind === "backward" && !node.bottoms.length
-        ? `${node.name} (${node.type}) reads no blob, so no gradient goes further back.`
+        ? `${node.name} (${node.type}) reads no blob, so it computes no gradient.`
       : step.kind === "forward"
-        ? `${node.name} (${node.type}) goes forward: it `
+        ? `${node.name} (${node.type}) runs forward: it `
           + `${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
-      : `${node.name} (${node.type}) goes backward: from the gradient of ${names(node.tops)} it computes ${names([
+      : `${node.name} (${node.type}) runs backward: from the gradient of ${names(node.tops)} it computes ${names([
           ...node.bottoms.map(b => `that of ${original(b)}`),
           ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
     const together = step.with ? ` It was computed together with ${step.with}.` : "";
     $("sentence").textContent = `${what}${together} `
-      + (clauses.length ? `It ${names(clauses)}.` : "It neither takes memory nor copies.");
-    const facts = [["time", timeText(step.end - step.begin)]];
+      + (clauses.length ? `It ${names(clauses)}.` : "It neither allocates memory nor copies.");
+    const facts = [["time", timeText(step.end - step.begin), true]];
     const there = [...launches, ...calls].reduce((total, i) => total + trace.took[i], 0),
           spent = there || Math.max(1, step.end - step.begin);
-    if (there) facts.push(["on the device", timeText(there)]);
+    if (there) facts.push(["on the device", timeText(there), true]);
     if (step.flops) facts.push(["operations", countText(step.flops)]);
-    if (step.flops && !step.with) facts.push(["speed", `${countText(step.flops / spent * 1e9)}/s`]);
+    if (step.flops && !step.with) facts.push(["speed", `${countText(step.flops / spent * 1e9)}/s`, true]);
     if (step.bytes && !step.with) {       // of a layer that another one computes along there is no time
       const rate = step.bytes / spent;
-      facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate)]);
-      if (trace.device.copy_bandwidth) facts.push(["of a copy's rate", `${digits(rate * 1e11 / trace.device.copy_bandwidth)} %`]);
+      facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate), true]);
+      if (trace.device.copy_bandwidth)
+        facts.push(["of a copy's rate", `${digits(rate * 1e11 / trace.device.copy_bandwidth)} %`, true]);
     }
     if (node && node.engine) facts.push(["engine", node.engine]);
     if (node && node.layout) facts.push(["layout", node.layout]);
-    $("facts").replaceChildren(...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+    $("facts").replaceChildren(...facts.map(([name, value, timed]) =>
+      make("div", {class: timed ? "timed" : ""}, make("dt", {}, name), make("dd", {}, value))));
 
     const reasons = [...copies, ...reorders].filter(i => this.why[i]).sort((a, b) => a - b);
     const here = reasons.includes(this.moment - 1) ? [this.moment - 1] : reasons.slice(0, 3);
     $("why").replaceChildren(...here.map(i => {
       const e = trace.event(i);
-      return make("article", {}, make("h4", {}, `Why was ${e.name} ${e.kind === "copy" ? "copied" : "reordered"}?`),
+      return make("article", {}, make("h4", {}, `Why was ${e.title} ${e.kind === "copy" ? "copied" : "reordered"}?`),
         make("p", {}, this.why[i]));
     }), ...(reasons.length > here.length
       ? [make("p", {class: "hint"},
-         `${plural(reasons.length, "copy", "copies")} in this step; c shows them one after the other.`)]
+         `${plural(reasons.length, "copy", "copies")} in this step; the key c shows the next.`)]
       : []));
 
     $("touched").tBodies[0].replaceChildren(...(step.touched.length
       ? step.touched.map(t => make("tr", {class: t.before === t.after ? "same" : ""},
-          make("td", {}, t.memory), make("td", {}, this.glyph(t.before)), make("td", {}, "→"), make("td", {}, this.glyph(t.after))))
+          make("td", {"data-memory": t.memory}, trace.titleOf(t.memory)), make("td", {}, this.glyph(t.before)), make("td", {}, "→"),
+          make("td", {}, this.glyph(t.after))))
       : [make("tr", {}, make("td", {class: "hint"}, "no state changes"))]));
     this.events.set(step.first, step.last);
     $("events").setAttribute("aria-activedescendant", `event-${this.moment - 1}`);
@@ -330,7 +342,7 @@ class View {
     });
     return make("span", {class: "state", title: state},
       make("span", {class: "glyph", "aria-hidden": "true"}, ...cells), " ",
-      make("small", {}, shortState(state)));
+      make("small", {}, stateWord(state) || "?"));
   }
 
   eventRow(i) {
@@ -347,13 +359,11 @@ class View {
     press(all ? "kernels-all" : "kernels-step", "kernels-step", "kernels-all");
     if (!this.launched) this.launched = trace.find("launch").length + trace.find("call").length;
     $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
-      ? "On the CPU layers compute with loops and engines; no kernel is started."
+      ? "On the CPU layers compute with loops and engines, without kernels."
       : "No launch was recorded.")
       : all ? "All kernels of the trace, those that took longest first."
-        : "What this step starts on the device, in order. "
-          + "One that computes little for each byte is at its limit where it moves them as fast as a plain copy.";
-    if (this.launched && trace.device.kind === "sim")
-      $("kernel-hint").textContent += " Times here are those of the simulated device, which is no GPU.";
+        : "The kernels and library calls of this step, in order. "
+          + "A kernel that computes little for each byte is at its limit if it moves them as fast as a plain copy.";
     const table = $("kernels");
     table.hidden = !this.launched;
     if (!this.launched || all && table.dataset.shows === "all") return;
@@ -371,10 +381,10 @@ class View {
       const name = text ? make("button", {type: "button", "data-kernel": k.name}, k.name) : make("span", {class: "code"}, k.name);
       const bar = make("span", {class: "bar"}, make("i"));
       bar.firstChild.style.width = Math.min(100, share * 100) + "%";
-      const n = value => make("td", {class: "n"}, value);
-      return make("tr", {}, make("td", {}, name), ...(all ? [n(k.count)] : [n(k.grid), n(k.block)]), n(k.ns ? timeText(k.ns) : "–"),
-        n(k.bytes ? bytesText(k.bytes) : "–"), n(rate ? rateText(rate) : "–"),
-        share ? make("td", {class: "n"}, bar, `${digits(share * 100)} %`) : n("–"));
+      const n = value => make("td", {class: "n"}, value), timed = (...values) => make("td", {class: "n timed"}, ...values);
+      return make("tr", {}, make("td", {}, name), ...(all ? [n(k.count)] : [n(k.grid), n(k.block)]),
+        timed(k.ns ? timeText(k.ns) : "–"), n(k.bytes ? bytesText(k.bytes) : "–"), timed(rate ? rateText(rate) : "–"),
+        share ? timed(bar, `${digits(share * 100)} %`) : n("–"));
     }) : [make("tr", {}, make("td", {class: "hint", colspan: columns.length}, "This step starts no kernel."))]));
   }
   /* Launches and calls of libraries, in order. */
@@ -387,33 +397,6 @@ class View {
       totals.set(one.name, sum);
     }
     return [...totals.values()].sort((a, b) => b.ns - a.ns || b.count - a.count);
-  }
-  /* The samples of blobs and gradients in this iteration, if the trace has any. */
-  values() {
-    const samples = this.trace.data.samples || [], step = this.currentStep();
-    $("value-panel").hidden = !samples.length || !step;
-    if (!samples.length || !step) return;
-    const iterations = [...new Set(samples.map(s => s.iteration))], name = s => s.blob ?? `${s.parameter ?? s.diff} diff`;
-    const norm = s => s.not_finite === 1 ? null : s.norm;      // that of the finite values, of which there may be none
-    const iteration = iterations.findLast(i => i <= step.iteration) ?? iterations[0];
-    $("value-iteration").textContent = iteration;
-    if (!this.histories) {
-      this.histories = new Map();
-      for (const s of samples) {
-        const key = `${s.layer} ${name(s)}`;
-        this.histories.set(key, [...(this.histories.get(key) || []), norm(s)]);
-      }
-    }
-    const share = value => value == null ? "–" : `${digits(value * 100)} %`;
-    $("values").tBodies[0].replaceChildren(...samples.filter(s => s.iteration === iteration).map(s => {
-      const cell = (text, bad) => make("td", {class: bad ? "n bad" : "n"}, text);
-      const row = make("tr", {"data-go": s.layer, class: s.layer === step.layer ? "lit" : ""},
-        make("td", {class: "code"}, name(s)), make("td", {}, make("button", {type: "button"}, s.layer)),
-        make("td", {class: "n"}), cell(share(s.zeros)), cell(share(s.saturated)), cell(share(s.not_finite), s.not_finite > 0));
-      row.children[2].innerHTML = sparkline(this.histories.get(`${s.layer} ${name(s)}`));
-      row.children[2].append(` ${valueText(norm(s))}`);
-      return row;
-    }));
   }
   /* The first array that was not finite, if the trace was written for it. */
   trouble() {
@@ -479,7 +462,17 @@ class View {
         layer.setAttribute("tabindex", 0);
         layer.setAttribute("role", "button");
       }
-    const choose = event => { const chosen = event.target.closest("[data-node]"); if (chosen) this.goLayer(+chosen.dataset.node); };
+    $("net-zoom").hidden = !drawing;
+    const choose = event => {
+      const chosen = event.target.closest("[data-node]"), blob = event.target.closest("g.blob");
+      if (chosen) this.goLayer(+chosen.dataset.node);
+      else if (blob) this.values.choose(blob.dataset.blob);
+    };
+    box.addEventListener("wheel", event => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      this.zoomNet(event.deltaY > 0 ? .8 : 1.25);
+    }, {passive: false});
     box.addEventListener("click", choose);
     box.addEventListener("keydown", event => {
       if (drawing && (event.key === "Enter" || event.key === " ")) {
@@ -489,6 +482,15 @@ class View {
       }
     });
     $("net-panel").hidden = !nodes.length;
+  }
+  /* Draw the net larger or smaller; 0: as wide as its panel. */
+  zoomNet(factor) {
+    const svg = $("net").querySelector("svg");
+    if (!svg) return;
+    const whole = +svg.getAttribute("width"), now = svg.getBoundingClientRect().width / whole, fit = $("net").clientWidth / whole;
+    svg.style.maxWidth = "none";
+    svg.style.width = whole * (factor ? Math.max(Math.min(fit, .1), Math.min(3, now * factor)) : Math.min(1, fit)) + "px";
+    this.light();
   }
   goNext(fits) {
     const steps = this.trace.steps;
@@ -591,6 +593,13 @@ class View {
     click("help-button", () => $("help").showModal());
     click("by-events", () => this.setAxis("events"));
     click("by-time", () => this.setAxis("time"));
+    click("net-smaller", () => this.zoomNet(.8));
+    click("net-larger", () => this.zoomNet(1.25));
+    click("net-fit", () => this.zoomNet(0));
+    click("net-wide", () => {
+      $("net-wide").setAttribute("aria-pressed", document.querySelector("main").classList.toggle("wide-net"));
+      this.zoomNet(1);
+    });
     click("zoom-in", () => this.zoom(.5));
     click("zoom-out", () => this.zoom(2));
     click("zoom-all", () => this.zoom(0));
@@ -604,10 +613,6 @@ class View {
     click("kernels", e => {
       const chosen = e.target.closest("[data-kernel]");
       if (chosen) this.showKernel(chosen.dataset.kernel);
-    });
-    click("values", e => {
-      const row = e.target.closest("[data-go]");
-      if (row) this.goLayer(this.trace.net.nodes.findIndex(node => node.name === row.dataset.go));
     });
     click("show-source", () => this.showKernel($("source").dataset.kernel));
     click("show-ptx", () => this.showKernel($("source").dataset.kernel, true));
@@ -687,6 +692,7 @@ class View {
       "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
       "/": () => $("search").focus(), t: () => this.theme(), "?": () => $("help").showModal(),
     }[event.key];
+    if (event.key === "Escape") this.tour.end();
     if (!act) return;
     event.preventDefault();
     if (!" /?t".includes(event.key)) this.play(false);
@@ -697,7 +703,7 @@ class View {
   things() {
     const {trace} = this;
     const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
-    const memories = trace.memories.map(m => [m.name, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
+    const memories = trace.memories.map(m => [m.title, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
     const kernels = this.kernelTotals().map(k => [k.name, `kernel, ${plural(k.count, "launch", "launches")}`, () => {
       const there = this.computing().filter(i => trace.strings[trace.name[i]] === k.name),
             i = there.find(i => i + 1 > this.moment) ?? there[0];
@@ -766,32 +772,16 @@ class View {
             copies: Object.fromEntries(trace.memories.map(m => [m.name, m.copies.filter(i => i < moment).length])),
             blocks: this.arena.drawn.map(one => ({...one})),
             usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])),
-            reserved: trace.usage(place).reserved[moment],
+            reserved: trace.usage(place).reserved[moment], scale: this.usage.most,
             lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current"))
               .map(node => node.name),
             rows: this.strips.rows.map(m => m.name), row: trace.rowOf(this.currentStep())};
   }
 }
 
-/* A line of numbers, without axes. */
-function sparkline(numbers) {
-  const finite = numbers.filter(Number.isFinite), low = Math.min(...finite), high = Math.max(...finite);
-  if (finite.length < 2) return "";
-  const points = numbers.map((n, i) => Number.isFinite(n)
-    ? `${(i / (numbers.length - 1) * 56 + 2).toFixed(1)}`
-      + ` ${(high > low ? 14 - (n - low) / (high - low) * 12 : 8).toFixed(1)}`
-    : null);
-  return `<svg width="60" height="16" aria-hidden="true"><path d="M${points.filter(Boolean).join(" L")}"/></svg>`;
-}
-
 function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
-function shortState(state) {
-  return {UNINITIALIZED: "nothing", HEAD_AT_CPU: "host", HEAD_AT_GPU: "device", SYNCED: "both",
-          HEAD_AT_PRIVATE: "private", SYNCED_PRIVATE: "private, host", RECYCLED: "recycled"}[state] || state;
-}
 function placeWords(place) {
-  if (place.startsWith("CUDA")) return `device ${place.replace(/\D/g, "") || 0}`;
-  return place.startsWith("Pinned") ? "host, page-locked" : "host";
+  return {"CPUPlace()": "host", "PinnedPlace()": "host, page-locked"}[place] || place.replace(/CUDAPlace\((\d+)\)/, "device $1");
 }
 
 /* A launch, from "8x1x1 blocks of 256 threads; conv1 data (320000 bytes)"; its bytes are those of its arrays. */
@@ -802,7 +792,7 @@ function launchOf(e) {
 }
 function launchWords(e) {
   const one = launchOf(e);
-  return `${one.grid} blocks of ${one.block} threads${e.took ? `, ${timeText(e.took)}` : ""}`;
+  return `${one.grid} blocks of ${one.block} threads${e.took ? `, ${spentText(e.took)}` : ""}`;
 }
 
 {

@@ -1,0 +1,112 @@
+"""Values of the arrays of a net for the page of a trace: statistics, a histogram, and pictures such as feature maps.
+
+They are of one more iteration after the recorded ones. It runs layer by layer, and all its arrays are read back to the host, which
+a record must not do: that would change states, copies and fused layers.
+"""
+
+import base64
+import math
+
+import numpy as np
+
+from minicaffe.errors import check_type
+from minicaffe.net.net import Net
+from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
+from minicaffe.solver.solver import Solver
+from minicaffe.solver.watch import measure
+from minicaffe.trace.model import Trace
+
+BINS = 32           # of a histogram
+MAX_MAPS = 16       # of an array
+MAX_SIDE = 32       # of a picture of a channel; a larger one is sampled
+MAX_MATRIX = 96     # sides of the picture of an array without height and width
+NOT_FINITE = 255    # level of a value that is not finite; 0 to 254 are from the least to the largest
+
+
+def add(trace, target):
+    """Run one more iteration of `target`, and put the values of its arrays into a Trace as ``values`` (docs/trace.md).
+
+    Parameters
+    ----------
+    trace : Trace
+    target : Solver or Net
+        The recorded one. A Net runs forward only.
+    """
+    check_type(trace, Trace, "trace", "a Trace")
+    check_type(target, Solver | Net, "target", "a Solver or a Net")
+    solver = target if isinstance(target, Solver) else None
+    net, found = target.net if solver else target, {}
+
+    def keep(title, layer, array, filters=False):
+        if array.size:      # a layer in place replaces its bottom's values
+            found[title] = {"title": title, "layer": layer, **values_of(array, filters)}
+
+    def tops(index):
+        node = net.nodes[index]
+        for blob in node.tops if node.type != "Split" else ():
+            keep(blob.name, node.name, blob.cpu_data)
+
+    def gradients(index):
+        node = net.nodes[index]
+        for blob in node.tops if node.type != "Split" and node.needs_backward else ():
+            keep(f"{blob.name} diff", node.name, blob.cpu_diff)
+
+    def parameters(diff=True):
+        for blob in net.param_table.params:
+            layer = blob.name.rpartition("[")[0]
+            keep(blob.name, layer, blob.cpu_data, filters=True)
+            if diff:
+                keep(f"{blob.name} diff", layer, blob.cpu_diff, filters=True)
+
+    iteration, callback = solver.iter if solver else None, (lambda: None, parameters)
+    net.add_hook(AFTER_FORWARD, tops)
+    net.add_hook(BEFORE_BACKWARD, gradients)
+    try:
+        if solver:
+            solver.callbacks.append(callback)
+            try:
+                solver.step(1)
+            finally:
+                solver.callbacks.remove(callback)
+        else:
+            net.forward_from_to(0, len(net.nodes) - 1)
+            parameters(diff=False)
+    finally:
+        net.remove_hook(AFTER_FORWARD, tops)
+        net.remove_hook(BEFORE_BACKWARD, gradients)
+    trace.fill({**trace.document, "values": {"iteration": iteration, "arrays": list(found.values())}})
+
+
+def values_of(array, filters=False):
+    """Return shape, statistics, histogram and pictures of an array that is not empty; `filters`: of a parameter."""
+    array = np.asarray(array, np.float32)
+    measured = measure(array)
+    found = {key: measured[key] for key in ("norm", "min", "max", "wrong")} | {"zeros": float(measured["zeros"])}
+    finite = array[np.isfinite(array)] if measured["wrong"] else array.ravel()      # without copies: arrays may have GiB
+    mean = float(finite.mean(dtype=np.float64)) if finite.size else None
+    low, high = found["min"], found["max"]
+    counts = np.histogram(finite, BINS, (low, high) if low < high else None)[0].tolist() if finite.size else []
+    return {"shape": list(array.shape), **found, "mean": mean, "histogram": counts, "maps": maps(array, filters)}
+
+
+def maps(array, filters=False):
+    """Return pictures of an array as one text in base64: a byte for each value, from the least to the largest shown.
+
+    Of four axes these are the channels of the first sample; of filters, and of samples with one channel, the first channel of each.
+    Other arrays are one matrix, whose rows are the first axis.
+    """
+    if array.ndim >= 4:
+        planes, side = array.reshape(*array.shape[:2], array.shape[2], -1), MAX_SIDE
+        each = filters or planes.shape[1] == 1
+        planes = planes[:, 0] if each else planes[0]
+        what = "channels of the first sample" if not each else "filters, the first channel of each" if filters else "samples"
+    else:
+        planes, side, what = array.reshape(1, len(array) if array.ndim > 1 else 1, -1), MAX_MATRIX, "matrix"
+    of = len(planes)
+    planes = planes[:MAX_MAPS, :: math.ceil(planes.shape[1] / side), :: math.ceil(planes.shape[2] / side)].astype(np.float64)
+    finite = np.isfinite(planes)
+    low, high = (float(planes[finite].min()), float(planes[finite].max())) if finite.any() else (0.0, 0.0)
+    levels = np.full(planes.shape, NOT_FINITE, np.uint8)
+    levels[finite] = np.rint((planes[finite] - low) / (high - low or 1) * (NOT_FINITE - 1))
+    return {"what": what, "of": of, "count": len(planes), "height": planes.shape[1], "width": planes.shape[2],
+            "levels": base64.b64encode(levels.tobytes()).decode()}
