@@ -34,7 +34,7 @@ def compare(net, model, inputs, preprocessing=None):
     names = [blob.name for blob in net.input_blobs]
     if inputs.keys() != set(names):
         raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
-    inputs = {name: np.ascontiguousarray(value, np.float32) for name, value in inputs.items()}
+    inputs = {name: np.asarray(value, np.float32, order="C") for name, value in inputs.items()}
     given = dict(inputs)
     if preprocessing is not None:
         first = net.input_blobs[0].name

@@ -46,7 +46,7 @@ def compare(net, module, state, inputs, preprocessing=None):
     names = [blob.name for blob in net.input_blobs]
     if inputs.keys() != set(names):
         raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
-    inputs = {name: np.ascontiguousarray(inputs[name], np.float32) for name in names}
+    inputs = {name: np.array(inputs[name], np.float32, order="C") for name in names}
     given = dict(inputs)
     if preprocessing is not None:
         given[names[0]] = preprocessed(inputs[names[0]], preprocessing)
@@ -85,7 +85,7 @@ def _run(torch, module, state, inputs, probe=None):
     model.eval()
     model._probe = probe    # no layer's attribute begins with _
     with torch.no_grad():
-        made = model(*(torch.from_numpy(value.copy()) for value in inputs.values()))
+        made = model(*(torch.from_numpy(value) for value in inputs.values()))
     return [value.numpy() for value in (made if isinstance(made, tuple) else (made,))]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError
 from minicaffe.net.exporting import POOLING, axis_of, pads, pool_windows, pyramid_windows, windows
-from minicaffe.pytorch.source import number, numbers, writer
+from minicaffe.pytorch.source import number, numbers, plain, writer
 
 
 def same(values):
@@ -292,6 +292,8 @@ def batch_norm(source, node):
         own = source.module(f"{kind}({channels}, eps={number(p.eps)}, momentum={momentum}, affine=False)",
                             num_batches_tracked=np.zeros((), np.int64), **state)
     else:
+        if node.bottoms[0].count == channels:
+            raise ConfigError("has one value for each channel, of which PyTorch's BatchNorm takes no statistics", field="bottom[0]")
         source.remark("BatchNorm: use_global_stats is false, so the statistics are those of the batch, also in evaluation.")
         own = source.module(f"{kind}({channels}, eps={number(p.eps)}, affine=False, track_running_stats=False)")
     if len(given) == 1:
@@ -343,6 +345,8 @@ def split(source, node):
 
 @writer("Silence", "HDF5Output")
 def nothing(source, node):
+    if node.type == "HDF5Output":
+        source.remark(f"HDF5Output: layer '{plain(node.name)}' is left out, no file is written.")
     return []
 
 

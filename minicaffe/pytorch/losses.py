@@ -93,9 +93,10 @@ def contrastive_loss(source, node):
 @writer("DetectionOutput")
 def detection_output(source, node):
     p, nms = node.param.detection_output_param, node.param.detection_output_param.nms_param
-    if p.HasField("save_output_param") and p.save_output_param.output_directory:
-        raise ConfigError("writes files of its results, which the module does not; remove it",
-                          field="detection_output_param.save_output_param")
+    for field, given in (("save_output_param.output_directory", p.save_output_param.output_directory), ("visualize", p.visualize)):
+        if given:
+            raise ConfigError("the module writes no files and shows no pictures; remove the field",
+                              field=f"detection_output_param.{field}")
     source.remark("DetectionOutput: has no gradient. Its rows are (picture, label, score, xmin, ymin, xmax, ymax).")
     bottoms = ", ".join(source.bottoms()[:3])       # the fourth has pictures to show
     code = caffe_pb2.PriorBoxParameter.CodeType.Name(p.code_type)

@@ -51,12 +51,13 @@ class Source:
     def __init__(self, nodes, outputs):
         self.attributes = Names(MODULE_ATTRIBUTES, "layer")
         self.names = Names(FORWARD_NAMES | helper_texts().keys(), "blob")
-        self.variables = {}     # blob -> its variable, if no other value is in that
-        self.values = {}        # blob -> the variable that has its value now
+        self.variables = {}     # blob -> its variable
+        self.values = {}        # blob -> the variable that has its value: its own, or that of a blob with the same value
         self.made, self.lines = [], []  # of __init__; of forward: (text, comment, node or None, variables by blob)
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
         self.used, self.remarks = set(), {}     # helpers; lines of the docstring
         self.sizes_known = True
+        self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
         self.last_read |= dict.fromkeys(outputs, len(nodes))
         self.node, self.index, self.attribute, self.notes = None, -1, None, []
@@ -147,6 +148,7 @@ class Source:
         """Add a layer by its type's writer."""
         self.node, self.index, self.notes, made = node, index, [], len(self.made)
         self.attribute = self.attributes.pick(node.name)
+        self._check_in_place(node)
         found = WRITERS[node.type](self, node)
         if len(self.made) == made:      # the layer has no attribute
             self.attributes.taken.discard(self.attribute)
@@ -166,15 +168,20 @@ class Source:
             self.lines.append((f"{name} = {text}", comment, node, {blob.name: name}))
 
     def _assign(self, blob):
-        """Return the variable that gets a blob's value; not the blob's own while that has another value that is read later."""
+        """Return the variable of a blob, which gets a value."""
         if blob not in self.variables:
             self.variables[blob] = self.names.pick(blob)
-        name = self.variables[blob]
-        if any(value == name and other != blob and self.last_read.get(other, -1) > self.index
-               for other, value in self.values.items()):
-            name = self.names.pick(f"{blob}_{self.node.name}")
-        self.values[blob] = name
-        return name
+        self.values[blob] = self.variables[blob]
+        return self.variables[blob]
+
+    def _check_in_place(self, node):
+        """Raise ConfigError where a layer in place writes into the memory of another blob that a later layer reads."""
+        for blob in (blob for blob in node.tops if blob in node.bottoms):
+            for other in self.blobs.values():
+                if other is not blob and other.data_memory is blob.data_memory and self.last_read.get(other.name, -1) > self.index:
+                    raise ConfigError(f"writes in place into blob '{blob.name}', whose memory Caffe shares with '{other.name}', "
+                                      "which is read later; variables of Python do not share it: give the layer a top of another "
+                                      "name", field="top[0]")
 
     def _parameter(self, path, index, made=None):
         """Put a blob of the layer into the state dict as `path`; return the path of the parameter that it shares, or its own."""

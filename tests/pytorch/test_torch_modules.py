@@ -251,16 +251,16 @@ def test_layers_in_place_and_shared_parameters():
     assert storages == {"l.weight": "0", "l.bias": "1", "again.weight": "0", "again.bias": "1"}
 
 
-def test_a_value_that_is_read_later_is_kept():
-    """An explicit Split, and a layer in place on one of its tops: the other top keeps the value."""
-    text = (layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Power", "power_param { shift: -5 }", "b", "b").replace('"l"', '"p"')
-            + layer("ReLU", "", "b", "b").replace('"l"', '"r"') + layer("Eltwise", "", "b c", "y").replace('"l"', '"e"'))
-    lines = to_module(net_of(text, (2, 3))).text().splitlines()[-6:]
-    assert [line.split("  #")[0].strip() for line in lines] == ["def forward(self, x0):", "a = x0.abs()", "b = a - 5.0", "b = self.r(b)", "y = b + a", "return y"]
-    source = to_module(net_of(layer("AbsVal", tops="a") + layer("ReLU", "", "a", "y").replace('"l"', '"r"'), (2,))).source
-    source.values |= {"kept": "a"}
-    source.last_read["kept"] = 99
-    assert source._assign("a") == "a_r" and source.values["kept"] == "a"
+def test_blobs_that_share_their_memory():
+    """Caffe's Split, Flatten and Reshape share it, so a layer in place behind them also writes the others: it is refused if they are read later."""
+    def net(top):
+        return net_of(layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Flatten", "", "c", "f").replace('"l"', '"f"')
+                      + layer("Reshape", "reshape_param { shape { dim: 2 dim: 3 dim: 4 } }", "f", "g").replace('"l"', '"g"') + layer("Power", "power_param { shift: -5 }", "b", top).replace('"l"', '"p"') + layer("Eltwise", "", f"{top} g", "y").replace('"l"', '"e"'), (2, 3, 4))
+
+    with pytest.raises(errors.ConfigError, match=r"layer 'p' \(Power\): top\[0\]: writes in place into blob 'b', whose memory Caffe shares with 'g'"):
+        to_module(net("b"))
+    lines = to_module(net("d")).text().splitlines()[-6:]
+    assert [line.split("  #")[0].strip() for line in lines] == ["a = x0.abs()", "f = a.flatten(1)", "g = f.reshape(2, 3, 4)", "d = a - 5.0", "y = d + g", "return y"]
 
 
 def test_several_inputs_and_outputs():
@@ -309,6 +309,7 @@ def test_parameters_that_are_shared_in_two_shapes():
 
 @pytest.mark.parametrize("text, shapes, wrong", [
     (layer("ReLU"), [X], "phase TRAIN"), ("", [X], "the net has no output"),
+    (layer("BatchNorm", "batch_norm_param { use_global_stats: false }"), [(1, 4)], "one value for each channel"),
     (layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 pad: 3 }", tops="y m"), [X], "has a mask and windows that PyTorch's MaxPool2d does not take")])
 def test_other_refusals(text, shapes, wrong):
     net = net_of(text, *shapes, phase=caffe_pb2.TRAIN if "TRAIN" in wrong else caffe_pb2.TEST)
@@ -393,8 +394,8 @@ def run(net):
                                   if not file.startswith(BIG)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_modules_of_models(file, batch):
-    if batch > 1 and file.startswith("lstm"):
-        pytest.skip("steps of one sequence")
+    if batch > 1 and file.startswith(("lstm", "ssd")):
+        pytest.skip("steps of one sequence, or seconds for boxes of almost equal scores")
     param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
     net = filled(Net(param, file=file, positions=positions))
     for blob in net.input_blobs:
