@@ -177,8 +177,9 @@ class Source:
     def _check_in_place(self, node):
         """Raise ConfigError where a layer in place writes into the memory of another blob that a later layer reads."""
         for blob in (blob for blob in node.tops if blob in node.bottoms):
-            for other in self.blobs.values():
-                if other is not blob and other.data_memory is blob.data_memory and self.last_read.get(other.name, -1) > self.index:
+            written = (self.blobs[name] for name in self.values if name in self.blobs and name != blob.name)
+            for other in written:
+                if other.data_memory is blob.data_memory and self.last_read.get(other.name, -1) > self.index:
                     raise ConfigError(f"writes in place into blob '{blob.name}', whose memory Caffe shares with '{other.name}', "
                                       "which is read later; variables of Python do not share it: give the layer a top of another "
                                       "name", field="top[0]")

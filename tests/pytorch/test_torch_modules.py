@@ -154,6 +154,23 @@ def test_the_text_of_lenet():
         "ip1.weight": (500, 800), "ip1.bias": (500,), "ip2.weight": (10, 500), "ip2.bias": (10,)}
 
 
+@pytest.mark.parametrize("file", [file for file in DEPLOY if not file.startswith(BIG)])
+def test_the_text_of_models(file):
+    """It compiles, and each layer with a blob of its own is in it; layers in place behind a Split of their result are no trouble."""
+    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
+    for made in param.layer:
+        for field in made.convolution_param, made.inner_product_param:      # filled at once
+            for filler in "weight_filler", "bias_filler":
+                field.ClearField(filler)
+    net = Net(param, file=file, positions=positions)
+    module = to_module(net)
+    compile(module.text(), file, "exec")
+    assert {identifier(node.name, "layer") for node in net.nodes if node.type in ("Convolution", "InnerProduct", "Scale", "Pooling")} <= {
+        node.attr for node in ast.walk(ast.parse(module.text())) if isinstance(node, ast.Attribute)}
+    assert sum(array.size for path, array in module.state.items() if "priorbox" not in path and "num_batches" not in path) == sum(
+        blob.count for node in net.nodes for blob in node.layer.blobs[:2 if node.type == "BatchNorm" else None])
+
+
 def test_statistics_are_divided_by_their_weight():
     net = net_of(layer("BatchNorm"), X)
     state, (mean, variance, weight) = to_module(net).state, net.nodes[-1].layer.blobs
