@@ -22,7 +22,7 @@ FLOORS = {
     "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6, "minicaffe.gradient_check": 6,
-    "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.opencv": 7, "minicaffe.onnx": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,
+    "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.opencv": 7, "minicaffe.onnx": 7, "minicaffe.pytorch": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,
     "minicaffe.trace": 7,
     "minicaffe.as_caffe": 8,
     "minicaffe.cli": 8, "minicaffe.__main__": 8,

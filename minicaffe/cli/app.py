@@ -47,7 +47,7 @@ COMMANDS = {
     "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
     "calibrate": ("minicaffe.cli.calibrate", "Measure ranges for int8 toolchains."),
     "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
-    "export": ("minicaffe.cli.export", "Write a net as a model of ONNX."),
+    "export": ("minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
     "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),
     "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
 }

@@ -6,11 +6,12 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.net.comparison import TOLERANCE, difference, run_net
+from minicaffe.net.exporting import JUMPS, preprocessed
 from minicaffe.onnx.graph import onnx, value_info
 
 log = logging.getLogger(__name__)
 
-JUMPS = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")    # types whose tops are no continuous function
+
 def compare(net, model, inputs, preprocessing=None):
     """Run a net and its model on the same inputs; return the Difference of each output.
 
@@ -33,7 +34,7 @@ def compare(net, model, inputs, preprocessing=None):
     names = [blob.name for blob in net.input_blobs]
     if inputs.keys() != set(names):
         raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
-    inputs = {name: np.ascontiguousarray(value, np.float32) for name, value in inputs.items()}
+    inputs = {name: np.asarray(value, np.float32, order="C") for name, value in inputs.items()}
     given = dict(inputs)
     if preprocessing is not None:
         first = net.input_blobs[0].name
@@ -77,15 +78,6 @@ def _check_alone(net, model, wanted, first):
 
 def _compared(model, names, inputs, wanted):
     return [difference(name, wanted[name], value) for name, value in zip(names, run_model(model, inputs, names), strict=True)]
-
-
-def preprocessed(x, how):
-    """Return what `Preprocessing` computes of an input."""
-    x = x[:, list(how.order)] if how.order else x
-    if how.mean is not None:
-        mean = np.asarray(how.mean, np.float32)
-        x = x - (mean.reshape(-1, *[1] * (x.ndim - 2)) if mean.ndim == 1 and mean.size > 1 else mean)
-    return x * np.float32(how.scale)
 
 
 def run_model(model, inputs, outputs=None):

@@ -1,13 +1,14 @@
 """A net as a model of ONNX: `to_model` makes it, `export` also compares it with the net and writes it."""
 
 import logging
-from typing import NamedTuple
 
 import numpy as np
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, Error, shown
+from minicaffe.net import exporting
 from minicaffe.net.comparison import random_inputs
+from minicaffe.net.exporting import Preprocessing, checked_preprocessing  # noqa: F401 - Preprocessing is public here
 from minicaffe.onnx import detection, layers, losses  # noqa: F401 - they register exporters
 from minicaffe.onnx.check import compare
 from minicaffe.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
@@ -17,23 +18,6 @@ log = logging.getLogger(__name__)
 OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there
 
 UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
-
-
-class Preprocessing(NamedTuple):
-    """What is computed of an input first: ``(x[:, order] - mean) * scale``.
-
-    Parameters
-    ----------
-    mean : array_like, shape (), (C,) or (C, H, W), optional
-        In the order of the net's channels.
-    scale : float
-    order : sequence of int, optional
-        The channel of x for each channel of the net: (2, 1, 0) takes RGB to a net that was trained on BGR.
-    """
-
-    mean: object = None
-    scale: float = 1.0
-    order: tuple = ()
 
 
 def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
@@ -104,19 +88,7 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
 
 def check_types(nodes, file):
     """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
-    found = [node for node in nodes if node[1] != "Input" and node[1] not in EXPORTERS]
-    if not found:
-        return
-    name, kind, line = found[0]
-    if kind == "Python":
-        why = ("a Python layer has no operations of ONNX; write its formula with other layers, or register an exporter for it "
-               "(minicaffe.onnx.exporter('Python'))")
-    elif kind.endswith("Data"):
-        why = "a model of ONNX reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
-    else:
-        why = f"there is no exporter for this type; register one with minicaffe.onnx.exporter('{kind}')"
-    others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])
-    raise ConfigError(why + others, file=file, line=line, layer=name, layer_type=kind)
+    exporting.check_types(nodes, file, EXPORTERS, "a model of ONNX", "minicaffe.onnx.exporter")
 
 
 def batch_shapes(net):
@@ -151,19 +123,10 @@ def _preprocess(graph, net, how):
     blob = net.input_blobs[0]
     graph.scope, graph.own = "preprocessing", []
     x = graph.values[blob.name]
-    channels = blob.shape[1] if blob.num_axes > 1 else 0
-    if how.order:
-        if sorted(how.order) != list(range(channels)):
-            raise ConfigError(f"must have each of the {channels} channels of input '{blob.name}' once, got {list(how.order)}",
-                              field="preprocessing.order")
-        x = graph.op("Gather", x, np.array(how.order, np.int64), axis=1)
-    if how.mean is not None:
-        mean = np.asarray(how.mean, np.float32)
-        if mean.shape == (channels,) and channels > 1:
-            mean = mean.reshape(channels, *[1] * (blob.num_axes - 2))
-        elif mean.size != 1 and mean.shape != blob.shape[1:]:
-            raise ConfigError(f"must be one number, one for each of {channels} channels, or of the shape {list(blob.shape[1:])}, "
-                              f"got the shape {list(mean.shape)}", field="preprocessing.mean")
+    order, mean = checked_preprocessing(net, how)
+    if order:
+        x = graph.op("Gather", x, np.array(order, np.int64), axis=1)
+    if mean is not None:
         x = graph.op("Sub", x, mean)
     x = layers.affine(graph, x, how.scale, 0)
     for made in graph.own:

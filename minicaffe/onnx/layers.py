@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from minicaffe.errors import ConfigError
+from minicaffe.net.exporting import axis_of, pads, pool_windows, pyramid_windows, windows
 from minicaffe.onnx.graph import exporter, value_info
 from minicaffe.proto import caffe_pb2
 
@@ -17,31 +18,6 @@ POOLING = caffe_pb2.PoolingParameter
 
 
 # ---- sizes and windows
-
-def axis_of(axis, shape):
-    """Return an axis counted from the front."""
-    return axis + len(shape) if axis < 0 else axis
-
-
-def windows(param, count):
-    """Return kernel, stride, pad and dilation of a ConvolutionParameter, each a list with one number for each of `count` axes."""
-    def each(name, default):
-        if count == 2 and (param.HasField(f"{name}_h") or param.HasField(f"{name}_w")):
-            return [getattr(param, f"{name}_h"), getattr(param, f"{name}_w")]
-        given = list(getattr(param, "kernel_size" if name == "kernel" else name)) or [default]
-        return given * count if len(given) == 1 else given
-    dilation = list(param.dilation) or [1]
-    return each("kernel", 0), each("stride", 1), each("pad", 0), dilation * count if len(dilation) == 1 else dilation
-
-
-def pads(sizes, results, kernel, stride, pad, dilation=None):
-    """Return ONNX's `pads` with which windows at the floor give the sizes `results`."""
-    begin, end = list(pad), []
-    for i, (size, result) in enumerate(zip(sizes, results, strict=True)):
-        reach = (kernel[i] - 1) * (dilation[i] if dilation else 1) + 1
-        end.append(max(0, (result - 1) * stride[i] + reach - size - pad[i]))
-    return begin + end
-
 
 def spatial(graph, shape, first):
     """Return the sizes from axis `first` on as ints."""
@@ -148,30 +124,16 @@ def pooling(graph, node):
     sizes, mask = spatial(graph, given, 2), len(node.tops) > 1
     if p.global_pooling and p.pool != POOLING.STOCHASTIC and not mask:
         return [graph.op("GlobalMaxPool" if p.pool == POOLING.MAX else "GlobalAveragePool", graph.bottom())]
-
-    def each(name, value):
-        return [getattr(p, f"{name}_h"), getattr(p, f"{name}_w")] if p.HasField(f"{name}_h") else [value, value]
-
-    kernel = sizes if p.global_pooling else each("kernel", p.kernel_size)
-    return pool(graph, graph.bottom(), p.pool, sizes, spatial(graph, wanted, 2), kernel, each("stride", p.stride),
-                each("pad", p.pad), mask)
+    return pool(graph, graph.bottom(), p.pool, sizes, spatial(graph, wanted, 2), *pool_windows(p, sizes), mask)
 
 
 @exporter("SPP")
 def pyramid(graph, node):
     """Spatial pyramid pooling: poolings into 1, 4, 16, ... bins, one behind the other."""
     p, given, wanted = node.param.spp_param, graph.shape(), graph.top_shape()
-    sizes, levels = spatial(graph, given, 2), []
-    for level in range(p.pyramid_height):
-        bins = 2 ** level
-        kernel = [-(-size // bins) for size in sizes]
-        pad = [(k * bins - size + 1) // 2 for k, size in zip(kernel, sizes)]
-        results = []
-        for size, k, begin in zip(sizes, kernel, pad):
-            count = -(-(size + 2 * begin - k) // k) + 1
-            results.append(count - 1 if any(pad) and (count - 1) * k >= size + begin else count)
-        method = {p.MAX: POOLING.MAX, p.AVE: POOLING.AVE, p.STOCHASTIC: POOLING.STOCHASTIC}[p.pool]
-        levels.append(pool(graph, graph.bottom(), method, sizes, results, kernel, kernel, pad)[0])
+    sizes = spatial(graph, given, 2)
+    levels = [pool(graph, graph.bottom(), method, sizes, results, kernel, kernel, pad)[0]
+              for method, results, kernel, pad in pyramid_windows(p, sizes)]
     if len(levels) == 1:
         return levels
     flat = [graph.op("Flatten", level, axis=1) for level in levels]

@@ -5,8 +5,9 @@ import math
 import numpy as np
 from onnx import TensorProto
 
+from minicaffe.net.exporting import axis_of
 from minicaffe.onnx.graph import exporter
-from minicaffe.onnx.layers import affine, axis_of, spatial
+from minicaffe.onnx.layers import affine, spatial
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
 

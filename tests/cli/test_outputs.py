@@ -37,6 +37,7 @@ WRITERS = {     # the command, and the file that it writes
     "draw": (["draw", "net.prototxt", "o.svg"], "o.svg"),
     "draw --shapes": (["draw", "net.prototxt", "o.svg", "--shapes", "--phase=TEST"], "o.svg"),
     "export": (["export", "d.prototxt", "-o", "o.onnx"], "o.onnx"),
+    "export --to torch": (["export", "d.prototxt", "--to", "torch", "-o", "o", "--no-check"], "o.py"),
     "import": (["import", "m.onnx", "-o", "o"], "o.prototxt"),
     "deploy": (["deploy", "net.prototxt", "-o", "o"], "o.prototxt"),
     "fold": (["fold", "d.prototxt", "w.caffemodel", "-o", "o"], "o.prototxt"),
@@ -69,7 +70,7 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
     command, out = WRITERS[writer]
     if command[0] == "plot" or writer == "test --confusion .png":
         pytest.importorskip("matplotlib")
-    if command[0] in ("export", "import"):
+    if command[0] in ("export", "import") and "torch" not in command:
         pytest.importorskip("onnxruntime")
     pictures("scale: 0.004")
     (tmp_path / "t.log").write_text(LOG)

@@ -38,6 +38,7 @@ COMMANDS = {
     "fold": (3, "fold deploy.prototxt w.caffemodel -o folded"),
     "calibrate": (6, "calibrate net.prototxt w.caffemodel -o o --iterations 1"),
     "export": (3, "export deploy.prototxt w.caffemodel -o net.onnx --no-check"),
+    "export --to torch": (3, "export deploy.prototxt w.caffemodel --to torch -o net --no-check"),
     "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),
     "draw": (1, "draw net.prototxt n.svg --shapes --phase=TEST"),
     "time": (15 + 2 * (3 + 2 * BLOCKS), "time net.prototxt --iterations 2"),    # two lines a layer are Caffe's result

@@ -1,0 +1,107 @@
+"""A net and its module of PyTorch on the same inputs: the differences of their outputs, and the first layer that differs."""
+
+import logging
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, DataError, DependencyError
+from minicaffe.net.comparison import TOLERANCE, difference, run_net
+from minicaffe.net.exporting import JUMPS, preprocessed
+
+log = logging.getLogger(__name__)
+
+
+def load_torch():
+    """Return the module torch; DependencyError without PyTorch."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        raise DependencyError(f"PyTorch is needed to compare ({error}); pip install torch, or leave the comparison out "
+                              "(--no-check)") from error
+    return torch
+
+
+def compare(net, module, state, inputs, preprocessing=None):
+    """Run a net and its module on the same inputs; return the Difference of each output.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+    module : minicaffe.pytorch.export.Module
+    state : str or file
+        The state dict, as `torch.load` takes it.
+    inputs : dict of str to array_like
+        Of the module, in the shapes of the net's inputs; the net gets the first after `preprocessing`.
+    preprocessing : Preprocessing, optional
+
+    Raises
+    ------
+    DataError
+        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape. Then the layers are compared
+        one by one on equal bottoms. Behind a layer that selects (`JUMPS`) a warning is enough if no layer differs so.
+    DependencyError
+        Without PyTorch.
+    """
+    torch = load_torch()
+    names = [blob.name for blob in net.input_blobs]
+    if inputs.keys() != set(names):
+        raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
+    inputs = {name: np.array(inputs[name], np.float32, order="C") for name in names}
+    given = dict(inputs)
+    if preprocessing is not None:
+        given[names[0]] = preprocessed(inputs[names[0]], preprocessing)
+    wanted = run_net(net, given)
+    state = torch.load(state, weights_only=True)
+    outputs = _run(torch, module, state, inputs)
+    found = [difference(name, wanted[name], value) for name, value in zip(module.outputs, outputs, strict=True)]
+    if all(one.relative <= TOLERANCE for one in found):
+        return found
+    worst = max(found, key=lambda one: one.relative)
+    for node, one in _layer_by_layer(torch, net, module, state, inputs, given):
+        if not one.relative <= TOLERANCE:
+            raise DataError(f"the module gives other numbers than the net: layer '{node.name}' ({node.type}) differs first, in "
+                            f"'{one.blob}' by {one.absolute:.3g} ({one.relative:.2g} of the greatest), shape {list(one.shape)}",
+                            file=net.file)
+    first, behind = None, set()     # the first layer that selects, and the blobs behind such layers
+    for node in net.nodes:
+        if node.type in JUMPS or behind & {blob.name for blob in node.bottoms}:
+            first = first or node
+            behind |= {blob.name for blob in node.tops}
+    if any(not one.relative <= TOLERANCE and one.blob not in behind for one in found):
+        raise DataError(f"output '{worst.blob}' of the module differs by {worst.absolute:.3g} ({worst.relative:.2g} of the "
+                        "greatest), though each layer gives equal tops on equal bottoms: rounding errors add up; --no-check writes "
+                        "the module all the same", file=net.file)
+    log.warning("the outputs behind layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
+                "gives equal tops", first.name, first.type)
+    return found
+
+
+def _run(torch, module, state, inputs, probe=None):
+    """Return the outputs of a module."""
+    space = {"__name__": "exported"}
+    exec(compile(module.text(probed=probe is not None), "exported", "exec"), space)     # the text that we made
+    model = space[module.name]()
+    model.load_state_dict(state)
+    model.eval()
+    model._probe = probe    # no layer's attribute begins with _
+    with torch.no_grad():
+        made = model(*(torch.from_numpy(value) for value in inputs.values()))
+    return [value.numpy() for value in (made if isinstance(made, tuple) else (made,))]
+
+
+def _layer_by_layer(torch, net, module, state, inputs, given):
+    """Return for each layer and top of the module the node and a Difference, on bottoms that have the net's values."""
+    net.feed(**given)
+    wanted, found = {}, []
+    for i, node in enumerate(net.nodes):
+        net.forward_from_to(i, i)
+        wanted.update(((node.name, blob.name), np.array(blob.data)) for blob in node.tops)
+    nodes = {node.name: node for node in net.nodes}
+
+    def probe(layer, blob, value):
+        right = wanted[layer, blob]
+        found.append((nodes[layer], difference(blob, right, value.detach().numpy())))
+        return torch.from_numpy(right)
+
+    _run(torch, module, state, inputs, probe)
+    return found
