@@ -393,7 +393,8 @@ def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False)
             "; with MINICAFFE_DETERMINISTIC=1 cuDNN takes algorithms that repeat their results" if by_cudnn else ""))
     asked = bottoms is not None
     if not asked:
-        bottoms = [i for i in range(len(node.bottoms)) if node.bottom_needs[i] or layer.allow_force_backward(i)]
+        bottoms = [i for i in range(len(node.bottoms))
+                   if i not in layer.no_gradient and (node.bottom_needs[i] or layer.allow_force_backward(i))]
         for i in sorted({*range(len(node.bottoms))} - {*bottoms}):
             leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", "the layer has no gradient for it")
     learned = list(layer.param_propagate_down) if params and not asked else [params] * len(node.blobs)

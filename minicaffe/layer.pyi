@@ -16,6 +16,7 @@ class Layer:
     default_loss_weight: float
     always_reshape: bool
     takes_unknown_fields: bool
+    ignores_unit_axes: bool
     no_gradient: dict[int, str]
     backward_reads_bottoms: bool
     backward_reads_tops: bool
@@ -26,6 +27,8 @@ class Layer:
     blobs: list[Blob]
     param_propagate_down: list[bool]
     def __init__(self, param: Any, dtype: Dtype = ..., parameters: Any = None, key: str | None = None) -> None: ...
+    @classmethod
+    def for_param(cls, param: Any) -> type[Layer]: ...
     @property
     def param(self) -> Any: ...
     @property

@@ -16,7 +16,7 @@ def net_of(text, *shapes, phase=caffe_pb2.TEST):
     """A net of layers behind inputs x0, x1, ... with parameters that are not trivial."""
     inputs = "".join(f'layer {{ name: "in{i}" type: "Input" top: "x{i}" input_param {{ shape {{ {" ".join(f"dim: {n}" for n in shape)} }} }} }}\n'
                      for i, shape in enumerate(shapes))
-    param = parse_text(f'name: "t"\n{inputs}{text}', caffe_pb2.NetParameter)[0]
+    param = parse_text(f'name: "t"\n{inputs}{text}', caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     param.state.phase = phase
     return filled(Net(param))
 
@@ -27,6 +27,8 @@ def filled(net, seed=3):
     for node in net.nodes:
         for blob in node.layer.blobs:
             blob.data[...] = dice.normal(0, 0.5 / max(1, np.prod(blob.shape[1:])) ** 0.5, blob.shape)
+        if node.type == "BN" and len(node.layer.blobs) == 4:
+            node.layer.blobs[3].data[...] = np.abs(node.layer.blobs[3].data) + 1
         if node.type == "BatchNorm":
             node.layer.blobs[1].data[...] = np.abs(node.layer.blobs[1].data) + 1
             node.layer.blobs[2].data[...] = 2

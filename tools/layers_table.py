@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 from minicaffe.layer import DeviceLayer, layer_types
+from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.layers.base.inner import InnerNet
 from minicaffe.layers.base.loss import LossLayer
 from minicaffe.layers.base.neuron import NeuronLayer
@@ -71,6 +72,7 @@ PAGES = {
     "elementwise": "Layers of element-wise functions",
     "losses": "Losses and metrics",
     "detection": "Layers of detection: the SSD fork",
+    "forks": "Layers of other forks",
     "shape": "Layers that select, join, split and reshape, and the others",
     "messages": "Messages that several layer types share",
 }
@@ -111,6 +113,8 @@ def facts(cls):
     bodies = [body_of(base) for base in chain]
     forward = method(bodies, "forward_on", "forward_cpu")
     backward = method(bodies, "gradient", "backward_on", "backward_cpu")
+    if issubclass(cls, ForkLayer):
+        backward = method(bodies[:chain.index(ForkLayer)], "backward")
     if backward is None or re.fullmatch(r"if any\(propagate_down\):\s*raise .*|.*\bLayer\.backward_cpu\(self.*", backward, re.S):
         backward = "no gradient"
     elif re.fullmatch(r"for .*:\s*if wanted:\s*blob\.fill_diff\(0\)", backward):
@@ -174,8 +178,8 @@ def render(counts):
 def page_of(name, cls):
     """Return the page of docs/layers/ that has a type, without its ending."""
     folder = cls.__module__.split(".")[2]
-    if folder in ("data", "ssd"):
-        return "data" if folder == "data" else "detection"
+    if folder in ("data", "ssd", "forks"):
+        return "detection" if folder == "ssd" else folder
     if issubclass(cls, LossLayer) or name == "Accuracy":
         return "losses"
     if name in WITH_WEIGHTS:
@@ -220,9 +224,10 @@ def layer_section(entry, page, there):
         parts.append("\n".join(f"- {rule}" for rule in entry.rules))
     for name, message in entry.params.items():
         where, heading = there[message]
-        if (where, heading) == (page, entry.name):
-            found = layer_reference.describe_message(message)
-            parts.append(wrapped(f"Fields of `{name}` ({message}). {found.comment}".strip()))
+        if (where, heading) == (page, entry.name) or message == name:   # of a fork: each type has its own fields
+            found = next(each for each in entry.messages if each.name == message)
+            kind = f" ({message})" if message != name else ""
+            parts.append(wrapped(f"Fields of `{name}`{kind}. {found.comment}".strip()))
             parts.append(field_table(found.fields, page, there).strip())
         else:
             parts.append(f"Fields of `{name}`: {link_to(message, page, there)}.")

@@ -65,7 +65,7 @@ def show_layer(entry):
         fields.setdefault(message, name)
     for message in entry.messages:
         name = fields.get(message.name)
-        head = f"{name} ({message.name})" if name else message.name
+        head = f"{name} ({message.name})" if name not in (None, message.name) else message.name
         click.echo("\n" + textwrap.fill(f"{head}: {message.comment}" if message.comment else head, width))
         table = bars.grid("field", "type", "default", "meaning")
         for each in message.fields:

@@ -10,10 +10,7 @@ step (ops/recurrent/caffe.hpp). So `recurrent_param.debug_info` has no inner lay
 - A layer in place behind it breaks no gradient and no state.
 """
 
-import base64
 import logging
-
-import numpy as np
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context, settle
@@ -32,9 +29,9 @@ from minicaffe.ops.recurrent.caffe cimport (
 )
 from minicaffe.ops.sums.caffe cimport channel_sums
 
-from minicaffe.blob import NUMPY_TYPES
-from minicaffe.errors import ConfigError, DataError, Error, ShapeError, located
+from minicaffe.errors import ConfigError, Error, ShapeError, located
 from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import restore_blobs, stored_blobs
 from minicaffe.ops.engine import get_precision
 
 cdef extern from "minicaffe/ops/conv/register_tile.hpp" namespace "mc::cpu":
@@ -290,28 +287,10 @@ cdef class SequenceLayer(DeviceLayer):
     # ---- for snapshots
 
     def get_state(self):
-        if self.exposed:
-            return None
-        state = {}
-        for name, blob in zip(self.states, self.last):
-            state[name] = {"shape": list(blob.shape), "data": base64.b64encode(blob.cpu_data.tobytes()).decode()}
-        return state
+        return None if self.exposed else stored_blobs(self.states, self.last)
 
     def set_state(self, state):
-        dtype = NUMPY_TYPES[self.dtype]
-        values = []
-        for name, blob in zip(self.states, self.last):
-            try:
-                data = base64.b64decode(state[name]["data"], validate=True)
-                shape = tuple(state[name]["shape"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"the state '{name}' is not what minicaffe writes ({error!r}); fetch the file again") from None
-            if shape != blob.shape or len(data) != blob.count * dtype.itemsize:
-                raise ShapeError(f"the state '{name}' was stored for shape {list(shape)}, the net has {list(blob.shape)} "
-                                 f"{dtype.name}; resume with the net that wrote it")
-            values.append((blob, np.frombuffer(data, dtype).reshape(shape)))
-        for blob, array in values:
-            blob.data[...] = array
+        restore_blobs(state, self.states, self.last)
 
 
 cdef class LSTMLayer(SequenceLayer):

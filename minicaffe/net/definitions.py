@@ -37,7 +37,7 @@ def _check_fields(layer, phase, skip, file, positions):
     """Raise for the first field of a layer that its type does not read and that may not be left out."""
     param = layer.param
     try:
-        if layer_class(param.type).takes_unknown_fields:
+        if layer_class(param.type).for_param(param).takes_unknown_fields:
             return
     except Error as error:
         raise error.at(file=file, line=layer.line, layer=param.name, layer_type=param.type)

@@ -11,6 +11,11 @@ JUMPS = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")    # ty
 POOLING = caffe_pb2.PoolingParameter
 
 
+def kind_of(node):
+    """Return the type of a node's layer, or what a fork computes in place of it, such as "Normalize with normalize_param"."""
+    return getattr(node.layer, "variant", node.type)
+
+
 def axis_of(axis, shape):
     """Return an axis counted from the front."""
     return axis + len(shape) if axis < 0 else axis

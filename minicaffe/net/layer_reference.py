@@ -2,7 +2,7 @@
 
 Nothing is written here twice: what a type computes is in the docstrings of its module and class, how many blobs it takes in the
 class, the fields in the messages, and what they mean in the comments of proto/caffe.proto. tools/gen_proto.py copies these to
-comments.tsv beside the messages, so that an installed package has them.
+comments.tsv beside the messages, so that an installed package has them. Types of forks declare their message in the class.
 """
 
 import functools
@@ -16,7 +16,7 @@ import numpy as np
 
 from minicaffe.layer import layer_class, layer_types
 from minicaffe.proto import caffe_pb2, forks
-from minicaffe.proto.fields import is_repeated, is_required
+from minicaffe.proto.fields import Fields, is_repeated, is_required
 
 COMMENTS = Path(caffe_pb2.__file__).with_name("comments.tsv")
 # Fields of LayerParameter that a type reads, where its name does not say them.
@@ -36,6 +36,9 @@ PARAMS = {
     "RNN": ("recurrent_param",),
     "SigmoidCrossEntropyLoss": ("loss_param",),
     "SoftmaxWithLoss": ("softmax_param", "loss_param"),
+    "SoftmaxWithLossOHEM": ("softmax_param", "loss_param"),
+    "SmoothL1LossOHEM": ("loss_param",),
+    "SpatialDropout": ("dropout_param",),
     "VideoData": ("video_data_param", "data_param", "transform_param"),
     "WindowData": ("window_data_param", "transform_param"),
 }
@@ -97,7 +100,7 @@ class LayerEntry:
         ``BVLC``, ``SSD``, or the fork that has the type; of a type that a program registered, its module.
     rules : list of str
     params : dict of str to str
-        Fields of LayerParameter that the type reads, and the message of each.
+        Fields of LayerParameter that the type reads, and the message of each; a fork's message has the name of the field.
     messages : list of MessageEntry
         Those messages, then all that their fields have.
     """
@@ -123,18 +126,22 @@ def describe(name):
     """Return the LayerEntry of a layer type. Raises ConfigError, with near names, if there is none."""
     cls = layer_class(name)
     text, sections = _parts_of(_text(cls.__doc__))
-    own = cls.__module__.startswith("minicaffe.layers.")
-    head = _text(sys.modules[cls.__module__].__doc__).split("\n\n")[0] if own else ""
+    own, of_fork = cls.__module__.startswith("minicaffe.layers."), cls.__module__.startswith("minicaffe.layers.forks.")
+    head = _text(sys.modules[cls.__module__].__doc__).split("\n\n")[0] if own and not of_fork else ""
     # "AbsVal: y = |x| (Caffe absval_layer.cpp)." and "Dropout (Caffe dropout_layer.cpp; ...)."
     head = re.sub(r"\s*\([^()]*\b\w+_layer\.cpp[^()]*\)", "", " ".join(head.split()))
     head = re.sub(rf"^{re.escape(name)}\b[:.]?\s*", "", head)
     text = text or ([head] if head else [])
     summary = head if ". " in head or len(head) > 20 else " ".join(text[:1])
     params = {param: _layer_fields()[param].message_type.name for param in _params_of(name)}
+    messages = _messages_of(params.values())
+    if getattr(cls, "message", ""):     # of a fork
+        messages.insert(0, _fork_message(cls))
+        params = {cls.message: cls.message, **params}
     bottoms, tops = (_count(*(_number(cls, f"{kind}_{which}_blobs", name) for kind in ("exact_num", "min", "max")))
                      for which in ("bottom", "top"))
     return LayerEntry(name, _first_sentence(summary), text, sections, bottoms, tops, _origin(name, cls), _rules(cls), params,
-                      _messages_of(params.values()))
+                      messages)
 
 
 def describe_message(name):
@@ -247,6 +254,18 @@ def _messages_of(names):
     return list(done.values())
 
 
+def _fork_message(cls):
+    """Return the MessageEntry of the message that a `ForkLayer` declares."""
+    types = {int: "int32", float: "float", bool: "bool", str: "string", Fields: "FillerParameter"}
+    fields = []
+    for each in cls.fields_of_message:
+        repeated = isinstance(each.default, list)
+        required, none = isinstance(each.default, type), repeated or each.type is Fields
+        default = "" if none else "required" if required else _literal(each.default)
+        fields.append(FieldEntry(each.name, f"{'repeated ' * repeated}{types[each.type]}", default, each.comment))
+    return MessageEntry(cls.message, "", fields)
+
+
 def _field_entry(message, each):
     values, comment = {}, comment_of(f"{message}.{each.name}")
     if each.message_type is not None:
@@ -268,6 +287,11 @@ def _default(each):
         return "required" if is_required(each) else ""
     if each.enum_type is not None:
         return each.enum_type.values_by_number[value].name
+    return _literal(value)
+
+
+def _literal(value):
+    """Return a value as a prototxt has it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):

@@ -97,7 +97,7 @@ def copy_layers(net, stored):
         if len(layer.blobs) != len(target.blobs):
             raise ShapeError(_other_count(target, len(layer.blobs)), field="blobs", layer=target.name, layer_type=target.type)
         for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
-            if not blob.shape_equals(source.shape, source.legacy):
+            if not _fits(target, blob, source.shape, source.legacy):
                 raise ShapeError(f"is {_times(source.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it "
                                  "from scratch", field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
             plan.append((source, blob))
@@ -212,10 +212,10 @@ def _hdf5_layer(target, name, group, sharers, follow):
             continue
         if not is_numbers(dataset):
             raise DataError("must be a dataset of numbers", field=field, **place)
-        if dataset.shape != blob.shape:
+        if not _fits(target, blob, dataset.shape):
             raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from "
                              "scratch", field=field, **place)
-        pairs.append((read_array(dataset), blob))
+        pairs.append((read_array(dataset).reshape(blob.shape), blob))
     return pairs
 
 
@@ -238,6 +238,13 @@ def _matched(net, layers):
             yield layer, first[layer.name]
         else:
             details.info("Ignoring source layer %s", layer.name)
+
+
+def _fits(target, blob, shape, legacy=False):
+    """Whether a stored shape is that of a parameter of the layer of the node `target`."""
+    if target.layer.ignores_unit_axes and [size for size in shape if size != 1] == [size for size in blob.shape if size != 1]:
+        return True
+    return blob.shape_equals(shape, legacy)
 
 
 def _times(shape):

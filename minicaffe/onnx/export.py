@@ -9,7 +9,7 @@ from minicaffe.errors import ConfigError, Error, shown
 from minicaffe.net import exporting
 from minicaffe.net.comparison import random_inputs
 from minicaffe.net.exporting import Preprocessing, checked_preprocessing  # noqa: F401 - Preprocessing is public here
-from minicaffe.onnx import detection, layers, losses  # noqa: F401 - they register exporters
+from minicaffe.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
 from minicaffe.onnx.check import compare
 from minicaffe.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
 from minicaffe.proto.atomic import replacing
@@ -50,7 +50,7 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
         raise ConfigError(f"must be from {OLDEST} to {NEWEST}, got {shown(opset)}", field="opset")
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_types([(node.name, node.type, node.line) for node in net.nodes], net.file)
+    check_types([(node.name, exporting.kind_of(node), node.line) for node in net.nodes], net.file)
     graph = Graph(opset, batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()})
     for at in [i for i, node in enumerate(net.nodes) if node.type in UNKNOWN_SIZES][:1]:
         graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}

@@ -9,6 +9,7 @@ the prototxt.
 import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.net.exporting import kind_of
 
 try:
     import onnx
@@ -144,7 +145,7 @@ class Graph:
     def add(self, node):
         """Add a layer by its type's exporter."""
         self.node, self.scope, self.own = node, node.name, []
-        results = EXPORTERS[node.type](self, node)
+        results = EXPORTERS[kind_of(node)](self, node)
         for index, (blob, value) in enumerate(zip(node.tops, results, strict=True)):
             last = self.last[blob.name] is node
             self.values[blob.name] = self._rename(value, blob.name if last else self._name(f"{blob.name}/{node.name}"), index == 0)

@@ -99,7 +99,7 @@ def to_module(net, file_name="net", preprocessing=None):
     """
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_types([(node.name, node.type, node.line) for node in net.nodes], net.file)
+    check_types([(node.name, exporting.kind_of(node), node.line) for node in net.nodes], net.file)
     outputs = []
     for blob in net.output_blobs:
         if blob in net.input_blobs:

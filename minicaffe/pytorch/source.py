@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe.errors import ConfigError
+from minicaffe.net.exporting import kind_of
 from minicaffe.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
 
 WIDTH = 120     # columns of the text
@@ -149,7 +150,7 @@ class Source:
         self.node, self.index, self.notes, made = node, index, [], len(self.made)
         self.attribute = self.attributes.pick(node.name)
         self._check_in_place(node)
-        found = WRITERS[node.type](self, node)
+        found = WRITERS[kind_of(node)](self, node)
         if len(self.made) == made:      # the layer has no attribute
             self.attributes.taken.discard(self.attribute)
         bottoms = [blob.name for blob in node.bottoms]

@@ -261,7 +261,8 @@ def test_a_type_of_ones_own_in_a_v1_net(types, net_file):
     net = caffe.Net(net_file(V1 % "LOCAL"), caffe.TEST)
     net.blobs["a"].data[...] = 2
     assert (net.forward()["b"] == 6).all()
-    for kind, hint in (("BN", r"unknown layer type 'BN'; the forks segnet, .* call minicaffe.register_layer\('BN'"), ("SILENCE", "times_param: unknown field")):
+    for kind, hint in (("CONVOLUTION3D", r"unknown layer type 'Convolution3D'.* call minicaffe.register_layer\('Convolution3D'"),
+                       ("BN", "times_param: unknown field"), ("SILENCE", "times_param: unknown field")):
         with pytest.raises(ConfigError, match=rf"net.prototxt:2\b.*: layer 's' \(\w+\): .*{hint}"):
             caffe.Net(net_file((V1 % kind).replace('top: "b"', 'top: "b"' * (kind == "BN"))), caffe.TEST)
 

@@ -1,6 +1,9 @@
 """Checks that several layer types share: axes that must exist, sizes and stored states."""
 
+import base64
 import math
+
+import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, ShapeError, located
 
@@ -57,6 +60,33 @@ def state_numbers(state, limits):
                             "net and data that wrote it")
         numbers.append(number)
     return numbers
+
+
+def stored_blobs(names, blobs):
+    """Return the values of blobs under their names, as a state for `Layer.get_state`."""
+    return {name: {"shape": list(blob.shape), "data": base64.b64encode(blob.cpu_data.tobytes()).decode()}
+            for name, blob in zip(names, blobs)}
+
+
+def restore_blobs(state, names, blobs):
+    """Write the values of a state that `stored_blobs` made to the blobs.
+
+    Raises DataError or ShapeError, before anything is written, if the state is another's.
+    """
+    values = []
+    for name, blob in zip(names, blobs):
+        try:
+            data = base64.b64decode(state[name]["data"], validate=True)
+            shape = tuple(state[name]["shape"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"the state '{name}' is not what minicaffe writes ({error!r}); fetch the file again") from None
+        dtype = blob.cpu_data.dtype
+        if shape != blob.shape or len(data) != blob.count * dtype.itemsize:
+            raise ShapeError(f"the state '{name}' was stored for shape {list(shape)}, the net has {list(blob.shape)} "
+                             f"{dtype.name}; resume with the net that wrote it")
+        values.append((blob, np.frombuffer(data, dtype).reshape(shape)))
+    for blob, array in values:
+        blob.data[...] = array
 
 
 def log_of_base(base, field):

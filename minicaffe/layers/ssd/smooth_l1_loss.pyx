@@ -8,6 +8,7 @@ from minicaffe.layers.base.loss cimport Blob, Context, LossLayer
 from minicaffe.ops.loss.caffe cimport smooth_l1, smooth_l1_backward
 
 from minicaffe.errors import ShapeError
+from minicaffe.proto.text import parse_fields
 
 
 cdef class SmoothL1LossLayer(LossLayer):
@@ -31,6 +32,13 @@ cdef class SmoothL1LossLayer(LossLayer):
     min_bottom_blobs = 2
     max_bottom_blobs = 3
     gradients = 2
+
+    @classmethod
+    def for_param(cls, param):
+        if len(param.bottom) < 4 and "smooth_l1_loss_param" not in parse_fields(param.fork_fields):
+            return cls
+        from minicaffe.layers.forks.variants import RegionSmoothL1LossLayer     # of another fork, and rarely needed
+        return RegionSmoothL1LossLayer
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob a = bottom[0], blob

@@ -1,0 +1,263 @@
+"""Losses that only forks of Caffe have. The gradient of each is the derivative of its value."""
+
+import math
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, ShapeError, close_matches
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.softmax_with_loss import SoftmaxWithLossLayer
+
+MODES = "FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED"
+FLOAT_MIN = 1.17549435e-38  # floor under a probability, as of SoftmaxWithLoss
+
+
+class ForkLossLayer(ForkLayer):
+    """Base of the losses: a scalar from bottoms of one shape."""
+
+    exact_num_top_blobs = 1
+    auto_top_blobs = True
+    default_loss_weight = 1
+
+    def reshape(self, bottom, top):
+        shape = bottom[0].shape
+        if not shape:
+            raise ShapeError("needs an axis for the records, got a scalar", field="bottom[0]")
+        for i, blob in enumerate(bottom[1:], 1):
+            if blob.shape != shape:
+                raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(shape)}; they must be equal",
+                                 field=f"bottom[{i}]")
+        top[0].reshape()
+
+    def write_gradients(self, top, propagate_down, bottom, gradients, divisor):
+        """Overwrite the diffs of the bottoms that need one with their gradient, times the loss weight, divided by `divisor`."""
+        scale = top[0].cpu_diff.item() / divisor
+        for blob, wanted, gradient in zip(bottom, propagate_down, gradients):
+            if wanted:
+                blob.diff[...] = scale * gradient
+
+
+class L1LossLayer(ForkLossLayer):
+    """``loss = 1/N sum |a - b|``, N records.
+
+    Different from its forks: `l1_loss_param`, which flownet2 has, is an error, and so is flownet2's form with one bottom.
+
+    Parameters
+    ----------
+    bottom[0], bottom[1] : Blob, shape (N, ...)
+        Predictions a and targets b; both may have a gradient, which is 0 where they are equal.
+    top[0] : Blob, shape ()
+
+    Raises
+    ------
+    ShapeError
+        If the bottoms differ in shape.
+
+    Source: nvcaffe l1_loss_layer.cpp.
+    """
+
+    exact_num_bottom_blobs = 2
+
+    def setup(self, bottom, top):
+        if "l1_loss_param" in self.fields:
+            raise ConfigError("is for the L1Loss of flownet2, which minicaffe does not have; without it the loss is the mean over "
+                              "records of sum |a - b|", field="l1_loss_param")
+
+    def forward(self, bottom, top):
+        difference = bottom[0].cpu_data - bottom[1].cpu_data
+        top[0].data[...] = np.abs(difference).sum() / max(len(difference), 1)
+
+    def backward(self, top, propagate_down, bottom):
+        signs = np.sign(bottom[0].cpu_data - bottom[1].cpu_data)
+        self.write_gradients(top, propagate_down, bottom, (signs, -signs), max(len(signs), 1))
+
+
+class TripletLossLayer(ForkLossLayer):
+    """``loss = 1 / (2 N) sum(max(margin + |a - p|^2 - |a - n|^2, 0))`` over N triplets of rows: anchor, positive, negative.
+
+    Different from its forks: caffe_train's form, in which bottom[1] has indices of triplets, is an error.
+
+    Parameters
+    ----------
+    bottom[0], bottom[1], bottom[2] : Blob, shape (N, C) or (N, C, 1, 1), or any of one shape
+        Anchors a, positives p (of the anchor's class) and negatives n (of another); all may have a gradient.
+    top[0] : Blob, shape ()
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        If `margin` is below 0, or the bottoms differ in shape.
+
+    Source: caffe-windows triplet_loss_layer.cpp (Schroff et al. 2015, FaceNet).
+    """
+
+    message = "triplet_loss_param"
+    fields_of_message = (Field("margin", 1.0, "how much farther the negative must be, as squared distance", 0),)
+    exact_num_bottom_blobs = 3
+
+    def _triplets(self, bottom):
+        """Return the three arrays as rows, and what each triplet adds to the loss."""
+        anchor, positive, negative = (blob.cpu_data.reshape(len(blob.cpu_data), math.prod(blob.shape[1:])) for blob in bottom)
+        return anchor, positive, negative, np.maximum(
+            self.values["margin"] + ((anchor - positive) ** 2).sum(1) - ((anchor - negative) ** 2).sum(1), 0)
+
+    def forward(self, bottom, top):
+        terms = self._triplets(bottom)[3]
+        top[0].data[...] = terms.sum() / (2 * max(len(terms), 1))
+
+    def backward(self, top, propagate_down, bottom):
+        anchor, positive, negative, terms = self._triplets(bottom)
+        active, shape = (terms > 0)[:, np.newaxis], bottom[0].shape
+        gradients = negative - positive, positive - anchor, anchor - negative
+        gradients = [np.where(active, gradient, 0).reshape(shape) for gradient in gradients]
+        self.write_gradients(top, propagate_down, bottom, gradients, max(len(terms), 1))
+
+
+class SmoothL1LossOHEMLayer(ForkLossLayer):
+    """``loss = 1/Z sum s(w (a - b))``, ``s(d) = d^2 / 2`` where ``|d| < 1``, else ``|d| - 1/2``; for online hard example mining.
+
+    Z is the number of positions N H W for `loss_param.normalization` FULL and VALID (the default), N for BATCH_SIZE, 1 for NONE,
+    `loss_param.pre_fixed_normalizer` for PRE_FIXED; at least 1.
+
+    Different from its forks: the gradient carries the weights a second time, as the derivative of the loss does (theirs is right
+    for weights 0 and 1 only); it runs on the CPU.
+
+    Parameters
+    ----------
+    bottom[0], bottom[1] : Blob, shape (N, C, ...)
+        Predictions a and targets b; both may have a gradient.
+    bottom[2] : Blob of the same shape, optional
+        Weights w; 1 without it. They have no gradient.
+    top[0] : Blob, shape ()
+    top[1] : Blob, shape (N, 1, ...), optional
+        The loss of each position, the sum over channels of s, for BoxAnnotatorOHEM. It gives no gradient.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For a wrong `loss_param`, a loss weight of top[1], or bottoms that differ in shape.
+
+    Source: caffe-rfcn smooth_l1_loss_layer.cpp (Shrivastava et al. 2016, OHEM; Dai et al. 2016, R-FCN).
+    """
+
+    exact_num_top_blobs = -1
+    min_top_blobs = 1
+    max_top_blobs = 2
+    min_bottom_blobs = 2
+    max_bottom_blobs = 3
+    no_gradient = {2: "weights"}
+    loss_fields = (Field("normalization", "VALID", "one of " + ", ".join(MODES)), Field("normalize", True, "its older name"),
+                   Field("pre_fixed_normalizer", 1.0, "Z of PRE_FIXED"))
+
+    def setup(self, bottom, top):
+        if any(self.param.loss_weight[1:]):
+            raise ConfigError("top[1] gives no gradient, its loss weight must be 0", field="loss_weight")
+        values = self.read_message("loss_param", self.loss_fields)
+        self.mode, self.fixed = values["normalization"], values["pre_fixed_normalizer"]
+        given = self.fields.get("loss_param", ())
+        if "normalize" in given and "normalization" not in given:
+            self.mode = "VALID" if values["normalize"] else "BATCH_SIZE"
+        if self.mode not in MODES:
+            raise ConfigError(f"must be one of {', '.join(MODES)}, got {self.mode}{close_matches(self.mode, MODES)}",
+                              field="loss_param.normalization")
+        if not math.isfinite(self.fixed):
+            raise ConfigError(f"must be finite, got {self.fixed}", field="loss_param.pre_fixed_normalizer")
+
+    def reshape(self, bottom, top):
+        if len(bottom[0].shape) < 2:
+            raise ShapeError(f"must have axes (num, channels, ...), got {list(bottom[0].shape)}", field="bottom[0]")
+        super().reshape(bottom, top)
+        if len(top) > 1:
+            top[1].reshape(bottom[0].shape[0], 1, *bottom[0].shape[2:])
+
+    def _difference(self, bottom):
+        """Return w (a - b), and Z."""
+        difference = bottom[0].cpu_data - bottom[1].cpu_data
+        num, _, *inner = difference.shape
+        positions = num * math.prod(inner)
+        divisor = {"BATCH_SIZE": num, "NONE": 1, "PRE_FIXED": self.fixed}.get(self.mode, positions)
+        return difference * bottom[2].cpu_data if len(bottom) > 2 else difference, max(divisor, 1)
+
+    def forward(self, bottom, top):
+        difference, divisor = self._difference(bottom)
+        size = np.abs(difference)
+        inner = np.minimum(size, 1)
+        terms = inner * (size - inner / 2)
+        top[0].data[...] = terms.sum() / divisor
+        if len(top) > 1:
+            top[1].data[...] = terms.sum(1, keepdims=True)
+
+    def backward(self, top, propagate_down, bottom):
+        if len(bottom) > 2 and propagate_down[2]:
+            raise ConfigError("SmoothL1LossOHEM has no gradient for weights; set propagate_down: false", field="bottom[2]")
+        difference, divisor = self._difference(bottom)
+        slope = np.clip(difference, -1, 1)
+        if len(bottom) > 2:
+            slope *= bottom[2].cpu_data
+        self.write_gradients(top, propagate_down, bottom, (slope, -slope), divisor)
+
+
+class SoftmaxWithLossOHEMLayer(SoftmaxWithLossLayer):
+    """SoftmaxWithLoss with a third top, the loss of each position; for online hard example mining.
+
+    Different from its forks: it runs on the CPU.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (outer..., K, inner...)
+    bottom[1] : Blob with outer x inner labels from 0 to K - 1
+    top[0] : Blob, shape ()
+    top[1] : Blob, optional
+        The probabilities, of the shape of bottom[0].
+    top[2] : Blob, optional
+        -log(max(p[label], FLT_MIN)), of the shape of bottom[1], for BoxAnnotatorOHEM; 0 where the label is
+        `loss_param.ignore_label`. Only top[0] gives a gradient.
+
+    Raises
+    ------
+    ConfigError, ShapeError, DataError
+        For a loss weight of top[1] or top[2], if there is not one label for each position, or a label is out of range.
+
+    Source: caffe-rfcn softmax_loss_ohem_layer.cpp (Shrivastava et al. 2016, OHEM; Dai et al. 2016, R-FCN).
+    """
+
+    max_top_blobs = 3
+
+    def layer_setup(self, bottom, top):
+        super().layer_setup(bottom, top)
+        if any(self.param.loss_weight[2:]):
+            raise ConfigError("the loss of positions gives no gradient, its loss weight must be 0", field="loss_weight")
+
+    def reshape(self, bottom, top):
+        super().reshape(bottom, top)
+        if len(top) > 2:
+            top[2].reshape(*bottom[1].shape)
+
+    def capture_obstacle(self):
+        return "the third top is computed on the CPU" if self.num_tops > 2 else super().capture_obstacle()
+
+    def forward_cpu(self, bottom, top):
+        super().forward_cpu(bottom, top)
+        self._write_positions(bottom, top)
+
+    def forward_gpu(self, bottom, top):
+        super().forward_gpu(bottom, top)
+        self._write_positions(bottom, top)
+
+    def _write_positions(self, bottom, top):
+        """Compute top[2] from the probabilities and the labels, which the loss has checked."""
+        if len(top) < 3:
+            return
+        probabilities, labels, param = top[1].cpu_data, bottom[1].cpu_data, self.param.loss_param
+        axis = self.param.softmax_param.axis % probabilities.ndim
+        outer, classes = probabilities.shape[:axis], probabilities.shape[axis]
+        probabilities = probabilities.reshape(math.prod(outer), classes, math.prod(probabilities.shape[axis + 1:]))
+        labels = labels.reshape(len(probabilities), 1, probabilities.shape[2])
+        ignored = labels == param.ignore_label if param.HasField("ignore_label") else np.zeros(labels.shape, bool)
+        chosen = np.take_along_axis(probabilities, np.where(ignored, 0, labels).astype(int), 1)
+        top[2].data[...] = np.where(ignored, 0, -np.log(np.maximum(chosen, FLOAT_MIN))).reshape(top[2].shape)
+
+
+for _type in (L1LossLayer, TripletLossLayer, SmoothL1LossOHEMLayer, SoftmaxWithLossOHEMLayer):
+    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -1,0 +1,180 @@
+"""Layers of forks that give the bottom's values in another order: axes, channels, blocks of pixels."""
+
+import numpy as np
+
+from minicaffe.errors import ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.fork import Field, ForkLayer
+
+
+class RearrangedLayer(ForkLayer):
+    """Every value of the bottom is one value of the top.
+
+    A type defines ``order(array)``, which returns a view of an array of the bottom's shape, with the values in the order of the
+    top, and ``top_shape(shape)``.
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+    refuses_in_place = True
+    flops_per_value = 0, 0
+    backward_reads_bottoms = backward_reads_tops = False
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*self.top_shape(bottom[0].shape))
+
+    def forward(self, bottom, top):
+        ordered = self.order(bottom[0].data)
+        top[0].data.reshape(ordered.shape)[...] = ordered
+
+    def backward(self, top, propagate_down, bottom):
+        if propagate_down[0]:
+            ordered = self.order(bottom[0].diff)
+            ordered[...] = top[0].diff.reshape(ordered.shape)
+
+
+class TransposeLayer(RearrangedLayer):
+    """Axis i of the top is axis `transpose_param.dim`[i] of the bottom; as Permute with all axes.
+
+    Source: ctpn transpose_layer.cpp.
+    """
+
+    message = "transpose_param"
+    fields_of_message = (Field("dim", [int], "the bottom's axis for each axis of the top", 0),)
+
+    def top_shape(self, shape):
+        if sorted(self.values["dim"]) != list(range(len(shape))):
+            raise self.value_error("dim", f"must name each axis of the bottom once, whose shape is {list(shape)}")
+        return [shape[axis] for axis in self.values["dim"]]
+
+    def order(self, array):
+        return array.transpose(self.values["dim"])
+
+
+class ReverseLayer(RearrangedLayer):
+    """The bottom with the values along `reverse_param.axis` in reverse order.
+
+    Source: ctpn reverse_layer.cpp.
+    """
+
+    message = "reverse_param"
+    fields_of_message = (Field("axis", [int], "one axis or several; 0 if it is not given", 0),)
+
+    def top_shape(self, shape):
+        for axis in self.axes():
+            if axis >= len(shape):
+                raise self.value_error("axis", f"must be an axis of the bottom, whose shape is {list(shape)}")
+        return shape
+
+    def axes(self):
+        """Return the axes as a list."""
+        return self.values["axis"] or [0]
+
+    def order(self, array):
+        return np.flip(array, self.axes())
+
+
+class ReverseAxisLayer(ReverseLayer):
+    """The bottom with the values along `reverse_axis_param.axis` in reverse order; as Reverse.
+
+    Source: textspotter reverse_axis_layer.cpp.
+    """
+
+    message = "reverse_axis_param"
+
+
+class FlipLayer(RearrangedLayer):
+    """The bottom mirrored along its width, its height, or both.
+
+    Source: caffe-windows flip_layer.cpp.
+    """
+
+    message = "flip_param"
+    fields_of_message = (Field("flip_width", True, "mirror left and right"), Field("flip_height", False, "mirror top and bottom"))
+
+    def top_shape(self, shape):
+        if len(shape) != 4:
+            raise ShapeError(f"must have 4 axes (num, channels, height, width), got {list(shape)}", field="bottom[0]")
+        return shape
+
+    def order(self, array):
+        return array[:, :, ::-1 if self.values["flip_height"] else 1, ::-1 if self.values["flip_width"] else 1]
+
+
+class SqueezeLayer(RearrangedLayer):
+    """The bottom without the axes `squeeze_param.axis`, whose sizes are 1; without all axes of size 1 if none is named.
+
+    Source: synopsys squeeze_layer.cpp.
+    """
+
+    message = "squeeze_param"
+    fields_of_message = (Field("axis", [int], "axes to remove; negative axes count from the end"),)
+
+    def top_shape(self, shape):
+        count = len(shape)
+        for axis in self.values["axis"]:
+            if not -count <= axis < count or shape[axis] != 1:
+                raise self.value_error("axis", f"must be an axis of size 1 of the bottom, whose shape is {list(shape)}")
+        gone = {axis % count for axis in self.values["axis"]} or {axis for axis in range(count) if shape[axis] == 1}
+        return [size for axis, size in enumerate(shape) if axis not in gone]
+
+    def order(self, array):
+        return array
+
+
+class ShuffleChannelLayer(RearrangedLayer):
+    """Mixes the channels of groups: channel j g + i of the top is channel i C / g + j of the bottom, for g groups.
+
+    Source: farmingyard shuffle_channel_layer.cpp (Zhang et al. 2018, ShuffleNet).
+    """
+
+    message = "shuffle_channel_param"
+    fields_of_message = (Field("group", 1, "the number of groups; divides the channels", 1),)
+
+    def top_shape(self, shape):
+        if len(shape) < 2 or shape[1] % self.values["group"]:
+            raise self.value_error("group", f"must divide the channels of the bottom, whose shape is {list(shape)}")
+        return shape
+
+    def order(self, array):
+        num, channels, *planes = array.shape
+        groups = self.values["group"]
+        return array.reshape(num, groups, channels // groups, -1 if array.size else 0).swapaxes(1, 2)
+
+
+class ReorgLayer(RearrangedLayer):
+    """Moves blocks of `stride` x `stride` pixels to channels, in the order of Darknet; `reverse` moves channels to blocks.
+
+    Forward gives (N, C s s, H / s, W / s). Darknet reads the bottom as if it had C / s^2 channels of H s x W s pixels, so this is
+    not the usual order of such layers. With `reverse` it is: pixel (h s + i, w s + j) of channel t of (N, C / s^2, H s, W s) is
+    pixel (h, w) of channel (i s + j) C / s^2 + t.
+
+    Different from its forks: it follows changes of shape, and has a gradient.
+
+    Source: mobilenet-yolo reorg_layer.cpp (Redmon and Farhadi 2017, YOLO9000).
+    """
+
+    message = "reorg_param"
+    fields_of_message = (Field("stride", int, "the side of a block", 1), Field("reverse", False, "channels to blocks"))
+
+    def top_shape(self, shape):
+        stride = self.values["stride"]
+        if len(shape) != 4 or shape[1] % stride ** 2 or not self.values["reverse"] and (shape[2] % stride or shape[3] % stride):
+            what = "channels must be a multiple of its square" + ", height and width of itself" * (not self.values["reverse"])
+            raise self.value_error("stride", f"does not fit the bottom (num, channels, height, width), {list(shape)}: {what}")
+        num, channels, height, width = shape
+        if self.values["reverse"]:
+            return num, channels // stride ** 2, height * stride, width * stride
+        return num, channels * stride ** 2, height // stride, width // stride
+
+    def order(self, array):
+        stride = self.values["stride"]
+        num, channels, height, width = array.shape
+        inner = channels // stride ** 2
+        if self.values["reverse"]:
+            return array.reshape(num, stride, stride, inner, height, width).transpose(0, 3, 4, 1, 5, 2)
+        return array.reshape(num, inner, height, stride, width, stride).transpose(0, 3, 5, 1, 2, 4)
+
+
+for _type in (TransposeLayer, ReverseLayer, ReverseAxisLayer, FlipLayer, SqueezeLayer, ShuffleChannelLayer, ReorgLayer):
+    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -1,0 +1,219 @@
+"""Layers of forks that compute each value from those at the same place: Axpy, LabelSpecificAdd, SpatialDropout.
+
+ReLU6 and ReLUX are in relu_x.pyx.
+"""
+
+import numpy as np
+
+from minicaffe.common import TEST, TRAIN
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.filler import fill_uniform
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import state_numbers
+from minicaffe.layers.base.fork import Field, ForkLayer
+
+
+class AxpyLayer(ForkLayer):
+    """``top = a x + y``, where a has a number for each channel.
+
+    Source: SENet axpy_layer.cpp (Hu et al. 2018).
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, C) or (N, C, 1, ...)
+        a.
+    bottom[1] : Blob, shape (N, C, ...)
+        x.
+    bottom[2] : Blob, of the shape of x
+        y.
+    top[0] : Blob, of the shape of x
+    """
+
+    exact_num_bottom_blobs = 3
+    exact_num_top_blobs = 1
+    refuses_in_place = True
+    flops_per_value = 2, 1
+    backward_reads_tops = False
+
+    def reshape(self, bottom, top):
+        a, x, y = (blob.shape for blob in bottom)
+        if len(x) < 2:
+            raise ShapeError(f"must have at least 2 axes (num, channels), got {list(x)}", field="bottom[1]")
+        if a[:2] != x[:2] or any(size != 1 for size in a[2:]):
+            raise ShapeError(f"must have shape {list(x[:2])}, and further axes of size 1 if any, for x of shape {list(x)}, got "
+                             f"{list(a)}", field="bottom[0]")
+        if y != x:
+            raise ShapeError(f"must have the shape of bottom[1], {list(x)}, got {list(y)}", field="bottom[2]")
+        top[0].reshape(*x)
+
+    def _planes(self, blob, array):
+        """Return an array of the shape of x, or of a, with the axes (N, C, all others)."""
+        return array.reshape(*blob.shape[:2], int(np.prod(blob.shape[2:])))
+
+    def forward(self, bottom, top):
+        a, x, y = (self._planes(blob, blob.data) for blob in bottom)
+        self._planes(top[0], top[0].data)[...] = a * x + y
+
+    def backward(self, top, propagate_down, bottom):
+        a, x = (self._planes(blob, blob.data) for blob in bottom[:2])
+        dy = self._planes(top[0], top[0].diff)
+        if propagate_down[0]:
+            self._planes(bottom[0], bottom[0].diff)[...] = (dy * x).sum(axis=2, keepdims=True)
+        if propagate_down[1]:
+            self._planes(bottom[1], bottom[1].diff)[...] = a * dy
+        if propagate_down[2]:
+            bottom[2].diff[...] = top[0].diff
+
+
+class LabelSpecificAddLayer(ForkLayer):
+    """In TRAIN, adds `bias` to the value of the true class if that is above -bias; in TEST, top = bottom. The gradient is 1.
+
+    With a negative bias it is the margin of CosFace. With `bias_base` the bias changes: before forward number i, from `iteration`
+    on, it is bias_base + (1 + bias_gamma i)^bias_power - 1, at least `bias_min` and at most `bias_max`. i is stored in snapshots.
+
+    Different from its forks: a label that is no class is an error. openvino's subtracts the absolute value of `bias`, which is the
+    same for a negative bias; a file does not say which fork a positive one is for, here it is added. `transform_test` changes
+    nothing there, nor here.
+
+    Source: caffe-windows label_specific_add_layer.cpp (Wang et al. 2018, Additive Margin Softmax).
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, C, ...)
+        The values of C classes; further axes are of size 1.
+    bottom[1] : Blob, shape (N, 1, ...)
+        The labels, from 0 to C - 1.
+    top[0] : Blob, of the shape of bottom[0]; in place is fine
+    top[1] : Blob, shape (1,), optional
+        The bias.
+    """
+
+    exact_num_bottom_blobs = 2
+    min_top_blobs, max_top_blobs = 1, 2
+    flops_per_value = 0, 0
+    no_gradient = {1: "labels"}
+    backward_reads_bottoms = backward_reads_tops = False
+
+    message = "label_specific_add_param"
+    fields_of_message = (
+        Field("bias", 0.0, "what is added"), Field("transform_test", False, "changes nothing"),
+        Field("bias_base", 0.0, "the bias changes, and starts from here if iteration is 0"), Field("bias_gamma", 0.0, "its change"),
+        Field("bias_power", 1.0, "the power of its change"), Field("bias_min", 0.0, "the least bias, with bias_base"),
+        Field("bias_max", 0.0, "the largest bias, with bias_base"), Field("iteration", 0, "the number of the first forward", 0))
+
+    def layer_setup(self, bottom, top):
+        super().layer_setup(bottom, top)
+        self.changes, self.iteration = "bias_base" in self.given, self.values["iteration"]
+        if self.changes and self.values["bias_min"] > self.values["bias_max"]:
+            raise self.value_error("bias_min", f"must be at most bias_max, {self.values['bias_max']:g}")
+
+    def reshape(self, bottom, top):
+        shape = bottom[0].shape
+        if len(shape) < 2 or any(size != 1 for size in shape[2:]):
+            raise ShapeError(f"must have 2 axes (num, classes), and further axes of size 1 if any, got {list(shape)}",
+                             field="bottom[0]")
+        if bottom[1].count != shape[0]:
+            raise ShapeError(f"must have a label for each of {shape[0]} records, got {list(bottom[1].shape)}", field="bottom[1]")
+        top[0].reshape(*shape)
+        if len(top) > 1:
+            top[1].reshape(1)
+
+    def _next_bias(self):
+        values = self.values
+        if not self.changes:
+            return values["bias"]
+        change = np.power(1 + values["bias_gamma"] * self.iteration, values["bias_power"]) - 1
+        if self.phase == TRAIN:
+            self.iteration += 1
+        return float(np.clip(values["bias_base"] + change, values["bias_min"], values["bias_max"]))
+
+    def forward(self, bottom, top):
+        if top[0] is not bottom[0]:
+            top[0].data[...] = bottom[0].data
+        if self.phase == TRAIN:
+            labels, classes = bottom[1].data.reshape(-1), bottom[0].shape[1]
+            wrong = ~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))
+            if wrong.any():
+                record = int(wrong.argmax())
+                raise DataError(f"label {labels[record]:g} of record {record} must be an integer from 0 to {classes - 1}; correct "
+                                "the data, or give the net more classes", field="bottom[1]")
+        bias = self._next_bias()
+        if self.phase == TRAIN:
+            values = top[0].data.reshape(bottom[0].shape[:2])
+            places = np.arange(len(values)), labels.astype(np.int64)
+            chosen = values[places]
+            values[places] = np.where(chosen > -bias, chosen + bias, chosen)
+        if len(top) > 1:
+            top[1].data[...] = bias
+
+    def backward(self, top, propagate_down, bottom):
+        if propagate_down[0] and top[0] is not bottom[0]:
+            bottom[0].diff[...] = top[0].diff
+        if propagate_down[1]:
+            bottom[1].diff[...] = 0
+
+    def get_state(self):
+        return {"iteration": self.iteration} if self.changes else None
+
+    def set_state(self, state):
+        if not self.changes:
+            super().set_state(state)
+        self.iteration, = state_numbers(state, {"iteration": 2**31})
+
+
+class SpatialDropoutLayer(ForkLayer):
+    """In TRAIN, sets each plane (n, c) to 0 with probability p, and multiplies the others by 1 / (1 - p); in TEST, top = bottom.
+
+    p is `spatial_dropout_param.dropout_ratio`, or if that is not given `dropout_param.dropout_ratio`. The random numbers are those
+    of the net's generator, so that a seed repeats them.
+
+    Source: intel spatial_dropout_layer.cpp (Tompson et al. 2015).
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, C, ...)
+    top[0] : Blob, of the same shape; in place is fine
+    """
+
+    exact_num_bottom_blobs = 1
+    exact_num_top_blobs = 1
+    backward_reads_bottoms = backward_reads_tops = False
+
+    message = "spatial_dropout_param"
+    fields_of_message = (Field("dropout_ratio", 0.5, "p, from 0 to less than 1"),)
+
+    def layer_setup(self, bottom, top):
+        super().layer_setup(bottom, top)
+        own = "dropout_ratio" in self.given
+        self.ratio = self.values["dropout_ratio"] if own else self.param.dropout_param.dropout_ratio
+        if not 0 <= self.ratio < 1:
+            raise ConfigError(f"must be at least 0 and less than 1, got {self.ratio:g}",
+                              field=f"{self.message if own else 'dropout_param'}.dropout_ratio")
+        self.factors = self.new_blob(what="factors of planes")
+
+    def scratch_blobs(self):
+        return [self.factors]
+
+    def reshape(self, bottom, top):
+        shape = bottom[0].shape
+        if len(shape) < 2:
+            raise ShapeError(f"must have at least 2 axes (num, channels), got {list(shape)}", field="bottom[0]")
+        top[0].reshape(*shape)
+        self.factors.reshape(*shape[:2], *(1 for _ in shape[2:]))
+
+    def forward(self, bottom, top):
+        if self.phase == TEST:
+            if top[0] is not bottom[0]:
+                top[0].data[...] = bottom[0].data
+            return
+        fill_uniform(self.factors, self.generator, 0, 1)
+        self.factors.data[...] = (self.factors.data >= self.ratio) / (1 - self.ratio)
+        top[0].data[...] = bottom[0].data * self.factors.data
+
+    def backward(self, top, propagate_down, bottom):
+        if propagate_down[0]:
+            bottom[0].diff[...] = top[0].diff if self.phase == TEST else top[0].diff * self.factors.data
+
+
+for _type in (AxpyLayer, LabelSpecificAddLayer, SpatialDropoutLayer):
+    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -1,0 +1,345 @@
+"""Layers of the R-CNN line that cut regions of interest (ROIs) out of a feature map: each gives a map of one size for every ROI.
+
+A ROI is a row (index of the image in the batch, x1, y1, x2, y2) in pixels of the net's input, and both corners belong to it. ROIs
+have no gradient; it is 0 where a net needs one, as in the forks, whose nets train the layers that propose ROIs apart.
+"""
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.boxes import FAR, check_rois, read_rois
+from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
+
+SCALE = Field("spatial_scale", 1.0, "pixels of the bottom for one pixel of the net's input: 1/16 = 0.0625 for strides of 16")
+HEIGHT, WIDTH = Field("pooled_h", 0, "rows of the top", 0), Field("pooled_w", 0, "columns of the top", 0)
+PAD = Field("pad_ratio", 0.0, "each side of a ROI moves out by this part of the ROI's size", 0)
+
+
+class RegionLayer(ForkLayer):
+    """Base of the types that pool ROIs.
+
+    A type defines ``size()``, the rows and columns of the top; ``places(boxes, height, width)``, for each box what `pool` needs;
+    ``pool(planes, place, out)``, which writes (rows, columns, channels), and its gradient ``pool_backward(planes, place, dy, dx)``,
+    which adds to dx.
+    """
+
+    exact_num_bottom_blobs = 2
+    exact_num_top_blobs = 1
+    refuses_in_place = True
+    no_gradient = {1: "ROIs"}
+    backward_reads_tops = False
+
+    def setup(self, bottom, top):
+        if not 0 < self.values["spatial_scale"] < FAR:
+            raise self.value_error("spatial_scale", f"must be above 0 and less than {FAR:g}")
+        if not self.values.get("pad_ratio", 0) < FAR:
+            raise self.value_error("pad_ratio", f"must be less than {FAR:g}")
+
+    def reshape(self, bottom, top):
+        check_planes(bottom[0])
+        top[0].reshape(check_rois(bottom[1]), self.top_channels(bottom[0].shape[1]), *self.size())
+
+    def top_channels(self, channels):
+        """Return the channels of the top."""
+        return channels
+
+    def order(self, array):
+        """Return a view of an array of bottom[0]'s shape, with the channels last: rows of all channels are pooled at once."""
+        return array.transpose(0, 2, 3, 1)
+
+    def regions(self, bottom):
+        """Yield image and place of each ROI."""
+        images, _, height, width = bottom[0].shape
+        rois = read_rois(bottom[1], images)
+        return zip(rois[:, 0].astype(int), self.places(rois[:, 1:], height, width)) if len(rois) else ()
+
+    def forward(self, bottom, top):
+        regions = self.regions(bottom)
+        planes, out = np.ascontiguousarray(self.order(bottom[0].cpu_data)), top[0].data.transpose(0, 2, 3, 1)
+        pooled = np.empty(out.shape[1:], out.dtype)
+        for roi, (image, place) in enumerate(regions):
+            self.pool(planes[image], place, pooled)
+            out[roi] = pooled
+
+    def backward(self, top, propagate_down, bottom):
+        if propagate_down[1]:
+            bottom[1].fill_diff(0)
+        if propagate_down[0]:
+            planes, dy = np.ascontiguousarray(self.order(bottom[0].cpu_data)), top[0].cpu_diff.transpose(0, 2, 3, 1)
+            dx = np.zeros_like(planes)
+            for roi, (image, place) in enumerate(self.regions(bottom)):
+                self.pool_backward(planes[image], place, np.ascontiguousarray(dy[roi]), dx[image])
+            self.order(bottom[0].diff)[...] = dx
+
+
+class ROIPoolingLayer(RegionLayer):
+    """The maximum of each of `pooled_h` x `pooled_w` bins of a ROI; the bins of a ROI overlap, so that they cover it.
+
+    The ROI's corners are multiplied by `spatial_scale` and rounded, halves away from zero. Bin i of n, of a ROI with first row y1
+    and height h, has rows floor(i h / n) + y1 to ceil((i + 1) h / n) + y1, exclusive, of those that the bottom has. A bin without
+    pixels gives 0. The first of equal maxima, by rows, gets the gradient.
+
+    Different from its forks: it has a gradient on the CPU; a NaN in a bin gives NaN.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, C, H, W)
+    bottom[1] : Blob, shape (R, 5) or (R, 5, 1, 1)
+        ROIs; R may be 0.
+    top[0] : Blob, shape (R, C, pooled_h, pooled_w)
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range and bottoms of another shape.
+    DataError
+        For a ROI outside of the batch or with coordinates that are not finite; names it.
+
+    Source: caffe-fast-rcnn roi_pooling_layer.cpp (Girshick 2015, Fast R-CNN); `pad_ratio` of mscnn, `pooled_size` of intel.
+    """
+
+    message = "roi_pooling_param"
+    fields_of_message = (HEIGHT, WIDTH, Field("pooled_size", [int], "one number, or height and width, instead of both", 1),
+                         SCALE, PAD)
+
+    def setup(self, bottom, top):
+        super().setup(bottom, top)
+        sizes = self.values["pooled_size"]
+        if len(sizes) > 2 or sizes and self.given & {"pooled_h", "pooled_w"}:
+            raise self.value_error("pooled_size", "give one or two numbers, or pooled_h and pooled_w instead")
+        for name in ("pooled_h", "pooled_w"):
+            if not sizes and self.values[name] < 1:
+                raise self.value_error(name, "must be given and at least 1")
+
+    def size(self):
+        sizes = self.values["pooled_size"] or (self.values["pooled_h"], self.values["pooled_w"])
+        return sizes[0], sizes[-1]
+
+    def places(self, boxes, height, width):
+        """Return (start, end) of the rows, and of the columns, of the bins of each box."""
+        corners = round_away(padded(boxes, self.values["pad_ratio"]) * self.values["spatial_scale"])
+        low, sides = corners[:, :2], np.maximum(corners[:, 2:] - corners[:, :2] + 1, 1)
+        return bins(low, sides / np.array(self.size()[::-1], boxes.dtype), self.size(), (height, width), floor_before_start=True)
+
+    def pool(self, planes, place, out):
+        rows, columns = place
+        first = columns[0][0]
+        strip = slice(first, columns[-1][1])
+        for i, (low, high) in enumerate(rows):
+            if low >= high:
+                out[i] = 0
+                continue
+            row = planes[low:high, strip].max(0)
+            for j, (left, right) in enumerate(columns):
+                out[i, j] = row[left - first:right - first].max(0) if left < right else 0
+
+    def pool_backward(self, planes, place, dy, dx):
+        rows, columns = place
+        first, channels = rows[0][0], np.arange(planes.shape[2])
+        for j, (left, right) in enumerate(columns):
+            if left >= right:
+                continue
+            most, where = first_maximum(planes[first:rows[-1][1], left:right].swapaxes(0, 1))
+            for i, (low, high) in enumerate(rows):
+                if low < high:
+                    row = first_maximum(most[low - first:high - first])[1] + (low - first)
+                    dx[first + row, left + where[row, channels], channels] += dy[i, j]
+
+
+class PSROIPoolingLayer(RegionLayer):
+    """The mean of each of g x g bins of a ROI, g = `group_size`, of which each bin has channels of its own.
+
+    Bin (i, j) of channel d of the top is pooled from channel (d g + i) g + j of the bottom. The ROI's corners are rounded, halves
+    away from zero, then multiplied by `spatial_scale`, the second ones with 1 added before; its sides are at least 0.1. Bin i of
+    a ROI with first row y1 and height h has rows floor(i h / g + y1) to ceil((i + 1) h / g + y1), exclusive, of those that the
+    bottom has. A bin without pixels gives 0.
+
+    Different from its forks: mini-caffe rounds after it multiplies, py-RFCN-priv averages four samples of each bin. Their files
+    look the same, so this is what caffe-rfcn, caffe-windows and intel compute.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, output_dim group_size^2, H, W)
+    bottom[1] : Blob, shape (R, 5) or (R, 5, 1, 1)
+        ROIs; R may be 0.
+    top[0] : Blob, shape (R, output_dim, group_size, group_size)
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range and bottoms of another shape.
+    DataError
+        For a ROI outside of the batch or with coordinates that are not finite; names it.
+
+    Source: caffe-rfcn psroi_pooling_layer.cpp (Dai et al. 2016, R-FCN).
+    """
+
+    message = "psroi_pooling_param"
+    fields_of_message = (SCALE._replace(default=float), Field("output_dim", int, "channels of the top", 1),
+                         Field("group_size", int, "bins along each side", 1))
+
+    def size(self):
+        return (self.values["group_size"],) * 2
+
+    def top_channels(self, channels):
+        dim, group = self.values["output_dim"], self.values["group_size"]
+        if channels != dim * group ** 2:
+            raise ShapeError(f"must have output_dim x group_size^2 = {dim} x {group}^2 = {dim * group ** 2} channels, "
+                             f"got {channels}", field="bottom[0]")
+        return dim
+
+    def order(self, array):
+        num, channels, height, width = array.shape
+        group = self.values["group_size"]
+        return array.reshape(num, self.values["output_dim"], group, group, height, width).transpose(0, 2, 3, 4, 5, 1)
+
+    def places(self, boxes, height, width):
+        """Return (start, end) of the rows, and of the columns, of the bins of each box."""
+        corners = round_away(boxes)
+        corners[:, 2:] += 1
+        corners *= self.values["spatial_scale"]
+        sides = np.maximum(corners[:, 2:] - corners[:, :2], boxes.dtype.type(0.1))
+        return bins(corners[:, :2], sides / boxes.dtype.type(self.values["group_size"]), self.size(), (height, width))
+
+    def pool(self, planes, place, out):
+        for (i, rows), (j, columns) in product(*place):
+            cells = planes[i, j, slice(*rows), slice(*columns)]
+            out[i, j] = cells.sum((0, 1)) / max(cells.shape[0] * cells.shape[1], 1)
+
+    def pool_backward(self, planes, place, dy, dx):
+        for (i, rows), (j, columns) in product(*place):
+            cells = dx[i, j, slice(*rows), slice(*columns)]
+            cells += dy[i, j] / max(cells.shape[0] * cells.shape[1], 1)
+
+
+class ROIAlignLayer(RegionLayer):
+    """Bilinear samples of a ROI at (`pooled_h` + 1) x (`pooled_w` + 1) points, from corner to corner.
+
+    With p = `pad_ratio` (x2 - x1 + 1) and s = `spatial_scale` the columns are at a + k (b - a) / pooled_w for k = 0 to pooled_w,
+    a = (x1 - p) s - 1/2 and b = (x2 + p) s - 1/2; rows likewise. A point outside of -1/2 to W - 1/2 gives 0, and so does a ROI
+    with b <= a. Between the border and the middle of its pixels, the pixel's value counts. Nets pool the samples afterwards.
+
+    Different from its forks: it has a gradient on the CPU. py-RFCN-priv and synopsys have other layers of this name, with
+    `roi_align_param`, which is an error. None of them is ROIAlign of Mask R-CNN, which averages samples.
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (N, C, H, W)
+    bottom[1] : Blob, shape (R, 5) or (R, 5, 1, 1)
+        ROIs; R may be 0.
+    top[0] : Blob, shape (R, C, pooled_h + 1, pooled_w + 1)
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range and bottoms of another shape.
+    DataError
+        For a ROI outside of the batch or with coordinates that are not finite; names it.
+
+    Source: mscnn roi_align_layer.cpp (Cai and Vasconcelos 2018, Cascade R-CNN).
+    """
+
+    message = "roi_pooling_param"
+    fields_of_message = (HEIGHT._replace(default=int, least=1), WIDTH._replace(default=int, least=1), SCALE, PAD)
+
+    def layer_setup(self, bottom, top):
+        if "roi_align_param" in self.fields:
+            raise ConfigError("py-RFCN-priv and synopsys compute different things from it, and minicaffe neither; for the ROIAlign "
+                              "of mscnn and cascade-rcnn give roi_pooling_param", field="roi_align_param")
+        super().layer_setup(bottom, top)
+
+    def size(self):
+        return self.values["pooled_h"] + 1, self.values["pooled_w"] + 1
+
+    def places(self, boxes, height, width):
+        """Return the taps of the rows, and of the columns, of each box."""
+        # padded() moves out the corners as the formula does.
+        corners = padded(boxes, self.values["pad_ratio"]) * self.values["spatial_scale"] - boxes.dtype.type(0.5)
+        empty = (corners[:, 2:] <= corners[:, :2]).any(1)
+        rows = taps(corners[:, 1], corners[:, 3], self.values["pooled_h"], height, empty)
+        return zip(rows, taps(corners[:, 0], corners[:, 2], self.values["pooled_w"], width, empty))
+
+    def pool(self, planes, place, out):
+        (low, high, near, far), (left, right, west, east) = place
+        low, high, west, east = (array[:, np.newaxis] for array in (low, high, west, east))
+        near, far = near[:, np.newaxis, np.newaxis], far[:, np.newaxis, np.newaxis]
+        out[...] = near * (west * planes[low, left] + east * planes[low, right])
+        out += far * (west * planes[high, left] + east * planes[high, right])
+
+    def pool_backward(self, planes, place, dy, dx):
+        rows, columns = place
+        row = np.zeros((len(dy), *dx.shape[1:]), dx.dtype)
+        for j, (left, right, west, east) in enumerate(zip(*columns)):
+            row[:, left] += west * dy[:, j]
+            row[:, right] += east * dy[:, j]
+        for i, (low, high, near, far) in enumerate(zip(*rows)):
+            dx[low] += near * row[i]
+            dx[high] += far * row[i]
+
+
+def round_away(values):
+    """Return the values rounded, halves away from zero, as C does; NumPy rounds them to even."""
+    whole = np.trunc(values)
+    return whole + np.copysign(np.abs(values - whole) >= 0.5, values)
+
+
+def first_maximum(values):
+    """Return the maxima along axis 0 and the first index of each; faster than argmax, which copies the array for other axes."""
+    most, where = values[0].copy(), np.zeros(values.shape[1:], np.int32)
+    for i in range(1, len(values)):
+        np.copyto(where, i, where=values[i] > most)
+        np.maximum(most, values[i], out=most)
+    return most, where
+
+
+def padded(boxes, ratio):
+    """Return boxes whose sides have moved out by `ratio` times the size, which counts both edges."""
+    pad = ratio * (boxes[:, 2:] - boxes[:, :2] + 1)
+    return np.concatenate([boxes[:, :2] - pad, boxes[:, 2:] + pad], 1)
+
+
+def bins(start, side, counts, limits, floor_before_start=False):
+    """Return, for each box, the (start, end) of the rows and of the columns of its bins, within a map.
+
+    Parameters
+    ----------
+    start, side : ndarray, shape (R, 2)
+        x and y of the first corners, and of the sides of a bin.
+    counts, limits : tuple of int
+        Of the bins in each direction, rows first; the map's height and width.
+    floor_before_start : bool
+        Whether multiples of a side are rounded before the start is added; with floats that is not the same.
+    """
+    edges = []
+    for axis, count, limit in zip((1, 0), counts, limits):
+        steps = np.arange(count + 1, dtype=side.dtype) * side[:, axis, np.newaxis]
+        first = start[:, axis, np.newaxis]
+        after, steps = (first, steps) if floor_before_start else (0, steps + first)
+        low, high = np.floor(steps[:, :-1]) + after, np.ceil(steps[:, 1:]) + after
+        edges.append(np.stack([low, high], 2).clip(0, limit).astype(int).tolist())
+    return zip(*edges)
+
+
+def taps(start, end, count, limit, empty):
+    """Return, for each box, arrays of the two pixels and their weights of count + 1 points on one axis from `start` to `end`.
+
+    Weights are 0 outside of the pixels' borders, and in boxes that are `empty`.
+    """
+    step = (end - start) / start.dtype.type(count)
+    points = start[:, np.newaxis] + np.arange(count + 1, dtype=start.dtype) * step[:, np.newaxis]
+    counts = (points >= -0.5) & (points <= limit - 0.5) & ~empty[:, np.newaxis]
+    points = points.clip(0, limit - 1)
+    low = np.floor(points)
+    far = points - low
+    low = low.astype(int)
+    return zip(low, np.minimum(low + 1, limit - 1), np.where(counts, 1 - far, 0), np.where(counts, far, 0))
+
+
+def product(rows, columns):
+    """Yield ((i, row), (j, column)) of all pairs of a row and a column."""
+    return ((row, column) for row in enumerate(rows) for column in enumerate(columns))
+
+
+for _type in (ROIPoolingLayer, PSROIPoolingLayer, ROIAlignLayer):
+    register_layer(_type.__name__.removesuffix("Layer"), _type)

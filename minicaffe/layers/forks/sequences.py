@@ -1,0 +1,323 @@
+"""Layers of forks for sequences: Lstm, ContinuationIndicator, CTCGreedyDecoder."""
+
+import logging
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.checks import restore_blobs, stored_blobs
+from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.proto.fields import Fields
+
+log = logging.getLogger(__name__)
+
+
+class LstmLayer(ForkLayer):
+    """An LSTM with one input; the type LSTM is that of BVLC Caffe.
+
+    For each step t, with m the flag of a sequence (without bottom[1]: 0 in the first step, else 1)::
+
+        i, f, o, g = W_x x + bias + W_h (m h of the step before)
+        i, f, o, g = sigmoid(i), sigmoid(f), sigmoid(o), tanh(g)
+        c = f (m c of the step before) + i g
+        h = o tanh(c)
+
+    The top is h of all steps. Before the first step h and c are 0; with bottom[1] they are those after the last step of the forward
+    before, which a snapshot holds, and 0 if there was none or if N has changed. No gradient crosses forwards. In backward the
+    gradients of the sums, the first line, are clipped to between -`clipping_threshold` and `clipping_threshold`, if that is not 0.
+
+    The steps T and the sequences N are the first two axes of bottom[0] if it has 3 axes and `batch_size` is not given (ctpn,
+    textspotter). Else (caffe-lstm) its first axis holds all sequences of step 0, then of step 1, and so on; N is `batch_size`.
+
+    Different from its forks: on the CPU theirs uses the recurrent term of sequence 0 for all sequences. The result here is that of
+    their GPU code.
+
+    Source: caffe-lstm lstm_layer.cpp (Hochreiter and Schmidhuber 1997).
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (T, N, I) or (T N, ...)
+        x.
+    bottom[1] : Blob, shape (T, N) or (T N), optional
+        0 where a sequence begins, else 1.
+    top[0] : Blob, shape (T, N, D) or (T N, D), where D is `num_output`
+    blobs[0], blobs[1], blobs[2] : Blob, shapes (4 D, I), (4 D, D), (4 D,)
+        W_x, W_h and bias; rows in the order i, f, o, g.
+    """
+
+    min_bottom_blobs, max_bottom_blobs = 1, 2
+    exact_num_top_blobs = 1
+    refuses_in_place = True
+    flops_per_value = 14, 25
+    backward_reads_tops = False
+    no_gradient = {1: "the marks of sequences"}
+
+    states = ("h", "c")
+    message = "lstm_param"
+    fields_of_message = (
+        Field("num_output", int, "D", 1), Field("clipping_threshold", 0.0, "of gradients; 0: none", 0),
+        Field("weight_filler", Fields(), "of W_x and W_h"), Field("bias_filler", Fields(), "of the bias"),
+        Field("batch_size", 1, "N, if the first axis of the bottom is T N", 1))
+
+    def layer_setup(self, bottom, top):
+        super().layer_setup(bottom, top)
+        self.by_axes = len(bottom[0].shape) == 3 and "batch_size" not in self.given
+        self.continues = len(bottom) > 1
+        size = self.values["num_output"]
+        _, _, inputs = self._sizes(bottom)
+        self.add_filled((4 * size, inputs), "weight_filler")
+        self.add_filled((4 * size, size), "weight_filler")
+        self.add_filled((4 * size,), "bias_filler")
+        self.gates, self.cells, self.before = (self.new_blob(what=what) for what in ("gates", "cells", "h of the step before"))
+        self.first, self.last = ([self.new_blob(what=name) for name in self.states] for _ in range(2))
+
+    def _sizes(self, bottom):
+        """Return T, N and I. Raises ShapeError if the bottoms do not fit."""
+        shape, sequences = bottom[0].shape, self.values["batch_size"]
+        if self.by_axes:
+            if len(shape) != 3:
+                raise ShapeError(f"must have 3 axes (steps, sequences, inputs) as at first, got {list(shape)}", field="bottom[0]")
+            steps, sequences, inputs = shape
+        elif not shape or shape[0] % sequences:
+            raise ShapeError(f"the first axis must be a multiple of lstm_param.batch_size, {sequences}, got {list(shape)}",
+                             field="bottom[0]")
+        else:
+            steps, inputs = shape[0] // sequences, int(np.prod(shape[1:]))
+        if steps < 1 or inputs < 1:
+            raise ShapeError(f"needs at least one step and one input, got {list(shape)}", field="bottom[0]")
+        if len(bottom) > 1 and bottom[1].count != steps * sequences:
+            raise ShapeError(f"must have {steps} x {sequences} flags for x of shape {list(shape)}, got {list(bottom[1].shape)}",
+                             field="bottom[1]")
+        return steps, sequences, inputs
+
+    def scratch_blobs(self):
+        return [self.gates, self.cells, self.before, *self.first]
+
+    def multiply_adds(self, bottom, top):
+        return self.before.count * 4 * (self.blobs[0].shape[1] + self.values["num_output"])
+
+    def reshape(self, bottom, top):
+        steps, sequences, inputs = self._sizes(bottom)
+        size = self.values["num_output"]
+        if inputs != self.blobs[0].shape[1]:
+            raise ShapeError(f"has shape {list(bottom[0].shape)}, {inputs} values for each step of a sequence; the layer was set "
+                             f"up for {self.blobs[0].shape[1]}", field="bottom[0]")
+        top[0].reshape(*((steps, sequences) if self.by_axes else (steps * sequences,)), size)
+        self.gates.reshape(steps, sequences, 4 * size)
+        self.cells.reshape(steps, sequences, size)
+        self.before.reshape(steps, sequences, size)
+        for blob in self.first:
+            blob.reshape(sequences, size)
+        if self.last[0].shape != (sequences, size):
+            for blob in self.last:
+                blob.reshape(sequences, size)
+                blob.data[...] = 0
+
+    def _flags(self, bottom):
+        """Return m as an array with the axes (T, N, 1)."""
+        steps, sequences, _ = self.gates.shape
+        if len(bottom) > 1:
+            return bottom[1].data.reshape(steps, sequences, 1)
+        flags = np.ones((steps, sequences, 1), bottom[0].data.dtype)
+        flags[0] = 0
+        return flags
+
+    def forward(self, bottom, top):
+        w_x, w_h, bias = (blob.data for blob in self.blobs)
+        gates, cells, before = self.gates.data, self.cells.data, self.before.data
+        steps, sequences, size = cells.shape
+        gates[...] = (bottom[0].data.reshape(steps * sequences, -1) @ w_x.T + bias).reshape(gates.shape)
+        for first, last in zip(self.first, self.last):
+            first.data[...] = last.data if self.continues else 0
+        h, c = (blob.data for blob in self.first)
+        flags, y = self._flags(bottom), top[0].data.reshape(cells.shape)
+        for t in range(steps):
+            before[t] = flags[t] * h
+            gates[t] += before[t] @ w_h.T
+            sigmoids, g = gates[t, :, :3 * size], np.tanh(gates[t, :, 3 * size:])
+            sigmoids[...] = 0.5 * np.tanh(0.5 * sigmoids) + 0.5
+            gates[t, :, 3 * size:] = g
+            i, f, o = np.split(sigmoids, 3, axis=1)
+            cells[t] = c = f * (flags[t] * c) + i * g
+            y[t] = h = o * np.tanh(c)
+        for last, value in zip(self.last, (h, c)):
+            last.data[...] = value
+
+    def backward(self, top, propagate_down, bottom):
+        w_x, w_h, _ = (blob.data for blob in self.blobs)
+        cells, before, dgates = self.cells.data, self.before.data, self.gates.diff
+        steps, sequences, size = cells.shape
+        flags, dy, limit = self._flags(bottom), top[0].diff.reshape(cells.shape), self.values["clipping_threshold"]
+        dh = dc = np.zeros((sequences, size), cells.dtype)
+        for t in reversed(range(steps)):
+            i, f, o, g = np.split(self.gates.data[t], 4, axis=1)
+            c_before = flags[t] * (cells[t - 1] if t else self.first[1].data)
+            squashed, dh = np.tanh(cells[t]), dh + dy[t]
+            dc = dc + dh * o * (1 - squashed ** 2)
+            parts = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dh * squashed * o * (1 - o), dc * i * (1 - g ** 2)
+            dgates[t] = np.concatenate(parts, axis=1)
+            if limit:
+                np.clip(dgates[t], -limit, limit, out=dgates[t])
+            dh, dc = flags[t] * (dgates[t] @ w_h), flags[t] * f * dc
+        rows = dgates.reshape(steps * sequences, 4 * size)
+        x = bottom[0].data.reshape(steps * sequences, -1)
+        for blob, diff in zip(self.blobs, (rows.T @ x, rows.T @ before.reshape(-1, size), rows.sum(axis=0))):
+            blob.diff[...] += diff
+        if propagate_down[0]:
+            bottom[0].diff[...] = (rows @ w_x).reshape(bottom[0].shape)
+        if len(bottom) > 1 and propagate_down[1]:
+            bottom[1].diff[...] = 0
+
+    def get_state(self):
+        return stored_blobs(self.states, self.last) if self.continues else None
+
+    def set_state(self, state):
+        if not self.continues:
+            super().set_state(state)
+        restore_blobs(state, self.states, self.last)
+
+
+class ContinuationIndicatorLayer(ForkLayer):
+    """The flags of `batch_size` sequences of `time_step` steps for LSTM: 0 in the first step, else 1. Bottoms do not count.
+
+    Source: warpctc-caffe continuation_indicator_layer.cpp.
+
+    Parameters
+    ----------
+    top[0] : Blob, shape (time_step, batch_size)
+    """
+
+    exact_num_top_blobs = 1
+    refuses_in_place = True
+    flops_per_value = 0, 0
+    reads_shapes_only = True
+    backward_reads_bottoms = backward_reads_tops = False
+
+    message = "continuation_indicator_param"
+    fields_of_message = (Field("time_step", int, "steps", 1), Field("batch_size", int, "sequences", 1))
+
+    def reshape(self, bottom, top):
+        top[0].reshape(self.values["time_step"], self.values["batch_size"])
+
+    def forward(self, bottom, top):
+        top[0].data[...] = 1
+        top[0].data[0] = 0
+
+    def backward(self, top, propagate_down, bottom):
+        for blob, needed in zip(bottom, propagate_down):
+            if needed:
+                blob.diff[...] = 0
+
+    def allow_force_backward(self, bottom_index):
+        return False
+
+
+class CTCGreedyDecoderLayer(ForkLayer):
+    """The classes of the best path: of each step the class with the largest value, without repeats and blanks.
+
+    A sequence ends before the first step, but the first of all, whose indicator is 0. Without `ctc_merge_repeated` repeats stay.
+    `blank_index` is the class that is the blank, a negative one means the last. Its default differs between forks, 0 in caffe_ocr;
+    here it is that of textboxes++, the last class, which the log says.
+
+    Source: textboxes++ ctc_greedy_decoder_layer.cpp (Graves et al. 2006).
+
+    Parameters
+    ----------
+    bottom[0] : Blob, shape (T, N, C)
+    bottom[1] : Blob, shape (T, N)
+        Sequence indicators.
+    bottom[2] : Blob, shape (T, N), optional
+        Targets; the first negative one ends a sequence.
+    top[0] : Blob, shape (N, T, 1, 1)
+        The classes, then -1.
+    top[1] : Blob, shape (N, 1, 1, 1), optional
+        Scores: the negative sum of the largest values of a sequence.
+    top[2] : Blob, a scalar, only with targets; top[1] if there are no scores
+        Accuracy: 1 less the mean of the edit distances by the longer of both lengths.
+    """
+
+    min_bottom_blobs, max_bottom_blobs = 2, 3
+    min_top_blobs, max_top_blobs = 1, 3
+    refuses_in_place = True
+    no_gradient = {0: "what it decodes", 1: "sequence indicators", 2: "targets"}
+    backward_reads_bottoms = backward_reads_tops = False
+
+    message = "ctc_decoder_param"
+    fields_of_message = (Field("blank_index", -1, "the class of the blank; negative: the last"),
+                         Field("ctc_merge_repeated", True, "leave repeats out"))
+
+    def layer_setup(self, bottom, top):
+        super().layer_setup(bottom, top)
+        allowed = (1, 2) if len(bottom) == 2 else (2, 3)
+        if len(top) not in allowed:
+            raise ConfigError(f"must be {' or '.join(map(str, allowed))} with {len(bottom)} bottoms, got {len(top)}", field="top")
+        if "blank_index" not in self.given:
+            log.warning("layer '%s': %s.blank_index is not given; the blank is the last class, as in textboxes++ (in caffe_ocr it "
+                        "is class 0)", self.name, self.message)
+
+    def reshape(self, bottom, top):
+        shape = bottom[0].shape
+        if len(shape) != 3 or not shape[2]:
+            raise ShapeError(f"must have 3 axes (steps, sequences, classes), got {list(shape)}", field="bottom[0]")
+        for i, blob in enumerate(bottom[1:], 1):
+            if blob.shape != shape[:2]:
+                raise ShapeError(f"must have the first two axes of bottom[0], {list(shape[:2])}, got {list(blob.shape)}",
+                                 field=f"bottom[{i}]")
+        if self.values["blank_index"] >= shape[2]:
+            raise self.value_error("blank_index", f"must be one of {shape[2]} classes")
+        steps, sequences, _ = shape
+        top[0].reshape(sequences, steps, 1, 1)
+        if self._has_scores(bottom, top):
+            top[1].reshape(sequences, 1, 1, 1)
+        if len(bottom) > 2:
+            top[-1].reshape()
+
+    def _has_scores(self, bottom, top):
+        return len(top) == 3 or len(top) == 2 and len(bottom) == 2
+
+    def forward(self, bottom, top):
+        values, indicators = bottom[0].data, bottom[1].data
+        steps, sequences, classes = values.shape
+        blank, merges = self.values["blank_index"], self.values["ctc_merge_repeated"]
+        blank = classes - 1 if blank < 0 else blank
+        best = values.argmax(axis=2)
+        top[0].data[...] = -1
+        errors = []
+        for n in range(sequences):
+            ends = np.flatnonzero(indicators[1:, n] == 0)
+            path = best[:ends[0] + 1 if len(ends) else steps, n]
+            kept = path != blank
+            if merges:
+                kept[1:] &= path[1:] != path[:-1]
+            found = path[kept]
+            top[0].data[n, :len(found), 0, 0] = found
+            if self._has_scores(bottom, top):
+                top[1].data[n] = -values[np.arange(len(path)), n, path].sum()
+            if len(bottom) > 2:
+                target = bottom[2].data[:, n]
+                ends = np.flatnonzero(target < 0)
+                target = target[:ends[0]] if len(ends) else target
+                errors.append(_edit_distance(found, target) / max(len(found), len(target), 1))
+        if len(bottom) > 2:
+            top[-1].data[...] = 1 - np.mean(errors) if errors else 0
+
+    def backward(self, top, propagate_down, bottom):
+        for i, needed in enumerate(propagate_down):
+            if needed:
+                raise ConfigError(f"CTCGreedyDecoder has no gradient for {self.no_gradient[i]}; set propagate_down: false",
+                                  field=f"bottom[{i}]")
+
+
+def _edit_distance(a, b):
+    """Return the least number of insertions, deletions and replacements that make `b` of `a`."""
+    distances = list(range(len(b) + 1))
+    for i, left in enumerate(a, 1):
+        corner, distances[0] = distances[0], i
+        for j, right in enumerate(b, 1):
+            corner, distances[j] = distances[j], min(distances[j] + 1, distances[j - 1] + 1, corner + (left != right))
+    return distances[-1]
+
+
+for _type in (LstmLayer, ContinuationIndicatorLayer, CTCGreedyDecoderLayer):
+    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -1,0 +1,214 @@
+"""Layers that turn the predictions of YOLO nets into boxes with labels and scores, in the rows that SSD's DetectionOutput gives."""
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.boxes import suppress
+from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
+
+CLASSES = Field("num_classes", int, "how many classes, without a background", 1)
+CONFIDENCE = Field("confidence_threshold", 0.01, "the least confidence of a box")
+OVERLAP = Field("nms_threshold", 0.45, "the overlap with a better box of the image, of any class, that leaves out a box")
+
+
+class YoloOutputLayer(ForkLayer):
+    """Base of the types that find boxes in maps of which each cell predicts several.
+
+    A type defines ``candidates(index, cells)``: the boxes (x, y, width, height) in units of the image, confidences and labels that
+    a bottom's cells (N, H, W, boxes, values) have, and the place (image, row, column, box) of each.
+    """
+
+    refuses_in_place = True
+    backward_reads_bottoms = backward_reads_tops = False
+    exact_num_top_blobs = 1
+    values_before_classes = 5   # x, y, w, h and whether there is an object
+
+    def setup(self, bottom, top):
+        top[0].reshape(1, 1, 1, 7)
+
+    def reshape(self, bottom, top):
+        boxes, each = self.values["num_box"], self.values_before_classes + self.values["num_classes"]
+        for i, blob in enumerate(bottom):
+            check_planes(blob, f"bottom[{i}]")
+            if blob.shape[1] != boxes * each:
+                raise ShapeError(f"must have num_box x ({self.values_before_classes} + num_classes) = {boxes} x {each} = "
+                                 f"{boxes * each} channels, got {list(blob.shape)}", field=f"bottom[{i}]")
+            if blob.shape[0] != bottom[0].shape[0]:
+                raise ShapeError(f"has {blob.shape[0]} images, bottom[0] has {bottom[0].shape[0]}; they must be equal",
+                                 field=f"bottom[{i}]")
+
+    def forward(self, bottom, top):
+        (images, channels, *_), boxes, found = bottom[0].shape, self.values["num_box"], []
+        maps = [blob.cpu_data.reshape(images, boxes, channels // boxes, *blob.shape[2:]) for blob in bottom]
+        rows = np.concatenate([self._rows(i, values.transpose(0, 3, 4, 1, 2)) for i, values in enumerate(maps)])
+        for image in range(images):
+            own = rows[rows[:, 0] == image]
+            own = own[np.argsort(-own[:, 2], kind="stable")]
+            found.append(own[suppress(own[:, 3:], self.values["nms_threshold"], equal=True)])
+        rows = np.concatenate(found) if found else rows
+        if not len(rows):
+            rows = np.full((images, 7), -1)
+            rows[:, 0] = range(images)
+        top[0].reshape(1, 1, len(rows), 7)
+        top[0].data[...] = rows
+
+    def _rows(self, index, cells):
+        """Return (image, label, confidence, xmin, ymin, xmax, ymax) of the boxes of a bottom."""
+        boxes, confidences, labels, (image, row, column, _) = self.candidates(index, cells)
+        corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], 1)
+        for i in np.flatnonzero(~np.isfinite(corners).all(1))[:1]:
+            raise DataError(f"the box at row {row[i]}, column {column[i]} of image {image[i]} is not finite: (x, y, width, height) "
+                            f"= {boxes[i].tolist()}", field=f"bottom[{index}]")
+        return np.column_stack([image, labels, confidences, corners])
+
+    def backward(self, top, propagate_down, bottom):
+        if any(propagate_down):
+            raise ConfigError(f"{self.type} has no gradient; it is a layer for the TEST phase")
+
+
+class YoloDetectionOutputLayer(YoloOutputLayer):
+    """Boxes of YOLO version 2: decode them, leave out those that a better one overlaps.
+
+    Box n of the cell at (row, column) has values (x, y, w, h, object, classes...). Its centre is ((column + sigmoid x) / W,
+    (row + sigmoid y) / H), its size (exp(w) biases[2n] / W, exp(h) biases[2n + 1] / H), in units of the image's size. Its label is
+    that of the most probable class, p = softmax(classes), and its confidence sigmoid(object) p. It is kept if that is
+    `confidence_threshold` or more, and no better box of the image, of any class, overlaps it by `nms_threshold` or more.
+
+    Different from its fork: boxes do not suppress boxes of other images, and a row has the index of its image, not 0; boxes of
+    equal confidence come by bottoms, rows, columns and boxes of a cell; a map need not be square.
+
+    Parameters
+    ----------
+    bottom[0], bottom[1] (optional) : Blob, shape (N, num_box (5 + num_classes), H, W)
+    top[0] : Blob, shape (1, 1, D, 7)
+        Rows (image in the batch, label from 1, confidence, xmin, ymin, xmax, ymax) by image and falling confidence, not clipped.
+        Where the whole batch has none: a row for each image, -1 but for the image.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range, and bottoms that do not fit them.
+    DataError
+        For a box that is not finite; names image and cell.
+
+    Source: mobilenet-yolo yolo_detection_output_layer.cpp (Redmon and Farhadi 2017, YOLO9000).
+    """
+
+    message = "yolo_detection_output_param"
+    fields_of_message = (CLASSES, Field("num_box", 5, "boxes of a cell", 1), Field("coords", 4, "must be 4"), CONFIDENCE, OVERLAP,
+                         Field("biases", [float], "width and height of each box of a cell, in cells"))
+    ignored = ("side", "label_map_file")
+    min_bottom_blobs = 1
+    max_bottom_blobs = 2
+
+    def setup(self, bottom, top):
+        super().setup(bottom, top)
+        if self.values["coords"] != 4:
+            raise self.value_error("coords", "must be 4")
+        if len(self.values["biases"]) != 2 * self.values["num_box"]:
+            raise self.value_error("biases", f"give width and height for each of {self.values['num_box']} boxes (num_box)")
+
+    def candidates(self, index, cells):
+        place = np.nonzero(sigmoid(cells[..., 4]) >= self.values["confidence_threshold"])
+        values = cells[place]
+        classes = values[:, 5:]
+        labels = classes.argmax(1)
+        best = 1 / np.exp(classes - classes.max(1, keepdims=True)).sum(1)
+        confidences = sigmoid(values[:, 4]) * best
+        keep = confidences >= self.values["confidence_threshold"]
+        place, values = [axis[keep] for axis in place], values[keep]
+        anchors = np.array(self.values["biases"], cells.dtype).reshape(-1, 2)[place[3]] / cells.shape[2:0:-1]
+        return decode(values[:, :4], anchors, place, cells.shape), confidences[keep], labels[keep] + 1, place
+
+
+class Yolov3DetectionOutputLayer(YoloOutputLayer):
+    """Boxes of YOLO version 3, from several maps: decode them, leave out those that a better one overlaps.
+
+    Box n of the cell at (row, column) of bottom t has values (x, y, w, h, object, classes...) and the anchor m = `mask`[t M + n],
+    M masks for each bottom. Its centre is ((column + sigmoid x) / W, (row + sigmoid y) / H), its size (exp(w) biases[2m] / (W s),
+    exp(h) biases[2m + 1] / (H s)), s = `anchors_scale`[t], in units of the image's size. For each class of which the confidence
+    sigmoid(object) sigmoid(class) is above `confidence_threshold` there is one box; it is kept if no better one of the image, of
+    any class, overlaps it by `nms_threshold` or more.
+
+    With `gaussian_box` the values are (x, sx, y, sy, w, sw, h, sh, object, classes...): the sigmoids of sx, sy, sw and sh are the
+    uncertainty of the box, and the confidence is multiplied by 1 minus their mean.
+
+    Different from its fork: boxes do not suppress boxes of other images, and a row has the index of its image, not 0; boxes of
+    equal confidence come by bottoms, rows, columns, boxes of a cell and classes; there is no correction for letterboxes, which
+    changes nothing there, as the map has the proportions of the net's input.
+
+    Parameters
+    ----------
+    bottom[t] : Blob, shape (N, num_box (5 + num_classes), H, W), with `gaussian_box` (N, num_box (9 + num_classes), H, W)
+    top[0] : Blob, shape (1, 1, D, 7)
+        Rows (image in the batch, label from 1, confidence, xmin, ymin, xmax, ymax) by image and falling confidence, not clipped.
+        Where the whole batch has none: a row for each image, -1 but for the image.
+
+    Raises
+    ------
+    ConfigError, ShapeError
+        For fields out of range, and bottoms that do not fit them.
+    DataError
+        For a box that is not finite; names image and cell.
+
+    Source: mobilenet-yolo yolov3_detection_output_layer.cpp (Redmon and Farhadi 2018, YOLOv3).
+    """
+
+    message = "yolov3_detection_output_param"
+    fields_of_message = (CLASSES, Field("num_box", 3, "boxes of a cell", 1), CONFIDENCE, OVERLAP,
+                         Field("biases", [float], "width and height of each anchor, in pixels of the net's input"),
+                         Field("anchors_scale", [int], "pixels of the input for one cell of each bottom", 1),
+                         Field("mask_group_num", 2, "the number of bottoms", 1),
+                         Field("mask", [int], "anchors of the boxes of a cell of bottom 0, of bottom 1, and so on", 0),
+                         Field("gaussian_box", False, "each of x, y, w, h has an uncertainty after it"))
+    min_bottom_blobs = 1
+
+    def setup(self, bottom, top):
+        super().setup(bottom, top)
+        values, count = self.values, len(bottom)
+        self.values_before_classes = 9 if values["gaussian_box"] else 5
+        if values["mask_group_num"] != count:
+            raise self.value_error("mask_group_num", f"must be the number of bottoms, {count}")
+        if len(values["anchors_scale"]) != count:
+            raise self.value_error("anchors_scale", f"give one for each of {count} bottoms")
+        if len(values["mask"]) % count or len(values["mask"]) // count < values["num_box"]:
+            raise self.value_error("mask", f"give as many for each of {count} bottoms, at least num_box = {values['num_box']}")
+        if len(values["biases"]) % 2 or len(values["biases"]) // 2 <= max(values["mask"]):
+            raise self.value_error("biases", f"give width and height of each anchor up to {max(values['mask'])}, the last of mask")
+
+    def candidates(self, index, cells):
+        gaussian, threshold = self.values["gaussian_box"], self.values["confidence_threshold"]
+        first = self.values_before_classes
+        place = np.nonzero(sigmoid(cells[..., first - 1]) > threshold)      # a class has a confidence of at most that
+        values = cells[place]
+        objects = sigmoid(values[:, first - 1])
+        if gaussian:
+            objects = objects * (1 - sigmoid(values[:, 1:8:2]).mean(1))
+        confidences = objects[:, np.newaxis] * sigmoid(values[:, first:])
+        counts = confidences > threshold
+        if self.values["nms_threshold"] <= 1:   # one box has the overlap 1 for all its classes: only the best would be kept
+            best = np.where(counts, confidences, -1).argmax(1)
+            counts &= np.arange(counts.shape[1]) == best[:, np.newaxis]
+        which, label = np.nonzero(counts)
+        place, values = [axis[which] for axis in place], values[which]
+        masks = np.array(self.values["mask"]).reshape(len(self.values["anchors_scale"]), -1)[index]
+        anchors = np.array(self.values["biases"], cells.dtype).reshape(-1, 2)[masks[place[3]]]
+        anchors = anchors / (np.array(cells.shape[2:0:-1]) * self.values["anchors_scale"][index])
+        codes = values[:, :8:2] if gaussian else values[:, :4]
+        return decode(codes, anchors, place, cells.shape), confidences[which, label], label + 1, place
+
+
+def sigmoid(values):
+    """Return 1 / (1 + exp(-values))."""
+    return 1 / (1 + np.exp(-values))
+
+
+def decode(codes, anchors, place, shape):
+    """Return (x, y, width, height) for codes (B, 4) of cells at place (image, row, column, ...) of a map (N, H, W, ...)."""
+    cells = np.column_stack([place[2], place[1]])
+    return np.concatenate([(cells + sigmoid(codes[:, :2])) / shape[2:0:-1], np.exp(codes[:, 2:]) * anchors], 1)
+
+
+for _type in (YoloDetectionOutputLayer, Yolov3DetectionOutputLayer):
+    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -1,0 +1,146 @@
+"""Transpose, Reverse, ReverseAxis, Flip, Squeeze, ShuffleChannel and Reorg of forks, against plain loops; and fields of forks' messages."""
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError, Error
+
+RANDOM = np.random.default_rng(3)
+
+
+def layer(kind, fields="", message=None):
+    message = message or {"ReverseAxis": "reverse_axis_param", "ShuffleChannel": "shuffle_channel_param"}.get(kind, f"{kind.lower()}_param")
+    return f'layer {{ name: "l" type: "{kind}" bottom: "x" top: "y" {message} {{ {fields} }} }}'
+
+
+def shuffled(x, groups):
+    y = np.empty_like(x)
+    inner = x.shape[1] // groups
+    for i in range(groups):
+        for j in range(inner):
+            y[:, j * groups + i] = x[:, i * inner + j]
+    return y
+
+
+def darknet(x, s):
+    """The index formula of the fork, on flat buffers."""
+    n, c, h, w = x.shape
+    t = c // (s * s)
+    y = np.empty((n, c * h * w))
+    for k in range(n):
+        flat = x[k].reshape(-1)
+        for a in range(c):
+            for i in range(h):
+                for j in range(w):
+                    y[k, (a * h + i) * w + j] = flat[((a % t) * h * s + i * s + (a // t) // s) * w * s + j * s + (a // t) % s]
+    return y.reshape(n, c * s * s, h // s, w // s)
+
+
+def depth_to_space(x, s):
+    n, c, h, w = x.shape
+    t = c // (s * s)
+    y = np.empty((n, t, h * s, w * s))
+    for a in range(c):
+        for i in range(h):
+            for j in range(w):
+                y[:, a % t, i * s + (a // t) // s, j * s + (a // t) % s] = x[:, a, i, j]
+    return y
+
+
+CASES = {
+    "Transpose": ("dim: [2, 0, 1, 3]", (2, 3, 4, 5), lambda x: np.moveaxis(x, 2, 0)),
+    "Transpose, two axes": ("dim: 1 dim: 0", (4, 6), lambda x: x.T),
+    "Reverse": ("", (3, 2, 4), lambda x: x[::-1]),
+    "Reverse, axis 2": ("axis: 2", (3, 2, 4, 1), lambda x: x[:, :, ::-1]),
+    "Reverse, two axes": ("axis: 0 axis: 1", (3, 2, 4), lambda x: x[::-1, ::-1]),
+    "ReverseAxis": ("axis: 1", (3, 2, 4), lambda x: x[:, ::-1]),
+    "Flip": ("", (2, 3, 4, 5), lambda x: x[..., ::-1]),
+    "Flip, height alone": ("flip_width: false flip_height: true", (2, 3, 4, 5), lambda x: x[:, :, ::-1]),
+    "Flip, both": ("flip_height: true", (2, 1, 3, 2), lambda x: x[:, :, ::-1, ::-1]),
+    "Squeeze": ("", (2, 1, 3, 1), lambda x: x.reshape(2, 3)),
+    "Squeeze, one axis": ("axis: -1", (2, 1, 3, 1), lambda x: x.reshape(2, 1, 3)),
+    "ShuffleChannel": ("group: 3", (2, 12, 2, 3), lambda x: shuffled(x, 3)),
+    "ShuffleChannel, one group": ("", (2, 4), lambda x: x),
+    "Reorg": ("stride: 2", (2, 8, 4, 6), lambda x: darknet(x, 2)),
+    "Reorg, 3": ("stride: 3", (1, 9, 3, 6), lambda x: darknet(x, 3)),
+    "Reorg, reverse": ("stride: 2 reverse: true", (2, 8, 3, 5), lambda x: depth_to_space(x, 2)),
+}
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name, dtype):
+    """Every value has its place; the gradient goes back to it: as all values differ, the order decides all."""
+    fields, shape, wanted = CASES[name]
+    x = RANDOM.permutation(np.prod(shape)).reshape(shape).astype(np.float64)
+    net = layer_net(layer(name.partition(",")[0], fields), [x], dtype)
+    run_forward(net)
+    y = net.blob_by_name("y")
+    assert y.shape == wanted(x).shape
+    np.testing.assert_array_equal(y.data, wanted(x))
+    net.blob_by_name("x").diff[...] = -1
+    run_backward(net, [0], [y.data])
+    np.testing.assert_array_equal(net.blob_by_name("x").diff, x)
+    run_backward(net, [], [y.data * 2])     # not asked for: left alone
+    np.testing.assert_array_equal(net.blob_by_name("x").diff, x)
+
+
+@pytest.mark.parametrize("name", ["ShuffleChannel", "Reorg, reverse"])
+def test_gradient(name):
+    fields, shape, _ = CASES[name]
+    check_gradient(layer(name.partition(",")[0], fields), [RANDOM.standard_normal(shape)])
+
+
+def test_another_shape_and_no_pictures():
+    net = layer_net(layer("Reorg", "stride: 2"), [np.zeros((1, 4, 2, 2))])
+    for shape in ((3, 4, 6, 2), (0, 4, 2, 2)):
+        x = RANDOM.standard_normal(shape)
+        net.blob_by_name("x").reshape(*shape)
+        net.reshape_all()
+        net.blob_by_name("x").data[...] = x
+        run_forward(net)
+        np.testing.assert_array_equal(net.blob_by_name("y").data, darknet(x, 2))
+
+
+@pytest.mark.parametrize("kind, fields, shape, wrong", [
+    ("Transpose", "dim: 0 dim: 0", (2, 3), r"transpose_param.dim: must name each axis of the bottom once, whose shape is \[2, 3\], got \[0, 0\]"),
+    ("Transpose", "dim: 0", (2, 3), "must name each axis of the bottom once"),
+    ("Reverse", "axis: 2", (2, 3), r"reverse_param.axis: must be an axis of the bottom, whose shape is \[2, 3\], got \[2\]"),
+    ("Reverse", "axis: -1", (2, 3), "reverse_param.axis: must be at least 0, got -1"),
+    ("Flip", "", (2, 3), r"bottom\[0\]: must have 4 axes"),
+    ("Squeeze", "axis: 1", (2, 3, 1), r"squeeze_param.axis: must be an axis of size 1 of the bottom"),
+    ("Squeeze", "axis: 3", (2, 3, 1), "must be an axis of size 1"),
+    ("ShuffleChannel", "group: 4", (1, 6, 2, 2), r"shuffle_channel_param.group: must divide the channels of the bottom, .*, got 4"),
+    ("ShuffleChannel", "group: 0", (1, 6), "shuffle_channel_param.group: must be at least 1, got 0"),
+    ("Reorg", "", (1, 4, 2, 2), "reorg_param.stride: must be given"),
+    ("Reorg", "stride: 2", (1, 4, 3, 2), "height and width of itself, got 2"),
+    ("Reorg", "stride: 2", (1, 6, 2, 2), "does not fit the bottom"),
+    ("Reorg", "stride: 2 reverse: true", (1, 6, 2, 2), "channels must be a multiple of its square, got 2"),
+])
+def test_what_does_not_fit(kind, fields, shape, wrong):
+    with pytest.raises(Error, match=rf"layer 'l' \({kind}\): .*{wrong}"):
+        layer_net(layer(kind, fields), [np.zeros(shape)])
+
+
+@pytest.mark.parametrize("fields, wrong", [
+    ("stride: 2 revers: true", "reorg_param.revers: unknown field; did you mean 'reverse'?"),
+    ("stride: 2 q: 1", "reorg_param.q: unknown field; it has stride, reverse"),
+    ("stride: 2 stride: 2", "reorg_param.stride: must be given once, got 2 values"),
+    ("stride: 2.5", "reorg_param.stride: must be an integer, got 2.5"),
+    ("stride: true", "reorg_param.stride: must be an integer, got True"),
+    ('stride: "2"', "reorg_param.stride: must be an integer, got '2'"),
+    ("stride: 2 reverse: 3", "reorg_param.reverse: must be true or false, got 3"),
+])
+def test_fields_are_checked(fields, wrong):
+    with pytest.raises(ConfigError) as caught:
+        layer_net(layer("Reorg", fields), [np.zeros((1, 4, 2, 2))])
+    assert f"test.prototxt: layer 'l' (Reorg): {wrong}" in str(caught.value)
+
+
+def test_a_message_is_one_message():
+    with pytest.raises(ConfigError, match="reorg_param: must be given once, as a message in braces"):
+        layer_net('layer { name: "l" type: "Reorg" bottom: "x" top: "y" reorg_param: 3 }', [np.zeros((1, 4, 2, 2))])
+    with pytest.raises(ConfigError, match="reorg_param: must be given once, as a message in braces"):
+        layer_net('layer { name: "l" type: "Reorg" bottom: "x" top: "y" reorg_param { stride: 2 } reorg_param { stride: 2 } }', [np.zeros((1, 4, 2, 2))])

@@ -1,0 +1,512 @@
+"""ROIPooling, PSROIPooling, ROIAlign, Proposal, DecodeBBox and BoxOutput of forks, against plain loops."""
+
+import math
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, TRAIN
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+SEED = 3
+RANDOM = np.random.default_rng(SEED)
+POOL = "roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }"
+POSITION = "psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 2 }"
+ROI_KINDS = {"ROIPooling": POOL, "ROIAlign": POOL, "PSROIPooling": POSITION}
+# Whole map, one pixel, inverted, across the border, outside before and after, halves.
+SPECIAL = np.array([[0, 0, 0, 17, 13], [1, 4, 4, 4, 4], [0, 9, 8, 3, 2], [1, -6, -5, 40, 30], [0, -30, -30, -20, -20], [1, 60, 50, 70, 90],
+                    [0, 1, 3, 5, 11], [1, -1, -3, 6.5, 7]], float)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Give each test the same random numbers, whichever tests run."""
+    RANDOM.bit_generator.state = np.random.default_rng(SEED).bit_generator.state
+
+
+def layer(kind, fields, bottoms=2, tops=1, more=""):
+    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms)) + " " + " ".join(f'top: "t{i}"' for i in range(tops))
+    return f'layer {{ name: "l" type: "{kind}" {names} {fields} {more} }}'
+
+
+def some_rois(count, images=2, size=18):
+    points = RANDOM.uniform(-3, size + 3, (count, 2, 2))
+    return np.concatenate([RANDOM.integers(images, size=(count, 1)), points.min(1), points.max(1)], 1)
+
+
+def top(net, index=0):
+    return net.blob_by_name(f"t{index}").data
+
+
+def away(value):
+    return math.floor(abs(value) + 0.5) * (1 if value >= 0 else -1)
+
+
+def roi_pooling(x, rois, rows, columns, scale, pad=0.0):
+    y = np.zeros((len(rois), x.shape[1], rows, columns))
+    for r, (n, x1, y1, x2, y2) in enumerate(rois):
+        dx, dy = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
+        x1, y1, x2, y2 = away((x1 - dx) * scale), away((y1 - dy) * scale), away((x2 + dx) * scale), away((y2 + dy) * scale)
+        width, height = max(x2 - x1 + 1, 1) / columns, max(y2 - y1 + 1, 1) / rows
+        for i in range(rows):
+            for j in range(columns):
+                cells = [x[int(n), :, a, b] for a in range(math.floor(i * height) + y1, math.ceil((i + 1) * height) + y1)
+                         for b in range(math.floor(j * width) + x1, math.ceil((j + 1) * width) + x1)
+                         if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+                if cells:
+                    y[r, :, i, j] = np.max(cells, 0)
+    return y
+
+
+def psroi_pooling(x, rois, dim, group, scale):
+    y = np.zeros((len(rois), dim, group, group))
+    for r, (n, x1, y1, x2, y2) in enumerate(rois):
+        x1, y1, x2, y2 = away(x1) * scale, away(y1) * scale, (away(x2) + 1) * scale, (away(y2) + 1) * scale
+        width, height = max(x2 - x1, 0.1) / group, max(y2 - y1, 0.1) / group
+        for d in range(dim):
+            for i in range(group):
+                for j in range(group):
+                    plane = x[int(n), (d * group + i) * group + j]
+                    cells = [plane[a, b] for a in range(math.floor(i * height + y1), math.ceil((i + 1) * height + y1))
+                             for b in range(math.floor(j * width + x1), math.ceil((j + 1) * width + x1))
+                             if 0 <= a < x.shape[2] and 0 <= b < x.shape[3]]
+                    y[r, d, i, j] = sum(cells) / max(len(cells), 1)
+    return y
+
+
+def roi_align(x, rois, rows, columns, scale, pad=0.0):
+    y = np.zeros((len(rois), x.shape[1], rows + 1, columns + 1))
+    height, width = x.shape[2:]
+    for r, (n, x1, y1, x2, y2) in enumerate(rois):
+        dx, dy = pad * (x2 - x1 + 1), pad * (y2 - y1 + 1)
+        left, right = (x1 - dx) * scale - 0.5, (x2 + dx) * scale - 0.5
+        high, low = (y1 - dy) * scale - 0.5, (y2 + dy) * scale - 0.5
+        for i in range(rows + 1):
+            for j in range(columns + 1):
+                a, b = high + i * (low - high) / rows, left + j * (right - left) / columns
+                if left >= right or high >= low or not (-0.5 <= a <= height - 0.5 and -0.5 <= b <= width - 0.5):
+                    continue
+                a, b = min(max(a, 0), height - 1), min(max(b, 0), width - 1)
+                for p, u in ((int(a), 1 - a % 1), (min(int(a) + 1, height - 1), a % 1)):
+                    for q, v in ((int(b), 1 - b % 1), (min(int(b) + 1, width - 1), b % 1)):
+                        y[r, :, i, j] += u * v * x[int(n), :, p, q]
+    return y
+
+
+SLOW = {
+    "ROIPooling": [("roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }", lambda x, r: roi_pooling(x, r, 3, 2, 0.5)),
+                   ("roi_pooling_param { pooled_size: 4 }", lambda x, r: roi_pooling(x, r, 4, 4, 1)),
+                   ("roi_pooling_param { pooled_size: [1, 7] spatial_scale: 0.25 }", lambda x, r: roi_pooling(x, r, 1, 7, 0.25)),
+                   ("roi_pooling_param { pooled_h: 1 pooled_w: 1 spatial_scale: 0.5 pad_ratio: 0.25 }",
+                    lambda x, r: roi_pooling(x, r, 1, 1, 0.5, 0.25))],
+    "PSROIPooling": [("psroi_pooling_param { spatial_scale: 0.5 output_dim: 2 group_size: 3 }",
+                      lambda x, r: psroi_pooling(x, r, 2, 3, 0.5)),
+                     ("psroi_pooling_param { spatial_scale: 0.25 output_dim: 18 group_size: 1 }",
+                      lambda x, r: psroi_pooling(x, r, 18, 1, 0.25))],
+    "ROIAlign": [("roi_pooling_param { pooled_h: 3 pooled_w: 2 spatial_scale: 0.5 }", lambda x, r: roi_align(x, r, 3, 2, 0.5)),
+                 ("roi_pooling_param { pooled_h: 1 pooled_w: 5 spatial_scale: 0.5 pad_ratio: 0.5 }",
+                  lambda x, r: roi_align(x, r, 1, 5, 0.5, 0.5))],
+}
+CASES = [(kind, fields, slow) for kind, cases in SLOW.items() for fields, slow in cases]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("kind, fields, slow", CASES, ids=[f"{kind}-{fields.split('{')[1]}" for kind, fields, _ in CASES])
+def test_pooling_against_the_definition(kind, fields, slow, dtype):
+    for height, width in ((7, 9), (1, 3)):
+        x = np.float32(RANDOM.standard_normal((2, 18, height, width)))
+        rois = np.round(np.concatenate([SPECIAL, some_rois(12)]) * 4) / 4    # exact in both types
+        net = layer_net(layer(kind, fields), [x, rois], dtype)
+        run_forward(net)
+        assert top(net).dtype == (np.float32 if dtype == Dtype.FLOAT else np.float64)
+        np.testing.assert_allclose(top(net), slow(x.astype(float), rois), rtol=1e-5, atol=1e-5)  # bilinear weights, sums in float32
+
+
+@pytest.mark.parametrize("kind, fields, slow", CASES[::2])
+def test_pooling_follows_a_new_shape_and_no_rois(kind, fields, slow):
+    net = layer_net(layer(kind, fields), [np.zeros((1, 18, 4, 4)), np.zeros((1, 5))])
+    for rois in (SPECIAL[:, :, None, None], np.empty((0, 5)), SPECIAL[:3]):
+        x = RANDOM.standard_normal((2, 18, 6, 5))
+        for blob, array in zip(net.bottoms[-1], (x, rois)):
+            blob.reshape(*array.shape)
+            blob.data[...] = array
+        run_forward(net)
+        np.testing.assert_allclose(top(net), slow(x, rois.reshape(-1, 5)), atol=1e-12)
+        net.bottoms[-1][0].diff[...] = 9.123
+        run_backward(net, [0], [1])
+        assert (net.bottoms[-1][0].diff != 9.123).all() and net.bottoms[-1][0].diff.any() == bool(len(rois))
+
+
+@pytest.mark.parametrize("kind, fields", [(kind, fields.replace("output_dim: 2", "output_dim: 1").replace("dim: 18", "dim: 9"))
+                                          for kind, fields, _ in CASES])
+def test_pooling_gradient(kind, fields):
+    shape = (2, 9, 2, 3) if kind == "PSROIPooling" else (2, 2, 3, 4)
+    check_gradient(layer(kind, fields), [RANDOM.standard_normal(shape), np.concatenate([SPECIAL, some_rois(3, size=8)])], [0])
+
+
+def test_the_first_of_equal_maxima_gets_the_gradient():
+    net = layer_net(layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 }"), [np.zeros((1, 1, 3, 3)), [[0, 1, 1, 2, 2]] * 2])
+    x = net.bottoms[-1][0]
+    for values, place in ((((0, 0), (0, 0)), (1, 1)), (((0, 5), (5, 0)), (1, 2)), (((1, 2), (2, 2)), (1, 2))):
+        x.data[0, 0, 1:, 1:] = values
+        run_forward(net)
+        run_backward(net, [0], [[[[[3]]], [[[4]]]]])
+        assert x.diff[0, 0][place] == 7 and x.diff.sum() == 7
+
+
+def test_a_nan_in_a_bin_stays_there():
+    x = np.zeros((1, 1, 4, 4))
+    x[0, 0, 0, 0] = np.nan
+    for kind, channels in (("ROIPooling", 1), ("ROIAlign", 1), ("PSROIPooling", 8)):
+        net = layer_net(layer(kind, ROI_KINDS[kind]), [np.repeat(x, channels, 1), [[0, 0, 0, 7, 7]]])
+        run_forward(net)
+        nan = np.isnan(top(net)[0, 0])
+        assert nan[0, 0] and not nan[-1].any() and not nan[:, -1].any(), kind
+
+
+@pytest.mark.parametrize("kind", ROI_KINDS)
+def test_rois_have_the_gradient_zero(kind):
+    net = layer_net(layer(kind, ROI_KINDS[kind]), [np.ones((2, 8, 3, 4)), SPECIAL])
+    run_forward(net)
+    for blob in net.bottoms[-1]:
+        blob.diff[...] = 7
+    run_backward(net, [1], [1])
+    assert (net.bottoms[-1][0].diff == 7).all() and (net.bottoms[-1][1].diff == 0).all()
+
+
+@pytest.mark.parametrize("kind", ROI_KINDS)
+@pytest.mark.parametrize("roi, message", [
+    ([2, 0, 0, 1, 1], r"ROI 1: the index in the batch must be an integer from 0 to 1, got 2"),
+    ([-1, 0, 0, 1, 1], r"ROI 1: .* from 0 to 1, got -1"), ([0.5, 0, 0, 1, 1], r"ROI 1: .* got 0.5"),
+    ([np.nan, 0, 0, 1, 1], r"ROI 1: .* got nan"), ([0, 0, np.inf, 1, 1], r"ROI 1: coordinates must be finite, got \(0, inf, 1, 1\)"),
+    ([0, 0, 0, 1, np.nan], r"ROI 1: coordinates must be finite, got \(0, 0, 1, nan\)")])
+def test_wrong_rois(kind, roi, message):
+    net = layer_net(layer(kind, ROI_KINDS[kind]), [np.zeros((2, 8, 3, 4)), [[0, 0, 0, 1, 1], roi]])
+    with pytest.raises(DataError, match=rf"layer 'l' \({kind}\): bottom\[1\]: {message}"):
+        run_forward(net)
+
+
+def test_rois_far_away_and_an_empty_batch():
+    for kind, fields in ROI_KINDS.items():
+        net = layer_net(layer(kind, fields), [np.ones((1, 8, 3, 4)), [[0, -1e30, -1e30, -1e29, -1e29], [0, 1e30, 2e30, 3e30, 3e30]]],
+                        Dtype.FLOAT)
+        run_forward(net)
+        assert (top(net) == 0).all()
+        net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.empty((0, 5))])
+        run_forward(net)
+        assert top(net).size == 0
+        net = layer_net(layer(kind, fields), [np.ones((0, 8, 3, 4)), np.zeros((1, 5))])
+        with pytest.raises(DataError, match="ROI 0: .* of an image; the batch is empty, got 0"):
+            run_forward(net)
+
+
+@pytest.mark.parametrize("kind, fields, shapes, message", [
+    ("ROIPooling", "roi_pooling_param { pooled_h: 2 }", 0, r"roi_pooling_param.pooled_w: must be given and at least 1, got 0"),
+    ("ROIPooling", "", 0, r"roi_pooling_param.pooled_h: must be given and at least 1, got 0"),
+    ("ROIPooling", "roi_pooling_param { pooled_size: [1, 2, 3] }", 0, r"roi_pooling_param.pooled_size: give one or two numbers, .* got \[1, 2"),
+    ("ROIPooling", "roi_pooling_param { pooled_size: 2 pooled_w: 2 }", 0, r"pooled_size: give one or two numbers, or pooled_h and pooled_w"),
+    ("ROIPooling", "roi_pooling_param { pooled_size: 0 }", 0, r"pooled_size: must be at least 1, got 0"),
+    ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0 }", 0, r"spatial_scale: must be above 0 and less than 1e\+09, got 0"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: inf }", 0, r"pad_ratio: must be less than 1e\+09, got inf"),
+    ("ROIPooling", "roi_pooling_param { pooled_h: 2 pooled_w: 2 pad_ratio: -1 }", 0, r"pad_ratio: must be at least 0, got -1"),
+    ("ROIPooling", "roi_pooling_param { pooled_l: 2 }", 0, r"roi_pooling_param.pooled_l: unknown field"),
+    ("ROIPooling", POOL, ((2, 8, 3), (2, 5)), r"bottom\[0\]: must have 4 axes"),
+    ("ROIPooling", POOL, ((2, 8, 3, 0), (2, 5)), r"bottom\[0\]: must have 4 axes .* none of them empty"),
+    ("ROIAlign", POOL, ((2, 8, 3, 3), (2, 4)), r"bottom\[1\]: must be ROIs .* \(R, 5\), got \[2, 4\]"),
+    ("ROIAlign", POOL, ((2, 8, 3, 3), (5,)), r"bottom\[1\]: must be ROIs .* got \[5\]"),
+    ("ROIAlign", POOL, ((2, 8, 3, 3), (1, 5, 2)), r"bottom\[1\]: must be ROIs .* got \[1, 5, 2\]"),
+    ("ROIAlign", "roi_align_param { pooled_h: 2 pooled_w: 2 }", 0, r"roi_align_param: py-RFCN-priv and synopsys compute different things"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 }", 0, r"roi_pooling_param.pooled_w: must be given"),
+    ("PSROIPooling", "psroi_pooling_param { output_dim: 2 group_size: 2 }", 0, r"psroi_pooling_param.spatial_scale: must be given"),
+    ("PSROIPooling", "psroi_pooling_param { spatial_scale: 1 output_dim: 2 group_size: 3 }", 0,
+     r"bottom\[0\]: must have output_dim x group_size\^2 = 2 x 3\^2 = 18 channels, got 8"),
+])
+def test_wrong_prototxt(kind, fields, shapes, message):
+    with pytest.raises((ConfigError, ShapeError), match=rf"test.prototxt.*layer 'l' \({kind}\): .*{message}"):
+        layer_net(layer(kind, fields), [np.zeros(shape) for shape in shapes or ((2, 8, 3, 4), (2, 5))])
+
+
+# ---- boxes from predictions
+
+def overlap(a, b, pixels, kind="IOU"):
+    width, height = (min(a[2 + k], b[2 + k]) - max(a[k], b[k]) + pixels for k in (0, 1))
+    first, second = ((box[2] - box[0] + pixels) * (box[3] - box[1] + pixels) for box in (a, b))
+    inside = max(width, 0) * max(height, 0)
+    return inside / {"IOU": first + second - inside, "IOMU": min(first, second), "IOFU": first}[kind]
+
+
+def best(boxes, scores, before, threshold, after, pixels, kind="IOU"):
+    """Indices of the boxes that are kept, by falling score."""
+    kept = []
+    for i in sorted(range(len(boxes)), key=lambda i: -scores[i])[:before]:
+        if len(kept) < after and all(overlap(boxes[k], boxes[i], pixels, kind) <= threshold for k in kept):
+            kept.append(i)
+    return kept
+
+
+def proposals(scores, codes, info, stride=16, base=16, least=16, ratios=(0.5, 1, 2), scales=(1, 3), before=6000, after=300, limit=0.7):
+    count, rois, kept = len(ratios) * len(scales), [], []
+    for n in range(len(scores)):
+        boxes, own = [], []
+        for row in range(scores.shape[2]):
+            for column in range(scores.shape[3]):
+                for a in range(count):
+                    ratio, scale = ratios[a // len(scales)], scales[a % len(scales)]
+                    w = int(math.sqrt(base * base / ratio) + 0.5)
+                    h = int(w * ratio + 0.5)
+                    dx, dy, dw, dh = codes[n, 4 * a:4 * a + 4, row, column]
+                    # an anchor of w s pixels around the middle of the pixel (base - 1) / 2 has the middle base / 2
+                    x, y = base / 2 + column * stride + dx * w * scale, base / 2 + row * stride + dy * h * scale
+                    w, h = math.exp(dw) * w * scale, math.exp(dh) * h * scale
+                    box = [min(max(v, 0), info[1 - k % 2] - 1) for k, v in enumerate((x - w / 2, y - h / 2, x + w / 2, y + h / 2))]
+                    small = box[2] - box[0] + 1 < least * info[-1] or box[3] - box[1] + 1 < least * info[2]
+                    boxes.append(box)
+                    own.append(0 if small else scores[n, count + a, row, column])
+        for i in best(boxes, own, before, limit, after, 1):
+            rois.append([n, *boxes[i]])
+            kept.append(own[i])
+    return np.array(rois), np.array(kept)
+
+
+def rpn(images=1, anchors=6, height=4, width=5):
+    return (RANDOM.uniform(0, 1, (images, 2 * anchors, height, width)).round(3),
+            RANDOM.uniform(-0.5, 0.5, (images, 4 * anchors, height, width)).round(3))
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("fields, options, info, images", [
+    ("", {}, [64, 80, 1], 1), ("min_size: 8", {"least": 8}, [60.5, 70, 1.5], 3),
+    ("min_size: 8 feat_stride: 8 base_size: 9", {"least": 8, "stride": 8, "base": 9}, [40, 50, 1.25, 2], 2),
+    ("pre_nms_topn: 20 post_nms_topn: 5 nms_thresh: 0.3 min_size: 0", {"least": 0, "before": 20, "after": 5, "limit": 0.3}, [64, 80, 1], 2),
+])
+def test_proposal_against_the_definition(fields, options, info, images, dtype):
+    scores, codes = rpn(images)
+    wanted, wanted_scores = proposals(scores, codes, info, **options)
+    fields = f"proposal_param {{ ratio: [0.5, 1, 2] scale: [1, 3] {fields} }}"
+    for shape in ((1, -1), (-1,), (1, -1, 1, 1)):
+        net = layer_net(layer("Proposal", fields, 3, 2), [scores, codes, np.reshape(info, shape)], dtype, TEST)
+        run_forward(net)
+        assert top(net).shape == wanted.shape and len(wanted) > 1
+        np.testing.assert_allclose(top(net), wanted, atol=1e-4)     # coordinates of about 100 in float32
+        np.testing.assert_allclose(top(net, 1), wanted_scores, rtol=1e-6)
+
+
+def test_proposal_of_images_of_several_sizes_and_ties():
+    scores, codes = rpn(2)
+    scores[...] = 0.5
+    fields = layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] min_size: 4 nms_thresh: 0.5 }", 3)
+    net = layer_net(fields, [scores, codes, [[64, 80, 1], [40, 30, 1]]])
+    run_forward(net)
+    both = top(net).copy()
+    for image, info in enumerate(([64, 80, 1], [40, 30, 1])):
+        net = layer_net(fields, [scores[[image]], codes[[image]], [info]])
+        run_forward(net)
+        np.testing.assert_array_equal(top(net)[:, 1:], both[both[:, 0] == image][:, 1:])
+        np.testing.assert_allclose(top(net), proposals(scores[[image]], codes[[image]], info, least=4, limit=0.5)[0])
+
+
+def test_proposal_has_the_gradient_zero_and_takes_infinite_codes():
+    scores, codes = rpn()
+    codes[0, 2] = codes[0, 4] = 1e5
+    net = layer_net(layer("Proposal", "proposal_param { ratio: [0.5, 1, 2] scale: [1, 3] }", 3), [scores, codes, [[64, 80, 1]]], Dtype.FLOAT)
+    run_forward(net)
+    assert np.isfinite(top(net)).all()
+    net.bottoms[-1][0].diff[...] = 7
+    run_backward(net, [0, 1, 2])
+    assert not net.bottoms[-1][0].diff.any()
+
+
+@pytest.mark.parametrize("fields, change, message", [
+    ("scale: 1", {}, r"proposal_param.ratio: give at least one, finite and above 0, got \[\]"),
+    ("ratio: 1 scale: 0", {}, r"proposal_param.scale: give at least one, finite and above 0, got \[0"),
+    ("ratio: 1 scale: 1e30", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of 1.6e\+31 pixels"),
+    ("ratio: 1e-320 scale: 1", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of inf pixels"),
+    ("ratio: 1 scale: 1 base_size: 9999999999", {}, r"proposal_param.base_size: must be from -2\^31 to 2\^31 - 1, got 9999999999"),
+    ("ratio: 1 scale: 1 post_nms_topn: 0", {}, r"post_nms_topn: must be at least 1, got 0"),
+    ("ratio: 1 anchor_scale: 3", {}, r"proposal_param.anchor_scale: unknown field"),
+    ("ratio: 1 scale: 1", {0: np.zeros((1, 3, 2, 2))}, r"bottom\[0\]: must have 2 probabilities for each of 1 anchors .* 2 channels, got \[1, 3"),
+    ("ratio: 1 scale: 1", {1: np.zeros((1, 8, 2, 2))}, r"bottom\[1\]: must have 4 codes for each of 1 anchors .* 4 channels, got \[1, 8"),
+    ("ratio: 1 scale: 1", {1: np.zeros((1, 4, 2, 3))}, r"bottom\[1\]: has shape \[1, 4, 2, 3\], bottom\[0\] has \[1, 2, 2, 2\]"),
+    ("ratio: 1 scale: 1", {2: np.zeros((1, 5))}, r"bottom\[2\]: must be height, width and scale, .* got \[1, 5\]"),
+    ("ratio: 1 scale: 1", {2: np.zeros((2, 3))}, r"bottom\[2\]: must be height, width and scale, .* each of 1, got \[2, 3\]"),
+    ("ratio: 1 scale: 1", {2: np.array([9, 0, 1])}, r"bottom\[2\]: size and scale of image 0 must be finite and above 0, got \[9.0, 0.0, 1.0\]"),
+    ("ratio: 1 scale: 1", {0: np.full((1, 2, 2, 2), np.nan)}, r"bottom\[0\]: the score of anchor 0 at row 0, column 0 of image 0 is not a"),
+    ("ratio: 1 scale: 1", {1: np.full((1, 4, 2, 2), np.nan)}, r"bottom\[1\]: the box of anchor 0 at row 0, column 0 of image 0 is not a"),
+])
+def test_wrong_proposals(fields, change, message):
+    arrays = {0: np.zeros((1, 2, 2, 2)), 1: np.zeros((1, 4, 2, 2)), 2: np.array([[32, 32, 1]]), **change}
+    with pytest.raises((ConfigError, ShapeError, DataError), match=rf"layer 'l' \(Proposal\): .*{message}"):
+        run_forward(layer_net(layer("Proposal", f"proposal_param {{ {fields} }}", 3), list(arrays.values())))
+
+
+def decoded(rois, codes, mean, std):
+    rows = []
+    for (n, x1, y1, x2, y2), code in zip(rois, codes):
+        tx, ty, tw, th = code[4:] * std + mean
+        w, h = (x2 - x1 + 1) * math.exp(tw), (y2 - y1 + 1) * math.exp(th)
+        x, y = (x1 + x2) / 2 + tx * (x2 - x1 + 1) - (w - 1) / 2, (y1 + y2) / 2 + ty * (y2 - y1 + 1) - (h - 1) / 2
+        rows.append([n, x, y, x + w - 1, y + h - 1])
+    return np.array(rows).reshape(-1, 5)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_decode_bbox(dtype):
+    for fields, mean, std in (("", 0, 1), ("bbox_reg_param { bbox_mean: [0, 0.5, 0, 1] bbox_std: [0.1, 0.1, 0.2, 0.2] cls_aware: false }",
+                                           np.array([0, 0.5, 0, 1]), np.array([0.1, 0.1, 0.2, 0.2]))):
+        for count in (9, 0):
+            rois, codes = some_rois(count), RANDOM.standard_normal((count, 8))
+            net = layer_net(layer("DecodeBBox", fields), [codes, rois], dtype, TEST)
+            run_forward(net)
+            assert top(net).shape == (count, 5, 1, 1)
+            np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, mean, std), rtol=1e-5, atol=1e-4)
+
+
+def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
+    rois, codes = some_rois(5), np.zeros((5, 8))
+    rois[2, 3] = rois[2, 1] - 5
+    objects = np.zeros((5, 5))
+    objects[:, 4] = 0.5, 0.9, 0, 0.95, 0.2
+    net = layer_net(layer("DecodeBBox", "decode_bbox_param { gt_iou_thr: 0.9 }", 3), [codes, rois, objects], phase=TRAIN)
+    run_forward(net)
+    np.testing.assert_allclose(top(net)[:, :, 0, 0], rois[[0, 4]])
+    run_backward(net, [0, 1, 2])
+    assert not any(blob.diff.any() for blob in net.bottoms[-1])
+    net.bottoms[-1][2].data[...] = 1
+    run_forward(net)
+    assert top(net).shape == (0, 5, 1, 1)
+
+
+@pytest.mark.parametrize("fields, shapes, phase, message", [
+    ("", [(3, 4), (3, 5)], TEST, r"bottom\[0\]: must be 8 codes for each of 3 ROIs, got \[3, 4\]"),
+    ("", [(2, 8), (3, 5)], TEST, r"bottom\[0\]: must be 8 codes for each of 3 ROIs, got \[2, 8\]"),
+    ("", [(3, 8), (3, 5)], TRAIN, r"bottom: give codes and ROIs, and in phase TRAIN their objects too, got 2 in TRAIN"),
+    ("", [(3, 8), (3, 5), (3, 5)], TEST, r"bottom: .* got 3 in TEST"),
+    ("", [(3, 8), (3, 5), (2, 5)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 5\]"),
+    ("bbox_reg_param { bbox_std: [1, 2] }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.bbox_std: give none or four, .* got 2"),
+    ("bbox_reg_param { box_std: 1 }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.box_std: unknown field; did you mean 'bbox_std'"),
+    ("decode_bbox_param { gt_iou_thr: -1 }", [(3, 8), (3, 5)], TEST, r"decode_bbox_param.gt_iou_thr: must be at least 0, got -1"),
+])
+def test_wrong_decode_bbox(fields, shapes, phase, message):
+    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(DecodeBBox\): {message}"):
+        layer_net(layer("DecodeBBox", fields, len(shapes)), [np.zeros(shape) for shape in shapes], phase=phase)
+
+
+def test_decode_bbox_names_a_box_that_is_not_finite():
+    codes = np.zeros((2, 8))
+    codes[1, 6] = 1000
+    net = layer_net(layer("DecodeBBox", ""), [codes, some_rois(2)], phase=TEST)
+    with pytest.raises(DataError, match=r"bottom\[0\]: the box of ROI 1 is not finite; its codes are \[0.0, 0.0, 1000.0, 0.0\]"):
+        run_forward(net)
+
+
+def box_output(maps, heights, widths, rates, least, side=15, whr=2, xyr=2, mean=0, std=1, **options):
+    rows = []
+    for n in range(len(maps[0])):
+        boxes, scores = [], []
+        for data, field_h, field_w, rate in zip(maps, heights, widths, rates):
+            for row in range(data.shape[2]):
+                for column in range(data.shape[3]):
+                    *classes, dx, dy, dw, dh = data[n, :, row, column] * ([1] * (data.shape[1] - 4) + [1] * 4)
+                    dx, dy, dw, dh = np.array([dx, dy, dw, dh]) * std + mean
+                    score = max(classes[1:]) - classes[0]
+                    corner, size = [], []
+                    for d, e, field, cell, limit in ((dx, dw, field_w, column, data.shape[3]), (dy, dh, field_h, row, data.shape[2])):
+                        length = field * math.exp(min(max(e, -math.log(whr)), math.log(whr)))
+                        corner.append(max(min(max(d, -1 / xyr), 1 / xyr) * field + (cell + 0.5) * rate - length / 2, 0))
+                        size.append(min(length, limit * rate - corner[-1]))
+                    if score >= least and min(size) >= side:
+                        boxes.append([*corner, corner[0] + size[0], corner[1] + size[1]])
+                        scores.append(score)
+        rows += [[n, *boxes[i], scores[i]] for i in best(boxes, scores, options.get("before") or 10**9, options.get("limit", 0.5),
+                                                         options.get("after") or 10**9, 0, options.get("kind", "IOU"))]
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("fields, options", [
+    ("", {}), ('nms_type: "IOMU" iou_thr: 0.6', {"kind": "IOMU", "limit": 0.6}), ('nms_type: "IOFU"', {"kind": "IOFU"}),
+    ("max_nms_num: 20 max_post_nms_num: 6", {"before": 20, "after": 6}),
+    ("field_whr: 3 field_xyr: 1.5 min_size: 3", {"whr": 3, "xyr": 1.5, "side": 3}),
+])
+def test_box_output_against_the_definition(fields, options, dtype):
+    maps = [np.float32(RANDOM.standard_normal((2, 7, 6, 8))), np.float32(RANDOM.standard_normal((2, 7, 3, 4)))]
+    mean, std = np.array([0.1, 0, 0, 0.5]), np.array([0.5, 0.5, 1, 1])
+    wanted = box_output([m.astype(float) for m in maps], (30, 60), (20, 40), (8, 16), 0.5, mean=mean, std=std, **options)
+    fields = (f"box_output_param {{ fg_thr: 0.5 field_h: [30, 60] field_w: [20, 40] downsample_rate: [8, 16] {fields} }} "
+              "bbox_reg_param { bbox_mean: [0.1, 0, 0, 0.5] bbox_std: [0.5, 0.5, 1, 1] }")
+    net = layer_net(layer("BoxOutput", fields, 2, 2), maps, dtype, TEST)
+    run_forward(net)
+    assert top(net, 1).shape == wanted.shape and len(wanted) > 5
+    np.testing.assert_allclose(top(net, 1), wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(top(net), top(net, 1)[:, :5])
+
+
+def test_box_output_without_boxes():
+    net = layer_net(layer("BoxOutput", "box_output_param { fg_thr: 9 field_h: 30 field_w: 20 downsample_rate: 8 }", 1, 2),
+                    [np.zeros((2, 6, 3, 4))])
+    run_forward(net)
+    assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
+
+
+@pytest.mark.parametrize("fields, shape, message", [
+    ("field_h: 3 downsample_rate: 8", (1, 6, 2, 2), r"field_w: give one for each of the 1 bottoms, got \[\]"),
+    ('field_h: 3 field_w: 3 downsample_rate: 8 nms_type: "IOX"', (1, 6, 2, 2), r"nms_type: must be IOU, IOMU or IOFU, got IOX"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8 field_whr: 0.5", (1, 6, 2, 2), r"field_whr: must be finite and at least 1, got 0.5"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8 field_xyr: 0", (1, 6, 2, 2), r"field_xyr: must be finite and above 0, got 0"),
+    ("field_h: 3 field_w: 3 downsample_rate: 0", (1, 6, 2, 2), r"downsample_rate: must be at least 1, got 0"),
+    ("field_h: 3 field_w: 3 downsample_rate: 8", (1, 5, 2, 2), r"bottom\[0\]: must have the scores of at least 2 classes and 4 codes, got"),
+])
+def test_wrong_box_output(fields, shape, message):
+    with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(BoxOutput\): .*{message}"):
+        layer_net(layer("BoxOutput", f"box_output_param {{ {fields} }}", 1), [np.zeros(shape)])
+
+
+def test_box_output_names_what_is_not_a_number():
+    data = np.zeros((1, 6, 2, 2))
+    data[0, 5, 1, 0] = np.nan
+    net = layer_net(layer("BoxOutput", "box_output_param { field_h: 3 field_w: 3 downsample_rate: 8 }", 1), [data])
+    with pytest.raises(DataError, match=r"bottom\[0\]: row 1, column 0 of image 0 is not a number"):
+        run_forward(net)
+
+
+FASTER_RCNN = """
+layer { name: "data" type: "Input" top: "data" top: "info" top: "label"
+  input_param { shape { dim: 1 dim: 3 dim: 64 dim: 64 } shape { dim: 1 dim: 3 } shape { dim: 1 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
+  convolution_param { num_output: 4 kernel_size: 8 stride: 8 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "score" type: "Convolution" bottom: "conv" top: "score"
+  convolution_param { num_output: 2 kernel_size: 1 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "code" type: "Convolution" bottom: "conv" top: "code"
+  convolution_param { num_output: 4 kernel_size: 1 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "proposal" type: "Proposal" bottom: "score" bottom: "code" bottom: "info" top: "rois"
+  proposal_param { ratio: 1 scale: 1 feat_stride: 8 min_size: 1 post_nms_topn: 4 } }
+layer { name: "pool" type: "%s" bottom: "conv" bottom: "rois" top: "pool" %s }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip"
+  inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.1 } } }
+layer { name: "loss" type: "SoftmaxWithLossOHEM" bottom: "ip" bottom: "label" top: "loss" top: "p" top: "each" }
+"""
+
+
+@pytest.mark.parametrize("kind, fields", [
+    ("ROIPooling", "roi_pooling_param { pooled_size: 2 spatial_scale: 0.125 }"),
+    ("PSROIPooling", "psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 0.125 }"),
+    ("ROIAlign", "roi_pooling_param { pooled_h: 2 pooled_w: 2 spatial_scale: 0.125 }")])
+def test_a_net_of_two_stages_trains(kind, fields, device):
+    param, _ = parse_text(FASTER_RCNN % (kind, fields), caffe_pb2.NetParameter, keep_layer_fields=True)
+    param.state.phase = TRAIN
+    net = Net(param, Dtype.FLOAT)
+    for name, shape in (("rois", (4, 5)), ("label", (4,))):     # there is one ROI before the first forward
+        net.blob_by_name(name).reshape(*shape)
+    for name, values in (("data", RANDOM.standard_normal((1, 3, 64, 64))), ("info", [[64, 64, 1]]), ("label", [0, 1, 2, 0])):
+        net.blob_by_name(name).data[...] = values
+    run_forward(net)
+    net.backward_from_to(len(net.layers) - 1, 0)
+    assert net.blob_by_name("rois").shape == (4, 5) and net.blob_by_name("each").shape == (4,)
+    assert net.blob_by_name("each").data.mean() == pytest.approx(float(net.blob_by_name("loss").data), rel=1e-5)
+    weights = {name: net.layers[net.layer_names.index(name)].blobs[0].diff for name in ("conv", "score", "code", "ip")}
+    assert weights["conv"].any() and weights["ip"].any() and not weights["score"].any() and not weights["code"].any()

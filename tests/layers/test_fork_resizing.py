@@ -1,0 +1,306 @@
+"""Interp, Resize, Upsample and UpsampleDarknet of forks, against loops over pixels."""
+
+import math
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+RANDOM = np.random.default_rng(11)
+
+
+def layer(kind, message="", fields="", bottoms=("x",)):
+    names = " ".join(f'bottom: "{name}"' for name in bottoms)
+    return f'layer {{ name: "l" type: "{kind}" {names} top: "y" {f"{message} {{ {fields} }}" if message else ""} }}'
+
+
+def interp(fields, bottoms=("x",)):
+    return layer("Interp", "interp_param", fields, bottoms)
+
+
+def resize(fields):
+    return layer("Resize", "resize_param", fields)
+
+
+def upsample(fields="", masked=False):
+    return layer("Upsample", "upsample_param" if fields else "", fields, ("x", "mask") if masked else ("x",))
+
+
+def interp_loops(x, beg, end, height, width):
+    """Each pixel of the top from four of the bottom, as the formulas say it."""
+    num, channels, rows, columns = x.shape
+    rows, columns = rows + beg + end, columns + beg + end
+    y = np.zeros((num, channels, height, width))
+    for h in range(height):
+        source_h = np.float32(np.float32(rows - 1) / np.float32(height - 1) * np.float32(h)) if height > 1 else np.float32(0)
+        top, below = int(source_h), int(int(source_h) < rows - 1)
+        for w in range(width):
+            source_w = np.float32(np.float32(columns - 1) / np.float32(width - 1) * np.float32(w)) if width > 1 else np.float32(0)
+            left, right = int(source_w), int(int(source_w) < columns - 1)
+            f, g = float(source_h - top), float(source_w - left)
+            window = x[:, :, -beg:, -beg:]
+            y[:, :, h, w] = ((1 - f) * ((1 - g) * window[:, :, top, left] + g * window[:, :, top, left + right])
+                             + f * ((1 - g) * window[:, :, top + below, left] + g * window[:, :, top + below, left + right]))
+    return y
+
+
+def resize_loops(x, height, width):
+    num, channels, rows, columns = x.shape
+    y = np.zeros((num, channels, height, width))
+    for h in range(height):
+        for w in range(width):
+            for row, row_weight in weights(h * rows / height):
+                for column, column_weight in weights(w * columns / width):
+                    if row < rows and column < columns:
+                        y[:, :, h, w] += row_weight * column_weight * x[:, :, row, column]
+    return y
+
+
+def weights(place):
+    first = math.floor(place)
+    return (first, 1 - (place - first)), (first + 1, place - first)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("shape, fields, size", [
+    ((2, 3, 5, 7), "height: 9 width: 13", (9, 13)),
+    ((2, 3, 5, 7), "height: 3 width: 4", (3, 4)),
+    ((1, 2, 5, 7), "height: 1 width: 1", (1, 1)),
+    ((1, 2, 1, 1), "height: 3 width: 2", (3, 2)),
+    ((2, 2, 4, 6), "height: 4 width: 6", (4, 6)),
+    ((2, 2, 4, 6), "height: 4 width: 3", (4, 3)),
+    ((2, 2, 4, 6), "height: 9 width: 6", (9, 6)),
+    ((1, 2, 6, 11), "shrink_factor: 2", (3, 6)),
+    ((1, 2, 6, 11), "shrink_factor: 20", (1, 1)),
+    ((1, 2, 6, 5), "zoom_factor: 3", (16, 13)),
+    ((1, 2, 6, 5), "zoom_factor: 1", (6, 5)),
+    ((1, 2, 9, 7), "shrink_factor: 4 zoom_factor: 3", (7, 4)),
+    ((1, 2, 3, 5), "full_zoom_factor: 2", (6, 10)),
+    ((1, 2, 7, 8), "height: 5 width: 9 pad_beg: -1 pad_end: -2", (5, 9)),
+    ((1, 2, 7, 8), "height: 4 width: 5 pad_beg: 0 pad_end: -3", (4, 5)),
+    ((1, 2, 7, 8), "zoom_factor: 2 pad_beg: -2 mode: LINEAR", (9, 11)),
+    ((1, 1, 60, 2), "height: 473 width: 2", (473, 2)),
+])
+def test_interp(shape, fields, size, dtype):
+    x = RANDOM.standard_normal(shape)
+    net = layer_net(interp(fields), [x], dtype)
+    run_forward(net)
+    values = parse_text(interp(fields), caffe_pb2.NetParameter, keep_layer_fields=True)[0].layer[0].fork_fields.split()
+    beg, end = (int(values[values.index(name) + 1]) if name in values else 0 for name in ("pad_beg:", "pad_end:"))
+    wanted = interp_loops(x.astype(net.blob_by_name("x").data.dtype).astype(float), beg, end, *size)
+    np.testing.assert_allclose(net.blob_by_name("y").data, wanted, rtol=0, atol=1e-6 if dtype == Dtype.FLOAT else 1e-13)
+
+
+def test_interp_corners_and_ranges():
+    x = RANDOM.standard_normal((1, 1, 33, 33))
+    net = layer_net(interp("height: 65 width: 129"), [x])
+    run_forward(net)
+    y = net.blob_by_name("y").data
+    np.testing.assert_array_equal(y[..., ::64, ::128], x[..., ::32, ::32])   # corners lie on each other
+    assert x.min() <= y.min() and y.max() <= x.max()
+
+
+def test_interp_of_the_size_of_another_blob():
+    x, size = RANDOM.standard_normal((2, 3, 5, 7)), np.zeros((1, 9, 8, 4))
+    net = check_gradient(interp("use_blob_size: true", ("x", "size")), [x, size], check=[0])
+    np.testing.assert_allclose(net.blob_by_name("y").data, interp_loops(x, 0, 0, 8, 4), atol=1e-13)
+    assert not net.layers[-1].allow_force_backward(1)
+    run_backward(net, [0, 1], [np.ones((2, 3, 8, 4))])
+    assert (net.blob_by_name("size").diff == 0).all()
+    net.blob_by_name("size").reshape(1, 1, 2, 3)
+    run_forward(net)
+    assert net.blob_by_name("y").shape == (2, 3, 2, 3)
+
+
+@pytest.mark.parametrize("fields", ["height: 5 width: 9", "height: 2 width: 1", "shrink_factor: 2", "zoom_factor: 2",
+                                    "height: 5 width: 3 pad_beg: -1 pad_end: -1", "height: 3 width: 4"])
+def test_interp_gradient(fields):
+    check_gradient(interp(fields), [RANDOM.standard_normal((2, 2, 3, 4))])
+
+
+def test_interp_is_the_transpose_also_in_float32():
+    x, dy = RANDOM.standard_normal((2, 3, 8, 9)), RANDOM.standard_normal((2, 3, 15, 5))
+    net = layer_net(interp("height: 15 width: 5"), [x], Dtype.FLOAT)
+    run_forward(net)
+    net.blob_by_name("x").diff[...] = 7
+    run_backward(net, [0], [dy])
+    np.testing.assert_allclose((net.blob_by_name("y").data * dy).sum(), (net.blob_by_name("x").diff * x).sum(), rtol=1e-4)
+    net.blob_by_name("x").diff[...] = 7
+    run_backward(net, [], [dy])
+    assert (net.blob_by_name("x").diff == 7).all()
+
+
+@pytest.mark.parametrize("text, factor", [(interp("zoom_factor: 2"), None), (resize("height: 4 width: 4"), None),
+                                          (upsample("scale: 3"), 3), (layer("UpsampleDarknet"), 1)])
+def test_a_new_shape(text, factor):
+    net = layer_net(text, [np.zeros((1, 2, 3, 4))])
+    run_forward(net)
+    x = RANDOM.standard_normal((3, 1, 5, 2))
+    net.blob_by_name("x").reshape(*x.shape)
+    net.blob_by_name("x").data[...] = x
+    run_forward(net)
+    wanted = np.kron(x, np.ones((factor, factor))) if factor else \
+        interp_loops(x, 0, 0, 9, 3) if "Interp" in text else resize_loops(x, 4, 4)
+    np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
+
+
+def test_interp_says_which_size_does_not_count(caplog):
+    net = layer_net(interp("zoom_factor: 2 height: 60 width: 60"), [np.zeros((1, 1, 3, 3))])
+    assert net.blob_by_name("y").shape == (1, 1, 5, 5)
+    assert "height, width of interp_param does not count beside zoom_factor" in caplog.text
+
+
+@pytest.mark.parametrize("text, message", [
+    (interp(""), r"interp_param: gives no size: give height and width"),
+    (interp("height: 3"), r"interp_param: gives no size"),
+    (interp("height: 3 width: 0"), r"interp_param.width: must be at least 1, got 0"),
+    (interp("zoom_factor: 0"), r"interp_param.zoom_factor: must be at least 1, got 0"),
+    (interp("zoom_factor: 2000000000"), r"interp_param.zoom_factor: must be at most 2\^31 - 1"),
+    (interp("height: 3 width: 3 pad_end: 1"), r"interp_param.pad_end: must be at most 0: a negative number cuts pixels off.*got 1"),
+    (interp("height: 3 width: 3 mode: NEAREST"), r"interp_param.mode: must be LINEAR, got NEAREST"),
+    (interp("height: 3 width: 3 use_blob_size: true"), r"interp_param.use_blob_size: must be true if there are two bottoms, else "
+                                                       r"false; there are 1, got True"),
+    (interp("height: 3.5 width: 3"), r"interp_param.height: must be an integer, got 3.5"),
+    (interp("high: 3 width: 3"), r"interp_param.high: unknown field"),
+    (resize("height: 3"), r"resize_param.width: must be given and at least 1, got 0"),
+    (resize("is_pyramid_test: true out_height_scale: 0.1 out_width_scale: 1"),
+     r"resize_param.out_height_scale: must make axis 2 of the top at least 1, it is 5 in the bottom, got 0.1"),
+    (resize("is_pyramid_test: true out_height_scale: inf out_width_scale: 1"), r"resize_param.out_height_scale: must be .*at most"),
+    (upsample("scale: 2 upsample_w: 4"), r"upsample_param.upsample_w: is of SegNet's Upsample"),
+    (upsample("scale: 0"), r"upsample_param.scale: must be at least 1, got 0"),
+    (layer("UpsampleDarknet", "upsample_darknet_param", "stride: -1"), r"upsample_darknet_param.stride: must be at least 1, got -1"),
+])
+def test_wrong_prototxt(text, message):
+    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(\w+\): {message}"):
+        layer_net(text, [np.zeros((2, 3, 5, 6))])
+
+
+@pytest.mark.parametrize("text, shape, message", [
+    (interp("zoom_factor: 2"), (3, 4), r"bottom\[0\]: must have 4 axes \(num, channels, height, width\)"),
+    (interp("zoom_factor: 2 pad_beg: -2 pad_end: -1"), (1, 1, 3, 4),
+     r"interp_param.pad_beg: pad_beg -2 and pad_end -1 leave no pixel of axis 2 of bottom\[0\], shape \[1, 1, 3, 4\]"),
+    (resize("height: 2 width: 2"), (1, 1, 0, 4), r"bottom\[0\]: must have 4 axes .*none of them empty"),
+    (upsample("scale: 2"), (3,), r"bottom\[0\]: must have at least 2 axes"),
+])
+def test_wrong_shapes(text, shape, message):
+    with pytest.raises(ShapeError, match=message):
+        layer_net(text, [np.zeros(shape)])
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("shape, fields, size", [
+    ((2, 3, 5, 7), "height: 9 width: 13", (9, 13)), ((2, 3, 5, 7), "height: 2 width: 3", (2, 3)),
+    ((1, 2, 5, 7), "height: 1 width: 1", (1, 1)), ((1, 1, 1, 1), "height: 3 width: 2", (3, 2)),
+    ((1, 2, 5, 7), "height: 5 width: 7", (5, 7)),
+    ((1, 2, 10, 7), "is_pyramid_test: true out_height_scale: 1.1 out_width_scale: 0.5", (11, 3))])
+def test_resize(shape, fields, size, dtype):
+    x = RANDOM.standard_normal(shape)
+    net = layer_net(resize(fields), [x], dtype)
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, resize_loops(x, *size), rtol=0,
+                               atol=2e-6 if dtype == Dtype.FLOAT else 1e-13)
+
+
+def test_resize_gradient():
+    check_gradient(resize("height: 5 width: 2"), [RANDOM.standard_normal((2, 2, 3, 4))])
+
+
+def test_resize_darkens_the_end():
+    net = layer_net(resize("height: 4 width: 2"), [np.ones((1, 1, 2, 2))])
+    run_forward(net)
+    assert net.blob_by_name("y").data[0, 0].tolist() == [[1, 1], [1, 1], [1, 1], [.5, .5]]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (4, 5), (1, 1, 1)])
+@pytest.mark.parametrize("text", [upsample("scale: 2"), layer("UpsampleDarknet", "upsample_darknet_param", "stride: 2")])
+def test_nearest(shape, text):
+    x = RANDOM.standard_normal(shape)
+    net = check_gradient(text, [x])
+    y = net.blob_by_name("y").data
+    assert y.shape == (*shape[:-2], 2 * shape[-2], 2 * shape[-1])
+    for index in np.ndindex(y.shape):
+        assert y[index] == x[(*index[:-2], index[-2] // 2, index[-1] // 2)]
+
+
+def test_nearest_without_a_scale_copies():
+    x = RANDOM.standard_normal((1, 2, 3, 3))
+    net = layer_net(upsample(), [x])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, x)
+
+
+@pytest.mark.parametrize("fields, size", [
+    ("", (6, 8)), ("scale: 2 pad_out_h: true", (5, 8)), ("pad_out_w: true", (6, 7)), ("scale: 3", (9, 12)),
+    ("scale_h: 2 scale_w: 3 pad_out_h: true", (5, 12)), ("upsample_h: 11 upsample_w: 10", (11, 10))])
+def test_by_mask(fields, size):
+    x = RANDOM.standard_normal((2, 3, 3, 4))
+    mask = np.stack([RANDOM.permutation(size[0] * size[1])[:12].reshape(3, 4) for _ in range(6)]).reshape(2, 3, 3, 4).astype(float)
+    net = check_gradient(upsample(fields, True), [x, mask], check=[0])
+    wanted = np.zeros((2, 3, *size))
+    for n, c, h, w in np.ndindex(x.shape):
+        place = int(mask[n, c, h, w])
+        wanted[n, c, place // size[1], place % size[1]] = x[n, c, h, w]
+    np.testing.assert_array_equal(net.blob_by_name("y").data, wanted)
+    assert not net.layers[-1].allow_force_backward(1)
+
+
+def test_the_later_of_two_counts_and_both_get_its_gradient():
+    x, mask = np.array([[[[1., 2, 3]]]]), np.array([[[[4., 4, 0]]]])
+    net = layer_net(upsample("", True), [x, mask])
+    run_forward(net)
+    assert net.blob_by_name("y").data.tolist() == [[[[3, 0, 0, 0, 2, 0], [0] * 6]]]
+    run_backward(net, [0, 1], [np.arange(12.).reshape(1, 1, 2, 6)])
+    assert net.blob_by_name("x").diff.tolist() == [[[[4, 4, 0]]]] and (net.blob_by_name("mask").diff == 0).all()
+
+
+@pytest.mark.parametrize("height, fields", [(6, ""), (7, "pad_out_h: true")])
+def test_the_inverse_of_a_max_pooling(height, fields):
+    """Each window of the top has its largest value where it was; a new size goes through both layers."""
+    text = f'''layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: [2, 3, {height}, 8] }} }} }}
+    layer {{ name: "p" type: "Pooling" bottom: "x" top: "p" top: "mask" pooling_param {{ kernel_size: 2 stride: 2 }} }}
+    layer {{ name: "u" type: "Upsample" bottom: "p" bottom: "mask" top: "y" upsample_param {{ scale: 2 {fields} }} }}'''
+    param, _ = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)
+    net = Net(param, Dtype.FLOAT)
+    for more in (0, 4):
+        x = RANDOM.standard_normal((2, 3, height + more, 8)).astype(np.float32)
+        net.blob_by_name("x").reshape(*x.shape)
+        net.blob_by_name("x").data[...] = x
+        net.forward_from_to(0, 2)
+        y = net.blob_by_name("y").data
+        padded = np.pad(x, ((0, 0), (0, 0), (0, height % 2), (0, 0)), constant_values=-np.inf)
+        windows = padded.reshape(2, 3, (height + more + 1) // 2, 2, 4, 2)
+        wanted = np.where(windows == windows.max(axis=(3, 5), keepdims=True), windows, 0).reshape(padded.shape)
+        np.testing.assert_array_equal(y, wanted[:, :, :height + more])
+
+
+@pytest.mark.parametrize("value", [-1, 48, 0.5, np.nan, np.inf])
+def test_wrong_mask(value):
+    mask = np.zeros((1, 2, 3, 4))
+    mask[0, 1, 2, 0] = value
+    net = layer_net(upsample("", True), [np.zeros((1, 2, 3, 4)), mask])
+    with pytest.raises(DataError, match=rf"bottom\[1\]: the mask has {value:g} at \[0, 1, 2, 0\], which is no pixel of a plane of the "
+                                        "top, 6x8; it must be the second top"):
+        run_forward(net)
+
+
+@pytest.mark.parametrize("fields, shape, error, message", [
+    ("scale: 1", (1, 2, 3, 4), ConfigError, "upsample_param.scale: must be at least 2 for an Upsample with a mask, got 1"),
+    ("scale: 3 pad_out_h: true", (1, 2, 3, 4), ConfigError, "upsample_param.pad_out_h: needs a scale of 2, which is 3"),
+    ("upsample_h: 3", (1, 2, 3, 4), ConfigError, "upsample_param.upsample_h: give both of upsample_h and upsample_w, or none"),
+    ("scale_w: 3", (1, 2, 3, 4), ConfigError, "upsample_param.scale_h: give both of scale_h and scale_w, or none"),
+    ("", (1, 2, 3, 5), ShapeError, r"bottom\[1\]: the mask must have the shape of bottom\[0\], \[1, 2, 3, 4\], got \[1, 2, 3, 5\]")])
+def test_wrong_layer_with_a_mask(fields, shape, error, message):
+    with pytest.raises(error, match=message):
+        layer_net(upsample(fields, True), [np.zeros((1, 2, 3, 4)), np.zeros(shape)])
+
+
+def test_a_scale_beside_a_size_does_not_count(caplog):
+    net = layer_net(upsample("scale: 2 upsample_h: 5 upsample_w: 7", True), [np.zeros((1, 1, 2, 2))] * 2)
+    assert net.blob_by_name("y").shape == (1, 1, 5, 7)
+    assert "scale of upsample_param does not count beside upsample_h and upsample_w" in caplog.text

@@ -1,0 +1,312 @@
+"""Lstm against loops and against LSTM; ContinuationIndicator and CTCGreedyDecoder against loops."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+RANDOM = np.random.default_rng(14)
+FILLERS = 'weight_filler { type: "uniform" min: -1 max: 1 } bias_filler { type: "uniform" min: -1 max: 1 }'
+
+
+def lstm(size=3, more="", flags=True):
+    cont = 'bottom: "cont"' if flags else ""
+    return (f'layer {{ name: "l" type: "Lstm" bottom: "x" {cont} top: "y" '
+            f"lstm_param {{ num_output: {size} {FILLERS} {more} }} }}")
+
+
+def flags_of(steps, sequences, first=0):
+    flags = RANDOM.integers(0, 2, (steps, sequences)).astype(float)
+    flags[0] = first
+    return flags
+
+
+def sigmoid(x):
+    return 1 / (1 + math.exp(-x))
+
+
+def lstm_loops(x, flags, w_x, w_h, bias, h, c):
+    """x (T, N, I); returns the output of all steps and the last h and c."""
+    steps, sequences, _ = x.shape
+    size = w_h.shape[1]
+    y, h, c = np.zeros((steps, sequences, size)), h.copy(), c.copy()
+    for t, n in itertools.product(range(steps), range(sequences)):
+        m = flags[t, n]
+        sums = [bias[r] + float(w_x[r] @ x[t, n]) + m * float(w_h[r] @ h[n]) for r in range(4 * size)]
+        for k in range(size):
+            i, f, o = (sigmoid(sums[part * size + k]) for part in range(3))
+            c[n, k] = m * f * c[n, k] + i * math.tanh(sums[3 * size + k])
+            y[t, n, k] = o * math.tanh(c[n, k])
+        h[n] = y[t, n]
+    return y, h, c
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("with_flags", [True, False])
+@pytest.mark.parametrize("form", ["ctpn", "caffe-lstm"])
+@pytest.mark.parametrize("steps, sequences", [(4, 3), (1, 1), (5, 1), (1, 4)])
+def test_lstm(steps, sequences, form, with_flags, dtype):
+    x, flags = RANDOM.standard_normal((steps, sequences, 4)), flags_of(steps, sequences, first=1)
+    given = x if form == "ctpn" else x.reshape(steps * sequences, 2, 1, 2)
+    text = lstm(3, "" if form == "ctpn" else f"batch_size: {sequences}", with_flags)
+    net = layer_net(text, [given, flags][:1 + with_flags], dtype)
+    if not with_flags:
+        flags = np.ones(flags.shape)
+        flags[0] = 0
+    weights = [blob.data.astype(float) for blob in net.layers[-1].blobs]
+    assert [w.shape for w in weights] == [(12, 4), (12, 3), (12,)]
+    h = c = np.zeros((sequences, 3))
+    for _ in range(3):   # with flags from the state that the former has left
+        run_forward(net)
+        wanted, h, c = lstm_loops(x, flags, *weights, h, c)
+        y = net.blob_by_name("y").data
+        assert y.shape == ((steps, sequences, 3) if form == "ctpn" else (steps * sequences, 3))
+        np.testing.assert_allclose(y.reshape(wanted.shape), wanted, rtol=0, atol=1e-5 if dtype == Dtype.FLOAT else 1e-13)
+
+
+@pytest.mark.parametrize("more, shape, with_flags", [("", (4, 2, 3), True), ("", (3, 3, 2), False), ("batch_size: 2", (6, 2), True),
+                                                     ("", (3, 2), False), ("", (1, 1, 1), True)])
+def test_lstm_gradient(more, shape, with_flags):
+    steps, sequences = shape[:2] if len(shape) == 3 else (shape[0] // (2 if more else 1), 2 if more else 1)
+    check_gradient(lstm(2, more, with_flags), [RANDOM.standard_normal(shape), flags_of(steps, sequences)][:1 + with_flags], check=[0])
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_lstm_is_lstm_of_bvlc(dtype):
+    """Tops, gradients and the state between forwards, with the weights in the other order."""
+    x, flags, dy = RANDOM.standard_normal((5, 3, 4)), flags_of(5, 3, 1), RANDOM.standard_normal((5, 3, 6))
+    ours = layer_net(lstm(6), [x, flags], dtype)
+    theirs = layer_net(f'layer {{ name: "l" type: "LSTM" bottom: "x" bottom: "cont" top: "y" recurrent_param {{ num_output: 6 {FILLERS} }} }}',
+                       [x, flags], dtype)
+    order = 0, 2, 1   # W_x, bias, W_h
+    for i, blob in zip(order, theirs.layers[-1].blobs):
+        blob.data[...] = ours.layers[-1].blobs[i].data
+    tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == Dtype.FLOAT else {"rtol": 1e-10, "atol": 1e-12}
+    for _ in range(2):
+        for net in ours, theirs:
+            run_forward(net)
+            run_backward(net, [0], [dy])
+        np.testing.assert_allclose(ours.blob_by_name("y").data, theirs.blob_by_name("y").data, **tolerance)
+        np.testing.assert_allclose(ours.blob_by_name("x").diff, theirs.blob_by_name("x").diff, **tolerance)
+        for i, blob in zip(order, theirs.layers[-1].blobs):
+            np.testing.assert_allclose(ours.layers[-1].blobs[i].diff, blob.diff, **tolerance)
+
+
+def test_gradients_of_sums_are_clipped():
+    """In one step the gradient of the bias is that of the sums, in several each step is clipped before it reaches the former."""
+    x, dy = RANDOM.standard_normal((3, 1, 2)), 3 * RANDOM.standard_normal((3, 1, 2))
+
+    def bias_gradient(steps, limit):
+        net = layer_net(lstm(2, f"clipping_threshold: {limit}", flags=False), [x[:steps]])
+        run_forward(net)
+        run_backward(net, [0], [dy[:steps]])
+        return net, net.layers[-1].blobs[2].diff.copy()
+
+    net, free = bias_gradient(1, 0)
+    limit = float(np.median(np.abs(free)))
+    np.testing.assert_allclose(bias_gradient(1, limit)[1], np.clip(free, -limit, limit))
+    np.testing.assert_allclose(bias_gradient(3, 1e9)[1], bias_gradient(3, 0)[1])
+    net, _ = bias_gradient(3, limit)
+    w_x, w_h, _ = (blob.data for blob in net.layers[-1].blobs)
+    dh, dc, total = np.zeros(2), np.zeros(2), np.zeros((3, 8))
+    layer = net.layers[-1]
+    for t in (2, 1, 0):
+        i, f, o, g = layer.gates.data[t, 0].reshape(4, 2)
+        cell, former = np.tanh(layer.cells.data[t, 0]), layer.cells.data[t - 1, 0] if t else np.zeros(2)
+        dh = dh + dy[t, 0]
+        dc = dc + dh * o * (1 - cell * cell)
+        total[t] = np.clip([*(dc * g * i * (1 - i)), *(dc * former * f * (1 - f)), *(dh * cell * o * (1 - o)), *(dc * i * (1 - g * g))],
+                           -limit, limit)
+        dh, dc = w_h.T @ total[t], dc * f
+    np.testing.assert_allclose(layer.blobs[2].diff, total.sum(0))
+    np.testing.assert_allclose(net.blob_by_name("x").diff[:, 0], total @ w_x)
+    assert (np.abs(total) == limit).any() and (np.abs(total) < limit).any()
+
+
+def test_gradients_add_up_and_none_is_given_unasked():
+    net = layer_net(lstm(2), [RANDOM.standard_normal((3, 2, 2)), flags_of(3, 2)])
+    run_forward(net)
+    net.blob_by_name("x").diff[...] = 7
+    run_backward(net, [1], [np.ones((3, 2, 2))])
+    once = [blob.diff.copy() for blob in net.layers[-1].blobs]
+    run_backward(net, [], [np.ones((3, 2, 2))])
+    for diff, blob in zip(once, net.layers[-1].blobs):
+        np.testing.assert_allclose(blob.diff, 2 * diff)
+    assert (net.blob_by_name("x").diff == 7).all() and (net.blob_by_name("cont").diff == 0).all()
+    assert not net.layers[-1].allow_force_backward(1)
+
+
+def test_the_state_in_snapshots():
+    x = RANDOM.standard_normal((2, 3, 2))
+    net, other = (layer_net(lstm(2), [x, np.ones((2, 3))]) for _ in range(2))
+    for theirs, ours in zip(other.layers[-1].blobs, net.layers[-1].blobs):
+        theirs.data[...] = ours.data
+    run_forward(net)
+    other.layers[-1].set_state(net.layers[-1].get_state())
+    for each in net, other:
+        run_forward(each)
+    np.testing.assert_array_equal(net.blob_by_name("y").data, other.blob_by_name("y").data)
+    with pytest.raises(DataError, match="the state 'h' is not what minicaffe writes"):
+        other.layers[-1].set_state({"c": {}})
+    with pytest.raises(ShapeError, match=r"the state 'h' was stored for shape \[3, 2\], the net has \[3, 4\] float64"):
+        layer_net(lstm(4), [x, np.ones((2, 3))]).layers[-1].set_state(net.layers[-1].get_state())
+    stateless = layer_net(lstm(2, flags=False), [x]).layers[-1]
+    assert stateless.get_state() is None
+    with pytest.raises(ConfigError, match="keeps no state"):
+        stateless.set_state({})
+
+
+def test_lstm_of_a_new_shape_starts_anew():
+    net = layer_net(lstm(2), [RANDOM.standard_normal((3, 2, 4)), np.ones((3, 2))])
+    run_forward(net)
+    weights = [blob.data for blob in net.layers[-1].blobs]
+    h = c = np.zeros((3, 2))
+    for steps in 5, 2:   # 3 sequences: from zero, then from the state of the first
+        x, flags = RANDOM.standard_normal((steps, 3, 4)), np.ones((steps, 3))
+        for name, array in (("x", x), ("cont", flags)):
+            net.blob_by_name(name).reshape(*array.shape)
+            net.blob_by_name(name).data[...] = array
+        run_forward(net)
+        wanted, h, c = lstm_loops(x, flags, *weights, h, c)
+        np.testing.assert_allclose(net.blob_by_name("y").data, wanted, atol=1e-13)
+
+
+@pytest.mark.parametrize("text, shapes, error, message", [
+    (lstm(0), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.num_output: must be at least 1, got 0"),
+    (lstm().replace("num_output: 3", ""), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.num_output: must be given"),
+    (lstm(3, "clipping_threshold: -1"), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.clipping_threshold: must be at least 0, got -1"),
+    (lstm(3, "batch_size: 0"), [(2, 2, 2), (2, 2)], ConfigError, r"lstm_param.batch_size: must be at least 1, got 0"),
+    (lstm(3, "batch_size: 4"), [(6, 2), (6,)], ShapeError,
+     r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 4, got \[6, 2\]"),
+    (lstm(), [(2, 2, 0), (2, 2)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[2, 2, 0\]"),
+    (lstm(), [(2, 3, 4), (2, 2)], ShapeError, r"bottom\[1\]: must have 2 x 3 flags for x of shape \[2, 3, 4\], got \[2, 2\]"),
+    (lstm().replace('top: "y"', 'top: "x"'), [(2, 2, 2), (2, 2)], ConfigError, r"top\[0\]: Lstm cannot work in place"),
+    (lstm().replace('weight_filler { type: "uniform"', 'weight_filler { type: "equal"'), [(2, 2, 2), (2, 2)], ConfigError,
+     r"lstm_param.weight_filler.type: unknown filler 'equal'"),
+])
+def test_wrong_lstm(text, shapes, error, message):
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \(Lstm\): {message}"):
+        layer_net(text, [np.zeros(shape) for shape in shapes])
+
+
+@pytest.mark.parametrize("shape, message", [((3, 2, 5), r"bottom\[0\]: has shape \[3, 2, 5\], 5 values for each step .* set up for 4"),
+                                            ((3, 4), r"bottom\[0\]: must have 3 axes \(steps, sequences, inputs\) as at first")])
+def test_a_wrong_new_shape(shape, message):
+    net = layer_net(lstm(2, flags=False), [np.zeros((3, 2, 4))])
+    net.blob_by_name("x").reshape(*shape)
+    with pytest.raises(ShapeError, match=message):
+        run_forward(net)
+
+
+# ---- ContinuationIndicator
+
+def test_continuation_indicator():
+    param, _ = parse_text('''layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 } } }
+        layer { name: "i" type: "ContinuationIndicator" top: "y" continuation_indicator_param { time_step: 4 batch_size: 3 } }
+        layer { name: "j" type: "ContinuationIndicator" bottom: "x" top: "z" continuation_indicator_param { time_step: 1 batch_size: 2 } }
+        ''', caffe_pb2.NetParameter, keep_layer_fields=True)
+    net = Net(param, Dtype.FLOAT)
+    for _ in range(2):
+        net.forward_from_to(0, 2)
+        assert net.blob_by_name("y").data.tolist() == [[0] * 3, [1] * 3, [1] * 3, [1] * 3]
+        assert net.blob_by_name("z").data.tolist() == [[0, 0]]
+        net.blob_by_name("y").data[...] = 5
+    net.blob_by_name("x").diff[...] = 7
+    run_backward(net, [0], [np.ones((1, 2))])
+    assert (net.blob_by_name("x").diff == 0).all() and not net.layers[2].allow_force_backward(0)
+
+
+@pytest.mark.parametrize("fields, message", [
+    ("time_step: 4", "continuation_indicator_param.batch_size: must be given"),
+    ("time_step: 0 batch_size: 1", "continuation_indicator_param.time_step: must be at least 1, got 0"),
+    ("time_step: 1 batch_size: 1 axis: 1", "continuation_indicator_param.axis: unknown field")])
+def test_wrong_continuation_indicator(fields, message):
+    text = f'layer {{ name: "l" type: "ContinuationIndicator" bottom: "x" top: "y" continuation_indicator_param {{ {fields} }} }}'
+    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(ContinuationIndicator\): {message}"):
+        layer_net(text, [np.zeros(2)])
+
+
+# ---- CTCGreedyDecoder
+
+def decoder(fields="blank_index: 0", tops=("y",), targets=False):
+    names = "".join(f' top: "{name}"' for name in tops)
+    bottoms = 'bottom: "x" bottom: "on"' + ' bottom: "target"' * targets
+    return f'layer {{ name: "l" type: "CTCGreedyDecoder" {bottoms} {names} ctc_decoder_param {{ {fields} }} }}'
+
+
+def values_of(paths, classes=4):
+    """Return values (T, N, C) whose largest are at the classes of `paths`, a list of N lists."""
+    values = RANDOM.uniform(0, 1, (len(paths[0]), len(paths), classes))
+    for (n, path), t in itertools.product(enumerate(paths), range(len(paths[0]))):
+        values[t, n, path[t]] += 2
+    return values
+
+
+PATHS = [[0, 1, 1, 0, 1, 2], [3, 3, 3, 2, 2, 0], [0, 0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("fields, lengths, wanted", [
+    ("blank_index: 0", (6, 6, 6), [[1, 1, 2], [3, 2], []]),
+    ("blank_index: 0 ctc_merge_repeated: false", (6, 6, 6), [[1, 1, 1, 2], [3, 3, 3, 2, 2], []]),
+    ("blank_index: -1", (6, 6, 6), [[0, 1, 0, 1, 2], [2, 0], [0]]),
+    ("blank_index: 3", (3, 1, 6), [[0, 1], [], [0]]),
+    ("blank_index: 2", (0, 4, 2), [[0], [3], [0]])])   # the first step counts in every case
+def test_decoder(fields, lengths, wanted, dtype):
+    values = values_of(PATHS)
+    on = np.array([[float(t < length) for length in lengths] for t in range(6)])
+    net = layer_net(decoder(fields, ("y", "scores")), [values, on], dtype)
+    run_forward(net)
+    assert net.blob_by_name("y").data.shape == (3, 6, 1, 1)
+    assert net.blob_by_name("y").data.reshape(3, 6).tolist() == [row + [-1] * (6 - len(row)) for row in wanted]
+    scores = [-sum(values[t, n].max() for t in range(max(length, 1))) for n, length in enumerate(lengths)]
+    np.testing.assert_allclose(net.blob_by_name("scores").data, np.reshape(scores, (3, 1, 1, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("tops", [("y", "accuracy"), ("y", "scores", "accuracy")])
+def test_decoder_with_targets(tops):
+    """The decoded sequences are 1 1 2, 3 2 and none; the distances 1 of 3, 2 of 3, and 0."""
+    targets = np.array([[1, 2, 2, -1, 5, 5], [2, 2, 3, -1, 0, 0], [-1] * 6]).T
+    net = layer_net(decoder(tops=tops, targets=True), [values_of(PATHS), np.ones((6, 3)), targets])
+    run_forward(net)
+    accuracy = net.blob_by_name("accuracy").data
+    assert accuracy.shape == () and accuracy == pytest.approx(1 - (1 / 3 + 2 / 3 + 0) / 3)
+    full = np.array([[1, 1, 2, 2, 2, 2], [3, 2, 3, 2, 3, 2], [1] * 6]).T   # no end; distances 3, 4 and 6 of 6
+    net.blob_by_name("target").data[...] = full
+    run_forward(net)
+    assert net.blob_by_name("accuracy").data == pytest.approx(1 - (3 + 4 + 6) / 18)
+
+
+def test_decoder_says_which_blank_it_uses_and_has_no_gradient(caplog):
+    net = layer_net(decoder("ctc_merge_repeated: true"), [values_of(PATHS), np.ones((6, 3))])
+    assert "layer 'l': ctc_decoder_param.blank_index is not given; the blank is the last class" in caplog.text
+    run_forward(net)
+    assert net.blob_by_name("y").data[1, :3, 0, 0].tolist() == [2, 0, -1]
+    assert not net.layers[-1].allow_force_backward(0)
+    with pytest.raises(ConfigError, match=r"bottom\[0\]: CTCGreedyDecoder has no gradient for what it decodes"):
+        run_backward(net, [0])
+    net.blob_by_name("x").reshape(2, 1, 5)
+    net.blob_by_name("on").reshape(2, 1)
+    net.blob_by_name("on").data[...] = 1
+    net.blob_by_name("x").data[...] = values_of([[3, 4]], 5)
+    run_forward(net)
+    assert net.blob_by_name("y").data.reshape(-1).tolist() == [3, -1]
+
+
+@pytest.mark.parametrize("text, shapes, error, message", [
+    (decoder("blank_index: 4"), [(2, 3, 4), (2, 3)], ConfigError, r"ctc_decoder_param.blank_index: must be one of 4 classes, got 4"),
+    (decoder(), [(2, 3), (2, 3)], ShapeError, r"bottom\[0\]: must have 3 axes \(steps, sequences, classes\), got \[2, 3\]"),
+    (decoder(), [(2, 3, 4), (3, 2)], ShapeError, r"bottom\[1\]: must have the first two axes of bottom\[0\], \[2, 3\], got \[3, 2\]"),
+    (decoder(tops="yab"), [(2, 3, 4), (2, 3)], ConfigError, r"top: must be 1 or 2 with 2 bottoms, got 3"),
+    (decoder(targets=True), [(2, 3, 4), (2, 3), (2, 3)], ConfigError, r"top: must be 2 or 3 with 3 bottoms, got 1")])
+def test_wrong_decoder(text, shapes, error, message):
+    with pytest.raises(error, match=rf"test.prototxt.*layer 'l' \(CTCGreedyDecoder\): {message}"):
+        layer_net(text, [np.zeros(shape) for shape in shapes])
