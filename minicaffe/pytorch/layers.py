@@ -288,7 +288,7 @@ def batch_norm(source, node):
         own = source.module(f"{source.helper('FrozenBatchNorm')}({channels}, eps={number(p.eps)})", **state)
     elif mode is None:
         source.remark("BatchNorm: the stored statistics in evaluation, those of the batch in training. A learned scale is a Scale.")
-        momentum = number(1 - p.moving_average_fraction)
+        momentum = number(1 - float(number(p.moving_average_fraction)))     # of the decimal number: 0.001, not 0.0009999871
         own = source.module(f"{kind}({channels}, eps={number(p.eps)}, momentum={momentum}, affine=False)",
                             num_batches_tracked=np.zeros((), np.int64), **state)
     else:

@@ -177,6 +177,7 @@ def test_statistics_are_divided_by_their_weight():
     assert list(state) == ["l.num_batches_tracked", "l.running_mean", "l.running_var"] and weight.data[0] == 2
     np.testing.assert_allclose(state["l.running_mean"], mean.data / 2)
     np.testing.assert_allclose(state["l.running_var"], variance.data / 2)
+    assert "self.l = nn.BatchNorm2d(4, eps=1e-05, momentum=0.001, affine=False)\n" in to_module(net).text()
     net = net_of(layer("BatchNorm", "batch_norm_param { use_global_stats: true }"), X)
     assert "self.l = FrozenBatchNorm(4, eps=1e-05)" in to_module(net).text()
 
