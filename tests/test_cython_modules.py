@@ -30,7 +30,7 @@ def test_only_what_changed_is_compiled(tmp_path):
     (package / "one.pyx").write_text("cdef int one() except -1:\n    return 1\n")
     (package / "two.pyx").write_text("def two():\n    return 2\n")
     status, said, first = translate(tmp_path)
-    assert (status, said) == (0, "") and all(first)
+    assert (status, said) == (0, "") and all(first) and (tmp_path / "build/shared_part.cpp").exists()
     listed = (tmp_path / "build/depfile").read_text()
     assert listed.startswith("pack.one.cpp:") and "pack/one.pxd" in listed and "pack/two.pyx" in listed
     assert translate(tmp_path) == (0, "", first)

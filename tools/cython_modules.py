@@ -2,11 +2,12 @@
 
 Cython takes longer to start than to compile most modules. So meson.build starts it once, and it forks for each processor. It runs
 if any source changed. A module whose .cpp file is newer than its sources is not compiled again, and ninja does not build it again:
-ninja compares the times of the files. SHARED is the module with the code that Cython gives to all modules.
+ninja compares the times of the files. SHARED names the module with the code that Cython gives to all modules.
 """
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -47,11 +48,14 @@ def main(root, shared, folder, depfile, *rest):
     directives, sources = rest[:rest.index("--")], rest[rest.index("--") + 1:]
     directives = {name: value == "True" for name, _, value in (one.partition("=") for one in directives)}
     targets = [Path(folder, ".".join(Path(source).resolve().relative_to(root).with_suffix(".cpp").parts)) for source in sources]
+    shared_cpp = Path(folder, f"{shared}.cpp")
     options, used = repr((Cython.__version__, root, shared, directives)), Path(folder, "cython_modules.options")
     if not used.exists() or used.read_text() != options:
-        for target in targets:
+        for target in [*targets, shared_cpp]:
             target.unlink(missing_ok=True)
         used.write_text(options)
+    if not shared_cpp.exists():
+        subprocess.run([sys.executable, "-m", "cython", "--cplus", f"--generate-shared={shared_cpp}"], check=True)
     old = [(source, target, root, shared, directives) for source, target in zip(sources, targets) if not is_current(target)]
     old.sort(key=lambda job: -os.path.getsize(job[0]))     # the longest first
     done = []
