@@ -31,6 +31,8 @@ def installed(tmp_path_factory):
         spec = importlib.util.find_spec(".".join(path.relative_to(ROOT).with_suffix("").parts)) if path.suffix == ".pyx" else None
         if spec:
             (link.parent / Path(spec.origin).name).symlink_to(spec.origin)
+    shared = importlib.util.find_spec("minicaffe._cython").origin   # of meson.build; it has no source
+    (site / "minicaffe" / Path(shared).name).symlink_to(shared)
     return site
 
 

@@ -104,6 +104,7 @@ cdef class DetectionOutputLayer(Layer):
         cdef const void* conf = (<Blob> bottom[1]).cpu_data_ptr()
         cdef const void* priors = (<Blob> bottom[2]).cpu_data_ptr()
         cdef vector[Detection] found
+        cdef double[:, ::1] values      # without a variable Cython 3.3 leaves out the C type of memoryviews
         cdef Threads threads = num_threads()
         check_priors(bottom[2], self.rule.code)
         with nogil:
@@ -111,7 +112,8 @@ cdef class DetectionOutputLayer(Layer):
         top[0].reshape(1, 1, found.size() or self.rule.images, 7)
         rows = top[0].data.reshape(-1, 7)
         if found.size():
-            rows[...] = <double[:found.size(), :7]> <double*> found.data()
+            values = <double[:found.size(), :7]> <double*> found.data()
+            rows[...] = values
         else:
             rows[:, 0], rows[:, 1:] = range(len(rows)), -1
             rows = rows[:0]
