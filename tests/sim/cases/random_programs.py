@@ -191,6 +191,11 @@ class _Program:
         del self.streams[stream]
         self.add_stream()
 
+    def do_anything_else(self, stream):
+        self.dice.choice([self.change_blocks] * 8 + [self.destroy_stream, self.capture, lambda: self.synchronize(stream), lambda: self.record(stream),
+                                                     lambda: self.wait(stream, self.dice.choice(list(self.events))),
+                                                     lambda: self.query(self.dice.choice(list(self.events)))])()
+
     def change_blocks(self):
         """Give out or take back a block of the last allocation; a page after each stays closed."""
         if self.blocks and self.dice.random() < 0.5:
@@ -210,7 +215,7 @@ class _Program:
         """Record a graph of work in one to three streams, each of which joins the first one at the end."""
         own = [s for s in self.streams if s != LEGACY]
         streams = self.dice.sample(own, min(3, len(own)))
-        first, inside, nodes, events = streams[0], streams[:1], [], []
+        first, inside, nodes = streams[0], streams[:1], []
         tails = {first: set()}
         cu.StreamBeginCapture(first, driver.CUstreamCaptureMode(2))
         for _ in range(self.dice.randint(1, 8)):
@@ -307,10 +312,7 @@ def _run(seed, steps, racy):
             for _, _, change in graph[1]:
                 change()
         else:
-            dice.choice([program.change_blocks] * 8 + [program.destroy_stream, program.capture,
-                         lambda: program.synchronize(stream), lambda: program.record(stream),
-                         lambda: program.wait(stream, dice.choice(list(program.events))),
-                         lambda: program.query(dice.choice(list(program.events)))])()
+            program.do_anything_else(stream)
     program.synchronize_context()
     assert not program.results
     for place, values in zip(program.places, program.values):
