@@ -9,7 +9,7 @@ import minicaffe as caffe
 from minicaffe import memory
 from minicaffe.cli import main
 from minicaffe.errors import Error, RecycledError
-from minicaffe.layer import register_layer
+from minicaffe.layer import layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD
@@ -399,6 +399,30 @@ def test_rows_against_a_recount(name, plan, training):
         assert sorted(row.saves) == (sorted(saved) if row.direction == "forward" else [])
         assert row.live == sum(part.size for part, first, last, _ in lives.values() if part.name not in freed or first <= position <= last)
     assert all(writes or part.name not in freed for part, _, _, writes in lives.values())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind, more", [("Flatten", ""), ("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }")])
+def test_the_memory_of_a_view_ends_with_its_last_use(kind, more, training):
+    """The view writes nothing; a layer of one's own that is derived from it may."""
+    text = UNFUSED["diamond"].replace('type: "Flatten"', f'type: "{kind}"').replace('top: "e" ', f'top: "e" {more} ')
+    phase = caffe.TRAIN if training else caffe.TEST
+    net = made(text, "memory", phase)
+    rows = {(row.direction, *row.layers): row.frees for row in net.schedule().rows}
+    if training:
+        assert "d data" in rows["backward", "e"] and "d diff" in rows["backward", "d"]
+        for _ in range(3):
+            same(gradients(net), gradients(made(text, None, phase)))
+    else:
+        assert "d data" in rows["forward", "f"]
+
+    def forward_cpu(self, bottom, top):
+        top[0].mutable_cpu_data[0] = 0
+
+    name = f"{kind}Of{'Training' if training else 'Test'}"
+    register_layer(name, type(name, (layer_class(kind),), {"forward_cpu": forward_cpu}))
+    own = made(text.replace(f'type: "{kind}"', f'type: "{name}"'), "memory", phase)
+    assert not any("d data" in row.frees for row in own.schedule().rows)
 
 
 # ---- the command
