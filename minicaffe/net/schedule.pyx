@@ -472,7 +472,8 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
         for memory in (blob.data_memory, blob.diff_memory):
             lifetime_of(lifetimes, memory).kept = True
     for node in nodes:
-        if not has_builtin_passes(node.layer):   # a user's layer may write a part of an array, and read what it wrote before
+        # A user's layer may write a part of an array, and read what it wrote before.
+        if not has_builtin_passes(node.layer) and not getattr(node.layer, "only_views", False):
             for memory in (*[blob.data_memory for blob in node.tops], *[blob.diff_memory for blob in node.bottoms]):
                 lifetime_of(lifetimes, memory).kept = True
     for i, node in enumerate(nodes):

@@ -153,6 +153,39 @@ def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
     assert (blob.cpu_data == 6).all()
 
 
+def test_the_collector_pauses_while_any_graph_is_recorded():
+    """Of graphs of two devices at once; it is on again after the last one, whichever that is."""
+    run("""
+    import threading
+    minicaffe.set_mode_gpu()
+    devices = [cuda.get_device(i) for i in range(2)]
+    for first_ends_first in (True, False):
+        for was_on in (True, False):
+            (gc.enable if was_on else gc.disable)()
+            graphs, entered, leave = [cuda.Graph(device) for device in devices], threading.Event(), threading.Event()
+
+            def record():
+                with graphs[1]:
+                    entered.set()
+                    leave.wait()
+
+            other = threading.Thread(target=record)
+            with graphs[0]:
+                other.start()
+                entered.wait()
+                assert not gc.isenabled()
+                if not first_ends_first:
+                    leave.set()
+                    other.join()
+                    assert not gc.isenabled()
+            if first_ends_first:
+                assert not gc.isenabled()
+                leave.set()
+                other.join()
+            assert gc.isenabled() == was_on, (first_ends_first, was_on)
+    """, "sim", "devices=2")
+
+
 def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
     """As of a library, whose calls raise nothing themselves; the stream works afterwards."""
     blob = Blob((100,))
@@ -162,6 +195,21 @@ def test_a_failure_that_is_kept_is_raised_by_the_copy_of_its_result(sim):
     with pytest.raises(DeviceError, match="a product failed"):
         blob.cpu_data  # noqa: B018
     assert (blob.cpu_data == 3).all()
+
+
+@pytest.mark.parametrize("wait", [lambda blob: blob.cpu_data, lambda blob: cuda.current().synchronize(), lambda blob: blob.asum_data()])
+def test_of_several_failures_the_first_is_raised_once(sim, wait):
+    """The later ones follow from it."""
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.mutable_gpu_data  # noqa: B018
+    for name in "first", "next":
+        for error in DeviceError(f"the {name} of all"), DeviceError("a second one"), OutOfMemoryError("a third one"):
+            store_failure_of(cuda.current().index, error)
+        with pytest.raises(DeviceError, match=f"the {name} of all"):
+            wait(blob)
+        cuda.current().synchronize()
+    assert (blob.cpu_data == 3).all() and blob.asum_data() == 300
 
 
 def test_a_graph_is_recorded_once(sim):

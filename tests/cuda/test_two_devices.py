@@ -295,6 +295,26 @@ for stream in cuda.Stream(zero), zero.copies:               # a copy on a stream
 
 
 @pytest.mark.parametrize("settings", GUESTS)
+def test_a_copy_on_a_stream_of_another_gpu_comes_behind_what_wrote_its_source(settings):
+    """The owner of the source, or a GPU to which it is lent; the host waits for the stream of the copy alone."""
+    run(BLOBS + """
+cuda.enable_peer_access(2, 0)
+for writer in 0, 2:
+    for stream in cuda.Stream(one), one.copies:
+        source = blob_on(0, 1, "source")
+        block = source.data_memory.gpu_data()
+        minicaffe.set_device(writer)
+        source.scale_data(5)
+        out = Buffer(registry.allocator(CUDAPlace(1)), 4000)
+        memory.copy(out, block, stream=stream)
+        found = np.zeros(1000, np.float32)
+        stream.synchronize()
+        memory.copy(found, out)
+        assert (found == 5).all(), (writer, found)
+""", "sim", settings)
+
+
+@pytest.mark.parametrize("settings", GUESTS)
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_a_block_of_a_chosen_stream_is_copied_before_that_stream_gets_it_again(settings, gpu):
     run(BLOBS + f"""

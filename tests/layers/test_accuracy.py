@@ -116,6 +116,20 @@ def test_argmax(top_k):
     np.testing.assert_array_equal(net.blob_by_name("y").cpu_data, np.take_along_axis(x, order, 1))
 
 
+@pytest.mark.parametrize("axes", range(1, 7))
+def test_argmax_without_an_axis_keeps_the_number_of_axes(axes):
+    """But three at least: images, what there is of each, and the best."""
+    x = np.random.default_rng(axes).permutation(3 * 2 ** (axes - 1)).reshape(3, *[2] * (axes - 1)).astype(float)
+    flat = x.reshape(3, -1)
+    order = np.argsort(-flat, axis=1)[:, :1]
+    for fields, wanted in (("", [order]), ("out_max_val: true", [order, np.take_along_axis(flat, order, 1)])):
+        net = layer_net(argmax(fields), [x])
+        run_forward(net)
+        found = net.blob_by_name("y").cpu_data
+        assert found.shape == (3, len(wanted), 1, *[1] * (axes - 3))
+        np.testing.assert_array_equal(found.reshape(3, len(wanted), 1), np.stack(wanted, 1))
+
+
 def test_argmax_puts_nan_last():
     net = layer_net(argmax("top_k: 3"), [np.array([[np.nan, -np.inf, np.inf, np.nan]])])
     run_forward(net)

@@ -9,7 +9,7 @@ cv2 = pytest.importorskip("cv2")
 from pictures import batch, source_net  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
-from minicaffe.common import TEST  # noqa: E402
+from minicaffe.common import TEST, caffe  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
@@ -230,3 +230,28 @@ def test_a_regression_learns(tmp_path):
             blob.data[...] -= 0.05 * blob.diff
             blob.diff[...] = 0
     assert losses[-1] < losses[0] / 100
+
+
+AUGMENT = "expand_param { max_expand_ratio: 2 } resize_param { height: 8 width: 7 } mirror: true crop_size: 5"
+
+
+@pytest.mark.parametrize("label_size", [None, 3])
+@pytest.mark.parametrize("transform", ["mirror: true crop_size: 5", AUGMENT])
+def test_draws_of_a_record_depend_on_its_number_alone(source, tmp_path, monkeypatch, transform, label_size):
+    """Not on the size of the batch, nor on how many processes share the records."""
+    path = real_valued(tmp_path)[0] if label_size else source[0]
+    found = {}
+    for size, count in ((1, 1), (2, 1), (6, 1), (1, 2), (2, 3), (3, 2)):
+        records = {}
+        for rank in range(count):
+            monkeypatch.setattr(caffe, "solver_count", count)
+            monkeypatch.setattr(caffe, "solver_rank", rank)
+            definition = text(path, transform, size)
+            net = source_net(with_size(definition, label_size) if label_size else definition)
+            for k in range(12 // size // count):
+                for i, (data, label) in enumerate(zip(*batch(net), strict=True)):
+                    records[(k * size + i) * count + rank] = data.tobytes(), label.tobytes()
+        assert sorted(records) == list(range(12))
+        found[size, count] = records
+    assert all(records == found[1, 1] for records in found.values())
+    assert len({data for data, _ in found[1, 1].values()}) > 3      # three pictures, in several places

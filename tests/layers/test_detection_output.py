@@ -63,6 +63,8 @@ CASES = [
     ("variance_encoded_in_target: true code_type: CENTER_SIZE", {"in_target": True, "code": "CENTER_SIZE"}),
     ("nms_param { nms_threshold: 0.45 top_k: 7 } keep_top_k: 9", {"threshold": 0.45, "top_k": 7, "keep": 9}),
     ("nms_param { nms_threshold: 0.9 eta: 0.75 }", {"threshold": 0.9, "eta": 0.75}),
+    ("nms_param { nms_threshold: 0.5 eta: 0.5 }", {"threshold": 0.5, "eta": 0.5}),      # falls above 1/2 only
+    ("nms_param { nms_threshold: 1 eta: 0.5 }", {"threshold": 1.0, "eta": 0.5}),
     ("nms_param { nms_threshold: 0 }", {"threshold": 0.0}), ("nms_param { nms_threshold: 2 }", {"threshold": 2.0}),
     ("keep_top_k: 1", {"keep": 1}), ("nms_param { top_k: 1 }", {"top_k": 1}),
 ]

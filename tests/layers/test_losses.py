@@ -157,10 +157,13 @@ def test_a_target_that_is_cut_to_the_ignored_label(fields):
     loss_of(text.replace("ignore_label: 0", "ignore_label: -1"), [np.zeros((2, 3)), np.full((2, 3), 0.25)])
 
 
+@pytest.mark.parametrize("pair", [0, 1, 2])
 @pytest.mark.parametrize("value", [0.9, -0.5, np.nan])
-def test_a_similarity_that_is_no_integer(value):
-    net = layer_net(layer_text("ContrastiveLoss", bottoms=3), [np.ones((2, 3)), np.ones((2, 3)), np.array([1, value])])
-    with pytest.raises(DataError, match=rf"\(ContrastiveLoss\): bottom\[2\]: similarity {value} of pair 1 is not an integer; give 0"):
+def test_a_similarity_that_is_no_integer(value, pair):
+    similar = np.array([1.0, 0, 1])
+    similar[pair] = value
+    net = layer_net(layer_text("ContrastiveLoss", bottoms=3), [np.ones((3, 3)), np.ones((3, 3)), similar])
+    with pytest.raises(DataError, match=rf"\(ContrastiveLoss\): bottom\[2\]: similarity {value} of pair {pair} is not an integer; give 0"):
         run_forward(net)
 
 

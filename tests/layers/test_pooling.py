@@ -246,6 +246,18 @@ def test_stochastic_in_test_is_the_weighted_mean():
         run_backward(net, [0])
 
 
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+def test_stochastic_in_test_of_sums_around_0(dtype):
+    """Sum of squares over the sum; 0 where the sum is 0 or less."""
+    x = np.random.default_rng(6).integers(-3, 4, (2, 3, 9, 8)).astype(float)
+    net = layer_net(layer_text("kernel_size: 2 stride: 1 pool: STOCHASTIC"), [x], dtype, phase=TEST)
+    run_forward(net)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3))
+    total, squares = windows.sum((4, 5)), (windows ** 2).sum((4, 5))
+    assert (total < 0).any() and (total == 0).any() and (total > 0).any()
+    np.testing.assert_allclose(net.blob_by_name("y").cpu_data, np.where(total > 0, squares / np.where(total > 0, total, 1), 0), rtol=1e-6)
+
+
 def test_stochastic_shows_nan():
     net = layer_net(layer_text("kernel_size: 2 pool: STOCHASTIC"), [np.array([[1.0, np.nan], [1, 1]])[None, None]])
     run_forward(net)

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 
 from minicaffe import memory
 from minicaffe.memory import CPUPlace, CUDAPlace, SyncedMemory
@@ -93,6 +94,19 @@ def test_records_nest_and_end(host):
     event("four")
     assert [e.kind for e in outer] == ["one", "two", "three"]
     assert [tuple(e)[1:] for e in inner] == [("two", CPUPlace(), 64, 3, "n", "d", 0)]
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_the_end_of_a_record_ends_no_other_with_the_same_events(before):
+    with record() as outer:
+        with record() as inner:
+            for _ in range(before):
+                event("both")
+        event("outer alone")
+        with record() as second:
+            event("last")
+    assert [e.kind for e in outer] == ["both"] * before + ["outer alone", "last"]
+    assert [e.kind for e in inner] == ["both"] * before and [e.kind for e in second] == ["last"]
 
 
 def test_record_hears_other_threads():

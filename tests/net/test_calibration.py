@@ -10,6 +10,7 @@ import pytest
 
 import minicaffe
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
+from minicaffe.net import calibration
 from minicaffe.net.activation_range import BINS, Value, kl_threshold
 from minicaffe.net.calibration import calibrate
 from minicaffe.net.comparison import run_net
@@ -388,3 +389,19 @@ def test_batches_that_differ_in_the_second_pass():
 
     with pytest.raises(ConfigError, match="gave 1 batches in the second pass, 2 in the first"):
         calibrate(net_of(IN_PLACE), Fewer(batches_of(1, 1, 1)))
+
+
+WINDOWS = {     # fields of a convolution -> whether ncnn computes it by Winograd, and so with weights of 6 bits
+    "kernel_size: 3": True, "kernel_size: 3 pad: 1": True, "kernel_size: 3 bias_term: false": True, "kernel_h: 3 kernel_w: 3 stride_h: 1 stride_w: 1": True,
+    "kernel_size: 3 stride: 1 dilation: 1": True, "kernel_size: 3 dilation: 2": False, "kernel_size: 3 dilation: 1 dilation: 2": False,
+    "kernel_size: 3 stride: 2": False, "kernel_size: 3 stride: 1 stride: 2": False, "kernel_size: 3 stride_h: 1 stride_w: 2": False,
+    "kernel_size: 3 stride_h: 2 stride_w: 1": False, "kernel_size: 3 group: 2": False, "kernel_size: 1": False, "kernel_size: 5": False,
+    "kernel_h: 3 kernel_w: 1": False, "kernel_h: 1 kernel_w: 3": False,
+}
+
+
+def test_which_windows_have_weights_of_six_bits():
+    text = "".join(f'layer {{ name: "c{i}" type: "Convolution" bottom: "x" top: "c{i}" convolution_param {{ num_output: 4 {fields} }} }}\n'
+                   for i, fields in enumerate(WINDOWS))
+    _, layers = calibration._plan(net_of(INPUT + text))
+    assert {fields: layer.small_window for fields, layer in zip(WINDOWS, layers, strict=True)} == WINDOWS

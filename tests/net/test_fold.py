@@ -79,6 +79,8 @@ LEFT = {        # text, names left, shapes, the layer that is left, its reason
     "several readers": (layer("c", "Convolution", "x0", "c", CONV % "") + NORM % ("c", "d") + layer("a", "AbsVal", "c", "a"), "c n a", "n", "'c' has other readers"),
     "an input alone": (NORM % ("x0", "n"), "n", "n", "it follows no convolution or inner product"),
     "padding behind": (NORM % ("x0", "n") + layer("c", "Convolution", "n", "c", CONV % "pad: 1"), "n c", "n", "a shift before the borders of 'c' is no bias"),
+    **{f"{pad} behind": (NORM % ("x0", "n") + layer("c", "Convolution", "n", "c", CONV % pad), "n c", "n", "a shift before the borders of 'c' is no bias")
+       for pad in ("pad: 0 pad: 1", "pad: 1 pad: 0", "pad_h: 1 pad_w: 0", "pad_h: 0 pad_w: 1")},
     "a shift before a deconvolution": (SCALE % ("x0", "n") + layer("c", "Deconvolution", "n", "c", CONV % ""), "s c", "s", "is no bias"),
     "statistics of the batch": (layer("c", "Convolution", "x0", "c", CONV % "") + layer("n", "BatchNorm", "c", "c", "batch_norm_param { use_global_stats: false }"),
                                 "c n", "n", "it computes the statistics of the batch"),

@@ -9,7 +9,7 @@ import minicaffe as caffe
 from minicaffe import memory
 from minicaffe.cli import main
 from minicaffe.errors import Error, RecycledError
-from minicaffe.layer import register_layer
+from minicaffe.layer import layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD
@@ -332,6 +332,97 @@ def test_live_bytes(plan):
     else:
         assert set(lives) == {3 * 8192}
     assert listing.peak == max(lives) + 4
+
+
+def layer_text(kind, name, bottoms, tops=None, more=""):
+    sides = " ".join([*(f'bottom: "{b}"' for b in bottoms.split()), *(f'top: "{top}"' for top in (tops or name).split())])
+    return f'layer {{ name: "{name}" type: "{kind}" {sides} {more} }}\n'
+
+
+IP = "inner_product_param { num_output: 7 weight_filler { type: \"xavier\" } }"
+UNFUSED = {     # nets whose steps are one layer each
+    "chain": (layer_text("InnerProduct", "a", "x", more=IP) + layer_text("TanH", "b", "a") + layer_text("InnerProduct", "c", "b", more=IP)
+              + layer_text("EuclideanLoss", "loss", "c b")),
+    "loss without data": layer_text("InnerProduct", "a", "x", more=IP) + layer_text("Sigmoid", "b", "a") + layer_text(
+        "Silence", "none", "x", "").replace('top: "none"', "") + layer_text("Reduction", "r", "b", more="loss_weight: 1"),
+    "diamond": (layer_text("InnerProduct", "a", "x", more=IP) + layer_text("TanH", "b", "a") + layer_text("Sigmoid", "c", "a")
+                + layer_text("Concat", "d", "b c") + layer_text("Flatten", "e", "d") + layer_text("InnerProduct", "f", "e", more=IP)
+                + layer_text("EuclideanLoss", "loss", "f a")),
+    "in place": (layer_text("InnerProduct", "a", "x", more=IP) + layer_text("Exp", "b", "a") + layer_text("TanH", "t", "b", "b")
+                 + layer_text("InnerProduct", "c", "b", more=IP) + layer_text("Power", "p", "c", more="power_param { power: 2 }")
+                 + layer_text("EuclideanLoss", "loss", "p c")),
+}
+
+
+@pytest.mark.no_plan("compares a net without one")
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("plan", ["memory", None])
+@pytest.mark.parametrize("name", UNFUSED)
+def test_rows_against_a_recount(name, plan, training):
+    """Lives of memories from the nodes alone: which rows free them, save them for backward, and have them."""
+    net = made(UNFUSED[name], plan, caffe.TRAIN if training else caffe.TEST)
+    rows, count = net.schedule().rows, len(net.nodes)
+    assert all(len(row.layers) == 1 for row in rows)
+    params = {id(part) for blob in net.param_table.params for part in (blob.data_memory, blob.diff_memory)}
+    lives = {}      # id of a memory -> [it, its first position, its last, whether the first use writes it]
+
+    def use(part, position, writes=False):
+        if id(part) not in params and part.size:
+            lives.setdefault(id(part), [part, position, position, writes])[2] = position
+
+    for i, node in enumerate(net.nodes):
+        for blob in node.bottoms:
+            use(blob.data_memory, i)
+        for blob in node.tops:
+            use(blob.data_memory, i, True)
+    backward = any(row.direction == "backward" for row in rows)
+    assert backward == training
+    for i, node in reversed(list(enumerate(net.nodes))):
+        if not training or not node.needs_backward:
+            continue
+        at = 2 * count - 1 - i
+        for blob in node.tops:
+            use(blob.diff_memory, at)
+        for blob, needed in zip(node.bottoms, node.bottom_needs):
+            if needed:
+                use(blob.diff_memory, at, True)
+        for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()), *(node.tops if node.layer.backward_reads_tops else ())):
+            use(blob.data_memory, at)
+    numbers = {node.name: i for i, node in enumerate(net.nodes)}
+    at = [numbers[row.layers[0]] if row.direction == "forward" else 2 * count - 1 - numbers[row.layers[0]] for row in rows]
+    freed = {name for row in rows for name in row.frees}
+    assert bool(freed) == (plan is not None)
+    for row, position in zip(rows, at, strict=True):
+        assert sorted(row.frees) == sorted(part.name for part, _, last, _ in lives.values() if last == position and part.name in freed)
+        tops = {id(blob.data_memory): blob.data_memory for blob in net.nodes[numbers[row.layers[0]]].tops}
+        saved = [part.name for key, part in tops.items() if key in lives and lives[key][2] >= count]
+        assert sorted(row.saves) == (sorted(saved) if row.direction == "forward" else [])
+        assert row.live == sum(part.size for part, first, last, _ in lives.values() if part.name not in freed or first <= position <= last)
+    assert all(writes or part.name not in freed for part, _, _, writes in lives.values())
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind, more", [("Flatten", ""), ("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }")])
+def test_the_memory_of_a_view_ends_with_its_last_use(kind, more, training):
+    """The view writes nothing; a layer of one's own that is derived from it may."""
+    text = UNFUSED["diamond"].replace('type: "Flatten"', f'type: "{kind}"').replace('top: "e" ', f'top: "e" {more} ')
+    phase = caffe.TRAIN if training else caffe.TEST
+    net = made(text, "memory", phase)
+    rows = {(row.direction, *row.layers): row.frees for row in net.schedule().rows}
+    if training:
+        assert "d data" in rows["backward", "e"] and "d diff" in rows["backward", "d"]
+        for _ in range(3):
+            same(gradients(net), gradients(made(text, None, phase)))
+    else:
+        assert "d data" in rows["forward", "f"]
+
+    def forward_cpu(self, bottom, top):
+        top[0].mutable_cpu_data[0] = 0
+
+    name = f"{kind}Of{'Training' if training else 'Test'}"
+    register_layer(name, type(name, (layer_class(kind),), {"forward_cpu": forward_cpu}))
+    own = made(text.replace(f'type: "{kind}"', f'type: "{name}"'), "memory", phase)
+    assert not any("d data" in row.frees for row in own.schedule().rows)
 
 
 # ---- the command

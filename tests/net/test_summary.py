@@ -14,7 +14,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
 from minicaffe.net import blocks, replace_sources
 from minicaffe.net.net import Net, read_net
-from minicaffe.net.summary import flops_text, sizes
+from minicaffe.net.summary import Summary, flops_text, sizes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import memory_estimate
@@ -88,6 +88,26 @@ def test_rows_of_a_published_net_collapse_to_its_blocks():
     assert [row.name for row in table.rows] == ["data", "conv1", "pool1", *blocks_of, "pool5", "fc1000", "prob"]
     assert table.rows[3].shapes == [(1, 256, 56, 56)] and f"{table.layers} layers in 22 rows" in str(table)
     assert before == tuple(sum(getattr(row, name) for row in table.rows) for name in ("parameters", "data", "flops"))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_collapsed_row_has_the_sums_of_its_layers(depth):
+    """And the largest scratch memory of them, as it is free again after each layer."""
+    text = NET.replace('"conv"', '"a/b/conv"').replace('name: "relu"', 'name: "a/b/relu"').replace('name: "a"', 'name: "a/c"').replace('name: "again"', 'name: "a/c/2"')
+    net = Net(parsed(text))
+    scratch = {node.name: 10 + i for i, node in enumerate(net.nodes) if node.name != "flat"}
+    rows, table = Summary(net, scratch=scratch).rows, Summary(net, scratch=scratch)
+    table.collapse(depth)
+    groups = {}
+    for row in rows:
+        groups.setdefault("/".join(row.block.split("/")[:depth]), []).append(row)
+    assert len(table.rows) == len(groups) and max(map(len, groups.values())) > 1
+    for made, some in zip(table.rows, groups.values(), strict=True):
+        for field in ("parameters", "data", "diff", "flops", "backward_flops"):
+            assert getattr(made, field) == sum(getattr(row, field) for row in some)
+        assert made.scratch == max((row.scratch for row in some if row.scratch is not None), default=None)
+        assert made.shapes == some[-1].shapes
+        assert made.type == (some[0].type if len(some) == 1 else f"{len(some)} layers")
 
 
 DATA = """layer {{ name: "data" type: "Data" top: "data" top: "label" {} data_param {{ source: "/nowhere" batch_size: 8 prefetch: 2 }} }}

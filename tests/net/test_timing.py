@@ -102,6 +102,18 @@ def test_why_there_is_no_graph(where):
 
 
 @on_device
+@pytest.mark.parametrize("rounds", [1, 5, 7])
+def test_launches_are_those_of_one_pass(where, rounds):
+    """Whatever the number of rounds, of which five at most are counted."""
+    net = make()
+    net.add_hook(BEFORE_FORWARD, lambda index: None)
+    times = timing.measure(net, rounds)
+    before = cuda.current().launches
+    timing._run(net, sources=False)
+    assert times.launches == cuda.current().launches - before > 0
+
+
+@on_device
 def test_a_net_with_a_plan_that_has_trained(where):
     """Its gradients were freed by the update."""
     param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.1, lr_policy="fixed", snapshot_after_train=False)

@@ -91,6 +91,31 @@ def test_factors_that_are_next_to_nothing(net_of, factor, bias):
         assert_same(net, watched)
 
 
+@pytest.mark.parametrize("weight", [0, 1, 0.25, 3.5, 1000])
+@pytest.mark.parametrize("layers", [NORM, NORM + SCALE + RELU, SCALE + NORM])
+def test_statistics_are_sums_with_a_weight(net_of, layers, weight):
+    """Mean and variance are the stored sums divided by their weight; those of weight 0 are 0."""
+    net, watched = two_nets(net_of, conv() + layers)
+    dice = np.random.default_rng(4)
+    mean, variance = dice.normal(0, 1, 20), dice.uniform(0.5, 2, 20)
+    for each in (net, watched):
+        for blob, values in zip(each.params["norm"], (mean * (weight or 1), variance * (weight or 1), weight), strict=True):
+            blob.data[...] = values
+    net.forward(), watched.forward()
+    assert fused(net)["conv_y"][0] in ("norm", "scale")
+    assert_same(net, watched, 1e-3)     # a variance of 0 makes errors of rounding large
+    if layers is NORM:
+        plain = with_one_watched([net_of(INPUT + conv(), caffe.TEST) for _ in range(2)])[0]
+        for blob, own in zip(plain.params["conv_y"], net.params["conv_y"], strict=True):
+            blob.data[...] = own.data
+        plain.blobs["x"].data[...] = net.blobs["x"].data
+        plain.forward()
+        y = plain.blobs["y"].data
+        shape = (1, 20, 1, 1)
+        wanted = (y - mean.reshape(shape)) / np.sqrt(variance.reshape(shape) + 1e-5) if weight else y / np.sqrt(1e-5)
+        np.testing.assert_allclose(net.blobs["y"].data, wanted, 1e-3, 1e-4)
+
+
 def test_factors_go_into_an_engines_copy_of_the_weights(net_of):
     """Made again for new factors or weights, and for nothing else; the weights themselves stay as they are."""
     net, watched = two_nets(net_of, conv() + NORM + SCALE + RELU)

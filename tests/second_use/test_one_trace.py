@@ -184,6 +184,7 @@ class TraceMachine(RuleBasedStateMachine):
         if self.on_gpu:
             minicaffe.cuda.current().record_launches(on)
             self.by_hand = on
+            self.launches_are_recorded_while_somebody_wants_them()
 
     @invariant()
     def launches_are_recorded_while_somebody_wants_them(self):
