@@ -437,10 +437,17 @@ def backward(net, index, section, bottoms, learned):
         net.backward_layer(index)
     finally:
         node.bottom_needs, layer.param_propagate_down = before
-    found = [(f"bottom[{i}] '{node.bottoms[i].name}'", node.bottoms[i], node.bottoms[i].cpu_diff.copy(), before[0][i])
-             for i in bottoms]
-    return found + [(f"blobs[{i}]", blob, blob.cpu_diff - INITIAL_PARAM_DIFF, True)
-                    for i, blob in enumerate(node.blobs) if learned[i]]
+    found = {}      # memory of a bottom's data -> what is compared
+    for i in bottoms:
+        blob, what, needed = node.bottoms[i], f"bottom[{i}] '{node.bottoms[i].name}'", before[0][i]
+        gradient = blob.cpu_diff.copy()
+        memory = i if (gradient == POISON).all() else id(blob.data_memory)
+        if memory in found:     # tops of one Split: a difference changes all of them
+            first = found[memory]
+            what, blob, gradient, needed = f"{first[0]} and {what}", first[1], first[2] + gradient, first[3] or needed
+        found[memory] = what, blob, gradient, needed
+    return [*found.values()] + [(f"blobs[{i}]", blob, blob.cpu_diff - INITIAL_PARAM_DIFF, True)
+                                for i, blob in enumerate(node.blobs) if learned[i]]
 
 
 def check_loss(net, rule, report, layers=None):

@@ -69,6 +69,17 @@ def test_every_array_is_compared_or_named():
     assert all(reason for *_, reason in report.not_checked)
 
 
+def test_a_layer_that_reads_a_blob_twice():
+    """The tops of a Split share their memory: a difference of one is one of all, so their gradients are compared as a sum."""
+    text = """force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+    layer { name: "square" type: "Eltwise" bottom: "a" bottom: "a" bottom: "x" top: "b" eltwise_param { operation: PROD } }
+    layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "x" top: "l" }"""
+    report = minicaffe.gradcheck(message(text))
+    assert report.ok, f"\n{report}"
+    assert [c.what for c in report.comparisons if c.layer == "square"] == ["bottom[0] 'a_ip_0_split_0' and bottom[1] 'a_ip_0_split_1'", "bottom[2] 'x_in_0_split_1'"]
+
+
 def test_the_net_stays_as_it_was():
     net = double_net(message(NET))
     caffe.seed(7)
