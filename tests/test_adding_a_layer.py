@@ -48,6 +48,7 @@ def test_in_python(folder):
         minicaffe.Net("cube.prototxt", minicaffe.TEST)
 
 
+@pytest.mark.slow(7)
 def test_in_cython(folder, monkeypatch):
     if importlib.util.find_spec("Cython") is None:
         pytest.skip("Cython is not installed: pip install Cython")

@@ -201,6 +201,7 @@ def run_copied_tests(tmp_path, answers):
                           capture_output=True, text=True).stdout
 
 
+@pytest.mark.slow(4)
 def test_a_failed_exercise_shows_its_hint_and_a_right_one_does_not(tmp_path):
     hints = hints_of_exercises()
     of_chapter = [hints[name] for name in WRONG[4]]

@@ -22,6 +22,7 @@ def translate(folder, directive="binding=True"):
     return done.returncode, done.stderr, [path.stat().st_mtime_ns if path.exists() else None for path in targets]
 
 
+@pytest.mark.slow(12)
 def test_only_what_changed_is_compiled(tmp_path):
     package = tmp_path / "pack"
     package.mkdir()

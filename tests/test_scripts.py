@@ -152,6 +152,7 @@ def test_the_alias_is_written_again_and_removed(alias, tmp_path):
     assert run("-m", "minicaffe.as_caffe", "--remove", alias, cwd=tmp_path).stdout == "there is no alias to delete\n"
 
 
+@pytest.mark.slow(8)
 @pytest.mark.parametrize("name", ["caffe.py", "caffe/__init__.py"])
 def test_the_alias_shadows_no_other_caffe(name, tmp_path):
     theirs, folder = tmp_path / "theirs" / name, tmp_path / "packages"
@@ -214,6 +215,7 @@ def test_the_program_has_the_last_word_about_the_log(tmp_path):
     assert "an info line" in run("-c", program.format(""), cwd=tmp_path, GLOG_minloglevel="").stderr
 
 
+@pytest.mark.slow(7)
 def test_minloglevel_and_the_lines_of_a_training(tmp_path):
     (tmp_path / "net.prototxt").write_text("""
 layer { name: "in" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } }

@@ -96,6 +96,7 @@ class Modules:
         return [f"{path.relative_to(self.folder)}::{node.name}" for path, node in self.tests() if not self.asserts(path, node)]
 
 
+@pytest.mark.slow(6)
 def test_every_test_asserts():
     modules = Modules(FOLDER)
     assert len(list(modules.tests())) > 2000

@@ -120,8 +120,6 @@ class Pictures:
         for phase, name, size in ((caffe_pb2.TRAIN, "train", batch_size), (caffe_pb2.TEST, "test", TEST_BATCH)):
             param = caffe_pb2.DataParameter(source=os.path.join(db, f"{name}_{backend}"), backend=backend.upper(), batch_size=size)
             counts.append(count_database_labels(param))
-            if not counts[-1]:
-                raise DataError("holds no records; make it again with minicaffe data images --from-folders", file=param.source)
             self.sources[phase] = param
             param.batch_size = min(size, counts[-1].total())
         self.train, self.test = (count.total() for count in counts)

@@ -24,12 +24,12 @@ BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined
 
 
 def console():
-    """Return the rich Console of standard output: as wide as the terminal; where there is none, it is plain and lines are whole."""
+    """Return the rich Console of standard output: as wide as the terminal or COLUMNS; without both, lines are whole."""
     plain = {"highlight": False, "markup": False, "emoji": False}
     found = Console(**plain)
-    if found.is_terminal or "COLUMNS" in os.environ:
+    if found.is_terminal:
         return found
-    return Console(**plain, file=WithoutPadding(found.file), width=10_000)
+    return Console(**plain, file=WithoutPadding(found.file), width=found.width if "COLUMNS" in os.environ else 10_000)
 
 
 class WithoutPadding:

@@ -175,7 +175,7 @@ def empty_tests():
     (None, ["--lr-mult-others", -1], 2, "Invalid value for '--lr-mult-others'"),
     (None, ["--gpu", "0,1"], 2, "--gpu: finetune computes on one GPU"),
     (lambda: open("db/labels.txt", "w").write("a\nb\n"), [], 1, "db/labels.txt: holds 2 names, and the databases beside it have labels from 0 to 2"),
-    (empty_tests, [], 1, "db/test_lmdb: holds no records; make it again with minicaffe data images --from-folders"),
+    (empty_tests, [], 1, "db/test_lmdb: holds no records; make the database again"),
     (write(DEPLOY.replace("dim: 8 dim: 8", "dim: 16 dim: 16")), [], 2, "the net takes 16 x 16, and the pictures are 10 x 10; make the database with --resize-width 18 --resize-height 18"),
     (write(DEPLOY.replace("dim: 8 dim: 8", "dim: 8 dim: 6")), [], 2, "with --resize-width 6 --resize-height 8, as only squares are cut out"),
     (write(DEPLOY.replace("dim: 3", "dim: 1")), [], 2, "the net takes 1 channels, and the pictures have 3; make the database with --gray"),

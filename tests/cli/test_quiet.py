@@ -62,6 +62,7 @@ def there(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow(30)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_builds_a_net_logs_few_lines(there, name):
     most, words = COMMANDS[name]

@@ -232,6 +232,7 @@ def engines(result):
     return {product: last["engine"] for product, _, last in products(result)}
 
 
+@pytest.mark.slow(5)
 def test_choice_of_plans(fake, tmp_path):
     """Deterministic ones, those that fit: settings of the process. Without measuring it is the first, and no choice is kept."""
     one = {"name": "conv 1x1"}
@@ -309,6 +310,7 @@ def test_a_plan_that_fails_when_it_runs(fake, tmp_path, tune):
 # ---- the fake: the choice is kept
 
 
+@pytest.mark.slow(6)
 def test_choices_are_kept(fake, tmp_path):
     """By all that they depend on; what is damaged, or is there no longer, is measured again."""
     cache = tmp_path / "cache"
@@ -584,6 +586,7 @@ def test_nan(fake, tmp_path, none):
     """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CACHE=str(tmp_path / "cache"), FAKE_COMPUTES="1", FAKE_NONE=none, FAKE_LOG=os.devnull)
 
 
+@pytest.mark.slow(4)
 def test_channels_last(fake, tmp_path):
     """The same numbers from arrays in NHWC, and from arrays that lie at any element (cudnn_layouts.cpp)."""
     program = tmp_path / "layouts"
@@ -693,6 +696,7 @@ def test_the_comparison_itself(place):
     assert {result["worst"] for _, result in apart("sim")} == {0.0}
 
 
+@pytest.mark.slow(7)
 def test_what_the_calls_mean(fake):
     """cuDNN as its book has it gives engine CAFFE's results: pointers, shapes and factors are right."""
     environment = {"MINICAFFE_CUDNN": str(fake), "FAKE_COMPUTES": "1", "FAKE_LOG": os.devnull}

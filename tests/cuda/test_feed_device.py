@@ -9,6 +9,8 @@ import textwrap
 import pytest
 from processes import run
 
+pytestmark = pytest.mark.slow(14)    # all together
+
 NET = """
 import ctypes, logging
 from minicaffe.memory import CUDAPlace

@@ -84,6 +84,7 @@ def place(content, address):
     raise AssertionError(f"no segment holds {address:#x}")
 
 
+@pytest.mark.slow(5)
 def test_both_compilers_give_the_parameters_the_same_size(nvrtc):
     """A launch gives NVRTC the host compiler's size, and run<K, size> refuses another; here all are asked at once."""
     if shutil.which("nm") is None:

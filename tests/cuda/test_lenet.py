@@ -73,7 +73,7 @@ def lenet(monkeypatch, batch):
     return prototxt.write_text(param)
 
 
-@pytest.mark.parametrize(("graphs", "iterations"), [(True, 50), (False, 8)], ids=["graph", "launches"])
+@pytest.mark.parametrize(("graphs", "iterations"), [pytest.param(True, 50, marks=pytest.mark.slow(6)), (False, 8)], ids=["graph", "launches"])
 def test_lenet(monkeypatch, graphs, iterations):
     net = lenet(monkeypatch, 4)  # the simulated device is slow
 

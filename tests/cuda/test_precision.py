@@ -262,6 +262,7 @@ def test_the_command_line_refuses_bf16_on_an_older_gpu(folder, place):
     assert "minicaffe: precision: must be float32 on GPU 0 of compute capability 7.5, got 'bf16'; use float32, or compute on the CPU, or a GPU" in text
 
 
+@pytest.mark.slow(4)
 def test_a_training_in_float32_says_what_tf32_is_worth(fake, folder):
     """Once, where it would be worth something."""
     def train(*arguments, settings=""):

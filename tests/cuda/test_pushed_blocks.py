@@ -8,6 +8,8 @@ import textwrap
 import pytest
 from processes import run
 
+pytestmark = pytest.mark.slow(18)    # all together
+
 PUSHES = """
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedMemory
 from minicaffe.memory.registry import registry

@@ -29,7 +29,7 @@ def test_seeds_work():
 
 @pytest.mark.parametrize("deed, outcome", [
     ("raise", "FAILED exception KeyError at"), ("die", "FAILED signal SIGABRT at"), ("hang", "FAILED timeout"),
-    ("memory", "FAILED memory a growth of more than 1 GiB")])
+    pytest.param("memory", "FAILED memory a growth of more than 1 GiB", marks=pytest.mark.slow(5))])
 def test_sees_what_goes_wrong(tmp_path, deed, outcome):
     case = tmp_path / "net-broken.prototxt"
     case.write_text('layer { name: "l" type: "Python" python_param { module: "fuzz_python_layer" layer: "Broken" '
@@ -49,6 +49,7 @@ def test_what_was_found_stays_mended():
     assert status == 0, output
 
 
+@pytest.mark.slow(7)
 def test_short_search(tmp_path):
     status, output = fuzz("--cases", 1000, "--seed", 1, "--output", tmp_path / "failures")
     assert status == 0, output

@@ -56,6 +56,7 @@ def run(program):
     return case
 
 
+@pytest.mark.slow(40)
 @pytest.mark.parametrize("case", CASES)
 def test_case(run, case):
     done = run(case)
@@ -95,6 +96,7 @@ def kernels(run):
     return {kernel: int(size) for case in CASES for size, _, kernel in KERNEL.findall(run(case).stdout)}
 
 
+@pytest.mark.slow(21)
 def test_kernels_fit_in_registers(every_kernel, nvrtc, kernels, architecture):
     table, log = compile_all(nvrtc, kernels, architecture)
     assert table, log[-4000:]

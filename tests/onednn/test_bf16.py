@@ -282,6 +282,7 @@ def accuracy(name, seed):
     return next(output["value"] for output in outputs if output["name"] == "accuracy")
 
 
+@pytest.mark.slow(7)
 @pytest.mark.parametrize("name", ["lenet", "mlp", "batch_norm"])
 def test_training_is_as_accurate_as_in_float32(bf16, name):
     """The mean over three seeds is within the spread of float32's."""

@@ -17,6 +17,8 @@ from minicaffe.errors import DependencyError
 from minicaffe.onednn import library
 from minicaffe.ops import engine
 
+pytestmark = pytest.mark.slow(24)    # all together
+
 GUARD = bytes(range(1, 256)) * 16
 
 IMAGE = input_layer((2, 3, 14, 15)) + conv("first", "x", "a", "num_output: 32 kernel_size: 3 pad: 1")

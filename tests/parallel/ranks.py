@@ -131,12 +131,14 @@ class Job:
     def end(self):
         if self.process is None:
             return
-        self.process.stdin.close()      # which ends rank 0, and so all
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        self.process.stdin.close()      # which ends rank 0, and so all; but not by Open MPI
+        for stop in (self.process.terminate, self.process.kill):    # a kill would leave the ranks of Open MPI
+            try:
+                self.process.wait(1)
+                break
+            except subprocess.TimeoutExpired:
+                stop()
+        self.process.wait()
         self.process = None
         self.errors.close()
         self.folder.cleanup()

@@ -117,6 +117,7 @@ def each(folder, batch, together):
             for net in (MLP, LENET, LSTM) for plan in (None, "memory") for overlap in ((True, False) if together else (None,))]
 
 
+@pytest.mark.slow(6)
 def test_nets_of_all_kinds_by_a_plan_and_without_with_gradients_that_travel_during_backward_and_after(folder):
     alone = [result for result in each(folder, 12, False) for _ in range(2)]
     for result, *together in zip(alone, *ranks.run(3, __file__, "each", folder, 4, True), strict=True):

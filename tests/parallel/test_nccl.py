@@ -228,6 +228,7 @@ def test_a_script_of_pycaffe_trains_on_several_gpus(fake, folder, tmp_path, fiel
     assert ("allreduce : " in done.stderr) == ("--timing" in options)
 
 
+@pytest.mark.slow(5)
 def test_what_a_machine_can_try_is_tried(fake):
     done = subprocess.run([sys.executable, ROOT / "tools/nccl_check.py", "--iterations", "1", "--batch", "1"], capture_output=True, text=True,
                           env={**os.environ, **ranks.ENVIRONMENT, **fake}, timeout=ranks.SECONDS)

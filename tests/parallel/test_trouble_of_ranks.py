@@ -99,6 +99,7 @@ def test_a_rank_in_trouble_is_named_and_all_end(folder, what):
         assert "test_trouble_of_ranks.py:" in said[0]
 
 
+@pytest.mark.slow(9)
 def test_ranks_that_were_all_asleep_accuse_nobody(folder):
     process = start(2, folder, "sleep")
     lines = [process.stdout.readline() for _ in range(2)]
@@ -180,6 +181,7 @@ def test_a_second_ctrl_c_does_not_wait():
         assert [signals.poll(), signals.poll(), signals.poll(), signals.terminated] == ["stop", "none", "none", False]
 
 
+@pytest.mark.slow(5)
 def test_kills_leave_whole_snapshots(tmp_path, monkeypatch):
     ranks.mpiexec()
     tools = Path(__file__).resolve().parents[2] / "tools"

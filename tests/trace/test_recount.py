@@ -6,6 +6,7 @@ import pytest
 
 from minicaffe import memory, trace
 from minicaffe.trace import perfetto, pytorch
+from minicaffe.trace.model import STATES
 
 MIB = 1 << 20
 
@@ -82,7 +83,7 @@ def test_slices_are_steps_kernels_and_copies(made):
     assert len(steps) == len(made.steps)
     for step in made.steps:
         node = made.nodes[step["node"]] if step["node"] is not None else {"type": None, "line": None, "engine": None}
-        states = [f"{t['memory']}: {t['before']} -> {t['after']}" for t in step["touched"] if t["before"] != t["after"]]
+        states = [f"{made.titles[t['memory']]}: {STATES[t['before']][0]} -> {STATES[t['after']][0]}" for t in step["touched"] if t["before"] != t["after"]]
         wanted = {"iteration": step["iteration"], "type": node["type"], "line": node["line"], "engine": node["engine"],
                   "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": states or None}
         title = step["kind"] if step["layer"] in ("", step["kind"]) else f"{step['layer']} {step['kind']}"

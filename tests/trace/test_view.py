@@ -23,6 +23,8 @@ from minicaffe.errors import FileError
 from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.trace import Trace, html, load, perfetto, pytorch, record
 
+pytestmark = pytest.mark.slow(30)    # all together
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync", "--window-size=1440,1000")
