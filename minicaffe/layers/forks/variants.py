@@ -4,6 +4,7 @@ import numpy as np
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.forks.losses import ForkLossLayer
 
 EPS = 1e-6      # under the root, or added to the sum of absolute values
 
@@ -69,7 +70,7 @@ class ChannelNormalizeLayer(ForkLayer):
         bottom[0].diff[...] = dx
 
 
-class RegionSmoothL1LossLayer(ForkLayer):
+class RegionSmoothL1LossLayer(ForkLossLayer):
     """SmoothL1Loss with 4 bottoms or `smooth_l1_loss_param`, as nets of Fast R-CNN have it.
 
     ``loss = sum(wo s(wi (a - b))) / N``, ``s(d) = sigma^2 d^2 / 2`` where ``|d| < 1 / sigma^2``, else ``|d| - 1 / (2 sigma^2)``.
@@ -87,9 +88,6 @@ class RegionSmoothL1LossLayer(ForkLayer):
 
     min_bottom_blobs = 2
     max_bottom_blobs = 4
-    exact_num_top_blobs = 1
-    auto_top_blobs = True
-    default_loss_weight = 1
     flops_per_value = 6, 6
     no_gradient = {2: "the inside weights", 3: "the outside weights"}
     variant = "SmoothL1Loss with smooth_l1_loss_param"
@@ -101,16 +99,6 @@ class RegionSmoothL1LossLayer(ForkLayer):
             raise self.value_error("sigma", "must be above 0")
         if len(bottom) == 3:
             raise ShapeError("is given without bottom[3]: inside and outside weights, or neither", field="bottom[2]")
-
-    def reshape(self, bottom, top):
-        shape = bottom[0].shape
-        if not shape:
-            raise ShapeError("needs an axis for the records, got a scalar", field="bottom[0]")
-        for i, blob in enumerate(bottom[1:], 1):
-            if blob.shape != shape:
-                raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(shape)}; they must be equal",
-                                 field=f"bottom[{i}]")
-        top[0].reshape()
 
     def forward(self, bottom, top):
         sigma2 = self.values["sigma"] ** 2
