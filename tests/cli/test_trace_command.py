@@ -14,7 +14,8 @@ from minicaffe import trace
 def test_a_net_and_a_solver(minicaffe, folder):
     for file in ("net.prototxt", "solver.prototxt"):
         out = minicaffe("trace", file, "--iterations", "2", "--json", "t.json", "--force")
-        assert "> scale" in out and "< scale" in out and "= update" in out and "live memory, host: at most " in out and "wrote t.json" in out
+        assert "> scale" in out and "< scale" in out and "= update" in out and "wrote t.json" in out
+        assert re.search(r"^live memory, host(, page-locked)?: at most ", out, re.M)
         made = trace.load(folder / "t.json")
         assert {step["iteration"] for step in made.steps} == {0, 1} and made.document["net"]["file"] == "net.prototxt"
     assert not list(folder.glob("*.caffemodel"))
@@ -62,9 +63,9 @@ def test_a_deploy_net_runs_forward_only(minicaffe, folder):
 
 
 def test_walking_without_a_terminal(minicaffe, folder, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("n\nscale\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\nscale\nscale\n"))
     out = minicaffe("trace", "net.prototxt", "--step")
-    assert out.startswith("step 0 of") and out.count("layer scale") == 2     # no table before it
+    assert out.startswith("step 0 of") and out.count("layer scale") >= 2     # no table before it
 
 
 def test_the_document_is_plain_json(minicaffe, folder):
