@@ -6,6 +6,8 @@ from gradient import check_gradient, layer_net, run_backward, run_forward
 
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, Error
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, parse_text
 
 RANDOM = np.random.default_rng(3)
 
@@ -102,6 +104,14 @@ def test_another_shape_and_no_pictures():
         net.blob_by_name("x").data[...] = x
         run_forward(net)
         np.testing.assert_array_equal(net.blob_by_name("y").data, darknet(x, 2))
+
+
+@pytest.mark.parametrize("kind", ["Transpose", "Squeeze"])
+def test_a_bottom_that_never_got_a_shape(kind):
+    text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer(kind)
+    net = Net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
+    run_forward(net)
+    assert net.blob_by_name("y").shape == net.blob_by_name("x").shape == ()
 
 
 @pytest.mark.parametrize("kind, fields, shape, wrong", [

@@ -94,12 +94,25 @@ def jobs(n, mpiexec, *environment):
     return Job(n, dict(environment))
 
 
+started = []
+
+
+@atexit.register
+def end_all():
+    """End all jobs at once: a process of pytest-xdist that takes long to end is killed."""
+    for job in started:
+        if job.process is not None:
+            job.process.terminate()
+    for job in started:
+        job.end()
+
+
 class Job:
     """Processes that wait for calls."""
 
     def __init__(self, n, environment):
         self.n, self.environment, self.process = n, environment, None
-        atexit.register(self.end)
+        started.append(self)
 
     def run(self, file, function, arguments):
         if self.process is None:

@@ -24,11 +24,12 @@ class RearrangedLayer(ForkLayer):
         top[0].reshape(*self.top_shape(bottom[0].shape))
 
     def forward(self, bottom, top):
-        ordered = self.order(bottom[0].data)
-        top[0].data.reshape(ordered.shape)[...] = ordered
+        if bottom[0].count:     # a blob that never got a shape has an array of another one
+            ordered = self.order(bottom[0].data)
+            top[0].data.reshape(ordered.shape)[...] = ordered
 
     def backward(self, top, propagate_down, bottom):
-        if propagate_down[0]:
+        if propagate_down[0] and bottom[0].count:
             ordered = self.order(bottom[0].diff)
             ordered[...] = top[0].diff.reshape(ordered.shape)
 
