@@ -2,7 +2,6 @@
 
 import click
 import numpy as np
-from click.core import ParameterSource
 
 from minicaffe.cli import options
 from minicaffe.cli.picture_nets import IntegerList, find_mean
@@ -90,8 +89,8 @@ def check_options_of_onnx():
     context = click.get_current_context()
     for name, why in (("opset", "it is a version of ONNX"),
                       ("dynamic_batch", "a module of PyTorch takes any batch that its layers take")):
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} does not go with --to torch: {why}", context)
+        if given := options.given_options(context, [name]):
+            raise click.UsageError(f"{given} does not go with --to torch: {why}", context)
 
 
 def read_arrays(path):

@@ -43,7 +43,7 @@ def write_state(file, state):
 def _add(archive, name, content):
     """Add a record whose bytes begin at a multiple of `ALIGNMENT`: an extra field of the zip format fills the space before."""
     info = zipfile.ZipInfo(f"{ROOT}/{name}")
-    begin = archive.fp.tell() + 30 + len(info.filename) + 4     # the local header, the name, the head of the extra field
+    begin = archive.fp.tell() + 30 + len(info.filename) + 4     # local header, name, header of the extra field
     padding = -begin % ALIGNMENT
     info.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding
     archive.writestr(info, content)

@@ -133,7 +133,7 @@ def test_pspnet_is_batch_norm_and_scale(top, dtype, phase):
     for target, values in zip([*two.layers[2].blobs, *two.layers[1].blobs], [*blobs_of(net), 1]):
         target.data[...] = values
     run_forward(net)
-    for i in range(3):   # each by itself, so that Scale is not fused into BatchNorm
+    for i in range(3):   # one layer at a time, so that Scale is not fused into BatchNorm
         two.forward_from_to(i, i)
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == Dtype.FLOAT else {"rtol": 1e-9, "atol": 1e-9}
     np.testing.assert_allclose(net.blob_by_name(top).data, two.blob_by_name(top).data, **tolerance)
