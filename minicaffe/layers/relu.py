@@ -1,14 +1,14 @@
 """ReLU: ``y = max(x, 0) + negative_slope min(x, 0)`` (Caffe relu_layer.cpp). In place only for a slope of at least 0."""
 
 from minicaffe.layers.base.neuron import ActivationLayer
-from minicaffe.ops.activation.operation import Activation, Function
+from minicaffe.ops.activation.operation import Function
 
 
 class ReLULayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         param = self.param.relu_param
-        self.op = Activation(self.dtype, param.engine)
-        self.op.function, self.op.slope, self.reads_bottom = Function.RELU, param.negative_slope, param.negative_slope < 0
+        self.slope = param.negative_slope
+        self.set_function(Function.RELU, (self.slope,), in_place=self.slope >= 0, engine=param.engine)
 
     def join(self, epilogue, bottom, backward):
-        return epilogue.rectify(self.op.slope)   # backward in place reads the top alone
+        return epilogue.rectify(self.slope)   # backward in place reads the top alone

@@ -119,8 +119,8 @@ class Builder:
 def warn_of_overwritten(nodes):
     """Warn of activations whose gradient may be wrong, as in Caffe: a later in-place layer overwrites the top that it reads."""
     for i, node in enumerate(nodes):
-        reads_top = any(isinstance(operation, Activation) for operation in node.layer.operations())
-        if not node.needs_backward or not reads_top or (node.type == "ReLU" and node.bottoms != node.tops):
+        is_activation = any(isinstance(operation, Activation) for operation in node.layer.operations())
+        if not is_activation or not node.needs_backward or not (node.layer.backward_reads_tops or node.bottoms == node.tops):
             continue
         harmless = ("ReLU", "Dropout") if node.type == "ReLU" else ()   # a ReLU's gradient needs to know where its top is 0
         for later in nodes[i + 1:]:

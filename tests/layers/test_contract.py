@@ -87,6 +87,29 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
                 assert (blob.diff != 7).any(), f"parameter {i}"
 
 
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [*LAYERS, ("Power", [Y], 1, [1], ""),
+                                                                   ("Power", [Y], 1, [1], "power_param { power: 3 shift: 1 }")])
+def test_backward_reads_only_the_data_that_the_layer_names(name, bottoms, tops, gradient, fields):
+    """A plan of memory recycles the data that backward does not read: NaN in them changes no gradient."""
+    found = []
+    for value in (None, np.nan):
+        net = net_of(name, bottoms, tops, fields)
+        layer, index = net.layers[-1], len(net.layers) - 1
+        net.nodes[index].needs_backward, net.nodes[index].bottom_needs = True, list(map(bool, gradient))
+        run_forward(net)
+        for top, weight in zip(net.tops[-1], layer.loss_weights):
+            top.diff[...] = weight or np.arange(top.count).reshape(top.shape)
+        for blob in layer.blobs:
+            blob.diff[...] = 0
+        unread = [*(() if layer.backward_reads_bottoms else net.bottoms[-1]), *(() if layer.backward_reads_tops else net.tops[-1])]
+        for blob in unread if value is not None else ():
+            blob.data[...] = value
+        net.backward_from_to(index, index)
+        found.append([blob.diff.copy() for blob in (*net.bottoms[-1], *layer.blobs)])
+    for before, after in zip(*found):
+        np.testing.assert_array_equal(after, before)
+
+
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
 def test_force_backward_asks_only_where_there_is_a_gradient(name, bottoms, tops, gradient, fields):
     layer = net_of(name, bottoms, tops, fields).layers[-1]

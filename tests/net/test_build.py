@@ -171,6 +171,9 @@ def activated(kind, later, place="a", phase=0):
     ("Sigmoid", "Scale", "a", 0, True),
     ("Sigmoid", "Dropout", "other", 0, True),
     ("TanH", "ReLU", "a", 0, True),
+    ("ELU", "Dropout", "other", 0, True),
+    ("Exp", "Scale", "other", 0, True),
+    ("AbsVal", "Scale", "other", 0, False),     # the gradient is made from its bottom
     ("ReLU", "BatchNorm", "other", 0, False),   # the gradient is made from its bottom
     ("ReLU", "BatchNorm", "a", 1, False),       # nothing goes backward
     ("ReLU", "ReLU", "a", 0, False),

@@ -1,3 +1,4 @@
+from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
@@ -11,6 +12,7 @@ cdef class NeuronLayer(DeviceLayer):
 
 
 cdef class ActivationLayer(NeuronLayer):
-    cdef public Activation op
+    cdef readonly Activation op
+    cdef Blob kept                         # x, if `keeps_bottom`
     cdef readonly ConcatSlice part         # of a Concat's top, which is this top, if the Concat computes the gradient; or None
     cpdef defer_gradient(self, ConcatSlice part)

@@ -8,10 +8,13 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.activation.operation cimport Activation, Function
+from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.ops.epilogue cimport ConcatSlice
 from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.errors import ConfigError, Error
+from minicaffe.layers.base.checks import saved_bottom
 
 
 cdef class NeuronLayer(DeviceLayer):
@@ -67,10 +70,42 @@ cdef class NeuronLayer(DeviceLayer):
 
 
 cdef class ActivationLayer(NeuronLayer):
-    """A layer whose function is an operation (ops/activation): its layer_setup makes `op`."""
+    """A layer whose function is one of ops/activation. The layer_setup of a type calls `set_function`."""
+
+    keeps_bottom = False        # whether it copies a bottom that it overwrites and whose values its gradient needs
+
+    def set_function(self, function, params=(), str reads="x", bint in_place=False, int engine=0):
+        """Apply `function`.
+
+        Parameters
+        ----------
+        function : minicaffe.ops.activation.operation.Function
+        params : sequence of float
+            Its parameters, in the order of the members of its functor.
+        reads : str
+            What its gradient reads besides the top's diff: "x", the bottom, "y", the top, "xy" or "".
+        in_place : bool
+            Whether the gradient can read the top in place of the bottom.
+        engine : int
+            The layer's field.
+        """
+        self.op = Activation(self.dtype, engine)
+        self.op.set_function(function, params, reads)
+        self.reads_bottom = self.op.reads_x and not in_place
+
+    @property
+    def backward_reads_bottoms(self):
+        return self.op.reads_x
+
+    @property
+    def backward_reads_tops(self):
+        return self.op.reads_y
 
     def operations(self):
         return [self.op]
+
+    def scratch_blobs(self):
+        return [] if self.kept is None else [self.kept]
 
     cpdef defer_gradient(self, ConcatSlice part):
         """The Concat of `part`, which is the top, computes the gradient until the next forward; None: this layer does."""
@@ -80,11 +115,25 @@ cdef class ActivationLayer(NeuronLayer):
         if part is not None:
             part.computes_relu_gradient = True
 
+    cpdef reshape(self, list bottom, list top):
+        NeuronLayer.reshape(self, bottom, top)
+        if self.keeps_bottom and self.kept is None and top[0] is bottom[0]:
+            self.kept = self.new_blob()
+
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
+        cdef Blob x = bottom[0]
         self.defer_gradient(None)
-        return self.op.forward(on, bottom[0], top[0])
+        if self.keeps_bottom and top[0] is x:
+            self.kept.reshape_like(x)
+            copy_typed(on, self.dtype, x.count, x.data_on(on), self.kept.mutable_data_on(on))
+        return self.op.forward(on, x, top[0])
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if propagate_down[0] and self.part is None:
-            self.check_in_place(bottom, top)
-            self.op.backward(on, bottom[0], top[0])
+        if not propagate_down[0] or self.part is not None:
+            return 0
+        if self.op.function == Function.THRESHOLD:
+            Layer.backward_cpu(self, [], [], [])    # raises: no gradient
+        if self.keeps_bottom and top[0] is bottom[0]:
+            return self.op.backward(on, bottom[0], top[0], saved_bottom(self.kept, bottom[0]))
+        self.check_in_place(bottom, top)
+        return self.op.backward(on, bottom[0], top[0])

@@ -1,9 +1,22 @@
 from minicaffe.ops.engine cimport Operation
 
-cpdef enum Function:
-    SIGMOID, RELU, TANH
+cdef extern from "minicaffe/ops/activation/caffe.hpp" namespace "mc":
+    cpdef enum Function:
+        ABS "mc::kAbs"
+        CLIP "mc::kClip"
+        ELU "mc::kElu"
+        EXP "mc::kExp"
+        LOG "mc::kLog"
+        POWER "mc::kPower"
+        RELU "mc::kRelu"
+        RELU_X "mc::kReluX"
+        SIGMOID "mc::kSigmoid"
+        SWISH "mc::kSwish"
+        TANH "mc::kTanh"
+        THRESHOLD "mc::kThreshold"
 
 
 cdef class Activation(Operation):
-    cdef public Function function
-    cdef public double slope              # of ReLU, below 0
+    cdef readonly Function function
+    cdef readonly bint reads_x, reads_y     # what the gradient reads
+    cdef double[3] params

@@ -1,4 +1,4 @@
-"""Activation: ReLU, Sigmoid and TanH, by engine CAFFE. All others are the functors of their layers (kernel.hpp)."""
+"""Activation: an element-wise function without learned parameters, by engine CAFFE."""
 
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
 from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, element, in_lanes, stored
@@ -6,21 +6,28 @@ from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, eleme
 from minicaffe.ops.engines import CAFFE
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
-    void relu_forward "mc::map1<mc::ReluForward>"(const Context&, int dtype, long long n, const void* x, void* y, double slope)
-    void relu_backward "mc::map2<mc::ReluBackward>"(const Context&, int dtype, long long n, const void* x, const void* dy, void* dx,
-                                                    double slope)
-    void sigmoid_forward "mc::map1<mc::SigmoidForward>"(const Context&, int dtype, long long n, const void* x, void* y)
-    void sigmoid_backward "mc::map2<mc::SigmoidBackward>"(const Context&, int dtype, long long n, const void* y, const void* dy,
-                                                          void* dx)
-    void tanh_forward "mc::map1<mc::TanhForward>"(const Context&, int dtype, long long n, const void* x, void* y)
-    void tanh_backward "mc::map2<mc::TanhBackward>"(const Context&, int dtype, long long n, const void* y, const void* dy, void* dx)
+    void activation_forward "mc::activation_forward"(const Context&, int function, int dtype, long long n, const void* x, void* y,
+                                                     const double* params)
+    void activation_backward "mc::activation_backward"(const Context&, int function, int dtype, long long n, const void* x,
+                                                       const void* y, const void* dy, void* dx, const double* params)
 
 
 cdef class Activation(Operation):
     """y = f(x) for each element; x and y may be one blob."""
 
+    def set_function(self, Function function, params, str reads):
+        """Compute `function` with `params`, at most 3 in the order of the members of its functor (kernel.hpp).
+
+        reads : what the gradient reads besides dy: "x", "y", "xy" or "".
+        """
+        self.function, self.reads_x, self.reads_y = function, "x" in reads, "y" in reads
+        for i, value in enumerate(params):
+            self.params[i] = value
+
 
 cdef class CaffeActivation(Primitive):
+    """backward takes x from `p`, if given: the copy of a bottom that the layer overwrote in place."""
+
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
         cdef Layout layout = data_layout(on, [x], True)
@@ -31,32 +38,26 @@ cdef class CaffeActivation(Primitive):
         cdef const void* from_ = x.data_in_layout(on, layout)
         cdef void* to = y.overwrite_data_in_layout(on, layout)
         with nogil:
-            if op.function == RELU:
-                relu_forward(on, dtype, count, from_, to, op.slope)
-            elif op.function == SIGMOID:
-                sigmoid_forward(on, dtype, count, from_, to)
-            else:
-                tanh_forward(on, dtype, count, from_, to)
+            activation_forward(on, op.function, dtype, count, from_, to, op.params)
         if op.function != RELU:
             zero_padding(layout, y, to)
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Activation op = operation
-        cdef Layout layout = diff_layout(on, [y], True) or data_layout(on, [x], True)   # dx is 0 where dy is
+        cdef Blob saved = x if p is None else p
+        cdef Layout layout = diff_layout(on, [y], True) or data_layout(on, [saved], True)
         if op.function != RELU:
             layout = in_lanes(layout)
         cdef int dtype = element(layout, x)
         cdef long long count = stored(layout, x)
-        cdef const void* known = (x if op.function == RELU else y).data_in_layout(on, layout)
         cdef const void* dy = y.diff_in_layout(on, layout)
+        cdef const void* to = y.data_in_layout(on, layout) if op.reads_y else dy
+        cdef const void* from_ = saved.data_in_layout(on, layout) if op.reads_x else to
         cdef void* dx = x.overwrite_diff_in_layout(on, layout)
         with nogil:
-            if op.function == RELU:
-                relu_backward(on, dtype, count, known, dy, dx, op.slope)
-            elif op.function == SIGMOID:
-                sigmoid_backward(on, dtype, count, known, dy, dx)
-            else:
-                tanh_backward(on, dtype, count, known, dy, dx)
+            activation_backward(on, op.function, dtype, count, from_, to, dy, dx, op.params)
+        if op.function != RELU:
+            zero_padding(layout, x, dx)
 
 
 CAFFE.computes(Activation, CaffeActivation)

@@ -1,23 +1,14 @@
 """ReLU6 and ReLUX: ReLU with an upper bound, for nets of forks. They compute on CPU and GPU."""
 
-from minicaffe.layers.base.neuron cimport Context, NeuronLayer
-
 from minicaffe.errors import ConfigError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, check_known, checked_message
+from minicaffe.layers.base.neuron import ActivationLayer
+from minicaffe.ops.activation.operation import Function
 from minicaffe.proto.text import layer_fields
 
-cdef extern from "minicaffe/device/typed.hpp":
-    pass
 
-cdef extern from "minicaffe/ops/activation/kernel_relu_x.hpp" nogil:
-    void relu_x_forward "mc::map1<mc::ReluXForward>"(const Context&, int dtype, long long n, const void* x, void* y, double slope,
-                                                     double bound)
-    void relu_x_backward "mc::map2<mc::ReluXBackward>"(const Context&, int dtype, long long n, const void* x, const void* dy,
-                                                       void* dx, double slope, double bound)
-
-
-cdef class ReLUXLayer(NeuronLayer):
+class ReLUXLayer(ActivationLayer):
     """``y = min(max(x, 0) + negative_slope min(x, 0), maximal_value)``; the gradient is 0 from the maximal value on.
 
     Different from its fork: backward in place raises if `negative_slope` is below 0, as of ReLU: its sign is lost then.
@@ -35,24 +26,16 @@ cdef class ReLUXLayer(NeuronLayer):
     fields_of_message = (Field("negative_slope", 0.0, "the slope below 0"), Field("maximal_value", 6.0, "the upper bound, above 0"))
     ignored = ("engine",)
 
-    cdef double slope, bound
-
-    cpdef layer_setup(self, list bottom, list top):
+    def layer_setup(self, bottom, top):
         check_known(self.param)
         values, _ = checked_message(layer_fields(self.param), self.message, self.fields_of_message, self.ignored)
-        self.slope, self.bound = values["negative_slope"], values.get("maximal_value", 6)
-        if not self.bound > 0:
-            raise ConfigError(f"must be above 0, got {self.bound:g}", field=f"{self.message}.maximal_value")
-        self.reads_bottom = self.slope < 0
-
-    cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
-        relu_x_forward(on, self.dtype, n, x, y, self.slope, self.bound)
-
-    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
-        relu_x_backward(on, self.dtype, n, x if self.reads_bottom else y, dy, dx, self.slope, self.bound)
+        slope, bound = values["negative_slope"], values.get("maximal_value", 6)
+        if not bound > 0:
+            raise ConfigError(f"must be above 0, got {bound:g}", field=f"{self.message}.maximal_value")
+        self.set_function(Function.RELU_X, (slope, bound), reads="x" if slope < 0 else "y")
 
 
-cdef class ReLU6Layer(ReLUXLayer):
+class ReLU6Layer(ReLUXLayer):
     """``y = min(max(x, 0) + negative_slope min(x, 0), 6)``; the gradient is 0 from 6 on.
 
     Different from its fork: as of ReLUX.

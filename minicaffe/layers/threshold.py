@@ -1,0 +1,9 @@
+"""Threshold: ``y = 1`` for x > threshold, else 0; no gradient (Caffe threshold_layer.cpp)."""
+
+from minicaffe.layers.base.neuron import ActivationLayer
+from minicaffe.ops.activation.operation import Function
+
+
+class ThresholdLayer(ActivationLayer):
+    def layer_setup(self, bottom, top):
+        self.set_function(Function.THRESHOLD, (self.param.threshold_param.threshold,), reads="")
