@@ -1,7 +1,7 @@
 """Every error that minicaffe raises on purpose.
 
 An error reads ``file:line: layer 'conv1' (Convolution): convolution_param.num_output: rule and value; remedy``.
-The code that finds the error gives the field and the message; the caller that knows the place (the reader a file and line,
+The code that finds the error gives the field and the message; the caller that has the place (the reader a file and line,
 the net a layer) adds it with :meth:`Error.at` while the error propagates. Caffe ended the process instead (glog CHECK).
 """
 

@@ -259,7 +259,7 @@ def read_file(path, names=None):
                 raise DataError("comes twice; the file is damaged", field=name)
             values[name] = value
     except Error as error:
-        raise kinds.named(error.at(file=str(path)), data, "a file of Workspace.save", ("workspace",))
+        raise kinds.with_kind(error.at(file=str(path)), data, "a file of Workspace.save", ("workspace",))
     if names is None:
         return values
     for name in names:

@@ -1,4 +1,4 @@
-"""Slot: a named place for one object of any type, which knows its type (Caffe2 ``core/blob.h``, whose Blob this is).
+"""Slot: a named place for one object of any type, and the type (Caffe2 ``core/blob.h``, whose Blob this is).
 
 Different from Caffe2: None means empty, `Slot.get` takes objects of derived types too (`Slot.is_type` is exact), and an
 object that is not the slot's own stays alive while the slot shows it.

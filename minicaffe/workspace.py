@@ -1,11 +1,11 @@
 """Workspace: named slots and nets (Caffe2 ``core/workspace.h``).
 
-A workspace owns slots by name and sees those of its parents, so the train and test nets of a solver share parameters that
-the parent owns. A missing name raises with close matches; Caffe2 gave a null pointer. Creating a slot never reaches for a
-parent's slot of the same name, as Caffe2's CreateBlob did; sharing is said by looking up or by `Workspace.forward`.
+A workspace owns slots by name. A look-up also finds the slots of its parents, so the train and test nets of a solver share
+parameters that the parent owns. A missing name raises with close matches; Caffe2 returned a null pointer. Creating a slot never
+returns a parent's slot of the same name, as Caffe2's CreateBlob did. To share it, look it up or use `Workspace.forward`.
 
-A workspace owns the nets of `Workspace.create_net` and knows those that others made in it, such as a solver's. A net refers
-to the slots that it uses but not to what owns it, so that its memory goes with the last reference to net or workspace. Unlike in
+A workspace owns the nets of `Workspace.create_net` and lists those that others made in it, such as a solver's. A net refers
+to the slots that it uses but not to what owns it, so its memory is freed with the last reference to net or workspace. Unlike in
 Caffe2, a net's blobs are kept in a workspace of its own, a child; its parameters are slots of the workspace.
 """
 

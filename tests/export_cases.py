@@ -23,10 +23,10 @@ def net_of(text, *shapes, phase=caffe_pb2.TEST):
 
 def filled(net, seed=3):
     """Random parameters, with variances above 0 and a factor of the running sums that is not 1."""
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for node in net.nodes:
         for blob in node.layer.blobs:
-            blob.data[...] = dice.normal(0, 0.5 / max(1, np.prod(blob.shape[1:])) ** 0.5, blob.shape)
+            blob.data[...] = rng.normal(0, 0.5 / max(1, np.prod(blob.shape[1:])) ** 0.5, blob.shape)
         if node.type == "BN" and len(node.layer.blobs) == 4:
             node.layer.blobs[3].data[...] = np.abs(node.layer.blobs[3].data) + 1
         if node.type == "BatchNorm":

@@ -24,7 +24,7 @@ def test_a_user(name):
 @pytest.mark.parametrize("command, arguments, wrong", [
     ("echo it; exit 3", {}, "it\nwrong: exit status 3, expected 0"),
     ("true", {"status": 1}, "exit status 0, expected 1"),
-    ("echo a; echo b", {"most": 1}, "2 lines, at most 1"),
+    ("echo a; echo b", {"max_lines": 1}, "2 lines, at most 1"),
     ("printf '%081d' 1", {"terminal": True}, "81 columns, the terminal has 80"),
 ], ids=["status", "no error", "lines", "width"])
 def test_what_a_command_does_wrong(user, command, arguments, wrong):

@@ -1,8 +1,9 @@
 """Compile .pyx files to C++ in one run: ``cython_modules.py ROOT SHARED FOLDER DEPFILE DIRECTIVE=VALUE ... -- SOURCE ...``
 
-Cython takes longer to start than to compile most modules. So meson.build starts it once, and it forks for each processor. It runs
-if any source changed. A module whose .cpp file is newer than its sources is not compiled again, and ninja does not build it again:
-ninja compares the times of the files. SHARED names the module with the code that Cython gives to all modules.
+Cython takes longer to start than to compile most modules. So meson.build starts this script once, which forks a process for each
+processor. It runs if any source has changed. A module whose .cpp file is newer than its sources is not compiled again. As ninja
+compares the times of files, it does not build that module again. SHARED is the name of a module with the code that Cython would
+otherwise add to each module.
 """
 
 import multiprocessing
@@ -18,7 +19,7 @@ from Cython.Compiler.Main import compile as compile_module
 
 
 def read_sources(target):
-    """Return the files that a .cpp file was compiled from, as Cython's depfile lists them; none if there is no such file."""
+    """Return the sources of a .cpp file, from the depfile that Cython wrote beside it; [] if there is no depfile."""
     depfile = Path(f"{target}.dep")
     listed = depfile.read_text().partition(":")[2] if depfile.exists() else ""
     return [name.replace("\0", " ") for name in listed.replace("\\\n", " ").replace("\\ ", "\0").split()]
@@ -32,7 +33,7 @@ def is_current(target):
 
 
 def translate(source, target, root, shared, directives):
-    """Compile one module; return False if that failed, for which Cython printed the reason."""
+    """Compile one module to C++; return False if that failed. Cython prints the reason."""
     began = time.time_ns()
     done = compile_module(os.path.relpath(source), full_module_name=target.stem, output_file=str(target), cplus=True,
                           language_level=3, depfile=True, include_path=[root], shared_utility_qualified_name=shared,
@@ -49,19 +50,19 @@ def main(root, shared, folder, depfile, *rest):
     directives = {name: value == "True" for name, _, value in (one.partition("=") for one in directives)}
     targets = [Path(folder, ".".join(Path(source).resolve().relative_to(root).with_suffix(".cpp").parts)) for source in sources]
     shared_cpp = Path(folder, f"{shared}.cpp")
-    options, used = repr((Cython.__version__, root, shared, directives)), Path(folder, "cython_modules.options")
-    if not used.exists() or used.read_text() != options:
+    options, options_file = repr((Cython.__version__, root, shared, directives)), Path(folder, "cython_modules.options")
+    if not options_file.exists() or options_file.read_text() != options:
         for target in [*targets, shared_cpp]:
             target.unlink(missing_ok=True)
-        used.write_text(options)
+        options_file.write_text(options)
     if not shared_cpp.exists():
         subprocess.run([sys.executable, "-m", "cython", "--cplus", f"--generate-shared={shared_cpp}"], check=True)
-    old = [(source, target, root, shared, directives) for source, target in zip(sources, targets) if not is_current(target)]
-    old.sort(key=lambda job: -os.path.getsize(job[0]))     # the longest first
+    outdated = [(source, target, root, shared, directives) for source, target in zip(sources, targets) if not is_current(target)]
+    outdated.sort(key=lambda job: -os.path.getsize(job[0]))     # the longest first
     done = []
-    if old:
-        with multiprocessing.get_context("fork").Pool(min(os.cpu_count(), len(old))) as pool:
-            done = pool.starmap(translate, old, chunksize=1)
+    if outdated:
+        with multiprocessing.get_context("fork").Pool(min(os.cpu_count(), len(outdated))) as pool:
+            done = pool.starmap(translate, outdated, chunksize=1)
     everything = sorted({name.replace(" ", "\\ ") for target in targets for name in read_sources(target)})
     Path(depfile).write_text(f"{targets[0].name}: " + " \\\n  ".join(everything) + "\n")
     sys.exit(not all(done))

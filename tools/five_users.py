@@ -1,17 +1,17 @@
-"""Play five users of minicaffe: each runs the commands of the pages, in an empty folder, with the installed minicaffe.
+"""Test the documented commands as five typical users run them: each in an empty folder, with the installed minicaffe.
 
     python tools/five_users.py
     python tools/five_users.py --user pictures
 
-Each command is printed with its seconds and its lines of output; a table of the users with their seconds follows. A command comes
-from its page if one has it, so that script and page cannot differ. If a command has another exit status than it should, or
-prints something else, it is printed with its output, and the exit status is 1. What is measured besides:
+Each command is printed with its seconds and its number of output lines. A table of the users with their seconds follows. Commands
+that are on a page of docs/ are read from it, so script and page cannot differ. If a command has a wrong exit status or output, it
+is printed with its output, and the exit status is 1. This is also checked:
 
-- `minicaffe classify` of one picture prints at most 12 lines, to a pipe and to a terminal;
-- in a terminal of 80 columns no command prints a line that is longer, except those with the paths that it wrote;
-- no line that a command prints to a pipe ends with spaces.
+- `minicaffe classify` of one picture prints at most 12 lines, to a pipe and to a terminal.
+- In a terminal of 80 columns no line is longer, except lines with the path of a file that was written.
+- No line that a command prints to a pipe ends with spaces.
 
-Needed besides minicaffe: the extras images and onnx, and pytest.
+It needs the extras images and onnx, and pytest.
 """
 
 import argparse
@@ -31,16 +31,16 @@ from pages import ROOT, blocks
 
 COLUMNS = 80
 LINES_OF_CLASSIFY = 12
-LIMIT = 300     # seconds; a command that takes longer hangs
+LIMIT = 300     # seconds; a command that takes longer has failed
 ESCAPE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
 
 
 class FailureError(Exception):
-    """A command did not do what its page says."""
+    """The result of a command is not that of its page."""
 
 
 class User:
-    """Runs commands in a folder, prints and checks them.
+    """Run commands in a folder, report and check them.
 
     Parameters
     ----------
@@ -53,26 +53,26 @@ class User:
     def __init__(self, folder, report=print):
         self.folder, self.report = folder, report
         self.seconds = self.commands = 0
-        dropped = re.compile("COLUMNS|LINES|PYTHONSAFEPATH|PYTEST_.*|FORCE_COLOR|NO_COLOR|MINICAFFE_DEVICE")   # not of the pages
+        dropped = re.compile("COLUMNS|LINES|PYTHONSAFEPATH|PYTEST_.*|FORCE_COLOR|NO_COLOR|MINICAFFE_DEVICE")   # change output
         self.environment = {name: value for name, value in os.environ.items() if not dropped.fullmatch(name)}
         self.environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "TERM": "xterm-256color"}
 
-    def run(self, command, *says, status=0, terminal=False, most=None, where=None):
-        """Run a command of a shell; return what it printed, of a terminal without colours and movements.
+    def run(self, command, *patterns, status=0, terminal=False, max_lines=None, folder=None):
+        """Run a shell command; return its output, without the control sequences of a terminal.
 
         Parameters
         ----------
         command : str
             One command of a shell.
-        *says : str
-            Regular expressions that must be in the output.
+        *patterns : str
+            Regular expressions that must match a part of the output.
         status : int, optional
             The exit status that is expected.
         terminal : bool, optional
             Whether the output is a terminal, of `COLUMNS` columns, and not a pipe.
-        most : int, optional
-            How many lines the output may have.
-        where : pathlib.Path, optional
+        max_lines : int, optional
+            The largest number of lines of output.
+        folder : pathlib.Path, optional
             The folder in which the command runs; by default that of the user.
 
         Raises
@@ -81,7 +81,7 @@ class User:
             If the command ends with another status or prints something else.
         """
         begin = time.monotonic()
-        returned, output = (run_in_terminal if terminal else run_in_pipe)(command, where or self.folder, self.environment)
+        returned, output = (run_in_terminal if terminal else run_in_pipe)(command, folder or self.folder, self.environment)
         seconds = time.monotonic() - begin
         self.seconds += seconds
         self.commands += 1
@@ -89,15 +89,15 @@ class User:
         first = command.splitlines()[0] + (" ..." if "\n" in command.strip() else "")
         self.report(f"{seconds:6.1f} s {len(lines):4} lines  {first}{' (terminal)' if terminal else ''}")
         wrong = [f"exit status {returned}, expected {status}"] if returned != status else []
-        wrong += [f"it does not print {said!r}" for said in says if not re.search(said, output, re.M)]
-        if most and len(lines) > most:
-            wrong.append(f"{len(lines)} lines, at most {most} are expected")
+        wrong += [f"it does not print {pattern!r}" for pattern in patterns if not re.search(pattern, output, re.M)]
+        if max_lines and len(lines) > max_lines:
+            wrong.append(f"{len(lines)} lines, at most {max_lines} are expected")
         if command.startswith("minicaffe ") and not terminal:
             wrong += [f"spaces at the end of a line: {line}" for line in lines
                       if line.endswith(" ") and not re.match(r"[IWEF]\d{4} ", line)]   # Caffe's log has some
         if terminal:
             wrong += [f"{len(line)} columns, the terminal has {COLUMNS}: {line}" for line in lines
-                      if len(line) > COLUMNS and not line.startswith("wrote ")]     # a path stays whole, however long it is
+                      if len(line) > COLUMNS and not line.startswith("wrote ")]     # paths are not wrapped
         if wrong:
             raise FailureError(f"{command.strip()}\n{output.rstrip()}\n" + "\n".join(f"wrong: {one}" for one in wrong))
         return output
@@ -110,10 +110,10 @@ class User:
                 return
         raise FailureError(f"{page}: there is no block with the first line '# {name}'")
 
-    def classify(self, command, *says):
+    def classify(self, command, *patterns):
         """Run `minicaffe classify` of one picture in a pipe and in a terminal."""
         for terminal in (False, True):
-            self.run(command, *says, terminal=terminal, most=LINES_OF_CLASSIFY)
+            self.run(command, *patterns, terminal=terminal, max_lines=LINES_OF_CLASSIFY)
 
 
 def from_page(page, start, names=None, add=""):
@@ -126,7 +126,7 @@ def from_page(page, start, names=None, add=""):
     start : str
         How the command begins.
     names : dict, optional
-        The user's names for names of the page.
+        Name on the page -> name that replaces it.
     add : str, optional
         Options that the page's command does not have.
 
@@ -145,7 +145,7 @@ def from_page(page, start, names=None, add=""):
 
 
 def with_names(page, text, names):
-    """Return a text of a page with the user's names for those of the page; raise FailureError if it lacks one of these."""
+    """Return a text of a page in which each key of `names` is replaced by its value; FailureError if a key is not in it."""
     for old, new in names.items():
         if old not in text:
             raise FailureError(f"{page}: {text.strip()!r} does not contain {old!r}")
@@ -162,24 +162,24 @@ def run_in_pipe(command, folder, environment):
 
 def run_in_terminal(command, folder, environment):
     """Run a command in a pseudo-terminal; return its exit status and what the terminal shows at its end."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
-    started = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+    started = subprocess.Popen(["bash", "-c", command], cwd=folder, env=environment, stdin=slave, stdout=slave, stderr=slave,
                                start_new_session=True)
-    os.close(theirs)
+    os.close(slave)
     parts = []
     try:
-        while part := os.read(ours, 65536):
+        while part := os.read(master, 65536):
             parts.append(part)
     except OSError:     # Linux: EIO when the last writer has closed the terminal
         pass
     finally:
-        os.close(ours)
+        os.close(master)
     return started.wait(LIMIT), screen(b"".join(parts).decode(errors="replace"))
 
 
 def screen(written):
-    """Return what a terminal without limits shows after `written`: a progress bar that was cleared is not there any more."""
+    """Return what a terminal of any size shows after `written`: without a progress bar that was cleared, for example."""
     rows, row, column = [""], 0, 0
     for part in re.findall(rf"{ESCAPE.pattern.replace('(', '(?:')}|\r|\n|[^\x1b\r\n]+", written):
         if part == "\r":
@@ -230,7 +230,7 @@ print('class', net.forward()['prob'][0].argmax())
 
 
 def write_old_model(folder):
-    """Train a net in the form of 2014 for a second; write its prototxts and, with layers of that form, its caffemodel."""
+    """Write the prototxts of a net in the form of 2014, and a script that trains it and writes a caffemodel of that form."""
     (folder / "old_train.prototxt").write_text(OLD_TRAINING)
     (folder / "old_deploy.prototxt").write_text(OLD_DEPLOY)
     (folder / "old_script.py").write_text(OLD_SCRIPT)
@@ -262,8 +262,8 @@ def keeper(user):
     user.run("python -m minicaffe.as_caffe old_script.py", "^class 9$")
     user.classify("minicaffe classify models/data/ankle_boot.png --model old_deploy.prototxt --weights old.caffemodel",
                   "ankle boot")
-    both = next(block.text for block in blocks("docs/opencv_migration.md") if "# now" in block.text).splitlines()
-    script = "\n".join(line[both[0].index("# now"):] for line in both)
+    columns = next(block.text for block in blocks("docs/opencv_migration.md") if "# now" in block.text).splitlines()
+    script = "\n".join(line[columns[0].index("# now"):] for line in columns)
     script = with_names("docs/opencv_migration.md", script, {
         '"deploy.prototxt"': '"old_deploy.prototxt"', '"net.caffemodel"': '"old.caffemodel"',
         '"cat.jpg"': '"models/data/ankle_boot.png", 0', "image, 1, (224, 224)": "image, 1 / 256, (28, 28)", "(104, 117, 123)": "0"})
@@ -314,9 +314,9 @@ def student(user):
 # ---- a user with own pictures
 
 def write_pictures(folder):
-    """Write forty roses and tulips, which are horizontal or vertical stripes of any width, colour and size.
+    """Write forty pictures of each of rose and tulip: vertical and horizontal stripes of random width, colour and size.
 
-    Return a list of their directions and contrasts, in the form that `minicaffe data images --float-labels 2` reads.
+    Return the text of a list for `minicaffe data images --float-labels 2`: path, direction and contrast of each.
     """
     import cv2
     import numpy as np
@@ -361,9 +361,9 @@ VENDOR = """
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-dice, nodes, constants = np.random.default_rng(1), [], []
+rng, nodes, constants = np.random.default_rng(1), [], []
 def constant(name, *shape, low=-0.5, high=0.5):
-    constants.append(numpy_helper.from_array(dice.uniform(low, high, shape).astype(np.float32), name))
+    constants.append(numpy_helper.from_array(rng.uniform(low, high, shape).astype(np.float32), name))
     return name
 blob = "image"
 for i, (before, after) in enumerate(((3, 8), (8, 16)), 1):
@@ -394,7 +394,7 @@ def engineer(user):
     user.run("minicaffe summary vendor.prototxt", "Softmax", terminal=True)
     user.run("minicaffe upgrade net_text vendor.prototxt upgraded.prototxt", "upgraded.prototxt")
     user.run("diff <(minicaffe summary vendor.prototxt) <(minicaffe summary upgraded.prototxt)",    # the line with the path
-             r"^< vendor \(vendor.prototxt", most=4, status=1)
+             r"^< vendor \(vendor.prototxt", max_lines=4, status=1)
     user.run(from_page(elsewhere, "minicaffe fold", {"models/resnet50/deploy.prototxt resnet50": "vendor.prototxt vendor"}),
              "differs by at most", "^wrote folded.prototxt and folded.caffemodel: 10 layers of 14, 4 folded")
     user.run("minicaffe show folded.caffemodel --histogram", terminal=True)
@@ -422,20 +422,20 @@ def contributor(user):
     user.run("python check_rule.py")
     user.run("minicaffe layers InnerProduct", "^inner_product_param", terminal=True)
     user.run("minicaffe layers NoSuchType", "NoSuchType", status=2)
-    user.run(from_page("CONTRIBUTING.md", "pytest tests/"), "passed", where=ROOT)
-    user.run("python tools/words.py", where=ROOT)
+    user.run(from_page("CONTRIBUTING.md", "pytest tests/"), "passed", folder=ROOT)
+    user.run("python tools/words.py", folder=ROOT)
 
 
 USERS = {user.__name__: user for user in (keeper, student, pictures, engineer, contributor)}
 
 
 def play(name, report=print):
-    """Let one user run all commands in an empty folder; return the User, with seconds and number of commands.
+    """Run all commands of one user in an empty folder; return the User, with seconds and number of commands.
 
     Raises
     ------
     FailureError
-        If a command does not do what it should.
+        If a command has another result than its page.
     """
     report(f"{name}: {USERS[name].__doc__}")
     with tempfile.TemporaryDirectory(prefix=f"{name}_") as folder:

@@ -1,4 +1,4 @@
-"""The nets of ``classify`` and ``detect``, and the preprocessing of pictures: that of training, where the training net is known.
+"""The nets of ``classify`` and ``detect``, and how pictures are preprocessed: as in training, if the training net is known.
 
 Caffe's tools resize every picture to 256 x 256, cut crops and subtract the mean of ImageNet. That is right for nets of ImageNet
 only. So it is the default only for those (three channels in, 1000 scores out; 200 for detect). Size and channels are the input's.
@@ -40,7 +40,7 @@ WEIGHTED_TYPES = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "Batc
 
 
 class IntegerList(click.ParamType):
-    """Whole numbers with commas, of at least `least`; '' for none."""
+    """A list of integers with commas: `count` of them if given, each at least `least`; '' is an empty list."""
 
     name = "A,B"
 
@@ -59,7 +59,7 @@ class IntegerList(click.ParamType):
         return numbers
 
 
-# How pictures are made, for `open_net`.
+# The options about preprocessing, for `open_net`.
 preprocessing = options.combine_options(
     click.option("--like", metavar="FILE", help="The training net, which has mean, scale and size of pictures; by default one "
                  "beside the model with the same layers."),

@@ -79,4 +79,4 @@ def parse_binary(path):
         return parse_message(caffe_pb2.NetParameter, data)
     except DataError:
         error = FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path)
-        raise kinds.named(error, data, "a binary NetParameter (a .caffemodel)", ("caffemodel", "prototxt")) from None
+        raise kinds.with_kind(error, data, "a binary NetParameter (a .caffemodel)", ("caffemodel", "prototxt")) from None

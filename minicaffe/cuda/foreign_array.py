@@ -20,7 +20,7 @@ class ForeignArray:
     Parameters
     ----------
     value : object with ``__cuda_array_interface__`` or ``__dlpack__``
-        DLPack is used where the interface names no stream.
+        DLPack is used if the interface names no stream.
     name : str
         Of the field, for errors.
 
@@ -77,12 +77,12 @@ def check_memory(array, name):
     Raises
     ------
     DeviceError, WrongDeviceError
-        Naming `name`.
+        The message names the array `name`.
     """
     low, high = array.bounds()
     found = driver.allocation(low)
     if found is None:
-        raise DeviceError(f"{name} is at {low:#x}, where the driver knows no memory of a device; was it freed?")
+        raise DeviceError(f"{name} is at {low:#x}, which is in no memory of a device; was it freed?")
     owner, start, nbytes = found
     device.check_owner(owner, name)
     if high > start + nbytes:

@@ -174,7 +174,8 @@ def _read_xml(file, labels, height, width):
     try:
         tree = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
-        raise kinds.named(DataError(f"is no XML: {error}", file=file), content, "an annotation in XML", ("xml", "text")) from None
+        fault = DataError(f"is no XML: {error}", file=file)
+        raise kinds.with_kind(fault, content, "an annotation in XML", ("xml", "text")) from None
     objects = []
     for item in tree.iter("object"):
         corners = [item.findtext(f"bndbox/{edge}") for edge in ("xmin", "ymin", "xmax", "ymax")]
@@ -197,7 +198,7 @@ def _read_json(file, labels, height, width):
         raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         error = DataError(f"is no annotation in JSON: {type(error).__name__}: {error}", file=file)
-        raise kinds.named(error, given, "an annotation in JSON", ("json", "text")) from None
+        raise kinds.with_kind(error, given, "an annotation in JSON", ("json", "text")) from None
 
 
 def _read_txt(file, labels, height, width):

@@ -95,7 +95,7 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
 
 
 def check_picture(size, what):
-    """Raise ShapeError if a picture of `size` (width, height) is larger than the budget, or than OpenCV can count.
+    """Raise ShapeError if a picture of `size` (width, height) exceeds the memory budget, or a side exceeds OpenCV's 2^31 - 1.
 
     `what` begins the message.
     """
@@ -106,9 +106,9 @@ def check_picture(size, what):
 
 
 def resize_size(width, height):
-    """Return (width, height), None for neither.
+    """Return the size to which pictures are resized, (width, height); None if both are 0: they keep their size.
 
-    Raises ConfigError if one alone is given, or below 0, ShapeError for too large a size.
+    Raises ConfigError if only one is 0 or one is below 0, ShapeError if the size is too large.
     """
     if min(width, height) < 0 or (width > 0) != (height > 0):
         raise ConfigError(f"give both above 0, or neither, got {width} and {height}", field="resize_width and resize_height")

@@ -167,7 +167,7 @@ def decode_image(content, force_color=False, force_gray=False):
         except cv2.error as error:
             raise DataError(f"is marked encoded, but OpenCV fails on its {pixels.size} bytes: {error.err}") from error
     if image is None:
-        raise DataError(f"is marked encoded, but OpenCV knows no picture in its {pixels.size} bytes")
+        raise DataError(f"is marked encoded, but OpenCV cannot decode its {pixels.size} bytes")
     if image.dtype != np.uint8:
         raise DataError(f"holds a picture of {image.dtype} samples; only 8 bits a sample are supported, convert it")
     return image if image.ndim == 3 else image[:, :, np.newaxis]

@@ -61,7 +61,7 @@ def open_db(source, backend, mode="r", *, readahead=True):
         raise FileError("no such database; check the path, which is relative to the working directory", file=source)
     if not os.path.isdir(source):
         error = FileError(f"is a file, but a database of kind {kind.backend} is a directory", file=source)
-        raise kinds.named(error, kinds.head_of(source), f"the folder of a database of kind {kind.backend}")
+        raise kinds.with_kind(error, kinds.head_of(source), f"the folder of a database of kind {kind.backend}")
     if not os.path.exists(os.path.join(source, kind.marker)):
         other = next((k for k in KINDS if os.path.exists(os.path.join(source, k.marker))), None)
         remedy = f"it looks like {other.backend}: set backend: {other.backend}" if other else \

@@ -41,7 +41,7 @@ class LevelDB(Database):
             fault = FileError(f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
                               "other process: copy it, or convert it to LMDB", file=source)
             marker = os.path.join(source, cls.marker)
-            raise kinds.named_inside(fault, marker, "a file of a LevelDB database", ("leveldb",)) from error
+            raise kinds.with_kind_inside(fault, marker, "a file of a LevelDB database", ("leveldb",)) from error
         if empty:
             raise DataError("holds no records; make the database again", file=source)
         return cls(source, shared)

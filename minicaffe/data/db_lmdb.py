@@ -34,7 +34,7 @@ class LMDB(Database):
         try:
             shared = shared_handle(marker, lambda: PageFile(source, readahead))
         except FileError as error:
-            raise kinds.named_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
+            raise kinds.with_kind_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
         if shared.handle.snapshot().entries == 0:
             raise DataError("holds no records; make the database again", file=source)
         return cls(source, shared)

@@ -99,7 +99,7 @@ def decode_picture(content, path, color=True):
         except cv2.error as error:
             raise DataError(f"OpenCV fails on '{path}': {error.err}") from None
     if image is None:
-        error = DataError(f"OpenCV knows no picture in '{path}' ({len(content)} bytes); replace the file or drop it")
+        error = DataError(f"OpenCV cannot decode a picture from '{path}' ({len(content)} bytes); replace the file or drop it")
         kind = kinds.kind_of(content)
         if kind is not None and kind.name != "picture":
             error.message = f"'{path}' {kinds.describe(kind, 'a picture')}"

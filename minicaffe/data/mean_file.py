@@ -39,5 +39,5 @@ def read_mean(path):
             raise DataError(f"has the shape {shown(shape)} in the place of 1 x channels x height x width; name another file")
     except Error as error:
         error.message = f"is no mean file: {error.message}, or make one with 'minicaffe data mean'"
-        raise kinds.named(error.at(file=str(path)), content, WANTED, ("mean",))
+        raise kinds.with_kind(error.at(file=str(path)), content, WANTED, ("mean",))
     return stored.data.astype(np.float64).reshape(picture)

@@ -66,7 +66,7 @@ class WindowList:
             while (start := _next(lines)) is not None:
                 self._read_image(start, lines, root, foreground, background)
         except DataError as error:
-            raise kinds.named(error, content, "a window file", ("text",))
+            raise kinds.with_kind(error, content, "a window file", ("text",))
         if not self.images:
             raise DataError("the window file is empty", file=path)
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)

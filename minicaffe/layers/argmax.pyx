@@ -1,4 +1,4 @@
-"""ArgMax: which classes score highest (Caffe argmax_layer.cpp). It has no gradient.
+"""ArgMax: the classes with the highest scores (Caffe argmax_layer.cpp). It has no gradient.
 
 Different from Caffe: NaN comes last; more values than the net's type can number are an error.
 """
@@ -13,7 +13,7 @@ from minicaffe.layers.base.checks import axis_of, check_size
 
 
 cdef class ArgMaxLayer(DeviceLayer):
-    """The `argmax_param.top_k` largest in falling order, the larger index first among equals.
+    """The `argmax_param.top_k` largest values in falling order; of equal values, that with the larger index is first.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ cdef class ArgMaxLayer(DeviceLayer):
     exact_num_top_blobs = 1
 
     cdef long long top_k, outer, n, inner
-    cdef bint values, along_axis
+    cdef bint writes_values, along_axis
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.argmax_param
-        self.top_k, self.values, self.along_axis = param.top_k, param.out_max_val, param.HasField("axis")
+        self.top_k, self.writes_values, self.along_axis = param.top_k, param.out_max_val, param.HasField("axis")
         check_size(param.top_k, "argmax_param.top_k")
 
     cpdef reshape(self, list bottom, list top):
@@ -46,10 +46,10 @@ cdef class ArgMaxLayer(DeviceLayer):
             if x.num_axes < 1:
                 raise ShapeError("needs at least one axis, got a scalar", field="bottom[0]")
             self.outer, self.n, self.inner = x.dims[0], x.count_range(1, x.num_axes), 1
-            shape = (x.dims[0], 2 if self.values else 1, self.top_k) + (1,) * max(x.num_axes - 3, 0)
+            shape = (x.dims[0], 2 if self.writes_values else 1, self.top_k) + (1,) * max(x.num_axes - 3, 0)
         if self.top_k > self.n:
             raise ConfigError(f"must be at most the number of values, {self.n}, got {self.top_k}", field="argmax_param.top_k")
-        if self.dtype == FLOAT and self.n > 1 << 24 and not (self.values and self.along_axis):
+        if self.dtype == FLOAT and self.n > 1 << 24 and not (self.writes_values and self.along_axis):
             raise ShapeError(f"{self.n} values to choose from; a float32 holds indices up to 2^24 exactly: "
                              "use a net of doubles, or give an axis of fewer values", field="bottom[0]")
         (<Blob> top[0]).reshape_to(shape)
@@ -57,12 +57,12 @@ cdef class ArgMaxLayer(DeviceLayer):
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
         cdef char* out = <char*> (<Blob> top[0]).mutable_data_on(on)
-        cdef long long stride = self.top_k
+        cdef long long stride = self.top_k      # from the results of one record to those of the next
         cdef void* index = out
         cdef void* value = NULL
-        if self.values and self.along_axis:
+        if self.writes_values and self.along_axis:
             index, value = NULL, out
-        elif self.values:
+        elif self.writes_values:
             stride = 2 * self.top_k
             value = out + self.top_k * item_size(self.dtype)
         with nogil:

@@ -28,7 +28,7 @@ cdef class LSTMUnitLayer(DeviceLayer):
     exact_num_bottom_blobs = 3
     exact_num_top_blobs = 2
     refuses_in_place = True
-    no_gradient = {2: "the marks of sequences"}
+    no_gradient = {2: "the sequence indicators"}
 
     cdef Blob acts   # the gates after their functions
 

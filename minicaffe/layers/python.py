@@ -3,7 +3,7 @@
 A class derives from `minicaffe.Layer` and defines ``setup(bottom, top)``, ``reshape(bottom, top)``, ``forward(bottom,
 top)`` and ``backward(top, propagate_down, bottom)`` (Caffe python_layer.hpp). A model file names it by ``type: "Python"``
 and ``python_param { module layer param_str }``, or by its own type after ``register_layer("MyType", MyClass)``. Such a type takes
-parameters that no message of minicaffe knows: ``my_param { size: 3 }`` is ``self.fields.my_param.size``.
+parameters that no message of minicaffe has: ``my_param { size: 3 }`` is ``self.fields.my_param.size``.
 Exceptions of user code pass through unchanged.
 
 A model file that names a module makes Python run that module, so it does not run every module:

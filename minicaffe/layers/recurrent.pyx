@@ -81,7 +81,7 @@ cdef class SequenceLayer(DeviceLayer):
     cdef Blob scratch, packed
     cdef InnerProduct x_product, static_product, recurrent_product
 
-    no_gradient = {1: "the marks of sequences"}
+    no_gradient = {1: "the sequence indicators"}
 
     # The numbers of blobs depend on expose_hidden.
 

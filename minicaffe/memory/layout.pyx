@@ -10,7 +10,7 @@ from minicaffe.errors import Error
 
 
 cdef class Layout:
-    """An arrangement of one shape, a value: equal layouts mean equal bytes (abstract; its engine derives from it).
+    """The order of the elements of one shape in memory (abstract; an engine derives its layouts). Equal layouts mean equal bytes.
 
     Parameters
     ----------
@@ -23,13 +23,13 @@ cdef class Layout:
     dims : tuple of int, optional
         The shape of the array.
     lanes : int
-        Number of channels, axis 1, in a block of neighbouring elements; zeros fill the last block. 0: not by channels.
+        Number of channels (axis 1) in a block of adjacent elements; zeros fill the last block. 0: channels are not in blocks.
     dtype : int
         The type of its elements, a number of kernels/types.hpp; it may differ from the plain array's.
     scaled : bool
-        Whether its elements are the plain array's times factors, so that other operations cannot use them.
+        Whether its elements are those of the plain array times factors, which other operations cannot use.
     on_device : bool
-        Whether it is for memory of a device. There it has no padding.
+        Whether the memory is on a device. Such a layout has no padding.
     """
 
     def __init__(self, size_t nbytes, size_t plain_nbytes, str name, tuple dims=None, int lanes=0, int dtype=FLOAT,
@@ -56,9 +56,9 @@ cdef class Layout:
         return False
 
     def with_shape(self, shape):
-        """Return the same kind of layout for arrays of `shape`, with another number of channels (axis 1), or None.
+        """Return the same kind of layout for arrays of `shape`, which has another number of channels (axis 1); None if impossible.
 
-        In it arrays can be concatenated along the channels image by image, as in plain order.
+        Arrays in such layouts can be concatenated along the channels image by image, as in plain order.
         """
         return None
 

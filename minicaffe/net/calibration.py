@@ -227,7 +227,7 @@ def _plan(net):
 
 
 def _is_label(node, bottom):
-    """Whether a layer takes a bottom as labels, indices or marks of sequences."""
+    """Whether a layer takes a bottom as labels, indices or sequence indicators."""
     return (INDICES.get(node.type) == bottom or bottom and (node.type.endswith("Loss") or node.type in LABELLED)
             or node.type in ("LSTM", "RNN", "DetectionEvaluate") and bottom == 1
             or node.type == "Filter" and bottom == len(node.bottoms) - 1)

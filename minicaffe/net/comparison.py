@@ -45,9 +45,9 @@ def random_inputs(net, seed=0):
     dict of str to ndarray
         float32, of the shapes of the inputs.
     """
-    dice, made = np.random.default_rng(seed), {}
+    rng, made = np.random.default_rng(seed), {}
     for blob in net.input_blobs:
-        made[blob.name] = dice.normal(0, 1, blob.shape).astype(np.float32)
+        made[blob.name] = rng.normal(0, 1, blob.shape).astype(np.float32)
     origin = {name: name for name in made}
     for node in net.nodes:
         if node.type == "Split" and node.bottoms[0].name in origin:
@@ -59,16 +59,16 @@ def random_inputs(net, seed=0):
             shape = made[name].shape
             if INDICES.get(node.type) == i:
                 count = node.param.embed_param.input_dim if node.type == "Embed" else node.bottoms[0].shape[0]
-                made[name] = dice.integers(0, count, shape).astype(np.float32)
+                made[name] = rng.integers(0, count, shape).astype(np.float32)
             elif node.type in ("LSTM", "RNN") and i == 1:
                 made[name] = (np.arange(len(made[name]))[:, None] % 3 > 0).astype(np.float32) * np.ones(shape, np.float32)
             elif node.type == "Filter" and i == len(node.bottoms) - 1:
                 made[name] = (np.arange(made[name].size) % 2 == 0).astype(np.float32).reshape(shape)
             elif i == 1 and node.type in LABELLED:
                 classes = node.bottoms[0].shape[LABELLED[node.type](node.param)]
-                made[name] = dice.integers(0, classes, shape).astype(np.float32)
+                made[name] = rng.integers(0, classes, shape).astype(np.float32)
             elif node.type == "ContrastiveLoss" and i == 2 or node.type == "SigmoidCrossEntropyLoss" and i == 1:
-                made[name] = dice.integers(0, 2, shape).astype(np.float32)
+                made[name] = rng.integers(0, 2, shape).astype(np.float32)
             elif node.type in ("Log", "Power", "MultinomialLogisticLoss"):
                 made[name] = np.abs(made[name]) + np.float32(0.5)
     return made
@@ -93,6 +93,6 @@ def difference(name, wanted, found):
     finite = np.isfinite(wanted)
     if not np.array_equal(wanted[~finite], found[~finite], equal_nan=True):
         return Difference(name, found.shape, np.inf, np.inf)
-    apart = float(np.abs(wanted - found, where=finite, out=np.zeros_like(wanted)).max())
+    largest = float(np.abs(wanted - found, where=finite, out=np.zeros_like(wanted)).max())
     scale = float(np.abs(wanted, where=finite, out=np.zeros_like(wanted)).max())
-    return Difference(name, found.shape, apart, apart / scale if scale else apart)
+    return Difference(name, found.shape, largest, largest / scale if scale else largest)

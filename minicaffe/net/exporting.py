@@ -1,4 +1,4 @@
-"""What exports of a net have in common: windows, preprocessing, layers that cannot be expressed (onnx/, pytorch/)."""
+"""The common parts of the exports to ONNX and PyTorch: windows, preprocessing, errors for layers that cannot be exported."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,13 @@ import numpy as np
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 
-JUMPS = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")    # types whose tops are no continuous function
+# Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
+DISCONTINUOUS_TYPES = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")
 POOLING = caffe_pb2.PoolingParameter
 
 
 def kind_of(node):
-    """Return the type of a node's layer, or what a fork computes in place of it, such as "Normalize with normalize_param"."""
+    """Return the name by which exporters of a node's layer are registered: its type, or "Normalize with normalize_param"."""
     return getattr(node.layer, "variant", node.type)
 
 
@@ -33,7 +34,7 @@ def windows(param, count):
 
 
 def pads(sizes, results, kernel, stride, pad, dilation=None):
-    """Return ONNX's `pads` with which windows at the floor give the sizes `results`."""
+    """Return ONNX's `pads` (begins, then ends) for planes of the sizes `results`, if the number of windows is rounded down."""
     begin, end = list(pad), []
     for i, (size, result) in enumerate(zip(sizes, results, strict=True)):
         reach = (kernel[i] - 1) * (dilation[i] if dilation else 1) + 1
@@ -50,7 +51,7 @@ def pool_windows(param, sizes):
 
 
 def pyramid_windows(param, sizes):
-    """Yield for each level of an SPPParameter the method of pooling, the sizes of its top, the kernel (also the stride) and pad."""
+    """Yield (pooling method, sizes of its top, kernel, pad) for each level of an SPPParameter; the stride is the kernel."""
     method = {param.MAX: POOLING.MAX, param.AVE: POOLING.AVE, param.STOCHASTIC: POOLING.STOCHASTIC}[param.pool]
     for level in range(param.pyramid_height):
         bins = 2 ** level
@@ -64,7 +65,7 @@ def pyramid_windows(param, sizes):
 
 
 class Preprocessing(NamedTuple):
-    """What is computed of an input first: ``(x[:, order] - mean) * scale``.
+    """How an input is preprocessed: ``(x[:, order] - mean) * scale``.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ class Preprocessing(NamedTuple):
 
 
 def preprocessed(x, how):
-    """Return what `Preprocessing` computes of an input."""
+    """Return the input x, preprocessed as `how`, a `Preprocessing`, defines."""
     x = x[:, list(how.order)] if how.order else x
     if how.mean is not None:
         mean = np.asarray(how.mean, np.float32)
@@ -89,8 +90,8 @@ def preprocessed(x, how):
     return x * np.float32(how.scale)
 
 
-def check_types(nodes, file, known, made, register):
-    """Raise ConfigError, which names every layer of a type that is not expressed.
+def check_types(nodes, file, known, target, register):
+    """Raise ConfigError if layers have a type without an exporter; the error names all of them.
 
     Parameters
     ----------
@@ -98,9 +99,9 @@ def check_types(nodes, file, known, made, register):
         Name, type and line of each layer.
     file : str or None
     known : container of str
-        Types that are expressed.
-    made : str
-        What is made of the net, for the message: "a model of ONNX".
+        Types that have an exporter.
+    target : str
+        What the net is exported to, for the message: "a model of ONNX".
     register : str
         The function that registers a type.
     """
@@ -109,10 +110,10 @@ def check_types(nodes, file, known, made, register):
         return
     name, kind, line = found[0]
     if kind == "Python":
-        why = (f"{made} cannot call a Python layer; write its formula with other layers, or register a function that expresses it "
+        why = (f"{target} cannot call a Python layer; write its formula with other layers, or register a function that exports it "
                f"({register}('Python'))")
     elif kind.endswith("Data"):
-        why = f"{made} reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
+        why = f"{target} reads no data; make the deploy net (minicaffe deploy), whose inputs are Input layers"
     else:
         why = f"there is no exporter for this type; register one with {register}('{kind}')"
     others = "".join(f"; also '{other}' ({of})" for other, of, _ in found[1:])

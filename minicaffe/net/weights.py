@@ -20,7 +20,7 @@ SHOWN = 5  # names in a list
 
 
 class Loaded:
-    """Which weights of a file a net took.
+    """Which layers of a net have got weights from a file.
 
     Attributes
     ----------
@@ -28,9 +28,9 @@ class Loaded:
     net : list of str
         The layers of the net that have parameters.
     taken, unused : list of str
-        The layers of the file that have some: those that the net knows, and the others.
+        The layers of the file that have parameters: those whose names are in the net, and the others.
     owners : dict
-        By the names of `net`, the numbers of the parameters whose memory each uses; layers share one by a name in ``param``.
+        Name of a layer of `net` -> numbers of the parameters whose memory it uses. Layers share a parameter by a name in ``param``.
     """
 
     def __init__(self, file, net, stored):
@@ -65,7 +65,7 @@ class Loaded:
         return [name for name in self.net if not self.owners[name] <= got]
 
     def _new(self, names):
-        """List layers of the net, each with the layer of the file whose name is near."""
+        """Return a text with layers of the net, each with the most similar name in the file."""
         near = {name: difflib.get_close_matches(name, self.unused, n=1) for name in names[:SHOWN]}
         return _listed(names, lambda name: f"{name} (near {near[name][0]})" if near[name] else name)
 
@@ -75,7 +75,7 @@ def _listed(names, text=str):
 
 
 def load(net, path):
-    """Copy the weights of the layers that `net` knows by name, from a caffemodel of any age or an HDF5 file; return a Loaded."""
+    """Copy weights to the layers of `net` with the same names, from a caffemodel of any age or HDF5 file; return a Loaded."""
     if binary.is_hdf5(path):
         return load_hdf5(net, path)
     try:
@@ -93,7 +93,7 @@ def copy_layers(net, stored):
     ShapeError if the number of blobs or a shape differs.
     """
     plan = []
-    for layer, target in _matched(net, stored):
+    for layer, target in _matching_nodes(net, stored):
         if len(layer.blobs) != len(target.blobs):
             raise ShapeError(_other_count(target, len(layer.blobs)), field="blobs", layer=target.name, layer_type=target.type)
         for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
@@ -192,9 +192,9 @@ def _other_count(target, count):
 
 
 def _hdf5_layer(target, name, group, sharers, follow):
-    """Return the pairs (values, blob) of one stored layer; it may leave out the blobs whose id is in `sharers`.
+    """Return the pairs (values, blob) of one stored layer; the file may lack the blobs whose id is in `sharers`.
 
-    `follow` is that of `find`.
+    `follow` is passed to `find`.
     """
     import h5py
     place = {"layer": name, "layer_type": target.type}
@@ -221,7 +221,7 @@ def _hdf5_layer(target, name, group, sharers, follow):
 
 def share(net, other):
     """Share the data memory of the parameters of `other` with layers of `net` of the same name; diffs are not shared."""
-    for node, target in _matched(net, other.nodes):
+    for node, target in _matching_nodes(net, other.nodes):
         shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in node.blobs]
         if shapes != theirs:
             raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=target.name,
@@ -230,8 +230,8 @@ def share(net, other):
             blob.share_data(source)
 
 
-def _matched(net, layers):
-    """Yield those of `layers` whose name the net knows, each with its first node of that name."""
+def _matching_nodes(net, layers):
+    """Yield (layer, first node of the net with its name) for those of `layers` that have one; log the names of the others."""
     first = {node.name: node for node in reversed(net.nodes)}
     for layer in layers:
         if layer.name in first:

@@ -6,7 +6,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.net.comparison import TOLERANCE, difference, run_net
-from minicaffe.net.exporting import JUMPS, preprocessed
+from minicaffe.net.exporting import DISCONTINUOUS_TYPES, preprocessed
 from minicaffe.onnx.graph import onnx, value_info
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ def compare(net, model, inputs, preprocessing=None):
     Raises
     ------
     DataError
-        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape. Behind a layer that selects
-        (`JUMPS`), layers are compared one by one instead, on equal bottoms.
+        If an output differs by more than 1e-4 of its greatest absolute value, or has another shape. If the first
+        layer that differs is of `DISCONTINUOUS_TYPES`, the layers from it on are compared one by one instead, on equal bottoms.
     DependencyError
         Without onnxruntime.
     """
@@ -44,7 +44,7 @@ def compare(net, model, inputs, preprocessing=None):
     found = [difference(name, wanted[name], value) for name, value in zip(names, run_model(model, inputs), strict=True)]
     if any(not one.relative <= TOLERANCE for one in found):
         node, one = first_difference(net, model, inputs, wanted)
-        if node is not None and node.type in JUMPS:
+        if node is not None and node.type in DISCONTINUOUS_TYPES:
             _check_alone(net, model, wanted, node)
         else:
             _raise(net, node, one, wanted)
@@ -72,7 +72,7 @@ def _check_alone(net, model, wanted, first):
         for one in _compared(extractor.extract_model(list(given), names), names, given, wanted):
             if not one.relative <= TOLERANCE:
                 _raise(net, node, one, wanted)
-    log.warning("the outputs behind layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
+    log.warning("the outputs after layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
                 "gives equal tops", first.name, first.type)
 
 

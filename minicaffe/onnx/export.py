@@ -17,7 +17,7 @@ from minicaffe.proto.atomic import replacing
 log = logging.getLogger(__name__)
 OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there
 
-UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
+UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have sizes that depend on values
 
 
 def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
@@ -52,28 +52,28 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
     check_types([(node.name, exporting.kind_of(node), node.line) for node in net.nodes], net.file)
     graph = Graph(opset, batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()})
-    for at in [i for i, node in enumerate(net.nodes) if node.type in UNKNOWN_SIZES][:1]:
-        graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
+    for first in [i for i, node in enumerate(net.nodes) if node.type in UNKNOWN_SIZES][:1]:
+        graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[first:] for blob in node.tops}
     graph.count_writes(net.nodes)
     inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
     for blob in net.input_blobs:
         graph.values[blob.name] = blob.name
     if preprocessing is not None:
         _preprocess(graph, net, preprocessing)
-    trouble = []
+    errors = []
     for node in net.nodes:
         if node.type == "Input":
             continue
         try:
             if node.type == "PriorBox" or node.type == "DummyData":
-                at = net.layer_names.index(node.name)
-                net.forward_from_to(at, at)
+                index = net.layer_names.index(node.name)
+                net.forward_from_to(index, index)
             graph.add(node)
         except Error as error:
-            trouble.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
-    if trouble:
-        trouble[0].message += "".join(f"\n{error}" for error in trouble[1:])
-        raise trouble[0]
+            errors.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
+    if errors:
+        errors[0].message += "".join(f"\n{error}" for error in errors[1:])
+        raise errors[0]
     outputs = []
     for blob in net.output_blobs:
         if blob in net.input_blobs:
@@ -92,7 +92,7 @@ def check_types(nodes, file):
 
 
 def batch_shapes(net):
-    """Return for each blob its sizes, ``batch`` or a multiple of it where they follow the first axis of the inputs."""
+    """Return the sizes of each blob by name: ``batch``, or a multiple of it, where they follow the first axis of the inputs."""
     sizes = {blob.shape[0] if blob.num_axes else None for blob in net.input_blobs}
     if len(sizes) != 1 or None in sizes or 0 in sizes:
         given = ", ".join(f"{blob.name} {list(blob.shape)}" for blob in net.input_blobs)
@@ -104,7 +104,7 @@ def batch_shapes(net):
 
 
 def in_batches(net, *sizes):
-    """Give the inputs of a net batches of these sizes, one after the other, and their own at last; yield each size."""
+    """Reshape a net to each of these batch sizes, and yield the size; at the end restore the first shapes."""
     before = [blob.shape for blob in net.input_blobs]
     try:
         for size in sizes:
@@ -119,7 +119,7 @@ def in_batches(net, *sizes):
 
 
 def _preprocess(graph, net, how):
-    """Add the operations of a Preprocessing behind the first input."""
+    """Add the operations of a Preprocessing after the first input."""
     blob = net.input_blobs[0]
     graph.scope, graph.own = "preprocessing", []
     x = graph.values[blob.name]

@@ -113,7 +113,7 @@ def axpy(graph, node):
 def roi_pooling(graph, node):
     values = node.layer.values
     if values["pad_ratio"]:
-        raise ConfigError("regions that grow have no operation in ONNX; set it to 0", field="roi_pooling_param.pad_ratio")
+        raise ConfigError("ONNX has no operation for ROIs whose sides move out; set it to 0", field="roi_pooling_param.pad_ratio")
     rois = graph.reshape(graph.bottom(1), list(graph.shape(1)), list(graph.shape(1))[:2])
     return [graph.op("MaxRoiPool", graph.bottom(0), rois, pooled_shape=list(node.tops[0].shape[2:]),
                      spatial_scale=values["spatial_scale"])]
@@ -125,16 +125,16 @@ def roi_pooling(graph, node):
 def bn(graph, node):
     layer, x = node.layer, graph.bottom()
     axes = len(graph.shape())
-    if not layer.of_batch and not layer.inference:
+    if not layer.uses_batch_statistics and not layer.inference:
         parameters = [graph.parameter(i, [blob.count]) for i, blob in enumerate(layer.blobs)]
         return [graph.op("BatchNormalization", x, *parameters, epsilon=layer.eps)]
     statistics = []
-    if layer.of_batch:
+    if layer.uses_batch_statistics:
         others = [0, *range(2, axes)]
         mean = graph.reduce("ReduceMean", x, others)
-        apart = graph.op("Sub", x, mean)
-        variance = graph.reduce("ReduceMean", graph.op("Mul", apart, apart), others)
-        x = graph.op("Div", apart, graph.op("Sqrt", graph.op("Add", variance, layer.eps)))
+        centred = graph.op("Sub", x, mean)
+        variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), others)
+        x = graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, layer.eps)))
         statistics = [graph.op("Reshape", one, [1, -1, 1, 1]) for one, _ in zip((mean, variance), node.tops[1:])]
     scale, shift = (graph.parameter(i, [layer.blobs[i].count, *[1] * (axes - 2)]) for i in range(2))
     return [graph.op("Add", graph.op("Mul", x, scale), shift), *statistics]
@@ -153,18 +153,18 @@ def normalize(graph, node):
 @exporter("Lstm")
 def lstm(graph, node):
     if len(node.bottoms) > 1:
-        raise ConfigError("the marks of sequences have no operation in ONNX, which begins all at the first step; leave the bottom "
-                          "out", field="bottom[1]")
+        raise ConfigError("ONNX's LSTM has no sequence indicators: all sequences begin at the first step; remove the bottom",
+                          field="bottom[1]")
     layer = node.layer
     x, size = graph.bottom(), layer.values["num_output"]
-    if not layer.by_axes:
+    if not layer.has_sequence_axis:
         sequences = layer.values["batch_size"]
         x = graph.op("Reshape", x, [-1, sequences, layer.blobs[0].shape[1]])
     order = np.concatenate([np.arange(size) + part * size for part in (0, 2, 1, 3)])    # i, f, o, g to ONNX's i, o, f, c
     w_x, w_h, bias = (np.array(blob.data, np.float32)[order][None] for blob in layer.blobs)
     y, _, _ = graph.op("LSTM", x, w_x, w_h, np.concatenate([bias, np.zeros_like(bias)], axis=1), count=3, hidden_size=size)
     y = graph.op("Squeeze", y, [1])     # the directions
-    return [y if layer.by_axes else graph.op("Reshape", y, [-1, size])]
+    return [y if layer.has_sequence_axis else graph.op("Reshape", y, [-1, size])]
 
 
 @exporter("ContinuationIndicator")
@@ -176,7 +176,7 @@ def continuation_indicator(graph, node):
 
 @exporter("LabelSpecificAdd", "SpatialDropout")
 def same(graph, node):
-    """What changes values in training only."""
+    """Types that change values in training only."""
     if len(node.tops) > 1:
-        raise ConfigError("the second top, the bias, has no operation in ONNX; leave it out", field="top[1]")
+        raise ConfigError("ONNX has no operation for the second top, the bias; remove it", field="top[1]")
     return [graph.bottom()]

@@ -134,13 +134,13 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
     model = read_model(path, batch, shapes)
     held = {tensor.name for tensor in model.graph.initializer}
     inputs = [info for info in model.graph.input if info.name not in held]
-    dice, given = np.random.default_rng(seed), {}
+    rng, given = np.random.default_rng(seed), {}
     for info in inputs:
         if info.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
             raise ConfigError(f"input '{info.name}' is not of float32", file=str(path))
         shape = [axis.dim_value for axis in info.type.tensor_type.shape.dim]
         check_bytes(8 * math.prod(shape), f"random numbers of shape {shape} for input '{info.name}'")
-        given[info.name] = dice.normal(0, 1, shape).astype(np.float32)
+        given[info.name] = rng.normal(0, 1, shape).astype(np.float32)
     values = all_values(model, given, path)
     made = Conversion(model.graph.name or "net", dialect)
     for info in inputs:

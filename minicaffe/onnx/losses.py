@@ -73,7 +73,7 @@ def mode_of(p, default):
     return (LOSS.VALID if p.normalize else LOSS.BATCH_SIZE) if p.HasField("normalize") else default
 
 
-def divided(graph, x, mode, outer, size, valid):
+def normalized(graph, x, mode, outer, size, valid):
     """Divide a sum by the divisor of a normalisation, at least 1; `valid` is the name of the number of labels that count."""
     if mode == LOSS.VALID:
         return graph.op("Div", x, graph.op("Max", valid, 1.0))
@@ -111,7 +111,7 @@ def softmax_loss(graph, node):
     probability = graph.op("Softmax", graph.bottom(), axis=labels.axis)
     log = graph.op("Log", graph.op("Max", labels.pick(probability), LEAST_FLOAT))
     outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    loss = divided(graph, labels.sum(graph.op("Neg", log)), mode_of(node.param.loss_param, LOSS.VALID), outer, labels.size(),
+    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode_of(node.param.loss_param, LOSS.VALID), outer, labels.size(),
                    labels.count())
     return [loss, probability][:len(node.tops)]
 
@@ -132,7 +132,7 @@ def infogain_loss(graph, node):
     terms = graph.op("Mul", rows, graph.op("Transpose", log, perm=last))
     loss = graph.op("Unsqueeze", graph.reduce("ReduceSum", terms, [len(last) - 1], keepdims=False), [labels.axis])
     outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    made = divided(graph, labels.sum(graph.op("Neg", loss)), mode_of(node.param.loss_param, LOSS.VALID), outer, labels.size(),
+    made = normalized(graph, labels.sum(graph.op("Neg", loss)), mode_of(node.param.loss_param, LOSS.VALID), outer, labels.size(),
                    labels.count())
     return [made, probability][:len(node.tops)]
 
@@ -161,13 +161,13 @@ def hinge_loss(graph, node):
 @exporter("EuclideanLoss", "SmoothL1Loss")
 def difference_loss(graph, node):
     batch = graph.fixed(graph.shape()[0], "the batch of a loss")
-    apart = graph.op("Sub", graph.bottom(0), graph.reshape(graph.bottom(1), graph.shape(1), graph.shape(0)))
+    difference = graph.op("Sub", graph.bottom(0), graph.reshape(graph.bottom(1), graph.shape(1), graph.shape(0)))
     if node.type == "EuclideanLoss":
-        return [affine(graph, total(graph, graph.op("Mul", apart, apart)), 0.5 / batch, 0)]
+        return [affine(graph, total(graph, graph.op("Mul", difference, difference)), 0.5 / batch, 0)]
     if len(node.bottoms) > 2:
-        apart = graph.op("Mul", apart, graph.reshape(graph.bottom(2), graph.shape(2), graph.shape(0)))
-    size = graph.op("Abs", apart)
-    square = affine(graph, graph.op("Mul", apart, apart), 0.5, 0)
+        difference = graph.op("Mul", difference, graph.reshape(graph.bottom(2), graph.shape(2), graph.shape(0)))
+    size = graph.op("Abs", difference)
+    square = affine(graph, graph.op("Mul", difference, difference), 0.5, 0)
     terms = graph.op("Where", graph.op("Less", size, 1.0), square, affine(graph, size, 1, -0.5))
     return [affine(graph, total(graph, terms), 1 / batch, 0)]
 
@@ -181,7 +181,7 @@ def cross_entropy_loss(graph, node):
     if p.HasField("ignore_label"):
         valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), p.ignore_label)))
         terms, valid = graph.op("Mul", terms, valid), total(graph, valid)
-    return [divided(graph, total(graph, terms), mode_of(p, LOSS.BATCH_SIZE), graph.fixed(given[0], "the batch of a loss"), size,
+    return [normalized(graph, total(graph, terms), mode_of(p, LOSS.BATCH_SIZE), graph.fixed(given[0], "the batch of a loss"), size,
                     valid or graph.constant(float(size)))]
 
 
@@ -189,8 +189,8 @@ def cross_entropy_loss(graph, node):
 def contrastive_loss(graph, node):
     p, given = node.param.contrastive_loss_param, graph.shape()
     batch = graph.fixed(given[0], "the batch of a loss")
-    apart = graph.op("Sub", graph.bottom(0), graph.bottom(1))
-    distance = graph.reduce("ReduceSum", graph.op("Mul", apart, apart), range(1, len(given)), keepdims=False)
+    difference = graph.op("Sub", graph.bottom(0), graph.bottom(1))
+    distance = graph.reduce("ReduceSum", graph.op("Mul", difference, difference), range(1, len(given)), keepdims=False)
     similar = graph.op("Not", graph.op("Equal", ints(graph, graph.op("Reshape", graph.bottom(2), [batch])), 0))
     far = graph.op("Relu", affine(graph, distance if p.legacy_version else graph.op("Sqrt", distance), -1, p.margin))
     far = far if p.legacy_version else graph.op("Mul", far, far)

@@ -1,7 +1,7 @@
-"""Heartbeat of life (heartbeats): if a rank dies or hangs, it is reported and all ranks end, instead of waiting without limit.
+"""Heartbeats between ranks: if a rank dies or hangs, it is reported and all ranks end, instead of waiting without limit.
 
-A thread of each rank sends a message to the next rank in a ring every second, and receives those of the rank before. It needs the
-GIL, but not the main thread, which may be waiting for other ranks inside MPI.
+The ranks form a ring. A thread of each sends a message, the heartbeat, to the next rank every second, and receives those of the
+previous rank. It needs the GIL, but not the main thread, which may be waiting for other ranks inside MPI.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Ends all ranks of a group when one gives no sign of life, makes no progress, leaves or raises while others need it.
+    """End all ranks of a group when one sends no heartbeat, makes no progress, leaves or raises while others need it.
 
-    A rank that makes no progress reports itself: it is in minicaffe, and waits for no other rank. Where all wait for each other,
-    the rank that detects it reports it. A program may take any time between two calls of minicaffe, unless other ranks wait.
+    A rank in minicaffe that makes no progress, and waits for no other rank, reports itself. If all wait for each other, the rank
+    that detects this reports it. A program may take any time between two calls of minicaffe, unless other ranks wait for it.
 
-    Ends with the group, or with the process; a process that ends by an exception ends all.
+    The heartbeats end with the group or the process. A process that ends by an exception ends all ranks.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ class Heartbeat:
     timeout : float
         Seconds without progress: an iteration, or a round of a test. 0: no limit.
     silence, interval : float
-        Seconds without a sign, and between two.
+        Seconds without a heartbeat after which a rank is reported as failed; seconds between two heartbeats.
     """
 
     def __init__(self, group, timeout=TIMEOUT, silence=SILENCE, interval=INTERVAL):
         MPI = mpi()
         self.steps, self.timeout, self.silence, self.interval = group.steps, timeout, silence, interval
         self.rank, self.size, self.name = group.rank, group.size, group.name()
-        self.before, self.after = (group.rank - 1) % group.size, (group.rank + 1) % group.size
-        self.name_before = group.name(self.before)
+        self.previous, self.next = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+        self.previous_name = group.name(self.previous)
         self.comm, self.any_tag, self.status = group.comm.Dup(), MPI.ANY_TAG, MPI.Status()
         self.thread_watched = threading.get_ident()
         self.ended = threading.Event()
@@ -58,13 +58,13 @@ class Heartbeat:
         self.hook, sys.excepthook = sys.excepthook, self._excepthook
         weakref.finalize(group, self.end)   # also when the process ends, before MPI does
         if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            self.thread = threading.Thread(target=self._watch, name="signs of life", daemon=True)
+            self.thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
             self.thread.start()
         elif self.rank == 0:
-            log.warning("this MPI takes calls of one thread only, so ranks give no signs of life: one that hangs is not noticed")
+            log.warning("this MPI takes calls of one thread only, so ranks send no heartbeats: a rank that hangs is not detected")
 
     def end(self):
-        """Send the next rank a last sign: from now on it does not report this one as missing, unless it waits for it."""
+        """Send the next rank a goodbye: from now on it does not report this rank as missing, unless it waits for it."""
         if self.ended.is_set():
             return
         self.ended.set()
@@ -77,7 +77,7 @@ class Heartbeat:
 
     def _watch(self):
         now = time.monotonic()
-        self.last_heartbeat = self.progress = self.latest_progress = now    # of the rank before; of this rank; of any rank
+        self.last_heartbeat = self.progress = self.latest_progress = now    # of the previous rank; of this rank; of any rank
         self.last_count, self.left, self.sent = None, None, None
         while not self.ended.wait(self.interval):
             slept = time.monotonic() - now - self.interval
@@ -89,13 +89,13 @@ class Heartbeat:
             try:
                 self._exchange(now)
             except Exception as error:      # MPI's error about a rank that has ended; its missing messages are found below
-                log.debug("signs of life: %s", error)
-            if (trouble := self._find_failure(now)) is not None:
-                self._abort_all(trouble)
+                log.debug("heartbeat: %s", error)
+            if (failure := self._find_failure(now)) is not None:
+                self._abort_all(failure)
         try:
             self._send(GOODBYE_TAG, time.monotonic())
         except Exception as error:
-            log.debug("signs of life: %s", error)
+            log.debug("heartbeat: %s", error)
 
     def _exchange(self, now):
         inside, self.waits, self.place = _place(self.thread_watched)
@@ -107,28 +107,28 @@ class Heartbeat:
         if self.sent is None or self.sent[0].Test():
             self._send(HEARTBEAT_TAG, now)
         age = np.empty(1)
-        while self.comm.Iprobe(self.before, self.any_tag, self.status):
-            self.comm.Recv(age, self.before, self.any_tag, self.status)
+        while self.comm.Iprobe(self.previous, self.any_tag, self.status):
+            self.comm.Recv(age, self.previous, self.any_tag, self.status)
             self.last_heartbeat, self.latest_progress = now, max(self.latest_progress, now - age[0])
             if self.status.tag == GOODBYE_TAG:
                 self.left = now
 
     def _send(self, tag, now):
         age = np.array([now - self.latest_progress])       # clocks of machines differ, ages do not
-        self.sent = self.comm.Isend(age, self.after, tag), age
+        self.sent = self.comm.Isend(age, self.next, tag), age
 
     def _find_failure(self, now):
-        """Return what is wrong, as a sentence; None if nothing is."""
+        """Return a sentence about the first failure that is found: of the previous rank, of this one, or of all; None if none."""
         if self.left is None and now - self.last_heartbeat > self.silence:
-            return (f"{self.name_before} has given no sign of life for {self.silence:g} s: it, its machine or the network "
+            return (f"{self.previous_name} has sent no heartbeat for {self.silence:g} s: it, its machine or the network "
                     "hangs, or it was killed")
         if self.left is not None and self.waits and now - max(self.left, self.progress) > self.silence:
-            return f"{self.name_before} has ended or left the group, and {self.name} waits for it at {self.place}"
+            return f"{self.previous_name} has ended or left the group, and {self.name} waits for it at {self.place}"
         if self.timeout and not self.waits and now - self.progress > self.timeout:
             return f"{self.name} has made no progress for {self.timeout:g} s; it is at {self.place} (--timeout is how long it may)"
-        # A message about progress needs an interval for each rank of the ring.
-        silence = now - max(self.latest_progress, self.progress)
-        if self.timeout and self.waits and silence > self.timeout + self.size * self.interval:
+        # A message about progress takes up to an interval for each rank of the ring.
+        stalled = now - max(self.latest_progress, self.progress)
+        if self.timeout and self.waits and stalled > self.timeout + self.size * self.interval:
             return (f"no rank has made progress for {self.timeout:g} s; {self.name} waits for others at {self.place} (--timeout "
                     "is how long it may)")
         return None

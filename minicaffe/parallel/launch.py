@@ -101,12 +101,12 @@ def world():
     Raises
     ------
     ConfigError
-        If MPI does not know of them: each of them would compute alone, as rank 0.
+        If MPI reports another number of processes: each would train alone, as rank 0.
     """
     comm = mpi().COMM_WORLD
     if launched() not in (1, comm.size):
         library = mpi().Get_library_version().partition("\n")[0][:60].strip("\0 ")
-        raise ConfigError(f"{launched()} processes were started together, and mpi4py's MPI library ({library}) knows of "
+        raise ConfigError(f"{launched()} processes were started together, and mpi4py's MPI library ({library}) reports "
                           f"{comm.size}: the mpiexec belongs to another MPI; use the mpiexec of this library, or set MPI4PY_LIBMPI "
                           "to the library of this mpiexec")
     return comm

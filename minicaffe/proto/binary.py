@@ -253,4 +253,4 @@ def _naming_kind(data, path, wanted, own):
     try:
         yield
     except Error as error:
-        raise kinds.named(error.at(file=path), data, wanted, (own,))
+        raise kinds.with_kind(error.at(file=path), data, wanted, (own,))

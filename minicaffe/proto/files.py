@@ -161,7 +161,7 @@ def parse_lines(path, lines, parse, wanted):
             try:
                 parsed.append(parse(line))
             except DataError as error:
-                raise kinds.named(error.at(file=str(path), line=number), "\n".join(lines[:99]), wanted, ("text",))
+                raise kinds.with_kind(error.at(file=str(path), line=number), "\n".join(lines[:99]), wanted, ("text",))
     return parsed
 
 

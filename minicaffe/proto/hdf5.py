@@ -38,7 +38,7 @@ def reading(path, within=None):
         why = getattr(cause, "strerror", None) or cause     # an OSError's own text repeats the path
         error = FileError(f"cannot read the HDF5 file: {why}; check the path, or fetch the file again", file=path)
         head = kinds.head_of(path) if isinstance(cause, OSError) else None
-        raise (error if head is None else kinds.named(error, head, "an HDF5 file", ("hdf5",))) from cause
+        raise (error if head is None else kinds.with_kind(error, head, "an HDF5 file", ("hdf5",))) from cause
 
 
 def find(group, name, follow=True):
@@ -80,7 +80,7 @@ def _leaves(group, name):
 
 
 def is_numbers(thing):
-    """Return whether `thing`, found in a file, is a dataset of numbers with a shape (HDF5 knows ones without)."""
+    """Return whether `thing`, found in a file, is a dataset of numbers with a shape (HDF5 also has datasets without one)."""
     import h5py
     return isinstance(thing, h5py.Dataset) and thing.shape is not None and thing.dtype.kind in "fiu"
 

@@ -1,7 +1,7 @@
 """The kind of a file by its first bytes: one table for all readers, whose errors name the found kind and the expected one.
 
 Most files that a reader refuses are valid files of another kind: a web page in place of a download, a Git LFS pointer, weights
-in place of a prototxt. `check` refuses files that cannot be text before a list is read; `named` changes the error of a reader
+in place of a prototxt. `check` refuses files that cannot be text before a list is read; `with_kind` changes the error of a reader
 that failed. A file that its reader accepts is not checked here, so no rule of this table can refuse it.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minicaffe.errors import DataError
 
-HEAD = 1024  # bytes that the rules match: tar's mark is at byte 257
+HEAD = 1024  # bytes of a file that the rules see: tar's signature is at byte 257
 FETCH_AGAIN = "fetch the file again"
 CONVERT_REMEDY = "set the parameters of a net to its arrays in Python (net.params), and write them with net.save"
 SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*(?:(?!\*/).)*\*/)*"
@@ -21,8 +21,8 @@ SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*(?:(?!\*/).)*\*/)*"
 class Kind(NamedTuple):
     """A kind of file: `name` for readers, `what` and `remedy` for errors, and the `rule` that its first bytes match.
 
-    `text` is true if a list of paths might begin so, too. The rule is a pattern of the module re, in which a dot is any byte. A
-    repetition must match a text in one way only: otherwise a hostile file makes re try an exponential number of ways.
+    `text` is true if a list of paths might begin with the same bytes. The rule is a pattern of the module re, in which a dot is any
+    byte. A repetition must match a text in one way only: otherwise a hostile file makes re try an exponential number of ways.
     """
 
     name: str
@@ -107,14 +107,14 @@ KINDS = (
 
 
 def kind_of(head, text=True):
-    """Return the first `Kind` of `KINDS` that bytes, the head of a file, match; None if none does.
+    """Return the first `Kind` of `KINDS` whose rule the head of a file matches; None if there is none.
 
     Parameters
     ----------
     head : bytes or str
         The first `HEAD` bytes, or all of a shorter file; a text that was read with surrogateescape.
     text : bool
-        Whether to include kinds that a list of paths might look like.
+        Whether to try also the kinds with `Kind.text`, whose first bytes could be those of a list of paths.
     """
     head = head[:HEAD]
     if isinstance(head, str):
@@ -138,15 +138,15 @@ def check(head, wanted, path):
         raise DataError(describe(kind, wanted), file=str(path))
 
 
-def named(error, head, wanted, own=()):
-    """Return a reader's error; if the file is of another kind, its message names that instead of the place of the fault.
+def with_kind(error, head, wanted, own=()):
+    """Return a reader's error. If the file is of another kind, change its message to the kind found and the kind expected.
 
     Parameters
     ----------
     error : Error
-        Changed.
+        Changed and returned.
     head : bytes, str or None
-        As of `kind_of`; None where it cannot be read.
+        As for `kind_of`; None if the file cannot be read.
     wanted : str
         The expected kind: ``"a prototxt"``.
     own : collection of str
@@ -160,8 +160,8 @@ def named(error, head, wanted, own=()):
     return error
 
 
-def named_inside(error, path, wanted, own):
-    """As `named`, for an error about a folder whose file `path` must be of a kind in `own`."""
+def with_kind_inside(error, path, wanted, own):
+    """As `with_kind`, for an error about a folder whose file `path` must be of a kind in `own`."""
     kind = kind_of(head_of(path) or b"")
     if kind is not None and kind.name not in own:
         error.message = f"its {os.path.basename(path)} {describe(kind, wanted)}"

@@ -62,7 +62,7 @@ def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=Fals
             message_class = _class_of(reader, message_class)
         return reader.read(message_class()), reader.positions
     except ConfigError as error:
-        raise kinds.named(error, text, "a prototxt", ("prototxt", "text")).at(line=1)
+        raise kinds.with_kind(error, text, "a prototxt", ("prototxt", "text")).at(line=1)
 
 
 def _class_of(reader, classes):

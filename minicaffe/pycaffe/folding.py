@@ -1,8 +1,8 @@
-"""Repeated blocks of a net, such as those of ResNet, which a picture shows once.
+"""Find repeated blocks of a net, such as those of ResNet, which a drawing shows once.
 
-Where all data of a net go through the blobs of one layer the net is cut into segments: layers in a row are a segment each, the
-branches of a block one together. Runs of equal segments, or of equal groups of them, are repeats. Equal are types, windows and
-connections; numbers of outputs may differ.
+A net is cut into segments after each layer whose blobs are the only way from the layers before to those after it. So each layer of
+a chain is a segment, and all branches of a block together are one. Consecutive equal segments, or equal groups of segments, are
+repeats. Segments are equal if types, windows and connections are; numbers of outputs may differ.
 """
 
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from minicaffe.net.blocks import shared_name
 from minicaffe.net.summary import CONVOLUTIONS, sizes
 
-LONGEST = 12        # segments of a block
-LEAST_SAVED = 3     # boxes that a fold must save
+MAX_LENGTH = 12     # of a block, in segments
+MIN_SAVED = 3       # a repeat that saves fewer boxes is drawn in full
 
 
 @dataclass
 class Repeat:
-    """A block of `length` boxes that begins at box `first` and is there `times` times in a row."""
+    """A block of `length` boxes, `times` times in a row; the first one begins at box number `first`."""
 
     first: int
     length: int
@@ -24,27 +24,29 @@ class Repeat:
 
 
 def repeats(boxes, edges):
-    """Return the repeats of a drawing, in order.
+    """Return the repeats of a drawing, in the order of the net.
 
     Parameters
     ----------
     boxes : list of LayerDrawing
         In the order of the net.
     edges : list of (int, int, int)
-        From box, number of the blob there, to box.
+        (source, number, target): box `target` reads blob `number` of box `source`.
 
     Returns
     -------
     list of Repeat
     """
     inputs = {i for i, box in enumerate(boxes) if not box.layers[0][1].bottom}
-    fed = {target for source, _, target in edges if source not in inputs}
-    # What such a box reads of an input is left out: a label goes round all blocks to the loss.
-    segments = _segments(len(boxes), [(source, target) for source, _, target in edges if source not in inputs or target not in fed])
+    inner = {target for source, _, target in edges if source not in inputs}    # boxes that read another layer's blob
+    # The inputs of these boxes are ignored: otherwise a label, which only the loss reads, would join all blocks to one segment.
+    kept = [(source, target) for source, _, target in edges if source not in inputs or target not in inner]
+    segments = _segments(len(boxes), kept)
     keys = [_key(boxes, edges, inputs, segment) for segment in segments]
     taken, found = [False] * len(segments), []
 
     def times_at(at, length):
+        """Return how often the `length` segments from number `at` on are repeated in a row, the first included."""
         times = 1
         while (end := at + (times + 1) * length) <= len(segments) and not any(taken[at:end]) and (
                 keys[end - length:end] == keys[at:at + length]):
@@ -52,19 +54,22 @@ def repeats(boxes, edges):
         return times
 
     def boxes_of(at, length):
+        """Return the range of boxes of `length` segments from number `at` on."""
         return range(segments[at][0], segments[at + length - 1][-1] + 1)
 
     def name_length(at, length):
+        """Return the length of the common part of the names of the block's layers."""
         return len(shared_name([boxes[i].layers[0][1].name for i in boxes_of(at, length)]))
 
-    for length in range(1, LONGEST + 1):    # the shortest first: a stage of ResNet is one block several times, not itself a block
+    for length in range(1, MAX_LENGTH + 1):     # the shortest first: a stage of ResNet is a repeated block, not a block of its own
         for start in range(len(segments) - 2 * length + 1):
             times = times_at(start, length)
-            if (times - 1) * len(boxes_of(start, length)) < LEAST_SAVED:
+            if (times - 1) * len(boxes_of(start, length)) < MIN_SAVED:
                 continue
-            # Of the places where as many begin, that whose blocks have a name: conv5_1/dw and conv5_1/sep, not sep and the next dw.
-            begins = [at for at in range(start, start + length) if at == start or times_at(at, length) >= times]
-            at = max(begins, key=lambda at, length=length: (name_length(at, length), -at))
+            # Repeats that begin up to a block later may be as long. Choose the one whose layers share the longest part of their
+            # names: blocks of conv5_1/dw and conv5_1/sep, not of conv5_1/sep and conv5_2/dw.
+            candidates = [at for at in range(start, start + length) if at == start or times_at(at, length) >= times]
+            at = max(candidates, key=lambda at, length=length: (name_length(at, length), -at))
             times = times_at(at, length)
             found.append(Repeat(segments[at][0], len(boxes_of(at, length)), times))
             taken[at:at + times * length] = [True] * (times * length)
@@ -72,13 +77,13 @@ def repeats(boxes, edges):
 
 
 def _segments(count, edges):
-    """Return ranges of boxes between the places that only blobs of the box right before cross."""
-    furthest = [-1] * count     # the last box that reads each box
+    """Return the segments as ranges of boxes: a segment ends after a box if no later box reads a box before this one."""
+    furthest = [-1] * count     # for each box, the last box that reads it
     for source, target in edges:
         furthest[source] = max(furthest[source], target)
     segments, begin, reach = [], 0, -1
     for i in range(count):
-        if reach <= i:      # nothing before box i is read behind it
+        if reach <= i:      # no box before i is read after i
             segments.append(range(begin, i + 1))
             begin = i + 1
         reach = max(reach, furthest[i])
@@ -88,7 +93,7 @@ def _segments(count, edges):
 
 
 def _key(boxes, edges, inputs, segment):
-    """What two equal segments have in common."""
+    """Return a value that is equal for equal segments."""
     into = {i: [] for i in segment}
     for source, number, target in edges:
         if target in into:
@@ -97,7 +102,7 @@ def _key(boxes, edges, inputs, segment):
 
 
 def _kind(layer):
-    said = sizes(layer)
-    if layer.type in CONVOLUTIONS:      # 3x3/2+1 64/8
-        said = said.partition(" ")[0], layer.convolution_param.group > 1
-    return layer.type, said if layer.type != "InnerProduct" else ""
+    text = sizes(layer)
+    if layer.type in CONVOLUTIONS:      # from "3x3/2+1 64/8" without the number of outputs
+        text = text.partition(" ")[0], layer.convolution_param.group > 1
+    return layer.type, text if layer.type != "InnerProduct" else ""

@@ -155,4 +155,4 @@ def read_npy(path):
         raise file_error(path, error) from error
     except ValueError as error:
         found = FileError(f"is no .npy file of numbers: {error}; caffe.io.blobproto_to_array reads a .binaryproto", file=path)
-        raise kinds.named(found, kinds.head_of(path), "a NumPy array (.npy)", ("npy", "mean")) from None
+        raise kinds.with_kind(found, kinds.head_of(path), "a NumPy array (.npy)", ("npy", "mean")) from None

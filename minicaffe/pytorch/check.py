@@ -6,7 +6,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, DependencyError
 from minicaffe.net.comparison import TOLERANCE, difference, run_net
-from minicaffe.net.exporting import JUMPS, preprocessed
+from minicaffe.net.exporting import DISCONTINUOUS_TYPES, preprocessed
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def compare(net, module, state, inputs, preprocessing=None):
     ------
     DataError
         If an output differs by more than 1e-4 of its greatest absolute value, or has another shape. Then the layers are compared
-        one by one on equal bottoms. Behind a layer that selects (`JUMPS`) a warning is enough if no layer differs so.
+        one by one on equal bottoms. If they agree, outputs after a layer of `DISCONTINUOUS_TYPES` only cause a warning.
     DependencyError
         Without PyTorch.
     """
@@ -50,10 +50,10 @@ def compare(net, module, state, inputs, preprocessing=None):
     given = dict(inputs)
     if preprocessing is not None:
         given[names[0]] = preprocessed(inputs[names[0]], preprocessing)
-    wanted = run_net(net, given)
+    expected = run_net(net, given)
     state = torch.load(state, weights_only=True)
     outputs = _run(torch, module, state, inputs)
-    found = [difference(name, wanted[name], value) for name, value in zip(module.outputs, outputs, strict=True)]
+    found = [difference(name, expected[name], value) for name, value in zip(module.outputs, outputs, strict=True)]
     if all(one.relative <= TOLERANCE for one in found):
         return found
     worst = max(found, key=lambda one: one.relative)
@@ -62,16 +62,16 @@ def compare(net, module, state, inputs, preprocessing=None):
             raise DataError(f"the module gives other numbers than the net: layer '{node.name}' ({node.type}) differs first, in "
                             f"'{one.blob}' by {one.absolute:.3g} ({one.relative:.2g} of the greatest), shape {list(one.shape)}",
                             file=net.file)
-    first, behind = None, set()     # the first layer that selects, and the blobs behind such layers
+    first, affected = None, set()   # the first layer of such a type, and the blobs that depend on such layers
     for node in net.nodes:
-        if node.type in JUMPS or behind & {blob.name for blob in node.bottoms}:
+        if node.type in DISCONTINUOUS_TYPES or affected & {blob.name for blob in node.bottoms}:
             first = first or node
-            behind |= {blob.name for blob in node.tops}
-    if any(not one.relative <= TOLERANCE and one.blob not in behind for one in found):
+            affected |= {blob.name for blob in node.tops}
+    if any(not one.relative <= TOLERANCE and one.blob not in affected for one in found):
         raise DataError(f"output '{worst.blob}' of the module differs by {worst.absolute:.3g} ({worst.relative:.2g} of the "
                         "greatest), though each layer gives equal tops on equal bottoms: rounding errors add up; --no-check writes "
-                        "the module all the same", file=net.file)
-    log.warning("the outputs behind layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
+                        "the module without the comparison", file=net.file)
+    log.warning("the outputs after layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
                 "gives equal tops", first.name, first.type)
     return found
 
@@ -79,29 +79,29 @@ def compare(net, module, state, inputs, preprocessing=None):
 def _run(torch, module, state, inputs, probe=None):
     """Return the outputs of a module."""
     space = {"__name__": "exported"}
-    exec(compile(module.text(probed=probe is not None), "exported", "exec"), space)     # the text that we made
+    exec(compile(module.text(probed=probe is not None), "exported", "exec"), space)     # the text is our own
     model = space[module.name]()
     model.load_state_dict(state)
     model.eval()
     model._probe = probe    # no layer's attribute begins with _
     with torch.no_grad():
-        made = model(*(torch.from_numpy(value) for value in inputs.values()))
-    return [value.numpy() for value in (made if isinstance(made, tuple) else (made,))]
+        returned = model(*(torch.from_numpy(value) for value in inputs.values()))
+    return [value.numpy() for value in (returned if isinstance(returned, tuple) else (returned,))]
 
 
 def _layer_by_layer(torch, net, module, state, inputs, given):
-    """Return for each layer and top of the module the node and a Difference, on bottoms that have the net's values."""
+    """Return (node, Difference) for each top of each layer of the module; all layers get the net's values as bottoms."""
     net.feed(**given)
-    wanted, found = {}, []
+    expected, found = {}, []
     for i, node in enumerate(net.nodes):
         net.forward_from_to(i, i)
-        wanted.update(((node.name, blob.name), np.array(blob.data)) for blob in node.tops)
+        expected.update(((node.name, blob.name), np.array(blob.data)) for blob in node.tops)
     nodes = {node.name: node for node in net.nodes}
 
     def probe(layer, blob, value):
-        right = wanted[layer, blob]
-        found.append((nodes[layer], difference(blob, right, value.detach().numpy())))
-        return torch.from_numpy(right)
+        value_of_net = expected[layer, blob]
+        found.append((nodes[layer], difference(blob, value_of_net, value.detach().numpy())))
+        return torch.from_numpy(value_of_net)
 
     _run(torch, module, state, inputs, probe)
     return found

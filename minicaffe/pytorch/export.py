@@ -19,12 +19,12 @@ from minicaffe.proto.atomic import replacing
 from minicaffe.pytorch import layers, losses  # noqa: F401 - they register writers
 from minicaffe.pytorch.check import compare
 from minicaffe.pytorch.names import FORWARD_NAMES, Names
-from minicaffe.pytorch.source import WRITERS, Source, helper_texts, line_of, number, plain, sizes, with_used
+from minicaffe.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, number, plain, sizes
 from minicaffe.pytorch.state import write_state
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
+UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have sizes that depend on values
 
 
 class Module(NamedTuple):
@@ -58,19 +58,19 @@ class Module(NamedTuple):
         return self.source.state
 
     def text(self, probed=False):
-        """Return the text of the file; `probed` gives each layer's tops to ``self._probe``, which returns what replaces them."""
-        made = [f"class {self.name}(nn.Module):\n", f'    """{self.description}\n    """\n\n',
+        """Return the text of the file. With `probed` each top is passed to ``self._probe``, whose result replaces it."""
+        parts = [f"class {self.name}(nn.Module):\n", f'    """{self.description}\n    """\n\n',
                 "    def __init__(self):\n", line_of("super().__init__()")]
-        made += [line_of(*line) for line in self.source.made]
-        made += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
-        for text, comment, node, variables in self.source.lines:
-            made.append(line_of(text, comment))
+        parts += [line_of(*line) for line in self.source.init_lines]
+        parts += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
+        for text, comment, node, variables in self.source.forward_lines:
+            parts.append(line_of(text, comment))
             if probed:
-                made += [line_of(f"{variable} = self._probe({node.name!r}, {blob!r}, {variable})")
+                parts += [line_of(f"{variable} = self._probe({node.name!r}, {blob!r}, {variable})")
                          for blob, variable in variables.items()]
         given = [self.source.values[name] for name in self.outputs]
-        made.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))
-        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in with_used(self.source.used)) + "\n\n" + "".join(made)
+        parts.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))
+        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in helpers_used_by(self.source.used)) + "\n\n" + "".join(parts)
         imports = "import torch\n" if re.search(r"\btorch\.", text) else ""
         imports += "import torch.nn.functional as F\n" if re.search(r"\bF\.", text) else ""
         return f'"""{self.head}"""\n\n{imports}from torch import nn\n{text}'
@@ -112,7 +112,7 @@ def to_module(net, file_name="net", preprocessing=None):
     inputs = [source.add_input(blob) for blob in net.input_blobs]
     if preprocessing is not None:
         _preprocess(source, net, preprocessing)
-    trouble = []
+    errors = []
     for index, node in enumerate(net.nodes):
         if node.type == "Input":
             continue
@@ -122,12 +122,12 @@ def to_module(net, file_name="net", preprocessing=None):
             source.sizes_known &= node.type not in UNKNOWN_SIZES
             source.add(index, node)
         except Error as error:
-            trouble.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
-            for blob in node.tops:      # so that the layers behind it are examined, too
+            errors.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
+            for blob in node.tops:      # so that later layers are checked, too
                 source.values.setdefault(blob.name, "unknown")
-    if trouble:
-        trouble[0].message += "".join(f"\n{error}" for error in trouble[1:])
-        raise trouble[0]
+    if errors:
+        errors[0].message += "".join(f"\n{error}" for error in errors[1:])
+        raise errors[0]
     name = Names({*helper_texts(), *FORWARD_NAMES}, "Net").pick(net.name or "Net")
     known = {blob.name: sizes(blob.shape) for blob in net.input_blobs}
     for node in net.nodes:
@@ -162,7 +162,7 @@ def check_types(nodes, file):
 
 
 def check_file_name(path):
-    """Return the name of the module that a path without ``.py`` is; ConfigError if Python cannot import it."""
+    """Return the module name of a path without ``.py``; ConfigError if Python cannot import that name."""
     name = Path(path).name
     if not name.isidentifier() or keyword.iskeyword(name) or name == "torch":
         raise ConfigError(f"a module {shown(name)} cannot be imported; choose a name of letters, digits and _ that begins with no "

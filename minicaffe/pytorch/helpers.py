@@ -1,4 +1,4 @@
-"""What layers of Caffe need beyond `torch.nn`: an export has the text of those that it uses (`minicaffe.pytorch.source`).
+"""Helpers for layers that `torch.nn` lacks: an export contains the text of those that it uses (`minicaffe.pytorch.source`).
 
 minicaffe does not import this module, so it works without PyTorch. Everything here is complete without minicaffe.
 """
@@ -34,29 +34,29 @@ class BiasedEmbedding(nn.Embedding):
 
 
 class Scale(nn.Module):
-    """Scale: multiply by a weight, add a bias; both have `behind` axes of size 1 added, and are broadcast."""
+    """Scale: multiply by a weight, add a bias; both get `trailing` axes of size 1 at the end, and are broadcast."""
 
-    def __init__(self, shape, behind=0, bias=False):
+    def __init__(self, shape, trailing=0, bias=False):
         super().__init__()
-        self.behind = (1,) * behind
+        self.trailing = (1,) * trailing
         self.weight = nn.Parameter(torch.ones(shape))
         self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
 
     def forward(self, x):
-        y = x * self.weight.reshape(self.weight.shape + self.behind)
-        return y if self.bias is None else y + self.bias.reshape(self.bias.shape + self.behind)
+        y = x * self.weight.reshape(self.weight.shape + self.trailing)
+        return y if self.bias is None else y + self.bias.reshape(self.bias.shape + self.trailing)
 
 
 class Bias(nn.Module):
-    """Bias: add a bias, which has `behind` axes of size 1 added, and is broadcast."""
+    """Bias: add a bias, which gets `trailing` axes of size 1 at the end, and is broadcast."""
 
-    def __init__(self, shape, behind=0):
+    def __init__(self, shape, trailing=0):
         super().__init__()
-        self.behind = (1,) * behind
+        self.trailing = (1,) * trailing
         self.bias = nn.Parameter(torch.zeros(shape))
 
     def forward(self, x):
-        return x + self.bias.reshape(self.bias.shape + self.behind)
+        return x + self.bias.reshape(self.bias.shape + self.trailing)
 
 
 class FrozenBatchNorm(nn.Module):
@@ -75,21 +75,22 @@ class FrozenBatchNorm(nn.Module):
 class Normalize(nn.Module):
     """Normalize: x / sqrt(sum of x^2 over the axes `dims` + eps), times a weight for each channel or for all."""
 
-    def __init__(self, shape, dims, behind, eps):
+    def __init__(self, shape, dims, trailing, eps):
         super().__init__()
-        self.dims, self.behind, self.eps = dims, (1,) * behind, eps
+        self.dims, self.trailing, self.eps = dims, (1,) * trailing, eps
         self.weight = nn.Parameter(torch.ones(shape))
 
     def forward(self, x):
         norm = ((x * x).sum(self.dims, keepdim=True) + self.eps).sqrt()
-        return x / norm * self.weight.reshape(self.weight.shape + self.behind)
+        return x / norm * self.weight.reshape(self.weight.shape + self.trailing)
 
 
 class LSTM(nn.Module):
     """LSTM of Caffe: x (steps, batch, inputs), and cont (steps, batch), which is 0 where a sequence begins and else 1.
 
-    The states before the first step are those after the last step of the call before, without a gradient, at first 0. Set
-    `state` to None to start from 0. With h and c given, which are (1, batch, size), those after the last step are also returned.
+    The states before the first step are those after the last step of the previous call, without a gradient; in the first call
+    they are 0. Set `state` to None to start from 0 again. If h and c (1, batch, size) are given, the call begins with them, and
+    also returns those after the last step.
     """
 
     def __init__(self, inputs, size, static=0):
@@ -112,9 +113,9 @@ class LSTM(nn.Module):
         else:
             h = c = x.new_zeros(x.shape[1], self.size)
         tops = []
-        for gate, going in zip(gates, cont):
-            i, f, o, g = (gate + F.linear(h * going, self.weight_h)).chunk(4, 1)
-            c = f.sigmoid() * going * c + i.sigmoid() * g.tanh()
+        for gate, m in zip(gates, cont):
+            i, f, o, g = (gate + F.linear(h * m, self.weight_h)).chunk(4, 1)
+            c = f.sigmoid() * m * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()
             tops.append(h)
         if exposed:
@@ -124,7 +125,7 @@ class LSTM(nn.Module):
 
 
 class RNN(nn.Module):
-    """RNN of Caffe: h = tanh(W_h h + W_x x + b), y = tanh(W_o h + b_o); its state is as that of LSTM."""
+    """RNN of Caffe: h = tanh(W_h h + W_x x + b), y = tanh(W_o h + b_o); its state is kept as in LSTM."""
 
     def __init__(self, inputs, size, static=0):
         super().__init__()
@@ -148,8 +149,8 @@ class RNN(nn.Module):
         else:
             h = x.new_zeros(x.shape[1], self.size)
         tops = []
-        for value, going in zip(sums, cont):
-            h = (value + F.linear(h * going, self.weight_h)).tanh()
+        for value, m in zip(sums, cont):
+            h = (value + F.linear(h * m, self.weight_h)).tanh()
             tops.append(F.linear(h, self.weight_o, self.bias_o).tanh())
         if exposed:
             return torch.stack(tops), h[None]
@@ -161,16 +162,16 @@ class RNN(nn.Module):
 
 
 def caffe_pool(x, method, kernel, stride, pad, sizes):
-    """MAX or AVE pooling with windows that PyTorch's own pooling does not take; the top has planes of `sizes`."""
+    """MAX or AVE pooling with windows that PyTorch's pooling does not support; the top has planes of `sizes`."""
     ends = [max(0, (n - 1) * s + k - size - p) for n, s, k, size, p in zip(sizes, stride, kernel, x.shape[2:], pad)]
     sides = (pad[1], ends[1], pad[0], ends[0])
     if method == "MAX":
         y = F.max_pool2d(F.pad(x, sides, value=-torch.inf), kernel, stride)
-        return y.clamp(min=torch.finfo(x.dtype).min)    # of a window outside of the picture
+        return y.clamp(min=torch.finfo(x.dtype).min)    # not -inf for a window outside of the picture
     ones = F.pad(torch.ones_like(x[:1, :1]), (pad[1], pad[1], pad[0], pad[0]), value=1)     # Caffe's divisor counts padding,
     ones = F.pad(ones, (0, ends[1] - pad[1], 0, ends[0] - pad[0]))                          # and not what is beyond it
-    shares = F.avg_pool2d(ones, kernel, stride).clamp(min=torch.finfo(x.dtype).tiny)    # 0 of a window outside of the picture
-    return F.avg_pool2d(F.pad(x, sides), kernel, stride) / shares
+    counted = F.avg_pool2d(ones, kernel, stride).clamp(min=torch.finfo(x.dtype).tiny)   # no 0 / 0 outside of the picture
+    return F.avg_pool2d(F.pad(x, sides), kernel, stride) / counted
 
 
 def caffe_mask(y, positions):
@@ -179,7 +180,7 @@ def caffe_mask(y, positions):
 
 
 def caffe_stochastic_pool(x, kernel, stride):
-    """STOCHASTIC pooling in phase TEST: sum of x^2 / sum of x. It is no random choice in training either."""
+    """STOCHASTIC pooling in phase TEST: sum of x^2 / sum of x. Training does the same, without random numbers."""
     total = F.avg_pool2d(x, kernel, stride, ceil_mode=True)
     squares = F.avg_pool2d(x * x, kernel, stride, ceil_mode=True)
     return torch.where(total > 0, squares / torch.where(total > 0, total, 1), 0)
@@ -214,8 +215,8 @@ def caffe_detection_output(location, score, prior, classes, share_location, back
                            nms_threshold, eta, top_k, keep_top_k):
     """DetectionOutput of SSD: return rows (picture, label, score, xmin, ymin, xmax, ymax), shape (1, 1, rows, 7); no gradient.
 
-    A `background`, `top_k` or `keep_top_k` of -1 is none or all. Where all pictures together have no row, each gets one, which is
-    -1 but for its number.
+    -1 means no `background`, or all boxes for `top_k` and `keep_top_k`. If no picture has a row, each gets one, in which all
+    values except the picture's number are -1.
     """
     pictures, rows = len(location), []
     prior, variance = prior.detach().reshape(2, -1, 1, 4)
@@ -255,7 +256,7 @@ def caffe_detection_output(location, score, prior, classes, share_location, back
 
 
 def suppress(boxes, threshold, eta):
-    """Return the indices of the boxes, by falling score, that no better one overlaps by more than a threshold."""
+    """Return the indices of the boxes, sorted by falling score, that no better kept box overlaps by more than a threshold."""
     low, high = boxes[:, :2], boxes[:, 2:]
     both = (torch.minimum(high[:, None], high) - torch.maximum(low[:, None], low)).clamp(min=0).prod(2)
     area = (high - low).clamp(min=0).prod(1)
@@ -272,7 +273,7 @@ def suppress(boxes, threshold, eta):
 
 
 def labels_of(scores, labels, axis, ignore_label=None):
-    """Return labels as indices with an axis of size 1 for the classes, 0 where ignored, and 1 or 0 for those that count."""
+    """Return two tensors with an axis of size 1 for the classes: labels as indices (0 if ignored), and 1 for labels not ignored."""
     shape = list(scores.shape)
     shape[axis] = 1
     index = labels.reshape(shape).long()
@@ -280,8 +281,8 @@ def labels_of(scores, labels, axis, ignore_label=None):
     return index.where(valid > 0, 0), valid
 
 
-def divided(total, normalization, scores, axis, valid):
-    """Divide the sum of a loss as `loss_param.normalization` says."""
+def normalized(total, normalization, scores, axis, valid):
+    """Divide the sum of a loss by the divisor that `loss_param.normalization` names."""
     divisor = {"VALID": valid.sum(), "FULL": valid.new_tensor(valid.numel()), "NONE": valid.new_ones(()),
                "BATCH_SIZE": valid.new_tensor(scores.shape[:axis].numel())}[normalization]
     return total / divisor.clamp(min=1)
@@ -290,7 +291,7 @@ def divided(total, normalization, scores, axis, valid):
 def caffe_accuracy(scores, labels, axis, top_k, ignore_label):
     """Accuracy: return the share of labels among the `top_k` highest scores, of all and of each class."""
     index, valid = labels_of(scores, labels, axis, ignore_label)
-    # Another class with an equal score counts against; a NaN is not above any.
+    # Another class with an equal score ranks above the label, as in Caffe; a NaN does not rank above any class.
     rank = (~(scores < scores.gather(axis, index))).sum(axis, keepdim=True)
     hits = (rank <= top_k) * valid
     own = torch.zeros_like(scores).scatter(axis, index, valid)
@@ -303,7 +304,7 @@ def caffe_softmax_loss(scores, labels, axis, ignore_label, normalization):
     """SoftmaxWithLoss: return the loss and the probabilities."""
     index, valid = labels_of(scores, labels, axis, ignore_label)
     losses = -scores.log_softmax(axis).gather(axis, index).clamp(min=-87.33655)     # the log of FLT_MIN
-    return divided((losses * valid).sum(), normalization, scores, axis, valid), scores.softmax(axis)
+    return normalized((losses * valid).sum(), normalization, scores, axis, valid), scores.softmax(axis)
 
 
 def caffe_infogain_loss(scores, labels, matrix, axis, ignore_label, normalization):
@@ -312,7 +313,7 @@ def caffe_infogain_loss(scores, labels, matrix, axis, ignore_label, normalizatio
     log = scores.softmax(axis).clamp(min=1e-20).log()
     rows = matrix.reshape(scores.shape[axis], scores.shape[axis])[index.squeeze(axis)].movedim(-1, axis)
     losses = -(rows * log).sum(axis, keepdim=True)
-    return divided((losses * valid).sum(), normalization, scores, axis, valid), scores.softmax(axis)
+    return normalized((losses * valid).sum(), normalization, scores, axis, valid), scores.softmax(axis)
 
 
 def caffe_logistic_loss(probabilities, labels):
@@ -331,9 +332,9 @@ def caffe_hinge_loss(scores, labels, norm):
 
 def caffe_smooth_l1_loss(x, y, weight=None):
     """SmoothL1Loss of SSD: the sum divided by the batch, with a weight for each element."""
-    apart = x - y.reshape(x.shape)
-    apart = apart if weight is None else apart * weight.reshape(x.shape)
-    return torch.where(apart.abs() < 1, 0.5 * apart * apart, apart.abs() - 0.5).sum() / len(x)
+    difference = x - y.reshape(x.shape)
+    difference = difference if weight is None else difference * weight.reshape(x.shape)
+    return torch.where(difference.abs() < 1, 0.5 * difference * difference, difference.abs() - 0.5).sum() / len(x)
 
 
 def caffe_cross_entropy_loss(scores, targets, ignore_label, normalization):
@@ -341,11 +342,11 @@ def caffe_cross_entropy_loss(scores, targets, ignore_label, normalization):
     targets = targets.reshape(scores.shape)
     valid = torch.ones_like(scores) if ignore_label is None else (targets.long() != ignore_label).to(scores.dtype)
     losses = F.binary_cross_entropy_with_logits(scores, targets, reduction="none")
-    return divided((losses * valid).sum(), normalization, scores, 1, valid)
+    return normalized((losses * valid).sum(), normalization, scores, 1, valid)
 
 
 def caffe_contrastive_loss(a, b, similar, margin, legacy_version):
-    """ContrastiveLoss; `legacy_version` has the squared distance in the margin."""
+    """ContrastiveLoss; with `legacy_version` the margin is compared with the squared distance."""
     distance = ((a - b) ** 2).flatten(1).sum(1)
     far = (margin - distance).clamp(min=0) if legacy_version else (margin - distance.sqrt()).clamp(min=0) ** 2
     return torch.where(similar.reshape(-1).long() != 0, distance, far).sum() / len(a) / 2

@@ -1,4 +1,4 @@
-"""BVLC Caffe's layer types as expressions of PyTorch, exact in Caffe's special cases. Layers that read data have no writer."""
+"""BVLC Caffe's layer types as expressions of PyTorch, exact in Caffe's special cases. Layers that read data are not exported."""
 
 import math
 
@@ -9,8 +9,8 @@ from minicaffe.net.exporting import POOLING, axis_of, pads, pool_windows, pyrami
 from minicaffe.pytorch.source import number, numbers, plain, writer
 
 
-def same(values):
-    """Return the text of an argument of PyTorch: one number if all values are equal."""
+def as_argument(values):
+    """Return the text of an argument of PyTorch: a tuple, or one number if all values are equal."""
     values = list(values)
     return str(values[0]) if len(set(values)) == 1 else numbers(values)
 
@@ -20,14 +20,14 @@ def arguments(*given, **options):
     return ", ".join([*map(str, given), *(f"{name}={value}" for name, value in options.items() if value is not None)])
 
 
-def unless(values, default):
-    """Return the text of an argument, or None where all values are the default."""
+def unless_default(values, default):
+    """Return the text of an argument; None, to leave it out, if all values are the default."""
     values = list(values)
-    return None if all(value == default for value in values) else same(values)
+    return None if all(value == default for value in values) else as_argument(values)
 
 
 def padded(x, ends):
-    """Return the expression of x with zeros at the end of its last axes."""
+    """Return the expression of x with `ends` zeros at the ends of its last axes."""
     return f"F.pad({x}, ({', '.join(f'0, {end}' for end in reversed(ends))}))"
 
 
@@ -35,7 +35,7 @@ def padded(x, ends):
 
 @writer("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution")
 def convolution(source, node):
-    param, back, given = node.param.convolution_param, node.type == "Deconvolution", source.shape()
+    param, transposed, given = node.param.convolution_param, node.type == "Deconvolution", source.shape()
     axis = axis_of(param.axis, given)
     count = len(given) - axis - 1
     if count > 3:
@@ -44,20 +44,21 @@ def convolution(source, node):
     group = given[axis] if node.type == "ConvolutionDepthwise" else param.group
     bias = len(node.layer.blobs) > 1
     weight = (0, (*node.layer.blobs[0].shape, 1)) if not count else 0   # as a convolution over one pixel
-    own = source.module(
-        f"nn.Conv{'Transpose' if back else ''}{max(count, 1)}d(" + arguments(
-            given[axis], source.top_shape()[axis], same(kernel or [1]), stride=unless(stride, 1), padding=unless(pad, 0),
-            dilation=unless(dilation, 1), groups=None if group == 1 else group, bias=None if bias else False) + ")",
+    module = source.module(
+        f"nn.Conv{'Transpose' if transposed else ''}{max(count, 1)}d(" + arguments(
+            given[axis], source.top_shape()[axis], as_argument(kernel or [1]), stride=unless_default(stride, 1),
+            padding=unless_default(pad, 0), dilation=unless_default(dilation, 1),
+            groups=None if group == 1 else group, bias=None if bias else False) + ")",
         weight=weight, **({"bias": 1} if bias else {}))
     results = []
     for i in range(len(node.bottoms)):
         x, given, wanted = source.bottom(i), source.shape(i), source.top_shape(i)
         ends = pads(given[axis + 1:], wanted[axis + 1:], kernel, stride, pad, dilation)[count:]
-        if not back and any(end > begin for end, begin in zip(ends, pad)):
+        if not transposed and any(end > begin for end, begin in zip(ends, pad)):
             source.note("Caffe also computes a window that is larger than the picture: zeros are added")
             x = padded(x, [max(0, end - begin) for end, begin in zip(ends, pad)])
         x = x if axis == 1 else f"{x}[None]" if not axis else f"{x}.flatten(0, {axis - 1})"
-        y = f"{own}({x})" if count else f"{own}({x}[..., None])[..., 0]"
+        y = f"{module}({x})" if count else f"{module}({x}[..., None])[..., 0]"
         results.append(y if axis == 1 else f"{y}[0]" if not axis else f"{y}.unflatten(0, {source.bottom(i)}.shape[:{axis}])")
     return results
 
@@ -76,17 +77,17 @@ def inner_product(source, node):
     param, given, x = node.param.inner_product_param, source.shape(), source.bottom()
     axis = axis_of(param.axis, given)
     kind = source.helper("TransposedLinear") if param.transpose else "nn.Linear"
-    own = source.module(f"{kind}({arguments(math.prod(given[axis:]), param.num_output, bias=None if param.bias_term else False)})",
-                        weight=0, **({"bias": 1} if param.bias_term else {}))
-    return [f"{own}({x})" if axis == len(given) - 1 else f"{own}({x}.flatten({axis}))"]
+    options = arguments(math.prod(given[axis:]), param.num_output, bias=None if param.bias_term else False)
+    module = source.module(f"{kind}({options})", weight=0, **({"bias": 1} if param.bias_term else {}))
+    return [f"{module}({x})" if axis == len(given) - 1 else f"{module}({x}.flatten({axis}))"]
 
 
 @writer("Embed")
 def embed(source, node):
     p = node.param.embed_param
     kind = source.helper("BiasedEmbedding") if p.bias_term else "nn.Embedding"
-    own = source.module(f"{kind}({p.input_dim}, {p.num_output})", weight=0, **({"bias": 1} if p.bias_term else {}))
-    return [f"{own}({source.bottom()}.long())"]
+    module = source.module(f"{kind}({p.input_dim}, {p.num_output})", weight=0, **({"bias": 1} if p.bias_term else {}))
+    return [f"{module}({source.bottom()}.long())"]
 
 
 # ---- pooling
@@ -94,8 +95,8 @@ def embed(source, node):
 METHODS = {POOLING.MAX: "MAX", POOLING.AVE: "AVE"}
 
 
-def usual(given, wanted, kernel, stride, pad, ceil_mode=True):
-    """Return whether PyTorch's pooling has these windows: it takes a padding of half a window, and clips as Caffe does with one."""
+def fits_torch_pooling(given, wanted, kernel, stride, pad, ceil_mode=True):
+    """Return whether PyTorch's pooling can have these windows: a padding of at most half a window, and as many windows as Caffe."""
     def count(size, k, s, p):
         windows = (size + 2 * p - k + (s - 1 if ceil_mode else 0)) // s + 1
         return windows - (ceil_mode and (windows - 1) * s >= size + p)
@@ -103,38 +104,39 @@ def usual(given, wanted, kernel, stride, pad, ceil_mode=True):
 
 
 def pooled(source, x, method, given, wanted, kernel, stride, pad):
-    """Return the expression of a pooling that is no module."""
+    """Return the expression of a pooling by a function, not by a module."""
     if method == POOLING.STOCHASTIC:
         source.remark("Pooling: STOCHASTIC is the weighted mean of phase TEST, also in training.")
-        return f"{source.helper('caffe_stochastic_pool')}({x}, {same(kernel)}, {same(stride)})"
-    if not usual(given, wanted, kernel, stride, pad):
+        return f"{source.helper('caffe_stochastic_pool')}({x}, {as_argument(kernel)}, {as_argument(stride)})"
+    if not fits_torch_pooling(given, wanted, kernel, stride, pad):
         source.remark("Pooling: caffe_pool has windows that PyTorch's pooling does not take; they fit pictures of the size below.")
         return f'{source.helper("caffe_pool")}({x}, "{METHODS[method]}", {", ".join(map(numbers, (kernel, stride, pad, wanted)))})'
     function = "max" if method == POOLING.MAX else "avg"
-    return f"F.{function}_pool2d({arguments(x, same(kernel), same(stride), padding=unless(pad, 0), ceil_mode=True)})"
+    options = arguments(x, as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0), ceil_mode=True)
+    return f"F.{function}_pool2d({options})"
 
 
 @writer("Pooling")
 def pooling(source, node):
     p, x, given, wanted = node.param.pooling_param, source.bottom(), source.shape()[2:], source.top_shape()[2:]
     kernel, stride, pad = pool_windows(p, given)
-    mask, down = len(node.tops) > 1, p.round_mode == p.FLOOR
-    if p.pool == POOLING.STOCHASTIC or not usual(given, wanted, kernel, stride, pad, not down):
+    mask, floor = len(node.tops) > 1, p.round_mode == p.FLOOR
+    if p.pool == POOLING.STOCHASTIC or not fits_torch_pooling(given, wanted, kernel, stride, pad, not floor):
         if mask:
             raise ConfigError("has a mask and windows that PyTorch's MaxPool2d does not take", field="top[1]")
         return [pooled(source, x, p.pool, given, wanted, kernel, stride, pad)]
     kind = "Max" if p.pool == POOLING.MAX else "Avg"
-    if not (down or p.global_pooling):
+    if not (floor or p.global_pooling):
         source.remark("Pooling: Caffe rounds the number of windows up (ceil_mode), and leaves out one that begins in the padding.")
     if kind == "Avg" and any(pad):
         source.remark("Pooling: the divisor of AVE counts the padding (count_include_pad), and not what is beyond it.")
     if p.global_pooling:
-        own = source.module(f"nn.Adaptive{kind}Pool2d({arguments(1, return_indices=mask or None)})")
+        module = source.module(f"nn.Adaptive{kind}Pool2d({arguments(1, return_indices=mask or None)})")
     else:
-        made = arguments(same(kernel), same(stride), padding=unless(pad, 0), ceil_mode=None if down else True,
-                         return_indices=mask or None)
-        own = source.module(f"nn.{kind}Pool2d({made})")
-    return f"{source.helper('caffe_mask')}(*{own}({x}))" if mask else [f"{own}({x})"]
+        options = arguments(as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0),
+                            ceil_mode=None if floor else True, return_indices=mask or None)
+        module = source.module(f"nn.{kind}Pool2d({options})")
+    return f"{source.helper('caffe_mask')}(*{module}({x}))" if mask else [f"{module}({x})"]
 
 
 @writer("SPP")
@@ -148,7 +150,7 @@ def pyramid(source, node):
 # ---- elementwise
 
 def simple(text):
-    """Return the writer of a type that is one expression of ``x``, or, with a capital, one module without parameters."""
+    """Return the writer of a type that is an expression beginning with ``x``, the bottom, or else one module without parameters."""
     def write(source, node):
         return [text.replace("x", source.bottom()) if text[0] == "x" else f"{source.module(text)}({source.bottom()})"]
     return write
@@ -195,7 +197,7 @@ def threshold(source, node):
 
 
 def affine(x, scale, shift):
-    """Return the expression of ``scale x + shift``; what changes nothing is left out."""
+    """Return the expression of ``scale x + shift``, without a scale of 1 or a shift of 0."""
     x = x if scale == 1 else f"{number(scale)} * {x}"
     return x if not shift else f"{x} + {number(shift)}" if shift > 0 else f"{x} - {number(-shift)}"
 
@@ -249,13 +251,13 @@ def dropout(source, node):
 
 # ---- scales and statistics
 
-def behind(param, shape, own):
-    """Return how many axes of size 1 come after a scale of the shape `own` that is broadcast from `param.axis` on."""
+def trailing_axes(param, shape, own):
+    """Return how many axes of size 1 a scale of shape `own` needs at its end, to be broadcast from axis `param.axis` on."""
     return len(shape) - axis_of(param.axis, shape) - len(own) if own else 0
 
 
 def expanded(x, count):
-    """Return the expression of x with `count` axes of size 1 behind its own."""
+    """Return the expression of x with `count` more axes of size 1 at the end."""
     return f"{x}[...{', None' * count}]" if count > 0 else x
 
 
@@ -264,15 +266,15 @@ def scale(source, node):
     x, given, scales = source.bottom(), source.shape(), node.type == "Scale"
     p = node.param.scale_param if scales else node.param.bias_param
     if len(node.bottoms) > 1:
-        x = f"{x} {'*' if scales else '+'} {expanded(source.bottom(1), behind(p, given, source.shape(1)))}"
+        x = f"{x} {'*' if scales else '+'} {expanded(source.bottom(1), trailing_axes(p, given, source.shape(1)))}"
     if not node.layer.blobs:
         return [x]
     own, kind = node.layer.blobs[0].shape, "Scale" if scales and len(node.bottoms) == 1 else "Bias"
     both = kind == "Scale" and p.bias_term
-    made = arguments(numbers(own), behind(p, given, own), bias=True if both else None)
-    own = source.module(f"{source.helper(kind)}({made})", **({"weight": 0} if kind == "Scale" else {}),
-                        **({"bias": int(both)} if both or kind == "Bias" else {}))
-    return [f"{own}({x})"]
+    options = arguments(numbers(own), trailing_axes(p, given, own), bias=True if both else None)
+    module = source.module(f"{source.helper(kind)}({options})", **({"weight": 0} if kind == "Scale" else {}),
+                           **({"bias": int(both)} if both or kind == "Bias" else {}))
+    return [f"{module}({x})"]
 
 
 @writer("BatchNorm")
@@ -285,20 +287,20 @@ def batch_norm(source, node):
     state = {"running_mean": (0, (mean * factor).astype(np.float32)), "running_var": (1, (variance * factor).astype(np.float32))}
     if mode:
         source.remark("BatchNorm: use_global_stats is true, so the stored statistics normalize, also in training.")
-        own = source.module(f"{source.helper('FrozenBatchNorm')}({channels}, eps={number(p.eps)})", **state)
+        module = source.module(f"{source.helper('FrozenBatchNorm')}({channels}, eps={number(p.eps)})", **state)
     elif mode is None:
         source.remark("BatchNorm: the stored statistics in evaluation, those of the batch in training. A learned scale is a Scale.")
-        momentum = number(1 - float(number(p.moving_average_fraction)))     # of the decimal number: 0.001, not 0.0009999871
-        own = source.module(f"{kind}({channels}, eps={number(p.eps)}, momentum={momentum}, affine=False)",
-                            num_batches_tracked=np.zeros((), np.int64), **state)
+        momentum = number(1 - float(number(p.moving_average_fraction)))     # of the decimal text: 0.001, not 0.0009999871
+        module = source.module(f"{kind}({channels}, eps={number(p.eps)}, momentum={momentum}, affine=False)",
+                               num_batches_tracked=np.zeros((), np.int64), **state)
     else:
         if node.bottoms[0].count == channels:
             raise ConfigError("has one value for each channel, of which PyTorch's BatchNorm takes no statistics", field="bottom[0]")
         source.remark("BatchNorm: use_global_stats is false, so the statistics are those of the batch, also in evaluation.")
-        own = source.module(f"{kind}({channels}, eps={number(p.eps)}, affine=False, track_running_stats=False)")
+        module = source.module(f"{kind}({channels}, eps={number(p.eps)}, affine=False, track_running_stats=False)")
     if len(given) == 1:
-        return [f"{own}({x}[:, None])[:, 0]"]
-    return [f"{own}({x})" if len(given) <= 5 else f"{own}({x}.flatten(2)).reshape({x}.shape)"]
+        return [f"{module}({x}[:, None])[:, 0]"]
+    return [f"{module}({x})" if len(given) <= 5 else f"{module}({x}.flatten(2)).reshape({x}.shape)"]
 
 
 @writer("MVN")
@@ -313,8 +315,8 @@ def lrn(source, node):
     p, x = node.param.lrn_param, source.bottom()
     if p.norm_region == p.ACROSS_CHANNELS:
         source.remark("LRN: alpha is divided by the size, in Caffe as in PyTorch.")
-        made = arguments(p.local_size, alpha=number(p.alpha), beta=number(p.beta), k=number(p.k))
-        return [f"{source.module(f'nn.LocalResponseNorm({made})')}({x})"]
+        options = arguments(p.local_size, alpha=number(p.alpha), beta=number(p.beta), k=number(p.k))
+        return [f"{source.module(f'nn.LocalResponseNorm({options})')}({x})"]
     return [f"{source.helper('caffe_lrn_within_channel')}({x}, {p.local_size}, {number(p.alpha)}, {number(p.beta)})"]
 
 
@@ -330,10 +332,10 @@ def reduction(source, node):
 def normalize(source, node):
     p, given = node.param.norm_param, source.shape()
     shape = node.layer.blobs[0].shape
-    made = arguments(numbers(shape), numbers(range(1, len(given)) if p.across_spatial else [1]), len(given) - 2 if shape else 0,
+    options = arguments(numbers(shape), numbers(range(1, len(given)) if p.across_spatial else [1]), len(given) - 2 if shape else 0,
                      number(p.eps))
-    own = source.module(f"{source.helper('Normalize')}({made})", weight=0)
-    return [f"{own}({source.bottom()})"]
+    module = source.module(f"{source.helper('Normalize')}({options})", weight=0)
+    return [f"{module}({source.bottom()})"]
 
 
 # ---- shapes
@@ -465,14 +467,14 @@ def recurrent(source, node):
     states = (2 if lstm else 1) * p.expose_hidden
     static = len(node.bottoms) - 2 - states > 0
     order = ["weight_x", "bias", *["weight_static"] * static, "weight_h", *([] if lstm else ["weight_o", "bias_o"])]
-    made = arguments(math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
-    own = source.module(f"{source.helper(node.type)}({made})", **{name: i for i, name in enumerate(order)})
+    options = arguments(math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
+    module = source.module(f"{source.helper(node.type)}({options})", **{name: i for i, name in enumerate(order)})
     if not states:
         source.remark(f"{node.type}: the state is kept from call to call, as in Caffe; cont is 0 where a sequence begins.")
     xs = source.bottoms()
     begin = 2 + static
     given = arguments(*xs[:begin], **{name: x for name, x in zip("hc", xs[begin:])})
-    return f"{own}({given})" if states else [f"{own}({given})"]
+    return f"{module}({given})" if states else [f"{module}({given})"]
 
 
 @writer("LSTMUnit")

@@ -1,4 +1,4 @@
-"""Accuracy, the losses of BVLC Caffe and SSD's DetectionOutput as calls of helpers, for nets whose labels are inputs."""
+"""Writers of Accuracy, BVLC Caffe's losses and SSD's DetectionOutput: calls of helpers. The labels are inputs of the net."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ LOSS = caffe_pb2.LossParameter
 
 
 def mode_of(p, default):
-    """Return the normalisation of a LossParameter as the text of a str."""
+    """Return the normalisation mode of a LossParameter as a quoted name, such as '"VALID"'."""
     if p.HasField("normalization"):
         mode = p.normalization
     else:
@@ -29,21 +29,21 @@ def call(source, helper, *arguments):
     return f"{source.helper(helper)}({', '.join(map(str, [*source.bottoms(), *arguments]))})"
 
 
-def tops(source, text):
-    """Return a tuple of two as what a layer of one or two tops gives."""
+def one_or_both(source, text):
+    """Return `text`, a tuple of two values, for a layer of two tops; for a layer of one top, the first value."""
     return text if len(source.node.tops) > 1 else [f"{text}[0]"]
 
 
 @writer("Accuracy")
 def accuracy(source, node):
     p = node.param.accuracy_param
-    return tops(source, call(source, "caffe_accuracy", axis_of(p.axis, source.shape()), p.top_k, ignored(p)))
+    return one_or_both(source, call(source, "caffe_accuracy", axis_of(p.axis, source.shape()), p.top_k, ignored(p)))
 
 
 @writer("SoftmaxWithLoss")
 def softmax_loss(source, node):
     p, axis = node.param.loss_param, axis_of(node.param.softmax_param.axis, source.shape())
-    return tops(source, call(source, "caffe_softmax_loss", axis, ignored(p), mode_of(p, LOSS.VALID)))
+    return one_or_both(source, call(source, "caffe_softmax_loss", axis, ignored(p), mode_of(p, LOSS.VALID)))
 
 
 @writer("InfogainLoss")
@@ -52,7 +52,7 @@ def infogain_loss(source, node):
     axis = axis_of(node.param.infogain_loss_param.axis, source.shape())
     if len(node.bottoms) < 3:
         more = [source.buffer(np.array(read_blob(node.param.infogain_loss_param.source).data, np.float32))]
-    return tops(source, call(source, "caffe_infogain_loss", *more, axis, ignored(p), mode_of(p, LOSS.VALID)))
+    return one_or_both(source, call(source, "caffe_infogain_loss", *more, axis, ignored(p), mode_of(p, LOSS.VALID)))
 
 
 @writer("MultinomialLogisticLoss")

@@ -1,4 +1,4 @@
-"""Names of Caffe as identifiers of Python: each is valid, no two are equal, and none has a meaning of its own.
+"""Names of layers and blobs as identifiers of Python: valid, all different, and no name that Python or PyTorch uses.
 
 "conv1/3x3_s2" becomes ``conv1_3x3_s2``, "1x1" ``layer_1x1``, "class" ``class_``, and a second "a_b" beside "a/b" ``a_b_2``.
 """
@@ -29,18 +29,18 @@ def identifier(name, prefix):
 
 
 class Names:
-    """Gives identifiers that differ from each other and from those of `reserved`; `prefix` as in `identifier`."""
+    """Identifiers that differ from each other and from those of `reserved`; `prefix` as in `identifier`."""
 
     def __init__(self, reserved, prefix):
         self.reserved, self.taken, self.prefix = set(reserved), set(), prefix
 
     def pick(self, name):
-        """Return an identifier for a name; it is taken from now on."""
+        """Return an identifier for a name; later calls return other ones."""
         text = identifier(name, self.prefix)
-        text = wanted = f"{text}_" if text in self.reserved else text
+        text = base = f"{text}_" if text in self.reserved else text
         number = 1
         while text in self.taken or text in self.reserved:
             number += 1
-            text = f"{wanted}_{number}"
+            text = f"{base}_{number}"
         self.taken.add(text)
         return text

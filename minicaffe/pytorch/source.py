@@ -1,8 +1,8 @@
-"""The text of a PyTorch module under construction: lines of ``__init__`` and ``forward``, names, and the state dict.
+"""`Source` collects the text of a PyTorch module: lines of ``__init__`` and ``forward``, names, and the state dict.
 
-A layer type has a function that returns the expressions of its tops (`writer`). The variables of ``forward`` have the names of
-the blobs, the attributes those of the layers. A layer in place assigns its blob's variable again. Helpers, the classes and
-functions of `helpers.py`, are copied into the text where they are used.
+Each layer type has a function, its writer, that returns the expressions of the tops. The variables of ``forward`` have the names
+of the blobs, the attributes those of the layers. A layer in place assigns its blob's variable again. Helpers are the classes and
+functions of `helpers.py`. Those that are used are copied into the text.
 """
 
 import ast
@@ -33,7 +33,7 @@ def writer(*types):
 
 
 class Source:
-    """Collects what a layer's writer adds.
+    """The parts of a module's text, to which the writer of each layer adds.
 
     Parameters
     ----------
@@ -53,10 +53,11 @@ class Source:
         self.attributes = Names(MODULE_ATTRIBUTES, "layer")
         self.names = Names(FORWARD_NAMES | helper_texts().keys(), "blob")
         self.variables = {}     # blob -> its variable
-        self.values = {}        # blob -> the variable that has its value: its own, or that of a blob with the same value
-        self.made, self.lines = [], []  # of __init__; of forward: (text, comment, node or None, variables by blob)
+        self.values = {}        # blob -> the variable with its value: its own, or that of another blob with the same value
+        self.init_lines = []        # of __init__: (text, comment)
+        self.forward_lines = []     # of forward: (text, comment, node or None, variables by blob)
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
-        self.used, self.remarks = set(), {}     # helpers; lines of the docstring
+        self.used, self.remarks = set(), {}     # names of helpers; lines of the docstring, as keys
         self.sizes_known = True
         self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
@@ -82,43 +83,43 @@ class Source:
         return self.node.tops[index].shape
 
     def module(self, text, **parameters):
-        """Add a module to ``__init__``; return the expression that it is called by.
+        """Add a module to ``__init__``; return the expression of the module, which ``forward`` calls.
 
         Parameters
         ----------
         text : str
-            The expression that makes it: "nn.Conv2d(3, 8, 1)".
+            The expression that creates it: "nn.Conv2d(3, 8, 1)".
         **parameters : int, tuple or ndarray
-            Name in the module -> the index of the layer's blob that it is; that index and another shape, or other values for it;
-            or an array that is no blob of the layer.
+            Name in the module -> the value in the state dict. An int is the index of a blob of the layer. A tuple has this index
+            and either another shape or an array that replaces the blob's values. An array alone is no blob of the layer.
         """
         comment = "" if self.attribute == self.node.name else f"layer '{plain(self.node.name)}'"
-        self.made.append((f"self.{self.attribute} = {text}", comment))
+        self.init_lines.append((f"self.{self.attribute} = {text}", comment))
         shared = []
         for name, value in parameters.items():
             path = f"{self.attribute}.{name}"
             if isinstance(value, np.ndarray):
-                self.state[path] = np.ascontiguousarray(value).reshape(value.shape)
+                self.state[path] = np.ascontiguousarray(value).reshape(value.shape)     # it makes a scalar 1-D
                 continue
             owner = self._parameter(path, *(value if isinstance(value, tuple) else (value,)))
             if owner != path:
                 shared.append((f"self.{path} = self.{owner}", "shared parameter"))
-        self.made += shared
+        self.init_lines += shared
         return f"self.{self.attribute}"
 
     def parameter(self, index):
         """Add a parameter of the layer itself; return its expression."""
         path = self.attribute
         owner = self._parameter(path, index)
-        made = f"nn.Parameter(torch.zeros({numbers(self.state[path].shape)}))" if owner == path else f"self.{owner}"
-        self.made.append((f"self.{path} = {made}", "" if owner == path else "shared parameter"))
+        value = f"nn.Parameter(torch.zeros({numbers(self.state[path].shape)}))" if owner == path else f"self.{owner}"
+        self.init_lines.append((f"self.{path} = {value}", "" if owner == path else "shared parameter"))
         return f"self.{path}"
 
     def buffer(self, array, name=None):
         """Add an array that is not learned, by default with the layer's name; return its expression."""
         name = self.attribute if name is None else self.attributes.pick(name)
         self.state[name] = np.array(array, np.float32)
-        self.made.append((f'self.register_buffer("{name}", torch.zeros({numbers(self.state[name].shape)}))', ""))
+        self.init_lines.append((f'self.register_buffer("{name}", torch.zeros({numbers(self.state[name].shape)}))', ""))
         return f"self.{name}"
 
     def helper(self, name):
@@ -143,30 +144,30 @@ class Source:
 
     def add_line(self, text):
         """Add a line of ``forward`` that belongs to no layer."""
-        self.lines.append((text, "", None, {}))
+        self.forward_lines.append((text, "", None, {}))
 
     def add(self, index, node):
         """Add a layer by its type's writer."""
-        self.node, self.index, self.notes, made = node, index, [], len(self.made)
+        self.node, self.index, self.notes, before = node, index, [], len(self.init_lines)
         self.attribute = self.attributes.pick(node.name)
         self._check_in_place(node)
         found = WRITERS[kind_of(node)](self, node)
-        if len(self.made) == made:      # the layer has no attribute
+        if len(self.init_lines) == before:      # the layer has no attribute
             self.attributes.taken.discard(self.attribute)
-        bottoms = [blob.name for blob in node.bottoms]
+        bottoms = blob_names(node.bottoms)
         comments = ["" if blob.name in bottoms or not self.sizes_known else sizes(blob.shape) for blob in node.tops]
-        self.lines += [(f"# {note}", "", None, {}) for note in self.notes]
+        self.forward_lines += [(f"# {note}", "", None, {}) for note in self.notes]
         if isinstance(found, str):
             names = [self._assign(blob.name) for blob in node.tops]
             comment = "; ".join(comment for comment in comments if comment)
-            self.lines.append((f"{', '.join(names)} = {found}", comment, node, dict(zip(bottom_names(node.tops), names))))
+            self.forward_lines.append((f"{', '.join(names)} = {found}", comment, node, dict(zip(blob_names(node.tops), names))))
             return
         for blob, text, comment in zip(node.tops, found, comments, strict=True):
             if text in self.values.values():    # the value of another blob
                 self.values[blob.name] = text
                 continue
             name = self._assign(blob.name)
-            self.lines.append((f"{name} = {text}", comment, node, {blob.name: name}))
+            self.forward_lines.append((f"{name} = {text}", comment, node, {blob.name: name}))
 
     def _assign(self, blob):
         """Return the variable of a blob, which gets a value."""
@@ -185,11 +186,16 @@ class Source:
                                       "which is read later; variables of Python do not share it: give the layer a top of another "
                                       "name", field="top[0]")
 
-    def _parameter(self, path, index, made=None):
-        """Put a blob of the layer into the state dict as `path`; return the path of the parameter that it shares, or its own."""
+    def _parameter(self, path, index, replacement=None):
+        """Put blob `index` of the layer into the state dict as `path`; return the path of the first parameter in its memory.
+
+        `replacement` is another shape, or an array that replaces the blob's values.
+        """
         blob = self.node.layer.blobs[index]
         key = id(blob.data_memory)
-        array = made if isinstance(made, np.ndarray) else np.asarray(blob.data, np.float32).reshape(made or blob.shape)
+        array = replacement
+        if not isinstance(array, np.ndarray):
+            array = np.asarray(blob.data, np.float32).reshape(replacement or blob.shape)
         owner, own = self.owners.setdefault(key, (path, array))
         if own.shape != array.shape:
             raise ConfigError(f"shares the parameter {owner} as {list(array.shape)}, where that is {list(own.shape)}; PyTorch "
@@ -198,7 +204,7 @@ class Source:
         return owner
 
 
-def bottom_names(blobs):
+def blob_names(blobs):
     return [blob.name for blob in blobs]
 
 
@@ -222,7 +228,7 @@ def sizes(shape):
 
 
 def plain(text):
-    """Return a name in a form that a comment or docstring can hold."""
+    """Return a name with ? for characters that a comment or docstring cannot contain."""
     return "".join(c if c.isprintable() and c not in '\\"' else "?" for c in str(text))
 
 
@@ -250,16 +256,16 @@ def line_of(text, comment="", indent=8):
 def helper_texts():
     """Return the text of each helper by name, and the names of the helpers that it uses."""
     text = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
-    made = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    defined = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     return {name: (ast.get_source_segment(text, node),
-                   {other.id for other in ast.walk(node) if isinstance(other, ast.Name) and other.id in made} - {name})
-            for name, node in made.items()}
+                   {other.id for other in ast.walk(node) if isinstance(other, ast.Name) and other.id in defined} - {name})
+            for name, node in defined.items()}
 
 
-def with_used(names):
-    """Return the names of helpers and of those that they use, in the order of the file."""
-    found, left = set(), set(names)
-    while left:
-        found |= left
-        left = set().union(*(helper_texts()[name][1] for name in left)) - found
+def helpers_used_by(names):
+    """Return `names` and the names of all helpers that these use, in the order of helpers.py."""
+    found, new = set(), set(names)
+    while new:
+        found |= new
+        new = set().union(*(helper_texts()[name][1] for name in new)) - found
     return [name for name in helper_texts() if name in found]

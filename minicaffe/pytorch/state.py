@@ -3,7 +3,7 @@
 The file is a zip archive without compression (PyTorch: torch/serialization.py, caffe2/serialize/inline_container.h). The record
 ``data.pkl`` is a pickle of an OrderedDict of tensors, each a call of ``torch._utils._rebuild_tensor_v2`` on a storage. A storage
 is the record ``data/0``, ``data/1``, ...: the bytes of an array, at a multiple of 64, so that ``torch.load(mmap=True)`` works.
-Names that have the same array share a storage, and so does what `torch.load` returns.
+Names that have the same array share a storage, also after `torch.load`.
 """
 
 import pickle
@@ -58,16 +58,16 @@ def _pickle(state, keys):
         encoded = value.encode()
         return b"X" + struct.pack("<I", len(encoded)) + encoded     # BINUNICODE
 
-    def value(made):
+    def value(number):
         """Return the opcodes of an int or of a tuple of ints."""
-        return pickle.dumps(made, 2)[2:-1]      # without PROTO and STOP
+        return pickle.dumps(number, 2)[2:-1]      # without PROTO and STOP
 
     empty = name("collections", "OrderedDict") + b")R"      # EMPTY_TUPLE, REDUCE
-    made = [b"\x80\x02", empty, b"("]       # PROTO 2, MARK
+    opcodes = [b"\x80\x02", empty, b"("]       # PROTO 2, MARK
     for key, array in state.items():
         strides = tuple(stride // array.itemsize for stride in array.strides)
         storage = (b"(" + text("storage") + name("torch", STORAGES[array.dtype.name]) + text(keys[id(array)]) + text("cpu")
                    + value(array.size) + b"tQ")     # TUPLE, BINPERSID
-        made += [text(key), name("torch._utils", "_rebuild_tensor_v2"), b"(", storage, value(0), value(array.shape), value(strides),
-                 b"\x89", empty, b"tR"]     # NEWFALSE: requires_grad
-    return b"".join([*made, b"u."])     # SETITEMS, STOP
+        opcodes += [text(key), name("torch._utils", "_rebuild_tensor_v2"), b"(", storage, value(0), value(array.shape),
+                    value(strides), b"\x89", empty, b"tR"]     # NEWFALSE: requires_grad
+    return b"".join([*opcodes, b"u."])     # SETITEMS, STOP

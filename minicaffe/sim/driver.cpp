@@ -11,7 +11,7 @@
 
 namespace mcsim {
 
-// Never destroyed: Python gives handles back after C++ has begun to destroy what is static.
+// Never destroyed: Python may release handles after C++ has begun to destroy static objects.
 State& state() {
   static State* const it = new State;
   return *it;
@@ -54,12 +54,12 @@ CUcontext handle_of(const Context& context) {
   return reinterpret_cast<CUcontext>(handle_of(Kind::Context, uint64_t(context.device->ordinal) + 1));
 }
 
-/// Free everything in the context; after the next retain it is like new.
+/// Free everything in the context; the next retain starts it as if for the first time.
 void reset(Context& context) {
   Device& device = *context.device;
   try {
     synchronize(context);
-  } catch (const Failure&) {  // from work that no call has waited for, or from any work if the context is lost
+  } catch (const Failure&) {  // an error of queued work, or of a context that is lost
   }
   if (state().settings.leak) report_leaks(context);
   for (auto& c : std::vector<std::shared_ptr<Capture>>(state().captures))
@@ -154,11 +154,11 @@ CUresult CUDAAPI cuDriverGetVersion(int* version) {
 }
 
 CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
-  return on_driver("cuDeviceGet", device, "the device's place", [&] { return device_at("cuDeviceGet", ordinal).ordinal; });
+  return on_driver("cuDeviceGet", device, "the pointer for the device", [&] { return device_at("cuDeviceGet", ordinal).ordinal; });
 }
 
 CUresult CUDAAPI cuDeviceGetCount(int* count) {
-  return on_driver("cuDeviceGetCount", count, "the number's place", [&] { return int(state().devices.size()); });
+  return on_driver("cuDeviceGetCount", count, "the pointer for the number", [&] { return int(state().devices.size()); });
 }
 
 CUresult CUDAAPI cuDeviceGetName(char* name, int size, CUdevice device) {
@@ -170,7 +170,7 @@ CUresult CUDAAPI cuDeviceGetName(char* name, int size, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdevice device) {
-  return on_driver("cuDeviceGetAttribute", value, "the value's place", [&] {
+  return on_driver("cuDeviceGetAttribute", value, "the pointer for the value", [&] {
     device_at("cuDeviceGetAttribute", device);
     if (name < 1 || name >= CU_DEVICE_ATTRIBUTE_MAX)
       fail(CUDA_ERROR_INVALID_VALUE, "cuDeviceGetAttribute: unknown attribute %d", int(name));
@@ -178,7 +178,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdev
     if (name == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) return state().settings.capability % 10;
     for (const Attribute& attribute : kAttributes)
       if (attribute.name == name) return attribute.value;
-    return name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // what the table leaves out, the device has not
+    return name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // attributes that are not in the table: 0, not supported
   });
 }
 
@@ -191,7 +191,7 @@ CUresult CUDAAPI cuDeviceGetPCIBusId(char* id, int size, CUdevice device) {
 }
 
 CUresult CUDAAPI cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
-  return on_driver("cuDeviceCanAccessPeer", can, "the answer's place", [&] {
+  return on_driver("cuDeviceCanAccessPeer", can, "the pointer for the answer", [&] {
     device_at("cuDeviceCanAccessPeer", device), device_at("cuDeviceCanAccessPeer", peer);
     return int(state().settings.peers.count({device, peer}));
   });
@@ -220,8 +220,9 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer) {
   });
 }
 
+/// Retains are not counted: the context exists until cuDevicePrimaryCtxReset.
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice device) {
-  return on_driver("cuDevicePrimaryCtxRetain", out, "the context's place", [&] {
+  return on_driver("cuDevicePrimaryCtxRetain", out, "the pointer for the context", [&] {
     Context& context = device_at("cuDevicePrimaryCtxRetain", device).context;
     if (!context.retained) {
       context.retained = true;
@@ -245,7 +246,8 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  return on_context("cuCtxGetDevice", device, "the device's place", [&](Context& context) { return context.device->ordinal; });
+  return on_context("cuCtxGetDevice", device, "the pointer for the device",
+                    [&](Context& context) { return context.device->ordinal; });
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) {

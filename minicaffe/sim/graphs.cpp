@@ -129,7 +129,7 @@ CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return on_context("cuStreamEndCapture", [&](Context& context) {
-    need(out, "cuStreamEndCapture", "the graph's place");
+    need(out, "cuStreamEndCapture", "the pointer for the graph");
     *out = nullptr;
     auto stream = stream_of(context, handle);
     auto c = stream->capture;
@@ -151,7 +151,7 @@ CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph* out) {
 }
 
 CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
-  return on_context("cuStreamIsCapturing", status, "the status's place", [&](Context& context) {
+  return on_context("cuStreamIsCapturing", status, "the pointer for the status", [&](Context& context) {
     auto stream = stream_of(context, handle);
     return !stream->capture ? CU_STREAM_CAPTURE_STATUS_NONE
            : stream->capture->invalid.empty() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
@@ -160,7 +160,7 @@ CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* sta
 
 CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return on_driver("cuThreadExchangeStreamCaptureMode", [&] {
-    need(mode, "cuThreadExchangeStreamCaptureMode", "the mode's place");
+    need(mode, "cuThreadExchangeStreamCaptureMode", "the pointer for the mode");
     std::swap(*mode, this_thread().capture_mode);
   });
 }
@@ -171,14 +171,14 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph handle) {
 
 /// How many there are; nodes have no handles here.
 CUresult CUDAAPI cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  return on_driver("cuGraphGetNodes", count, "the number's place", [&] {
+  return on_driver("cuGraphGetNodes", count, "the pointer for the number", [&] {
     if (nodes) fail(CUDA_ERROR_NOT_SUPPORTED, "cuGraphGetNodes: the simulated device only counts nodes; nodes must be null");
     return state().graphs.find(handle)->nodes.size();
   });
 }
 
 CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* out, CUgraph graph, unsigned long long) {
-  return on_context("cuGraphInstantiateWithFlags", out, "the executable graph's place", [&](Context&) {
+  return on_context("cuGraphInstantiateWithFlags", out, "the pointer for the executable graph", [&](Context&) {
     auto exec = std::make_shared<Exec>();
     exec->graph = std::make_shared<Graph>(*state().graphs.find(graph));
     for (size_t i = 0; i < exec->graph->nodes.size(); ++i) exec->lanes.push_back(new_lane());

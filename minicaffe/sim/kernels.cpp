@@ -185,7 +185,7 @@ using namespace mcsim;
 extern "C" {
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* data) {
-  return on_context("cuModuleLoadData", out, "the module's place", [&](Context& context) {
+  return on_context("cuModuleLoadData", out, "the pointer for the module", [&](Context& context) {
     auto image = static_cast<const mc::HostImage*>(data);
     uintptr_t end = uintptr_t(data) + sizeof *image - 1;
     if (!data || !is_mapped_host(uintptr_t(data)) || !is_mapped_host(end) || memcmp(image->magic, "MCHOST1", 8))
@@ -205,7 +205,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
 }
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* out, CUmodule handle, const char* name) {
-  return on_context("cuModuleGetFunction", out, "the function's place", [&](Context&) {
+  return on_context("cuModuleGetFunction", out, "the pointer for the function", [&](Context&) {
     auto module = state().modules.find(handle);
     need(name, "cuModuleGetFunction", "the name");
     const mc::HostImage& image = module->image;

@@ -260,7 +260,7 @@ using namespace mcsim;
 extern "C" {
 
 CUresult CUDAAPI cuMemAlloc(CUdeviceptr* out, size_t size) {
-  return on_context("cuMemAlloc", out, "the pointer's place", [&](Context& context) {
+  return on_context("cuMemAlloc", out, "the pointer for the address", [&](Context& context) {
     forbid_in_capture("cuMemAlloc");
     if (!size) fail(CUDA_ERROR_INVALID_VALUE, "cuMemAlloc: 0 bytes asked");
     return allocate(*context.device, size);
@@ -336,7 +336,7 @@ CUresult CUDAAPI cuMemGetInfo(size_t* available, size_t* total) {
 }
 
 CUresult CUDAAPI cuMemHostAlloc(void** out, size_t size, unsigned) {
-  return on_context("cuMemHostAlloc", out, "the pointer's place", [&](Context& context) {
+  return on_context("cuMemHostAlloc", out, "the pointer for the address", [&](Context& context) {
     forbid_in_capture("cuMemHostAlloc");
     if (!size) fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostAlloc: 0 bytes asked");
     void* memory = mmap(nullptr, round_up(size, page_size()), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -401,16 +401,16 @@ template <class F> CUresult on_context(const char* call, F body) {
   return locked([&] { body(enter_context(call)); });
 }
 
-/// The same frames for a call that stores the result of `body` in `out`; `place` names `out` in errors.
-template <class T, class F> CUresult on_driver(const char* call, T* out, const char* place, F body) {
+/// The same frames for a call that stores the result of `body` in `out`; `name` is that of `out` in errors.
+template <class T, class F> CUresult on_driver(const char* call, T* out, const char* name, F body) {
   return on_driver(call, [&] {
-    need(out, call, place);
+    need(out, call, name);
     *out = body();
   });
 }
-template <class T, class F> CUresult on_context(const char* call, T* out, const char* place, F body) {
+template <class T, class F> CUresult on_context(const char* call, T* out, const char* name, F body) {
   return on_context(call, [&](Context& context) {
-    need(out, call, place);
+    need(out, call, name);
     *out = body(context);
   });
 }

@@ -226,7 +226,7 @@ extern "C" {
 
 CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) {
   return on_context("cuStreamCreate", [&](Context& context) {
-    need(out, "cuStreamCreate", "the stream's place");
+    need(out, "cuStreamCreate", "the pointer for the stream");
     if (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) fail(CUDA_ERROR_INVALID_VALUE, "cuStreamCreate: unknown flags 0x%x", flags);
     auto stream = new_stream(context, "");
     stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
@@ -269,7 +269,7 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsign
 }
 
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  return on_context("cuStreamGetCtx", out, "the context's place", [&](Context& context) {
+  return on_context("cuStreamGetCtx", out, "the pointer for the context", [&](Context& context) {
     return mcsim::handle_of(*stream_of(context, handle)->context);
   });
 }
@@ -290,7 +290,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
 }
 
 CUresult CUDAAPI cuEventCreate(CUevent* out, unsigned flags) {
-  return on_context("cuEventCreate", out, "the event's place", [&](Context& context) {
+  return on_context("cuEventCreate", out, "the pointer for the event", [&](Context& context) {
     if (flags & ~7u) fail(CUDA_ERROR_INVALID_VALUE, "cuEventCreate: unknown flags 0x%x", flags);
     auto event = std::make_shared<Event>();
     event->context = &context;
@@ -343,7 +343,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
 
 /// Host time between the two, so it is no measure of a GPU's time.
 CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, CUevent end_handle) {
-  return on_context("cuEventElapsedTime", milliseconds, "the time's place", [&](Context&) {
+  return on_context("cuEventElapsedTime", milliseconds, "the pointer for the time", [&](Context&) {
     auto begin = event_of(begin_handle, "cuEventElapsedTime"), end = event_of(end_handle, "cuEventElapsedTime");
     for (auto& event : {begin, end}) {
       if (event->flags & CU_EVENT_DISABLE_TIMING)

@@ -21,7 +21,7 @@ log = logging.getLogger("minicaffe.solver")
 
 
 class SGDSolver(Solver):
-    """Gradient descent with momentum, and the frame of the other types."""
+    """Gradient descent with momentum; the base class of the other types."""
 
     rule = Rule.SGD
     histories = 1  # history blobs for each parameter
@@ -48,12 +48,12 @@ class SGDSolver(Solver):
         return policy.rate(self.param, self.iter, step) * self.rate_factor()
 
     def constants(self, rate):
-        """Return the rate that the rule multiplies with, and its momentum, momentum2 and delta (ops/update/kernel.hpp)."""
+        """Return the update rule's rate, momentum, momentum2 and delta (ops/update/kernel.hpp); `rate` is the learning rate."""
         return rate, self.param.momentum, 0.0, 0.0
 
     def _update_plateau(self):
         """Update the state of policy plateau with the smoothed loss: lower the rate if its minimum is too long ago."""
-        loss = float(np.float32(self.smoothed_loss))  # as a snapshot holds it, so that a resumed training does the same
+        loss = float(np.float32(self.smoothed_loss))  # as stored in a snapshot, so that a resumed training does the same
         step, self.minimum_loss, self.iter_last_event = policy.update_plateau(
             self.param, self.iter, loss, self.current_step, self.minimum_loss, self.iter_last_event)
         if step != self.current_step:
@@ -82,7 +82,7 @@ class SGDSolver(Solver):
         return self._end_iteration(updated=False)
 
     def _end_iteration(self, updated=True):
-        """Update unless that is done, count the iteration, and return its learning rate."""
+        """Update the parameters unless they are `updated`, count the iteration, and return its learning rate."""
         rate = self.learning_rate()
         if self.param.display and self.iter % self.param.display == 0:
             log.info("Iteration %d, lr = %g", self.iter, rate)
@@ -106,8 +106,8 @@ class SGDSolver(Solver):
                       [net.params_lr[i] for i in which], [net.params_weight_decay[i] for i in which], rate, scale,
                       param.weight_decay, param.regularization_type == "L1", momentum, momentum2, delta, part)
 
-    def _iteration(self):
-        """Return how the next iteration is computed."""
+    def _choose_iteration(self):
+        """Return the class or object of solver/iteration.py that computes the next iteration."""
         if self.updates_itself or {"gradients", "apply_update"} & vars(self).keys():
             return SeparateUpdate
         if caffe.mode == "gpu" and self.use_graphs:
@@ -115,8 +115,10 @@ class SGDSolver(Solver):
         self._recorded.work.forget()
         if self._exchange is not None:
             return DistributedIteration
-        along = caffe.mode == "cpu" and self.net.plan and self.net.observer_reason() is None
-        return UpdateDuringBackward if along and self.update_obstacle() is None and not self.param.snapshot_diff else SeparateUpdate
+        if caffe.mode == "cpu" and self.net.plan and self.net.observer_reason() is None and self.update_obstacle() is None \
+                and not self.param.snapshot_diff:
+            return UpdateDuringBackward
+        return SeparateUpdate
 
     def make_update_callback(self):
         """Return the function that updates parameters while backward runs, as `forward_backward` calls its `take`."""
@@ -129,7 +131,7 @@ class SGDSolver(Solver):
         return which
 
     def update_obstacle(self):
-        """Return why the update cannot begin before the whole iteration was computed, or follow it unseen; None if it can."""
+        """Return why the update cannot run during backward, or in the same CUDA graph; None if it can."""
         if self.param.iter_size > 1 and self._exchange is None:
             return "iter_size is more than 1"
         if self.param.clip_gradients >= 0:
@@ -139,7 +141,7 @@ class SGDSolver(Solver):
         return "callbacks run in the middle of an iteration" if self.callbacks else None
 
     def capture_obstacle(self):
-        """Return why what comes from other processes cannot be part of a CUDA graph; None if it can, or nothing comes."""
+        """Return why data of other processes cannot be received in a CUDA graph; None if they can, or there are none."""
         if self._exchange is None:
             return None
         if not self._exchange.carrier.on_device:
@@ -149,15 +151,15 @@ class SGDSolver(Solver):
         return "iter_size is more than 1" if self.param.iter_size > 1 else None
 
     def _gradient_scale(self):
-        """Return what the gradients are multiplied with: the mean over batches and ranks, and `clip_gradients`."""
+        """Return the factor of the gradients: 1 / (batches x ranks), times that of `clip_gradients`."""
         scale = 1 / (self.param.iter_size * self.group.size)
         if self.param.clip_gradients >= 0:
             scale *= self._clip_factor(self.param.clip_gradients * self.group.size)
         return scale
 
     def _clip_factor(self, limit):
-        """Return what scales all gradients together to an L2 norm of at most `limit`."""
-        # Of rank 0, as the others may round in another way.
+        """Return the factor that limits the L2 norm of all gradients to `limit`; 1 if it is smaller."""
+        # All ranks use the norm of rank 0, as the others may round in another way.
         norm = self.group.broadcast_from_root(math.sqrt(sum(blob.sumsq_diff() for blob in self.net.learnable_params)))
         if not norm > limit:
             return 1.0
@@ -167,7 +169,7 @@ class SGDSolver(Solver):
 
 
 class NesterovSolver(SGDSolver):
-    """Momentum with the gradient's step looked ahead."""
+    """Momentum with the gradient of the next position (Nesterov)."""
 
     rule = Rule.NESTEROV
 

@@ -302,7 +302,7 @@ class Solver:
                     on_start()
                 display = param.display and self.iter % param.display == 0 and self._runs_tests_and_snapshots
                 net.debug_info = bool(display and param.debug_info)
-                iteration = self._iteration()
+                iteration = self._choose_iteration()
                 can_wait = self.iter + 1 == end and not display and iteration.loss_can_wait(self)
                 loss, updated = iteration.run(self, not can_wait)
                 late = callable(loss)
@@ -361,8 +361,8 @@ class Solver:
             With `scale_lr`: let that factor rise from 1 in so many iterations, counted from the first of all, not of this run
             (Goyal et al., Accurate, Large Minibatch SGD, 2017).
         timeout : float
-            Seconds without progress after which a stalled rank is reported and all ranks end (0: no limit). A rank that gives no
-            sign of life for 10 seconds, or ends by an exception, ends all in any case.
+            Seconds without progress after which a stalled rank is reported and all ranks end (0: no limit). A rank that sends no
+            heartbeat for 10 seconds, or ends by an exception, ends all in any case.
 
         Raises
         ------
@@ -470,8 +470,8 @@ class Solver:
         for blob, mean in zip(blobs, np.split(self.group.sum(mine) / self.group.size, ends[:-1]), strict=True):
             blob.data[...] = mean.reshape(blob.shape)
 
-    def _iteration(self):
-        """Return how the next iteration is computed, as a class of iteration.py or an object of one."""
+    def _choose_iteration(self):
+        """Return the class of solver/iteration.py, or an object of one, that computes the next iteration."""
         return SeparateUpdate
 
     def _read_deferred_loss(self):

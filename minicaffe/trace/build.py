@@ -1,4 +1,4 @@
-"""Make the document of a trace (docs/trace.md) from recorded events: the owner of each memory, and the step of each event."""
+"""Build the document of a trace (docs/trace.md) from recorded events: the owner of each memory, and the step of each event."""
 
 import importlib.metadata
 import math
@@ -65,7 +65,7 @@ def memories_of(net, solver=None):
 
 
 def _unused(name, names):
-    """Return a name, with a number if it is among `names`, and add the result to `names`."""
+    """Return `name`, or `name #2`, `name #3`, ... if it is in the set `names`; add the result to `names`."""
     repeat, free = 1, name
     while free in names:
         repeat += 1
@@ -149,7 +149,7 @@ class _MemoryEvents:
 
 
 def _with_unique_names(events, start, memories):
-    """Give each memory a unique name, also in its head and copy events.
+    """Rename memories so that each has a unique name, also in its head and copy events.
 
     Scratch memories and blobs of other nets may have names of this net's memories. An address may also be used again, for example
     after a blob grew. `start` has the names and heads of the memories before the first event, by address; `memories` the Memory of
@@ -190,42 +190,45 @@ def _with_unique_names(events, start, memories):
 
 
 class _StepBuilder:
-    """Groups events into steps: from the begin to the end of a layer or update, and those between two of them."""
+    """Group events into steps: the events of a layer or update, and those between two of them (kind ``between``).
+
+    `found` has the steps as dicts for the document, `uses` the names of the memories that each step reads or writes.
+    """
 
     def __init__(self, net, solver, memories, began):
         self.began, self.solver = began, solver
         self.found, self.uses = [], []
-        self.numbers = {id(node): i for i, node in enumerate(net.nodes)} if net is not None else {}
-        self.count = 0              # events so far
+        self.node_numbers = {id(node): i for i, node in enumerate(net.nodes)} if net is not None else {}
+        self.count = 0              # events added so far
         self.iteration = 0
-        self.open = None            # the begin event of the last step, None between steps
-        self.last = None            # kind and node of the last step of the net
+        self.open = None            # the begin event of the step that has not ended; None between steps
+        self.last = None            # kind and number of the node of the last step of the net
         self.forwards = {}          # id of a node -> its last forward step
-        self.by_node = [_uses(node, memories) for node in net.nodes] if net is not None else []
-        self.by_parameter = {}
+        self.uses_of_nodes = [_uses(node, memories) for node in net.nodes] if net is not None else []
+        self.uses_of_parameters = {}
         if net is not None:
             history = solver.history if solver is not None else []
             count = len(net.learnable_params)
             for i, blob in enumerate(net.learnable_params):
                 of = [blob.data_memory, blob.diff_memory, *(one.data_memory for one in history[i::count])]
-                self.by_parameter[blob.name] = [memories[id(memory)].name for memory in of if id(memory) in memories]
+                self.uses_of_parameters[blob.name] = [memories[id(memory)].name for memory in of if id(memory) in memories]
 
     def add_iteration(self, part):
         """Add the events of an iteration; a step that an error interrupted ends with it."""
         if self.solver is not None:
             self.iteration = part.iteration
         for event in part.events:
-            self.take(event)
+            self.add_event(event)
         self.open = None
 
-    def take(self, event):
-        """Add the next event."""
-        kind, of_net = event.kind, event.address in self.numbers
+    def add_event(self, event):
+        """Add the next event to the present step; it may begin or end a step."""
+        kind, of_net = event.kind, event.address in self.node_numbers
         if kind == "begin" and (self.open is None or of_net):
-            self.begin(event)
+            self.begin_step(event)
         elif self.open is None and (not self.found or self.found[-1]["kind"] != "between"
                                     or self.found[-1]["iteration"] != self.iteration):
-            self.add("between", "", None, event)
+            self.add_step("between", "", None, event)
         step = self.found[-1]
         step["last"] = self.count = self.count + 1
         step["end"] = event.time - self.began
@@ -236,21 +239,25 @@ class _StepBuilder:
             loss = float(event.detail)
             self.forwards[event.address]["loss"] = loss if math.isfinite(loss) else event.detail    # JSON has no nan
 
-    def begin(self, event):
-        node, kind = self.numbers.get(event.address), event.detail
+    def begin_step(self, event):
+        """Add the step that a begin event starts: a layer of the net, one of another net (without a number), or an update.
+
+        Without a solver an iteration begins with the first forward step after a step of another kind, or after a later layer.
+        """
+        node, kind = self.node_numbers.get(event.address), event.detail
         if self.solver is None and kind == "forward" and node is not None:
             if self.last is not None and (self.last[0] != "forward" or node <= self.last[1]):
                 self.iteration += 1
         if node is not None or kind == "update":
             self.last = kind, node
         self.open = event
-        name = event.name if node is not None or not self.numbers else f"{event.name} (another net)"
-        step = self.add(kind, "update" if kind == "update" else name, node, event)
+        name = event.name if node is not None or not self.node_numbers else f"{event.name} (another net)"
+        step = self.add_step(kind, "update" if kind == "update" else name, node, event)
         if kind == "update":
             step["parameters"] = self.parameters(event.name)
-            self.uses[-1] = [name for parameter in step["parameters"] for name in self.by_parameter.get(parameter, ())]
+            self.uses[-1] = [name for parameter in step["parameters"] for name in self.uses_of_parameters.get(parameter, ())]
         elif node is not None:
-            self.uses[-1] = self.by_node[node][kind]
+            self.uses[-1] = self.uses_of_nodes[node][kind]
         if kind == "forward":
             self.forwards[event.address] = step
 
@@ -259,12 +266,13 @@ class _StepBuilder:
         found, name = [], ""
         for part in names.split(", ") if names else ():
             name = f"{name}, {part}" if name else part
-            if name in self.by_parameter or not self.by_parameter:
+            if name in self.uses_of_parameters or not self.uses_of_parameters:
                 found.append(name)
                 name = ""
         return [*found, name] if name else found
 
-    def add(self, kind, layer, node, event):
+    def add_step(self, kind, layer, node, event):
+        """Append a step without events, and return it; `event` is its first one, which is added later."""
         begin = event.time - event.took - self.began
         self.found.append({"iteration": self.iteration, "kind": kind, "layer": layer, "node": node, "first": self.count,
                            "last": self.count, "begin": begin, "end": begin, "with": None, "flops": None, "bytes": 0, "touched": [],

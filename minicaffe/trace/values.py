@@ -1,7 +1,7 @@
 """Values of the arrays of a net for the page of a trace: statistics, a histogram, and pictures such as feature maps.
 
-They are of one more iteration after the recorded ones. It runs layer by layer, and all its arrays are read back to the host, which
-a record must not do: that would change states, copies and fused layers.
+They are those of one more iteration, which runs after the recorded ones. It runs layer by layer, and all its arrays are copied to
+the host. In a recorded iteration this would change states, copies and the fusion of layers.
 """
 
 import base64
@@ -19,8 +19,8 @@ from minicaffe.trace.model import Trace
 BINS = 32           # of a histogram
 MAX_MAPS = 16       # of an array
 MAX_SIDE = 32       # of a picture of a channel; a larger one is sampled
-MAX_MATRIX = 96     # sides of the picture of an array without height and width
-NOT_FINITE = 255    # level of a value that is not finite; 0 to 254 are from the least to the largest
+MAX_MATRIX = 96     # of a side of the picture of an array without height and width
+NOT_FINITE = 255    # level of a value that is not finite; the least value has level 0, the largest 254
 
 
 def add(trace, target):
@@ -38,7 +38,8 @@ def add(trace, target):
     net, found = target.net if solver else target, {}
 
     def keep(title, layer, array, filters=False):
-        if array.size:      # a layer in place replaces its bottom's values
+        if array.size:
+            # A later layer in place has the same title: its values replace those of its bottom.
             found[title] = {"title": title, "layer": layer, **values_of(array, filters)}
 
     def tops(index):
@@ -78,11 +79,11 @@ def add(trace, target):
 
 
 def values_of(array, filters=False):
-    """Return shape, statistics, histogram and pictures of an array that is not empty; `filters`: of a parameter."""
+    """Return shape, statistics, histogram and pictures of an array that is not empty; `filters`: it is a parameter."""
     array = np.asarray(array, np.float32)
     measured = measure(array)
     found = {key: measured[key] for key in ("norm", "min", "max", "wrong")} | {"zeros": float(measured["zeros"])}
-    finite = array[np.isfinite(array)] if measured["wrong"] else array.ravel()      # without copies: arrays may have GiB
+    finite = array[np.isfinite(array)] if measured["wrong"] else array.ravel()      # no copy of a finite array, which may have GiB
     mean = float(finite.mean(dtype=np.float64)) if finite.size else None
     low, high = found["min"], found["max"]
     counts = np.histogram(finite, BINS, (low, high) if low < high else None)[0].tolist() if finite.size else []
@@ -90,23 +91,26 @@ def values_of(array, filters=False):
 
 
 def maps(array, filters=False):
-    """Return pictures of an array as one text in base64: a byte for each value, from the least to the largest shown.
+    """Return pictures of an array: a dict with what they are, their number and size, and `levels`.
 
-    Of four axes these are the channels of the first sample; of filters, and of samples with one channel, the first channel of each.
-    Other arrays are one matrix, whose rows are the first axis.
+    `levels` has a byte for each value, in base64: 0 for the least value shown, 254 for the largest. An array of four axes gives the
+    channels of its first sample. Filters, and samples with one channel, give the first channel of each. Other arrays give one
+    matrix, whose rows are the first axis.
     """
     if array.ndim >= 4:
         planes, side = array.reshape(*array.shape[:2], array.shape[2], -1), MAX_SIDE
-        each = filters or planes.shape[1] == 1
-        planes = planes[:, 0] if each else planes[0]
-        what = "channels of the first sample" if not each else "filters, the first channel of each" if filters else "samples"
+        first_channels = filters or planes.shape[1] == 1
+        planes = planes[:, 0] if first_channels else planes[0]
+        what = "channels of the first sample"
+        if first_channels:
+            what = "filters, the first channel of each" if filters else "samples"
     else:
         planes, side, what = array.reshape(1, len(array) if array.ndim > 1 else 1, -1), MAX_MATRIX, "matrix"
-    of = len(planes)
+    total = len(planes)
     planes = planes[:MAX_MAPS, :: math.ceil(planes.shape[1] / side), :: math.ceil(planes.shape[2] / side)].astype(np.float64)
     finite = np.isfinite(planes)
     low, high = (float(planes[finite].min()), float(planes[finite].max())) if finite.any() else (0.0, 0.0)
     levels = np.full(planes.shape, NOT_FINITE, np.uint8)
     levels[finite] = np.rint((planes[finite] - low) / (high - low or 1) * (NOT_FINITE - 1))
-    return {"what": what, "of": of, "count": len(planes), "height": planes.shape[1], "width": planes.shape[2],
+    return {"what": what, "of": total, "count": len(planes), "height": planes.shape[1], "width": planes.shape[2],
             "levels": base64.b64encode(levels.tobytes()).decode()}

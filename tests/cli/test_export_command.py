@@ -47,10 +47,10 @@ def test_import(minicaffe, tmp_path):
     assert not list(tmp_path.glob("q*"))
 
 
-def conv_norm_model(dice):
+def conv_norm_model(rng):
     """A convolution, a BatchNormalization that folds into it, a ReLU, and a second BatchNormalization that cannot be folded."""
     def numbers(*shape):
-        return (np.abs(dice.normal(0, 1, shape)) + 0.1).astype(np.float32)
+        return (np.abs(rng.normal(0, 1, shape)) + 0.1).astype(np.float32)
 
     arrays = {"w": numbers(4, 3, 3, 3), **{f"{name}{i}": numbers(4) for i in (1, 2) for name in "sbmv"}}
     nodes = [onnx.helper.make_node("Conv", ["x", "w"], ["c"], "conv"), onnx.helper.make_node("BatchNormalization", ["c", *(f"{one}1" for one in "sbmv")], ["n"], "norm"),

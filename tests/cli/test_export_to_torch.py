@@ -45,7 +45,7 @@ def test_the_comparison(minicaffe, tmp_path):
 @pytest.mark.parametrize("words, status, wrong", [
     ([MODELS / "lenet/net.prototxt", "-o", "a"], 2, "a module of PyTorch reads no data; make the deploy net (minicaffe deploy)"),
     (["python.prototxt", "-o", "a"], 2, "python.prototxt:2: layer 'own' (Python): a module of PyTorch cannot call a Python layer; write its formula with other layers, or "
-     "register a function that expresses it (minicaffe.pytorch.writer('Python')); also 'other' (Python)"),
+     "register a function that exports it (minicaffe.pytorch.writer('Python')); also 'other' (Python)"),
     ([LENET, "none.caffemodel", "-o", "a"], 1, "none.caffemodel: no such file"),
     ([LENET, "-o", "no/a"], 1, "no/a.py: cannot be written"),
     ([LENET, "-o", "my-net"], 2, "a module 'my-net' cannot be imported"),

@@ -176,7 +176,7 @@ def test_force_gray_on_a_colour_file_is_opencvs_gray(pixels):
 
 
 def test_pictures_that_cannot_be_decoded():
-    with pytest.raises(DataError, match="knows no picture in its 7 bytes"):
+    with pytest.raises(DataError, match="cannot decode its 7 bytes"):
         decode_image(b"no file")
     with pytest.raises(DataError, match="0 bytes"):
         datum_array(caffe_pb2.Datum(encoded=True).SerializeToString())

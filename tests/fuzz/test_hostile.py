@@ -358,9 +358,9 @@ def test_png_chunks_beyond_the_file(here):
         assert png_is_cut(whole[:at - 4] + (rest + more).to_bytes(4, "big") + whole[at:])
     for content in (whole[:at - 4] + b"\x7f\xff\xff\xff" + whole[at:], whole[:at + 20]):
         assert png_is_cut(content)
-        with pytest.raises(DataError, match="OpenCV knows no picture in its"):
+        with pytest.raises(DataError, match="OpenCV cannot decode its"):
             decode_image(content)
-        with pytest.raises(DataError, match="OpenCV knows no picture in 'x'"):
+        with pytest.raises(DataError, match="OpenCV cannot decode a picture from 'x'"):
             decode_picture(content, "x")
 
 

@@ -153,7 +153,7 @@ def test_a_new_shape(text, factor):
 def test_interp_says_which_size_does_not_count(caplog):
     net = layer_net(interp("zoom_factor: 2 height: 60 width: 60"), [np.zeros((1, 1, 3, 3))])
     assert net.blob_by_name("y").shape == (1, 1, 5, 5)
-    assert "height, width of interp_param does not count beside zoom_factor" in caplog.text
+    assert "height, width of interp_param is ignored, as zoom_factor is given" in caplog.text
 
 
 @pytest.mark.parametrize("text, message", [
@@ -303,4 +303,4 @@ def test_wrong_layer_with_a_mask(fields, shape, error, message):
 def test_a_scale_beside_a_size_does_not_count(caplog):
     net = layer_net(upsample("scale: 2 upsample_h: 5 upsample_w: 7", True), [np.zeros((1, 1, 2, 2))] * 2)
     assert net.blob_by_name("y").shape == (1, 1, 5, 7)
-    assert "scale of upsample_param does not count beside upsample_h and upsample_w" in caplog.text
+    assert "scale of upsample_param is ignored, as upsample_h is given" in caplog.text

@@ -187,7 +187,7 @@ def test_lstm_of_a_new_shape_starts_anew():
     (lstm(3, "batch_size: 4"), [(6, 2), (6,)], ShapeError,
      r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 4, got \[6, 2\]"),
     (lstm(), [(2, 2, 0), (2, 2)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[2, 2, 0\]"),
-    (lstm(), [(2, 3, 4), (2, 2)], ShapeError, r"bottom\[1\]: must have 2 x 3 flags for x of shape \[2, 3, 4\], got \[2, 2\]"),
+    (lstm(), [(2, 3, 4), (2, 2)], ShapeError, r"bottom\[1\]: must have 2 x 3 indicators for x of shape \[2, 3, 4\], got \[2, 2\]"),
     (lstm().replace('top: "y"', 'top: "x"'), [(2, 2, 2), (2, 2)], ConfigError, r"top\[0\]: Lstm cannot work in place"),
     (lstm().replace('weight_filler { type: "uniform"', 'weight_filler { type: "equal"'), [(2, 2, 2), (2, 2)], ConfigError,
      r"lstm_param.weight_filler.type: unknown filler 'equal'"),
@@ -198,7 +198,7 @@ def test_wrong_lstm(text, shapes, error, message):
 
 
 @pytest.mark.parametrize("shape, message", [((3, 2, 5), r"bottom\[0\]: has shape \[3, 2, 5\], 5 values for each step .* set up for 4"),
-                                            ((3, 4), r"bottom\[0\]: must have 3 axes \(steps, sequences, inputs\) as at first")])
+                                            ((3, 4), r"bottom\[0\]: must have 3 axes \(steps, sequences, inputs\) as in setup")])
 def test_a_wrong_new_shape(shape, message):
     net = layer_net(lstm(2, flags=False), [np.zeros((3, 2, 4))])
     net.blob_by_name("x").reshape(*shape)
@@ -291,7 +291,7 @@ def test_decoder_says_which_blank_it_uses_and_has_no_gradient(caplog):
     run_forward(net)
     assert net.blob_by_name("y").data[1, :3, 0, 0].tolist() == [2, 0, -1]
     assert not net.layers[-1].allow_force_backward(0)
-    with pytest.raises(ConfigError, match=r"bottom\[0\]: CTCGreedyDecoder has no gradient for what it decodes"):
+    with pytest.raises(ConfigError, match=r"bottom\[0\]: CTCGreedyDecoder has no gradient for predictions"):
         run_backward(net, [0])
     net.blob_by_name("x").reshape(2, 1, 5)
     net.blob_by_name("on").reshape(2, 1)

@@ -214,7 +214,7 @@ def test_a_box_that_is_not_finite_is_named():
 def test_there_is_no_gradient():
     net = layer_net(layer(V2), [np.zeros((1, 18, 2, 2))])
     run_forward(net)
-    with pytest.raises(ConfigError, match="YoloDetectionOutput has no gradient; it is a layer for the TEST phase"):
+    with pytest.raises(ConfigError, match="YoloDetectionOutput has no gradient; it is for phase TEST"):
         run_backward(net, [0])
 
 

@@ -1,4 +1,4 @@
-"""LSTMUnit: against NumPy, its gradient, marks of sequences, far values, and wrong shapes."""
+"""LSTMUnit: against NumPy, its gradient, sequence indicators, far values, and wrong shapes."""
 
 import numpy as np
 import pytest

@@ -151,7 +151,7 @@ def test_a_bottom_that_wants_no_gradient_gets_none(kind):
     assert (net.blob_by_name("x").cpu_diff == 7).all() and (net.blob_by_name("static").cpu_diff != 7).any()
     run_backward(net, [0])
     assert (net.blob_by_name("x").cpu_diff != 7).any()
-    with pytest.raises(ConfigError, match=r"bottom\[1\]: \w+ has no gradient for the marks"):
+    with pytest.raises(ConfigError, match=r"bottom\[1\]: \w+ has no gradient for the sequence indicators"):
         run_backward(net, [1])
 
 

@@ -33,16 +33,16 @@ def net_of(text, phase=caffe_pb2.TEST, seed=0):
     param = parse_text(text, caffe_pb2.NetParameter)[0]
     param.state.phase = phase
     net = Net(param)
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for node in net.nodes:
         for blob in node.layer.blobs:
-            blob.data[...] = dice.normal(0, 0.5, blob.shape)
+            blob.data[...] = rng.normal(0, 0.5, blob.shape)
     return net
 
 
 def batches_of(*sizes, shape=(4, 6, 6)):
-    dice = np.random.default_rng(5)
-    return [{"x": (dice.normal(0, 1, (size, *shape)) ** 3).astype(np.float32)} for size in sizes]
+    rng = np.random.default_rng(5)
+    return [{"x": (rng.normal(0, 1, (size, *shape)) ** 3).astype(np.float32)} for size in sizes]
 
 
 def value_of(*arrays, percentile=99.99):
@@ -121,7 +121,7 @@ def slow_kl(histogram, absmax):
 
 
 @pytest.mark.parametrize("draw", [
-    lambda dice: dice.normal(size=5000), lambda dice: dice.laplace(size=5000), lambda dice: dice.normal(size=300) ** 5])
+    lambda rng: rng.normal(size=5000), lambda rng: rng.laplace(size=5000), lambda rng: rng.normal(size=300) ** 5])
 def test_kl_against_the_slow_reference(draw):
     x = np.abs(draw(np.random.default_rng(3)))
     histogram, _ = np.histogram(x, 150, (0, x.max()))

@@ -26,10 +26,10 @@ def net_of(text, *shapes, phase=caffe_pb2.TEST):
     param = parse_text(inputs + text, caffe_pb2.NetParameter)[0]
     param.state.phase = phase
     net = Net(param)
-    dice = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for node in net.nodes:
         for blob in node.layer.blobs:
-            blob.data[...] = dice.normal(0, 0.5, blob.shape)
+            blob.data[...] = rng.normal(0, 0.5, blob.shape)
         if node.type == "BatchNorm":
             node.layer.blobs[1].data[...] = np.abs(node.layer.blobs[1].data) + 1
             node.layer.blobs[2].data[...] = 2

@@ -187,7 +187,7 @@ def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
     x = {"x0": np.array([0.5, 1, 2], np.float32)}
     monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
     found = compare(net, to_model(net), x)
-    assert found[0].absolute == 1 and "the outputs behind layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
+    assert found[0].absolute == 1 and "the outputs after layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
     monkeypatch.setitem(EXPORTERS, "AbsVal", lambda graph, node: [graph.op("Neg", graph.bottom())])
     with pytest.raises(errors.DataError, match=r"layer 'last' \(AbsVal\) differs first, in 'y'"):
         compare(net, to_model(net), x)

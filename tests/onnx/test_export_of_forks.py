@@ -66,9 +66,9 @@ def test_every_type_of_forks_has_a_case_or_none():
 
 @pytest.mark.parametrize("text, shapes, wrong", [
     (layer("SmoothL1Loss", "smooth_l1_loss_param { sigma: 2 }", "x0 x1"), [(2, 3), (2, 3)], "SmoothL1Loss with smooth_l1_loss_param.*no exporter"),
-    (layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 pad_ratio: 0.1 }", "x0 x1"), [X, (1, 5)], "roi_pooling_param.pad_ratio: regions that grow"),
-    (layer("Lstm", "lstm_param { num_output: 3 }", "x0 x1"), [(5, 2, 4), (5, 2)], r"bottom\[1\]: the marks of sequences have no operation"),
-    (layer("LabelSpecificAdd", "", "x0 x1", "y b"), [(3, 4), (3,)], r"top\[1\]: the second top, the bias"),
+    (layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 pad_ratio: 0.1 }", "x0 x1"), [X, (1, 5)], "roi_pooling_param.pad_ratio: ONNX has no operation"),
+    (layer("Lstm", "lstm_param { num_output: 3 }", "x0 x1"), [(5, 2, 4), (5, 2)], r"bottom\[1\]: ONNX's LSTM has no sequence indicators"),
+    (layer("LabelSpecificAdd", "", "x0 x1", "y b"), [(3, 4), (3,)], r"top\[1\]: ONNX has no operation for the second top"),
     (layer("TripletLoss", "", "x0 x1 x2"), [(3, 4)] * 3, "TripletLoss.*no exporter")])
 def test_what_is_refused(text, shapes, wrong):
     with pytest.raises(errors.ConfigError, match=wrong):

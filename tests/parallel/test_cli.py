@@ -376,5 +376,5 @@ def test_an_mpiexec_of_another_mpi_is_noticed(monkeypatch):
     monkeypatch.setattr(launch, "launched", lambda: 4)
     monkeypatch.setattr(launch, "mpi", lambda: world)
     monkeypatch.setattr("minicaffe.parallel.group.mpi", lambda: world)
-    with pytest.raises(ConfigError, match=r"4 processes were started together, and mpi4py's MPI library \(MPICH Version: 5.0\) knows of 1"):
+    with pytest.raises(ConfigError, match=r"4 processes were started together, and mpi4py's MPI library \(MPICH Version: 5.0\) reports 1"):
         cli_ranks.join("train")

@@ -201,7 +201,7 @@ def test_a_trace_shows_the_ways_of_gradients(folder):
 
 
 def left(folder):
-    """What is left when a solver is gone while its thread sends a sign of life, and whether a second one can join before."""
+    """What is left when a solver is gone while its thread sends a heartbeat, and whether a second one can join before."""
     from minicaffe.common import caffe
     from minicaffe.parallel.heartbeat import Heartbeat
     sends, send = threading.Event(), Heartbeat._send

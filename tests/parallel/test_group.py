@@ -97,7 +97,7 @@ NAMES = "rank 1 of 2 (here)", "rank 0 of 2 (here)"
 
 @pytest.mark.parametrize("timeout, seconds, words", [
     (60, {}, None),
-    (60, {"last_heartbeat": 11}, f"{NAMES[0]} has given no sign of life for 10 s: "),
+    (60, {"last_heartbeat": 11}, f"{NAMES[0]} has sent no heartbeat for 10 s: "),
     (60, {"last_heartbeat": 9}, None),
     (60, {"last_heartbeat": 50, "left": 50}, None),
     (60, {"left": 11, "progress": 11, "waits": True}, f"{NAMES[0]} has ended or left the group, and {NAMES[1]} waits for it at here"),

@@ -78,7 +78,7 @@ def program(folder, what):
 
 SAID = {"raise": "rank 1 of 2 (HOST): ValueError: the camera is gone; all ranks end",
         "leave": "rank 1 of 2 (HOST) has ended or left the group, and rank 0 of 2 (HOST) waits for it at ",
-        "stop": "rank 1 of 2 (HOST) has given no sign of life for 2 s: ",
+        "stop": "rank 1 of 2 (HOST) has sent no heartbeat for 2 s: ",
         "hang": "rank 1 of 2 (HOST) has made no progress for 1.5 s; it is at "}
 
 

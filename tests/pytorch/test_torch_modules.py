@@ -517,7 +517,7 @@ def test_rounding_before_a_layer_that_selects_in_a_module(monkeypatch, caplog):
     monkeypatch.setitem(WRITERS, "ReLU", lambda source, node: [f"1.000001 * {source.bottom()}.relu()"])
     module = to_module(net)
     assert compare(net, module, state_file(module), x)[0].absolute == 1
-    assert "the outputs behind layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
+    assert "the outputs after layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
     with pytest.raises(errors.ConfigError, match=r"inputs: must have an array for each input of the net, \['x0'\], got \['z'\]"):
         compare(net, module, state_file(module), {"z": x["x0"]})
 

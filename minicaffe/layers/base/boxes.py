@@ -1,4 +1,7 @@
-"""Boxes (x1, y1, x2, y2) as rows of NumPy arrays: regions of interest, overlaps, suppression. SSD's boxes are in ops/boxes."""
+"""Boxes (x1, y1, x2, y2) as rows of NumPy arrays: regions of interest (ROIs), decoding, non-maximum suppression.
+
+SSD's boxes are in ops/boxes.
+"""
 
 import math
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from minicaffe.errors import DataError, ShapeError
 
-FAR = 1e9   # pixels: no map is as large, and sums of such numbers do not overflow
+MAX_COORDINATE = 1e9    # pixels: larger than any map, and sums of such numbers do not overflow
 
 
 def check_rois(blob, field="bottom[1]"):
@@ -17,7 +20,7 @@ def check_rois(blob, field="bottom[1]"):
 
 
 def read_rois(blob, images=None, field="bottom[1]"):
-    """Return the ROIs of a blob as an array (R, 5), with coordinates of at most `FAR`.
+    """Return the ROIs of a blob as an array (R, 5), with coordinates of at most `MAX_COORDINATE`.
 
     Raises DataError, which names ROI and value, for a batch index that is not an integer or not below `images`, and for coordinates
     that are not finite.
@@ -31,46 +34,47 @@ def read_rois(blob, images=None, field="bottom[1]"):
     for i in np.flatnonzero(~np.isfinite(rois).all(1))[:1]:
         corners = ", ".join(f"{value:g}" for value in rois[i, 1:])
         raise DataError(f"ROI {i}: coordinates must be finite, got ({corners})", field=field)
-    return np.clip(rois, -FAR, FAR)
+    return np.clip(rois, -MAX_COORDINATE, MAX_COORDINATE)
 
 
-def suppress(boxes, threshold, most=None, pixels=0, of="IOU", equal=False):
-    """Return the indices of boxes that no better one overlaps by more than `threshold`.
+def suppress(boxes, threshold, max_boxes=None, pixels=0, divisor="IOU", at_threshold=False):
+    """Non-maximum suppression: return the indices of boxes that no better kept box overlaps by more than `threshold`.
 
     Parameters
     ----------
     boxes : ndarray, shape (B, 4)
-        By falling score.
-    most : int, optional
-        How many are returned at most.
+        In descending order of score.
+    max_boxes : int, optional
+        The largest number of boxes that are returned.
     pixels : int
-        1 if both edges belong to a box, as in the R-CNN line; its sides are then one longer.
-    of : str
-        What an intersection is divided by: IOU, the union; IOMU, the smaller area; IOFU, the area of the better box. Boxes without
-        area, of which that is 0, overlap nothing.
-    equal : bool
-        Whether an overlap of `threshold` suppresses a box too.
+        1 if both edges belong to a box, as in the R-CNN family: a side is then x2 - x1 + 1. Otherwise 0.
+    divisor : str
+        The intersection is divided by the union (IOU), the smaller area (IOMU) or the area of the better box (IOFU). If that is 0,
+        the boxes do not overlap.
+    at_threshold : bool
+        Whether an overlap equal to `threshold` suppresses a box, too.
     """
-    corners, left, kept = np.ascontiguousarray(boxes.T), np.arange(len(boxes)), []
+    corners, remaining, kept = np.ascontiguousarray(boxes.T), np.arange(len(boxes)), []
     areas = (corners[2] - corners[0] + pixels) * (corners[3] - corners[1] + pixels)
-    while len(left) and (most is None or len(kept) < most):
-        kept.append(left[0])
+    while len(remaining) and (max_boxes is None or len(kept) < max_boxes):
+        kept.append(remaining[0])
         (x1, y1, x2, y2), (first_x, first_y, last_x, last_y) = corners[:, 0], corners[:, 1:]
         width = np.minimum(x2, last_x) - np.maximum(x1, first_x) + pixels
-        inside = np.maximum(width, 0) * np.maximum(np.minimum(y2, last_y) - np.maximum(y1, first_y) + pixels, 0)
+        common = np.maximum(width, 0) * np.maximum(np.minimum(y2, last_y) - np.maximum(y1, first_y) + pixels, 0)
         own, others = areas[0], areas[1:]
-        shares = inside / (own + others - inside if of == "IOU" else np.minimum(own, others) if of == "IOMU" else own)
-        gone = shares >= threshold if equal else shares > threshold
-        left, corners, areas = left[1:], corners[:, 1:], others
-        if gone.any():
-            left, corners, areas = left[~gone], corners[:, ~gone], areas[~gone]
+        overlaps = common / (own + others - common if divisor == "IOU" else np.minimum(own, others) if divisor == "IOMU" else own)
+        suppressed = overlaps >= threshold if at_threshold else overlaps > threshold
+        remaining, corners, areas = remaining[1:], corners[:, 1:], others
+        if suppressed.any():
+            remaining, corners, areas = remaining[~suppressed], corners[:, ~suppressed], areas[~suppressed]
     return np.array(kept, int)
 
 
 def decode_boxes(boxes, deltas):
-    """Return centres and sides, each (..., 2), that R-CNN's codes (dx, dy, dw, dh) give for boxes, whose edges both belong to them.
+    """Return the centres and sides, each (..., 2), of boxes to which R-CNN's codes (dx, dy, dw, dh) are applied.
 
-    The centre of a box, (x1 + x2 + 1) / 2, moves by (dx, dy) times its sides, which are multiplied by (exp dw, exp dh).
+    Both edges belong to a box: its sides are (x2 - x1 + 1, y2 - y1 + 1).
+    Its centre, (x1 + x2 + 1) / 2, moves by (dx, dy) times the sides. The sides are multiplied by (exp dw, exp dh).
     """
     sides = boxes[..., 2:] - boxes[..., :2] + 1
     return boxes[..., :2] + sides / 2 + deltas[..., :2] * sides, np.exp(deltas[..., 2:]) * sides

@@ -1,8 +1,8 @@
-"""Base of the layer types that only forks of Caffe have: their message is declared in the class, as proto/caffe.proto lacks it.
+"""Base of the layer types that only forks of Caffe have: a class declares the fields of its message, as proto/caffe.proto lacks it.
 
-The forks give one name to messages with other fields and numbers, so no .proto file can have all of them. A text net has no
-numbers: its fields are kept in ``LayerParameter.fork_fields`` and read here. These types compute in NumPy on the host, also in GPU
-mode.
+Forks use one message name for different fields and field numbers, so no .proto file can define all of them. A net as text has no
+field numbers: its fields are kept in ``LayerParameter.fork_fields`` and read here. These types compute in NumPy on the host, also
+in GPU mode.
 """
 
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ class Field(NamedTuple):
     ----------
     name : str
     default : bool, int, float, str, type or list
-        Its value where the file does not give it; a type (int) if the file must give it, a list with a type ([float]) if the field
-        is repeated, Fields() if it is a message.
+        The value if the file does not give the field. A type (int): the file must give it. A list with a type ([float]): the field
+        is repeated. Fields(): it is a message.
     comment : str
     least : int or float, optional
         The least value that is allowed.
@@ -37,7 +37,7 @@ class Field(NamedTuple):
 
     @property
     def type(self):
-        """type: of a value."""
+        """type: the type of a value."""
         default = self.default[0] if isinstance(self.default, list) else self.default
         return default if isinstance(default, type) else type(default)
 
@@ -45,7 +45,7 @@ class Field(NamedTuple):
 class ForkLayer(Layer):
     """A layer type of a fork; ``self.values[name]`` has the values of the `fields` of its `message`, checked.
 
-    Fields in `ignored` change no result of these implementations, such as the choice of an engine.
+    Fields in `ignored` are accepted and have no effect here, such as the choice of an engine.
     """
 
     message = ""
@@ -59,14 +59,14 @@ class ForkLayer(Layer):
         super().layer_setup(bottom, top)
 
     def read_message(self, message, fields_of_message):
-        """Return the values of a message's fields by name, checked; for a type that reads a second message beside its own."""
+        """Return the checked values of a message's fields by name; called again by types that read a second message."""
         values, given = checked_message(self.fields, message, fields_of_message, self.ignored)
         if message == self.message:
             self.given = given
         return values
 
     def forward_cpu(self, bottom, top):
-        with np.errstate(all="ignore"):     # as of compiled layers: infinities and NaN in the data give no warnings
+        with np.errstate(all="ignore"):     # no warnings for infinities and NaN, as in compiled layers
             super().forward_cpu(bottom, top)
 
     def backward_cpu(self, top, propagate_down, bottom):

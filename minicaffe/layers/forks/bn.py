@@ -17,25 +17,24 @@ PSPNET_FIELDS = {"slope_filler", "bias_filler", "momentum", "eps", "frozen"}
 class BNLayer(ForkLayer):
     """``top = scale z + shift`` with ``z = (bottom - mean) / sqrt(variance + eps)``, for each channel.
 
-    Two forks have layers of this name. This is SegNet's if `scale_filler`, `shift_filler` or `bn_mode` is given, there are several
-    tops, the file embeds two blobs, or `icnet` is false; else, or if `icnet` is true, it is PSPNet's. Weights are read later than
-    this is decided: those of the other have another number of blobs, which is an error.
+    Two forks have layers of this name. SegNet's is chosen by any of these: `scale_filler`, `shift_filler` or `bn_mode` is given,
+    there are several tops, the file embeds two blobs, or `icnet` is false. Otherwise, and if `icnet` is true, it is PSPNet's. The
+    choice is made before weights are loaded. Weights of the other fork have another number of blobs, which is an error.
 
-    SegNet's, with the blobs scale and shift: with `bn_mode` LEARN mean and variance are those of the batch, also in TEST, and eps
-    is 1e-9. With INFERENCE z is the bottom; SegNet's weights for it are not those that training gives, a program has combined them
-    with the statistics.
+    SegNet's has the blobs scale and shift. With `bn_mode` LEARN mean and variance are those of the batch, also in TEST, and eps
+    is 1e-9. With INFERENCE z is the bottom: a script of SegNet has combined the trained weights with the statistics.
 
-    PSPNet's, with the blobs slope (scale), bias (shift), mean and variance: in TRAIN mean and variance are those of the batch, and
-    the blobs become `momentum` times the blob plus (1 - momentum) times those of the batch. In TEST, and if `frozen`, the blobs are
-    used. Their learning rates and decays are 0, whatever the file gives; if `frozen` those of all blobs are, and no parameter gets
-    a gradient. ICNet's in synopsys, and TSN's, are the same.
+    PSPNet's has the blobs slope (scale), bias (shift), mean and variance. In TRAIN mean and variance are those of the batch. Each
+    of the two blobs becomes `momentum` times its value plus (1 - momentum) times that of the batch. In TEST, and if `frozen`, the
+    two blobs are used. Their learning rates and decays are always 0. With `frozen` those of all blobs are 0, and no parameter gets
+    a gradient. The BN of ICNet (synopsys) and of TSN is the same.
 
     Fillers that are not given fill with 0, as in the forks; the variance starts with 0, or if `frozen` with 1. The variance is the
     biased one. Weights of shape (C), (1, C) and (1, C, 1, 1) are loaded.
 
     Different from its forks: gradients of SegNet's parameters are added, so that `iter_size` works, the batch may change its
-    shape, and the layer works in place. The fourth blob of caffe-windows' BN is the inverse deviation; a file does not say which of
-    the two it has, so it is read as a variance.
+    shape, and the layer works in place. The fourth blob is read as a variance. In caffe-windows' BN it is the inverse standard
+    deviation; files of both look the same.
 
     Source: segnet bn_layer.cpp, pspnet and tsn bn_layer.cpp (Ioffe and Szegedy 2015).
 
@@ -82,9 +81,10 @@ class BNLayer(ForkLayer):
                               field="top")
         self.eps = SEGNET_EPS if self.segnet else values["eps"]
         self.frozen = values["frozen"]
-        self.of_batch = not self.inference if self.segnet else self.phase == TRAIN and not self.frozen
+        self.uses_batch_statistics = not self.inference if self.segnet else self.phase == TRAIN and not self.frozen
         self._make_params(self._channels(bottom[0]))
-        self.statistics, self.kept = self.new_blob(what="mean and inverse deviation"), self.new_blob(what="normalized bottom")
+        self.statistics = self.new_blob(what="mean and inverse standard deviation")
+        self.saved_z = self.new_blob(what="normalized bottom")
 
     def _channels(self, blob):
         if len(blob.shape) < 2 or not blob.shape[1]:
@@ -109,7 +109,7 @@ class BNLayer(ForkLayer):
             spec.lr_mult = spec.decay_mult = 0
 
     def scratch_blobs(self):
-        return [self.statistics, self.kept]
+        return [self.statistics, self.saved_z]
 
     def reshape(self, bottom, top):
         channels = self.blobs[0].count
@@ -119,15 +119,15 @@ class BNLayer(ForkLayer):
         for blob in top[1:]:
             blob.reshape(1, channels, 1, 1)
         self.statistics.reshape(2, channels)
-        self.kept.reshape(*bottom[0].shape if top[0] is bottom[0] and not self.frozen else (0,))
+        self.saved_z.reshape(*bottom[0].shape if top[0] is bottom[0] and not self.frozen else (0,))
 
     def _planes(self, array):
         """Return an array of the bottom's shape with the axes (N, C, all others)."""
         return array.reshape(*array.shape[:2], int(np.prod(array.shape[2:])))
 
     def _mean_and_variance(self, x):
-        """Return them in float64."""
-        if not self.of_batch:
+        """Return mean and variance of each channel, in float64."""
+        if not self.uses_batch_statistics:
             return [blob.data.reshape(-1).astype(np.float64) for blob in self.blobs[2:]]
         if not x.size:
             return np.zeros((2, x.shape[1]))
@@ -148,13 +148,13 @@ class BNLayer(ForkLayer):
             self.statistics.data[1] = 1 / np.sqrt(variance + self.eps)
             for blob, value in zip(top[1:], (mean, variance)):
                 blob.data[...] = value.reshape(blob.shape)
-            if self.of_batch and not self.segnet and x.size:
+            if self.uses_batch_statistics and not self.segnet and x.size:
                 momentum = self.values["momentum"]
                 for blob, value in zip(self.blobs[2:], (mean, variance)):
                     blob.data[...] = momentum * blob.data + (1 - momentum) * value.reshape(blob.shape)
         z = self._normalized(x)
-        if self.kept.count:
-            self.kept.data[...] = z.reshape(bottom[0].shape)
+        if self.saved_z.count:
+            self.saved_z.data[...] = z.reshape(bottom[0].shape)
         scale, shift = (blob.data.reshape(-1, 1) for blob in self.blobs[:2])
         y = self._planes(top[0].data)
         np.multiply(scale, z, out=y)
@@ -163,15 +163,15 @@ class BNLayer(ForkLayer):
     def backward(self, top, propagate_down, bottom):
         dy = self._planes(top[0].diff)
         if not self.frozen:
-            z = self._planes(self.kept.data) if top[0] is bottom[0] else self._normalized(self._planes(bottom[0].data))
+            z = self._planes(self.saved_z.data) if top[0] is bottom[0] else self._normalized(self._planes(bottom[0].data))
             sums = (dy * z).sum(axis=(0, 2), dtype=np.float64), dy.sum(axis=(0, 2), dtype=np.float64)
             for i, blob in enumerate(self.blobs[:2]):
                 if self.param_propagate_down[i:i + 1] != [False]:
                     blob.diff[...] += sums[i].reshape(blob.shape)
         if propagate_down[0]:
-            if self.of_batch and dy.size:
-                by_z, by_one = ((part / (dy.size // len(part))).astype(dy.dtype)[:, None] for part in sums)
-                dy = dy - by_one - z * by_z
+            if self.uses_batch_statistics and dy.size:
+                mean_dy_z, mean_dy = ((part / (dy.size // len(part))).astype(dy.dtype)[:, None] for part in sums)
+                dy = dy - mean_dy - z * mean_dy_z
             factor = self.blobs[0].data.reshape(-1, 1)
             self._planes(bottom[0].diff)[...] = dy * (factor if self.inference else factor * self.statistics.data[1][:, None])
 

@@ -33,8 +33,8 @@ class ForkLossLayer(ForkLayer):
     def write_gradients(self, top, propagate_down, bottom, gradients, divisor):
         """Overwrite the diffs of the bottoms that need one with their gradient, times the loss weight, divided by `divisor`."""
         scale = top[0].cpu_diff.item() / divisor
-        for blob, wanted, gradient in zip(bottom, propagate_down, gradients):
-            if wanted:
+        for blob, needed, gradient in zip(bottom, propagate_down, gradients):
+            if needed:
                 blob.diff[...] = scale * gradient
 
 
@@ -120,8 +120,8 @@ class SmoothL1LossOHEMLayer(ForkLossLayer):
     Z is the number of positions N H W for `loss_param.normalization` FULL and VALID (the default), N for BATCH_SIZE, 1 for NONE,
     `loss_param.pre_fixed_normalizer` for PRE_FIXED; at least 1.
 
-    Different from its forks: the gradient carries the weights a second time, as the derivative of the loss does (theirs is right
-    for weights 0 and 1 only); it runs on the CPU.
+    Different from its forks: the gradient is the derivative of the loss, so it has the weights as a second factor; theirs is right
+    for weights 0 and 1 only. It runs on the CPU.
 
     Parameters
     ----------
@@ -147,7 +147,8 @@ class SmoothL1LossOHEMLayer(ForkLossLayer):
     min_bottom_blobs = 2
     max_bottom_blobs = 3
     no_gradient = {2: "weights"}
-    loss_fields = (Field("normalization", "VALID", "one of " + ", ".join(MODES)), Field("normalize", True, "its older name"),
+    loss_fields = (Field("normalization", "VALID", "one of " + ", ".join(MODES)),
+                   Field("normalize", True, "the older field: true is VALID, false BATCH_SIZE"),
                    Field("pre_fixed_normalizer", 1.0, "Z of PRE_FIXED"))
 
     def setup(self, bottom, top):

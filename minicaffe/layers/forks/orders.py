@@ -24,7 +24,7 @@ class RearrangedLayer(ForkLayer):
         top[0].reshape(*self.top_shape(bottom[0].shape))
 
     def forward(self, bottom, top):
-        if bottom[0].count:     # a blob that never got a shape has an array of another one
+        if bottom[0].count:     # the array of a blob without a shape does not fit `order`
             ordered = self.order(bottom[0].data)
             top[0].data.reshape(ordered.shape)[...] = ordered
 
@@ -147,8 +147,8 @@ class ReorgLayer(RearrangedLayer):
     """Moves blocks of `stride` x `stride` pixels to channels, in the order of Darknet; `reverse` moves channels to blocks.
 
     Forward gives (N, C s s, H / s, W / s). Darknet reads the bottom as if it had C / s^2 channels of H s x W s pixels, so this is
-    not the usual order of such layers. With `reverse` it is: pixel (h s + i, w s + j) of channel t of (N, C / s^2, H s, W s) is
-    pixel (h, w) of channel (i s + j) C / s^2 + t.
+    not the usual space-to-depth order. `reverse` gives (N, C / s^2, H s, W s) in the usual depth-to-space order: pixel (h s + i,
+    w s + j) of channel t of the top is pixel (h, w) of channel (i s + j) C / s^2 + t.
 
     Different from its forks: it follows changes of shape, and has a gradient.
 

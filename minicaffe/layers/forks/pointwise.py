@@ -71,9 +71,8 @@ class LabelSpecificAddLayer(ForkLayer):
     With a negative bias it is the margin of CosFace. With `bias_base` the bias changes: before forward number i, from `iteration`
     on, it is bias_base + (1 + bias_gamma i)^bias_power - 1, at least `bias_min` and at most `bias_max`. i is stored in snapshots.
 
-    Different from its forks: a label that is no class is an error. openvino's subtracts the absolute value of `bias`, which is the
-    same for a negative bias; a file does not say which fork a positive one is for, here it is added. `transform_test` changes
-    nothing there, nor here.
+    Different from its forks: a label that is no class is an error. openvino's subtracts the absolute value of `bias`; this differs
+    only for a positive bias, which is added here. `transform_test` has no effect, as in the forks.
 
     Source: caffe-windows label_specific_add_layer.cpp (Wang et al. 2018, Additive Margin Softmax).
 
@@ -96,9 +95,10 @@ class LabelSpecificAddLayer(ForkLayer):
 
     message = "label_specific_add_param"
     fields_of_message = (
-        Field("bias", 0.0, "what is added"), Field("transform_test", False, "changes nothing"),
-        Field("bias_base", 0.0, "the bias changes, and starts from here if iteration is 0"), Field("bias_gamma", 0.0, "its change"),
-        Field("bias_power", 1.0, "the power of its change"), Field("bias_min", 0.0, "the least bias, with bias_base"),
+        Field("bias", 0.0, "is added to the value of the true class"), Field("transform_test", False, "has no effect"),
+        Field("bias_base", 0.0, "the bias changes with each forward; its value at iteration 0"),
+        Field("bias_gamma", 0.0, "how fast the bias changes"), Field("bias_power", 1.0, "exponent of the change"),
+        Field("bias_min", 0.0, "the least bias, with bias_base"),
         Field("bias_max", 0.0, "the largest bias, with bias_base"), Field("iteration", 0, "the number of the first forward", 0))
 
     def layer_setup(self, bottom, top):

@@ -1,7 +1,6 @@
-"""Layers of the R-CNN line that make boxes, (index of the image in the batch, x1, y1, x2, y2) in pixels, from predictions.
+"""Layers of the R-CNN family that compute boxes, (index of the image in the batch, x1, y1, x2, y2) in pixels, from predictions.
 
-They have no gradient; it is 0 where a net needs one, as in the forks, whose nets train the layers that propose boxes by losses of
-their own.
+They pass no gradient: backward writes zeros, as in the forks. Nets of the forks train the layers before them by separate losses.
 """
 
 import math
@@ -11,7 +10,7 @@ import numpy as np
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.boxes import FAR, check_rois, decode_boxes, read_rois, suppress
+from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
 CODES = (Field("bbox_mean", [float], "added to the codes dx, dy, dw, dh after bbox_std; 0 without it"),
@@ -20,18 +19,18 @@ CODES = (Field("bbox_mean", [float], "added to the codes dx, dy, dw, dh after bb
 
 
 class BoxesLayer(ForkLayer):
-    """Base of the types of which the tops have one row for each box that is found: their shapes follow from forward."""
+    """Base of the types whose tops have one row for each box that is found: forward sets their shapes."""
 
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
-    columns = ()    # of each top
+    columns = ()    # shape of a row, for each top
 
     def setup(self, bottom, top):
         for blob, width in zip(top, self.columns):
             blob.reshape(1, *width)
 
     def write(self, top, *arrays):
-        """Give each top the rows of an array."""
+        """Write the rows of an array to each top, in the shape that they need."""
         for blob, rows, width in zip(top, arrays, self.columns):
             blob.reshape(len(rows), *width)
             blob.data[...] = rows.reshape(blob.shape)
@@ -42,7 +41,7 @@ class BoxesLayer(ForkLayer):
                 blob.fill_diff(0)
 
     def read_codes(self):
-        """Return the mean and the standard deviation of codes that bbox_reg_param gives."""
+        """Return the mean and the standard deviation of codes, from bbox_reg_param."""
         values = self.read_message("bbox_reg_param", CODES)
         for name in ("bbox_mean", "bbox_std"):
             if len(values[name]) not in (0, 4):
@@ -54,11 +53,11 @@ class ProposalLayer(BoxesLayer):
     """The best boxes of a region proposal network (RPN), as ROIs.
 
     Each cell of the map has A anchors, one for each `ratio` and `scale`, scales within ratios. With B = `base_size` an anchor of
-    ratio r and scale s has the centre ((B - 1) / 2, (B - 1) / 2), the width w s and the height h s, w = round(sqrt(B B / r)) and
-    h = round(w r), and moves by the cell's column and row times `feat_stride`. Codes move and stretch it; the box is clipped to
-    the image. A box of which a side is less than `min_size` times the image's scale gets score 0. Of the `pre_nms_topn` best,
-    those that a better one overlaps by more than `nms_thresh` are left out; the best `post_nms_topn` are kept. Both edges belong
-    to a box.
+    ratio r and scale s has the width w s and the height h s, where w = round(sqrt(B B / r)) and h = round(w r). Its centre is
+    ((B - 1) / 2, (B - 1) / 2) plus the cell's column and row times `feat_stride`. Codes move and scale the anchor; the box is
+    clipped to the image. A box with a side less than `min_size` times the image's scale gets score 0. Of the `pre_nms_topn` best,
+    those that a better one overlaps by more than `nms_thresh` are removed. The best `post_nms_topn` of the rest are returned. Both
+    edges belong to a box.
 
     Different from its forks: boxes of equal score come in the order rows, columns, anchors; a batch may have several images, as in
     caffe-windows only. The anchors of caffe-windows are not rounded, and its `scale` is a size in pixels; its files look the
@@ -96,7 +95,7 @@ class ProposalLayer(BoxesLayer):
         Field("ratio", [float], "height / width of anchors; at least one"),
         Field("scale", [float], "sizes of anchors; at least one"),
         Field("pre_nms_topn", 6000, "boxes that are compared", 1), Field("post_nms_topn", 300, "boxes that are returned", 1),
-        Field("nms_thresh", 0.7, "overlap that leaves out a box", 0))
+        Field("nms_thresh", 0.7, "overlap above which a box is removed", 0))
     exact_num_bottom_blobs = 3
     min_top_blobs = 1
     max_top_blobs = 2
@@ -112,7 +111,7 @@ class ProposalLayer(BoxesLayer):
             widths = np.floor(np.sqrt(base ** 2 / ratios) + 0.5)
             sides = np.column_stack([widths, np.floor(widths * ratios + 0.5)])
             sides = (sides[:, np.newaxis] * np.array(self.values["scale"])[:, np.newaxis]).reshape(-1, 2)
-        if not sides.max() < FAR:
+        if not sides.max() < MAX_COORDINATE:
             raise self.value_error("scale", f"with base_size and ratio gives an anchor of {sides.max():g} pixels, too large")
         self.anchors = (base - 1) / 2 + (sides[:, [0, 1, 0, 1]] - 1) / 2 * [-1, -1, 1, 1]
 
@@ -164,14 +163,13 @@ class ProposalLayer(BoxesLayer):
 
 
 class DecodeBBoxLayer(BoxesLayer):
-    """ROIs that codes have moved and stretched, for the next stage of a cascade.
+    """ROIs that codes have moved and scaled, for the next stage of a cascade.
 
     The codes of a ROI are ``bbox_std code + bbox_mean`` of its columns 4 to 7, those of objects. They move the ROI's centre by
     (dx, dy) times its sides and multiply its sides, which count both edges, by (exp dw, exp dh). In phase TEST all ROIs are kept.
-    In phase TRAIN those are left out of which the overlap with their object is `gt_iou_thr` or more, and boxes with x2 < x1 or
-    y2 < y1.
+    Phase TRAIN removes those whose overlap with their object is `gt_iou_thr` or more, and boxes with x2 < x1 or y2 < y1.
 
-    Different from its forks: none left in phase TRAIN is no error; it gives a top without rows.
+    Different from its forks: if phase TRAIN removes all, the top has no rows; it is no error.
 
     Parameters
     ----------
@@ -195,7 +193,7 @@ class DecodeBBoxLayer(BoxesLayer):
     """
 
     message = "decode_bbox_param"
-    fields_of_message = (Field("gt_iou_thr", 0.95, "ROIs that overlap their object as much are left out in TRAIN", 0),)
+    fields_of_message = (Field("gt_iou_thr", 0.95, "TRAIN removes ROIs that overlap their object by this or more", 0),)
     min_bottom_blobs = 2
     max_bottom_blobs = 3
     exact_num_top_blobs = 1
@@ -220,7 +218,7 @@ class DecodeBBoxLayer(BoxesLayer):
         codes = bottom[0].cpu_data.reshape(-1, 8)[:, 4:] * self.std + self.mean
         boxes = rois[:, 1:].astype(float)
         centres, sides = decode_boxes(boxes, codes)
-        first = centres - 0.5 - (sides - 1) / 2     # the centre counts from the middle of a pixel
+        first = centres - 0.5 - (sides - 1) / 2     # decode_boxes puts the centre of pixel 0 at 1/2
         result = np.concatenate([rois[:, :1], first, first + sides - 1], 1)
         for i in np.flatnonzero(~np.isfinite(result.astype(rois.dtype)).all(1))[:1]:
             raise DataError(f"the box of ROI {i} is not finite; its codes are {codes[i].tolist()}", field="bottom[0]")
@@ -233,12 +231,13 @@ class DecodeBBoxLayer(BoxesLayer):
 class BoxOutputLayer(BoxesLayer):
     """The boxes that several maps of a net predict, each map for objects of one size.
 
-    A cell's score is that of its best class, without class 0, minus that of class 0; cells of `fg_thr` or more count. With the
-    cell's codes ``bbox_std code + bbox_mean`` the centre of its box is at x = field_w clamp(dx, 1 / field_xyr) + (column + 1/2)
-    rate, and its width is field_w exp(clamp(dw, log field_whr)), where clamp(x, y) is x within -y to y; y and height likewise. The
-    first corner is half of the size before the centre, and at least 0; then the size is cut to the image, W rate wide. Boxes need
-    sides of `min_size`. The best `max_nms_num` of an image are compared: a box that a better one overlaps by more than `iou_thr` is
-    left out, and `max_post_nms_num` are kept; 0 means all.
+    A cell's score is that of its best class, without class 0, minus that of class 0. Cells with less than `fg_thr` give no box.
+    The codes of a cell are ``bbox_std code + bbox_mean``. The centre of its box is at x = field_w clamp(dx, 1 / field_xyr) +
+    (column + 1/2) rate, and its width is field_w exp(clamp(dw, log field_whr)), where clamp(x, y) is x within -y to y. Its y and
+    height are computed likewise. The first corner is the centre minus half of the size, at least 0. Then the size is clipped to the
+    image, which is W rate wide. Boxes with a side less than `min_size` are removed. The best `max_nms_num` of an image are
+    compared: a box that a better one overlaps by more than `iou_thr` is removed. The best `max_post_nms_num` are returned; 0 means
+    all.
 
     Different from its fork: boxes of equal score come in the order of bottoms, rows and columns.
 
@@ -249,7 +248,7 @@ class BoxOutputLayer(BoxesLayer):
     top[0] : Blob, shape (K, 5)
         ROIs by image and falling score; (0, 1, 1, 10, 10) if there are none.
     top[1] : Blob, shape (K, 6), optional
-        The same with the score as last column; 0 if there are none.
+        The same with the score as last column; a row of zeros if there are none.
 
     Raises
     ------
@@ -263,11 +262,11 @@ class BoxOutputLayer(BoxesLayer):
 
     message = "box_output_param"
     fields_of_message = (
-        Field("fg_thr", 0.0, "the least score"), Field("iou_thr", 0.5, "overlap that leaves out a box", 0),
-        Field("nms_type", "IOU", "overlaps are parts of the union (IOU), the smaller box (IOMU), the better box (IOFU)"),
+        Field("fg_thr", 0.0, "the least score"), Field("iou_thr", 0.5, "overlap above which a box is removed", 0),
+        Field("nms_type", "IOU", "what intersections are divided by: the union (IOU), smaller area (IOMU), better box (IOFU)"),
         Field("field_h", [int], "height of the objects of each bottom", 1), Field("field_w", [int], "width of them", 1),
         Field("downsample_rate", [int], "pixels of the image for one cell of each bottom", 1),
-        Field("field_whr", 2.0, "a side is at most so many times that of the field, and at least 1 / field_whr of it"),
+        Field("field_whr", 2.0, "a side is at most field_whr times that of the field, and at least 1 / field_whr times"),
         Field("field_xyr", 2.0, "the centre moves by at most 1 / field_xyr of the field"),
         Field("max_nms_num", 0, "boxes that are compared", 0), Field("max_post_nms_num", 0, "boxes that are returned", 0),
         Field("min_size", 15.0, "the least side of a box", 0))
@@ -301,11 +300,11 @@ class BoxOutputLayer(BoxesLayer):
 
     def forward(self, bottom, top):
         rows = np.concatenate([self._rows(blob.cpu_data, i) for i, blob in enumerate(bottom)])
-        found, most = [], self.values["max_post_nms_num"] or None
+        found, max_boxes = [], self.values["max_post_nms_num"] or None
         for image in range(bottom[0].shape[0]):
             own = rows[rows[:, 0] == image]
             own = own[np.argsort(-own[:, 5], kind="stable")[:self.values["max_nms_num"] or None]]
-            found.append(own[suppress(own[:, 1:5], self.values["iou_thr"], most, of=self.values["nms_type"])])
+            found.append(own[suppress(own[:, 1:5], self.values["iou_thr"], max_boxes, divisor=self.values["nms_type"])])
         rows = np.concatenate(found) if found else rows
         self.write(top, *((rows[:, :5], rows) if len(rows) else (np.array([[0, 1, 1, 10, 10]]), np.zeros((1, 6)))))
 

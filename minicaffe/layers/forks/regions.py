@@ -1,27 +1,30 @@
-"""Layers of the R-CNN line that cut regions of interest (ROIs) out of a feature map: each gives a map of one size for every ROI.
+"""Layers of the R-CNN family that cut regions of interest (ROIs) out of a feature map: the top has a map of one size for each ROI.
 
 A ROI is a row (index of the image in the batch, x1, y1, x2, y2) in pixels of the net's input, and both corners belong to it. ROIs
-have no gradient; it is 0 where a net needs one, as in the forks, whose nets train the layers that propose ROIs apart.
+get no gradient: backward writes zeros, as in the forks. Nets of the forks train the layers that propose ROIs by separate losses.
 """
 
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.boxes import FAR, check_rois, read_rois
+from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, read_rois
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
 SCALE = Field("spatial_scale", 1.0, "pixels of the bottom for one pixel of the net's input: 1/16 = 0.0625 for strides of 16")
 HEIGHT, WIDTH = Field("pooled_h", 0, "rows of the top", 0), Field("pooled_w", 0, "columns of the top", 0)
-PAD = Field("pad_ratio", 0.0, "each side of a ROI moves out by this part of the ROI's size", 0)
+PAD = Field("pad_ratio", 0.0, "each side of a ROI moves out by this fraction of the ROI's size", 0)
 
 
 class RegionLayer(ForkLayer):
     """Base of the types that pool ROIs.
 
-    A type defines ``size()``, the rows and columns of the top; ``places(boxes, height, width)``, for each box what `pool` needs;
-    ``pool(planes, place, out)``, which writes (rows, columns, channels), and its gradient ``pool_backward(planes, place, dy, dx)``,
-    which adds to dx.
+    A type defines
+
+    - ``size()``, the rows and columns of the top;
+    - ``positions(boxes, height, width)``, an iterable that has, for each box, the rows and columns of the bottom that `pool` reads;
+    - ``pool(planes, position, out)``, which writes an array (rows, columns, channels) for one box;
+    - ``pool_backward(planes, position, dy, dx)``, which adds the gradient of `pool` to dx.
     """
 
     exact_num_bottom_blobs = 2
@@ -31,10 +34,10 @@ class RegionLayer(ForkLayer):
     backward_reads_tops = False
 
     def setup(self, bottom, top):
-        if not 0 < self.values["spatial_scale"] < FAR:
-            raise self.value_error("spatial_scale", f"must be above 0 and less than {FAR:g}")
-        if not self.values.get("pad_ratio", 0) < FAR:
-            raise self.value_error("pad_ratio", f"must be less than {FAR:g}")
+        if not 0 < self.values["spatial_scale"] < MAX_COORDINATE:
+            raise self.value_error("spatial_scale", f"must be above 0 and less than {MAX_COORDINATE:g}")
+        if not self.values.get("pad_ratio", 0) < MAX_COORDINATE:
+            raise self.value_error("pad_ratio", f"must be less than {MAX_COORDINATE:g}")
 
     def reshape(self, bottom, top):
         check_planes(bottom[0])
@@ -49,17 +52,17 @@ class RegionLayer(ForkLayer):
         return array.transpose(0, 2, 3, 1)
 
     def regions(self, bottom):
-        """Yield image and place of each ROI."""
+        """Return an iterable of (index of the image, position) for each ROI."""
         images, _, height, width = bottom[0].shape
         rois = read_rois(bottom[1], images)
-        return zip(rois[:, 0].astype(int), self.places(rois[:, 1:], height, width)) if len(rois) else ()
+        return zip(rois[:, 0].astype(int), self.positions(rois[:, 1:], height, width)) if len(rois) else ()
 
     def forward(self, bottom, top):
         regions = self.regions(bottom)
         planes, out = np.ascontiguousarray(self.order(bottom[0].cpu_data)), top[0].data.transpose(0, 2, 3, 1)
         pooled = np.empty(out.shape[1:], out.dtype)
-        for roi, (image, place) in enumerate(regions):
-            self.pool(planes[image], place, pooled)
+        for roi, (image, position) in enumerate(regions):
+            self.pool(planes[image], position, pooled)
             out[roi] = pooled
 
     def backward(self, top, propagate_down, bottom):
@@ -68,16 +71,16 @@ class RegionLayer(ForkLayer):
         if propagate_down[0]:
             planes, dy = np.ascontiguousarray(self.order(bottom[0].cpu_data)), top[0].cpu_diff.transpose(0, 2, 3, 1)
             dx = np.zeros_like(planes)
-            for roi, (image, place) in enumerate(self.regions(bottom)):
-                self.pool_backward(planes[image], place, np.ascontiguousarray(dy[roi]), dx[image])
+            for roi, (image, position) in enumerate(self.regions(bottom)):
+                self.pool_backward(planes[image], position, np.ascontiguousarray(dy[roi]), dx[image])
             self.order(bottom[0].diff)[...] = dx
 
 
 class ROIPoolingLayer(RegionLayer):
     """The maximum of each of `pooled_h` x `pooled_w` bins of a ROI; the bins of a ROI overlap, so that they cover it.
 
-    The ROI's corners are multiplied by `spatial_scale` and rounded, halves away from zero. Bin i of n, of a ROI with first row y1
-    and height h, has rows floor(i h / n) + y1 to ceil((i + 1) h / n) + y1, exclusive, of those that the bottom has. A bin without
+    The ROI's corners are multiplied by `spatial_scale` and rounded, halves away from zero. Let y1 be the ROI's first row and h its
+    height. Bin i of n has the rows of the bottom from floor(i h / n) + y1 to ceil((i + 1) h / n) + y1, exclusive. A bin without
     pixels gives 0. The first of equal maxima, by rows, gets the gradient.
 
     Different from its forks: it has a gradient on the CPU; a NaN in a bin gives NaN.
@@ -116,14 +119,14 @@ class ROIPoolingLayer(RegionLayer):
         sizes = self.values["pooled_size"] or (self.values["pooled_h"], self.values["pooled_w"])
         return sizes[0], sizes[-1]
 
-    def places(self, boxes, height, width):
+    def positions(self, boxes, height, width):
         """Return (start, end) of the rows, and of the columns, of the bins of each box."""
         corners = round_away(padded(boxes, self.values["pad_ratio"]) * self.values["spatial_scale"])
         low, sides = corners[:, :2], np.maximum(corners[:, 2:] - corners[:, :2] + 1, 1)
         return bins(low, sides / np.array(self.size()[::-1], boxes.dtype), self.size(), (height, width), floor_before_start=True)
 
-    def pool(self, planes, place, out):
-        rows, columns = place
+    def pool(self, planes, position, out):
+        rows, columns = position
         first = columns[0][0]
         strip = slice(first, columns[-1][1])
         for i, (low, high) in enumerate(rows):
@@ -134,8 +137,8 @@ class ROIPoolingLayer(RegionLayer):
             for j, (left, right) in enumerate(columns):
                 out[i, j] = row[left - first:right - first].max(0) if left < right else 0
 
-    def pool_backward(self, planes, place, dy, dx):
-        rows, columns = place
+    def pool_backward(self, planes, position, dy, dx):
+        rows, columns = position
         first, channels = rows[0][0], np.arange(planes.shape[2])
         for j, (left, right) in enumerate(columns):
             if left >= right:
@@ -148,12 +151,12 @@ class ROIPoolingLayer(RegionLayer):
 
 
 class PSROIPoolingLayer(RegionLayer):
-    """The mean of each of g x g bins of a ROI, g = `group_size`, of which each bin has channels of its own.
+    """The mean of each of g x g bins of a ROI, g = `group_size`; each bin reads its own group of channels.
 
     Bin (i, j) of channel d of the top is pooled from channel (d g + i) g + j of the bottom. The ROI's corners are rounded, halves
-    away from zero, then multiplied by `spatial_scale`, the second ones with 1 added before; its sides are at least 0.1. Bin i of
-    a ROI with first row y1 and height h has rows floor(i h / g + y1) to ceil((i + 1) h / g + y1), exclusive, of those that the
-    bottom has. A bin without pixels gives 0.
+    away from zero, 1 is added to x2 and y2, and all are multiplied by `spatial_scale`; its sides are at least 0.1. Let y1 be its
+    first row and h its height. Bin i has the rows of the bottom from floor(i h / g + y1) to ceil((i + 1) h / g + y1), exclusive. A
+    bin without pixels gives 0.
 
     Different from its forks: mini-caffe rounds after it multiplies, py-RFCN-priv averages four samples of each bin. Their files
     look the same, so this is what caffe-rfcn, caffe-windows and intel compute.
@@ -194,7 +197,7 @@ class PSROIPoolingLayer(RegionLayer):
         group = self.values["group_size"]
         return array.reshape(num, self.values["output_dim"], group, group, height, width).transpose(0, 2, 3, 4, 5, 1)
 
-    def places(self, boxes, height, width):
+    def positions(self, boxes, height, width):
         """Return (start, end) of the rows, and of the columns, of the bins of each box."""
         corners = round_away(boxes)
         corners[:, 2:] += 1
@@ -202,13 +205,13 @@ class PSROIPoolingLayer(RegionLayer):
         sides = np.maximum(corners[:, 2:] - corners[:, :2], boxes.dtype.type(0.1))
         return bins(corners[:, :2], sides / boxes.dtype.type(self.values["group_size"]), self.size(), (height, width))
 
-    def pool(self, planes, place, out):
-        for (i, rows), (j, columns) in product(*place):
+    def pool(self, planes, position, out):
+        for (i, rows), (j, columns) in product(*position):
             cells = planes[i, j, slice(*rows), slice(*columns)]
             out[i, j] = cells.sum((0, 1)) / max(cells.shape[0] * cells.shape[1], 1)
 
-    def pool_backward(self, planes, place, dy, dx):
-        for (i, rows), (j, columns) in product(*place):
+    def pool_backward(self, planes, position, dy, dx):
+        for (i, rows), (j, columns) in product(*position):
             cells = dx[i, j, slice(*rows), slice(*columns)]
             cells += dy[i, j] / max(cells.shape[0] * cells.shape[1], 1)
 
@@ -216,9 +219,10 @@ class PSROIPoolingLayer(RegionLayer):
 class ROIAlignLayer(RegionLayer):
     """Bilinear samples of a ROI at (`pooled_h` + 1) x (`pooled_w` + 1) points, from corner to corner.
 
-    With p = `pad_ratio` (x2 - x1 + 1) and s = `spatial_scale` the columns are at a + k (b - a) / pooled_w for k = 0 to pooled_w,
-    a = (x1 - p) s - 1/2 and b = (x2 + p) s - 1/2; rows likewise. A point outside of -1/2 to W - 1/2 gives 0, and so does a ROI
-    with b <= a. Between the border and the middle of its pixels, the pixel's value counts. Nets pool the samples afterwards.
+    Let p = `pad_ratio` (x2 - x1 + 1), s = `spatial_scale`, a = (x1 - p) s - 1/2 and b = (x2 + p) s - 1/2. The columns are at
+    a + k (b - a) / pooled_w for k = 0 to pooled_w; rows likewise. A point outside of -1/2 to W - 1/2 gives 0, and so does a ROI
+    with b <= a. A point less than half a pixel from the border has the value of the border's pixel. Nets pool the samples
+    afterwards.
 
     Different from its forks: it has a gradient on the CPU. py-RFCN-priv and synopsys have other layers of this name, with
     `roi_align_param`, which is an error. None of them is ROIAlign of Mask R-CNN, which averages samples.
@@ -252,30 +256,30 @@ class ROIAlignLayer(RegionLayer):
     def size(self):
         return self.values["pooled_h"] + 1, self.values["pooled_w"] + 1
 
-    def places(self, boxes, height, width):
-        """Return the taps of the rows, and of the columns, of each box."""
+    def positions(self, boxes, height, width):
+        """Return the results of `linear_samples` for the rows and for the columns of each box."""
         # padded() moves out the corners as the formula does.
         corners = padded(boxes, self.values["pad_ratio"]) * self.values["spatial_scale"] - boxes.dtype.type(0.5)
         empty = (corners[:, 2:] <= corners[:, :2]).any(1)
-        rows = taps(corners[:, 1], corners[:, 3], self.values["pooled_h"], height, empty)
-        return zip(rows, taps(corners[:, 0], corners[:, 2], self.values["pooled_w"], width, empty))
+        rows = linear_samples(corners[:, 1], corners[:, 3], self.values["pooled_h"], height, empty)
+        return zip(rows, linear_samples(corners[:, 0], corners[:, 2], self.values["pooled_w"], width, empty))
 
-    def pool(self, planes, place, out):
-        (low, high, near, far), (left, right, west, east) = place
-        low, high, west, east = (array[:, np.newaxis] for array in (low, high, west, east))
-        near, far = near[:, np.newaxis, np.newaxis], far[:, np.newaxis, np.newaxis]
-        out[...] = near * (west * planes[low, left] + east * planes[low, right])
-        out += far * (west * planes[high, left] + east * planes[high, right])
+    def pool(self, planes, position, out):
+        (low, high, low_weight, high_weight), (left, right, left_weight, right_weight) = position
+        low, high, left_weight, right_weight = (array[:, np.newaxis] for array in (low, high, left_weight, right_weight))
+        low_weight, high_weight = low_weight[:, np.newaxis, np.newaxis], high_weight[:, np.newaxis, np.newaxis]
+        out[...] = low_weight * (left_weight * planes[low, left] + right_weight * planes[low, right])
+        out += high_weight * (left_weight * planes[high, left] + right_weight * planes[high, right])
 
-    def pool_backward(self, planes, place, dy, dx):
-        rows, columns = place
+    def pool_backward(self, planes, position, dy, dx):
+        rows, columns = position
         row = np.zeros((len(dy), *dx.shape[1:]), dx.dtype)
-        for j, (left, right, west, east) in enumerate(zip(*columns)):
-            row[:, left] += west * dy[:, j]
-            row[:, right] += east * dy[:, j]
-        for i, (low, high, near, far) in enumerate(zip(*rows)):
-            dx[low] += near * row[i]
-            dx[high] += far * row[i]
+        for j, (left, right, left_weight, right_weight) in enumerate(zip(*columns)):
+            row[:, left] += left_weight * dy[:, j]
+            row[:, right] += right_weight * dy[:, j]
+        for i, (low, high, low_weight, high_weight) in enumerate(zip(*rows)):
+            dx[low] += low_weight * row[i]
+            dx[high] += high_weight * row[i]
 
 
 def round_away(values):
@@ -294,7 +298,7 @@ def first_maximum(values):
 
 
 def padded(boxes, ratio):
-    """Return boxes whose sides have moved out by `ratio` times the size, which counts both edges."""
+    """Return boxes whose sides have moved out by `ratio` times the size; both edges belong to a box."""
     pad = ratio * (boxes[:, 2:] - boxes[:, :2] + 1)
     return np.concatenate([boxes[:, :2] - pad, boxes[:, 2:] + pad], 1)
 
@@ -321,19 +325,20 @@ def bins(start, side, counts, limits, floor_before_start=False):
     return zip(*edges)
 
 
-def taps(start, end, count, limit, empty):
-    """Return, for each box, arrays of the two pixels and their weights of count + 1 points on one axis from `start` to `end`.
+def linear_samples(start, end, count, limit, empty):
+    """Return how count + 1 points from `start` to `end` on one axis are interpolated, for each box.
 
-    Weights are 0 outside of the pixels' borders, and in boxes that are `empty`.
+    A box has four arrays: the pixels before the points, the pixels after them, the weights of the first and of the second. Weights
+    are 0 for points outside of the map, and in boxes that are `empty`.
     """
     step = (end - start) / start.dtype.type(count)
     points = start[:, np.newaxis] + np.arange(count + 1, dtype=start.dtype) * step[:, np.newaxis]
-    counts = (points >= -0.5) & (points <= limit - 0.5) & ~empty[:, np.newaxis]
+    inside = (points >= -0.5) & (points <= limit - 0.5) & ~empty[:, np.newaxis]
     points = points.clip(0, limit - 1)
     low = np.floor(points)
-    far = points - low
+    fraction = points - low
     low = low.astype(int)
-    return zip(low, np.minimum(low + 1, limit - 1), np.where(counts, 1 - far, 0), np.where(counts, far, 0))
+    return zip(low, np.minimum(low + 1, limit - 1), np.where(inside, 1 - fraction, 0), np.where(inside, fraction, 0))
 
 
 def product(rows, columns):

@@ -16,9 +16,14 @@ log = logging.getLogger(__name__)
 class BilinearLayer(ForkLayer):
     """Base: top = A bottom B' for each plane, where A and B' (B transposed) have the weights of the rows and of the columns.
 
-    A type defines ``sizes(bottom)``, which returns for height and for width (size of the bottom, pixels to skip at its beginning,
-    pixels that are read, size of the top), and ``weights(read, made)``, which returns for each of `made` positions the first pixel
-    of two, and the weights of both. The matrices are made in the first forward with a size.
+    A type defines two methods:
+
+    - ``sizes(bottom)`` returns, for the height and for the width, (size of the bottom, number of pixels to skip at its beginning,
+      number of pixels to read, size of the top).
+    - ``weights(read_size, top_size)`` returns three arrays: for each pixel of the top, the first of the two pixels that it is
+      computed from, the weight of this one, and the weight of the next.
+
+    Forward builds the matrices when the sizes have changed.
     """
 
     exact_num_bottom_blobs = 1
@@ -27,28 +32,28 @@ class BilinearLayer(ForkLayer):
     flops_per_value = 4, 4
     backward_reads_bottoms = backward_reads_tops = False
 
-    made_for = None     # the sizes of the matrices
+    matrix_sizes = None     # the result of sizes() for which the matrices were built
 
     def reshape(self, bottom, top):
         check_planes(bottom[0])
         self.current = self.sizes(bottom)
-        top[0].reshape(*bottom[0].shape[:2], *(made for *_, made in self.current))
+        top[0].reshape(*bottom[0].shape[:2], *(top_size for *_, top_size in self.current))
 
-    def _matrix(self, size, skipped, read, made):
-        """Return the weights as a matrix of shape (made, size); None if the top has the bottom's size, which is a copy."""
-        if made == size:
+    def _matrix(self, size, skipped, read_size, top_size):
+        """Return the weights as a matrix of shape (top_size, size); None if the top has the bottom's size, which is a copy."""
+        if top_size == size:
             return None
-        matrix = np.zeros((made, size), NUMPY_TYPES[self.dtype])
-        first, *both = self.weights(read, made)
+        matrix = np.zeros((top_size, size), NUMPY_TYPES[self.dtype])
+        first, *both = self.weights(read_size, top_size)
         for step, weights in enumerate(both):
-            inside = first + step < read
-            matrix[np.arange(made)[inside], skipped + first[inside] + step] = weights[inside]
+            inside = first + step < read_size
+            matrix[np.arange(top_size)[inside], skipped + first[inside] + step] = weights[inside]
         return matrix
 
     def forward(self, bottom, top):
-        if self.current != self.made_for:
+        if self.current != self.matrix_sizes:
             self.rows, self.columns = (self._matrix(*size) for size in self.current)
-            self.made_for = self.current
+            self.matrix_sizes = self.current
         top[0].data[...] = _product(self.rows, bottom[0].data, _transposed(self.columns))
 
     def backward(self, top, propagate_down, bottom):
@@ -61,7 +66,7 @@ def _transposed(matrix):
 
 
 def _product(left, planes, right):
-    """Return left x right for each plane x, in the order of the fewer products; a matrix that is None is left out."""
+    """Return left x right for each plane x, in the order with fewer multiplications; None is an identity matrix."""
     if left is None or right is None:
         return _times_right(planes if left is None else left @ planes, right)
     (a, b), (c, d) = left.shape, right.shape
@@ -80,8 +85,8 @@ def _times_right(planes, right):
 class InterpLayer(BilinearLayer):
     """Bilinear interpolation in which the corners of the bottom and the top lie on each other.
 
-    First -pad_beg pixels are cut off at the top and left, -pad_end at the bottom and right; H is what is left. The size of the
-    top is that of the first rule whose fields are given; width likewise:
+    First -pad_beg pixels are cut off at the top and left, and -pad_end at the bottom and right. H is the height that remains. The
+    height of the top is given by the first rule whose fields are in the file; the width likewise:
 
     - `use_blob_size`: that of bottom[1]
     - `shrink_factor`: (H - 1) / shrink_factor + 1, rounded down
@@ -101,7 +106,7 @@ class InterpLayer(BilinearLayer):
     ----------
     bottom[0] : Blob, shape (N, C, H, W)
     bottom[1] : Blob, 4 axes, only with `use_blob_size`
-        Only its height and width count.
+        Only its height and width are used.
     top[0] : Blob, shape (N, C, H', W')
     """
 
@@ -141,7 +146,7 @@ class InterpLayer(BilinearLayer):
             check_size(values[name], f"{self.message}.{name}")
         unused = given.intersection(name for names in rules for name in names).difference(self.rule, ("use_blob_size",))
         if unused:
-            log.warning("layer '%s': %s of %s does not count beside %s", self.name, ", ".join(sorted(unused)), self.message,
+            log.warning("layer '%s': %s of %s is ignored, as %s is given", self.name, ", ".join(sorted(unused)), self.message,
                         " and ".join(self.rule))
 
     def sizes(self, bottom):
@@ -149,29 +154,29 @@ class InterpLayer(BilinearLayer):
         sizes = []
         for axis, name in (2, "height"), (3, "width"):
             size = bottom[0].shape[axis]
-            read = size - skipped + values["pad_end"]
-            if read < 1:
+            read_size = size - skipped + values["pad_end"]
+            if read_size < 1:
                 raise ShapeError(f"pad_beg {-skipped} and pad_end {values['pad_end']} leave no pixel of axis {axis} of bottom[0], "
                                  f"shape {list(bottom[0].shape)}", field=f"{self.message}.pad_beg")
             if self.rule == ("use_blob_size",):
                 check_planes(bottom[1], "bottom[1]")
-                made = bottom[1].shape[axis]
+                top_size = bottom[1].shape[axis]
             elif name in self.rule:
-                made = values[name]
+                top_size = values[name]
             elif self.rule == ("full_zoom_factor",):
-                made = read * values["full_zoom_factor"]
+                top_size = read_size * values["full_zoom_factor"]
             else:
-                between = (read - 1) // values["shrink_factor"] if "shrink_factor" in self.rule else read - 1
-                made = between * (values["zoom_factor"] if "zoom_factor" in self.rule else 1) + 1
-            check_size(made, f"{self.message}.{self.rule[0]}")
-            sizes.append((size, skipped, read, made))
+                between = (read_size - 1) // values["shrink_factor"] if "shrink_factor" in self.rule else read_size - 1
+                top_size = between * (values["zoom_factor"] if "zoom_factor" in self.rule else 1) + 1
+            check_size(top_size, f"{self.message}.{self.rule[0]}")
+            sizes.append((size, skipped, read_size, top_size))
         return sizes
 
-    def weights(self, read, made):
-        ratio = np.float32(read - 1) / np.float32(made - 1) if made > 1 else np.float32(0)
-        places = ratio * np.arange(made, dtype=np.float32)
-        first = np.minimum(places.astype(np.int64), read - 1)
-        rest = np.where(first < read - 1, places - first, 0).astype(NUMPY_TYPES[self.dtype])
+    def weights(self, read_size, top_size):
+        ratio = np.float32(read_size - 1) / np.float32(top_size - 1) if top_size > 1 else np.float32(0)
+        positions = ratio * np.arange(top_size, dtype=np.float32)
+        first = np.minimum(positions.astype(np.int64), read_size - 1)
+        rest = np.where(first < read_size - 1, positions - first, 0).astype(NUMPY_TYPES[self.dtype])
         return first, 1 - rest, rest
 
     def backward(self, top, propagate_down, bottom):
@@ -183,8 +188,8 @@ class InterpLayer(BilinearLayer):
 class ResizeLayer(BilinearLayer):
     """Bilinear interpolation to `height` x `width`, or with `is_pyramid_test` to the bottom's size times two factors.
 
-    Row i of H' lies at i H / H' of the bottom. With p its whole part and f the rest it is (1 - f) row p + f row p + 1, where a row
-    outside the bottom counts as 0: if the top is larger its last rows and columns are darker.
+    Row i of H' lies at i H / H' of the bottom. With p its whole part and f the rest it is (1 - f) row p + f row p + 1. A row
+    outside the bottom counts as 0, so the last rows and columns of a larger top are darker.
 
     Source: caffe-windows resize_layer.cpp. Resize of pose_action has other fields, and is not this type.
 
@@ -204,19 +209,19 @@ class ResizeLayer(BilinearLayer):
     def sizes(self, bottom):
         sizes = []
         for axis, name in (2, "height"), (3, "width"):
-            size, made = bottom[0].shape[axis], self.values[name]
+            size, top_size = bottom[0].shape[axis], self.values[name]
             if self.values["is_pyramid_test"]:
                 name = f"out_{name}_scale"
-                made = int(min(np.float32(self.values[name]) * np.float32(size), 2.0**31))
-                if made < 1:
+                top_size = int(min(np.float32(self.values[name]) * np.float32(size), 2.0**31))    # int() refuses inf
+                if top_size < 1:
                     raise self.value_error(name, f"must make axis {axis} of the top at least 1, it is {size} in the bottom")
-            check_size(made, f"{self.message}.{name}", needed=True)
-            sizes.append((size, 0, size, made))
+            check_size(top_size, f"{self.message}.{name}", needed=True)
+            sizes.append((size, 0, size, top_size))
         return sizes
 
-    def weights(self, read, made):
-        first, rest = np.divmod(np.arange(made) * read, made)
-        rest = (rest / made).astype(NUMPY_TYPES[self.dtype])
+    def weights(self, read_size, top_size):
+        first, rest = np.divmod(np.arange(top_size) * read_size, top_size)
+        rest = (rest / top_size).astype(NUMPY_TYPES[self.dtype])
         return first, 1 - rest, rest
 
 
@@ -271,10 +276,10 @@ class UpsampleLayer(NearestLayer):
 
     YOLO: each pixel becomes a block of `scale` x `scale` pixels; `scale` is 1 unless given.
 
-    SegNet: value i of a plane of bottom[0] is written to pixel ``bottom[1][i]`` of the top's plane; all others are 0. If two have
-    one pixel the later counts. The gradient of each value is that of its pixel, also of a value that a later one replaces. Height
-    and width of the top are `upsample_h` and `upsample_w`, or those of the bottom times `scale_h` and `scale_w`, or times `scale`,
-    which is 2 unless given; less 1 with `pad_out_h` or `pad_out_w`, for a plane with an odd side.
+    SegNet: value i of a plane of bottom[0] is written to pixel ``bottom[1][i]`` of the top's plane; all others are 0. If two
+    values have the same pixel, the later one is written. The gradient of each value is that of its pixel, also of a value that a
+    later one replaces. Height and width of the top are `upsample_h` and `upsample_w`. Without these they are those of the bottom
+    times `scale_h` and `scale_w`, or times `scale` (2 by default); `pad_out_h` and `pad_out_w` subtract 1, for an odd side.
 
     Different from its forks: a size that comes from a scale follows changes of the bottom's shape.
 
@@ -320,7 +325,7 @@ class UpsampleLayer(NearestLayer):
             more = sorted(self.given - {"scale"})
             if more:
                 raise ConfigError("is of SegNet's Upsample, which has the mask as its second bottom; with one bottom only scale "
-                                  "counts", field=f"{self.message}.{more[0]}")
+                                  "is read", field=f"{self.message}.{more[0]}")
             return
         for pair in (("upsample_h", "upsample_w"), ("scale_h", "scale_w")):
             if len(self.given.intersection(pair)) == 1:
@@ -328,7 +333,7 @@ class UpsampleLayer(NearestLayer):
         if "upsample_h" in self.given:
             unused = sorted(self.given - {"upsample_h", "upsample_w"})
             if unused:
-                log.warning("layer '%s': %s of %s does not count beside upsample_h and upsample_w", self.name, ", ".join(unused),
+                log.warning("layer '%s': %s of %s is ignored, as upsample_h is given", self.name, ", ".join(unused),
                             self.message)
             return
         for name in ("h", "w"):
@@ -341,7 +346,7 @@ class UpsampleLayer(NearestLayer):
         return self.values[f"scale_{name}" if f"scale_{name}" in self.given else "scale"]
 
     def factor(self):
-        """Return the side of a block of YOLO's."""
+        """Return the side of a block, for YOLO's Upsample."""
         return self.values["scale"] if "scale" in self.given else 1
 
     def reshape(self, bottom, top):
@@ -353,9 +358,9 @@ class UpsampleLayer(NearestLayer):
         if bottom[1].shape != shape:
             raise ShapeError(f"the mask must have the shape of bottom[0], {list(shape)}, got {list(bottom[1].shape)}",
                              field="bottom[1]")
-        made = [self.values[f"upsample_{name}"] if "upsample_h" in self.given else
+        top_size = [self.values[f"upsample_{name}"] if "upsample_h" in self.given else
                 size * self._scale(name) - self.values[f"pad_out_{name}"] for name, size in zip("hw", shape[2:])]
-        top[0].reshape(*shape[:2], *made)
+        top[0].reshape(*shape[:2], *top_size)
 
     def _pixels(self, bottom, top):
         """Return the index of each value of the bottom in the flat top."""

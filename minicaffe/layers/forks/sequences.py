@@ -16,16 +16,17 @@ log = logging.getLogger(__name__)
 class LstmLayer(ForkLayer):
     """An LSTM with one input; the type LSTM is that of BVLC Caffe.
 
-    For each step t, with m the flag of a sequence (without bottom[1]: 0 in the first step, else 1)::
+    For each step t, where m is the indicator of the sequence (without bottom[1]: 0 in the first step, else 1)::
 
         i, f, o, g = W_x x + bias + W_h (m h of the step before)
         i, f, o, g = sigmoid(i), sigmoid(f), sigmoid(o), tanh(g)
         c = f (m c of the step before) + i g
         h = o tanh(c)
 
-    The top is h of all steps. Before the first step h and c are 0; with bottom[1] they are those after the last step of the forward
-    before, which a snapshot holds, and 0 if there was none or if N has changed. No gradient crosses forwards. In backward the
-    gradients of the sums, the first line, are clipped to between -`clipping_threshold` and `clipping_threshold`, if that is not 0.
+    The top is h of all steps. Before the first step h and c are 0. With bottom[1] they are those after the last step of the
+    previous forward, or 0 if there was none or N has changed; a snapshot has them. No gradient passes from one forward to the one
+    before. In backward the gradients of the sums (the first line) are clipped to the range from -`clipping_threshold` to
+    `clipping_threshold`, if that is not 0.
 
     The steps T and the sequences N are the first two axes of bottom[0] if it has 3 axes and `batch_size` is not given (ctpn,
     textspotter). Else (caffe-lstm) its first axis holds all sequences of step 0, then of step 1, and so on; N is `batch_size`.
@@ -40,7 +41,7 @@ class LstmLayer(ForkLayer):
     bottom[0] : Blob, shape (T, N, I) or (T N, ...)
         x.
     bottom[1] : Blob, shape (T, N) or (T N), optional
-        0 where a sequence begins, else 1.
+        Sequence indicators: 0 where a sequence begins, else 1.
     top[0] : Blob, shape (T, N, D) or (T N, D), where D is `num_output`
     blobs[0], blobs[1], blobs[2] : Blob, shapes (4 D, I), (4 D, D), (4 D,)
         W_x, W_h and bias; rows in the order i, f, o, g.
@@ -51,7 +52,7 @@ class LstmLayer(ForkLayer):
     refuses_in_place = True
     flops_per_value = 14, 25
     backward_reads_tops = False
-    no_gradient = {1: "the marks of sequences"}
+    no_gradient = {1: "the sequence indicators"}
 
     states = ("h", "c")
     message = "lstm_param"
@@ -62,8 +63,8 @@ class LstmLayer(ForkLayer):
 
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
-        self.by_axes = len(bottom[0].shape) == 3 and "batch_size" not in self.given
-        self.continues = len(bottom) > 1
+        self.has_sequence_axis = len(bottom[0].shape) == 3 and "batch_size" not in self.given
+        self.keeps_state = len(bottom) > 1
         size = self.values["num_output"]
         _, _, inputs = self._sizes(bottom)
         self.add_filled((4 * size, inputs), "weight_filler")
@@ -75,9 +76,9 @@ class LstmLayer(ForkLayer):
     def _sizes(self, bottom):
         """Return T, N and I. Raises ShapeError if the bottoms do not fit."""
         shape, sequences = bottom[0].shape, self.values["batch_size"]
-        if self.by_axes:
+        if self.has_sequence_axis:
             if len(shape) != 3:
-                raise ShapeError(f"must have 3 axes (steps, sequences, inputs) as at first, got {list(shape)}", field="bottom[0]")
+                raise ShapeError(f"must have 3 axes (steps, sequences, inputs) as in setup, got {list(shape)}", field="bottom[0]")
             steps, sequences, inputs = shape
         elif not shape or shape[0] % sequences:
             raise ShapeError(f"the first axis must be a multiple of lstm_param.batch_size, {sequences}, got {list(shape)}",
@@ -87,7 +88,8 @@ class LstmLayer(ForkLayer):
         if steps < 1 or inputs < 1:
             raise ShapeError(f"needs at least one step and one input, got {list(shape)}", field="bottom[0]")
         if len(bottom) > 1 and bottom[1].count != steps * sequences:
-            raise ShapeError(f"must have {steps} x {sequences} flags for x of shape {list(shape)}, got {list(bottom[1].shape)}",
+            raise ShapeError(f"must have {steps} x {sequences} indicators for x of shape {list(shape)}, got "
+                             f"{list(bottom[1].shape)}",
                              field="bottom[1]")
         return steps, sequences, inputs
 
@@ -103,7 +105,7 @@ class LstmLayer(ForkLayer):
         if inputs != self.blobs[0].shape[1]:
             raise ShapeError(f"has shape {list(bottom[0].shape)}, {inputs} values for each step of a sequence; the layer was set "
                              f"up for {self.blobs[0].shape[1]}", field="bottom[0]")
-        top[0].reshape(*((steps, sequences) if self.by_axes else (steps * sequences,)), size)
+        top[0].reshape(*((steps, sequences) if self.has_sequence_axis else (steps * sequences,)), size)
         self.gates.reshape(steps, sequences, 4 * size)
         self.cells.reshape(steps, sequences, size)
         self.before.reshape(steps, sequences, size)
@@ -114,14 +116,14 @@ class LstmLayer(ForkLayer):
                 blob.reshape(sequences, size)
                 blob.data[...] = 0
 
-    def _flags(self, bottom):
+    def _indicators(self, bottom):
         """Return m as an array with the axes (T, N, 1)."""
         steps, sequences, _ = self.gates.shape
         if len(bottom) > 1:
             return bottom[1].data.reshape(steps, sequences, 1)
-        flags = np.ones((steps, sequences, 1), bottom[0].data.dtype)
-        flags[0] = 0
-        return flags
+        indicators = np.ones((steps, sequences, 1), bottom[0].data.dtype)
+        indicators[0] = 0
+        return indicators
 
     def forward(self, bottom, top):
         w_x, w_h, bias = (blob.data for blob in self.blobs)
@@ -129,17 +131,17 @@ class LstmLayer(ForkLayer):
         steps, sequences, size = cells.shape
         gates[...] = (bottom[0].data.reshape(steps * sequences, -1) @ w_x.T + bias).reshape(gates.shape)
         for first, last in zip(self.first, self.last):
-            first.data[...] = last.data if self.continues else 0
+            first.data[...] = last.data if self.keeps_state else 0
         h, c = (blob.data for blob in self.first)
-        flags, y = self._flags(bottom), top[0].data.reshape(cells.shape)
+        indicators, y = self._indicators(bottom), top[0].data.reshape(cells.shape)
         for t in range(steps):
-            before[t] = flags[t] * h
+            before[t] = indicators[t] * h
             gates[t] += before[t] @ w_h.T
             sigmoids, g = gates[t, :, :3 * size], np.tanh(gates[t, :, 3 * size:])
             sigmoids[...] = 0.5 * np.tanh(0.5 * sigmoids) + 0.5
             gates[t, :, 3 * size:] = g
             i, f, o = np.split(sigmoids, 3, axis=1)
-            cells[t] = c = f * (flags[t] * c) + i * g
+            cells[t] = c = f * (indicators[t] * c) + i * g
             y[t] = h = o * np.tanh(c)
         for last, value in zip(self.last, (h, c)):
             last.data[...] = value
@@ -148,18 +150,18 @@ class LstmLayer(ForkLayer):
         w_x, w_h, _ = (blob.data for blob in self.blobs)
         cells, before, dgates = self.cells.data, self.before.data, self.gates.diff
         steps, sequences, size = cells.shape
-        flags, dy, limit = self._flags(bottom), top[0].diff.reshape(cells.shape), self.values["clipping_threshold"]
+        indicators, dy, limit = self._indicators(bottom), top[0].diff.reshape(cells.shape), self.values["clipping_threshold"]
         dh = dc = np.zeros((sequences, size), cells.dtype)
         for t in reversed(range(steps)):
             i, f, o, g = np.split(self.gates.data[t], 4, axis=1)
-            c_before = flags[t] * (cells[t - 1] if t else self.first[1].data)
-            squashed, dh = np.tanh(cells[t]), dh + dy[t]
-            dc = dc + dh * o * (1 - squashed ** 2)
-            parts = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dh * squashed * o * (1 - o), dc * i * (1 - g ** 2)
+            c_before = indicators[t] * (cells[t - 1] if t else self.first[1].data)
+            tanh_c, dh = np.tanh(cells[t]), dh + dy[t]
+            dc = dc + dh * o * (1 - tanh_c ** 2)
+            parts = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dh * tanh_c * o * (1 - o), dc * i * (1 - g ** 2)
             dgates[t] = np.concatenate(parts, axis=1)
             if limit:
                 np.clip(dgates[t], -limit, limit, out=dgates[t])
-            dh, dc = flags[t] * (dgates[t] @ w_h), flags[t] * f * dc
+            dh, dc = indicators[t] * (dgates[t] @ w_h), indicators[t] * f * dc
         rows = dgates.reshape(steps * sequences, 4 * size)
         x = bottom[0].data.reshape(steps * sequences, -1)
         for blob, diff in zip(self.blobs, (rows.T @ x, rows.T @ before.reshape(-1, size), rows.sum(axis=0))):
@@ -170,16 +172,16 @@ class LstmLayer(ForkLayer):
             bottom[1].diff[...] = 0
 
     def get_state(self):
-        return stored_blobs(self.states, self.last) if self.continues else None
+        return stored_blobs(self.states, self.last) if self.keeps_state else None
 
     def set_state(self, state):
-        if not self.continues:
+        if not self.keeps_state:
             super().set_state(state)
         restore_blobs(state, self.states, self.last)
 
 
 class ContinuationIndicatorLayer(ForkLayer):
-    """The flags of `batch_size` sequences of `time_step` steps for LSTM: 0 in the first step, else 1. Bottoms do not count.
+    """The indicators of `batch_size` sequences of `time_step` steps for LSTM: 0 in the first step, else 1. Bottoms are ignored.
 
     Source: warpctc-caffe continuation_indicator_layer.cpp.
 
@@ -216,9 +218,9 @@ class ContinuationIndicatorLayer(ForkLayer):
 class CTCGreedyDecoderLayer(ForkLayer):
     """The classes of the best path: of each step the class with the largest value, without repeats and blanks.
 
-    A sequence ends before the first step, but the first of all, whose indicator is 0. Without `ctc_merge_repeated` repeats stay.
-    `blank_index` is the class that is the blank, a negative one means the last. Its default differs between forks, 0 in caffe_ocr;
-    here it is that of textboxes++, the last class, which the log says.
+    A sequence begins at step 0, and ends before the next step whose indicator is 0. Without `ctc_merge_repeated` repeats stay.
+    `blank_index` is the class that is the blank; a negative one means the last. Its default differs between forks: 0 in caffe_ocr,
+    the last class in textboxes++ and here. A warning says so if the field is not given.
 
     Source: textboxes++ ctc_greedy_decoder_layer.cpp (Graves et al. 2006).
 
@@ -234,13 +236,13 @@ class CTCGreedyDecoderLayer(ForkLayer):
     top[1] : Blob, shape (N, 1, 1, 1), optional
         Scores: the negative sum of the largest values of a sequence.
     top[2] : Blob, a scalar, only with targets; top[1] if there are no scores
-        Accuracy: 1 less the mean of the edit distances by the longer of both lengths.
+        Accuracy: 1 - mean(edit distance / length of the longer of result and target).
     """
 
     min_bottom_blobs, max_bottom_blobs = 2, 3
     min_top_blobs, max_top_blobs = 1, 3
     refuses_in_place = True
-    no_gradient = {0: "what it decodes", 1: "sequence indicators", 2: "targets"}
+    no_gradient = {0: "predictions", 1: "sequence indicators", 2: "targets"}
     backward_reads_bottoms = backward_reads_tops = False
 
     message = "ctc_decoder_param"
@@ -310,7 +312,7 @@ class CTCGreedyDecoderLayer(ForkLayer):
 
 
 def _edit_distance(a, b):
-    """Return the least number of insertions, deletions and replacements that make `b` of `a`."""
+    """Return the least number of insertions, deletions and replacements that change `a` to `b`."""
     distances = list(range(len(b) + 1))
     for i, left in enumerate(a, 1):
         corner, distances[0] = distances[0], i

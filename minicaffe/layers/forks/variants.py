@@ -1,4 +1,4 @@
-"""Layers that forks call by the name of an SSD type, but compute otherwise: `Layer.for_param` chooses by fields and bottoms."""
+"""Layers of forks that have the name of an SSD type and another formula: `Layer.for_param` chooses by fields and bottoms."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from minicaffe.errors import ShapeError
 from minicaffe.layers.base.fork import Field, ForkLayer
 from minicaffe.layers.forks.losses import ForkLossLayer
 
-EPS = 1e-6      # under the root, or added to the sum of absolute values
+EPS = 1e-6      # added to the sum of squares, or of absolute values
 
 
 class ChannelNormalizeLayer(ForkLayer):
@@ -28,7 +28,7 @@ class ChannelNormalizeLayer(ForkLayer):
     max_top_blobs = 2
     refuses_in_place = True
     flops_per_value = 3, 4
-    variant = "Normalize with normalize_param"      # for exports, which go by the type otherwise
+    variant = "Normalize with normalize_param"      # exporters of this layer are registered by this name, not by the type
     message = "normalize_param"
     fields_of_message = (Field("normalize_type", "L2", "L2 or L1"), Field("bp_norm", False, "whether the norms pass a gradient"))
     ignored = ("fix_gradient",)     # the fork does not read it on the CPU
@@ -98,7 +98,7 @@ class RegionSmoothL1LossLayer(ForkLossLayer):
         if not self.values["sigma"] > 0:
             raise self.value_error("sigma", "must be above 0")
         if len(bottom) == 3:
-            raise ShapeError("is given without bottom[3]: inside and outside weights, or neither", field="bottom[2]")
+            raise ShapeError("is given without bottom[3]: give inside and outside weights, or neither", field="bottom[2]")
 
     def forward(self, bottom, top):
         sigma2 = self.values["sigma"] ** 2

@@ -1,4 +1,4 @@
-"""Layers that turn the predictions of YOLO nets into boxes with labels and scores, in the rows that SSD's DetectionOutput gives."""
+"""Layers that decode the predictions of YOLO nets to boxes with labels and scores, as rows of SSD's DetectionOutput."""
 
 import numpy as np
 
@@ -9,20 +9,21 @@ from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
 CLASSES = Field("num_classes", int, "how many classes, without a background", 1)
 CONFIDENCE = Field("confidence_threshold", 0.01, "the least confidence of a box")
-OVERLAP = Field("nms_threshold", 0.45, "the overlap with a better box of the image, of any class, that leaves out a box")
+OVERLAP = Field("nms_threshold", 0.45, "the overlap with a better box of the image, of any class, that removes a box")
 
 
 class YoloOutputLayer(ForkLayer):
-    """Base of the types that find boxes in maps of which each cell predicts several.
+    """Base of the types that find boxes in maps; each cell of a map predicts several boxes.
 
-    A type defines ``candidates(index, cells)``: the boxes (x, y, width, height) in units of the image, confidences and labels that
-    a bottom's cells (N, H, W, boxes, values) have, and the place (image, row, column, box) of each.
+    A type defines ``candidates(index, cells)``, where `cells` is the bottom `index` as an array (N, H, W, boxes, values). It
+    returns the boxes (x, y, width, height) in units of the image, their confidences, their labels, and four arrays with the image,
+    row, column and number of box of each.
     """
 
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
     exact_num_top_blobs = 1
-    values_before_classes = 5   # x, y, w, h and whether there is an object
+    values_before_classes = 5   # x, y, w, h, object
 
     def setup(self, bottom, top):
         top[0].reshape(1, 1, 1, 7)
@@ -45,7 +46,7 @@ class YoloOutputLayer(ForkLayer):
         for image in range(images):
             own = rows[rows[:, 0] == image]
             own = own[np.argsort(-own[:, 2], kind="stable")]
-            found.append(own[suppress(own[:, 3:], self.values["nms_threshold"], equal=True)])
+            found.append(own[suppress(own[:, 3:], self.values["nms_threshold"], at_threshold=True)])
         rows = np.concatenate(found) if found else rows
         if not len(rows):
             rows = np.full((images, 7), -1)
@@ -64,26 +65,26 @@ class YoloOutputLayer(ForkLayer):
 
     def backward(self, top, propagate_down, bottom):
         if any(propagate_down):
-            raise ConfigError(f"{self.type} has no gradient; it is a layer for the TEST phase")
+            raise ConfigError(f"{self.type} has no gradient; it is for phase TEST")
 
 
 class YoloDetectionOutputLayer(YoloOutputLayer):
-    """Boxes of YOLO version 2: decode them, leave out those that a better one overlaps.
+    """Boxes of YOLO version 2: decode them, remove those that a better one overlaps.
 
     Box n of the cell at (row, column) has values (x, y, w, h, object, classes...). Its centre is ((column + sigmoid x) / W,
     (row + sigmoid y) / H), its size (exp(w) biases[2n] / W, exp(h) biases[2n + 1] / H), in units of the image's size. Its label is
     that of the most probable class, p = softmax(classes), and its confidence sigmoid(object) p. It is kept if that is
     `confidence_threshold` or more, and no better box of the image, of any class, overlaps it by `nms_threshold` or more.
 
-    Different from its fork: boxes do not suppress boxes of other images, and a row has the index of its image, not 0; boxes of
-    equal confidence come by bottoms, rows, columns and boxes of a cell; a map need not be square.
+    Different from its fork: boxes do not suppress boxes of other images. A row has the index of its image, not 0. Boxes of equal
+    confidence are in the order of bottoms, rows, columns and boxes of a cell. A map need not be square.
 
     Parameters
     ----------
     bottom[0], bottom[1] (optional) : Blob, shape (N, num_box (5 + num_classes), H, W)
     top[0] : Blob, shape (1, 1, D, 7)
         Rows (image in the batch, label from 1, confidence, xmin, ymin, xmax, ymax) by image and falling confidence, not clipped.
-        Where the whole batch has none: a row for each image, -1 but for the image.
+        If the whole batch has no box: a row for each image, in which all values except the image are -1.
 
     Raises
     ------
@@ -123,27 +124,27 @@ class YoloDetectionOutputLayer(YoloOutputLayer):
 
 
 class Yolov3DetectionOutputLayer(YoloOutputLayer):
-    """Boxes of YOLO version 3, from several maps: decode them, leave out those that a better one overlaps.
+    """Boxes of YOLO version 3, from several maps: decode them, remove those that a better one overlaps.
 
-    Box n of the cell at (row, column) of bottom t has values (x, y, w, h, object, classes...) and the anchor m = `mask`[t M + n],
-    M masks for each bottom. Its centre is ((column + sigmoid x) / W, (row + sigmoid y) / H), its size (exp(w) biases[2m] / (W s),
-    exp(h) biases[2m + 1] / (H s)), s = `anchors_scale`[t], in units of the image's size. For each class of which the confidence
-    sigmoid(object) sigmoid(class) is above `confidence_threshold` there is one box; it is kept if no better one of the image, of
-    any class, overlaps it by `nms_threshold` or more.
+    Box n of the cell at (row, column) of bottom t has the values (x, y, w, h, object, classes...). Its anchor is
+    m = `mask`[t M + n], with M masks for each bottom. Its centre is ((column + sigmoid x) / W, (row + sigmoid y) / H), its size
+    (exp(w) biases[2m] / (W s), exp(h) biases[2m + 1] / (H s)), s = `anchors_scale`[t], in units of the image's size. The confidence
+    of a class is sigmoid(object) sigmoid(class). Each class with more than `confidence_threshold` gives a box. It is kept if no
+    better box of the image, of any class, overlaps it by `nms_threshold` or more.
 
-    With `gaussian_box` the values are (x, sx, y, sy, w, sw, h, sh, object, classes...): the sigmoids of sx, sy, sw and sh are the
-    uncertainty of the box, and the confidence is multiplied by 1 minus their mean.
+    With `gaussian_box` the values are (x, sx, y, sy, w, sw, h, sh, object, classes...). The sigmoids of sx, sy, sw and sh are the
+    uncertainty of the box; the confidence is multiplied by 1 minus their mean.
 
-    Different from its fork: boxes do not suppress boxes of other images, and a row has the index of its image, not 0; boxes of
-    equal confidence come by bottoms, rows, columns, boxes of a cell and classes; there is no correction for letterboxes, which
-    changes nothing there, as the map has the proportions of the net's input.
+    Different from its fork: boxes do not suppress boxes of other images. A row has the index of its image, not 0. Boxes of equal
+    confidence are in the order of bottoms, rows, columns, boxes of a cell and classes. There is no correction for letterboxes; the
+    fork's has no effect, as the map has the proportions of the net's input.
 
     Parameters
     ----------
     bottom[t] : Blob, shape (N, num_box (5 + num_classes), H, W), with `gaussian_box` (N, num_box (9 + num_classes), H, W)
     top[0] : Blob, shape (1, 1, D, 7)
         Rows (image in the batch, label from 1, confidence, xmin, ymin, xmax, ymax) by image and falling confidence, not clipped.
-        Where the whole batch has none: a row for each image, -1 but for the image.
+        If the whole batch has no box: a row for each image, in which all values except the image are -1.
 
     Raises
     ------
@@ -160,7 +161,7 @@ class Yolov3DetectionOutputLayer(YoloOutputLayer):
                          Field("biases", [float], "width and height of each anchor, in pixels of the net's input"),
                          Field("anchors_scale", [int], "pixels of the input for one cell of each bottom", 1),
                          Field("mask_group_num", 2, "the number of bottoms", 1),
-                         Field("mask", [int], "anchors of the boxes of a cell of bottom 0, of bottom 1, and so on", 0),
+                         Field("mask", [int], "numbers of the anchors of bottom 0, of bottom 1, and so on", 0),
                          Field("gaussian_box", False, "each of x, y, w, h has an uncertainty after it"))
     min_bottom_blobs = 1
 
@@ -180,23 +181,23 @@ class Yolov3DetectionOutputLayer(YoloOutputLayer):
     def candidates(self, index, cells):
         gaussian, threshold = self.values["gaussian_box"], self.values["confidence_threshold"]
         first = self.values_before_classes
-        place = np.nonzero(sigmoid(cells[..., first - 1]) > threshold)      # a class has a confidence of at most that
+        place = np.nonzero(sigmoid(cells[..., first - 1]) > threshold)      # no class has a larger confidence
         values = cells[place]
         objects = sigmoid(values[:, first - 1])
         if gaussian:
             objects = objects * (1 - sigmoid(values[:, 1:8:2]).mean(1))
         confidences = objects[:, np.newaxis] * sigmoid(values[:, first:])
         counts = confidences > threshold
-        if self.values["nms_threshold"] <= 1:   # one box has the overlap 1 for all its classes: only the best would be kept
+        if self.values["nms_threshold"] <= 1:   # the boxes of a cell's classes are equal and overlap by 1: only the best is kept
             best = np.where(counts, confidences, -1).argmax(1)
             counts &= np.arange(counts.shape[1]) == best[:, np.newaxis]
-        which, label = np.nonzero(counts)
-        place, values = [axis[which] for axis in place], values[which]
+        kept, label = np.nonzero(counts)
+        place, values = [axis[kept] for axis in place], values[kept]
         masks = np.array(self.values["mask"]).reshape(len(self.values["anchors_scale"]), -1)[index]
         anchors = np.array(self.values["biases"], cells.dtype).reshape(-1, 2)[masks[place[3]]]
         anchors = anchors / (np.array(cells.shape[2:0:-1]) * self.values["anchors_scale"][index])
         codes = values[:, :8:2] if gaussian else values[:, :4]
-        return decode(codes, anchors, place, cells.shape), confidences[which, label], label + 1, place
+        return decode(codes, anchors, place, cells.shape), confidences[kept, label], label + 1, place
 
 
 def sigmoid(values):

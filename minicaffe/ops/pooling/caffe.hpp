@@ -262,11 +262,11 @@ template <class X, class Work> void with_pool_pack(index_t channels, const Work&
     work(std::integral_constant<int, kMost>());
 }
 
-/// Where channels are last, of a device; `dtype` is that of x and y, as stored, and `mask`, or null, of the type that is computed
-/// in.
+/// Forward on a device, in the layout with channels last. `dtype` is that of x and y as stored; `mask` (or null) has the type that
+/// is computed in.
 template <template <class> class Op>
-void pool_forward_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* x, void* y,
-                       void* mask) {
+void pool_forward_channels_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* x,
+                                void* y, void* mask) {
   dispatch_layout(dtype, [&](auto type) {
     using X = decltype(type);
     using T = typename Element<X>::Compute;
@@ -278,9 +278,9 @@ void pool_forward_last(const Context& on, int dtype, const PoolShape& s, index_t
   });
 }
 
-/// The same for the gradient: of MAX with a mask, of AVE with null.
-inline void pool_backward_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* dy,
-                               const void* mask, void* dx) {
+/// Its gradient: of MAX with a mask, of AVE with null.
+inline void pool_backward_channels_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
+                                        const void* dy, const void* mask, void* dx) {
   dispatch_layout(dtype, [&](auto type) {
     using X = decltype(type);
     using T = typename Element<X>::Compute;

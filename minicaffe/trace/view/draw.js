@@ -7,7 +7,7 @@ once into a picture of its own, `base`; a step draws that, the moment's line, an
 let gutter = 148;       // pixels left of the axis, for labels; less on a small screen
 
 let colours = {};
-/* Colours of the style as a canvas takes them; `var(--x)` may depend on light and dark, so the browser resolves it. */
+/* The style's colours for a canvas. The browser resolves `var(--x)`, as it may depend on light and dark. */
 function readColours() {
   const names = ["ink", "soft", "faint", "line", "panel", "accent", "band", ...SIDES, "forward", "backward", "update", "between",
                  "cache", ...ROLES];
@@ -19,12 +19,12 @@ function readColours() {
   probe.remove();
 }
 
-/* Three digits, never as a power of ten. */
+/* A number with three digits, never with an exponent. */
 function digits(n) {
   return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0";
 }
 
-/* A value of an array, with three digits; as a power of ten only where plain digits would be many. */
+/* A value of an array, with three digits; with an exponent only if it would have many zeros. */
 function valueText(value) {
   const n = +value, size = Math.abs(n);
   if (value == null || !Number.isFinite(n)) return value == null ? "–" : `${value}`;
@@ -37,7 +37,7 @@ function scaled(n, units) {
 }
 const bytesText = n => n < 1024 ? `${n} B` : scaled(n, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]);
 const timeText = ns => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
-let simulated = "";     // behind times in running text, if the device is simulated
+let simulated = "";     // is appended to times in a sentence: " simulated" if the device is
 const spentText = ns => timeText(ns) + simulated;
 const countText = n => scaled(n, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]]);
 const rateText = perNs => scaled(perNs * 1e9, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]]);
@@ -111,7 +111,7 @@ class Picture {
 const FONT = px => `${px}px ui-sans-serif, system-ui, sans-serif`;
 const MONO = px => `${px}px ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace`;
 
-/* Text that fits `width`, with an ellipsis behind or, with `inside`, within what is left; empty if not even a few letters fit. */
+/* Text cut to `width`, with an ellipsis at its end or, with `inside`, in its middle; empty if fewer than three letters fit. */
 function clipped(c, text, width, inside = false) {
   const cut = n => text.slice(0, inside ? Math.floor(n * .4) : n) + "…"
       + (inside ? text.slice(text.length - Math.ceil(n * .6)) : "");
@@ -121,7 +121,7 @@ function clipped(c, text, width, inside = false) {
   return low < 3 ? "" : cut(low);
 }
 
-/* A picture along the axis: `base` once, then the step's band and the moment's line. */
+/* A picture along the axis. `base` is painted once; `draw` adds the band of the step and the line of the moment. */
 class Chart extends Picture {
   constructor(canvas, view) {
     super(canvas);
@@ -199,7 +199,7 @@ class Steps extends Chart {
   }
 }
 
-/* Live bytes, stacked by role, which have the scale. What the allocator holds is a dashed line, at the edge if it is more. */
+/* Live bytes, stacked by role; they set the scale. What the allocator holds is a dashed line, at the edge if it is more. */
 class Usage extends Chart {
   paint(c) {
     const {axis, trace, place} = this.view, top = 10, bottom = this.height - 6, right = this.width - 8;
@@ -348,7 +348,7 @@ function directionOf(detail) {
   return [side(from), side(to || "host")];
 }
 
-/* The arenas of a place: each segment a bar cut into its cells, or, of the buddy allocator, the tree of halves. */
+/* The arenas of a place: each segment is a bar cut into its cells; that of the buddy allocator is a tree of halves. */
 class Arena extends Picture {
   constructor(canvas, view) { super(canvas); this.view = view; this.drawn = []; }
   draw() {
@@ -383,7 +383,7 @@ class Arena extends Picture {
   }
   bar(c, segment, top, width) {
     const {cells} = segment, least = Math.min(3, width / cells.length);
-    // A free block that is nearly all of a segment, as in an arena of 1 GiB, is drawn as long as all others together, and says so.
+    // A free block that is nearly all of a segment, as in an arena of 1 GiB, is drawn as long as all others, with a text about it.
     const tail = cells.find(cell => !cell.used && cell.bytes > .95 * segment.bytes && cells.length > 1);
     const rest = tail ? segment.bytes - tail.bytes : 0, all = tail ? 2 * rest : segment.bytes;
     let x = 0;
@@ -460,7 +460,7 @@ const hex = n => "0x" + n.toString(16);
 const levelOf = (pool, cell) => Math.max(0, Math.round(Math.log2(pool.bytes / cell.bytes)));
 const depth = pool => pool.cells.reduce((most, cell) => Math.max(most, levelOf(pool, cell)), 0);
 
-/* Black or white, whichever is easier to read on a colour "rgb(r, g, b)": the contrast is 4.5 at least. */
+/* Black or white: the one with more contrast on a colour "rgb(r, g, b)", at least 4.5. */
 function inkOn(colour) {
   const [r, g, b] = colour.match(/[\d.]+/g).slice(0, 3).map(v => v / 255)
       .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);

@@ -2,10 +2,10 @@
 /* A trace in the page: columns of events, the steps, and the state at any moment.
 
 A moment is a number of events: the state at moment i is the start after the first i events, as Trace.at(i) in Python.
-Blocks and arenas are replayed from the nearest of the checkpoints, so that any moment of 100,000 events is found in about a
-millisecond; heads are looked up in each memory's list of changes. */
+Blocks and arenas are replayed from the last checkpoint before the moment, which takes about a millisecond in a trace of 100,000
+events. Heads are looked up in each memory's list of changes. */
 
-// HEADS comes from html.py: of each state its word, the sides that are valid, and what that means.
+// html.py writes HEADS: for each state its word, the sides that are valid, and an explanation.
 const STATES = Object.keys(HEADS), RECYCLED = STATES.indexOf("RECYCLED");
 const SIDES = ["host", "device", "private"];
 // Which sides are valid in each state: bit 0 host, bit 1 device, bit 2 private.
@@ -14,7 +14,7 @@ const stateWord = state => HEADS[state] ? HEADS[state][0] : state;
 const ROLES = ["parameter", "activation", "gradient", "history", "input", "workspace", "other"];
 const CHECKPOINT = 1000;
 
-/* The memory of one place: segments of an allocator (`tree`: by halves), their cells, and blocks outside of all segments. */
+/* The memory of one place: an allocator's segments (`tree`: buddy allocator), their cells by address, and blocks in no segment. */
 class Place {
   constructor() { this.segments = new Map(); this.cells = new Map(); this.loose = new Map(); }
 
@@ -86,7 +86,7 @@ class Trace {
     for (const column of ["kind", "place", "name", "detail"]) this[column] = Uint32Array.from(e[column]);
     for (const column of ["time", "address", "bytes"]) this[column] = Float64Array.from(e[column]);
     this.took = Float64Array.from(e.took || e.time.map(() => 0));
-    data.events = null;             // the columns above have them
+    data.events = null;             // they are in the columns above
     this.steps = data.steps;
     this.device = data.device;
     this.net = data.net;
@@ -104,7 +104,7 @@ class Trace {
     return of;
   }
 
-  /* Heads: for each memory where its state changes, and where bytes of it are copied or reordered. */
+  /* Find for each memory the moments at which its state changes, and the events that copy or reorder it. */
   findMemories() {
     this.memories = [];
     this.memoryOf = new Map();
@@ -173,7 +173,7 @@ class Trace {
     return state;
   }
 
-  /* What a memory is, by its name in events; of a block, whose name several memories may have, what they have in common. */
+  /* The title of the memory with a name in events. With `block` several memories may have the name: then their common part. */
   titleOf(name, block = false) {
     const shared = block && this.memoryOf.has(`${name} #2`);
     return shared ? name.replace(/ data$/, "").replace(/^\[(.*)\]$/, "$1") : (this.memoryOf.get(name) || {title: name}).title;
@@ -184,7 +184,7 @@ class Trace {
     return number < 0 ? ROLES.indexOf("other") : number;
   }
 
-  /* Bytes in use of each role, and bytes held, at each moment; of one place. */
+  /* For one place: bytes in use of each role, and bytes that the allocator holds, at each moment. */
   usage(place) {
     if (this.series.has(place)) return this.series.get(place);
     const size = this.count + 1;
@@ -226,7 +226,7 @@ class Trace {
     return found;
   }
 
-  /* Segments of a place at a moment, each with its cells by address; blocks outside of segments are segments of their own. */
+  /* Segments of a place at a moment, each with its cells by address; a block in no segment is a segment of its own. */
   arena(place, moment) {
     const here = this.at(moment).get(place);
     if (!here) return [];
@@ -255,7 +255,7 @@ class Trace {
             title: this.titleOf(s[this.name[i]], /^(alloc|free)$/.test(s[this.kind[i]]))};
   }
 
-  /* Number of the row of the schedule that has the layer of a step; -1 if none or, where layers have one name, several have it. */
+  /* Number of the schedule's row with the layer of a step; -1 if there is none, or several, as layers may have one name. */
   rowOf(step) {
     const {rows} = this.data.schedule || {rows: []}, node = step && this.net.nodes[step.node], found = [];
     if (node) rows.forEach((row, i) => { if (row.direction === step.kind && row.layers.includes(node.name)) found.push(i); });
@@ -276,7 +276,7 @@ class Trace {
 function placeIn(state, name) { return state.get(name) || state.set(name, new Place()).get(name); }
 function copyOf(state) { return new Map([...state].map(([place, memory]) => [place, memory.clone()])); }
 
-/* Index of the last element of a sorted list that is at most `value`; of those that are equal, the last. */
+/* Index of the last element of a sorted list that is at most `value`. */
 function lastAtMost(list, value) {
   let low = 0, high = list.length;
   while (low < high) { const middle = (low + high) >> 1; list[middle] <= value ? low = middle + 1 : high = middle; }

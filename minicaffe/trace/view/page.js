@@ -9,10 +9,10 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
-/* Of the buttons of a toggle, the pressed one. */
+/* Press one of the buttons of a toggle. */
 const press = (chosen, ...ids) => { for (const id of ids) $(id).setAttribute("aria-pressed", id === chosen); };
 
-/* A list of many rows of which only those in sight exist. */
+/* A list of many rows; only the visible rows are elements of the page. */
 class List {
   constructor(box, row, height = 24) {
     Object.assign(this, {box, row, height, from: 0, count: 0});
@@ -44,7 +44,7 @@ class List {
   }
 }
 
-/* A drawing from an untrusted file: scripts and links in it are removed. */
+/* Remove scripts and links from a drawing; it is from an untrusted file. */
 function withoutScript(svg) {
   for (const element of [svg, ...svg.querySelectorAll("*")]) {
     if (/^(script|foreignObject|a|image|use|iframe)$/i.test(element.localName)) element.remove();
@@ -53,7 +53,7 @@ function withoutScript(svg) {
   return svg;
 }
 
-/* An event in words: [its kind, what it says]. */
+/* An event in words: [kind, description]. */
 function eventWords(e) {
   const blob = e.title || "a block", [what, ...took] = e.kind.split(" ");
   switch (e.kind) {
@@ -118,7 +118,7 @@ class View {
 
   choosePlace() {
     const {trace} = this, places = trace.places.filter(p => p);
-    const changes = new Map(places.map(p => [p, 0]));       // a place of older nets may only have been there at the start
+    const changes = new Map(places.map(p => [p, 0]));       // the blocks of a place may all be older than the trace
     for (let i = 0; i < trace.count; i++) {
       const p = trace.strings[trace.place[i]];
       if (trace.replaces[trace.kind[i]] && changes.has(p)) changes.set(p, changes.get(p) + 1);
@@ -301,7 +301,7 @@ class View {
     if (there) facts.push(["on the device", timeText(there), true]);
     if (step.flops) facts.push(["operations", countText(step.flops)]);
     if (step.flops && !step.with) facts.push(["speed", `${countText(step.flops / spent * 1e9)}/s`, true]);
-    if (step.bytes && !step.with) {       // of a layer that another one computes along there is no time
+    if (step.bytes && !step.with) {       // a layer that is fused into another one has no time
       const rate = step.bytes / spent;
       facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate), true]);
       if (trace.device.copy_bandwidth)
@@ -398,7 +398,7 @@ class View {
     }
     return [...totals.values()].sort((a, b) => b.ns - a.ns || b.count - a.count);
   }
-  /* The first array that was not finite, if the trace was written for it. */
+  /* Show the first array that was not finite, if the trace was written because of one. */
   trouble() {
     const first = this.trace.data.trouble;
     if (!first) return;
@@ -440,7 +440,7 @@ class View {
     if (!dialog.open) dialog.showModal();
   }
 
-  /* The net: the drawing that came with the trace, or a column of its layers. */
+  /* Show the net: the drawing in the trace, or a column of its layers. */
   net() {
     const {nodes, drawing} = this.trace.net, box = $("net");
     if (drawing) {
@@ -699,8 +699,8 @@ class View {
     act();
   }
 
-  /* Everything that has a name, and the action of choosing it. */
-  things() {
+  /* What the search finds: [name, description, action when it is chosen]. */
+  searchEntries() {
     const {trace} = this;
     const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
     const memories = trace.memories.map(m => [m.title, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
@@ -726,7 +726,7 @@ class View {
     const close = () => { found.hidden = true; input.setAttribute("aria-expanded", false); };
     const draw = () => {
       const words = input.value.trim().toLowerCase();
-      this.index = this.index || this.things();
+      this.index = this.index || this.searchEntries();
       const all = words
         ? this.index.filter(([name, about]) =>
           words.split(/\s+/).every(w => `${name} ${about}`.toLowerCase().includes(w)))
@@ -763,7 +763,7 @@ class View {
     });
   }
 
-  /* The present drawing, for tests and the console. */
+  /* What the page shows now, for tests and the console. */
   state() {
     const {trace, moment, step, place} = this;
     return {moment, step, place, events: trace.count, steps: trace.steps.length,
@@ -798,7 +798,7 @@ function launchWords(e) {
 {
   const begun = performance.now();
   const view = new View(JSON.parse($("trace").textContent));
-  $("trace").remove();          // the columns have it
+  $("trace").remove();          // its data are in the columns of Trace
   view.ready = performance.now() - begun;
   window.view = Object.freeze({state: () => view.state(), go: step => view.go(step), goMoment: moment => view.goMoment(moment),
     choose: place => {

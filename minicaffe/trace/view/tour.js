@@ -1,5 +1,5 @@
 "use strict";
-/* The tour of the page, on the first visit: a box that names the panels one by one. It blocks nothing: all keys work. */
+/* The tour of the page, on the first visit: a box that explains the panels one by one. All keys of the page work during it. */
 
 const TOUR = [      // element, title, text
   ["transport", "steps", "A trace is a list of steps: a layer that runs forward or backward, or an update of the parameters. "
@@ -28,7 +28,7 @@ class Tour {
     click("tour-end", () => this.end());
   }
 
-  /* Show a stop, of those whose panel this trace has; behind the last one the tour ends. */
+  /* Show stop number `stop` of those whose panel is shown for this trace; after the last one the tour ends. */
   show(stop) {
     const stops = TOUR.filter(([id]) => !$(id).closest("[hidden]")), [id, title, text] = stops[stop] || [];
     document.querySelector(".toured")?.classList.remove("toured");
@@ -45,7 +45,7 @@ class Tour {
   }
   end() { if (!$("tour").hidden) this.show(-1); }
 
-  /* Whether the tour was seen; `now`: from now on. A browser may refuse to store that. */
+  /* Whether the tour was seen. `now` stores that it was; if the browser refuses to store it, it counts as seen. */
   seen(now) {
     try {
       if (now) localStorage.setItem("minicaffe-tour", "seen");

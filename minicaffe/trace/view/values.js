@@ -37,8 +37,8 @@ class Values {
     $("value-panel").scrollIntoView({block: "nearest"});
   }
 
-  /* The first array that the step writes. */
-  ofStep() {
+  /* The title of the first array that the step writes and that has values. */
+  titleOfStep() {
     const step = this.view.currentStep(), node = this.view.trace.net.nodes[step.node];
     const names = step.kind === "update" ? step.parameters || [] : !node ? []
       : step.kind === "backward" ? [...node.bottoms, ...node.params].map(name => `${name} diff`) : node.tops;
@@ -46,8 +46,8 @@ class Values {
   }
 
   showArray() {
-    const of = this.ofStep(), title = $("array").value || of, array = this.arrays.get(title);
-    $("array").options[0].textContent = `of this step${of ? `: ${of}` : ""}`;
+    const ofStep = this.titleOfStep(), title = $("array").value || ofStep, array = this.arrays.get(title);
+    $("array").options[0].textContent = `of this step${ofStep ? `: ${ofStep}` : ""}`;
     $("array-values").hidden = !array;
     if (!array || title === this.shown) return;
     this.shown = title;
@@ -67,10 +67,10 @@ class Values {
       : `${shape.length > 1 ? "A row for each index of the first axis. " : ""}Black is the least value, white the largest.`;
   }
 
-  /* The samples of blobs and gradients in this iteration. */
+  /* Show a row for each blob and gradient that was sampled in this iteration. */
   showSamples(samples, step) {
     const iterations = [...new Set(samples.map(s => s.iteration))], name = s => s.blob ?? `${s.parameter ?? s.diff} diff`;
-    const norm = s => s.not_finite === 1 ? null : s.norm;      // that of the finite values, of which there may be none
+    const norm = s => s.not_finite === 1 ? null : s.norm;      // of the finite values; null if there are none
     const iteration = iterations.findLast(i => i <= step.iteration) ?? iterations[0];
     $("value-iteration").textContent = iteration;
     if (!this.histories) {
@@ -93,7 +93,7 @@ class Values {
   }
 }
 
-/* A canvas for each picture; values that are not finite are red. */
+/* Return a canvas for each picture; values that are not finite are red. */
 function pictures(maps, title) {
   const levels = Uint8Array.from(atob(maps.levels), c => c.charCodeAt(0)), plane = maps.height * maps.width;
   const zoom = Math.max(1, Math.floor((maps.count > 1 ? 76 : 380) / Math.max(maps.width, maps.height)));
@@ -110,7 +110,7 @@ function pictures(maps, title) {
   });
 }
 
-/* A line of numbers, without axes. */
+/* Return the SVG of a line through numbers, without axes. */
 function sparkline(numbers) {
   const finite = numbers.filter(Number.isFinite), low = Math.min(...finite), high = Math.max(...finite);
   if (finite.length < 2) return "";
