@@ -275,20 +275,9 @@ def check_type(value, kinds, what, wanted, **place):
 
 
 def int_of(value, what, **place):
-    """Return an int that a caller gave, also as an integer of NumPy.
+    """Return an int that a caller gave, also as an integer of NumPy; other arguments as of `check_type`.
 
-    Parameters
-    ----------
-    value : int
-    what : str
-        Names the argument: ``"axis"``.
-    **place
-        As of `Error`.
-
-    Raises
-    ------
-    WrongTypeError
-        If it is something else; a bool is no int, nor is a float without a fraction.
+    Raises WrongTypeError if it is something else; a bool is no int, nor is a float without a fraction.
     """
     if type(value) is int:
         return value
@@ -330,15 +319,8 @@ def check_callable(value, what, **place):
 def check_message(value, kind, what, **place):
     """Raise `WrongTypeError` unless a value that a caller gave is a message of some type; return it.
 
-    Parameters
-    ----------
-    value : object
-    kind : str
-        Name of the message type in caffe.proto, such as ``"BlobProto"``; messages of another build of that file are taken, too.
-    what : str
-        Names the argument.
-    **place
-        As of `Error`.
+    `kind` is the name of the type in caffe.proto, such as ``"BlobProto"``; messages of another build of that file are taken, too.
+    Other arguments as of `check_type`.
     """
     if isinstance(value, type) or getattr(getattr(value, "DESCRIPTOR", None), "name", None) != kind:
         raise WrongTypeError(f"{what} must be a {kind} message, got {shown(value)} ({type(value).__name__})", **place)
@@ -346,20 +328,9 @@ def check_message(value, kind, what, **place):
 
 
 def names_of(names, what, **place):
-    """Return a list of the names that a caller gave; none for None.
+    """Return a list of the names that a caller gave; none for None. Other arguments as of `check_type`.
 
-    Parameters
-    ----------
-    names : iterable of str or None
-    what : str
-        Names the argument: ``"blobs"``.
-    **place
-        As of `Error`.
-
-    Raises
-    ------
-    WrongTypeError
-        If it is a str, whose letters would be the names, something else that is no list of str.
+    Raises WrongTypeError for a str, whose letters would be the names, and for what is no list of str.
     """
     if isinstance(names, str | bytes) or not hasattr(names, "__iter__") and names is not None:
         raise WrongTypeError(f"{what} must be a list of names, got {shown(names)}; for a single name give a list of it", **place)

@@ -20,6 +20,7 @@ class Layer:
     no_gradient: dict[int, str]
     backward_reads_bottoms: bool
     backward_reads_tops: bool
+    overwrites_outputs: bool
     flops_per_value: tuple[int, int]
     parts: Sequence[Any]
     reads_shapes_only: bool

@@ -61,6 +61,7 @@ cdef class Layer:
     no_gradient = {}        # what bottoms hold that get none, by their index
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
+    overwrites_outputs = False      # forward writes its tops whole, backward the diffs of its bottoms: a plan may recycle them
     flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
     parts = ()              # of its top, for each bottom: where that may be written directly (ops/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
@@ -352,6 +353,8 @@ cdef class Layer:
 
 cdef class DeviceLayer(Layer):
     """A layer with one implementation for CPU and device: operations of minicaffe/ops take the context on which they run."""
+
+    overwrites_outputs = True
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         """Compute the tops where `on` says; pointers come from the blobs' `data_on`, `mutable_data_on` and so on."""

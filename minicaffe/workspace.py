@@ -13,7 +13,7 @@ import logging
 import weakref
 
 from minicaffe import serialization
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, close_matches, names_of, shown
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, close_matches, located, names_of, shown
 from minicaffe.plan import Plan
 from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.proto.upgrade import load_net
@@ -232,10 +232,8 @@ class Workspace:
             Naming file and slot; the workspace is as it was.
         """
         values = serialization.read_file(path, None if names is None else self._listed(names))
-        try:
+        with located(file=str(path)):
             self._fill(values)
-        except Error as error:
-            raise error.at(file=str(path))
         return list(values)
 
     def _fill(self, values):

@@ -8,19 +8,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from minicaffe.trace.table import table_console as table_console
+
 RIGHT_ALIGNED = {"min", "max", "mean", "std", "norm", "zeros", "relative", "compared", "backward", "differences"}   # columns
-
-
-def table_console():
-    """Return the rich Console of standard output for tables; brackets of names are no markup.
-
-    A pipe gets whole lines, without spaces at their ends.
-    """
-    console = Console(highlight=False, markup=False)
-    if console.is_terminal:
-        return console
-    from minicaffe.trace.table import WithoutPadding  # not needed for --help
-    return Console(file=WithoutPadding(console.file), highlight=False, markup=False, width=10_000)
 
 
 def grid(*names):

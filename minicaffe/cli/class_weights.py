@@ -18,9 +18,9 @@ from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.mean_file import write_mean
 from minicaffe.device.threads import dry_run
-from minicaffe.errors import ConfigError, DataError, Error
+from minicaffe.errors import ConfigError, DataError, Error, located
 from minicaffe.layers.data.data import check_database
-from minicaffe.net import replace_sources
+from minicaffe.net import exporting, replace_sources
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -73,12 +73,9 @@ class ClassWeights:
         if len(set(classes)) > 1:
             raise ConfigError(f"{OPTION} needs losses of the same number of classes, got {' and '.join(map(str, classes))}",
                               **place)
-        label, ignored = first.param.bottom[1], first.param.loss_param
-        ignored = ignored.ignore_label if ignored.HasField("ignore_label") else None
-        try:
+        label, ignored = first.param.bottom[1], exporting.ignored(first.param.loss_param)
+        with located(field=OPTION):
             weights, text = ranks.group().run_on_root(self._weights, layers, label, classes[0], ignored)
-        except Error as error:
-            raise error.at(field=OPTION)
         ranks.group().run_on_root(self._write, path, weights)
         if not ranks.first():
             self._write(path, weights, keep=False)      # on a machine that does not share the folder
@@ -186,12 +183,10 @@ def count_labels(source, label):
         maker = "no data layer" if source is None else f"{kind} with label_size" if sized else kind
         raise ConfigError(f"{AUTO} counts the labels of Data or ImageData, and {maker} makes '{label}'; give a file with a weight "
                           "for each class, one a line")
-    try:
+    with located(layer=param.name, layer_type=kind):
         if kind == "ImageData":
             return Counter(number for _, number in ImageList(param.image_data_param.source).entries)
         return count_database_labels(param.data_param)
-    except Error as error:
-        raise error.at(layer=param.name, layer_type=kind)
 
 
 def count_database_labels(param):

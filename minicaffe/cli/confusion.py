@@ -11,6 +11,7 @@ import numpy as np
 from minicaffe.cli.inputs import csv_bytes
 from minicaffe.cli.plot import new_figure
 from minicaffe.errors import ConfigError, close_matches
+from minicaffe.net.exporting import ignored
 from minicaffe.proto.atomic import replacing, write_bytes
 
 ENDINGS = (".csv", ".png")      # of the file of the matrix
@@ -51,10 +52,8 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
             raise ConfigError(f"needs scores of classes for each record, shape (N, classes), got {list(scores.shape)}", **where)
         field = TYPES[node.type]
         axis = getattr(node.param, field).axis % scores.num_axes if field else 1
-        has_ignored = node.type == "Accuracy" and node.param.accuracy_param.HasField("ignore_label") or \
-            node.param.loss_param.HasField("ignore_label")
-        ignored = (node.param.accuracy_param if node.type == "Accuracy" else node.param.loss_param).ignore_label
-        made = cls(node, scores, labels, axis, node.type in ("SoftmaxWithLoss", "InfogainLoss"), ignored if has_ignored else None)
+        left_out = ignored(node.param.accuracy_param if node.type == "Accuracy" else node.param.loss_param)
+        made = cls(node, scores, labels, axis, node.type in ("SoftmaxWithLoss", "InfogainLoss"), left_out)
         if made.classes < 2:
             raise ConfigError(f"compares scores of {made.classes} class, and a right answer needs two", **where)
         return made

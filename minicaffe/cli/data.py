@@ -168,7 +168,7 @@ def info(db, backend, png, force):
                 labels[record.label] += 1
             if number % 1000 == 999:
                 progress("records", number + 1, count)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)     # a name may have brackets
     console.print(f"{db}: {count} records, {database.backend}", soft_wrap=True)
     console.print("channels x height x width: " + _listing(shapes))
     console.print("content: " + _listing(kinds))

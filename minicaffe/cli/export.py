@@ -79,8 +79,7 @@ def export(file, weights, out, to, opset, batch, dynamic_batch, mean, scale, cha
     if not weights:
         click.echo("the parameters are those that the fillers gave: no WEIGHTS were given")
     for one in found:
-        click.echo(f"{one.blob} {' x '.join(map(str, one.shape))}: differs by at most {one.absolute:.2g}, "
-                   f"{one.relative:.1g} of the greatest value")
+        click.echo(one)
     click.echo(f"wrote {' and '.join(names)}{unchecked}")
 
 

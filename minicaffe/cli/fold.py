@@ -58,5 +58,4 @@ def compare(net, folded, inputs):
         if not one.relative <= TOLERANCE:
             raise DataError(f"output '{blob.name}' of the folded net differs by {one.absolute:.3g}, {one.relative:.2g} of the "
                             "greatest value: the products of the weights round otherwise; --no-check writes the net all the same")
-        click.echo(f"{blob.name} {' x '.join(map(str, one.shape))}: differs by at most {one.absolute:.2g}, "
-                   f"{one.relative:.1g} of the greatest value")
+        click.echo(one)

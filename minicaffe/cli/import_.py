@@ -36,8 +36,7 @@ def import_(file, out, batch, shapes, dialect, seed, fold, no_check, force):
     made = onnx.load(file, batch=batch, shapes=shapes, dialect=dialect, check=not no_check, seed=seed)
     net, param, count = made.net, made.param, f"{len(made.param.layer)} layers"
     for one in made.differences:
-        click.echo(f"{one.blob} {' x '.join(map(str, one.shape))}: differs by at most {one.absolute:.2g}, "
-                   f"{one.relative:.1g} of the greatest value")
+        click.echo(one)
     if fold:
         folded = fold_net(net, param)
         if not no_check:

@@ -21,7 +21,7 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
-from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError
+from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, located
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import read_net
@@ -255,10 +255,8 @@ class Training(namedtuple("Training", "file layer")):
 
     def shape(self):
         """Return (channels, height, width) of the net's input. Raises ConfigError or FileError if it is not known."""
-        try:
+        with located(file=self.file, layer=self.layer.name, layer_type=self.layer.type):
             channels, *size = self.whole()
-        except Error as error:
-            raise error.at(file=self.file, layer=self.layer.name, layer_type=self.layer.type)
         size = self.crop() or size
         if None in size:
             raise ConfigError("new_height and new_width are not set, so the input's size is open; set them, or give a deploy net",
@@ -359,10 +357,7 @@ def find_training(param, model, given):
 def load_picture(path, net):
     """Return a picture in [0, 1], RGB or grey, in the size that `net` needs, read and resized as by `minicaffe data images`."""
     channels = net.transformer.inputs[net.inputs[0]][1]
-    try:
-        image = decode_picture(read_content(path), path, color=channels != 1)
-    except Error as error:
-        raise error.at(file=None)
+    image = decode_picture(read_content(path), path, color=channels != 1)
     height, width = map(int, net.image_dims)
     image = opencv().resize(image, (width, height)) if image.shape[:2] != (height, width) else image
     image = image[:, :, np.newaxis] if image.ndim == 2 else image[:, :, ::-1]

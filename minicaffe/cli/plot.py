@@ -185,7 +185,7 @@ def _series(run, panel, column):
 def print_charts(drawn, scales, along):
     """Print the panels, as wide as the terminal."""
     from rich.console import Console
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)     # a name may have brackets
     width = max(40, min(console.width, 120))
     for (name, found), scale in zip(drawn, scales, strict=True):
         if len(found) > MAX_CURVES:

@@ -6,11 +6,10 @@ result is a table on standard output; Caffe's own lines are in the log, where a 
 
 import json
 import logging
-import sys
 
 import click
 
-from minicaffe.cli import options
+from minicaffe.cli import bars, options
 from minicaffe.net.net import Net, read_net
 from minicaffe.net.timing import measure
 from minicaffe.proto import caffe_pb2
@@ -76,12 +75,8 @@ def log_times(net, times, iterations):
 
 def print_times(net, times):
     """Print a line for each step, the sums, and on a device the lines of `compared`, on standard output."""
-    from rich.console import Console
     from rich.table import Table
-
-    from minicaffe.trace.table import WithoutPadding
-    pipe = {} if sys.stdout.isatty() else {"file": WithoutPadding(sys.stdout), "width": 10_000}     # a pipe gets whole lines
-    console = Console(highlight=False, markup=False, **pipe)
+    console = bars.table_console()
     on_device = times.device != "cpu"
     verbose = click.get_current_context().meta.get("verbose")
     shares = on_device and console.width >= WIDE

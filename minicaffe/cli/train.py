@@ -19,7 +19,7 @@ from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DependencyError, Error, NotFiniteError
+from minicaffe.errors import ConfigError, DependencyError, Error, NotFiniteError, located
 from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
@@ -155,10 +155,8 @@ def prepare(ctx, file, fields, given):
         options.notify(line)
     count_tests(solver, is_net and "test_iter" not in fields)
     if given["keep_best"] or given["patience"]:
-        try:
+        with located(field="--keep-best" if given["keep_best"] else "--patience"):
             solver.best = BestTest(solver, given["keep_best"], given["patience"])
-        except Error as error:
-            raise error.at(field="--keep-best" if given["keep_best"] else "--patience")
     return solver
 
 

@@ -4,7 +4,7 @@ import logging
 from collections import Counter
 
 from minicaffe.blob import NUMPY_TYPES, Blob
-from minicaffe.errors import ConfigError, Error, close_matches
+from minicaffe.errors import ConfigError, close_matches, located
 from minicaffe.layer import layer_class
 from minicaffe.net.node import Node
 from minicaffe.net.share import ParamTable
@@ -30,7 +30,7 @@ class Builder:
         """Make the node of a LayerDef; errors name its place."""
         param = caffe_pb2.LayerParameter()
         param.CopyFrom(definition.param)
-        try:
+        with located(file=self.net.file, line=definition.line, layer=param.name, layer_type=param.type):
             layer = self._create(param)
             node = Node(layer, [self._take(param, i) for i in range(len(param.bottom))], [], self.net.file, definition.line)
             self._add_tops(node, param)
@@ -38,8 +38,6 @@ class Builder:
             layer.set_up(node.bottoms, node.tops)
             self._report(node)
             self._add_params(node)
-        except Error as error:
-            raise error.at(file=self.net.file, line=definition.line, layer=param.name, layer_type=param.type)
         self.nodes.append(node)
 
     def _create(self, param):

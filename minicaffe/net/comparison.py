@@ -31,6 +31,10 @@ class Difference(NamedTuple):
     absolute: float
     relative: float
 
+    def __str__(self):
+        return (f"{self.blob} {' x '.join(map(str, self.shape))}: differs by at most {self.absolute:.2g}, "
+                f"{self.relative:.1g} of the greatest value")
+
 
 def random_inputs(net, seed=0):
     """Return arrays of random numbers for the inputs of a net: indices where a layer needs them, else normal numbers.

@@ -6,7 +6,7 @@ Everything here works on messages and names, before any layer exists (Caffe net.
 import logging
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, Error, close_matches
+from minicaffe.errors import ConfigError, close_matches, located
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, forks
 from minicaffe.proto.fields import unknown_of
@@ -36,11 +36,9 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
 def _check_fields(layer, phase, skip, file, positions):
     """Raise for the first field of a layer that its type does not read and that may not be left out."""
     param = layer.param
-    try:
+    with located(file=file, line=layer.line, layer=param.name, layer_type=param.type):
         if layer_class(param.type).for_param(param).takes_unknown_fields:
             return
-    except Error as error:
-        raise error.at(file=file, line=layer.line, layer=param.name, layer_type=param.type)
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
         known = message.fields_by_name.get(name)

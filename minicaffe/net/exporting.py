@@ -1,25 +1,108 @@
-"""The common parts of the exports to ONNX and PyTorch: windows, preprocessing, errors for layers that cannot be exported."""
+"""The common parts of the exports to ONNX and PyTorch: reading of fields, preprocessing, layers without an exporter."""
 
+import logging
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.errors import ConfigError
+from minicaffe.common import TEST
+from minicaffe.errors import ConfigError, Error
+from minicaffe.layer import layer_class
+from minicaffe.net.comparison import run_net
 from minicaffe.proto import caffe_pb2
 
 # Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
 DISCONTINUOUS_TYPES = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")
+UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
 POOLING = caffe_pb2.PoolingParameter
+LOSS = caffe_pb2.LossParameter
+log = logging.getLogger(__name__)
 
 
 def kind_of(node):
-    """Return the name by which exporters of a node's layer are registered: its type, or "Normalize with normalize_param"."""
-    return getattr(node.layer, "variant", node.type)
+    """Return the type of a node's layer, or what a fork computes in place of it, such as "Normalize with normalize_param"."""
+    registered = layer_class(node.type)
+    made = registered.for_param(node.param)
+    return node.type if made is registered else f"{node.type} with {made.message}"
 
 
 def axis_of(axis, shape):
     """Return an axis counted from the front."""
     return axis + len(shape) if axis < 0 else axis
+
+
+def older_axis(param, older):
+    """Return `axis` of a layer's message, or what its older field gives."""
+    return getattr(param, older) if param.HasField(older) else param.axis
+
+
+def unit_axes(param, shape, own):
+    """Return how many axes of size 1 come after a scale of the shape `own` that is broadcast from `param.axis` on."""
+    return len(shape) - axis_of(param.axis, shape) - len(own) if own else 0
+
+
+def permutation(node, count):
+    """Return the order of all axes that a Permute gives."""
+    order = list(node.param.permute_param.order)
+    return order + [axis for axis in range(count) if axis not in order]
+
+
+def repeats(node, count):
+    """Return for each axis how often a Tile repeats it."""
+    return [node.param.tile_param.tiles if i == node.param.tile_param.axis % count else 1 for i in range(count)]
+
+
+def crop_starts(node):
+    """Return the first axis that a Crop crops, and the first index along each axis from there on."""
+    p, shape = node.param.crop_param, node.bottoms[0].shape
+    axis = axis_of(p.axis, shape)
+    count = len(shape) - axis
+    return axis, list(p.offset) * (count if len(p.offset) == 1 else 1) or [0] * count
+
+
+def log_of(base):
+    """Return the natural logarithm of the base of an Exp or Log layer; -1 means e."""
+    return 1 if base == -1 else math.log(base)
+
+
+def constant_power(p):
+    """Return the value of the top of a Power whose bottom does not count; None if it does."""
+    if p.power == 0:
+        return 1.0
+    return float(np.float32(p.shift) ** np.float32(p.power)) if p.scale == 0 else None
+
+
+def batch_statistics(mean, variance, weight):
+    """Return mean and variance of a BatchNorm, which Caffe stores as sums with the sum of their weights."""
+    factor = 1 / float(weight.item()) if weight.item() else 0.0
+    return np.float64(mean) * factor, np.float64(variance) * factor
+
+
+def check_dummy(node):
+    """Raise ConfigError for a DummyData whose tops are not the same in each run."""
+    if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
+        raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
+                          field="dummy_data_param")
+
+
+def normalization(p, default):
+    """Return the normalization of a LossParameter."""
+    if p.HasField("normalization"):
+        return p.normalization
+    return (LOSS.VALID if p.normalize else LOSS.BATCH_SIZE) if p.HasField("normalize") else default
+
+
+def ignored(p):
+    """Return the label that an AccuracyParameter or LossParameter leaves out, or None."""
+    return p.ignore_label if p.HasField("ignore_label") else None
+
+
+def convolution_windows(node, shape):
+    """Return the axis of the channels of a convolution of a bottom, its `windows`, and the number of its groups."""
+    param = node.param.convolution_param
+    axis = axis_of(param.axis, shape)
+    return axis, windows(param, len(shape) - axis - 1), shape[axis] if node.type == "ConvolutionDepthwise" else param.group
 
 
 def windows(param, count):
@@ -88,6 +171,64 @@ def preprocessed(x, how):
         mean = np.asarray(how.mean, np.float32)
         x = x - (mean.reshape(-1, *[1] * (x.ndim - 2)) if mean.ndim == 1 and mean.size > 1 else mean)
     return x * np.float32(how.scale)
+
+
+def check_net(net, known, target, register):
+    """Return the output blobs of a net; raise ConfigError if it has none, is in phase TRAIN, or has types without an exporter.
+
+    Parameters are those of `check_types`.
+    """
+    if net.phase != TEST:
+        raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
+    check_types([(node.name, kind_of(node), node.line) for node in net.nodes], net.file, known, target, register)
+    outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
+    for blob in net.output_blobs:
+        if blob in net.input_blobs:
+            log.warning("input '%s' is read by no layer; %s has it as an input and not as an output", blob.name, target)
+    if not outputs:
+        raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
+    return outputs
+
+
+def export_layers(net, values, add):
+    """Call ``add(index, node)`` for each layer; raise the first error, with the text of all others.
+
+    `values` gets a name for the tops of a layer that cannot be exported, so that later layers are checked, too.
+    """
+    errors = []
+    for index, node in enumerate(net.nodes):
+        if node.type == "Input":
+            continue
+        try:
+            if node.type in ("PriorBox", "DummyData"):
+                net.forward_from_to(index, index)
+            add(index, node)
+        except Error as error:
+            errors.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
+            for blob in node.tops:
+                values.setdefault(blob.name, "unknown")
+    if errors:
+        errors[0].message += "".join(f"\n{error}" for error in errors[1:])
+        raise errors[0]
+
+
+def run_on(net, inputs, preprocessing):
+    """Return the inputs of what a net was exported to, as float32, those of the net, and the values of its blobs on them.
+
+    Raises ConfigError unless there is an array for each input. `preprocessing` is a Preprocessing of the first, or None.
+    """
+    names = [blob.name for blob in net.input_blobs]
+    if inputs.keys() != set(names):
+        raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
+    inputs = {name: np.array(inputs[name], np.float32, order="C") for name in names}
+    given = inputs if preprocessing is None else inputs | {names[0]: preprocessed(inputs[names[0]], preprocessing)}
+    return inputs, given, run_net(net, given)
+
+
+def warn_of_discontinuity(node):
+    """Log that outputs after a layer of `DISCONTINUOUS_TYPES` differ, though each layer gives equal tops on equal bottoms."""
+    log.warning("the outputs after layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
+                "gives equal tops", node.name, node.type)
 
 
 def check_types(nodes, file, known, target, register):

@@ -13,6 +13,7 @@ import numpy as np
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
+from minicaffe.net.exporting import axis_of, batch_statistics
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 
@@ -114,14 +115,15 @@ def _fold_one(entries, shared, removed, kept):
             continue
         why = "it follows no convolution or inner product"
         if before is not None and entries[before].param.type in PRODUCTS:
-            why = f"'{entries[before].param.name}' has other readers" if not alone else _behind(entries[before], factors, shared)
+            target = entries[before]
+            why = f"'{target.param.name}' has other readers" if not alone else _refused(target, shared) or _behind(target, factors)
             if why is None:
                 _bypass(entries, before, i)
                 removed[name] = entries[before if before < i else before - 1].param.name
                 return True
         after = readers[i]
         if len(after) == 1 and entries[after[0]].param.type in PRODUCTS and makers.get((after[0], 0)) == i:
-            reason = _before(entries[after[0]], factors, shared)
+            reason = _refused(entries[after[0]], shared) or _before(entries[after[0]], factors)
             if reason is None:
                 target = entries[after[0]]
                 target.param.bottom[0] = entry.param.bottom[0]
@@ -172,13 +174,11 @@ def _factors(entry, shared):
         p = param.batch_norm_param
         if p.HasField("use_global_stats") and not p.use_global_stats:
             return "it computes the statistics of the batch"
-        mean, variance, factor = entry.arrays
-        factor = 1 / factor.item() if factor.item() else 0.0
-        scale = 1 / np.sqrt(variance * factor + p.eps)
-        return scale, -mean * factor * scale
+        mean, variance = batch_statistics(*entry.arrays)
+        scale = 1 / np.sqrt(variance + p.eps)
+        return scale, -mean * scale
     p = param.scale_param if param.type == "Scale" else param.bias_param
-    axes = len(node.bottoms[0].shape)
-    if (p.axis + axes if p.axis < 0 else p.axis) != 1 or entry.arrays[0].ndim != 1:
+    if axis_of(p.axis, node.bottoms[0].shape) != 1 or entry.arrays[0].ndim != 1:
         return "it has other than one number for each channel"
     if param.type == "Bias":
         return np.ones_like(entry.arrays[0]), entry.arrays[0]
@@ -193,8 +193,7 @@ def _refused(target, shared):
     if len(param.bottom) > 1:
         return f"'{param.name}' has several bottoms"
     axis = param.inner_product_param.axis if param.type == "InnerProduct" else param.convolution_param.axis
-    axes = len(target.node.bottoms[0].shape)
-    return None if (axis + axes if axis < 0 else axis) == 1 else f"'{param.name}' does not begin at axis 1"
+    return None if axis_of(axis, target.node.bottoms[0].shape) == 1 else f"'{param.name}' does not begin at axis 1"
 
 
 def _set_bias(target, bias):
@@ -208,11 +207,8 @@ def _bias(target, outputs):
     return target.arrays[1] if len(target.arrays) > 1 else np.zeros(outputs)
 
 
-def _behind(target, factors, shared):
+def _behind(target, factors):
     """Put ``scale y + shift`` into the layer that computes y; return the reason why not, or None."""
-    reason = _refused(target, shared)
-    if reason is not None:
-        return reason
     scale, shift = factors
     weight, param = target.arrays[0], target.param
     if param.type == "Deconvolution":       # (inputs, outputs / group, ...)
@@ -229,11 +225,8 @@ def _behind(target, factors, shared):
     return None
 
 
-def _before(target, factors, shared):
+def _before(target, factors):
     """Put ``scale x + shift`` into the layer that reads it; return the reason why not, or None."""
-    reason = _refused(target, shared)
-    if reason is not None:
-        return reason
     scale, shift = factors
     weight, param = target.arrays[0], target.param
     p = param.convolution_param

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of
 from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
@@ -178,42 +178,12 @@ class Net(Runner):
         return {blob: weight for node in self.nodes for blob, weight in zip(node.tops, node.loss_weights)}
 
     def blob_by_name(self, name):
-        """Return the blob called `name`.
-
-        Parameters
-        ----------
-        name : str
-
-        Raises
-        ------
-        MissingNameError
-            If there is none; with near names.
-        WrongTypeError
-            If `name` is no str.
-        """
-        check_type(name, str, "name", "the name of a blob")
-        if name not in self.blobs:
-            raise MissingNameError(f"the net has no blob '{name}'{close_matches(name, self.blob_names)}")
-        return self.blobs[name]
+        """Return the blob called `name`. Raises MissingNameError, with near names, or WrongTypeError if `name` is no str."""
+        return self.blobs[_known(name, self.blobs, "blob")]
 
     def layer_index(self, name):
-        """Return the index of the layer called `name`, the last of several.
-
-        Parameters
-        ----------
-        name : str
-
-        Raises
-        ------
-        MissingNameError
-            If there is none; with near names.
-        WrongTypeError
-            If `name` is no str.
-        """
-        check_type(name, str, "name", "the name of a layer")
-        if name not in self.layer_names:
-            raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self.layer_names)}")
-        return len(self.layer_names) - 1 - self.layer_names[::-1].index(name)
+        """Return the index of the layer called `name`, the last of several. Raises as `blob_by_name`."""
+        return len(self.layer_names) - 1 - self.layer_names[::-1].index(_known(name, self.layer_names, "layer"))
 
     def engines(self):
         """Return which engine computes each operation of the layers, in order (ops/engine.pyx).
@@ -344,11 +314,8 @@ class Net(Runner):
 
     def save_hdf5(self, path, write_diff=False):
         """Write the weights as HDF5; a file of that name is replaced when the new one is whole."""
-        try:
-            with self.lock, replacing(path) as file:
-                weights.save_hdf5(self, file, write_diff)
-        except Error as error:
-            raise error.at(file=str(path))
+        with located(file=str(path)), self.lock, replacing(path) as file:
+            weights.save_hdf5(self, file, write_diff)
 
     def share_with(self, other):
         """Use the parameter memory of `other` for layers with the same name."""
@@ -360,3 +327,11 @@ class Net(Runner):
         raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from "
                              "the same file, then other.share_with(net) for the same weights, or net.save(path) and "
                              "other.copy_from(path) for a copy of them")
+
+
+def _known(name, names, what):
+    """Return `name` if it is one of `names`, those of a net's blobs or layers."""
+    check_type(name, str, "name", f"the name of a {what}")
+    if name not in names:
+        raise MissingNameError(f"the net has no {what} '{name}'{close_matches(name, names)}")
+    return name

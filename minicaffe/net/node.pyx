@@ -13,6 +13,8 @@ from minicaffe.device.threads import computing
 from minicaffe.errors import Error, WrongTypeError, check_type, shown
 from minicaffe.layer import DeviceLayer
 
+PASSES = {"forward", "forward_cpu", "forward_gpu", "backward", "backward_cpu", "backward_gpu"}
+
 
 cdef class Node:
     """A layer and its blobs; errors of the layer get its place in the file.
@@ -142,7 +144,12 @@ cdef class Node:
         return error.at(file=self.file, line=self.line, layer=self.name, layer_type=self.type)
 
 
+def overwrites_outputs(Layer layer not None):
+    """Return `Layer.overwrites_outputs`; False for a user's class with a forward or backward of its own."""
+    return layer.overwrites_outputs and all(cls.__module__.startswith("minicaffe.") or PASSES.isdisjoint(vars(cls))
+                                            for cls in type(layer).__mro__)
+
+
 def has_builtin_passes(Layer layer not None):
     """Return whether a layer's forward and backward are those of its operations, which no user's class has changed."""
-    return all(getattr(type(layer), name) is getattr(DeviceLayer, name)
-               for name in ("forward_cpu", "forward_gpu", "backward_cpu", "backward_gpu"))
+    return all(getattr(type(layer), name) is getattr(DeviceLayer, name) for name in PASSES if hasattr(DeviceLayer, name))

@@ -24,7 +24,7 @@ from collections import Counter
 
 from minicaffe.errors import Error
 from minicaffe.memory.registry import registry
-from minicaffe.net.node import has_builtin_passes
+from minicaffe.net.node import has_builtin_passes, overwrites_outputs
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
@@ -473,7 +473,7 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
             lifetime_of(lifetimes, memory).kept = True
     for node in nodes:
         # A user's layer may write a part of an array, and read what it wrote before.
-        if not has_builtin_passes(node.layer) and not getattr(node.layer, "only_views", False):
+        if not overwrites_outputs(node.layer):
             for memory in (*[blob.data_memory for blob in node.tops], *[blob.diff_memory for blob in node.bottoms]):
                 lifetime_of(lifetimes, memory).kept = True
     for i, node in enumerate(nodes):

@@ -8,11 +8,11 @@ from collections import Counter
 
 import numpy as np
 
-from minicaffe.errors import ConfigWarning, DataError, Error, FileError, ShapeError, located
+from minicaffe.errors import ConfigWarning, DataError, FileError, ShapeError, located
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
-from minicaffe.proto.stored import to_half
+from minicaffe.proto.stored import equal_but_unit_axes, to_half
 
 log = logging.getLogger("minicaffe.net")
 details = logging.getLogger("minicaffe.net.build")     # the command line shows them with --verbose
@@ -78,11 +78,9 @@ def load(net, path):
     """Copy weights to the layers of `net` with the same names, from a caffemodel of any age or HDF5 file; return a Loaded."""
     if binary.is_hdf5(path):
         return load_hdf5(net, path)
-    try:
+    with located(file=str(path)):
         stored = upgrade.read_weights(path)
         copy_layers(net, stored)
-    except Error as error:
-        raise error.at(file=str(path))
     return Loaded(path, net, [layer.name for layer in stored if layer.blobs])
 
 
@@ -242,9 +240,7 @@ def _matching_nodes(net, layers):
 
 def _fits(target, blob, shape, legacy=False):
     """Whether a stored shape is that of a parameter of the layer of the node `target`."""
-    if target.layer.ignores_unit_axes and [size for size in shape if size != 1] == [size for size in blob.shape if size != 1]:
-        return True
-    return blob.shape_equals(shape, legacy)
+    return target.layer.ignores_unit_axes and equal_but_unit_axes(shape, blob.shape) or blob.shape_equals(shape, legacy)
 
 
 def _times(shape):

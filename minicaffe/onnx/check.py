@@ -1,15 +1,9 @@
 """A net and its model of ONNX on the same inputs: the differences of their outputs, and the first layer that differs."""
 
-import logging
-
-import numpy as np
-
-from minicaffe.errors import ConfigError, DataError, DependencyError
-from minicaffe.net.comparison import TOLERANCE, difference, run_net
-from minicaffe.net.exporting import DISCONTINUOUS_TYPES, preprocessed
+from minicaffe.errors import DataError, DependencyError
+from minicaffe.net.comparison import TOLERANCE, difference
+from minicaffe.net.exporting import DISCONTINUOUS_TYPES, run_on, warn_of_discontinuity
 from minicaffe.onnx.graph import onnx, value_info
-
-log = logging.getLogger(__name__)
 
 
 def compare(net, model, inputs, preprocessing=None):
@@ -31,15 +25,7 @@ def compare(net, model, inputs, preprocessing=None):
     DependencyError
         Without onnxruntime.
     """
-    names = [blob.name for blob in net.input_blobs]
-    if inputs.keys() != set(names):
-        raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
-    inputs = {name: np.asarray(value, np.float32, order="C") for name, value in inputs.items()}
-    given = dict(inputs)
-    if preprocessing is not None:
-        first = net.input_blobs[0].name
-        given[first] = preprocessed(inputs[first], preprocessing)
-    wanted = run_net(net, given)
+    inputs, _, wanted = run_on(net, inputs, preprocessing)
     names = [output.name for output in model.graph.output]
     found = [difference(name, wanted[name], value) for name, value in zip(names, run_model(model, inputs), strict=True)]
     if any(not one.relative <= TOLERANCE for one in found):
@@ -72,8 +58,7 @@ def _check_alone(net, model, wanted, first):
         for one in _compared(extractor.extract_model(list(given), names), names, given, wanted):
             if not one.relative <= TOLERANCE:
                 _raise(net, node, one, wanted)
-    log.warning("the outputs after layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
-                "gives equal tops", first.name, first.type)
+    warn_of_discontinuity(first)
 
 
 def _compared(model, names, inputs, wanted):

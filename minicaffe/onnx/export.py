@@ -1,11 +1,8 @@
 """A net as a model of ONNX: `to_model` makes it, `export` also compares it with the net and writes it."""
 
-import logging
-
 import numpy as np
 
-from minicaffe.common import TEST
-from minicaffe.errors import ConfigError, Error, shown
+from minicaffe.errors import ConfigError, shown
 from minicaffe.net import exporting
 from minicaffe.net.comparison import random_inputs
 from minicaffe.net.exporting import Preprocessing, checked_preprocessing  # noqa: F401 - Preprocessing is public here
@@ -14,10 +11,8 @@ from minicaffe.onnx.check import compare
 from minicaffe.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
 from minicaffe.proto.atomic import replacing
 
-log = logging.getLogger(__name__)
 OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there
-
-UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have sizes that depend on values
+TARGET = EXPORTERS, "a model of ONNX", "minicaffe.onnx.exporter"      # for `exporting.check_types`
 
 
 def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
@@ -48,47 +43,26 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
     """
     if not OLDEST <= opset <= NEWEST:
         raise ConfigError(f"must be from {OLDEST} to {NEWEST}, got {shown(opset)}", field="opset")
-    if net.phase != TEST:
-        raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_types([(node.name, exporting.kind_of(node), node.line) for node in net.nodes], net.file)
+    output_blobs = exporting.check_net(net, *TARGET)
     graph = Graph(opset, batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()})
-    for first in [i for i, node in enumerate(net.nodes) if node.type in UNKNOWN_SIZES][:1]:
-        graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[first:] for blob in node.tops}
+    for at in [i for i, node in enumerate(net.nodes) if node.type in exporting.UNKNOWN_SIZES][:1]:
+        graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
     graph.count_writes(net.nodes)
     inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
     for blob in net.input_blobs:
         graph.values[blob.name] = blob.name
     if preprocessing is not None:
         _preprocess(graph, net, preprocessing)
-    errors = []
-    for node in net.nodes:
-        if node.type == "Input":
-            continue
-        try:
-            if node.type == "PriorBox" or node.type == "DummyData":
-                index = net.layer_names.index(node.name)
-                net.forward_from_to(index, index)
-            graph.add(node)
-        except Error as error:
-            errors.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
-    if errors:
-        errors[0].message += "".join(f"\n{error}" for error in errors[1:])
-        raise errors[0]
-    outputs = []
-    for blob in net.output_blobs:
-        if blob in net.input_blobs:
-            log.warning("input '%s' is read by no layer; the model has it as an input and not as an output", blob.name)
-            continue
+    exporting.export_layers(net, graph.values, lambda index, node: graph.add(node))
+    for blob in output_blobs:
         graph.name_output(blob)
-        outputs.append(value_info(blob.name, graph.shapes[blob.name]))
-    if not outputs:
-        raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
+    outputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in output_blobs]
     return finish(graph, net.name, inputs, outputs, {"source": str(net.file or ""), "caffe_layers": str(len(net.nodes))})
 
 
 def check_types(nodes, file):
     """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
-    exporting.check_types(nodes, file, EXPORTERS, "a model of ONNX", "minicaffe.onnx.exporter")
+    exporting.check_types(nodes, file, *TARGET)
 
 
 def batch_shapes(net):

@@ -10,12 +10,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.exporting import axis_of, pads, pool_windows, pyramid_windows, windows
+from minicaffe.net import exporting
+from minicaffe.net.exporting import POOLING, axis_of, pads, pool_windows, pyramid_windows, unit_axes, windows
 from minicaffe.onnx.graph import exporter, value_info
-from minicaffe.proto import caffe_pb2
-
-POOLING = caffe_pb2.PoolingParameter
-
 
 # ---- sizes and windows
 
@@ -28,15 +25,11 @@ def spatial(graph, shape, first):
 
 @exporter("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution")
 def convolution(graph, node):
-    param, back = node.param.convolution_param, node.type == "Deconvolution"
-    results = []
+    back, results = node.type == "Deconvolution", []
     for i in range(len(node.bottoms)):
         given, wanted = graph.shape(i), graph.top_shape(i)
-        axis = axis_of(param.axis, given)
-        count = len(given) - axis - 1
-        kernel, stride, pad, dilation = windows(param, count)
+        axis, (kernel, stride, pad, dilation), group = exporting.convolution_windows(node, given)
         sizes, made = spatial(graph, given, axis + 1), spatial(graph, wanted, axis + 1)
-        group = given[axis] if node.type == "ConvolutionDepthwise" else param.group
         # As (N, C, ...): axes before the channels are one, and there is at least one after them.
         outer = given[:1] if axis == 1 else [math.prod(graph.fixed(size, "a leading axis") for size in given[:axis])]
         plain = [*outer, given[axis], *(sizes or [1])]
@@ -201,16 +194,16 @@ def filled(graph, x, value):
 @exporter("Power")
 def power(graph, node):
     p, x = node.param.power_param, graph.bottom()
-    if p.power == 0 or p.scale == 0:
-        return [filled(graph, x, 1.0 if p.power == 0 else p.shift ** p.power)]
+    value = exporting.constant_power(p)
+    if value is not None:
+        return [filled(graph, x, value)]
     x = affine(graph, x, p.scale, p.shift)
     return [x if p.power == 1 else graph.op("Mul", x, x) if p.power == 2 else graph.op("Pow", x, float(p.power))]
 
 
 @exporter("Exp")
 def exponential(graph, node):
-    p = node.param.exp_param
-    log = 1 if p.base == -1 else math.log(p.base)
+    p, log = node.param.exp_param, exporting.log_of(node.param.exp_param.base)
     y = graph.op("Exp", affine(graph, graph.bottom(), log * p.scale, 0))
     return [affine(graph, y, math.exp(log * p.shift), 0)]
 
@@ -219,7 +212,7 @@ def exponential(graph, node):
 def logarithm(graph, node):
     p = node.param.log_param
     y = graph.op("Log", affine(graph, graph.bottom(), p.scale, p.shift))
-    return [affine(graph, y, 1 if p.base == -1 else 1 / math.log(p.base), 0)]
+    return [affine(graph, y, 1 / exporting.log_of(p.base), 0)]
 
 
 @exporter("Eltwise")
@@ -247,10 +240,10 @@ def operand(graph, node, param, index):
     given = graph.shape()
     if len(node.bottoms) > 1 and index == 0:
         own = graph.shape(1)
-        return graph.reshape(graph.bottom(1), own, own + [1] * (len(given) - axis_of(param.axis, given) - len(own) if own else 0))
+        return graph.reshape(graph.bottom(1), own, own + [1] * unit_axes(param, given, own))
     index -= len(node.bottoms) - 1
     own = list(node.layer.blobs[index].shape)
-    return graph.parameter(index, own + [1] * (len(given) - axis_of(param.axis, given) - len(own) if own else 0))
+    return graph.parameter(index, own + [1] * unit_axes(param, given, own))
 
 
 @exporter("Scale")
@@ -273,11 +266,8 @@ def batch_norm(graph, node):
         x = graph.op("Sub", x, graph.reduce("ReduceMean", x, axes))
         variance = graph.reduce("ReduceMean", graph.op("Mul", x, x), axes)
         return [graph.op("Div", x, graph.op("Sqrt", graph.op("Add", variance, float(p.eps))))]
-    mean, variance, factor = (np.array(blob.data, np.float64) for blob in node.layer.blobs)
-    factor = 1 / factor.item() if factor.item() else 0.0
-    ones = np.ones_like(mean, np.float32)
-    return [graph.op("BatchNormalization", x, ones, np.zeros_like(ones), (mean * factor).astype(np.float32),
-                     (variance * factor).astype(np.float32), epsilon=p.eps)]
+    mean, variance = exporting.batch_statistics(*(blob.data for blob in node.layer.blobs))
+    return [graph.op("BatchNormalization", x, np.ones_like(mean), np.zeros_like(mean), mean, variance, epsilon=p.eps)]
 
 
 @exporter("MVN")
@@ -346,14 +336,13 @@ def reshape(graph, node):
 
 @exporter("Concat")
 def concat(graph, node):
-    p, xs = node.param.concat_param, [graph.bottom(i) for i in range(len(node.bottoms))]
-    return xs if len(xs) == 1 else [graph.op("Concat", *xs, axis=p.concat_dim if p.HasField("concat_dim") else p.axis)]
+    xs = [graph.bottom(i) for i in range(len(node.bottoms))]
+    return xs if len(xs) == 1 else [graph.op("Concat", *xs, axis=exporting.older_axis(node.param.concat_param, "concat_dim"))]
 
 
 @exporter("Slice")
 def slices(graph, node):
-    p, given = node.param.slice_param, graph.shape()
-    axis = axis_of(p.slice_dim if p.HasField("slice_dim") else p.axis, given)
+    axis = axis_of(exporting.older_axis(node.param.slice_param, "slice_dim"), graph.shape())
     if len(node.tops) == 1:
         return [graph.bottom()]
     sizes = [graph.fixed(graph.top_shape(i)[axis], "the size of a slice") for i in range(len(node.tops))]
@@ -362,26 +351,19 @@ def slices(graph, node):
 
 @exporter("Permute")
 def permute(graph, node):
-    order = list(node.param.permute_param.order)
-    order += [axis for axis in range(len(graph.shape())) if axis not in order]
-    return [graph.op("Transpose", graph.bottom(), perm=order)]
+    return [graph.op("Transpose", graph.bottom(), perm=exporting.permutation(node, len(graph.shape())))]
 
 
 @exporter("Tile")
 def tile(graph, node):
-    repeats = np.ones(len(graph.shape()), np.int64)
-    repeats[axis_of(node.param.tile_param.axis, repeats)] = node.param.tile_param.tiles
-    return [graph.op("Tile", graph.bottom(), repeats)]
+    return [graph.op("Tile", graph.bottom(), exporting.repeats(node, len(graph.shape())))]
 
 
 @exporter("Crop")
 def crop(graph, node):
-    p, given, wanted = node.param.crop_param, graph.shape(), graph.top_shape()
-    axis = axis_of(p.axis, given)
-    count = len(given) - axis
-    starts = list(p.offset) * (count if len(p.offset) == 1 else 1) or [0] * count
-    ends = [graph.fixed(size, "a cropped axis") + start for size, start in zip(wanted[axis:], starts)]
-    return [graph.op("Slice", graph.bottom(), np.array(starts, np.int64), np.array(ends, np.int64), np.arange(axis, len(given)))]
+    axis, starts = exporting.crop_starts(node)
+    ends = [graph.fixed(size, "a cropped axis") + start for size, start in zip(graph.top_shape()[axis:], starts)]
+    return [graph.op("Slice", graph.bottom(), starts, ends, np.arange(axis, axis + len(starts)))]
 
 
 @exporter("BatchReindex")
@@ -432,9 +414,7 @@ exporter("PriorBox")(constant)
 
 @exporter("DummyData")
 def dummy(graph, node):
-    if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
-        raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
-                          field="dummy_data_param")
+    exporting.check_dummy(node)
     return constant(graph, node)
 
 

@@ -5,15 +5,13 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from minicaffe.net.exporting import axis_of
+from minicaffe.net.exporting import LOSS, axis_of, ignored, normalization
 from minicaffe.onnx.graph import exporter
 from minicaffe.onnx.layers import affine, spatial
-from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
 
 LEAST = 1e-20                       # Caffe's kLOG_THRESHOLD
 LEAST_FLOAT = 1.17549435e-38        # FLT_MIN
-LOSS = caffe_pb2.LossParameter
 
 
 def ints(graph, x):
@@ -66,22 +64,11 @@ class Labels:
         return math.prod(spatial(self.graph, self.shape, 0))
 
 
-def mode_of(p, default):
-    """Return the normalisation of a LossParameter."""
-    if p.HasField("normalization"):
-        return p.normalization
-    return (LOSS.VALID if p.normalize else LOSS.BATCH_SIZE) if p.HasField("normalize") else default
-
-
 def normalized(graph, x, mode, outer, size, valid):
     """Divide a sum by the divisor of a normalisation, at least 1; `valid` is the name of the number of labels that count."""
     if mode == LOSS.VALID:
         return graph.op("Div", x, graph.op("Max", valid, 1.0))
     return affine(graph, x, 1 / max(1, {LOSS.FULL: size, LOSS.BATCH_SIZE: outer, LOSS.NONE: 1}[mode]), 0)
-
-
-def ignored(p):
-    return p.ignore_label if p.HasField("ignore_label") else None
 
 
 @exporter("Accuracy")
@@ -110,9 +97,14 @@ def softmax_loss(graph, node):
     labels = Labels(graph, node.param.softmax_param.axis, ignored(node.param.loss_param))
     probability = graph.op("Softmax", graph.bottom(), axis=labels.axis)
     log = graph.op("Log", graph.op("Max", labels.pick(probability), LEAST_FLOAT))
+    return class_loss(graph, node, labels, log, probability)
+
+
+def class_loss(graph, node, labels, log, probability):
+    """Return the tops of a loss of which each label adds -log, of the labels' shape."""
     outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode_of(node.param.loss_param, LOSS.VALID), outer, labels.size(),
-                   labels.count())
+    mode = normalization(node.param.loss_param, LOSS.VALID)
+    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode, outer, labels.size(), labels.count())
     return [loss, probability][:len(node.tops)]
 
 
@@ -131,10 +123,7 @@ def infogain_loss(graph, node):
     rows = graph.op("Gather", matrix, graph.op("Squeeze", labels.index, [labels.axis]), axis=0)
     terms = graph.op("Mul", rows, graph.op("Transpose", log, perm=last))
     loss = graph.op("Unsqueeze", graph.reduce("ReduceSum", terms, [len(last) - 1], keepdims=False), [labels.axis])
-    outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    made = normalized(graph, labels.sum(graph.op("Neg", loss)), mode_of(node.param.loss_param, LOSS.VALID), outer, labels.size(),
-                   labels.count())
-    return [made, probability][:len(node.tops)]
+    return class_loss(graph, node, labels, loss, probability)
 
 
 @exporter("MultinomialLogisticLoss")
@@ -181,8 +170,8 @@ def cross_entropy_loss(graph, node):
     if p.HasField("ignore_label"):
         valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), p.ignore_label)))
         terms, valid = graph.op("Mul", terms, valid), total(graph, valid)
-    return [normalized(graph, total(graph, terms), mode_of(p, LOSS.BATCH_SIZE), graph.fixed(given[0], "the batch of a loss"), size,
-                    valid or graph.constant(float(size)))]
+    batch, valid = graph.fixed(given[0], "the batch of a loss"), valid or graph.constant(float(size))
+    return [normalized(graph, total(graph, terms), normalization(p, LOSS.BATCH_SIZE), batch, size, valid)]
 
 
 @exporter("ContrastiveLoss")

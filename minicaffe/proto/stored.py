@@ -85,6 +85,11 @@ class StoredState:
     iter_last_event: int
 
 
+def equal_but_unit_axes(one, other):
+    """Whether two shapes are equal but for axes of size 1."""
+    return [size for size in one if size != 1] == [size for size in other if size != 1]
+
+
 def shown(shape):
     """Write a shape as errors do: ``20x1x5x5``, or ``()`` for a scalar."""
     return "x".join(map(str, shape)) or "()"

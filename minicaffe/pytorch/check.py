@@ -1,14 +1,10 @@
 """A net and its module of PyTorch on the same inputs: the differences of their outputs, and the first layer that differs."""
 
-import logging
-
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, DependencyError
-from minicaffe.net.comparison import TOLERANCE, difference, run_net
-from minicaffe.net.exporting import DISCONTINUOUS_TYPES, preprocessed
-
-log = logging.getLogger(__name__)
+from minicaffe.errors import DataError, DependencyError
+from minicaffe.net.comparison import TOLERANCE, difference
+from minicaffe.net.exporting import DISCONTINUOUS_TYPES, run_on, warn_of_discontinuity
 
 
 def load_torch():
@@ -30,9 +26,8 @@ def compare(net, module, state, inputs, preprocessing=None):
     module : minicaffe.pytorch.export.Module
     state : str or file
         The state dict, as `torch.load` takes it.
-    inputs : dict of str to array_like
-        Of the module, in the shapes of the net's inputs; the net gets the first after `preprocessing`.
-    preprocessing : Preprocessing, optional
+    inputs, preprocessing
+        As of `minicaffe.onnx.compare`.
 
     Raises
     ------
@@ -43,14 +38,7 @@ def compare(net, module, state, inputs, preprocessing=None):
         Without PyTorch.
     """
     torch = load_torch()
-    names = [blob.name for blob in net.input_blobs]
-    if inputs.keys() != set(names):
-        raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
-    inputs = {name: np.array(inputs[name], np.float32, order="C") for name in names}
-    given = dict(inputs)
-    if preprocessing is not None:
-        given[names[0]] = preprocessed(inputs[names[0]], preprocessing)
-    expected = run_net(net, given)
+    inputs, given, expected = run_on(net, inputs, preprocessing)
     state = torch.load(state, weights_only=True)
     outputs = _run(torch, module, state, inputs)
     found = [difference(name, expected[name], value) for name, value in zip(module.outputs, outputs, strict=True)]
@@ -71,8 +59,7 @@ def compare(net, module, state, inputs, preprocessing=None):
         raise DataError(f"output '{worst.blob}' of the module differs by {worst.absolute:.3g} ({worst.relative:.2g} of the "
                         "greatest), though each layer gives equal tops on equal bottoms: rounding errors add up; --no-check writes "
                         "the module without the comparison", file=net.file)
-    log.warning("the outputs after layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
-                "gives equal tops", first.name, first.type)
+    warn_of_discontinuity(first)
     return found
 
 

@@ -5,16 +5,14 @@ Neither needs PyTorch; the comparison does. The text does not import minicaffe.
 
 import contextlib
 import keyword
-import logging
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-from minicaffe.common import TEST
-from minicaffe.errors import ConfigError, Error, shown
+from minicaffe.errors import ConfigError, shown
 from minicaffe.net import exporting
 from minicaffe.net.comparison import random_inputs
-from minicaffe.net.exporting import checked_preprocessing
+from minicaffe.net.exporting import UNKNOWN_SIZES, checked_preprocessing
 from minicaffe.proto.atomic import replacing
 from minicaffe.pytorch import layers, losses  # noqa: F401 - they register writers
 from minicaffe.pytorch.check import compare
@@ -22,9 +20,7 @@ from minicaffe.pytorch.names import FORWARD_NAMES, Names
 from minicaffe.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, number, plain, sizes
 from minicaffe.pytorch.state import write_state
 
-log = logging.getLogger(__name__)
-
-UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have sizes that depend on values
+TARGET = WRITERS, "a module of PyTorch", "minicaffe.pytorch.writer"       # for `exporting.check_types`
 
 
 class Module(NamedTuple):
@@ -97,37 +93,12 @@ def to_module(net, file_name="net", preprocessing=None):
     ConfigError
         For a layer that PyTorch cannot express; all such layers are named. For a net in phase TRAIN.
     """
-    if net.phase != TEST:
-        raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_types([(node.name, exporting.kind_of(node), node.line) for node in net.nodes], net.file)
-    outputs = []
-    for blob in net.output_blobs:
-        if blob in net.input_blobs:
-            log.warning("input '%s' is read by no layer; the module has it as an argument and does not return it", blob.name)
-        else:
-            outputs.append(blob)
-    if not outputs:
-        raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
+    outputs = exporting.check_net(net, *TARGET)
     source = Source(net.nodes, [blob.name for blob in outputs])
     inputs = [source.add_input(blob) for blob in net.input_blobs]
     if preprocessing is not None:
         _preprocess(source, net, preprocessing)
-    errors = []
-    for index, node in enumerate(net.nodes):
-        if node.type == "Input":
-            continue
-        try:
-            if node.type in ("PriorBox", "DummyData"):
-                net.forward_from_to(index, index)
-            source.sizes_known &= node.type not in UNKNOWN_SIZES
-            source.add(index, node)
-        except Error as error:
-            errors.append(error.at(file=net.file, line=node.line, layer=node.name, layer_type=node.type))
-            for blob in node.tops:      # so that later layers are checked, too
-                source.values.setdefault(blob.name, "unknown")
-    if errors:
-        errors[0].message += "".join(f"\n{error}" for error in errors[1:])
-        raise errors[0]
+    exporting.export_layers(net, source.values, source.add)
     name = Names({*helper_texts(), *FORWARD_NAMES}, "Net").pick(net.name or "Net")
     known = {blob.name: sizes(blob.shape) for blob in net.input_blobs}
     for node in net.nodes:
@@ -158,7 +129,7 @@ def _head(net, name, file_name):
 
 def check_types(nodes, file):
     """Raise ConfigError, which names every layer without a writer; `nodes` are tuples of name, type and line."""
-    exporting.check_types(nodes, file, WRITERS, "a module of PyTorch", "minicaffe.pytorch.writer")
+    exporting.check_types(nodes, file, *TARGET)
 
 
 def check_file_name(path):
@@ -192,28 +163,8 @@ def export(net, path, *, preprocessing=None, check=True, inputs=None, seed=0):
         In phase TEST. With `check` it runs once.
     path : str or Path
         ``path.py`` gets the text, ``path.pt`` the state dict. They are written when the comparison has passed.
-    preprocessing
-        See `to_module`.
-    check : bool
-        Whether to run both on the same inputs. It needs PyTorch.
-    inputs : dict of str to array_like, optional
-        Inputs for the comparison, in the shapes of the net's inputs; by default random numbers.
-    seed : int
-        Of the random inputs.
-
-    Returns
-    -------
-    list of minicaffe.net.comparison.Difference
-        Of each output; empty without `check`.
-
-    Raises
-    ------
-    ConfigError
-        See `to_module`.
-    DataError
-        If an output differs by more than 1e-4 of its greatest absolute value; the first layer that differs is named.
-    DependencyError
-        Without PyTorch for `check`.
+    preprocessing, check, inputs, seed
+        As of `minicaffe.onnx.export`, which returns and raises the same; `check` needs PyTorch.
     """
     module, found = to_module(net, check_file_name(path), preprocessing), []
     with contextlib.ExitStack() as files:

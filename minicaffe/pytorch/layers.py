@@ -5,7 +5,8 @@ import math
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.exporting import POOLING, axis_of, pads, pool_windows, pyramid_windows, windows
+from minicaffe.net import exporting
+from minicaffe.net.exporting import POOLING, axis_of, pads, pool_windows, pyramid_windows, unit_axes, windows
 from minicaffe.pytorch.source import number, numbers, plain, writer
 
 
@@ -35,13 +36,11 @@ def padded(x, ends):
 
 @writer("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution")
 def convolution(source, node):
-    param, transposed, given = node.param.convolution_param, node.type == "Deconvolution", source.shape()
-    axis = axis_of(param.axis, given)
-    count = len(given) - axis - 1
+    transposed, given = node.type == "Deconvolution", source.shape()
+    axis, (kernel, stride, pad, dilation), group = exporting.convolution_windows(node, given)
+    count = len(kernel)
     if count > 3:
         raise ConfigError(f"has {count} axes after the channels; PyTorch's convolutions have at most 3", field="bottom[0]")
-    kernel, stride, pad, dilation = windows(param, count)
-    group = given[axis] if node.type == "ConvolutionDepthwise" else param.group
     bias = len(node.layer.blobs) > 1
     weight = (0, (*node.layer.blobs[0].shape, 1)) if not count else 0   # as a convolution over one pixel
     module = source.module(
@@ -205,16 +204,16 @@ def affine(x, scale, shift):
 @writer("Power")
 def power(source, node):
     p, x = node.param.power_param, source.bottom()
-    if p.power == 0 or p.scale == 0:
-        return [f"torch.full_like({x}, {number(1 if p.power == 0 else np.float32(p.shift) ** np.float32(p.power))})"]
+    value = exporting.constant_power(p)
+    if value is not None:
+        return [f"torch.full_like({x}, {number(value)})"]
     y = affine(x, p.scale, p.shift)
     return [y if p.power == 1 else f"({y}) ** {number(p.power).removesuffix('.0')}"]
 
 
 @writer("Exp")
 def exponential(source, node):
-    p = node.param.exp_param
-    log = 1 if p.base == -1 else math.log(p.base)
+    p, log = node.param.exp_param, exporting.log_of(node.param.exp_param.base)
     y = affine(source.bottom(), log * p.scale, log * p.shift)
     return [f"({y}).exp()"]
 
@@ -223,7 +222,7 @@ def exponential(source, node):
 def logarithm(source, node):
     p = node.param.log_param
     y = f"({affine(source.bottom(), p.scale, p.shift)}).log()"
-    return [y if p.base == -1 else f"{y} / {number(math.log(p.base))}"]
+    return [y if p.base == -1 else f"{y} / {number(exporting.log_of(p.base))}"]
 
 
 @writer("Eltwise")
@@ -251,11 +250,6 @@ def dropout(source, node):
 
 # ---- scales and statistics
 
-def trailing_axes(param, shape, own):
-    """Return how many axes of size 1 a scale of shape `own` needs at its end, to be broadcast from axis `param.axis` on."""
-    return len(shape) - axis_of(param.axis, shape) - len(own) if own else 0
-
-
 def expanded(x, count):
     """Return the expression of x with `count` more axes of size 1 at the end."""
     return f"{x}[...{', None' * count}]" if count > 0 else x
@@ -266,12 +260,12 @@ def scale(source, node):
     x, given, scales = source.bottom(), source.shape(), node.type == "Scale"
     p = node.param.scale_param if scales else node.param.bias_param
     if len(node.bottoms) > 1:
-        x = f"{x} {'*' if scales else '+'} {expanded(source.bottom(1), trailing_axes(p, given, source.shape(1)))}"
+        x = f"{x} {'*' if scales else '+'} {expanded(source.bottom(1), unit_axes(p, given, source.shape(1)))}"
     if not node.layer.blobs:
         return [x]
     own, kind = node.layer.blobs[0].shape, "Scale" if scales and len(node.bottoms) == 1 else "Bias"
     both = kind == "Scale" and p.bias_term
-    options = arguments(numbers(own), trailing_axes(p, given, own), bias=True if both else None)
+    options = arguments(numbers(own), unit_axes(p, given, own), bias=True if both else None)
     module = source.module(f"{source.helper(kind)}({options})", **({"weight": 0} if kind == "Scale" else {}),
                            **({"bias": int(both)} if both or kind == "Bias" else {}))
     return [f"{module}({x})"]
@@ -282,9 +276,8 @@ def batch_norm(source, node):
     p, given, x = node.param.batch_norm_param, source.shape(), source.bottom()
     channels, mode = node.layer.blobs[0].count, p.use_global_stats if p.HasField("use_global_stats") else None
     kind = f"nn.BatchNorm{len(given) - 2 if 4 <= len(given) <= 5 else 1}d"
-    mean, variance, factor = (np.array(blob.data, np.float64) for blob in node.layer.blobs)
-    factor = 1 / factor.item() if factor.item() else 0.0    # Caffe stores sums, and the sum of their weights
-    state = {"running_mean": (0, (mean * factor).astype(np.float32)), "running_var": (1, (variance * factor).astype(np.float32))}
+    mean, variance = map(np.float32, exporting.batch_statistics(*(blob.data for blob in node.layer.blobs)))
+    state = {"running_mean": (0, mean), "running_var": (1, variance)}
     if mode:
         source.remark("BatchNorm: use_global_stats is true, so the stored statistics normalize, also in training.")
         module = source.module(f"{source.helper('FrozenBatchNorm')}({channels}, eps={number(p.eps)})", **state)
@@ -375,14 +368,13 @@ def reshape(source, node):
 
 @writer("Concat")
 def concat(source, node):
-    p, xs = node.param.concat_param, source.bottoms()
-    return xs if len(xs) == 1 else [f"torch.cat(({', '.join(xs)}), {p.concat_dim if p.HasField('concat_dim') else p.axis})"]
+    xs, axis = source.bottoms(), exporting.older_axis(node.param.concat_param, "concat_dim")
+    return xs if len(xs) == 1 else [f"torch.cat(({', '.join(xs)}), {axis})"]
 
 
 @writer("Slice")
 def slices(source, node):
-    p, x = node.param.slice_param, source.bottom()
-    axis = p.slice_dim if p.HasField("slice_dim") else p.axis
+    p, x, axis = node.param.slice_param, source.bottom(), exporting.older_axis(node.param.slice_param, "slice_dim")
     if len(node.tops) == 1:
         return [x]
     if p.slice_point:
@@ -392,24 +384,17 @@ def slices(source, node):
 
 @writer("Permute")
 def permute(source, node):
-    order = list(node.param.permute_param.order)
-    order += [axis for axis in range(len(source.shape())) if axis not in order]
-    return [f"{source.bottom()}.permute({', '.join(map(str, order))})"]
+    return [f"{source.bottom()}.permute({', '.join(map(str, exporting.permutation(node, len(source.shape()))))})"]
 
 
 @writer("Tile")
 def tile(source, node):
-    repeats = [1] * len(source.shape())
-    repeats[axis_of(node.param.tile_param.axis, repeats)] = node.param.tile_param.tiles
-    return [f"{source.bottom()}.repeat({', '.join(map(str, repeats))})"]
+    return [f"{source.bottom()}.repeat({', '.join(map(str, exporting.repeats(node, len(source.shape()))))})"]
 
 
 @writer("Crop")
 def crop(source, node):
-    p, given, other = node.param.crop_param, source.shape(), source.bottom(1)
-    axis = axis_of(p.axis, given)
-    count = len(given) - axis
-    starts = list(p.offset) * (count if len(p.offset) == 1 else 1) or [0] * count
+    other, (axis, starts) = source.bottom(1), exporting.crop_starts(node)
     cuts = [f"{start}:{start} + {other}.shape[{axis + i}]" if start else f":{other}.shape[{axis + i}]"
             for i, start in enumerate(starts)]
     return [f"{source.bottom()}[{', '.join([':'] * axis + cuts)}]"]
@@ -453,9 +438,7 @@ def prior_box(source, node):
 
 @writer("DummyData")
 def dummy(source, node):
-    if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
-        raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
-                          field="dummy_data_param")
+    exporting.check_dummy(node)
     return [source.buffer(blob.data, f"{node.name}_{blob.name}") for blob in node.tops]
 
 

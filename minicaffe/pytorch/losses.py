@@ -3,25 +3,15 @@
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.exporting import axis_of
+from minicaffe.net.exporting import LOSS, axis_of, ignored, normalization
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
 from minicaffe.pytorch.source import number, writer
 
-LOSS = caffe_pb2.LossParameter
-
 
 def mode_of(p, default):
-    """Return the normalisation mode of a LossParameter as a quoted name, such as '"VALID"'."""
-    if p.HasField("normalization"):
-        mode = p.normalization
-    else:
-        mode = (LOSS.VALID if p.normalize else LOSS.BATCH_SIZE) if p.HasField("normalize") else default
-    return f'"{LOSS.NormalizationMode.Name(mode)}"'
-
-
-def ignored(p):
-    return p.ignore_label if p.HasField("ignore_label") else None
+    """Return the normalisation of a LossParameter as the text of a str."""
+    return f'"{LOSS.NormalizationMode.Name(normalization(p, default))}"'
 
 
 def call(source, helper, *arguments):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.exporting import kind_of
+from minicaffe.net.exporting import UNKNOWN_SIZES, kind_of
 from minicaffe.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
 
 WIDTH = 120     # columns of the text
@@ -150,6 +150,7 @@ class Source:
         """Add a layer by its type's writer."""
         self.node, self.index, self.notes, before = node, index, [], len(self.init_lines)
         self.attribute = self.attributes.pick(node.name)
+        self.sizes_known &= node.type not in UNKNOWN_SIZES
         self._check_in_place(node)
         found = WRITERS[kind_of(node)](self, node)
         if len(self.init_lines) == before:      # the layer has no attribute

@@ -87,23 +87,25 @@ def needs(events, nets, history, sources):
     roles = roles_of(nets, history)
     made_up = made_up_blocks(nets, sources)
     events = [event for event in events if (event.kind, event.place, event.name, event.nbytes) not in made_up]
-    found, live, running, peaks, layer, when = {}, {}, Counter(), {}, "", "setup"
-    for i, event in enumerate(events):
+    found, live, running, layer, when = {}, {}, {}, "", "setup"
+    for event in events:
         key = event.place, event.address
         if event.kind == "begin":
             layer, when = event.name, f"{event.name} {event.detail}" if event.detail != "update" else "update"
         elif event.kind == "alloc":
-            live[key] = event.nbytes
-            running[event.place] += event.nbytes
             need = found.setdefault(event.place, MemoryNeeds(event.place))
+            by_role = running.setdefault(event.place, Counter())
+            live[key] = event.nbytes, roles.get(event.name, "layers' own")
+            by_role[live[key][1]] += event.nbytes
             if event.name == "scratch data":
                 need.scratch[layer] = max(event.nbytes, need.scratch.get(layer, 0))
-            if running[event.place] > need.peak:
-                need.peak, need.when, peaks[event.place] = running[event.place], when, i
-        elif event.kind == "free":
-            running[event.place] -= live.pop(key, 0)
-    for place, last in peaks.items():
-        found[place].parts = _parts(events[: last + 1], place, roles)
+            if by_role.total() > need.peak:
+                need.peak, need.when, need.parts = by_role.total(), when, dict(by_role.most_common())
+        elif event.kind == "free" and key in live:
+            nbytes, role = live.pop(key)
+            running[event.place][role] -= nbytes
+    for need in found.values():
+        need.parts = {role: nbytes for role, nbytes in need.parts.items() if nbytes}
     ahead = sum(source.prefetched_bytes for some in sources for source in some.values())
     if ahead:
         need = found.setdefault(registry.host_place, MemoryNeeds(registry.host_place))
@@ -130,16 +132,3 @@ def roles_of(nets, history):
         for blob in net.param_table.params:
             roles[f"{blob.name} data"], roles[f"{blob.name} diff"] = "parameters", "gradients of parameters"
     return {**roles, "scratch data": "scratch", "[kept for backward] data": "kept for backward"}
-
-
-def _parts(events, place, roles):
-    live = {}
-    for event in events:
-        if event.place == place and event.kind == "alloc":
-            live[event.address] = event
-        elif event.place == place and event.kind == "free":
-            live.pop(event.address, None)
-    parts = Counter()
-    for event in live.values():
-        parts[roles.get(event.name, "layers' own")] += event.nbytes
-    return dict(parts.most_common())

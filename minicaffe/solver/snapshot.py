@@ -16,7 +16,7 @@ import re
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, located
 from minicaffe.memory.budget import check_bytes
 from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
@@ -228,7 +228,7 @@ def restore(solver, path):
 
     In a group rank 0 calls this, and then all `share`. Returns the file's `resume_state`, None if there is none or it is not used.
     """
-    try:
+    with located(file=path):
         state = _read_hdf5_state(path) if is_hdf5(path) else binary.read_solver_state(path)
         _check(solver, state)
         found = _parse_resume_state(state.resume_state) if solver.exact_resume or solver.best is not None else None
@@ -236,8 +236,6 @@ def restore(solver, path):
         model = _find_model(state.learned_net, path)
         reset_layers = _compare_ranks(solver, resume, path) if resume is not None else []
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
-    except Error as error:
-        raise error.at(file=path)
     for blob, stored in zip(solver.history, state.history, strict=True):
         blob.data.reshape(-1)[:] = stored.data.reshape(-1)
     for layer in reset_layers:
@@ -426,13 +424,11 @@ def _set_layer_states(solver, resume, finish):
     try:
         for layer, before, state in plan:
             done.append((layer, before))
-            try:
+            with located(layer=layer.name, layer_type=layer.type):
                 if state is None and hasattr(layer, "reset"):   # a file may have None for any
                     layer.reset()
                 else:
                     layer.set_state(state)
-            except Error as error:
-                raise error.at(layer=layer.name, layer_type=layer.type)
         finish()
     except Error:
         for layer, before in done:

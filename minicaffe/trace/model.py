@@ -20,7 +20,7 @@ WANTED = "a trace (minicaffe trace NET --json FILE)"
 EMPTY = {"format": schema.FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
          "net": {"name": "", "file": "", "phase": "", "nodes": []}, "memories": [],
          "start": {"time": 0, "heads": {}, "blocks": [], "arenas": []}, "strings": [],
-         "events": {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")},
+         "events": {key: [] for key in schema.COLUMNS},
          "steps": [], "why": {}, "kernels": {}, "samples": []}
 # States of a memory: the word for it in tables and on the page, the sides that are valid, and what that means.
 STATES = {
@@ -131,8 +131,7 @@ class Trace:
     def events(self):
         """list of Event: all of them, with times since the start; places are strings."""
         columns, strings = self.document["events"], self.document["strings"]
-        rows = zip(*(columns[key] for key in ("time", "kind", "place", "address", "bytes", "name", "detail")),
-                   columns.get("took") or [0] * len(columns["time"]))
+        rows = zip(*(columns[key] for key in schema.COLUMNS[:-1]), columns.get("took") or [0] * len(columns["time"]))
         return [Event(time, strings[kind], strings[place], address, nbytes, strings[name], strings[detail], took)
                 for time, kind, place, address, nbytes, name, detail, took in rows]
 

@@ -23,13 +23,14 @@ ALLOC_KINDS, FREE_KINDS = {"cache hit", "split", "segment taken", "pool taken"},
 BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined with its buddy"}
 
 
-def console():
-    """Return the rich Console of standard output: as wide as the terminal or COLUMNS; without both, lines are whole."""
+def table_console():
+    """Return the rich Console of standard output for tables; brackets and colons of names are no markup.
+
+    A pipe gets whole lines, without spaces at their ends.
+    """
     plain = {"highlight": False, "markup": False, "emoji": False}
     found = Console(**plain)
-    if found.is_terminal:
-        return found
-    return Console(**plain, file=WithoutPadding(found.file), width=found.width if "COLUMNS" in os.environ else 10_000)
+    return found if found.is_terminal else Console(**plain, file=WithoutPadding(found.file), width=10_000)
 
 
 class WithoutPadding:
@@ -53,7 +54,7 @@ class WithoutPadding:
 
 def show(trace):
     """Print a Trace: a line for each step, then the summary. Names that a terminal has no space for are cut."""
-    out = console()
+    out = table_console()
     wide = out.width >= WIDE
     heads = ["step", "layer", "ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels",
              *(["states that changed"] if wide else [])]
@@ -235,7 +236,7 @@ def walk(trace, read, out=None):
     out : rich.console.Console, optional
         By default that of standard output.
     """
-    out, number = out or console(), 0
+    out, number = out or table_console(), 0
     rows = out.height - 2 if out.is_terminal or "LINES" in os.environ else sys.maxsize      # the prompt may need two lines
     lines = _wrapped(trace, describe(trace, number, why=False), out) if trace.steps else []
     while lines:

@@ -5,7 +5,9 @@ import numpy as np
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
 from minicaffe.gradient_check import Report, Rule, check_layer, kept
+from minicaffe.memory import SyncedHead
 from minicaffe.net.net import Net
+from minicaffe.net.node import overwrites_outputs
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
@@ -39,7 +41,17 @@ def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
 def run_forward(net, seed=1701):
     """Run the whole net with the random numbers started again."""
     caffe.seed(seed)
+    hide(net.layers[-1], net.tops[-1], net.bottoms[-1], "data")
     return net.forward_from_to(0, len(net.layers) - 1)
+
+
+def hide(layer, outputs, inputs, part):
+    """Fill outputs that are no inputs with NaN if the layer says that it overwrites them, as a plan of memory may leave them."""
+    memories = [getattr(blob, f"{part}_memory") for blob in inputs]
+    for blob in outputs if overwrites_outputs(layer) else ():
+        memory = getattr(blob, f"{part}_memory")
+        if memory not in memories and memory.head != SyncedHead.RECYCLED:
+            getattr(blob, part)[...] = np.nan
 
 
 def run_backward(net, check, seeds=None):
@@ -51,6 +63,7 @@ def run_backward(net, check, seeds=None):
     for top, seed in zip(net.tops[index], seeds or []):
         if seed is not None:
             top.diff[...] = seed
+    hide(net.layers[index], [net.bottoms[index][i] for i in check], net.tops[index], "diff")
     net.backward_from_to(index, index)
 
 

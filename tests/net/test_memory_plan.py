@@ -6,16 +6,20 @@ import random
 
 import numpy as np
 import pytest
+from test_nets_of_forks import NETS as FORK_NETS
 
 import minicaffe
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, Error, MissingNameError, RecycledError
 from minicaffe.layer import Layer, register_layer
+from minicaffe.layers.base.fork import ForkLayer
+from minicaffe.layers.forks.orders import ReverseLayer
 from minicaffe.layers.inner_product import InnerProductLayer
 from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
+from minicaffe.net.node import overwrites_outputs
 from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
@@ -54,7 +58,7 @@ def poison(monkeypatch):
 
 
 def net_of(text, phase="TRAIN", **options):
-    param = parse_text(text, caffe_pb2.NetParameter)[0]
+    param = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     param.state.phase = caffe_pb2.Phase.Value(phase)
     minicaffe.set_random_seed(7)
     return Net(param, **options)
@@ -584,6 +588,34 @@ def test_what_nobody_has_written_is_zeros(poison, on_cpu):
     net.forward_from_to(0, len(net.nodes) - 1)
     assert not net.blobs["c"].cpu_diff.any() and not net.blobs["score"].cpu_diff.any()
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
+
+
+@pytest.mark.parametrize("name", FORK_NETS)
+def test_layers_of_forks_write_all_of_what_they_write(name, poison, on_cpu):
+    """So that a plan ends the lives of their tops, and of the diffs of their bottoms."""
+    text = FORK_NETS[name].replace('"data" input_param', '"data" top: "target" input_param')
+    scores = net_of(text).blobs["scores"].shape
+    text = text.replace(" } }", f" }} shape {{ {' '.join(f'dim: {n}' for n in scores)} }} }}", 1)
+    text += layer("loss", "EuclideanLoss", ["scores", "target"], ["loss"])
+    net = net_of(text, plan="memory")
+    same(trace(net), trace(net_of(text)))
+    made = {node.tops[0].name for node in net.nodes if isinstance(node.layer, ForkLayer)}
+    assert made and made <= set(recycled(net))
+
+
+class Half(ReverseLayer):
+    def forward(self, bottom, top):
+        top[0].data[0] = bottom[0].data[0]
+
+
+class Doubled(ReverseLayer):
+    def order(self, array):
+        return super().order(array)
+
+
+def test_a_users_class_with_its_own_forward_does_not_inherit_that_it_writes_all():
+    param = caffe_pb2.LayerParameter(name="l", type="Reverse", phase=caffe_pb2.TEST)
+    assert overwrites_outputs(ReverseLayer(param)) and overwrites_outputs(Doubled(param)) and not overwrites_outputs(Half(param))
 
 
 def test_a_top_that_cannot_come_back_stays_gone(poison, on_cpu):

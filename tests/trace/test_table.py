@@ -25,7 +25,7 @@ def made(where, make_solver):
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
     """Also where a name is long, and where a step changes many states."""
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(table, "table_console", lambda: Console(width=columns, highlight=False))
     monkeypatch.setitem(made.steps[0], "layer", "inception_" + 12 * "long_" + "name")
     table.show(made)
     lines = capsys.readouterr().out.splitlines()
@@ -43,7 +43,7 @@ def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
 
 def test_times_of_the_simulated_device_are_grey_and_named(made, monkeypatch, where):
     out = Console(width=100, height=24, force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False)
-    monkeypatch.setattr(table, "console", lambda: out)
+    monkeypatch.setattr(table, "table_console", lambda: out)
     table.show(made)
     number = next(i for i, step in enumerate(made.steps) if step["layer"] == "ip")
     typed = iter([str(number), "q"])
@@ -55,7 +55,7 @@ def test_times_of_the_simulated_device_are_grey_and_named(made, monkeypatch, whe
 
 
 def test_a_pipe_gets_whole_lines_and_names(made, monkeypatch, capsys):
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
     name = "inception_" + 60 * "long_" + "name"
     monkeypatch.setitem(made.steps[0], "layer", name)
     table.show(made)

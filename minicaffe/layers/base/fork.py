@@ -52,6 +52,7 @@ class ForkLayer(Layer):
     fields_of_message = ()
     ignored = ()
     always_reshape = False
+    overwrites_outputs = True
 
     def layer_setup(self, bottom, top):
         check_known(self.param)

@@ -12,11 +12,7 @@ class ViewLayer(Layer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True
-
-    @property
-    def only_views(self):
-        """bool: whether no class derived from this one computes something, so that a plan may end the life of the memory."""
-        return all(getattr(type(self), name) is getattr(ViewLayer, name) for name in ("forward_cpu", "backward_cpu"))
+    overwrites_outputs = True
 
     def top_shape(self, bottom):
         """Return the shape of the top for a bottom blob."""

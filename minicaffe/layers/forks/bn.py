@@ -8,6 +8,7 @@ from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, ForkLayer
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields
+from minicaffe.proto.stored import equal_but_unit_axes
 
 SEGNET_EPS = 1e-9
 SEGNET_FIELDS = {"scale_filler", "shift_filler", "bn_mode"}
@@ -95,7 +96,7 @@ class BNLayer(ForkLayer):
     def _make_params(self, channels):
         shape = 1, channels, 1, 1
         for stored in self.param.blobs:
-            if [size for size in stored.shape.dim if size != 1] == [size for size in shape if size != 1]:
+            if equal_but_unit_axes(stored.shape.dim, shape):
                 stored.shape.dim[:] = shape
         for name in ("scale_filler", "shift_filler") if self.segnet else ("slope_filler", "bias_filler"):
             self.add_filled(shape, name)

@@ -59,6 +59,8 @@ class BilinearLayer(ForkLayer):
     def backward(self, top, propagate_down, bottom):
         if propagate_down[0]:
             bottom[0].diff[...] = _product(_transposed(self.rows), top[0].diff, self.columns)
+        if any(propagate_down[1:]):
+            bottom[1].diff[...] = 0
 
 
 def _transposed(matrix):
@@ -178,11 +180,6 @@ class InterpLayer(BilinearLayer):
         first = np.minimum(positions.astype(np.int64), read_size - 1)
         rest = np.where(first < read_size - 1, positions - first, 0).astype(NUMPY_TYPES[self.dtype])
         return first, 1 - rest, rest
-
-    def backward(self, top, propagate_down, bottom):
-        super().backward(top, propagate_down, bottom)
-        if len(bottom) > 1 and propagate_down[1]:
-            bottom[1].diff[...] = 0
 
 
 class ResizeLayer(BilinearLayer):

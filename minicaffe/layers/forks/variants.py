@@ -28,7 +28,6 @@ class ChannelNormalizeLayer(ForkLayer):
     max_top_blobs = 2
     refuses_in_place = True
     flops_per_value = 3, 4
-    variant = "Normalize with normalize_param"      # exporters of this layer are registered by this name, not by the type
     message = "normalize_param"
     fields_of_message = (Field("normalize_type", "L2", "L2 or L1"), Field("bp_norm", False, "whether the norms pass a gradient"))
     ignored = ("fix_gradient",)     # the fork does not read it on the CPU
@@ -90,7 +89,6 @@ class RegionSmoothL1LossLayer(ForkLossLayer):
     max_bottom_blobs = 4
     flops_per_value = 6, 6
     no_gradient = {2: "the inside weights", 3: "the outside weights"}
-    variant = "SmoothL1Loss with smooth_l1_loss_param"
     message = "smooth_l1_loss_param"
     fields_of_message = (Field("sigma", 1.0, "the loss is quadratic below 1 / sigma^2"),)
 
@@ -113,9 +111,9 @@ class RegionSmoothL1LossLayer(ForkLossLayer):
         slope = np.where(np.abs(d) < 1 / sigma2, sigma2 * d, np.sign(d)) * (top[0].diff / max(1, len(d)))
         if len(bottom) > 2:
             slope *= bottom[2].data * bottom[3].data
-        for i, sign in enumerate((1, -1)):
-            if propagate_down[i]:
-                bottom[i].diff[...] = sign * slope
+        for blob, needed, gradient in zip(bottom, propagate_down, (slope, -slope, 0, 0)):
+            if needed:
+                blob.diff[...] = gradient
 
     def difference(self, bottom):
         """Return wi (a - b)."""

@@ -76,6 +76,7 @@ cdef class MultiBoxLossLayer(Layer):
         For a row of another image than those of the batch, or a label that is no integer, background or no class; names the row.
     """
 
+    overwrites_outputs = True
     exact_num_bottom_blobs = 4
     exact_num_top_blobs = 1
     auto_top_blobs = True

@@ -39,6 +39,7 @@ class PriorBoxLayer(Layer):
     reads_shapes_only = True
     min_bottom_blobs = 1
     max_bottom_blobs = 2
+    overwrites_outputs = True
     exact_num_top_blobs = 1
 
     def layer_setup(self, bottom, top):
