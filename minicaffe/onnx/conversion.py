@@ -142,6 +142,15 @@ class Conversion:
         self.param.layer[-1].reshape_param.shape.dim.extend(dims)
         return top
 
+    def broadcast(self, blob, given, wanted):
+        """Return `blob` of the shape `given` repeated to the shape `wanted`."""
+        whole = (1,) * (len(wanted) - len(given)) + tuple(given)
+        blob = self.reshaped(blob, given, whole)
+        for axis, (size, result) in enumerate(zip(whole, wanted)):
+            if size != result:
+                blob = self.layer("Tile", [blob], "tile_param", axis=axis, tiles=result // size)
+        return blob
+
     def parameter_name(self):
         """Return a name for parameters that several layers of the current node share."""
         return self._unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared")

@@ -23,12 +23,15 @@ def batch_norm(made, node):
     made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
 
 
-@importer("InstanceNormalization", "LayerNormalization")
+@importer("InstanceNormalization", "LayerNormalization", "GroupNormalization")
 def sample_norm(made, node):
     """BatchNorm with the statistics of the batch, where each thing that is normalised is a channel."""
     given, eps = made.shape(), made.attribute("epsilon", 1e-5)
     if node.op_type == "InstanceNormalization":
         rows, axis = [1, given[0] * given[1], *given[2:]], 1
+    elif node.op_type == "GroupNormalization":
+        groups, axis = made.attribute("num_groups"), 1
+        rows = [1, given[0] * groups, given[1] // groups, *given[2:]]
     else:
         axis = made.attribute("axis", -1) % len(given)
         rows = [1, math.prod(given[:axis]), math.prod(given[axis:])]
@@ -143,13 +146,12 @@ def arithmetic(made, node):
     if kind in ("Sub", "Div"):
         second = made.layer("Power", [second], "power_param", **({"scale": -1.0} if kind == "Sub" else {"power": -1.0}))
     multiplies = kind in ("Mul", "Div")
-    if a == b:
-        operation = caffe_pb2.EltwiseParameter.PROD if multiplies else caffe_pb2.EltwiseParameter.SUM
-        made.layer("Eltwise", [first, second], "eltwise_param", last=True, operation=operation)
-        return
     large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
-    if made.result != sizes:
-        raise Unsupported(f"both {list(a)} and {list(b)} are broadcast")
+    if made.result != sizes or span(sizes, given) is None:
+        bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
+        operation = caffe_pb2.EltwiseParameter.PROD if multiplies else caffe_pb2.EltwiseParameter.SUM
+        made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=operation)
+        return
     axis, shape = span(sizes, given)
     small = made.reshaped(small, given, shape)
     kind, field = ("Scale", "scale_param") if multiplies else ("Bias", "bias_param")
@@ -157,22 +159,24 @@ def arithmetic(made, node):
 
 
 def span(sizes, given):
-    """Return the axis at which a broadcast array of the shape `given` begins in `sizes`, and its shape without axes of size 1."""
+    """Return the axis at which a broadcast array of the shape `given` begins in `sizes`, and its shape without axes of size 1.
+
+    None if an axis between those of this shape has size 1 in `given` alone: Scale and Bias repeat no axis in the middle.
+    """
     whole = (1,) * (len(sizes) - len(given)) + tuple(given)
     axes = [i for i, size in enumerate(whole) if size != 1]
     if not axes:
         return 0, (1,) if sizes[:1] == (1,) else ()
     first, last = axes[0], axes[-1]
     if whole[first:last + 1] != tuple(sizes[first:last + 1]):
-        raise Unsupported(f"{list(given)} is broadcast in the middle of {list(sizes)}")
+        return None
     return first, whole[first:last + 1]
 
 
 def with_constant(made, kind, value, index, of_value):
     """An operation of a blob and a constant; `of_value`: the constant is the first operand."""
     blob, sizes = made.bottom(index), made.shape(index)
-    if made.result != sizes:
-        raise Unsupported(f"{list(sizes)} is broadcast to the constant's {list(value.shape)}")
+    blob, sizes = made.broadcast(blob, sizes, made.result), made.result
     if of_value:
         blob = made.layer("Power", [blob], "power_param", **({"scale": -1.0} if kind == "Sub" else {"power": -1.0}))
         kind = "Add" if kind == "Sub" else "Mul"
@@ -181,6 +185,7 @@ def with_constant(made, kind, value, index, of_value):
     if value.size == 1:
         made.layer("Power", [blob], "power_param", last=True, **{"scale" if multiplies else "shift": value.item()})
         return
+    value = value if span(sizes, value.shape) else np.broadcast_to(value, sizes)
     axis, shape = span(sizes, value.shape)
     if kind in ("Add", "Sub") and joins_scale(made, blob, axis, shape, index):
         name = made.param.layer[-1].name
@@ -206,22 +211,22 @@ def joins_scale(made, blob, axis, shape, index):
             and made.readers[made.node.input[index]] == 1)
 
 
-@importer("Sum", "Max", "Min")
+@importer("Sum", "Mean", "Max", "Min")
 def several(made, node):
     numbers = [name for name in node.input if name in made.constants and made.constants[name].size == 1]
-    if node.op_type != "Sum" and len(node.input) == 2 and numbers:
+    if node.op_type in ("Max", "Min") and len(node.input) == 2 and numbers:
         bounds(made, node)
         return
-    if any(made.shape(i) != made.result for i in range(len(node.input))):
-        raise Unsupported("its inputs are broadcast")
-    bottoms, least = [made.bottom(i) for i in range(len(node.input))], node.op_type == "Min"
+    bottoms = [made.broadcast(made.bottom(i), made.shape(i), made.result) for i in range(len(node.input))]
+    least = node.op_type == "Min"
     if len(bottoms) == 1:
         made.alias()
         return
     if least:
         bottoms = [made.layer("Power", [bottom], "power_param", scale=-1.0) for bottom in bottoms]
-    operation = caffe_pb2.EltwiseParameter.SUM if node.op_type == "Sum" else caffe_pb2.EltwiseParameter.MAX
-    top = made.layer("Eltwise", bottoms, "eltwise_param", last=not least, operation=operation)
+    operation = caffe_pb2.EltwiseParameter.SUM if node.op_type in ("Sum", "Mean") else caffe_pb2.EltwiseParameter.MAX
+    coeff = [1 / len(bottoms)] * len(bottoms) if node.op_type == "Mean" else []
+    top = made.layer("Eltwise", bottoms, "eltwise_param", last=not least, operation=operation, coeff=coeff)
     if least:
         made.layer("Power", [top], "power_param", last=True, scale=-1.0)
 

@@ -46,6 +46,32 @@ def split(made, node):
     made.layer("Slice", [made.bottom()], "slice_param", last=True, tops=len(sizes), axis=axis, slice_point=points)
 
 
+def multiplied(made, blob, given, axis, matrix, last=False):
+    """Return the product of a matrix (results, values) with the values along an axis: an InnerProduct, between Permutes."""
+    back = axis < len(given) - 1
+    order = [*range(axis), *range(axis + 1, len(given)), axis]
+    if back:
+        blob = made.layer("Permute", [blob], "permute_param", order=order)
+    blob = made.layer("InnerProduct", [blob], "inner_product_param", [matrix], last=last and not back, num_output=len(matrix),
+                      bias_term=False, axis=len(given) - 1)
+    return made.layer("Permute", [blob], "permute_param", last=last, order=np.argsort(order).tolist()) if back else blob
+
+
+def selected(made, blob, given, changes, last=True):
+    """Return a blob with other indices along some axes, a dict of axis to array; index -1 gives 0.
+
+    The values must be finite: each result is a sum of all values along the axis, but one times 0.
+    """
+    shape = list(given)
+    for axis, indices in changes.items():
+        check_bytes(8 * len(indices) * shape[axis], f"the matrix of a {made.node.op_type} from {shape[axis]} to {len(indices)}")
+        matrix = np.zeros((len(indices), shape[axis] + 1))
+        matrix[np.arange(len(indices)), indices] = 1
+        blob = multiplied(made, blob, shape, axis, matrix[:, :-1], last and axis == list(changes)[-1])
+        shape[axis] = len(indices)
+    return blob
+
+
 @importer("Slice")
 def slice_(made, node):
     starts = made.constant(1, "starts")
@@ -55,26 +81,28 @@ def slice_(made, node):
     begin, stride = [0] * len(given), [1] * len(given)
     for i, axis in enumerate(axes):
         size, start = given[int(axis)], int(starts[i])
-        begin[int(axis)] = min(size, max(0, start + size if start < 0 else start))
-        stride[int(axis)] = 1 if steps is None else int(steps[i])
-    if any(step != 1 for step in stride):
-        strided(made, given, begin, stride)
-    elif tuple(given) == tuple(made.result):
-        made.alias()
+        stride[int(axis)] = step = 1 if steps is None else int(steps[i])
+        begin[int(axis)] = min(size - (step < 0), max(0, start + size if start < 0 else start))
+    if 0 in made.result:
+        raise Unsupported("it keeps nothing of an axis")
+    if all(step == 1 for step in stride):
+        if tuple(given) == tuple(made.result):
+            made.alias()
+        else:
+            cropped(made, made.bottom(), given, begin, made.result)
+    elif len(given) < 3 or min(stride) < 1 or made.result[:2] != given[:2]:
+        axes = [axis for axis in range(len(given)) if made.result[axis] != given[axis] or stride[axis] != 1]
+        selected(made, made.bottom(), given, {axis: begin[axis] + stride[axis] * np.arange(made.result[axis]) for axis in axes})
     else:
-        cropped(made, made.bottom(), given, begin, made.result)
+        strided(made, given, begin, stride)
 
 
 def strided(made, given, begin, stride):
     """Take every n-th value of spatial axes: a depthwise convolution whose kernel is 1 at the first value."""
-    if len(given) < 3 or min(stride) < 1 or any(stride[axis] != 1 or begin[axis] for axis in (0, 1)):
-        raise Unsupported("it has steps other than 1 in the batch or the channels, or backward")
     taps = np.zeros((given[1], 1, *(first + 1 for first in begin[2:])), np.float32)
     taps[(slice(None), 0, *begin[2:])] = 1
     whole = [*made.result[:2], *((size - first - 1) // step + 1 for size, first, step in zip(given[2:], begin[2:], stride[2:]))]
     cut = tuple(whole) != tuple(made.result)
-    if whole[:2] != list(given[:2]):
-        raise Unsupported("it cuts the batch or the channels, and has steps")
     top = made.layer("Convolution", [made.bottom()], "convolution_param", [taps], last=not cut, num_output=given[1], group=given[1],
                      bias_term=False, kernel_size=taps.shape[2:], stride=stride[2:])
     if cut:
@@ -86,13 +114,16 @@ def gather(made, node):
     indices, axis, given = made.constant(1, "indices"), made.attribute("axis", 0), made.shape()
     axis %= len(given)
     flat = np.where(indices < 0, indices + given[axis], indices).reshape(-1)
-    if indices.ndim > 1 or np.any(np.diff(flat) != 1):
-        raise Unsupported("its indices are no range")
     part = [*given[:axis], len(flat), *given[axis + 1:]]
-    if indices.ndim:
+    if np.any(np.diff(flat) != 1):
+        blob = selected(made, made.bottom(), given, {axis: flat}, last=indices.ndim == 1)
+        if indices.ndim > 1:
+            made.reshaped(blob, part, made.result, last=True)
+        return
+    if indices.ndim == 1:
         cropped(made, made.bottom(), given, [int(flat[0]) if i == axis else 0 for i in range(len(given))], part)
         return
-    points = sorted({int(flat[0]), int(flat[0]) + 1} - {0, given[axis]})
+    points = sorted({int(flat[0]), int(flat[-1]) + 1} - {0, given[axis]})
     blob = made.bottom()
     if points:
         names = made.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
@@ -103,18 +134,12 @@ def gather(made, node):
 
 @importer("Expand", "Tile")
 def tile(made, node):
-    blob, given = made.bottom(), made.shape()
-    wanted, whole = made.result, (1,) * (len(made.result) - len(given)) + tuple(given)
-    blob = made.reshaped(blob, given, whole)
-    for axis, (size, result) in enumerate(zip(whole, wanted)):
-        if size != result:
-            blob = made.layer("Tile", [blob], "tile_param", axis=axis, tiles=result // size)
-    made.layer("Power", [blob], last=True)
+    made.layer("Power", [made.broadcast(made.bottom(), made.shape(), made.result)], last=True)
 
 
 @importer("Pad")
 def pad(made, node):
-    """A depthwise convolution with one tap that is not 0."""
+    """Of zeros around pixels: a depthwise convolution with one tap that is not 0."""
     given, amounts = made.shape(), made.constant(1, "pads")
     value, axes = made.constant(2, "value"), made.constant(3, "axes")
     amounts = made.attribute("pads") if amounts is None else amounts
@@ -124,13 +149,20 @@ def pad(made, node):
     half = len(amounts) // 2
     for i, axis in enumerate(where):
         before[int(axis)], behind[int(axis)] = amounts[i], amounts[half + i]
-    if made.attribute("mode", "constant") != "constant" or value is not None and np.any(value != 0):
+    mode = made.attribute("mode", "constant")
+    if mode == "constant" and value is not None and np.any(value != 0):
         raise Unsupported("it pads with something other than 0")
     if not before.any() and not behind.any():
         made.alias()
         return
-    if before[:2].any() or behind[:2].any() or min(before.min(), behind.min()) < 0 or count < 3:
-        raise Unsupported("it pads the batch or the channels, or cuts off")
+    if mode != "constant" or before[:2].any() or behind[:2].any() or min(before.min(), behind.min()) < 0 or count < 3:
+        changes = {}
+        for axis in np.flatnonzero(before | behind).tolist():
+            left = np.arange(given[axis])[max(0, -before[axis]):given[axis] + min(0, behind[axis])]
+            more = [max(0, int(side[axis])) for side in (before, behind)]
+            changes[axis] = np.pad(left, more, **{"mode": mode} if mode != "constant" else {"constant_values": -1})
+        selected(made, made.bottom(), given, changes)
+        return
     most = np.maximum(before, behind)[2:]
     kernel = 1 + np.abs(before - behind)[2:]
     taps = np.zeros((given[1], 1, *kernel), np.float32)
@@ -139,7 +171,7 @@ def pad(made, node):
                bias_term=False, kernel_size=kernel.tolist(), pad=most.tolist())
 
 
-@importer("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL1", "ReduceSumSquare")
+@importer("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 def reduce(made, node):
     axes, given = made.constant(1, "axes"), made.shape()
     axes = made.attribute("axes", list(range(len(given)))) if axes is None else axes.tolist()
@@ -152,63 +184,106 @@ def reduce(made, node):
             made.reshaped(top, (*given[:2], 1, 1), made.result, last=True)
         return
     kind = caffe_pb2.ReductionParameter
-    operations = {"ReduceMean": kind.MEAN, "ReduceSum": kind.SUM, "ReduceL1": kind.ASUM, "ReduceSumSquare": kind.SUMSQ}
+    operations = {"ReduceMean": kind.MEAN, "ReduceSum": kind.SUM, "ReduceL1": kind.ASUM, "ReduceSumSquare": kind.SUMSQ,
+                  "ReduceL2": kind.SUMSQ}
     operation = operations.get(node.op_type)
-    if operation is None or axes != list(range(axes[0], len(given))):
-        raise Unsupported(f"Reduction is over all axes from one on, this is over {axes} of {len(given)}")
-    keep = len(made.result) == len(given)
-    top = made.layer("Reduction", [made.bottom()], "reduction_param", last=not keep, operation=operation, axis=axes[0])
+    if operation is None:
+        raise Unsupported(f"a maximum is of all pixels alone, this is over the axes {axes} of {len(given)}")
+    kept, blob = [axis for axis in range(len(given)) if axis not in axes], made.bottom()
+    if axes[0] < len(kept):     # Reduction is over the last axes
+        blob = made.layer("Permute", [blob], "permute_param", order=kept + axes)
+    keep, root = len(made.result) == len(given), node.op_type == "ReduceL2"
+    top = made.layer("Reduction", [blob], "reduction_param", last=not keep and not root, operation=operation, axis=len(kept))
+    if root:
+        top = made.layer("Power", [top], "power_param", last=not keep, power=0.5)
     if keep:
-        made.reshaped(top, given[:axes[0]], made.result, last=True)
+        made.reshaped(top, [given[axis] for axis in kept], made.result, last=True)
+
+
+@importer("DepthToSpace", "SpaceToDepth")
+def depth_to_space(made, node):
+    (batch, channels, height, width), size = made.shape(), made.attribute("blocksize")
+    if node.op_type == "SpaceToDepth":
+        shape, order = (batch, channels, height // size, size, width // size, size), [0, 3, 5, 1, 2, 4]
+    elif made.attribute("mode", "DCR") == "DCR":
+        shape, order = (batch, size, size, channels // size**2, height, width), [0, 3, 4, 1, 5, 2]
+    else:
+        shape, order = (batch, channels // size**2, size, size, height, width), [0, 1, 4, 2, 5, 3]
+    blob = made.reshaped(made.bottom(), made.shape(), shape)
+    blob = made.layer("Permute", [blob], "permute_param", order=order)
+    made.reshaped(blob, [shape[axis] for axis in order], made.result, last=True)
 
 
 @importer("Resize", "Upsample")
 def resize(made, node):
-    """Nearest neighbours by whole factors: a depthwise deconvolution with ones. Linear: a matrix product for each axis."""
-    given, wanted = made.shape(), made.result
-    factors, mode = [b // a for a, b in zip(given, wanted)], made.attribute("mode", "nearest")
-    coordinates = made.attribute("coordinate_transformation_mode", "asymmetric" if node.op_type == "Upsample" else "half_pixel")
-    if len(given) != 4 or given[:2] != wanted[:2] or mode not in ("nearest", "linear") or made.attribute("antialias", 0):
-        raise Unsupported("only height and width of pictures are resized, by nearest neighbours or linearly")
-    if mode == "linear":
-        blob = made.bottom()
-        for axis, last in ((3, wanted[2] == given[2]), (2, True)):
-            if wanted[axis] == given[axis]:
-                continue
-            order = [0, 1, 3, 2] if axis == 2 else None
-            matrix = interpolation(given[axis], wanted[axis], coordinates)
-            blob = made.layer("Permute", [blob], "permute_param", order=order) if order else blob
-            blob = made.layer("InnerProduct", [blob], "inner_product_param", [matrix], last=last and not order,
-                              num_output=wanted[axis], bias_term=False, axis=3)
-            blob = made.layer("Permute", [blob], "permute_param", last=True, order=order) if order else blob
-        if given == wanted:
-            made.alias()
-        return
-    if any(a * f != b for a, b, f in zip(given, wanted, factors)):
-        raise Unsupported("nearest neighbours are exact for whole factors alone")
-    if coordinates not in ("asymmetric", "half_pixel"):
-        raise Unsupported(f"its coordinates are {coordinates}")
-    made.layer("Deconvolution", [made.bottom()], "convolution_param", [np.ones((given[1], 1, *factors[2:]))], last=True,
-               num_output=given[1], group=given[1], bias_term=False, kernel_size=factors[2:], stride=factors[2:])
-
-
-def interpolation(size, result, coordinates):
-    """Return the matrix (result, size) of a linear interpolation of one axis."""
-    where = np.arange(result, dtype=np.float64)
-    if coordinates == "align_corners":
-        where *= (size - 1) / max(1, result - 1)
-    elif coordinates == "asymmetric":
-        where *= size / result
-    elif coordinates == "half_pixel" or coordinates == "pytorch_half_pixel" and result > 1:
-        where = (where + 0.5) * size / result - 0.5
-    elif coordinates == "pytorch_half_pixel":
-        where *= 0
+    """Nearest neighbours by whole factors are a depthwise deconvolution with ones, all else a matrix product for each axis."""
+    given, wanted, upsample = made.shape(), made.result, node.op_type == "Upsample"
+    mode, scales = made.attribute("mode", "nearest"), made.constant(1 if upsample else 2, "scales")
+    if made.attribute("antialias", 0) or mode not in ("nearest", "linear", "cubic"):
+        raise Unsupported(f"its mode is {mode}{', with antialias' * made.attribute('antialias', 0)}")
+    factors = [result / size for size, result in zip(given, wanted)]
+    if scales is not None and scales.size:
+        for axis, scale in zip(made.attribute("axes", range(len(given))), scales):
+            factors[axis] = scale
+    places = {axis: positions(made, given[axis], wanted[axis], factors[axis], "asymmetric" if upsample else "half_pixel")
+              for axis in range(len(given)) if wanted[axis] != given[axis]}
+    if not places:
+        made.alias()
+    elif mode == "nearest":
+        kind, repeats = made.attribute("nearest_mode", "floor" if upsample else "round_prefer_floor"), [1] * len(given)
+        changes = {axis: nearest(place, kind).clip(0, given[axis] - 1) for axis, place in places.items()}
+        for axis, indices in changes.items():
+            repeats[axis] = max(1, wanted[axis] // given[axis])
+            if not np.array_equal(indices, np.arange(given[axis]).repeat(repeats[axis])):
+                repeats[0] = 0
+        if len(given) < 3 or repeats[:2] != [1, 1]:
+            selected(made, made.bottom(), given, changes)
+            return
+        made.layer("Deconvolution", [made.bottom()], "convolution_param", [np.ones((given[1], 1, *repeats[2:]))], last=True,
+                   num_output=given[1], group=given[1], bias_term=False, kernel_size=repeats[2:], stride=repeats[2:])
     else:
-        raise Unsupported(f"its coordinates are {coordinates}")
-    where = where.clip(0, size - 1)
-    check_bytes(8 * result * size, f"the matrix of a Resize from {size} to {result}")
-    low = np.floor(where).astype(int)
-    made = np.zeros((result, size))
-    made[np.arange(result), low] = 1 - (where - low)
-    made[np.arange(result), np.minimum(low + 1, size - 1)] += where - low
-    return made
+        blob, shape = made.bottom(), list(given)
+        cubic = (made.attribute("cubic_coeff_a", -0.75), made.attribute("exclude_outside", 0)) if mode == "cubic" else ()
+        for axis, place in places.items():
+            blob = multiplied(made, blob, shape, axis, interpolation(place, given[axis], *cubic), last=axis == list(places)[-1])
+            shape[axis] = wanted[axis]
+
+
+def positions(made, size, result, scale, usual):
+    """Return where the results of a Resize lie among the values of an axis, as float32 (results,), in which runtimes compute it."""
+    how, x = made.attribute("coordinate_transformation_mode", usual), np.arange(result, dtype=np.float32)
+    check_bytes(8 * result * size, f"the matrix of a {made.node.op_type} from {size} to {result}")
+    if how == "align_corners":
+        return x * (size - 1) / max(1, result - 1)
+    if how == "asymmetric":
+        return x / scale
+    if how == "pytorch_half_pixel" and result == 1:
+        return x * 0
+    if how in ("half_pixel", "pytorch_half_pixel"):
+        return (x + 0.5) / scale - 0.5
+    if how == "half_pixel_symmetric":
+        return size / 2 * (1 - result / (size * scale)) + (x + 0.5) / scale - 0.5
+    raise Unsupported(f"its coordinates are {how}")
+
+
+def nearest(place, mode):
+    """Return the indices of the nearest values."""
+    rounded = {"floor": np.floor(place), "ceil": np.ceil(place), "round_prefer_floor": np.ceil(place - 0.5),
+               "round_prefer_ceil": np.floor(place + 0.5)}
+    return rounded[mode].astype(int)
+
+
+def interpolation(place, size, a=None, exclude_outside=False):
+    """Return the matrix (results, size) of a linear interpolation, or of a cubic convolution with the coefficient `a` (Keys 1981).
+
+    Values outside are those of the border; `exclude_outside`: they have no weight, and the others add up to 1.
+    """
+    place = place.clip(0, size - 1) if a is None else place
+    low = np.floor(place).astype(int)
+    made, rows = np.zeros((len(place), size)), np.arange(len(place))
+    for tap in (0, 1) if a is None else (-1, 0, 1, 2):
+        t = np.abs(place - low - tap)
+        weight = 1 - t if a is None else np.where(t <= 1, ((a + 2) * t - (a + 3)) * t * t + 1, ((t - 5) * t + 8) * t * a - 4 * a)
+        inside = (low + tap >= 0) & (low + tap < size)
+        made[rows, (low + tap).clip(0, size - 1)] += np.where(inside, weight, 0) if exclude_outside else weight
+    return made / made.sum(1, keepdims=True) if exclude_outside else made
