@@ -19,7 +19,7 @@ from minicaffe.cli.records import Result
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.common import caffe
 from minicaffe.memory.sizes import size_text
-from minicaffe.solver.report import images_together
+from minicaffe.solver.report import images_per_iteration
 
 REDRAWS = 5  # a second
 SPEED_WINDOW = 3.0  # seconds over which speed is measured
@@ -45,7 +45,7 @@ class LiveDisplay(Result):
 
     def on_start(self, solver):
         super().on_start(solver)
-        self.images = images_together(solver) or 0
+        self.images = images_per_iteration(solver) or 0
         self.redraw_times[0] = time.perf_counter(), solver.iter
         self.size = self.console.size
         self._start(solver)

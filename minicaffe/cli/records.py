@@ -8,7 +8,7 @@ import time
 from minicaffe.cli.log import LineWriter
 from minicaffe.cli.options import output_text
 from minicaffe.errors import FileError
-from minicaffe.solver.report import images_together
+from minicaffe.solver.report import images_per_iteration
 
 
 class JsonLines(LineWriter):
@@ -80,7 +80,7 @@ class Result:
     def lines(self, solver, resume_command):
         """Return the result as lines of text; `resume_command` returns the command that continues from a solver state."""
         done = solver.iter - self.first_iter
-        images = images_together(solver)
+        images = images_per_iteration(solver)
         rate = f", {images * done / self.seconds:,.0f} images/s" if images and self.seconds else ""
         impatient = self.stopped and solver.best is not None and solver.best.exhausted
         why = f": {solver.best.reason()}" if impatient else ""

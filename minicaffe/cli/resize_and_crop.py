@@ -1,6 +1,7 @@
-"""``minicaffe resize_and_crop``: pictures of one square size (Caffe tools/extra/resize_and_crop_images.py).
+"""``minicaffe resize_and_crop``: pictures resized and cropped to one square size (Caffe tools/extra/resize_and_crop_images.py).
 
-The shorter side gets the target length, then the middle square is cut out. Threads take the place of Caffe's mincepie clients.
+The shorter side is resized to the target length, then the middle square is cropped. Caffe runs mincepie clients; this command
+uses threads.
 """
 
 import logging
@@ -20,28 +21,28 @@ logger = logging.getLogger("minicaffe.cli")
 
 
 @click.command(cls=options.CaffeCommand)
-@click.option("--input", "list_file", required=True, metavar="FILE", help="A picture a line; a label after it is ignored.")
+@click.option("--input", "list_file", required=True, metavar="FILE", help="List file: one picture per line; labels are ignored.")
 @click.option("--input_folder", "--input-folder", default="", help="Folder of the pictures.")
 @click.option("--output_folder", "--output-folder", required=True, help="Folder for the results, under the same names.")
 @click.option("--output_side_length", "--output-side-length", type=click.IntRange(1, options.INT_MAX), default=256,
               show_default=True, help="Width and height of the results.")
 @click.option("--image_lib", "--image-lib", type=click.Choice(["opencv", "pil"]), default="opencv", show_default=True,
-              help="What reads and writes; pil writes JPEG of quality 75.")
+              help="Library that reads and writes the pictures; pil writes JPEG of quality 75.")
 @click.option("--num_clients", "--num-clients", type=click.IntRange(1, options.MOST_THREADS),
-              default=min(os.cpu_count() or 1, options.MOST_THREADS), show_default="processors", help="Pictures in work at a time.")
+              default=min(os.cpu_count() or 1, options.MOST_THREADS), show_default="processors", help="Number of threads.")
 @options.force
 @options.messages
 def resize_and_crop(list_file, input_folder, output_folder, output_side_length, image_lib, num_clients, force):
-    """Resize the pictures of a list and cut out their middle squares. Pictures that cannot be read are named and skipped."""
+    """Resize the pictures of a list and crop their middle squares. Pictures that cannot be read are reported and skipped."""
     check_picture((output_side_length,) * 2, "--output_side_length")
-    work = {"opencv": with_opencv, "pil": with_pillow}[image_lib]()
+    resize_file = {"opencv": opencv_resizer, "pil": pillow_resizer}[image_lib]()
     names = read_names(list_file)
     for name in names:
-        check_free(target(output_folder, name), force)
+        check_free(output_path(output_folder, name), force)
     failed = 0
     with bars.progress() as report, ThreadPoolExecutor(num_clients) as pool:
-        jobs = {pool.submit(work, os.path.join(input_folder, name), target(output_folder, name), output_side_length): name
-                for name in names}
+        jobs = {pool.submit(resize_file, os.path.join(input_folder, name), output_path(output_folder, name), output_side_length):
+                name for name in names}
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.exception():
                 failed += 1
@@ -52,32 +53,33 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
 
 
 def read_names(path):
-    """Return the pictures of a list, without the labels."""
+    """Return the names of the pictures of a list file, without the labels."""
     lines = [line.strip() for line in read_lines(path) if line.strip()]
     if not lines:
         raise DataError("the list is empty", file=path)
     return [line.rpartition(" ")[0] if line.rpartition(" ")[0] and line.rpartition(" ")[2].isdecimal() else line for line in lines]
 
 
-def target(folder, name):
-    """Return the path of a result, always inside `folder`."""
+def output_path(folder, name):
+    """Return the path of a result: inside `folder`, even if `name` is absolute or contains ``..``."""
     return os.path.join(folder, os.path.normpath("/" + name).lstrip("/"))
 
 
-def with_opencv():
-    """Return the function that does one picture with OpenCV."""
+def opencv_resizer():
+    """Return ``resize_file(source, path, side)``: it reads picture `source` and writes the square of `side` pixels to `path`."""
     cv2 = opencv()
 
-    def work(source, path, side):
+    def resize_file(source, path, side):
         try:
             f"{source}{path}".encode()
-        except UnicodeEncodeError:  # OpenCV crashes on such a name
+        except UnicodeEncodeError:  # bytes that are not UTF-8: OpenCV crashes on such a name
             raise DataError("the name is not UTF-8, and OpenCV takes no others; rename it") from None
         image = cv2.imread(source)
         if image is None:
             raise DataError("cannot be read as a picture")
         height, width = image.shape[:2]
         size = (side, side * height // width) if height > width else (side * width // height, side)
+        # A long, narrow picture becomes huge before it is cropped.
         check_picture(size, "--output_side_length, before the middle is cut out")
         image = cv2.resize(image, size)
         top, left = (size[1] - side) // 2, (size[0] - side) // 2
@@ -85,19 +87,19 @@ def with_opencv():
         if not cv2.imwrite(path, image[top:top + side, left:left + side]):
             raise DataError(f"cannot be written to {path}")
 
-    return work
+    return resize_file
 
 
-def with_pillow():
-    """Return the function that does one picture with Pillow."""
+def pillow_resizer():
+    """Return the same function as `opencv_resizer`, by Pillow."""
     try:
         from PIL import Image, ImageOps
     except ImportError:
         raise DependencyError("--image_lib pil needs Pillow: pip install pillow") from None
 
-    def work(source, path, side):
+    def resize_file(source, path, side):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with Image.open(source) as image:
             ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.LANCZOS).save(path, "JPEG", quality=75)
 
-    return work
+    return resize_file

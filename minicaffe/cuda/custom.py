@@ -1,4 +1,4 @@
-"""Kernels of the user's own, on blobs: CUDA C++ source (CuPy's RawKernel). One line for an element: cuda/pointwise.py.
+"""Kernels that the user writes for blobs, from CUDA C++ source (as CuPy's RawKernel); from an expression: pointwise.py.
 
 On the simulated device the source is compiled by the host's C++ compiler (sim/host_cuda.hpp), which must be installed.
 """
@@ -33,7 +33,7 @@ class Kernel:
     def __init__(self, source, name, options=()):
         self.source, self.name, self.options = source, name, tuple(options)
         self._functions = {}  # device index -> address of the function
-        self._keep = []  # libraries of the simulated device
+        self._libraries = []  # shared libraries with the kernel, for the simulated device
 
     def __call__(self, grid, block, args=(), shared=0, stream=None):
         """Launch the kernel on the current device; returns before it has run.
@@ -41,12 +41,12 @@ class Kernel:
         Parameters
         ----------
         grid, block : tuple of 1 to 3 int
-            Blocks, and threads of a block.
+            Number of blocks of the grid, and of threads of a block, in each dimension.
         args : sequence
-            A Blob passes the address of its data, which counts as written; `Blob.gpu_data` (only read), `Blob.gpu_diff` and
-            any object with ``__cuda_array_interface__`` pass theirs. A NumPy scalar keeps its type. A Python int becomes ``long
-            long``, a float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the kernel takes a float. A ctypes
-            structure or array is passed by value.
+            A Blob passes the device address of its data, and the host copy becomes stale. `Blob.gpu_data` (for kernels that only
+            read), `Blob.gpu_diff` and any object with ``__cuda_array_interface__`` pass their address. A NumPy scalar keeps its
+            type. A Python int becomes ``long long``, a float ``double``, a bool ``bool``: give ``numpy.float32(x)`` where the
+            kernel takes a float. A ctypes structure or array is passed by value.
         shared : int
             Bytes of dynamic shared memory.
         stream : Stream
@@ -80,14 +80,14 @@ class Kernel:
     def _function(self, target):
         if target.index not in self._functions:
             if sim.selected():
-                image, name = self._host_image(), self.name
+                image, name = self._simulated_image(), self.name
             else:
                 image, name = compile.image(self.source, self.name, target.architecture, self.name, self.options)
             self._functions[target.index] = target.function(target.load_module(image), name)
         return self._functions[target.index]
 
-    def _host_image(self):
-        """Compile for the simulated device, or use the cached result; return the image's bytes."""
+    def _simulated_image(self):
+        """Compile the source with the host's compiler, or use the cached library; return the bytes of its HostImage."""
         compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")
         if compiler is None:
             raise DependencyError(f"kernel {self.name}: the simulated device runs a kernel of your own only with a C++ compiler "
@@ -109,21 +109,21 @@ class Kernel:
             loaded = ctypes.CDLL(os.fspath(library))
         except OSError:  # not there, or damaged
             loaded = self._compile_host(compiler, text, root.parent, library)
-        self._keep.append(loaded)
+        self._libraries.append(loaded)
         loaded.mcsim_image.restype = ctypes.c_void_p
         return ctypes.string_at(loaded.mcsim_image(), 8 + 8 + 8)  # HostImage: magic, kernels, count
 
     def _compile_host(self, compiler, text, include, library):
-        """Compile, cache the result as `library` if possible, and load it."""
+        """Compile `text`, cache the shared library as the file `library` if possible, and load it."""
         with tempfile.TemporaryDirectory() as folder:
-            source, made = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
+            source, compiled = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
             source.write_text(text)
-            done = subprocess.run([compiler, "-O2", "-std=c++17", "-shared", "-fPIC", "-w", *self.options, f"-I{include}",
-                                   os.fspath(source), "-o", os.fspath(made)], capture_output=True, text=True)
-            if done.returncode:
-                raise DeviceError(f"kernel {self.name} does not compile:\n{done.stderr}{compile.numbered(self.source)}")
-            compile.keep(library, made.read_bytes())
-            return ctypes.CDLL(os.fspath(made))  # it stays loaded after the file is deleted
+            result = subprocess.run([compiler, "-O2", "-std=c++17", "-shared", "-fPIC", "-w", *self.options, f"-I{include}",
+                                     os.fspath(source), "-o", os.fspath(compiled)], capture_output=True, text=True)
+            if result.returncode:
+                raise DeviceError(f"kernel {self.name} does not compile:\n{result.stderr}{compile.numbered(self.source)}")
+            compile.keep(library, compiled.read_bytes())
+            return ctypes.CDLL(os.fspath(compiled))  # it stays loaded after the file is deleted
 
 
 def kernel(source, name, options=()):
@@ -132,7 +132,7 @@ def kernel(source, name, options=()):
     Parameters
     ----------
     source : str
-        Holds ``__global__ void name(...)``, best as ``extern "C"``, so that profilers show the plain name.
+        Contains ``__global__ void name(...)``, best as ``extern "C"``: profilers then show the plain name.
     name : str
         With its namespace and template arguments: ``"mine::scale<float>"``.
     options : sequence of str
@@ -155,15 +155,16 @@ def kernel(source, name, options=()):
 
 
 def sleep(cycles, stream=None):
-    """Keep a stream of the current device busy for a number of clock cycles (THC's THCudaSleep); returns at once.
+    """Keep a stream of the current device busy for a number of clock cycles (THC's THCudaSleep); return immediately.
 
-    For tests and demonstrations of concurrency. One thread waits; other streams run. A device has about ``device.clock_rate``
-    cycles in a second: ``sleep(cuda.current().clock_rate // 100)`` takes a hundredth. A cycle of the simulated device is a
-    nanosecond.
+    For tests and demonstrations of concurrency: the kernel has a single thread, so kernels of other streams can run at the same
+    time. A device has about ``device.clock_rate`` cycles per second, so ``sleep(cuda.current().clock_rate // 100)`` takes about
+    10 ms. A cycle of the simulated device is a nanosecond.
 
     Parameters
     ----------
     cycles : int
+        From 0 to 2^62.
     stream : Stream
         By default the computing stream.
 
@@ -173,7 +174,7 @@ def sleep(cycles, stream=None):
         In CPU mode; for cycles that are no integer from 0 to 2^62, and a stream of another device.
     """
     if isinstance(cycles, bool) or not isinstance(cycles, (int, np.integer)) or not 0 <= cycles <= 2**62:
-        raise ConfigError(f"must be an integer from 0 to 2^62, got {shown(cycles)}; device.clock_rate is the cycles of a second",
+        raise ConfigError(f"must be an integer from 0 to 2^62, got {shown(cycles)}; device.clock_rate is cycles per second",
                           field="cuda.sleep.cycles")
     _sleep((1,), (1,), (int(cycles),), stream=stream)
 
@@ -186,7 +187,10 @@ _sleep = Kernel("""extern "C" __global__ void mc_sleep(long long cycles) {
 
 
 def _argument(value, position, stream):
-    """Return the ctypes object for a kernel argument; `stream`, if given, is recorded with the allocator of its memory."""
+    """Return the ctypes object for a kernel argument.
+
+    With `stream` its allocator does not reuse the memory before the work now queued on that stream has finished.
+    """
     if isinstance(value, (bool, np.bool_)):
         return ctypes.c_bool(value)
     if isinstance(value, np.generic) and value.dtype.str[1:] in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"):

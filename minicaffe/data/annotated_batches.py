@@ -27,10 +27,10 @@ class AnnotatedBatches(RecordBatches):
 
     def _fill(self, values, numbers, buffer):
         batch, labels = self._labelled(values, numbers)
-        data, room = buffer.room(batch.shape, labels.shape)
+        data, label_array = buffer.reshape(batch.shape, labels.shape)
         batch.write(data, None, numbers.start, numbers.step)
-        if room is not None:
-            room[...] = labels
+        if label_array is not None:
+            label_array[...] = labels
 
     def _labelled(self, values, numbers):
         """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""

@@ -52,9 +52,9 @@ class ImageBatches:
         """Put the records `numbers` into `buffer`."""
         batch = self._load(numbers)
         if self.images.label_size is None:
-            batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+            batch.write(*buffer.reshape(batch.shape), numbers.start, numbers.step)
             return
-        data, labels = buffer.room(batch.shape, (len(numbers), self.images.label_size))
+        data, labels = buffer.reshape(batch.shape, (len(numbers), self.images.label_size))
         batch.write(data, None, numbers.start, numbers.step)
         labels[...] = [self.images.entries[self._index(number)][1] for number in numbers]
 

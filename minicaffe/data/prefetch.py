@@ -1,19 +1,20 @@
 """Batches prepared by a separate thread (Caffe base_data_layer.cpp).
 
-    maker -> buffer -> `full` queue -> next() -> consumer
-               ^                                    |
-               '-------- `free` queue <-------------'
+    batch reader -> buffer -> `full` queue -> next() -> consumer
+                      ^                                    |
+                      '-------- `free` queue <-------------'
 
-A fixed set of buffers circulates: up to `depth` are full, `hold` more are at the consumer. The thread refers to its `_ThreadState`
-with the two queues, not to the Prefetcher, so dropping the Prefetcher (or the layer that holds it) ends the thread.
+A fixed number of buffers is reused: up to `depth` are full, `hold` more are used by the consumer. The thread refers to its
+`_ThreadState` with the two queues, not to the Prefetcher. So the thread ends when the Prefetcher (or the layer that holds it) is
+freed.
 
-A maker fills the batches: with records of a database (record_batches.py), pictures of a list (image_batches.py) or windows of
-pictures (window_batches.py). A maker has
+A batch reader fills the buffers: with records of a database (record_batches.py), pictures of a list (image_batches.py), windows of
+pictures (window_batches.py) or frames of a video (video_batches.py). A batch reader has
 
     source           the file or database, for names and errors
     open(number)     called by the thread first: batches begin at record `number`, counted from the start of training
     fill(numbers, buffer)
-                     puts the records of the range `numbers` into the arrays of ``buffer.room(...)``, and decodes no others;
+                     puts the records of the range `numbers` into the arrays of ``buffer.reshape(...)``, and decodes no others;
                      each batch begins after the end of the one before
     close()          called by the thread last
 
@@ -31,39 +32,39 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, Error, OutOfMemoryError
 
-JOIN_SECONDS = 5.0  # a batch takes far less; a dead disk must not block the exit
+JOIN_SECONDS = 5.0  # a batch takes much less time; a disk that does not respond must not block the exit
 
 
 class Prefetcher:
-    """Returns the batches of a maker, endlessly.
+    """Returns the batches of a batch reader, without end.
 
     Parameters
     ----------
-    maker
-        As above; the Prefetcher closes it.
+    reader
+        The batch reader, as above; the thread closes it.
     numbers : range
-        The records of the first batch, by their numbers since the start of training.
+        The numbers of the first batch's records; they are counted from the start of training.
     step : int
-        From each record of a batch to that of the next batch.
+        What is added to the record numbers of a batch for those of the next batch.
     depth : int
-        Batches prepared ahead; the thread continues when half of them were taken.
+        Batches prepared in advance; the thread continues when half of them were returned by `next`.
     dtype : float32 or float64
     labels : bool
         False: `next` returns None for the labels.
     allocate : callable
-        ``allocate(shape, dtype) -> ndarray``, called by the thread for each buffer that must grow; the default is
-        ordinary memory, for a GPU pinned memory.
+        ``allocate(shape, dtype) -> ndarray``, called by the thread for each buffer that must grow. The default allocates pageable
+        memory; a layer in GPU mode gives a function that allocates pinned memory.
     hold : int
         How many of the returned batches are kept unchanged; earlier ones may be overwritten.
 
     Attributes
     ----------
     numbers, upcoming : range
-        The records of the batch that `next` returned last, None before; and of the one after it.
+        The record numbers of the batch that `next` returned last (None before the first call), and of the batch after it.
     step : int
         As given.
     failed : bool
-        Whether `next` has raised an error of the thread, which has ended; what could not be read may be there later.
+        Whether `next` has raised an error of the thread. The thread has ended then; a new Prefetcher may succeed later.
 
     Raises
     ------
@@ -71,21 +72,21 @@ class Prefetcher:
         `depth` out of range.
     """
 
-    def __init__(self, maker, numbers, step, depth=4, dtype=np.float32, *, labels=True, allocate=np.empty, hold=1):
+    def __init__(self, reader, numbers, step, depth=4, dtype=np.float32, *, labels=True, allocate=np.empty, hold=1):
         if depth < 1:
             raise ConfigError(f"must be at least 1, got {depth}", field="prefetch")
         self.numbers, self.upcoming, self.step = None, numbers, step
         self._consumer_buffers = deque()
-        # Buffers are returned several at a time: a thread that wakes takes the GIL and a processor from the consumer.
+        # The consumer returns several buffers at once: a thread that wakes takes the GIL and a processor from the consumer.
         self._hold, self._max_consumer_buffers = hold, hold + depth // 2
         self._error = None
         self._pid = os.getpid()
-        self._work = work = _ThreadState(maker, numbers, step)
+        self._state = state = _ThreadState(reader, numbers, step)
         for _ in range(depth + hold):
-            work.free.put(BatchArrays(np.dtype(dtype), labels, allocate))
-        thread = threading.Thread(target=work.run, name=f"prefetch {maker.source}", daemon=True)
+            state.free.put(BatchArrays(np.dtype(dtype), labels, allocate))
+        thread = threading.Thread(target=state.run, name=f"prefetch {reader.source}", daemon=True)
         # Also called at interpreter exit, while threads can still be joined.
-        self._finish = weakref.finalize(self, _finish, work, thread)
+        self._finish = weakref.finalize(self, _end_thread, state, thread)
         thread.start()
 
     @property
@@ -109,19 +110,19 @@ class Prefetcher:
             Called in a forked child, which has no such thread, or after `close`.
         """
         if os.getpid() != self._pid:
-            raise Error("a forked process has no prefetch thread; create the net after the fork", file=self._work.maker.source)
+            raise Error("a forked process has no prefetch thread; create the net after the fork", file=self._state.reader.source)
         if not self._finish.alive:
-            raise Error("the prefetch thread was closed", file=self._work.maker.source)
+            raise Error("the prefetch thread was closed", file=self._state.reader.source)
         if self._error is None:
             if len(self._consumer_buffers) == self._max_consumer_buffers:
                 while len(self._consumer_buffers) >= self._hold:
-                    self._work.free.put(self._consumer_buffers.popleft())
-            made = self._work.full.get()
-            if isinstance(made, BatchArrays):
-                self._consumer_buffers.append(made)
+                    self._state.free.put(self._consumer_buffers.popleft())
+            item = self._state.full.get()     # a buffer, or the exception of the thread
+            if isinstance(item, BatchArrays):
+                self._consumer_buffers.append(item)
                 self.numbers, self.upcoming = self.upcoming, _next_range(self.upcoming, self.step)
-                return made.data, made.labels
-            self._error = made
+                return item.data, item.labels
+            self._error = item
         raise self._error
 
     def close(self):
@@ -137,8 +138,8 @@ class BatchArrays:
         self._data_memory = _Memory(dtype, allocate)
         self._label_memory = _Memory(dtype, allocate) if wants_labels else None
 
-    def room(self, shape, label_shape=None):
-        """Return an array of `shape` for the data, and one of `label_shape` for the labels, or None.
+    def reshape(self, shape, label_shape=None):
+        """Return an array of `shape` for the data, and one of `label_shape` for the labels (None without labels).
 
         By default the labels have shape (shape[0],).
         """
@@ -150,13 +151,13 @@ class BatchArrays:
 
 
 class _Memory:
-    """An array that is replaced only to grow."""
+    """An array that is allocated again only when a larger one is needed."""
 
     def __init__(self, dtype, allocate):
         self._dtype, self._allocate, self._array = dtype, allocate, None
 
     def as_shape(self, shape):
-        """Return its beginning as an array of `shape`."""
+        """Return the first elements as an array of `shape`."""
         count = math.prod(shape)
         if self._array is None or self._array.size < count:
             self._array = None
@@ -171,43 +172,45 @@ class _Memory:
 
 
 class _ThreadState:
-    """The state of the thread, and all that it keeps alive."""
+    """The state of the thread, and everything that the thread keeps alive."""
 
-    def __init__(self, maker, numbers, step):
-        self.maker, self.numbers, self.step = maker, numbers, step
+    def __init__(self, reader, numbers, step):
+        self.reader, self.numbers, self.step = reader, numbers, step
         self.free, self.full = queue.SimpleQueue(), queue.SimpleQueue()
         self.stop = False
 
     def run(self):
         """Fill free buffers until `stop` is set; an exception is put into the queue instead of a buffer.
 
-        The exception is queued after the maker is closed: the consumer may open the same database at once.
+        The exception is queued after the reader is closed: the consumer may open the same database at once.
         """
         failed = None
         try:
             numbers = self.numbers
-            self.maker.open(numbers.start)
+            self.reader.open(numbers.start)
             while (buffer := self.free.get()) is not None and not self.stop:
-                self.maker.fill(numbers, buffer)
+                self.reader.fill(numbers, buffer)
                 numbers = _next_range(numbers, self.step)
                 self.full.put(buffer)
         except Error as error:
-            failed = error.with_traceback(None)  # its frames hold values of the cursor
+            failed = error.with_traceback(None)  # its frames refer to values of the cursor, and would keep them alive
         except BaseException as error:  # noqa: BLE001  (any error must reach the consumer)
             failed = error
         try:
-            self.maker.close()
+            self.reader.close()
         finally:
             if failed is not None:
                 self.full.put(failed)
 
 
 def _next_range(numbers, step):
+    """Return the record numbers of the batch after the batch `numbers`."""
     return range(numbers.start + step, numbers.stop + step, numbers.step)
 
 
-def _finish(work, thread):
-    work.stop = True
-    work.free.put(None)
+def _end_thread(state, thread):
+    """Stop the thread and wait for its end. It has no reference to the Prefetcher, which could not be freed otherwise."""
+    state.stop = True
+    state.free.put(None)     # wakes a thread that waits for a buffer
     if thread is not threading.current_thread():  # any thread may drop the last reference
         thread.join(JOIN_SECONDS)

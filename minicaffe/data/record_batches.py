@@ -55,9 +55,9 @@ class RecordBatches:
         """Put a batch of serialized records, which have these `numbers`, into `buffer`."""
         batch = self.load(values, numbers)
         if self.label_size is None:
-            batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+            batch.write(*buffer.reshape(batch.shape), numbers.start, numbers.step)
             return
-        data, labels = buffer.room(batch.shape, (len(values), self.label_size))
+        data, labels = buffer.reshape(batch.shape, (len(values), self.label_size))
         batch.write(data, None, numbers.start, numbers.step)
         for i, value in enumerate(values if labels is not None else ()):
             with located(record=i):

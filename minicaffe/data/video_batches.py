@@ -36,7 +36,7 @@ class VideoBatches:
     def fill(self, numbers, buffer):
         """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
         batch = self._load(numbers)
-        batch.write(*buffer.room(batch.shape), numbers.start, numbers.step)
+        batch.write(*buffer.reshape(batch.shape), numbers.start, numbers.step)
 
     def close(self):
         """Release the video."""

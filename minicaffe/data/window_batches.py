@@ -189,7 +189,7 @@ class WindowBatches:
 
     def fill(self, numbers, buffer):
         """Put the windows `numbers` into `buffer`."""
-        data, labels = buffer.room((len(numbers), 3, self.crop, self.crop))
+        data, labels = buffer.reshape((len(numbers), 3, self.crop, self.crop))
         data.fill(0)
         size = len(numbers) * numbers.step  # of the batch of all processes
         background = size - objects_of(size, self.fraction)

@@ -1,6 +1,6 @@
 """Exp: ``y = base^(shift + scale x)``, base -1 means e (Caffe exp_layer.cpp)."""
 
-import math
+import numpy as np
 
 from minicaffe.layers.base.checks import log_of_base
 from minicaffe.layers.base.neuron import ActivationLayer
@@ -11,4 +11,6 @@ class ExpLayer(ActivationLayer):
     def layer_setup(self, bottom, top):
         param = self.param.exp_param
         log_base = log_of_base(param.base, "exp_param.base")
-        self.set_function(Function.EXP, (log_base * param.scale, math.exp(log_base * param.shift)), reads="y")
+        with np.errstate(over="ignore"):    # infinity, as in C
+            outer = np.exp(log_base * param.shift)
+        self.set_function(Function.EXP, (log_base * param.scale, outer), reads="y")

@@ -7,7 +7,7 @@ of a chunk is unused. Requests larger than the largest pool are passed to `upstr
 
 Paddle writes a header in front of each chunk, on a device in a copy beside it, and has pools of one size. Here the tree is
 always stored outside the pool, one byte for each node: the order of the largest free chunk below it. So device and host memory
-are treated alike, and a wild write by a user does not damage the records. Pools grow from `first_pool_size` to
+are treated alike, and a program that writes beyond its blocks does not damage the records. Pools grow from `first_pool_size` to
 `max_chunk_size`, so that a small net takes little. A pool belongs to the stream that it was allocated for (``streams.pyx``).
 
 Overruns are detected in host memory: a guard word follows each block (so a block of 2^n bytes takes the next larger chunk), and
@@ -88,7 +88,7 @@ cdef class BuddyAllocator(StreamAllocator):
     cdef ordered_map[size_t, Pool*] pools   # base -> pool
     cdef RedZones zones
     cdef size_t guard                       # bytes after each block: a word on the host, a red zone on a device that has them
-    cdef bint words                         # whether guard words are written, which is possible on the host only
+    cdef bint has_guard_words               # only in host memory: the CPU cannot write to device memory
     cdef int shift                          # min_chunk_size is 1 << shift
     cdef int next_order                     # of the next pool
     cdef int max_order
@@ -113,8 +113,8 @@ cdef class BuddyAllocator(StreamAllocator):
         self.min_chunk_size = min_chunk_size
         self.shift = min_chunk_size.bit_length() - 1
         self.zones = upstream.red_zones()
-        self.words = self.place.on_host
-        self.guard = sizeof(uint64_t) if self.words else self.zones.nbytes
+        self.has_guard_words = self.place.on_host
+        self.guard = sizeof(uint64_t) if self.has_guard_words else self.zones.nbytes
         self.next_order = (first // min_chunk_size).bit_length() - 1
         self.max_order = (max_chunk_size // min_chunk_size).bit_length() - 1
         if self.max_order >= ORDERS:
@@ -159,10 +159,10 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef size_t address = pool.base + (leaf << self.shift)
         if pool.asked[leaf] == FREED_HERE and (<uint64_t*>address)[0] != FREED ^ address:
             raise PointerError(f"BuddyAllocator: the free block at {address:#x} was overwritten after it was freed")
-        self.empty_pools -= largest[1] == pool.order + 1
+        self.empty_pools -= is_empty(pool)
         pool.asked[leaf] = nbytes + 1
         self.zones.open(address, nbytes)
-        if self.words:
+        if self.has_guard_words:
             write_guard(address, nbytes)
         largest[node] = 0
         while node > 1:
@@ -184,7 +184,7 @@ cdef class BuddyAllocator(StreamAllocator):
             return self.free_large(ptr)
         cdef size_t leaf = self.leaf_of(pool, address)
         cdef size_t nbytes = pool.asked[leaf] - 1
-        if self.words and not guard_is_intact(address, nbytes):
+        if self.has_guard_words and not guard_is_intact(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
                                "end; it is not freed")
         cdef uint8_t* largest = pool.largest
@@ -213,7 +213,7 @@ cdef class BuddyAllocator(StreamAllocator):
             if largest[node] == value:
                 break
             largest[node] = value
-        if self.words and start == leaf:
+        if self.has_guard_words and start == leaf:
             (<uint64_t*>address)[0] = FREED ^ address
             pool.asked[leaf] = FREED_HERE
         self.usage.give(nbytes)
@@ -227,7 +227,7 @@ cdef class BuddyAllocator(StreamAllocator):
         if whole and self.empty_pools > 1:
             pool = self.spare_pool(stream)
             if pool != NULL:
-                self.drop_pool(pool)
+                self.free_pool(pool)
         return 0
 
     cdef int make_available(self, size_t address) except -1:
@@ -275,7 +275,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return best
 
     cdef int grow(self, int wanted, size_t nbytes, size_t stream) except -1:
-        """Allocate one more pool; if memory for the usual size is missing, one of order `wanted`."""
+        """Allocate one more pool. If there is no memory for the usual size, it has order `wanted`, which is just enough."""
         cdef int order = max(wanted, self.next_order)
         cdef size_t base
         try:
@@ -313,7 +313,8 @@ cdef class BuddyAllocator(StreamAllocator):
             self.report_event("pool taken", base, self.min_chunk_size << order)
         return 0
 
-    cdef int drop_pool(self, Pool* pool) except -1:
+    cdef int free_pool(self, Pool* pool) except -1:
+        """Return an empty pool to `upstream`."""
         cdef size_t base = pool.base
         cdef size_t nbytes = self.min_chunk_size << pool.order
         free_records(pool)
@@ -325,13 +326,14 @@ cdef class BuddyAllocator(StreamAllocator):
         return self.upstream.free_ptr(<void*>base)
 
     cdef int free_unused_segments(self) except -1:
-        now = self.pools.begin()
-        while now != self.pools.end():
-            if dereference(now).second.largest[1] == dereference(now).second.order + 1:
-                self.drop_pool(dereference(now).second)
-                now = self.pools.begin()    # freeing a pool may run other code, so restart the search
+        """Return all empty pools to `upstream`; the segments of this allocator are its pools."""
+        item = self.pools.begin()
+        while item != self.pools.end():
+            if is_empty(dereference(item).second):
+                self.free_pool(dereference(item).second)
+                item = self.pools.begin()   # freeing a pool may run other code, which may change `pools`: restart the search
             else:
-                preincrement(now)
+                preincrement(item)
         return 0
 
     cdef size_t own_stream(self, size_t address) except? -2:
@@ -353,7 +355,7 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef Pool* smallest = NULL
         cdef int count = 0
         for item in self.pools:
-            if item.second.largest[1] == item.second.order + 1 and item.second.stream == stream:
+            if is_empty(item.second) and item.second.stream == stream:
                 count += 1
                 if smallest == NULL or item.second.order < smallest.order:
                     smallest = item.second
@@ -366,7 +368,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return self.min_chunk_size << (largest - 1) if largest > 0 else 0
 
     def snapshot(self):
-        """List the pools as `Segment` of ``caching.pyx``, each with its chunks, by address, for a display of the memory."""
+        """Return a `Segment` (``caching.pyx``) for each pool, with its chunks, by address; for displays of the memory."""
         names = {block.address: block.name for block in live() if block.place == self.place}
         segments = []
         for base in [item.first for item in self.pools]:
@@ -392,7 +394,7 @@ cdef class BuddyAllocator(StreamAllocator):
         return 0
 
     cdef Pool* pool_of(self, size_t address) noexcept:
-        """Return the pool around `address`; NULL if there is none."""
+        """Return the pool that contains `address`; NULL if there is none."""
         after = self.pools.upper_bound(address)
         if after == self.pools.begin():
             return NULL
@@ -409,7 +411,7 @@ cdef class BuddyAllocator(StreamAllocator):
                 if self.waiting.size() > 0 and self.waiting.count(address) > 0:
                     raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already and waits for its streams")
                 return leaf
-            # Is it free, or inside a block? The lowest node above the leaf without free memory is a block in use.
+            # The leaf is free, or inside a block. The lowest node above it without free memory is a block in use.
             node = leaf + (<size_t>1 << pool.order)
             while node > 0 and pool.largest[node] != 0:
                 node >>= 1
@@ -419,6 +421,11 @@ cdef class BuddyAllocator(StreamAllocator):
 
     cdef int report_event(self, str kind, size_t address, size_t nbytes) except -1:
         return _reporter.event(kind, self.place, address, nbytes, "", "")
+
+
+cdef inline bint is_empty(const Pool* pool) noexcept:
+    """Return whether no block of the pool is in use: its largest free chunk is the whole pool."""
+    return pool.largest[1] == pool.order + 1
 
 
 cdef void free_records(Pool* pool) noexcept:

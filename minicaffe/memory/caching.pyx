@@ -349,6 +349,7 @@ cdef class BlockCache(StreamAllocator):
         return self.upstream.free_ptr(<void*>address)
 
     cdef int free_unused_segments(self) except -1:
+        """Return all segments without a live block to `upstream`."""
         cdef Block* block = self.smallest_free_segment(0)
         while block != NULL:
             self.free_segment(block)    # may run other code, so restart the search

@@ -51,8 +51,7 @@ cdef class StreamAllocator(Allocator):
     """An allocator that keeps freed blocks, and so has to track which streams still use them (abstract).
 
     A subclass overrides `alloc_ptr`, `own_stream`, `make_available`, `free_unused_segments` and `free_ptr`. Its `free_ptr` returns
-    early if `defer_free`
-    is true, as other streams still use the block then.
+    early if `defer_free` is true: other streams still use the block.
 
     Parameters
     ----------

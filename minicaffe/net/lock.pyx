@@ -1,8 +1,8 @@
-"""NetLock: one thread at a time uses a net; the others wait in a queue (docs/threads.md). Caffe has nothing like it.
+"""NetLock: one thread at a time uses a net; other threads wait in a queue (docs/threads.md). Caffe has no such lock.
 
-``threading.Lock`` is not enough. It is not fair: a thread that reads blobs of a training could wait until its end. Blobs must know
-which thread may change their shapes. And a running net needs the GIL after each operation, which a thread that computes in Python
-releases only every 5 ms by default.
+``threading.Lock`` is not enough. It is not fair: a thread that reads blobs of a net in training could wait until the training ends.
+Each blob stores which thread may change its shape. And a running net needs the GIL after each operation; a thread that computes in
+Python releases the GIL only every 5 ms by default.
 """
 
 from minicaffe.blob cimport Blob, this_thread
@@ -10,13 +10,16 @@ from minicaffe.blob cimport Blob, this_thread
 import sys
 from threading import Lock
 
-cdef double GIL_SWITCH_INTERVAL = 5e-5        # switch interval of the GIL while a net runs, in seconds
-cdef int _held_locks = 0              # locks of nets that are held
-cdef double _saved_switch_interval = 0       # the interval before that
+cdef double GIL_SWITCH_INTERVAL = 5e-5    # seconds; while any NetLock is held
+cdef int _held_locks = 0                  # number of NetLocks that are held
+cdef double _saved_switch_interval = 0    # seconds; the interval before the first of them was entered
 
 
-cdef int adjust_switch_interval(int change) except -1:
-    """Shorten the GIL's switch interval while any lock is held; restore it afterwards, unless the program has changed it."""
+cdef int count_held_locks(int change) except -1:
+    """Add `change` (1 or -1) to the number of held locks. The GIL's switch interval is short while that is above 0.
+
+    Afterwards the old interval is restored, unless the program has changed it.
+    """
     global _held_locks, _saved_switch_interval
     if _held_locks == 0:
         _saved_switch_interval = sys.getswitchinterval()
@@ -29,7 +32,7 @@ cdef int adjust_switch_interval(int change) except -1:
 
 
 cdef class NetLock:
-    """``with net.lock:`` other threads neither run the net nor reshape its `blobs`; one thread may enter it again."""
+    """In ``with net.lock:`` no other thread runs the net or reshapes its `blobs`. The owner may enter the lock again."""
 
     def __init__(self, blobs):
         self.blobs = []
@@ -37,25 +40,26 @@ cdef class NetLock:
         self.add(blobs)
 
     def add(self, blobs):
-        """Add blobs; no thread may hold the lock now."""
+        """Add blobs that the lock protects. The lock must be free."""
         cdef Blob blob
         for blob in blobs:
             self.blobs.append(blob)
 
     def __enter__(self):
+        """Wait until this thread is the owner; then its blobs refuse other threads that reshape them."""
         cdef unsigned long long thread = this_thread()
         if self.owner != thread:
             self.wait(thread)
             for blob in self.blobs:
                 (<Blob> blob).begin_use(thread)
-            adjust_switch_interval(1)
+            count_held_locks(1)
         self.depth += 1
         return self
 
     def __exit__(self, *_):
         self.depth -= 1
         if self.depth == 0:
-            adjust_switch_interval(-1)
+            count_held_locks(-1)
             for blob in self.blobs:
                 (<Blob> blob).end_use()
             self.wake_next()
@@ -65,26 +69,26 @@ cdef class NetLock:
         if self.owner == 0:
             self.owner = thread
             return 0
-        turn = Lock()
-        turn.acquire()
-        place = thread, turn
-        if self.owner == 0:     # allocation may have let the owner run and release it
+        wakeup = Lock()         # `wake_next` releases it
+        wakeup.acquire()
+        entry = thread, wakeup
+        if self.owner == 0:     # the allocations above may switch threads, and the owner may have released the NetLock
             self.owner = thread
             return 0
-        self.waiting.append(place)
+        self.waiting.append(entry)
         try:
-            turn.acquire()
-        except BaseException:   # Ctrl-C
-            if place in self.waiting:
-                self.waiting.remove(place)
-            else:
+            wakeup.acquire()
+        except BaseException:   # such as KeyboardInterrupt
+            if entry in self.waiting:
+                self.waiting.remove(entry)
+            else:               # this thread is the owner already
                 self.wake_next()
             raise
 
     cdef int wake_next(self) except -1:
-        """Make the first thread of the queue the owner."""
+        """Make the first waiting thread the owner; without one the lock is free."""
         if self.waiting:
-            self.owner, turn = self.waiting.pop(0)
-            turn.release()
+            self.owner, wakeup = self.waiting.pop(0)
+            wakeup.release()
         else:
             self.owner = 0

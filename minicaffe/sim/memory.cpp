@@ -1,5 +1,5 @@
-// Device memory: one reserved range per device, allocations with closed pages around them, blocks that an allocator of the
-// program splits from one, pinned host memory, and descriptions of addresses.
+// Device memory: one reserved address range per device, allocations between inaccessible pages, blocks that an allocator of the
+// program splits from an allocation, pinned host memory, and descriptions of addresses.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,16 +11,16 @@
 namespace mcsim {
 namespace {
 
-// Where no host mapping lies: above the heap and the program, below the libraries and stacks, and clear of ASan's shadow.
+// Addresses without host mappings: above the heap and the program, below the libraries and stacks, and clear of ASan's shadow.
 constexpr uintptr_t kFirstRange = 0x200000000000;
 constexpr size_t kGranule = 256;  // cuMemAlloc's alignment
-constexpr unsigned char kCanary = 0xc5;
-constexpr size_t kFreedKept = 65536;
+constexpr unsigned char kCanary = 0xc5;   // fills the slack around an allocation
+constexpr size_t kFreedKept = 65536;      // freed allocations that are remembered for error messages
 
 size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 char* backing(const Allocation& a) { return a.device->backing + a.start; }
-size_t front(const Allocation& a) { return a.pages - a.rounded; }  // slack before the first byte
+size_t front_slack(const Allocation& a) { return a.pages - a.rounded; }  // bytes between the first page and the first byte
 
 /// The offset of the next `pages` bytes: after the last allocation, so that freed addresses stay unused until the range wraps.
 size_t find_room(Device& device, size_t pages) {
@@ -48,8 +48,8 @@ size_t find_room(Device& device, size_t pages) {
 
 /// Fill the bytes around a new allocation, up to whole pages, with a pattern; with uninitialized=1 the allocation, too.
 void mark_new(const Allocation& a) {
-  char* begin = backing(a) + front(a);
-  memset(backing(a), kCanary, front(a));
+  char* begin = backing(a) + front_slack(a);
+  memset(backing(a), kCanary, front_slack(a));
   memset(begin + a.size, kCanary, a.rounded - a.size);
   if (state().settings.uninitialized)
     for (size_t i = 0; i < a.size; i += 4) memcpy(begin + i, &kPoison, std::min<size_t>(4, a.size - i));
@@ -66,7 +66,7 @@ CUdeviceptr allocate(Device& device, size_t size) {
   a->rounded = rounded;
   a->pages = round_up(rounded, page_size());
   a->start = find_room(device, a->pages);
-  a->address = CUdeviceptr(device.base) + a->start + front(*a);
+  a->address = CUdeviceptr(device.base) + a->start + front_slack(*a);
   a->number = ++device.numbered;
   ++device.allocations;
   device.cursor = a->start + a->pages + page_size();
@@ -86,14 +86,14 @@ const Freed* find_freed(Device& device, CUdeviceptr address) {
   return entry && offset < entry->first + entry->second.pages ? &entry->second : nullptr;
 }
 
-/// The live allocation that begins at or before `address`, whether or not it reaches there.
-std::shared_ptr<Allocation> before(Device& device, CUdeviceptr address) {
+/// The last live allocation that begins at or before `address`; its end may be before `address`, too.
+std::shared_ptr<Allocation> allocation_before(Device& device, CUdeviceptr address) {
   auto* entry = floor_entry(device.live, address - CUdeviceptr(device.base));
   return entry ? entry->second : nullptr;
 }
 
-/// The nearer one of what ends before `address` and what begins after it; either may be null, not both.
-std::string beside(CUdeviceptr address, const Allocation* before, const Allocation* after) {
+/// Describe `address` by its distance from the nearer neighbour: one ends before it, one begins after it. One may be null.
+std::string describe_between(CUdeviceptr address, const Allocation* before, const Allocation* after) {
   size_t past = before ? address - before->address - before->size : SIZE_MAX, ahead = after ? after->address - address : SIZE_MAX;
   return ahead < past ? print("%zu bytes before %s", ahead, after->text().c_str())
                       : print("%zu bytes past the end of %s", past, before->text().c_str());
@@ -101,7 +101,7 @@ std::string beside(CUdeviceptr address, const Allocation* before, const Allocati
 
 void free_device(CUdeviceptr address) {
   Device* device = device_of(address);
-  std::shared_ptr<Allocation> a = device ? before(*device, address) : nullptr;
+  std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;
   if (!a || a->address != address) {
     const Freed* freed = device ? find_freed(*device, address) : nullptr;
     if (freed && freed->address == address)
@@ -110,7 +110,7 @@ void free_device(CUdeviceptr address) {
     fail(CUDA_ERROR_INVALID_VALUE, "cuMemFree: 0x%llx is not the start of an allocation: %s", address,
          describe(address).c_str());
   }
-  synchronize(device->context);  // as the real driver does; memory in use by queued work must not vanish
+  synchronize(device->context);  // as the real driver does: queued work may still use the memory
   size_t lost = overwritten_slack_bytes(*a);
   std::string text = a->text();
   release_memory(*device, a);
@@ -142,30 +142,30 @@ std::string Allocation::text() const {
 std::unique_ptr<Device> make_device(int ordinal, size_t memory) {
   std::unique_ptr<Device> device(new Device);
   device->ordinal = ordinal;
-  // The smallest allocation takes a page and a guard page; the rest is room to keep freed addresses unused for long.
+  // The smallest allocation takes a page and a guard page. The rest of the range delays the reuse of freed addresses.
   device->range = round_up(64 * memory + (size_t(64) << 20), size_t(1) << 30);
   device->cursor = page_size();
   device->file = memfd_create("minicaffe simulated device", MFD_CLOEXEC);
-  void* wanted = reinterpret_cast<void*>(kFirstRange + (uintptr_t(ordinal) << 42));
+  void* address_hint = reinterpret_cast<void*>(kFirstRange + (uintptr_t(ordinal) << 42));
   const int flags = MAP_SHARED | MAP_NORESERVE;
-  void *base = MAP_FAILED, *again = MAP_FAILED;
-  for (;; device->range /= 4) {  // some processors have few address bits, some shells limit addresses
-    base = mmap(wanted, device->range, PROT_NONE, flags, device->file, 0);
-    again = mmap(nullptr, device->range, PROT_READ | PROT_WRITE, flags, device->file, 0);
-    if (base != MAP_FAILED && again != MAP_FAILED) break;
+  void *base = MAP_FAILED, *backing = MAP_FAILED;
+  for (;; device->range /= 4) {  // smaller if the processor has few address bits or `ulimit -v` is set
+    base = mmap(address_hint, device->range, PROT_NONE, flags, device->file, 0);
+    backing = mmap(nullptr, device->range, PROT_READ | PROT_WRITE, flags, device->file, 0);
+    if (base != MAP_FAILED && backing != MAP_FAILED) break;
     if (base != MAP_FAILED) munmap(base, device->range);
-    if (again != MAP_FAILED) munmap(again, device->range);
+    if (backing != MAP_FAILED) munmap(backing, device->range);
     if (device->range / 4 < 2 * memory)
-      fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: cannot reserve %zu bytes of addresses for device %d: %s; set memory=",
+      fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: cannot reserve %zu bytes of addresses for device %d: %s; set a smaller memory=",
            device->range, ordinal, strerror(errno));
   }
   if (ftruncate(device->file, off_t(device->range)))
     fail(CUDA_ERROR_OPERATING_SYSTEM, "cuInit: no memory file of %zu bytes: %s", device->range, strerror(errno));
-  // A forked child must not reach its parent's device.
+  // A forked child must not access the device of its parent, as with CUDA.
   madvise(base, device->range, MADV_DONTFORK);
-  madvise(again, device->range, MADV_DONTFORK);
+  madvise(backing, device->range, MADV_DONTFORK);
   device->base = static_cast<char*>(base);
-  device->backing = static_cast<char*>(again);
+  device->backing = static_cast<char*>(backing);
   device->context.device = device.get();
   return device;
 }
@@ -178,7 +178,7 @@ Device* device_of(CUdeviceptr address) {
 
 std::shared_ptr<Allocation> find_allocation(CUdeviceptr address) {
   Device* device = device_of(address);
-  std::shared_ptr<Allocation> a = device ? before(*device, address) : nullptr;
+  std::shared_ptr<Allocation> a = device ? allocation_before(*device, address) : nullptr;
   return a && address - a->address < a->size ? a : nullptr;
 }
 
@@ -197,12 +197,12 @@ std::string describe(CUdeviceptr address) {
     if (address < 4096) return "a null pointer";
     return is_mapped_host(address) ? "a host address, which the device cannot reach" : "an address of neither device nor host";
   }
-  std::shared_ptr<Allocation> a = before(*device, address);
+  std::shared_ptr<Allocation> a = allocation_before(*device, address);
   if (auto found = find_block(address)) return print("byte %zu of %s", size_t(address - found->address), found->text().c_str());
   if (a && address - a->address < a->size) {
     auto next = a->blocks.upper_bound(address);
     if (a->blocks.empty()) return print("in %s, of which no block is in use", a->text().c_str());
-    return beside(address, next == a->blocks.begin() ? nullptr : std::prev(next)->second.get(),
+    return describe_between(address, next == a->blocks.begin() ? nullptr : std::prev(next)->second.get(),
                   next == a->blocks.end() ? nullptr : next->second.get());
   }
   if (const Freed* freed = find_freed(*device, address))
@@ -211,7 +211,7 @@ std::string describe(CUdeviceptr address) {
   auto after = device->live.upper_bound(address - CUdeviceptr(device->base));
   if (a && address < a->address) return print("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
   if (!a && after == device->live.end()) return print("in no allocation of device %d", device->ordinal);
-  return beside(address, a.get(), after == device->live.end() ? nullptr : after->second.get());
+  return describe_between(address, a.get(), after == device->live.end() ? nullptr : after->second.get());
 }
 
 bool is_mapped_host(uintptr_t address) {
@@ -248,8 +248,8 @@ void release_pinned(Context& context) {
 size_t overwritten_slack_bytes(const Allocation& a) {
   size_t count = 0;
   const unsigned char* begin = reinterpret_cast<const unsigned char*>(backing(a));
-  for (size_t i = 0; i < front(a); ++i) count += begin[i] != kCanary;
-  for (size_t i = front(a) + a.size; i < a.pages; ++i) count += begin[i] != kCanary;
+  for (size_t i = 0; i < front_slack(a); ++i) count += begin[i] != kCanary;
+  for (size_t i = front_slack(a) + a.size; i < a.pages; ++i) count += begin[i] != kCanary;
   return count;
 }
 
@@ -274,8 +274,8 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address) {
   });
 }
 
-/// Not of CUDA: an allocator of the program closes `size` bytes of an allocation that it cuts blocks from. The first time that
-/// is all of it. With deferred=1 nothing is closed, since work on a block may run after it was freed.
+/// Not in CUDA: an allocator of the program makes `size` bytes of an allocation inaccessible, from which it splits blocks. The
+/// first call is for the whole allocation. With deferred=1 all stays accessible: work on a block may run after the block was freed.
 void mcsim_poison(CUdeviceptr address, size_t size) {
   if (state().forked) return;
   std::lock_guard<std::recursive_mutex> hold(state().lock);
@@ -295,8 +295,8 @@ void mcsim_poison(CUdeviceptr address, size_t size) {
     }
 }
 
-/// Not of CUDA: the allocator gives out a block of `size` bytes, which begins a page. Up to the next page it is guarded by a
-/// pattern, and a whole page after that has to stay closed.
+/// Not in CUDA: the allocator makes a block of `size` bytes accessible, which begins at a page. The bytes from its end to the next
+/// page hold a pattern that shows overruns; the allocator must keep the page after that inaccessible.
 void mcsim_unpoison(CUdeviceptr address, size_t size) {
   if (state().forked) return;
   std::lock_guard<std::recursive_mutex> hold(state().lock);

@@ -240,8 +240,10 @@ struct Context {
 /// is mapped a second time at `backing`, for copies and checks.
 struct Device {
   int ordinal;
+  // Two mappings of `file`, each of `range` bytes. Device addresses are in `base`, whose pages are inaccessible but while a kernel
+  // uses them, so that the host cannot read them by mistake. The driver itself reads and writes by `backing`.
   char *base, *backing;
-  size_t range, cursor, used = 0, peak = 0;
+  size_t range, cursor, used = 0, peak = 0;  // cursor: the offset where the search for free addresses starts
   int file;
   std::map<size_t, std::shared_ptr<Allocation>> live;  // by start
   std::map<size_t, Freed> freed;                       // by start
@@ -252,18 +254,18 @@ struct Device {
 };
 
 size_t page_size();
-/// Memory of the host before a closed page, after another one; `what` is what it is for.
+/// Host memory between two inaccessible pages, at the end of its last page; `what` is its purpose, for errors.
 char* guarded_memory(size_t size, const char* what);
 std::unique_ptr<Device> make_device(int ordinal, size_t memory);
 Device* device_of(CUdeviceptr address);
 std::shared_ptr<Allocation> find_allocation(CUdeviceptr address);   // of cuMemAlloc; null where there is none
-std::shared_ptr<Allocation> find_block(CUdeviceptr address);        // what may be touched there: an allocation, or a block of one
+std::shared_ptr<Allocation> find_block(CUdeviceptr address);        // the allocation or block that may be accessed there
 std::string describe(CUdeviceptr address);                          // "4 bytes past the end of allocation #3 ..."
 bool is_mapped_host(uintptr_t address);                             // without touching it
 const std::pair<const uintptr_t, Pinned>* find_pinned(uintptr_t address);
 void release_memory(Device& device, const std::shared_ptr<Allocation>& allocation);
 void release_pinned(Context& context);
-size_t overwritten_slack_bytes(const Allocation& allocation);  // bytes of the slack around it that lost their pattern
+size_t overwritten_slack_bytes(const Allocation& allocation);  // overwritten bytes of the slack around it
 constexpr uint32_t kPoison = 0xfff5a5f5;
 extern "C" void mcsim_poison(CUdeviceptr address, size_t size);
 extern "C" void mcsim_unpoison(CUdeviceptr address, size_t size);

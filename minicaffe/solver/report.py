@@ -1,6 +1,6 @@
 """What a solver reports about the outputs of a net: as records for listeners and in Caffe's words for its log.
 
-`run_batches` gives the outputs of a test's batches, which processes that test together divide.
+`run_batches` yields the outputs of a test's batches; the ranks of a group divide the batches.
 """
 
 import logging
@@ -17,14 +17,14 @@ log = logging.getLogger("minicaffe.solver")
 
 
 class RecordCounts(namedtuple("RecordCounts", "records size why")):
-    """Numbers of records for a test: of a net's data in all (None: not known), and in a batch.
+    """Numbers of records of a test: `records` in all data of the net (None: not known), `size` in a batch.
 
-    `why` is the reason why the last batch cannot be smaller than the others; it is empty if each record can count once.
+    `why` is the reason why the last batch cannot be smaller than the others; it is empty if the test can use each record once.
     """
 
     @classmethod
     def of(cls, net, mean=True):
-        """Return the RecordCounts of a net; `mean` says that the mean of its outputs over the batches is what is wanted."""
+        """Return the RecordCounts of a net; `mean`: whether its outputs are averaged over the batches."""
         sources = [node for node in net.nodes if node.tops and not node.bottoms and node.type != "Parameter"]
         numbered = [node.layer for node in sources if isinstance(node.layer, NumberedSource)]
         counts = {(layer.count_records(), layer.batch_size) for layer in numbered}
@@ -34,21 +34,21 @@ class RecordCounts(namedtuple("RecordCounts", "records size why")):
         others = [f"layer '{node.name}' ({node.type}) has a batch of its own" for node in sources if node.layer not in numbered]
         why = others[0] if others else why_not_divisible(net) or ""
         if not why and records % size:
-            why = mean and _sums_over_batch(net) or _rejects_batch(net, numbered, size, records % size)
+            why = mean and _why_not_averaged(net) or _why_batch_rejected(net, numbered, size, records % size)
         return cls(records, size, why)
 
     @property
     def batches(self):
-        """int: how many batches hold all records."""
+        """int: the number of batches of all records; the last one may be smaller."""
         return -(-self.records // self.size)
 
     def share(self, batch):
-        """Return what part of a whole batch batch number `batch` is, of a test that gives each record once."""
+        """Return the size of batch number `batch` as a fraction of a full batch, in a test that uses each record once."""
         return min(self.size, self.records - batch * self.size) / self.size
 
 
-def _sums_over_batch(net):
-    """Return why a smaller batch would count less in the mean of a net's outputs; '' if it does not."""
+def _why_not_averaged(net):
+    """Return why a smaller last batch makes the mean of a net's outputs wrong: one is a sum over the batch. '' if none is."""
     for node in net.nodes:
         reduction, axes = node.param.reduction_param, len(node.bottoms[0].shape) if node.bottoms else 0
         if node.param.loss_param.normalization == caffe_pb2.LossParameter.NONE:
@@ -61,8 +61,8 @@ def _sums_over_batch(net):
     return ""
 
 
-def _rejects_batch(net, sources, size, rest):
-    """Return why a net does not take a batch of `rest` records in place of `size`; '' if it does."""
+def _why_batch_rejected(net, sources, size, rest):
+    """Return why a net cannot be reshaped for batches of `rest` records, then restore it for `size`; '' if it can."""
     tops = [top for node in net.nodes if node.layer in sources for top in node.tops if top.shape[:1] == (size,)]
     try:
         for layer in sources:
@@ -84,9 +84,9 @@ def _rejects_batch(net, sources, size, rest):
 def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=None, records=None):
     """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
 
-    In a group all ranks must call this, and each gets all results: each computes every `size`-th batch (layers/data/sources.py);
-    results are exchanged after each round of `size` batches. A net whose batches depend on those before is not divided: each rank
-    computes all batches.
+    In a group all ranks must call this. A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a
+    round the ranks exchange their results, so each yields all of them. If batches of the net depend on earlier ones
+    (`why_not_divisible`), each rank computes all batches.
 
     Parameters
     ----------
@@ -95,15 +95,16 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
     group : Group or SingleProcess
         Of minicaffe.parallel.
     blobs : list of Blob, optional
-        Of any shapes: what is yielded in place of the outputs, and to rank 0 alone: other ranks get no arrays.
+        Of any shapes: yielded in place of the outputs, on rank 0 only. If the batches are divided, the other ranks yield loss 0 and
+        an empty list.
     records : int, optional
-        How many there are in all batches, if the last one is to be smaller than the others; see `RecordCounts`.
+        Number of records of all batches, if the last one shall be smaller than the others; see `RecordCounts`.
     proceed : callable
-        Called before each round, in a single process before each batch; False, the same on all ranks, ends the test.
+        Called before each round; False ends the test. It must return the same on all ranks.
 
     Notes
     -----
-    The arrays are good until the next batch.
+    The arrays are valid until the next batch.
     """
     size, rank = group.size, group.rank
     if size > 1:
@@ -116,17 +117,17 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
         for first in range(0, batches, size):
             if not proceed():
                 break
-            mine, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
+            own_result, owners = None, [sharding.owner(batch) for batch in range(first, min(first + size, batches))]
             if rank in owners:
                 sharding.advance_to(first + owners.index(rank))
                 loss = net.forward_from_to(0, len(net.nodes) - 1)
-                mine = loss, [blob.cpu_data for blob in (net.output_blobs if blobs is None else blobs)]
+                own_result = loss, [blob.cpu_data for blob in (net.output_blobs if blobs is None else blobs)]
             if size == 1:
-                results = [mine]
-            elif blobs is None:     # before a source overwrites an output
-                results = group.gather(mine)
+                results = [own_result]
+            elif blobs is None:
+                results = group.gather(own_result)
             else:
-                results = group.gather_to_root(mine) or [(0.0, [])] * size
+                results = group.gather_to_root(own_result) or [(0.0, [])] * size
             for owner in owners:
                 done += 1
                 yield results[owner]
@@ -137,7 +138,7 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
 class OutputMeans:
     """Collect the values of all outputs of a net over some forward passes.
 
-    The first pass fixes how many there are (as in Caffe, which would count wrong after a change).
+    The first pass fixes how many values each output has, as in Caffe. If that changes, Caffe adds to wrong sums; add() raises.
     """
 
     def __init__(self, net):
@@ -148,8 +149,8 @@ class OutputMeans:
     def add(self, values=None, share=1.0):
         """Add the outputs of a pass, by default as they are now; ShapeError if one has another size than in the first pass.
 
-        `share` is what part of a whole batch the pass had. Below 1 it is the weight of its values. An output with values for each
-        record is then shorter, and its values count as they are.
+        `share` is the size of the pass as a fraction of a full batch, and the weight of its values. If it is below 1, an output
+        with values for each record is shorter: each of these values has weight 1.
         """
         values = [value.ravel() for value in values or [blob.cpu_data for blob in self.net.output_blobs]]
         if not self.passes:
@@ -201,7 +202,7 @@ def batch_size(net):
     return None
 
 
-def images_together(solver):
-    """Return how many pictures an iteration takes, of a solver and those that train with it; None if no layer reads data."""
+def images_per_iteration(solver):
+    """Return the number of pictures of one iteration on all ranks together; None if no layer reads data."""
     images = batch_size(solver.net)
     return images * solver.param.iter_size * solver.group.size if images is not None else None

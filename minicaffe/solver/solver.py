@@ -26,7 +26,7 @@ from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.finite import FiniteWatch
 from minicaffe.solver.iteration import SeparateUpdate
 from minicaffe.solver.policy import check_policy
-from minicaffe.solver.report import OutputMeans, images_together, log_outputs, output_records, run_batches
+from minicaffe.solver.report import OutputMeans, images_per_iteration, log_outputs, output_records, run_batches
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
@@ -506,7 +506,7 @@ class Solver:
         iterations, seconds = self.iter - self._displayed[0], now - self._displayed[1]
         self._displayed = (self.iter, now)
         per_second = iterations / seconds if seconds > 0 else 0.0
-        images = images_together(self)
+        images = images_per_iteration(self)
         record = {"iteration": self.iter, "loss": self.smoothed_loss, "seconds": seconds, "iters_per_second": per_second,
                   "images_per_second": images * per_second if images is not None else None,
                   "outputs": output_records(self.net)}

@@ -159,7 +159,7 @@ class Trace:
         start = self.document["start"]
         replay = Replay(start["heads"], start["blocks"], start["arenas"])
         for event in self.events[:moment]:
-            replay.take(event)
+            replay.apply(event)
         return replay.moment()
 
     def step_at(self, moment):
@@ -271,7 +271,7 @@ class Replay:
         """Return a copy of the present state as a `Moment`."""
         return Moment(dict(self.heads), [dict(block) for block in self.blocks.values()], copy.deepcopy(self.arenas))
 
-    def take(self, event):
+    def apply(self, event):
         """Apply the next event."""
         rule = self.RULES.get(event.kind)
         if rule is not None:
@@ -339,32 +339,35 @@ class Replay:
 
 
 class LiveBytes:
-    """Bytes in use by place and role, from the start of a trace on; `roles` has the roles of blocks by name."""
+    """Bytes in use at each place, ``live[place][role]``: first at the start of a trace, then after each event that `apply` gets.
+
+    `roles` has the role of each block by its name; other blocks have the role "other".
+    """
 
     def __init__(self, trace, roles):
         self.roles = roles
         self.replay = Replay({}, trace.document["start"]["blocks"], [])
         self.live = {}
         for block in self.replay.blocks.values():
-            self._count(block, 1)
+            self._add_bytes(block, 1)
 
-    def _count(self, block, sign):
-        of = self.live.setdefault(block["place"], {})
+    def _add_bytes(self, block, sign):
+        by_role = self.live.setdefault(block["place"], {})
         role = self.roles.get(block["name"], "other")
-        of[role] = of.get(role, 0) + sign * block["bytes"]
+        by_role[role] = by_role.get(role, 0) + sign * block["bytes"]
 
-    def take(self, event):
+    def apply(self, event):
         """Apply the next event; return whether the bytes in use at its place changed."""
         if event.kind not in ("alloc", "free"):
             return False
         key = event.place, event.address
         before = self.replay.blocks.get(key)
-        self.replay.take(event)
+        self.replay.apply(event)
         after = self.replay.blocks.get(key)
         if before is not None:
-            self._count(before, -1)
+            self._add_bytes(before, -1)
         if after is not None:
-            self._count(after, 1)
+            self._add_bytes(after, 1)
         return before is not None or after is not None
 
 

@@ -27,7 +27,7 @@ def events(trace):
     timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
         timed += _rows(event, trace.titles.get(event.name, event.name))
-        if usage.take(event):
+        if usage.apply(event):
             timed.append(_usage(usage, event.place, event.time))
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
 

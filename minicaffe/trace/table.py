@@ -1,4 +1,4 @@
-"""A trace on a terminal: a line for each step, a summary, and one step in full. Words for states and places are in model.py."""
+"""A trace as text on a terminal: a table of the steps, a summary, and one step in full. Words for states and places: model.py."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from rich.text import Text
 from minicaffe.memory.sizes import size_text
 from minicaffe.trace.model import LiveBytes, device_ns, launch_of, place_text, state_word
 
-WIDE = 112      # columns for speeds and the names of memories whose state changed
-TIMES = "ms", "on device", "GFLOP/s", "GB/s"        # columns that are grey if the device is simulated
-LEAST = 12      # columns for the name of a layer, and for the names of memories
-MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
+WIDE_TERMINAL = 112     # characters; a narrower one shows neither speeds nor the memories whose state changed
+TIME_COLUMNS = "ms", "on device", "GFLOP/s", "GB/s"     # grey if the device is simulated
+MIN_NAME_WIDTH = 12     # characters for the name of a layer, and for the names of memories
+STEP_MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
 ALLOCATOR_ACTIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
-             "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
-             "pool given back": "a pool given back"}
+                     "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
+                     "pool given back": "a pool given back"}
 ALLOC_KINDS, FREE_KINDS = {"cache hit", "split", "segment taken", "pool taken"}, {"merge", "segment given back", "pool given back"}
 BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined with its buddy"}
 
@@ -34,12 +34,12 @@ def table_console():
 
 
 class WithoutPadding:
-    """A text file that leaves out spaces at the ends of lines: a rich table pads each line to the width of the longest.
+    """A text file that removes spaces at the ends of lines. A rich table pads each line to the width of the longest.
 
     Parameters
     ----------
     file : file
-        What is written to.
+        The file to write to.
     """
 
     def __init__(self, file):
@@ -53,9 +53,9 @@ class WithoutPadding:
 
 
 def show(trace):
-    """Print a Trace: a line for each step, then the summary. Names that a terminal has no space for are cut."""
+    """Print a Trace: a line for each step, then the summary. Names that are too long for the terminal are cut."""
     out = table_console()
-    wide = out.width >= WIDE
+    wide = out.width >= WIDE_TERMINAL
     heads = ["step", "layer", "ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels",
              *(["states that changed"] if wide else [])]
     rows, styles, iteration = [], [], None
@@ -70,34 +70,34 @@ def show(trace):
     widths = [max(map(len, column)) for column in zip(titles, *rows)]
     names = widths.pop() if wide else 0
     left = out.width - 2 * (len(heads) - 1) - sum(widths) + widths[1]
-    widths[1] = min(widths[1], max(LEAST, left - min(names, LEAST)))
+    widths[1] = min(widths[1], max(MIN_NAME_WIDTH, left - min(names, MIN_NAME_WIDTH)))
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head, title in zip(heads, titles):
         table.add_column(title, justify="left" if head in ("step", "layer", "states that changed") else "right", no_wrap=True,
-                         style="dim" if trace.simulated and head in TIMES else None)
+                         style="dim" if trace.simulated and head in TIME_COLUMNS else None)
     for cells, style in zip(rows, styles):
-        cells[1] = cut(cells[1], widths[1])
-        cells[9:] = [clipped(cell, max(LEAST, left - widths[1])) for cell in cells[9:]]
+        cells[1] = cut_middle(cells[1], widths[1])
+        cells[9:] = [truncate(cell, max(MIN_NAME_WIDTH, left - widths[1])) for cell in cells[9:]]
         table.add_row(*map(Text, cells), style=style)
     out.print(table)
     for line in _wrapped(trace, summary(trace), out):
         out.print(line)
 
 
-def cut(text, width):
-    """Return a text that fits `width` columns: without its middle, since names of layers differ at their ends."""
+def cut_middle(text, width):
+    """Return `text` in at most `width` characters: without its middle, since names of layers differ at their ends."""
     return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
 
 
-def clipped(text, width):
-    """Return the begin of a text that fits `width` columns."""
+def truncate(text, width):
+    """Return `text` in at most `width` characters, without its end."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def row(trace, number, wide=True):
-    """Return the cells of the line of step `number`.
+    """Return the cells of the table row of step `number`.
 
-    With `wide` there are speeds, the number of copies, bytes taken and freed rather than the sum of both, and changed states.
+    With `wide` it has speeds, the number of copies and changed states, and bytes taken and freed apart, not their difference.
     """
     step = trace.steps[number]
     events = trace.events[step["first"]:step["last"]]
@@ -109,12 +109,12 @@ def row(trace, number, wide=True):
     launches = sum(event.kind in ("launch", "call") for event in events)
     states = [f"{trace.titles.get(touched['memory'], touched['memory'])}: {changes(touched)}"
               for touched in step["touched"] if touched["before"] != touched["after"]]
-    spent, there = step["end"] - step["begin"], device_ns(events)
-    busy = there or spent
-    speeds = [f"{there / 1e6:.3f}" if there else "",
+    spent, on_device = step["end"] - step["begin"], device_ns(events)
+    busy = on_device or spent
+    speeds = [f"{on_device / 1e6:.3f}" if on_device else "",
               *(f"{of / busy:.1f}" if of and busy and not step["with"] else "" for of in (step["flops"], step["bytes"]))]
     moved = (f"{len(copies)}: " if wide else "") + size_text(sum(event.nbytes for event in copies)) if copies else ""
-    return [str(number), f"{MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
+    return [str(number), f"{STEP_MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
             "fused" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
             str(launches or ""), *([", ".join(states)] if wide else [])]
 
@@ -135,9 +135,10 @@ def describe(trace, number, why=True):
     if step["with"]:
         lines.append(f"fused: computed with {step['with']}")
     else:
-        there = device_ns(trace.events[step["first"]:step["last"]])
-        lines.append(times(trace, [f"{spent / 1e6:.3f} ms", *([f"{there / 1e6:.3f} ms of it on the device"] if there else []),
-                                   *_speeds(trace, step["flops"], step["bytes"], there or spent)]))
+        on_device = device_ns(trace.events[step["first"]:step["last"]])
+        lines.append(times(trace, [f"{spent / 1e6:.3f} ms",
+                                   *([f"{on_device / 1e6:.3f} ms of it on the device"] if on_device else []),
+                                   *_speeds(trace, step["flops"], step["bytes"], on_device or spent)]))
     if step["loss"] is not None:
         lines.append(f"loss {float(step['loss']):g}")
     if step["touched"]:
@@ -152,12 +153,12 @@ def describe(trace, number, why=True):
 
 
 def times(trace, parts):
-    """Return a line of times and speeds; those of the simulated device are named so, and `walk` prints them grey."""
+    """Return a line of times and speeds. Those of the simulated device begin with "simulated:", and `walk` prints them grey."""
     return ("simulated: " if trace.simulated else "") + ", ".join(parts)
 
 
 def sources(trace, number):
-    """Return the lines of the sources of the kernels of step `number`."""
+    """Return the source code of the kernels of step `number`, as lines."""
     step, names = trace.steps[number], {}
     for event in trace.events[step["first"]:step["last"]]:
         if event.kind == "launch":      # kernels of one template have one source
@@ -195,15 +196,15 @@ def _event_lines(trace, number, why):
 
 
 def _speeds(trace, flops, nbytes, spent):
-    """Return the amounts of work in a time (ns), with speeds and the share of a copy's speed."""
+    """Return texts of operations and bytes that took `spent` ns, with their speeds, and the share of a large copy's bandwidth."""
     parts = []
     if flops:
         parts.append(f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""))
     if nbytes:
         parts.append(size_text(nbytes))
-        whole = trace.document["device"]["copy_bandwidth"]
+        copy_bandwidth = trace.document["device"]["copy_bandwidth"]     # bytes per second, or None
         if spent:
-            share = f", {nbytes / spent * 1e9 / whole:.0%} of a large copy's" if whole else ""
+            share = f", {nbytes / spent * 1e9 / copy_bandwidth:.0%} of a large copy's" if copy_bandwidth else ""
             parts[-1] += f" ({nbytes / spent:.1f} GB/s{share})"
     return parts
 
@@ -211,12 +212,13 @@ def _speeds(trace, flops, nbytes, spent):
 def decision(trace, number):
     """Return the allocator's actions for event `number`, an ``alloc`` or ``free``, from the events next to it."""
     events, place, kinds = trace.events, trace.events[number].place, []
-    towards, those = (-1, ALLOC_KINDS) if events[number].kind == "alloc" else (1, FREE_KINDS)
-    at = number + towards
-    while 0 <= at < len(events) and events[at].kind in those and events[at].place == place:
-        kinds.append(events[at].kind)
-        at += towards
-    kinds = kinds[::towards]
+    # An allocator records its actions before the ``alloc`` and after the ``free``.
+    direction, accepted = (-1, ALLOC_KINDS) if events[number].kind == "alloc" else (1, FREE_KINDS)
+    i = number + direction
+    while 0 <= i < len(events) and events[i].kind in accepted and events[i].place == place:
+        kinds.append(events[i].kind)
+        i += direction
+    kinds = kinds[::direction]
     buddy = any(arena["place"] == place and arena["allocator"] == "buddy" for arena in trace.document["start"]["arenas"])
     words = BUDDY_ACTIONS if buddy else ALLOCATOR_ACTIONS
     return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())
@@ -226,7 +228,7 @@ KEYS = "Enter next, p back, w why, s source, m more, q quit, number or layer"
 
 
 def walk(trace, read, out=None):
-    """Show steps that typed lines select: see KEYS. A terminal gets as many lines at once as it has rows.
+    """Show the steps that the user selects by typed lines (KEYS). On a terminal, one screen of lines at once.
 
     Parameters
     ----------
@@ -318,27 +320,27 @@ def summary(trace):
 
 def gradient_transfers(trace):
     """Return the line about gradients sent between processes, and the time that overlaps backward; [] for one process."""
-    there = [event for event in trace.events if event.kind == "travel"]
-    if not there:
+    transfers = [event for event in trace.events if event.kind == "travel"]
+    if not transfers:
         return []
-    total, hidden, end = 0, 0, 0
+    total, overlapped, end = 0, 0, 0
     backward = [(step["begin"], step["end"]) for step in trace.steps if step["kind"] == "backward"]
-    for begin, arrived in sorted((event.time - event.took, event.time) for event in there):
-        begin, end = max(begin, end), max(arrived, end)     # concurrent transfers count once
+    for begin, finish in sorted((event.time - event.took, event.time) for event in transfers):
+        begin, end = max(begin, end), max(finish, end)     # concurrent transfers count once
         total += max(0, end - begin)
-        hidden += sum(max(0, min(end, last) - max(begin, first)) for first, last in backward)
-    return [f"gradients sent between processes: {len(there)}, {size_text(sum(e.nbytes for e in there))}, "
-            f"{total / 1e6:.3f} ms, {hidden / 1e6:.3f} of them while layers ran backward"]
+        overlapped += sum(max(0, min(end, last) - max(begin, first)) for first, last in backward)
+    return [f"gradients sent between processes: {len(transfers)}, {size_text(sum(e.nbytes for e in transfers))}, "
+            f"{total / 1e6:.3f} ms, {overlapped / 1e6:.3f} of them while layers ran backward"]
 
 
 def peaks(trace):
-    """Return by place the peak of live bytes, and its bytes by role."""
+    """Return ``{place: (bytes, {role: bytes})}``: the largest number of live bytes, and how roles divide it at that moment."""
     usage = LiveBytes(trace, {memory["name"]: memory["role"] for memory in trace.memories})
-    best = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
+    largest = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
     for event in trace.events:
-        if usage.take(event):
+        if usage.apply(event):
             roles = usage.live[event.place]
             total = sum(roles.values())
-            if total > best.get(event.place, (-1, {}))[0]:
-                best[event.place] = total, dict(roles)
-    return best
+            if total > largest.get(event.place, (-1, {}))[0]:
+                largest[event.place] = total, dict(roles)
+    return largest

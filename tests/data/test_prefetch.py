@@ -23,8 +23,8 @@ from minicaffe.proto import caffe_pb2
 
 def over(path, backend, batch_size, transformer, *, start=0, gap=1, step=None, **options):
     """Return a Prefetcher over the records of a database, `gap` apart, from record `start` on."""
-    maker = RecordBatches(path, backend, transformer)
-    return Prefetcher(maker, range(start, start + batch_size * gap, gap), step or batch_size * gap, **options)
+    reader = RecordBatches(path, backend, transformer)
+    return Prefetcher(reader, range(start, start + batch_size * gap, gap), step or batch_size * gap, **options)
 
 
 def transformer(phase=caffe_pb2.TEST, **fields):
@@ -169,7 +169,7 @@ def test_wrong_arguments(make_db, options, message):
 def test_the_database_is_closed_when_an_error_is_heard_of(make_db, monkeypatch, error):
     """While the error and the Prefetcher are still held, and however long closing takes."""
     close = RecordBatches.close
-    monkeypatch.setattr(RecordBatches, "close", lambda maker: (time.sleep(0.1), close(maker)))
+    monkeypatch.setattr(RecordBatches, "close", lambda reader: (time.sleep(0.1), close(reader)))
 
     def allocate(shape, dtype):
         raise error

@@ -23,7 +23,7 @@ COUNT = 5       # records of a database
 
 
 class Numbers:
-    """A maker whose batches hold the numbers of their records; `faults` has exceptions by number, or by "open"."""
+    """A batch reader whose batches hold the numbers of their records; `faults` has exceptions by number, or by "open"."""
 
     source = "numbers"
 
@@ -36,7 +36,7 @@ class Numbers:
             raise self.faults["open"]
 
     def fill(self, numbers, buffer):
-        data, labels = buffer.room((len(numbers), 1 + numbers[0] % 3))   # of a size that varies
+        data, labels = buffer.reshape((len(numbers), 1 + numbers[0] % 3))   # of a size that varies
         data[...] = -1
         for i, number in enumerate(numbers):
             if number in self.faults:
@@ -60,11 +60,11 @@ class PrefetcherMachine(RuleBasedStateMachine):
     def make(self, start, size, gap, pause, depth, hold, labels, double, faults, refused, at_open):
         self.allocated, self.refused, self.depth, self.hold, self.labels = 0, refused, depth, hold, labels
         self.type = np.float64 if double else np.float32
-        self.maker = Numbers({**faults, **({"open": DataError("shut")} if at_open else {})})
+        self.reader = Numbers({**faults, **({"open": DataError("shut")} if at_open else {})})
         self.coming, self.step = range(start, start + size * gap, gap), size * gap + pause
         self.start, self.last, self.held, self.ended, self.taken = start, None, [], None, 0
         before = set(threading.enumerate())
-        self.prefetcher = Prefetcher(self.maker, self.coming, self.step, depth, self.type, labels=labels, allocate=self.allocate, hold=hold)
+        self.prefetcher = Prefetcher(self.reader, self.coming, self.step, depth, self.type, labels=labels, allocate=self.allocate, hold=hold)
         self.thread = next(iter(set(threading.enumerate()) - before), None)     # None: it has failed and ended already
 
     def allocate(self, shape, dtype):
@@ -84,9 +84,9 @@ class PrefetcherMachine(RuleBasedStateMachine):
                 data, labels = self.prefetcher.next()
             except Exception as error:  # noqa: BLE001  (which one is what is looked at)
                 self.ended = error
-                wrong = [self.maker.faults[key] for key in ("open", *self.coming) if key in self.maker.faults]
+                wrong = [self.reader.faults[key] for key in ("open", *self.coming) if key in self.reader.faults]
                 assert error in wrong or isinstance(error, OutOfMemoryError) and self.refused is not None
-                assert self.prefetcher.failed and self.maker.closed == 1
+                assert self.prefetcher.failed and self.reader.closed == 1
                 continue
             wanted = np.repeat(np.array(self.coming, self.type)[:, None], 1 + self.coming[0] % 3, 1)
             assert data.dtype == self.type and (labels is None) == (not self.labels)
@@ -111,12 +111,12 @@ class PrefetcherMachine(RuleBasedStateMachine):
         if self.thread is None or self.ended is not None:
             return
         until = time.monotonic() + SECONDS
-        while len(self.maker.made) - self.taken < (self.depth + 1) // 2 and self.thread.is_alive() and time.monotonic() < until:
+        while len(self.reader.made) - self.taken < (self.depth + 1) // 2 and self.thread.is_alive() and time.monotonic() < until:
             time.sleep(0.0005)
-        made = len(self.maker.made)
+        made = len(self.reader.made)
         assert made - self.taken <= self.depth + self.hold - min(self.hold, self.taken)
         assert made - self.taken >= (self.depth + 1) // 2 or not self.thread.is_alive()
-        assert [numbers.start for numbers in self.maker.made] == [self.start + i * self.step for i in range(made)]
+        assert [numbers.start for numbers in self.reader.made] == [self.start + i * self.step for i in range(made)]
         self.look()
 
     @precondition(lambda self: self.prefetcher is not None)
@@ -142,10 +142,10 @@ class PrefetcherMachine(RuleBasedStateMachine):
         while self.thread is not None and self.thread.is_alive() and time.monotonic() < until:
             time.sleep(0.0005)
         assert self.thread is None or not self.thread.is_alive()
-        assert self.maker.closed == 1 and self.maker.opened == [self.start]
+        assert self.reader.closed == 1 and self.reader.opened == [self.start]
 
     def teardown(self):
-        if hasattr(self, "maker"):
+        if hasattr(self, "reader"):
             self.next(2)
             self.close()
             self.next()

@@ -125,7 +125,7 @@ def live_blocks_are_used_at_every_moment(made):
     start = made.document["start"]
     replay = Replay(start["heads"], start["blocks"], start["arenas"])
     for event in made.events:
-        replay.take(event)
+        replay.apply(event)
         if event.kind not in ("free", "merge", "split"):
             continue
         for arena in replay.arenas:

@@ -8,7 +8,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.activation.operation cimport Activation, Function
+from minicaffe.ops.activation.operation cimport Activation
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.ops.epilogue cimport ConcatSlice
 from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, in_lanes, stored
@@ -131,8 +131,6 @@ cdef class ActivationLayer(NeuronLayer):
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0] or self.part is not None:
             return 0
-        if self.op.function == Function.THRESHOLD:
-            Layer.backward_cpu(self, [], [], [])    # raises: no gradient
         if self.keeps_bottom and top[0] is bottom[0]:
             return self.op.backward(on, bottom[0], top[0], saved_bottom(self.kept, bottom[0]))
         self.check_in_place(bottom, top)

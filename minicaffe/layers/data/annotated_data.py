@@ -46,8 +46,8 @@ class AnnotatedDataLayer(DataLayer):
         """Find out whether there are boxes, and the shapes that the first record gives."""
         record = bytes(record)
         self.boxes = self.boxes or parse(record).HasField("type")
-        with closing(self.make_batches()) as maker:
-            shape, self.label_shape = maker.shapes(record)
+        with closing(self.make_batches()) as reader:
+            shape, self.label_shape = reader.shapes(record)
         return shape
 
     def layer_setup(self, bottom, top):

@@ -56,15 +56,15 @@ class PrefetchingLayer(NumberedSource):
         raise Error(f"layer type {self.type} does not define prepare()")
 
     def make_batches(self):
-        """Return a new maker of batches (data/prefetch.py) for the present `seed`."""
+        """Return a new batch reader (data/prefetch.py) for the present `seed`."""
         raise Error(f"layer type {self.type} does not define make_batches()")
 
     def transformer(self):
-        """Return what crops and mirrors, for the present seed."""
+        """Return the Transformer, which crops and mirrors, with the present seed."""
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
     def augmenter(self, samplers=None):
-        """Return what changes pictures before that."""
+        """Return the Augmenter, which changes pictures before the Transformer."""
         return Augmenter(self.param.transform_param, samplers, self.seed)
 
     def layer_setup(self, bottom, top):
@@ -159,9 +159,9 @@ class PrefetchingLayer(NumberedSource):
         if self.prefetcher is None:
             with caffe.confined(self.within):
                 self.check_files()
-                maker = self.make_batches()
+                reader = self.make_batches()
             self.prefetcher = Prefetcher(
-                maker, *self.records(), self.param.data_param.prefetch, (np.float32, np.float64)[self.dtype],
+                reader, *self.records(), self.param.data_param.prefetch, (np.float32, np.float64)[self.dtype],
                 labels=len(self.param.top) > 1, allocate=allocate, hold=hold)
         data, labels = self.prefetcher.next()
         return (data,) if labels is None else (data, labels)

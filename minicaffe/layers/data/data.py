@@ -42,8 +42,8 @@ class DataLayer(PrefetchingLayer):
     def _first_shape(self, record):
         if len(self.param.top) > 1:
             self._check_labels(record)
-        with closing(self.make_batches()) as maker:
-            return maker.load([record], range(1)).shape[1:]
+        with closing(self.make_batches()) as reader:
+            return reader.load([record], range(1)).shape[1:]
 
     def _check_labels(self, record):
         """Raise DataError unless the first record has labels of the kind that `label_size` says."""

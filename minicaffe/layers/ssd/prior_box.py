@@ -1,8 +1,8 @@
-"""PriorBox: the boxes that SSD's predictions start from (SSD's prior_box_layer.cpp; Liu et al., 2016).
+"""PriorBox: SSD's default boxes, which its predictions shift and resize (SSD's prior_box_layer.cpp; Liu et al., 2016).
 
-The numbers are those of Caffe, so that models keep their meaning: `min_size` and `max_size` are cut off to whole pixels before
-use, and the inverse of a ratio is added even where it is there already. Different from Caffe: the second bottom may be missing
-where the picture's size is given, and one that is needed but missing is an error.
+The boxes are the same as Caffe's, so that trained models stay valid: `min_size` and `max_size` are truncated to whole pixels, and
+the inverse of a ratio is added even if the list has it already. Different from Caffe: the second bottom may be missing if the
+parameters give the picture's size; it is an error if neither gives it.
 """
 
 import math
@@ -15,20 +15,20 @@ from minicaffe.layer import Layer
 
 
 class PriorBoxLayer(Layer):
-    """Boxes around the middle of each cell of a feature map, in units of the picture's size.
+    """Boxes around the center of each cell of a feature map, relative to the picture's size (0 to 1 inside the picture).
 
     Parameters
     ----------
     bottom[0] : Blob, shape (N, C, H, W)
-        The feature map; only H and W count.
+        The feature map; only H and W are used.
     bottom[1] : Blob, shape (N, C, height, width)
-        The picture; its size counts unless `img_size`, or `img_h` and `img_w`, is given.
+        The picture; only its size is used, and only if neither `img_size` nor `img_h` and `img_w` are given.
     top[0] : Blob, shape (1, 2, H W boxes 4)
-        The corners (xmin, ymin, xmax, ymax) of each box by rows, columns and kinds of box; then the variances of each.
+        First the corners (xmin, ymin, xmax, ymax) of all boxes, in the order row, column, box shape; then their variances.
 
-    For each `min_size` s there are: the square of side s; with `max_size` m the square of side sqrt(s m); for each ratio r a
-    box of width s sqrt(r) and height s / sqrt(r). The ratios are `aspect_ratio` without 1 and what was named before, each
-    followed by 1/r with `flip`.
+    The box shapes for each `min_size` s: the square of side s; with `max_size` m, the square of side sqrt(s m); for each ratio r,
+    width s sqrt(r) and height s / sqrt(r). The ratios are `aspect_ratio` without 1 and without repeated values; with `flip`, 1/r
+    follows each r.
 
     Raises
     ------
@@ -50,33 +50,33 @@ class PriorBoxLayer(Layer):
             _check_above_zero(name, getattr(param, name))
         for i, value in enumerate(param.min_size):
             if value < 1:
-                raise ConfigError(f"must be at least 1, as fractions of a pixel are cut off, got {value:g}",
+                raise ConfigError(f"must be at least 1, as it is truncated to whole pixels, got {value:g}",
                                   field=f"prior_box_param.min_size[{i}]")
         if len(param.max_size) not in (0, len(param.min_size)):
             raise ConfigError(f"give none, or one for each of the {len(param.min_size)} min_size, got {len(param.max_size)}",
                               field="prior_box_param.max_size")
-        for i, (least, most) in enumerate(zip(param.min_size, param.max_size)):
-            if not most > least or math.isinf(most):
-                raise ConfigError(f"must be above min_size, {least:g}, got {most:g}", field=f"prior_box_param.max_size[{i}]")
+        for i, (min_size, max_size) in enumerate(zip(param.min_size, param.max_size)):
+            if not max_size > min_size or math.isinf(max_size):
+                raise ConfigError(f"must be above min_size, {min_size:g}, got {max_size:g}", field=f"prior_box_param.max_size[{i}]")
         if len(param.variance) not in (0, 1, 4):
             raise ConfigError(f"give none, one for all, or four, got {len(param.variance)}", field="prior_box_param.variance")
-        for both, names in (("img_size", ("img_h", "img_w")), ("step", ("step_h", "step_w"))):
-            _check_pair(param, both, names)
+        for field, height_and_width in (("img_size", ("img_h", "img_w")), ("step", ("step_h", "step_w"))):
+            _check_size(param, field, height_and_width)
         if not math.isfinite(param.offset):
             raise ConfigError(f"must be a number, got {param.offset:g}", field="prior_box_param.offset")
-        self.sides = np.array(self._sides(param))
+        self.sides = np.array(self._box_sides(param))
 
     @staticmethod
-    def _sides(param):
-        """Return width and height of each kind of box, in pixels of the picture."""
+    def _box_sides(param):
+        """Return width and height of each box shape, in pixels of the picture."""
         ratios, sides = [1.0], []
         for ratio in param.aspect_ratio:
             if all(abs(ratio - other) >= 1e-6 for other in ratios):
                 ratios += [ratio, 1 / ratio] if param.flip else [ratio]
-        for i, least in enumerate(map(int, param.min_size)):
-            squares = [least, math.sqrt(least * int(param.max_size[i]))] if param.max_size else [least]
+        for i, size in enumerate(map(int, param.min_size)):
+            squares = [size, math.sqrt(size * int(param.max_size[i]))] if param.max_size else [size]
             sides += [(side, side) for side in squares]
-            sides += [(least * math.sqrt(ratio), least / math.sqrt(ratio)) for ratio in ratios[1:]]
+            sides += [(size * math.sqrt(ratio), size / math.sqrt(ratio)) for ratio in ratios[1:]]
         return sides
 
     def reshape(self, bottom, top):
@@ -94,16 +94,16 @@ class PriorBoxLayer(Layer):
         if 0 in size:
             raise ShapeError(f"the picture has no pixels, its shape is {list(bottom[1].shape)}", field="bottom[1]")
         self.picture = size
-        top[0].reshape(1, 2, math.prod(bottom[0].shape[2:]) * self.sides.size * 2)  # a box has two sides and four corners
+        top[0].reshape(1, 2, math.prod(bottom[0].shape[2:]) * self.sides.size * 2)  # two sides give four corner values
 
     def forward_cpu(self, bottom, top):
         param, real = self.param.prior_box_param, NUMPY_TYPES[self.dtype].type
         (rows, columns), (height, width) = bottom[0].shape[2:], self.picture
         x = (np.arange(columns) + param.offset) * (param.step or param.step_w or width / max(columns, 1))
         y = (np.arange(rows) + param.offset) * (param.step or param.step_h or height / max(rows, 1))
-        middle = np.stack(np.meshgrid(x, y), 2).astype(real)[:, :, np.newaxis]
+        centers = np.stack(np.meshgrid(x, y), 2).astype(real)[:, :, np.newaxis]
         half = self.sides.astype(real) / real(2)
-        corners = np.concatenate([middle - half, middle + half], 3) / np.array([width, height] * 2, real)
+        corners = np.concatenate([centers - half, centers + half], 3) / np.array([width, height] * 2, real)
         boxes, variances = top[0].data[0]
         boxes[...] = (corners.clip(0, 1) if param.clip else corners).reshape(-1)
         variances.reshape(-1, 4)[...] = list(param.variance) or 0.1
@@ -121,14 +121,14 @@ def _check_above_zero(name, values):
             raise ConfigError(f"must be above 0, got {value:g}", field=f"prior_box_param.{name}[{i}]")
 
 
-def _check_pair(param, both, names):
-    """Check a field for both directions, and its two siblings for one each."""
-    given = [name for name in names if param.HasField(name)]
-    if given and param.HasField(both):
-        raise ConfigError(f"give {both}, or {names[0]} and {names[1]}, not both", field=f"prior_box_param.{given[0]}")
+def _check_size(param, field, height_and_width):
+    """Raise ConfigError unless `param` has `field` alone, both fields of `height_and_width`, or none of the three."""
+    given = [name for name in height_and_width if param.HasField(name)]
+    if given and param.HasField(field):
+        raise ConfigError(f"give {field}, or {' and '.join(height_and_width)}, not both", field=f"prior_box_param.{given[0]}")
     if len(given) == 1:
-        other, = set(names) - set(given)
-        raise ConfigError(f"must be given as {given[0]} is", field=f"prior_box_param.{other}")
-    for name in (both, *names):
+        other, = set(height_and_width) - set(given)
+        raise ConfigError(f"must be given too, as {given[0]} is given", field=f"prior_box_param.{other}")
+    for name in (field, *height_and_width):
         if param.HasField(name) and (not getattr(param, name) > 0 or math.isinf(getattr(param, name))):
             raise ConfigError(f"must be above 0, got {getattr(param, name):g}", field=f"prior_box_param.{name}")

@@ -1,19 +1,19 @@
-// Pooling by engine CAFFE: one output or pixel a thread, with the functors of ops/pooling/kernel.hpp; on the CPU whole planes where
-// that is faster.
+// Pooling by engine CAFFE, with the functors of ops/pooling/kernel.hpp. Each thread computes one output (backward: one pixel) at a
+// time; on the CPU it computes whole planes where that is faster.
 //
-// Forward has a path in vector registers there, for float32 windows of the usual sizes. Planes whose windows reach beyond the image
-// are copied with a border first, so that every window is whole. Both paths add in the same order, to the same bits.
+// Forward has a vectorised path on the CPU, for float32 and windows of the usual sizes. Planes whose windows reach beyond the image
+// are copied with a border first, so that every window is whole. Both paths add in the same order: the results are the same bits.
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/pooling/kernel.hpp"
 
 namespace mc {
 
-/// The rectangle that all windows together cover; it starts at (-pad_h, -pad_w). Empty where the windows leave gaps, since a
-/// stride of a million would make a frame of a million.
+/// The rectangle that all windows together cover; it starts at (-pad_h, -pad_w). Empty if the stride is larger than the kernel: a
+/// huge stride would need a huge frame.
 struct PoolFrame {
   index_t height, width;
-  bool inside;  // within the image
+  bool inside;  // whether it is inside the image, so that no copy is needed
 };
 inline PoolFrame pool_frame(const PoolShape& s) {
   if (s.stride_h > s.kernel_h || s.stride_w > s.kernel_w || !s.out_height || !s.out_width) return {0, 0, false};
@@ -21,12 +21,13 @@ inline PoolFrame pool_frame(const PoolShape& s) {
   return {height, width, !s.pad_h && !s.pad_w && height <= s.height && width <= s.width};
 }
 
-/// How many elements of scratch memory the functions below need: on the CPU a frame for each thread, in backward for AVE alone.
+/// Elements of scratch memory that the functions below need: on the CPU a frame for each thread, in backward for AVE only.
 inline index_t pool_scratch(const Context& on, const PoolShape& s, bool backward) {
   const PoolFrame frame = pool_frame(s);
   return on.stream || (frame.inside && !backward) ? 0 : on.threads * frame.height * frame.width;
 }
 
+/// Copy an image plane into a frame; elements outside the image are `border`.
 template <class T> MC_HD void copy_into_frame(const PoolShape& s, const PoolFrame& frame, T border, const T* plane, T* to) {
   for (index_t i = 0; i < frame.height * frame.width; ++i) to[i] = border;
   index_t rows = min_(s.height, frame.height - s.pad_h), columns = min_(s.width, frame.width - s.pad_w);
@@ -40,8 +41,8 @@ template <class T, class Op, int K, int S> struct PoolPlane {
   PoolFrame frame;
   T* scratch;  // a frame, unless it is inside the image
 
-  /// Row `ph` of windows, outputs pw to pw + L - 1: a constant number of straight-line lanes, which compilers vectorise.
-  template <int L> MC_HD void lanes(const T* from, index_t from_width, index_t first, index_t ph, index_t pw) const {
+  /// Compute outputs pw to pw + L - 1 of row `ph`: compilers vectorise a loop of constant length without branches.
+  template <int L> MC_HD void outputs(const T* from, index_t from_width, index_t first, index_t ph, index_t pw) const {
     const PoolShape& s = one.s;
     const T* x = from + ph * S * from_width + pw * S;
     T even[K][L + 1], odd[K][L];  // columns 0, S, 2 S ... and those right of them
@@ -59,7 +60,7 @@ template <class T, class Op, int K, int S> struct PoolPlane {
     int width = int(s.width), left = int(pw * S - s.pad_w), top = int(ph * S - s.pad_h);
     int area_h = min_(top + K, int(s.height + s.pad_h)) - top, limit_w = int(s.width + s.pad_w);
     T *y = one.y + first + pw, *mask = one.mask + first + pw;
-    // Unrolled early, a short loop would no longer be recognised as one vector, and its choices become branches.
+    // If this short loop is unrolled early, GCC no longer vectorises it, and compiles the conditional values as branches.
 #pragma GCC ivdep
 #pragma GCC unroll 1
     for (int i = 0; i < L; ++i) {
@@ -81,11 +82,11 @@ template <class T, class Op, int K, int S> struct PoolPlane {
     }
   }
 
-  /// A row in groups of L, the last of which overlaps the one before: it computes some outputs twice, to the same values.
+  /// Compute row `ph` in groups of L outputs. The last group overlaps the one before it: some outputs are computed twice.
   template <int L> MC_HD void row(const T* from, index_t from_width, index_t first, index_t ph) const {
     index_t pw = 0;
-    for (; pw + L <= one.s.out_width; pw += L) lanes<L>(from, from_width, first, ph, pw);
-    if (pw < one.s.out_width) lanes<L>(from, from_width, first, ph, one.s.out_width - L);
+    for (; pw + L <= one.s.out_width; pw += L) outputs<L>(from, from_width, first, ph, pw);
+    if (pw < one.s.out_width) outputs<L>(from, from_width, first, ph, one.s.out_width - L);
   }
 
   MC_HD void operator()(index_t plane) const {
@@ -168,32 +169,34 @@ template <class T> struct MaskScatter {
   }
 };
 
-/// The same where windows of 2 x 2 lie side by side and fill the plane, so that each pixel belongs to one: L windows at once.
-template <class T, int L> struct MaskSpread {
+/// MaskScatter for 2 x 2 windows at stride 2 that fill the plane. Each pixel is in exactly one window, so dx is not set to 0
+/// first. L windows of a row are computed at once; their pixels are two rows of 2 L.
+template <class T, int L> struct MaskScatter2x2 {
   typedef T Vector __attribute__((vector_size(L * sizeof(T))));
   typedef T Unaligned __attribute__((vector_size(L * sizeof(T)), aligned(alignof(T)), may_alias));
-  index_t out_height, out_width;  // at least L wide
+  index_t out_height, out_width;  // out_width >= L
   const T *dy, *mask;
   T* dx;
   MC_HD void operator()(index_t plane) const {
-    const index_t width = 2 * out_width, first = plane * out_height * out_width;
-    const Vector zeros = {}, high = zeros + T(width);
-    Vector across;
-    for (int l = 0; l < L; ++l) across[l] = T(2 * l);
+    const index_t width = 2 * out_width, first_output = plane * out_height * out_width;
+    const Vector zeros = {}, second_row = zeros + T(width);
+    Vector columns;  // of the upper left pixel of each window
+    for (int l = 0; l < L; ++l) columns[l] = T(2 * l);
     for (index_t ph = 0; ph < out_height; ++ph)
       for (index_t begin = 0; begin < out_width; begin += L) {
         const index_t pw = min_(begin, out_width - L);  // the last group overlaps the one before it
-        const index_t corner = 2 * (ph * width + pw), at = first + ph * out_width + pw;
-        const Vector from = *reinterpret_cast<const Unaligned*>(dy + at);
-        const Vector where = *reinterpret_cast<const Unaligned*>(mask + at) - (across + T(corner));
-        Unaligned* to = reinterpret_cast<Unaligned*>(dx + 4 * first + corner);
-        put(where == zeros ? from : zeros, where == zeros + T(1) ? from : zeros, to);
-        to = reinterpret_cast<Unaligned*>(dx + 4 * first + corner + width);
-        put(where == high ? from : zeros, where == high + T(1) ? from : zeros, to);
+        const index_t corner = 2 * (ph * width + pw), output = first_output + ph * out_width + pw;
+        const Vector grad = *reinterpret_cast<const Unaligned*>(dy + output);
+        // The chosen pixel, from the window's upper left one: 0 or 1 in the first row, width or width + 1 in the second.
+        const Vector chosen = *reinterpret_cast<const Unaligned*>(mask + output) - (columns + T(corner));
+        Unaligned* to = reinterpret_cast<Unaligned*>(dx + 4 * first_output + corner);
+        store_interleaved(chosen == zeros ? grad : zeros, chosen == zeros + T(1) ? grad : zeros, to);
+        to = reinterpret_cast<Unaligned*>(dx + 4 * first_output + corner + width);
+        store_interleaved(chosen == second_row ? grad : zeros, chosen == second_row + T(1) ? grad : zeros, to);
       }
   }
-  /// Even and odd pixels of a row, in turn.
-  MC_HD void put(Vector even, Vector odd, Unaligned* to) const {
+  /// Write a row of 2 L pixels: even[0], odd[0], even[1], odd[1] ...
+  MC_HD void store_interleaved(Vector even, Vector odd, Unaligned* to) const {
 #if defined(__clang__) || __GNUC__ >= 12
     if constexpr (L == 8) {
       to[0] = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
@@ -208,7 +211,8 @@ template <class T, int L> struct MaskSpread {
   }
 };
 
-/// Adds each dy / area to the window's pixels, in a frame that is then cut to the image. K 0: any size.
+/// Adds each dy / area to all pixels of its window, in a frame of which the part inside the image is then copied to dx. Windows are
+/// K x K; K = 0: of any size.
 template <class T, int K> struct MeanScatter {
   PoolShape s;
   PoolFrame frame;
@@ -228,9 +232,9 @@ template <class T, int K> struct MeanScatter {
     T* to = dx + plane * s.height * s.width;
     index_t rows = min_(s.height, frame.height - s.pad_h), columns = min_(s.width, frame.width - s.pad_w);
     for (index_t h = 0; h < s.height; ++h) {
-      index_t known = h < rows ? columns : 0;
-      for (index_t w = 0; w < known; ++w) to[h * s.width + w] = scratch[(h + s.pad_h) * frame.width + s.pad_w + w];
-      for (index_t w = known; w < s.width; ++w) to[h * s.width + w] = T(0);
+      index_t covered = h < rows ? columns : 0;  // pixels of the row that are in the frame
+      for (index_t w = 0; w < covered; ++w) to[h * s.width + w] = scratch[(h + s.pad_h) * frame.width + s.pad_w + w];
+      for (index_t w = covered; w < s.width; ++w) to[h * s.width + w] = T(0);
     }
   }
 };
@@ -246,14 +250,16 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
       for_each(on, planes * pixels, PoolBackward<T, true>{s, from, where, to}, 16);
     else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
              s.width == 2 * s.out_width && !s.pad_h && !s.pad_w && s.out_width >= 4)
-      s.out_width >= 8 ? cpu::for_each(on.threads, planes, MaskSpread<T, 8>{s.out_height, s.out_width, from, where, to}, pixels)
-                       : cpu::for_each(on.threads, planes, MaskSpread<T, 4>{s.out_height, s.out_width, from, where, to}, pixels);
+      s.out_width >= 8
+          ? cpu::for_each(on.threads, planes, MaskScatter2x2<T, 8>{s.out_height, s.out_width, from, where, to}, pixels)
+          : cpu::for_each(on.threads, planes, MaskScatter2x2<T, 4>{s.out_height, s.out_width, from, where, to}, pixels);
     else
       cpu::for_each(on.threads, planes, MaskScatter<T>{pixels, s.out_height * s.out_width, from, where, to}, pixels);
   });
 }
 
-/// work(number) with an integral constant of how many channels a thread takes: what 16 bytes hold, or one.
+/// Call work(pack) with the number of channels that a thread computes, as an integral constant: those of 16 bytes, or 1 if the
+/// channels are no multiple of that.
 template <class X, class Work> void with_pool_pack(index_t channels, const Work& work) {
   constexpr int kMost = Pack<X>::kSize;
   if (channels % kMost)
@@ -278,7 +284,7 @@ void pool_forward_channels_last(const Context& on, int dtype, const PoolShape& s
   });
 }
 
-/// Its gradient: of MAX with a mask, of AVE with null.
+/// The gradient of pool_forward_channels_last: of MAX if there is a mask, of AVE if `mask` is null.
 inline void pool_backward_channels_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
                                         const void* dy, const void* mask, void* dx) {
   dispatch_layout(dtype, [&](auto type) {
