@@ -50,6 +50,8 @@ cdef class Blob:
     cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* mutable_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
     cdef void* overwrite_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil
+    # Of a parameter: whether to add to the gradient; if not, it is zeros that are not written yet and must be overwritten.
+    cdef void* gradient_on(self, const Context& on, Layout layout, bint* add) except? NULL
     cdef int wrote_diff(self) except -1
     cdef int fill_data_on(self, const Context& on, double value) except -1
     cdef int fill_diff_on(self, const Context& on, double value) except -1

@@ -341,6 +341,11 @@ cdef class Blob:
     cdef void* overwrite_diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.mutable_diff_on(on) if layout is None else self.diff_memory.overwrite_private_data_ptr(layout)
 
+    cdef void* gradient_on(self, const Context& on, Layout layout, bint* add) except? NULL:
+        add[0] = (self.diff_memory.size != <size_t> (self.count * item_size(self.dtype))
+                  or not self.diff_memory.claim_lazy_zeros(on.stream != NULL, layout))
+        return self.mutable_diff_in_layout(on, layout) if add[0] else self.overwrite_diff_in_layout(on, layout)
+
     cdef int wrote_diff(self) except -1:
         return self.diff_memory.show_private()
 

@@ -52,10 +52,11 @@ cdef class PReLULayer(BroadcastLayer):
         cdef const void* x = self.forward_x(bottom, top).data_in_layout(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef void* out
+        cdef bint add = True
         if self.learns(0):
-            out = slope.mutable_diff_on(on)
+            out = slope.gradient_on(on, None, &add)
             with nogil:
-                channel_prelu_sums(on, self.dtype, self.stored, 1, True, out, x, dy)
+                channel_prelu_sums(on, self.dtype, self.stored, 1, add, out, x, dy)
         if propagate_down[0]:
             out = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
             with nogil:

@@ -67,7 +67,7 @@ cdef class ScaleLayer(AxesLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob values = self.values(bottom)
-        cdef bint learned = len(bottom) == 1
+        cdef bint learned = len(bottom) == 1, add = learned
         cdef Layout layout = self.layout_backward(on, bottom, top)
         cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef const void* x
@@ -76,9 +76,10 @@ cdef class ScaleLayer(AxesLayer):
         if self.bias >= 0 and self.learns(self.bias):
             self.sum_dy(on, dy, self.blobs[self.bias], True)
         if self.learns(0) if learned else propagate_down[1]:
-            x, out = self.forward_x(bottom, top).data_in_layout(on, layout), values.mutable_diff_on(on)
+            x = self.forward_x(bottom, top).data_in_layout(on, layout)
+            out = values.gradient_on(on, None, &add) if learned else values.mutable_diff_on(on)
             with nogil:
-                channel_dots(on, self.dtype, self.stored, 1, learned, out, x, dy)
+                channel_dots(on, self.dtype, self.stored, 1, add, out, x, dy)
         if propagate_down[0]:
             s, out = values.data_on(on), (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
             with nogil:

@@ -43,6 +43,7 @@ cdef class SyncedMemory:
     cdef DeviceSide side            # None until the first GPU call
     cdef public Allocator pool      # allocates the host's blocks; None: that of the place
     cdef public bint overwritten    # the first write covers all of it, so that new blocks need no zeros
+    cdef bint claimed               # `claim_lazy_zeros` was called since the last `clear`: zeros on a device may wait for it
     cdef str _name
     # Caffe's four calls; those of the same names without `_ptr` return the side as a Buffer.
     cdef const void* cpu_data_ptr(self) except? NULL nogil
@@ -53,6 +54,7 @@ cdef class SyncedMemory:
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil
+    cpdef bint claim_lazy_zeros(self, bint on_device=*, Layout layout=*) except -1
     cpdef int show_private(self) except -1
     cpdef int drop_plain(self) except -1
     cdef int free_private(self) except -1

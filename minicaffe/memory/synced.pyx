@@ -274,13 +274,22 @@ cdef class SyncedMemory:
             self.set_head(HEAD_AT_CPU if self.head == SYNCED_PRIVATE else HEAD_AT_GPU, why)
         return 0
 
-    def clear(self, nbytes):
+    def clear(self, nbytes, bint on_device=False):
         """Set all to zeros if `nbytes` is the size and only one side, on the host, is valid; return whether that was done.
 
-        The zeros are written at the next access, or not at all if that overwrites everything.
+        The zeros are written at the next access, or not at all if that overwrites everything (`claim_lazy_zeros`). With `on_device`
+        the side does not matter, but it is done only if that was called since the last time: otherwise the caller had better fill
+        all memories by one launch.
         """
         cdef size_t size = bytes_of(nbytes, "nbytes")
+        cdef bint claimed
         with device_lock:
+            if on_device and self.head != UNINITIALIZED:
+                claimed, self.claimed = self.claimed, False
+                if not claimed or size != self.size or self.gpu != current_gpu or held(<PyObject*>self.device):
+                    return False
+                self.set_head(UNINITIALIZED, "clear")
+                return True
             if self.overwritten:
                 return False
             whole = size == self.size and (self.head == HEAD_AT_CPU
@@ -310,14 +319,23 @@ cdef class SyncedMemory:
             if self.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE):
                 self.host = None
 
-    def claim_lazy_zeros(self):
-        """Return whether the host side is zeros that are not written yet; if so, the caller must now overwrite all of it."""
+    cpdef bint claim_lazy_zeros(self, bint on_device=False, Layout layout=None) except -1:
+        """Return whether all is zeros that are not written yet; if so, the caller must now overwrite all of it.
+
+        `layout` is the one in which it does, None for the plain side. A private side is taken by `overwrite_private_data_ptr`.
+        """
         with device_lock:
+            self.claimed = True
             if self.head != UNINITIALIZED:
                 return False
-            if self.host is None:
-                self.host = self.new_host()
-            self.set_head(HEAD_AT_CPU, "claim_lazy_zeros")
+            if layout is None and on_device:
+                if self.device is None:
+                    self.device = self.new_device()
+                self.set_head(HEAD_AT_GPU, "claim_lazy_zeros")
+            elif layout is None:
+                if self.host is None:
+                    self.host = self.new_host()
+                self.set_head(HEAD_AT_CPU, "claim_lazy_zeros")
         return True
 
     cdef int free_private(self) except -1:

@@ -530,7 +530,7 @@ cdef class Runner:
                     blob.diff_memory.renew()
                 elif on.stream == NULL:
                     blob.fill_diff_on(on, 0)
-                elif blob.count:
+                elif blob.count and not blob.diff_memory.clear(blob.count * item_size(blob.dtype), True):
                     layout = diff_layout(on, [blob])
                     at.push_back(blob.mutable_diff_in_layout(on, layout))
                     nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))

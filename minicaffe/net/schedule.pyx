@@ -439,10 +439,12 @@ cdef class Fusion:
 
 
 cdef Operation fusable_operation(Node node):
-    """The operation of a node that may compute more than its layer; None if it has none."""
+    """The operation of a node that may compute more than its layer; None if it has none, or several (LSTM)."""
+    cdef list operations
     if len(node.tops) == 1 and node.bottoms and has_builtin_passes(node.layer):
-        for operation in node.layer.operations():
-            return operation if operation.epilogue_class is not None else None
+        operations = list(node.layer.operations())
+        if len(operations) == 1 and operations[0].epilogue_class is not None:
+            return operations[0]
     return None
 
 

@@ -73,11 +73,11 @@ def make(name, engine="CUDNN", dtype=Dtype.FLOAT, images=None):
     return layer_net(layer.replace("ENGINE", engine), [rng.standard_normal(shape)], dtype), rng
 
 
-def step(net, rng):
-    """Forward and backward; parameter diffs start at 0.5, since layers add to them."""
+def step(net, rng, start=0.5):
+    """Forward and backward; parameter diffs are `start` before, since layers add to them. None: as they are, at first unwritten zeros."""
     top = net.tops[-1][0]
-    for blob in net.layers[-1].blobs:
-        blob.diff[...] = 0.5
+    for blob in net.layers[-1].blobs if start is not None else []:
+        blob.diff[...] = start
     run_forward(net)
     run_backward(net, [0], [rng.standard_normal(top.shape)])
 
@@ -123,7 +123,7 @@ def take_fake_times():
 
 
 def record(specs):
-    """Each spec: {name, engine, dtype, images, fail, use, precision, steps}; `use` is the argument of use_cudnn."""
+    """Each spec: {name, engine, dtype, images, fail, use, precision, steps, start}; `use` is the argument of use_cudnn."""
     log, done = Refusals(), []
     run_on_root = engine.preferred()
     calls = Path(os.environ["FAKE_LOG"])
@@ -141,7 +141,7 @@ def record(specs):
         error = None
         try:
             for _ in range(spec.get("steps", 1)):
-                step(net, rng)
+                step(net, rng, spec.get("start", 0.5))
         except minicaffe.errors.DeviceError as raised:
             error = [str(raised), raised.code]
         done.append({"calls": [json.loads(line) for line in calls.read_text().splitlines()], "log": list(log.texts),
@@ -158,9 +158,10 @@ def compare(specs):
         results = []
         for name in "CAFFE", "CUDNN":
             cuda.use_cudnn(name == "CUDNN")
+            minicaffe.set_precision(spec.get("precision", "float32") if name == "CUDNN" else "float32")
             net, rng = make(spec["name"], name, Dtype[spec["dtype"]])
-            step(net, rng)
-            step(net, rng)
+            step(net, rng, spec.get("start", 0.5))
+            step(net, rng, spec.get("start", 0.5))
             blobs = [net.tops[-1][0].data, net.bottoms[-1][0].diff]
             blobs += [array for blob in net.layers[-1].blobs for array in (blob.data, blob.diff)]
             results.append([np.array(blob) for blob in blobs])

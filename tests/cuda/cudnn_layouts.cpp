@@ -56,7 +56,7 @@ template <class T> void compare(const Context& on, const ConvShape& s, int dtype
       const int layout = way == 1 ? kNhwc : kNchw, shift = way == 2;
       Array<T> x(image, s.images, s.channels, s.pixels, layout, shift), w(weights, s.outputs, s.group_channels, s.taps, layout, shift),
           y(columns, s.images, s.outputs, s.positions, layout, shift), b(bias, 1, s.outputs, 1, layout, shift);
-      const CudnnArguments what(product, dtype, layout, x.at, w.at, y.at, product == kForward ? b.at : nullptr);
+      const CudnnArguments what(product, dtype, layout, x.at, w.at, y.at, product == kForward ? b.at : nullptr, true);
       int plan = -1;
       index_t bytes = 0;
       CudnnPlans* plans = cudnn_plans(on, s, what, &plan, &bytes);

@@ -1,9 +1,10 @@
-// A cuDNN (and the few calls of cuBLAS) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set cuDNN's
-// calls also compute, slowly (slow_cudnn.hpp).
+// A cuDNN (and the few calls of cuBLAS and cuBLASLt) that writes each call as a JSON line to the file FAKE_LOG. With FAKE_COMPUTES set
+// they also compute, slowly (slow_cudnn.hpp).
 //
 // Descriptors are written as what they were set to, pointers as numbers, factors as values of the tensors' type. FAKE_FAIL holds
 // statuses to return instead, "cudnnBackendExecute=3000,cudnnBackendFinalize plan=5000,...". Prototypes are written down again here, from
-// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp.
+// NVIDIA's documentation and not from minicaffe/cuda/cudnn.hpp, so that a slip in one of the two shows. Convolutions: fake_graph.hpp,
+// cuBLASLt: fake_cublaslt.hpp.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -78,8 +79,21 @@ int create(const char* name, D* made) {
   return call(name);
 }
 
+/// c = alpha op(a) op(b) + beta c, column-major
+template <class T>
+void multiply(bool trans_a, bool trans_b, size_t m, size_t n, size_t k, double alpha, const T* a, size_t lda, const T* b, size_t ldb, double beta,
+              T* c, size_t ldc) {
+  for (size_t j = 0; j < n; ++j)
+    for (size_t i = 0; i < m; ++i) {
+      double sum = 0;
+      for (size_t l = 0; l < k; ++l) sum += double(a[trans_a ? l + i * lda : i + l * lda]) * double(b[trans_b ? j + l * ldb : l + j * ldb]);
+      c[i + j * ldc] = T(alpha * sum + (beta ? beta * double(c[i + j * ldc]) : 0));
+    }
+}
+
 }  // namespace
 
+#include "fake_cublaslt.hpp"
 #include "fake_graph.hpp"
 
 extern "C" {
@@ -150,7 +164,10 @@ int cublasGetVersion_v2(void* handle, int* version) {
   *version = 130100;
   return handle == (void*)0x77 ? 0 : 1;
 }
-int cublasSetStream_v2(void* handle, void* stream) { return call("cublasSetStream_v2", "handle", show((const void*)handle), "stream", show((const void*)stream)); }
+int cublasSetStream_v2(void* handle, void* stream) {
+  slow::stream = stream;
+  return call("cublasSetStream_v2", "handle", show((const void*)handle), "stream", show((const void*)stream));
+}
 int cublasSetMathMode(void* handle, int mode) { return call("cublasSetMathMode", "handle", show((const void*)handle), "mode", show(mode)); }
 int cublasSetWorkspace_v2(void* handle, void* memory, size_t bytes) {
   return call("cublasSetWorkspace_v2", "handle", show((const void*)handle), "memory", show((const void*)memory), "bytes", show(bytes));
@@ -158,11 +175,15 @@ int cublasSetWorkspace_v2(void* handle, void* memory, size_t bytes) {
 #define GEMM(name, T)                                                                                                             \
   int name(void* handle, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, long long sa, const T* b, int ldb, \
            long long sb, const T* beta, T* c, int ldc, long long sc, int batches) {                                               \
-    return call(#name, "handle", show((const void*)handle), "trans", "[" + show(ta) + "," + show(tb) + "]", "mnk",                  \
+    int status = call(#name, "handle", show((const void*)handle), "trans", "[" + show(ta) + "," + show(tb) + "]", "mnk",                  \
                 "[" + show(m) + "," + show(n) + "," + show(k) + "]", "alpha", show(double(*alpha)), "beta", show(double(*beta)),    \
                 "a", show((const void*)a), "b", show((const void*)b), "c", show((const void*)c), "ld",                             \
                 "[" + show(lda) + "," + show(ldb) + "," + show(ldc) + "]", "strides",                                              \
                 "[" + show(size_t(sa)) + "," + show(size_t(sb)) + "," + show(size_t(sc)) + "]", "batches", show(batches));         \
+    return computed(status, [=, one = double(*alpha), two = double(*beta)] {                                                       \
+      for (int batch = 0; batch < batches; ++batch)                                                                               \
+        multiply(ta, tb, m, n, k, one, a + batch * sa, lda, b + batch * sb, ldb, two, c + batch * sc, ldc);                        \
+    });                                                                                                                           \
   }
 GEMM(cublasSgemmStridedBatched, float)
 GEMM(cublasDgemmStridedBatched, double)

@@ -366,6 +366,30 @@ def test_the_command_shows_choices(fake, tmp_path):
     assert "removed 3 files" in command("cache", "clear", **environment) and not list((tmp_path / "cache").iterdir())
 
 
+# ---- the fake: gradients that are not added to
+
+
+def test_a_first_gradient_is_overwritten(fake, tmp_path):
+    """By the product alone, also when it is measured: with beta 0, where it lies. The second one is added."""
+    result = record(fake, tmp_path, {"name": "conv", "steps": 2, "start": None})[0]
+    (_, trials, first), (_, more, second) = [found for found in products(result) if found[0] == "weights"]
+    for call in [*trials, first]:
+        assert (call["beta"], call["pw"]) == (0, result["at"]["dw0"]) and call["engine"] < 100, call
+    assert trials and more and (second["beta"], second["pw"], second["engine"]) == (1, result["at"]["dw0"], 111)
+    assert result["error"] is None and not result["log"]
+
+
+@pytest.mark.parametrize(("environment", "precision"), [
+    ({}, "float32"), ({"MINICAFFE_CUDNN_TUNE": "0"}, "float32"), ({"MINICAFFE_CUDNN_LAYOUT": "nhwc"}, "float32"),
+    ({}, "bf16"), ({"FAKE_WHOLE": "4"}, "bf16"), ({"FAKE_NONE": "nhwc", "MINICAFFE_CUDNN_LAYOUT": "nhwc"}, "float32"),
+    ({"FAKE_FAIL": "cudnnBackendFinalize weights=3002"}, "float32"), ({"FAKE_FAIL": "cudnnBackendExecute=3002"}, "float32")])  # fmt: skip
+def test_first_and_second_gradients_together(fake, tmp_path, environment, precision):
+    """Two steps give the sum, by plans that write float or bf16, and if cuDNN refuses after the memory was taken."""
+    specs = [{"name": name, "dtype": "FLOAT", "start": None, "precision": precision} for name in ("conv", "conv 1x1", "deconv")]
+    results = cases("compare", specs, "sim", MINICAFFE_CUDNN=str(fake), FAKE_COMPUTES="1", FAKE_LOG=os.devnull, **environment)
+    assert all(result["worst"] < (1e-4 if precision == "float32" else 0.02) for result in results), results
+
+
 # ---- the fake: who computes without it
 
 
@@ -748,6 +772,7 @@ def test_cublas(fake, tmp_path):
                         [rng.standard_normal((3, 4))], dtype)
         run_forward(net)
         run_backward(net, [0], [rng.standard_normal((3, 5))])
+        run_backward(net, [0])
         at = addresses(net)
         x, y, w = net.bottoms[-1][0], net.tops[-1][0], net.layers[-1].blobs[0]
         values = {{"x": x.data.tolist(), "w0": w.data.tolist(), "dy": y.diff.tolist()}}
@@ -765,12 +790,14 @@ def test_cublas(fake, tmp_path):
         x, w, dy = (np.array(call["values"][name]) for name in ("x", "w0", "dy"))
         where = {address: name for name, address in call["at"].items()}
         expected = {"y": x @ w.T, "dw0": dy.T @ x, "dx": dy @ w}
-        assert sorted(where[product["c"]] for product in products) == sorted(expected)
+        assert sorted(where[product["c"]] for product in products) == ["dw0", "dw0", "dx", "dx", "y"]
+        # The second gradient is added.
+        assert [product["beta"] for product in products if where[product["c"]] == "dw0"] == [0, 1]
         for product in products:
             name = where[product["c"]]
             a, b = (np.array(call["values"][where[product[side]]]).ravel() for side in "ab")
             np.testing.assert_allclose(column_major(product, a, b), expected[name].ravel(), rtol=1e-12)
-            assert product["beta"] == (name == "dw0") and product["handle"] == 0x77 and product["batches"] == 1
+            assert product["beta"] in (0, name == "dw0") and product["handle"] == 0x77 and product["batches"] == 1
         products = []
 
 
@@ -826,7 +853,7 @@ def test_a_trace_has_the_calls_of_libraries(fake):
             assert f"{there / 1e6:.3f} ms of it on the device" in lines[1], lines
             assert f"  call {calls[0].name}, {calls[0].took / 1e6:.3f} ms" in lines
             assert (row[3], row[5], row[-2]) == (f"{there / 1e6:.3f}", f"{step['bytes'] / there:.1f}", str(len(busy))), row
-    assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasGemmStridedBatched"], found
+    assert found["forward", "conv"] == ["cudnnBackendExecute"] and found["forward", "ip"] == ["cublasLtMatmul"], found
     assert found["forward", "lrn"] == ["cudnnLRNCrossChannelForward"] and found["backward", "lrn"] == ["cudnnLRNCrossChannelBackward"]
     assert not found["forward", "norm"] and not found["backward", "norm"], found
     assert found["backward", "conv"] == ["cudnnBackendExecute"] * 2 and len(found["backward", "ip"]) == 2, found

@@ -94,14 +94,14 @@ found = calls_of(lambda: minicaffe.set_precision("tf32"))
 assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 3)], found    # CUBLAS_TF32_TENSOR_OP_MATH
 calls, launches = step()
 assert launches and any(call["call"] == "cublasSgemmStridedBatched" for call in calls)
-assert measured(calls) and convolutions(calls) == [("forward", 112), ("weights", 112)], convolutions(calls)     # on tensor cores
+assert measured(calls) and convolutions(calls) == [("forward", 112), ("weights", 12)], convolutions(calls)     # on tensor cores
 step(), step()
 assert step() == ([], 0)
 
 found = calls_of(lambda: minicaffe.set_precision("float32"))
 assert [(call["call"], call["mode"]) for call in found] == [("cublasSetMathMode", 0)], found
 calls, launches = step()
-assert launches and convolutions(calls) == [("forward", 111), ("weights", 111)] and not measured(calls)     # that was before
+assert launches and convolutions(calls) == [("forward", 111), ("weights", 11)] and not measured(calls)     # that was before
 step(), step()
 assert step() == ([], 0)
 """, "sim", MINICAFFE_CUDNN=str(fake), MINICAFFE_CUBLAS=str(fake), FAKE_LOG=str(tmp_path / "calls"))

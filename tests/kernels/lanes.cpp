@@ -77,9 +77,9 @@ CASE(lanes) {
           same("mean", lane_mean, mean, tolerance<float>());
           same("factor", lane_factor, factor, 8 * tolerance<float>());
           mc::standardize_backward(on, mc::FLOAT, plain, how, mc::BackwardPart::kWhole, x.data, pdy, dx.data,
-                                   fused ? dscale.data : nullptr, fused ? dshift.data : nullptr, scratch.data);
+                                   fused ? dscale.data : nullptr, true, fused ? dshift.data : nullptr, true, scratch.data);
           mc::standardize_backward(on, mc::FLOAT, c, lane_how, mc::BackwardPart::kWhole, lx, ldy, lane_dx.data,
-                                   fused ? lane_dscale.data : nullptr, fused ? lane_dshift.data : nullptr, scratch.data);
+                                   fused ? lane_dscale.data : nullptr, true, fused ? lane_dshift.data : nullptr, true, scratch.data);
           expect_lanes("dx", c, lane_dx, dx, 40 * tolerance<float>());
           same("gradient of the scale", lane_dscale, dscale, 1e-5 * std::sqrt(double(n / k) + 1));
           same("gradient of the shift", lane_dshift, dshift, 1e-5 * std::sqrt(double(n / k) + 1));

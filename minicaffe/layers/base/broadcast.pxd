@@ -20,4 +20,4 @@ cdef class AxesLayer(BroadcastLayer):
     cdef Blob values(self, list bottom)
     cdef tuple parameter_shape(self, list bottom, param)
     cdef int view_by_values(self, list bottom, list top, param) except -1
-    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1
+    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint learned) except -1

@@ -80,8 +80,9 @@ cdef class AxesLayer(BroadcastLayer):
         self.split_axes(x, axis, values.num_axes)
         (<Blob> top[0]).reshape_like(x)
 
-    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint add) except -1:
-        """The gradient of a bias: the sum of dy."""
-        cdef void* out = values.mutable_diff_on(on)
+    cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint learned) except -1:
+        """The gradient of a bias, the sum of dy; added if it is `learned` and has something to add to."""
+        cdef bint add = learned
+        cdef void* out = values.gradient_on(on, None, &add) if learned else values.mutable_diff_on(on)
         with nogil:
             channel_sums(on, self.dtype, self.stored, 1, add, out, dy)

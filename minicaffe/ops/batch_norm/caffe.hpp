@@ -123,13 +123,14 @@ template <class T> struct StandardizeChannelBackward {
   StandardizeBy<T> by;
   const T *factor, *x, *dy, *values;  // values: Standardization::values
   T *dx, *gamma, *beta;  // the last two, gradients, may be null
+  bool add_gamma, add_beta;
 
   MC_HD void operator()(index_t k) const {
     StandardizeBackward<T> f{by.at(k), T(0), T(0)};
     if (!given || gamma || beta) {
       const ChannelGradients<T> of(c, k, f.of, x, dy, by_x || gamma);
-      if (gamma) gamma[k] += T(of.dot * double(factor[k]));
-      if (beta) beta[k] += T(of.sum);
+      if (gamma) gamma[k] = (add_gamma ? gamma[k] : T(0)) + T(of.dot * double(factor[k]));
+      if (beta) beta[k] = (add_beta ? beta[k] : T(0)) + T(of.sum);
       const double per = 1.0 / double(max_<index_t>(1, c.outer * c.inner));
       if (!given) f.mean_dz = T(of.sum * per);
       if (by_x) f.dot = T(of.dot * per) * factor[k] * factor[k];
@@ -336,10 +337,11 @@ void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by,
 /// The part of backward to compute: all, or what is before, or after, the sum of two numbers of each channel over processes.
 enum class BackwardPart : int { kWhole, kBefore, kAfter };
 
-/// dx from dy; adds to the gradients of gamma and beta unless they are null. `scratch` has 4 x channels values; kBefore writes the
-/// first 2 x channels of them and kAfter reads them.
+/// dx from dy, and the gradients of gamma and beta unless they are null, added if `add_gamma` and `add_beta`. `scratch`
+/// has 4 x channels values; kBefore writes the first 2 x channels of them and kAfter reads them.
 inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, BackwardPart which,
-                                 const void* x, const void* dy, void* dx, void* gamma, void* beta, void* scratch) {
+                                 const void* x, const void* dy, void* dx, void* gamma, bool add_gamma, void* beta, bool add_beta,
+                                 void* scratch) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
@@ -354,13 +356,13 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
       if (!on.stream && c.lanes == 1 && which == BackwardPart::kWhole)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
-                                                                shift}, count);
+                                                                shift, add_gamma, add_beta}, count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
       C *dot = sum + part.channels, *own = dot + part.channels;
       const StandardizeBy<C> f = by.from(k);
       if (which != BackwardPart::kAfter) {
-        const StandardizeGradients<C> store{s.given, s.by_x(), scale != nullptr, shift != nullptr, C(1.0 / count), factor + k, sum,
-                                            dot, scale ? scale + k : own, shift ? shift + k : own + part.channels};
+        const StandardizeGradients<C> store{s.given, s.by_x(), scale && add_gamma, shift && add_beta, C(1.0 / count), factor + k,
+                                            sum, dot, scale ? scale + k : own, shift ? shift + k : own + part.channels};
         if (!s.given || scale || shift)
           gradients(on, part, f, kept + at, from + at, store);
         else

@@ -29,7 +29,7 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
     void standardize_moments(const Context&, int dtype, const Channels&, const void* x, void* mean, void* variance)
     void standardize_forward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, void* y, void* kept)
     void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, BackwardPart, const void* x,
-                              const void* dy, void* dx, void* gamma, void* beta, void* scratch)
+                              const void* dy, void* dx, void* gamma, bint add_gamma, void* beta, bint add_beta, void* scratch)
 
 
 cdef class CaffeStandardize(Primitive):
@@ -87,6 +87,7 @@ cdef class CaffeStandardize(Primitive):
         cdef const void* dy = y.diff_in_layout(on, layout)
         cdef void* gamma = NULL
         cdef void* beta = NULL
+        cdef bint add_gamma = True, add_beta = True
         cdef Standardization s
         s.rule, s.given, s.slope, s.elsewhere = op.rule, op.given, slope_of(op.fused_epilogue), op.elsewhere
         s.mean, s.factor = <void*> op.mean.data_on(on), <void*> op.factor.data_on(on)
@@ -94,20 +95,20 @@ cdef class CaffeStandardize(Primitive):
         s.shift = <void*> op.shift.data_on(on)
         if op.fused_epilogue is not None:
             if op.fused_epilogue.scale_learned:
-                gamma = op.fused_epilogue.scale.mutable_diff_on(on)
+                gamma = op.fused_epilogue.scale.gradient_on(on, None, &add_gamma)
             if op.fused_epilogue.shift_learned:
-                beta = op.fused_epilogue.shift.mutable_diff_on(on)
+                beta = op.fused_epilogue.shift.gradient_on(on, None, &add_beta)
         cdef void* dx = x.overwrite_diff_in_layout(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
         cdef BackwardPart part = WHOLE
         if op.group is not None and not op.given:
             with nogil:
-                standardize_backward(on, dtype, shape, s, BEFORE, v, dy, dx, gamma, beta, scratch)
+                standardize_backward(on, dtype, shape, s, BEFORE, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
             op.allreduce_gradient_terms()
             part, scratch = AFTER, op.sums.mutable_data_on(on)
         with nogil:
-            standardize_backward(on, dtype, shape, s, part, v, dy, dx, gamma, beta, scratch)
+            standardize_backward(on, dtype, shape, s, part, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
 
 
 cdef double slope_of(NormEpilogue epilogue):

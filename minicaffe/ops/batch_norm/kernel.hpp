@@ -143,13 +143,13 @@ template <class T> struct RunningSums {
 
 /// From the sums of dz and dz (x - mean): add to the gradients of gamma and beta, and compute what StandardizeBackward subtracts.
 template <class T> struct StandardizeGradients {
-  bool given, by_x, scaled, shifted;
+  bool given, by_x, add_gamma, add_beta;
   T per;
   const T* factor;
   T *sum, *dot, *gamma, *beta;
   MC_HD void operator()(index_t k) const {
-    gamma[k] = (scaled ? gamma[k] : T(0)) + dot[k] * factor[k];
-    beta[k] = (shifted ? beta[k] : T(0)) + sum[k];
+    gamma[k] = (add_gamma ? gamma[k] : T(0)) + dot[k] * factor[k];
+    beta[k] = (add_beta ? beta[k] : T(0)) + sum[k];
     sum[k] = given ? T(0) : sum[k] * per;
     dot[k] = by_x ? dot[k] * per * factor[k] * factor[k] : T(0);
   }

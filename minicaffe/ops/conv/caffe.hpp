@@ -383,9 +383,9 @@ inline void conv_backward_data(const Context& on, const cpu::Blas& blas, int dty
   });
 }
 
-/// dweight += dy * im2col(x)^T, summed over the images.
+/// dweight += dy * im2col(x)^T, summed over the images; on a device it is overwritten without `add`, if there are images.
 inline void conv_backward_weights(const Context& on, const cpu::Blas& blas, int dtype, const ConvShape& s, const void* x_,
-                                  const void* dy_, void* dweight_, void* scratch) {
+                                  const void* dy_, void* dweight_, bool add, void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), dy = static_cast<const T*>(dy_);
@@ -400,7 +400,7 @@ inline void conv_backward_weights(const Context& on, const cpu::Blas& blas, int 
       batches.terms = images, batches.term_a = s.outputs * s.positions, batches.term_b = columns_of_image(s);
       for (index_t g = 0; g < s.groups; ++g)
         gemm(on, blas, false, true, s.m, s.k, s.positions, T(1), dy + (first * s.outputs + g * s.m) * s.positions, s.positions,
-             columns + g * s.k * s.positions, s.positions, T(1), dweight + g * s.m * s.k, s.k, batches);
+             columns + g * s.k * s.positions, s.positions, add || first ? T(1) : T(0), dweight + g * s.m * s.k, s.k, batches);
     });
   });
 }

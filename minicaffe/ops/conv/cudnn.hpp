@@ -3,9 +3,10 @@
 // A product of images x, weights w and columns y is an operation graph. cuDNN's heuristic lists engines for it and how to set them.
 // Those whose arithmetic is not allowed are left out; each of the others makes a plan, if it can.
 //
-// The bias is part of the graph of the forward product, and the graph adds a gradient of weights (beta 1), where there are engines
-// for that. Behind them in the list are those of the product alone, after which a kernel of ours adds, so that measuring compares
-// both. For an H100 cuDNN 9.28 lists the same engines with beta 1 as with beta 0, except those that it compiles at run time.
+// The bias is part of the graph of the forward product, and the graph adds a gradient of weights (beta 1) where there is something
+// to add to, if there are engines for that. Behind them in the list are those of the product alone, after which a kernel of ours
+// adds, so that measuring compares both. For an H100 cuDNN 9.28 lists the same engines with beta 1 as with beta 0, except those
+// that it compiles at run time.
 #pragma once
 #include <memory>
 #include "minicaffe/cuda/cudnn.hpp"
@@ -17,29 +18,31 @@
 namespace mc {
 namespace cuda {
 
-enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  // x, w -> y    w, y -> x    x, y added to w
+enum CudnnProduct { kForward = 0, kBackwardData = 1, kBackwardWeights = 2 };  // x, w -> y    w, y -> x    x, y -> w
 enum CudnnUid : int64_t { kX = 1, kW, kY, kBias, kUnbiased };                 // kUnbiased is nowhere in memory
 constexpr int kMaxMeasuredPlans = 8, kMaxNotes = 32;  // plans of each graph that are measured; more than an engine has
 
 /// What is computed, with which arrays. The bias is null or has a value for each channel of x or y, which then is the result. With
-/// `dtype` BF16 images, columns and weights are Bf16; a bias and a gradient of weights are floats.
+/// `dtype` BF16 images, columns and weights are Bf16; a bias and a gradient of weights are floats. `add` is for a gradient of
+/// weights alone.
 struct CudnnArguments {
   int product, dtype, layout;  // kNchw or kNhwc
   void *x, *w, *y;
   const void* bias;
+  bool add;
   int64_t alignment;   // of all arrays, in bytes, at most the 16 that faster plans need
-  bool trial = false;  // a gradient of weights goes elsewhere, as it is added to
+  bool trial = false;  // what is added to a gradient of weights goes elsewhere
 
   CudnnArguments() = default;
-  CudnnArguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias)
-      : product(product), dtype(dtype), layout(layout), x(x), w(w), y(y), bias(bias) {
+  CudnnArguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias, bool add)
+      : product(product), dtype(dtype), layout(layout), x(x), w(w), y(y), bias(bias), add(add) {
     alignment = (size_t(x) | size_t(w) | size_t(y) | size_t(bias)) % 16 ? int64_t(item_size(dtype)) : 16;
   }
 };
 
 struct CudnnPlan {
   CudnnNode settings, plan;  // of an engine; null until it is needed
-  bool whole;                // it adds by itself
+  bool whole;                // its graph has all: the bias, what is added to, a gradient of weights in its own type
   int64_t workspace;         // bytes
   CudnnFailure failed;          // why it is not used; the call is null if it may be
 };
@@ -48,7 +51,7 @@ struct CudnnPlans {
   std::vector<CudnnPlan> all;  // in the heuristic's order
   int chosen = -1;
   bool tunes;                  // whether they may be measured
-  index_t gradient;            // bytes of a gradient of weights, in floats if not of a wider type
+  index_t gradient;            // bytes of a gradient of weights that a plan does not write itself, in floats if not of a wider type
   std::string place, none;     // all that a choice depends on; why none of all can be used
   CudnnFailure refused = {nullptr, 0};
 
@@ -106,14 +109,13 @@ inline CudnnNode cudnn_graph(const Cudnn& cudnn, const ConvShape& s, const Cudnn
                                nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
                                nv::BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR};
   const bool biased = whole && of.bias;
-  const bool adds = whole && of.product == kBackwardWeights;
   const CudnnNode x = cudnn_array(cudnn, of, kX, of.dtype, image),
-                  weight = cudnn_array(cudnn, of, kW, adds ? real : of.dtype, weights);
+                  weight = cudnn_array(cudnn, of, kW, whole && of.product == kBackwardWeights ? real : of.dtype, weights);
   const CudnnNode y = biased ? cudnn_array(cudnn, of, kUnbiased, real, columns) : cudnn_array(cudnn, of, kY, of.dtype, columns);
   CudnnNode product(cudnn, kKinds[of.product]), add;
   int attribute = nv::ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA + 6 * of.product;  // then beta, convolution, weights, image, columns
   product.put(attribute++, factor, 1, cudnn_factor(real, true));
-  product.put(attribute++, factor, 1, cudnn_factor(real, adds));
+  product.put(attribute++, factor, 1, cudnn_factor(real, whole && of.add));
   const CudnnNode* nodes[] = {&convolution, &weight, &x, &y};
   for (const CudnnNode* node : nodes) product.put(attribute++, *node);
   std::vector<void*> operations = {product.finalize().get()};
@@ -178,7 +180,7 @@ inline bool make_cudnn_plan(const Cudnn& cudnn, CudnnPlan& plan) {
 
 inline CudnnKey cudnn_key(const Cudnn& cudnn, const ConvShape& s, const CudnnArguments& of) {
   const Window& w = s.window;
-  CudnnKey key = {of.product, of.dtype, of.layout, of.bias != nullptr, of.alignment, cudnn.tf32 && of.dtype == FLOAT,
+  CudnnKey key = {of.product, of.dtype, of.layout, of.bias || of.add, of.alignment, cudnn.tf32 && of.dtype == FLOAT,
                   w.num_axes, s.images, s.channels, s.outputs, s.groups};
   for (int a = 0; a < std::min(3, w.num_axes); ++a) {
     const index_t numbers[] = {w.in[a], w.kernel[a], w.pad[a], w.stride[a], w.dilation[a]};
@@ -205,13 +207,13 @@ inline CudnnPlans* cudnn_plans(const Context& on, const ConvShape& s, const Cudn
     if (found == cudnn.plans.end()) {
       auto made = std::make_unique<CudnnPlans>();
       const bool depthwise = s.groups > 1 && s.group_channels == 1;  // a bias in the graph costs seven times the product there
-      if (of.product == kBackwardWeights || (of.product == kForward && of.bias && !depthwise))
-        append_cudnn_plans(cudnn, s, of, true, *made);
+      const bool apart = of.product == kBackwardWeights && (of.add || of.dtype == BF16);
+      if (apart || (of.product == kForward && of.bias && !depthwise)) append_cudnn_plans(cudnn, s, of, true, *made);
       append_cudnn_plans(cudnn, s, of, false, *made);
       if (!made->refused.call)
         made->refused = {cudnn.deterministic ? "convolution: no plan that repeats its results" : "convolution: no plan", kRefused};
       made->tunes = cudnn.tunes;
-      made->gradient = of.product == kBackwardWeights ? round_up(s.outputs * s.k * item_size(cudnn_real(of.dtype)), 256) : 0;
+      made->gradient = apart ? round_up(s.outputs * s.k * item_size(cudnn_real(of.dtype)), 256) : 0;
       made->place = std::string("convolution by ") + cudnn.place + ":";
       for (index_t number : key) made->place += " " + std::to_string(number);
       found = cudnn.plans.emplace(key, made.release()).first;
@@ -290,12 +292,14 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
     }
     if (plan.failed.call) why = cudnn_text(cudnn, plan.failed);
   }, "cudnnBackendExecute");
-  if (plan.whole || !why.empty() || on.stream->failed) return why;
+  if (plan.whole || !why.empty() || on.stream->failed || !(of.bias || plans.gradient)) return why;
   const bool columns = of.product == kForward, last = of.layout == kNhwc;
   void* to = columns ? of.y : of.product == kBackwardData ? of.x : of.trial ? memory : of.w;
   const index_t plane = columns ? s.positions : s.pixels;
   const Channels channels(s.images * (last ? plane : 1), columns ? s.outputs : s.channels, last ? 1 : plane);
-  if (of.product == kBackwardWeights && of.dtype == BF16)
+  if (of.product == kBackwardWeights && !of.add)
+    for_each(on, s.outputs * s.k, Convert<Bf16, float>{static_cast<const Bf16*>(memory), static_cast<float*>(to)});
+  else if (of.product == kBackwardWeights && of.dtype == BF16)
     for_each(on, s.outputs * s.k, AddConverted<Bf16, float>{static_cast<const Bf16*>(memory), static_cast<float*>(to)});
   else if (of.product == kBackwardWeights) map2<Axpy>(on, of.dtype, s.outputs * s.k, memory, to, to, 1.0);
   else if (of.bias && of.dtype == BF16)
@@ -305,10 +309,10 @@ inline std::string cudnn_run(const Context& on, const ConvShape& s, const CudnnA
   return why;
 }
 
-/// Add to the gradient of each bias, a float, the sum of dy over its channel: rows of channels of Bf16.
-inline void cudnn_bias_bf16(const Context& on, index_t rows, index_t channels, const void* dy, void* bias) {
+/// The sum of dy over each channel, rows of channels of Bf16, to the gradient of its bias, a float; added if `add`.
+inline void cudnn_bias_bf16(const Context& on, index_t rows, index_t channels, const void* dy, void* bias, bool add) {
   const TermOf<Same<float>, Bf16, 1> term{{static_cast<const Bf16*>(dy)}};
-  channel_sums(*on.stream, Channels(rows, channels, 1), term, 1.0, true, static_cast<float*>(bias));
+  channel_sums(*on.stream, Channels(rows, channels, 1), term, 1.0, add, static_cast<float*>(bias));
 }
 
 }  // namespace cuda

@@ -13,7 +13,7 @@ cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     void conv_backward_data(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* dy,
                             const void* weight, const void* bias, void* dx, void* scratch)
     void conv_backward_weights(const Context&, const Blas& blas, int dtype, const ConvShape& shape, const void* x,
-                               const void* dy, void* dweight, void* scratch)
+                               const void* dy, void* dweight, bint add, void* scratch)
 
 
 cdef class CaffeConvolution(Primitive):
@@ -44,16 +44,19 @@ cdef class CaffeConvolution(Primitive):
         cdef const void* top
         cdef void* gradient
         cdef void* scratch
+        cdef bint add = True
         cdef const Blas* library = blas()
         if bias is not None:
             backward_bias(on, op, y, bias)
         if weight is not None:
-            bottom, top, gradient = x.data_on(on), y.diff_on(on), weight.mutable_diff_on(on)
+            bottom, top = x.data_on(on), y.diff_on(on)
             scratch = op.scratch(on, conv_scratch(on, op.dtype, op.shape))
+            may_overwrite = on.stream != NULL and x.count and y.count
+            gradient = weight.gradient_on(on, None, &add) if may_overwrite else weight.mutable_diff_on(on)
             if op.transposed:
                 bottom, top = top, bottom
             with nogil:
-                conv_backward_weights(on, library[0], op.dtype, op.shape, bottom, top, gradient, scratch)
+                conv_backward_weights(on, library[0], op.dtype, op.shape, bottom, top, gradient, add, scratch)
 
 
 CAFFE.computes(Convolution, CaffeConvolution)

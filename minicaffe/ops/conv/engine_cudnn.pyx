@@ -27,10 +27,10 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     enum CudnnProduct:
         kForward            # x, w -> y
         kBackwardData       # w, y -> x
-        kBackwardWeights    # x, y added to w
+        kBackwardWeights    # x, y -> w
     cppclass Arguments "mc::cuda::CudnnArguments":
         Arguments()
-        Arguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias)
+        Arguments(int product, int dtype, int layout, void* x, void* w, void* y, const void* bias, bint add)
         bint trial
     cppclass CudnnPlans:
         bint tunes
@@ -39,7 +39,7 @@ cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     int cudnn_choose(const Context&, CudnnPlans&, int wanted, long long* bytes) except +refuse
     string cudnn_name(const Context&, CudnnPlans&, int plan) except +refuse
     vector[int] cudnn_candidates(const Context&, CudnnPlans&, long long* bytes) except +refuse
-    void cudnn_bias_bf16(const Context&, long long rows, long long channels, const void* dy, void* bias)
+    void cudnn_bias_bf16(const Context&, long long rows, long long channels, const void* dy, void* bias, bint add)
     string cudnn_run(const Context&, const ConvShape&, const Arguments&, CudnnPlans&, int plan, void* memory) except +refuse
 
 ROUNDS, RUNS_PER_ROUND = 3, 3  # measurements of each plan, runs in each measurement
@@ -135,25 +135,31 @@ cdef class CudnnConvolution(Primitive):
         """Columns from the image, or with `to_image` the image from columns."""
         cdef int layout = kNhwc if last else kNchw
         if to_image:
-            return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, <void*> w, <void*> from_, bias))
-        return self.product(on, op, Arguments(kForward, self.dtype, layout, <void*> from_, <void*> w, to, bias))
+            return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, <void*> w, <void*> from_, bias, False))
+        return self.product(on, op, Arguments(kForward, self.dtype, layout, <void*> from_, <void*> w, to, bias, False))
 
     cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob x,
                                   Blob y, Blob weight, Blob bias) except -1:
         cdef Layout y_layout = self.y if last else None
         cdef const void *image, *columns
         cdef void* w
+        cdef bint add = True
         if weight is not None:
             image, columns = x.data_in_layout(on, self.x if last else None), y.diff_in_layout(on, y_layout)
-            w = weight.mutable_diff_in_layout(on, self.w if last else None)
+            w = weight.gradient_on(on, self.w if last else None, &add)
             if op.transposed:
                 image, columns = columns, image
-            self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image,
-                                           w, <void*> columns, NULL))
+            try:
+                self.product(on, op, Arguments(kBackwardWeights, self.dtype, kNhwc if last else kNchw, <void*> image,
+                                               w, <void*> columns, NULL, add))
+            except Exception:
+                if not add:
+                    weight.fill_diff_on(on, 0)      # the next engine adds to it
+                raise
         if bias is not None and self.dtype == BF16:     # last, so that nothing was added before a Refusal
-            columns, w = y.diff_in_layout(on, y_layout), bias.mutable_diff_on(on)
+            columns, w = y.diff_in_layout(on, y_layout), bias.gradient_on(on, None, &add)
             with nogil:
-                cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w)
+                cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w, add)
         elif bias is not None:
             backward_bias(on, op, y, bias, y_layout)
         return 0
@@ -199,7 +205,7 @@ cdef class CudnnConvolution(Primitive):
         return plan
 
     cdef int fastest(self, const Context& on, Convolution op, Arguments what, CudnnPlans* plans) except -2:
-        """Measure the plans; -1 if none runs. The result is overwritten, but not a gradient of weights, which is added to."""
+        """Measure the plans; -1 if none runs. The result is overwritten, but not a gradient of weights that is added to."""
         from minicaffe.cuda.device import Event, computing, get_device
         cdef long long bytes = 0
         cdef vector[int] numbers

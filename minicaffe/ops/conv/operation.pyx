@@ -35,5 +35,8 @@ cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Lay
     cdef Channels channels = Channels(op.images, op.outputs, op.plane)
     if layout is not None:
         channels = Channels(op.images * op.plane, op.outputs, 1)
+    cdef const void* dy = y.diff_in_layout(on, layout)
+    cdef bint add = True
+    cdef void* gradient = bias.gradient_on(on, None, &add)
     with nogil:
-        channel_sums(on, op.dtype, channels, 1, True, bias.mutable_diff_on(on), y.diff_in_layout(on, layout))
+        channel_sums(on, op.dtype, channels, 1, add, gradient, dy)

@@ -2,6 +2,8 @@
 //
 // x is (M, K), y (M, N), the weights (N, K), or (K, N) if transposed.
 #pragma once
+#include <type_traits>
+#include "minicaffe/cuda/cublaslt.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/gemm/caffe.hpp"
 #include "minicaffe/ops/inner_product/few_rows.hpp"
@@ -29,15 +31,18 @@ template <class T> struct ColumnSums {
   }
 };
 
-/// y = x W^T + bias; `bias` may be null.
-inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
-                                  bool transpose, const void* x_, const void* weight_, const void* bias_, void* y_) {
-  dispatch(dtype, [&](auto type) {
+/// y = x W^T + bias; `bias` may be null. With `relu`, max(y, 0) where cuBLASLt computes that; returns whether it did.
+inline bool inner_product_forward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
+                                  bool transpose, const void* x_, const void* weight_, const void* bias_, void* y_, bool relu) {
+  return dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), bias = static_cast<const T*>(bias_);
     auto y = static_cast<T*>(y_);
+    // Column-major: y^T = W x^T.
+    if constexpr (std::is_same_v<T, float>)
+      if ((bias || relu) && cuda::lt_product(on, {!transpose, n, m, k, weight, x, bias, relu, y})) return relu;
     if (!on.stream && m <= cpu::kFewRows && k >= cpu::kLongRows * m && !transpose)
-      return cpu::for_few_rows<cpu::FewDots, T>(on.threads, k, n, m, x, weight, bias, y);
+      return cpu::for_few_rows<cpu::FewDots, T>(on.threads, k, n, m, x, weight, bias, y), false;
     const bool ahead = bias && !on.stream;  // the CPU's product is added to the bias
     if (ahead)
       cpu::parallel(on.threads, m, cpu::kGrain / n, [&](int, index_t begin, index_t end) {
@@ -45,25 +50,27 @@ inline void inner_product_forward(const Context& on, const cpu::Blas& blas, int 
       });
     gemm(on, blas, false, !transpose, m, n, k, T(1), x, k, weight, transpose ? n : k, ahead ? T(1) : T(0), y, n);
     if (bias && !ahead) broadcast_unary(on, {m, n, 1}, ShiftBy<T>{bias}, y, y);
+    return false;
   });
 }
 
-/// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null. `fresh`: dweight is not read.
+/// dweight += dy^T x (or x^T dy), dbias += column sums of dy, dx = dy W; each is left out if null. Without `add_weight`, and on a
+/// device without `add_bias`, the gradient is overwritten.
 inline void inner_product_backward(const Context& on, const cpu::Blas& blas, int dtype, index_t m, index_t n, index_t k,
                                    bool transpose, const void* x_, const void* weight_, const void* dy_, void* dweight_,
-                                   bool fresh, void* dbias_, void* dx_) {
+                                   bool add_weight, void* dbias_, bool add_bias, void* dx_) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto x = static_cast<const T*>(x_), weight = static_cast<const T*>(weight_), dy = static_cast<const T*>(dy_);
     auto dweight = static_cast<T*>(dweight_), dbias = static_cast<T*>(dbias_), dx = static_cast<T*>(dx_);
-    const T keep = fresh ? T(0) : T(1);
+    const T keep = add_weight ? T(1) : T(0);
     if (dweight && transpose)
       gemm(on, blas, true, false, k, n, m, T(1), x, k, dy, n, keep, dweight, n);
     else if (dweight && !on.stream && m <= cpu::kFewRows)
-      cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, n, m, index_t(1), n, dy, x, dweight, !fresh);
+      cpu::for_few_rows<cpu::FewProduct, T>(on.threads, k, n, m, index_t(1), n, dy, x, dweight, add_weight);
     else if (dweight)
       gemm(on, blas, true, false, n, k, m, T(1), dy, n, x, k, keep, dweight, k);
-    if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, true, dbias);
+    if (dbias && on.stream) channel_sums(on, {m, n, 1}, SumTerm<T>{dy}, 1.0, add_bias, dbias);
     if (dbias && !on.stream)
       cpu::for_each(on.threads, (n + ColumnSums<T>::kWide - 1) / ColumnSums<T>::kWide, ColumnSums<T>{m, n, dy, dbias},
                     ColumnSums<T>::kWide * m + 1);

@@ -2,19 +2,24 @@
 
 from libc.string cimport memcpy
 
-from minicaffe.kernels.types cimport item_size
+from minicaffe.device.context cimport context
+from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
+from minicaffe.ops.epilogue cimport ReluEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.inner_product.operation cimport InnerProduct
 
 from minicaffe.ops.engines import CAFFE
 
 cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
-    void inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
-                               const void* x, const void* weight, const void* bias, void* y)
+    bint inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
+                               const void* x, const void* weight, const void* bias, void* y, bint relu)
     void inner_product_backward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,
-                                const void* x, const void* weight, const void* dy, void* dweight, bint fresh, void* dbias,
-                                void* dx)
+                                const void* x, const void* weight, const void* dy, void* dweight, bint add_weight, void* dbias,
+                                bint add_bias, void* dx)
+
+cdef extern from "minicaffe/cuda/cublaslt.hpp" namespace "mc::cuda" nogil:
+    bint has_cublaslt(const Context&)
 
 cdef enum:
     ROWS = 48           # parts of a gradient are whole blocks of ops/inner_product/few_rows.hpp
@@ -22,19 +27,29 @@ cdef enum:
 
 
 cdef class CaffeInnerProduct(Primitive):
+    def __cinit__(self, InnerProduct op):
+        self.fuses = op.dtype == FLOAT and has_cublaslt(context())
+
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
+        cdef ReluEpilogue epilogue = op.epilogue
+        cdef bint wanted = epilogue is not None and epilogue.rectifies and self.fuses, relu
         with nogil:
-            inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, x.data_on(on), weight.data_on(on),
-                                  bias.data_on(on) if bias is not None else NULL, y.mutable_data_on(on))
+            relu = inner_product_forward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, x.data_on(on),
+                                         weight.data_on(on), bias.data_on(on) if bias is not None else NULL,
+                                         y.mutable_data_on(on), wanted)
+        if relu:
+            op.epilogue = None
+        elif wanted:
+            self.fuses = False      # the next schedule has the ReLU as a step
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL, weight.data_on(on),
-                                   y.diff_on(on), NULL, False, NULL, x.mutable_diff_on(on))
+                                   y.diff_on(on), NULL, False, NULL, False, x.mutable_diff_on(on))
 
     cdef int backward_params(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
@@ -43,12 +58,16 @@ cdef class CaffeInnerProduct(Primitive):
             consumer, op.consumer = op.consumer, None
             self.stream_weight_gradient(on, op, x, y, consumer)
             weight = None
-        cdef bint fresh = weight is not None and on.stream == NULL and weight.diff_memory.claim_lazy_zeros()
+        cdef const void* bottom = x.data_on(on) if weight is not None else NULL
+        cdef const void* dy = y.diff_on(on)
+        cdef bint add_weight = True, add_bias = True
+        cdef void* dweight = weight.gradient_on(on, None, &add_weight) if weight is not None else NULL
+        cdef void* dbias = NULL
+        if bias is not None:
+            dbias = bias.mutable_diff_on(on) if on.stream == NULL else bias.gradient_on(on, None, &add_bias)
         with nogil:
-            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose,
-                                   x.data_on(on) if weight is not None else NULL, NULL, y.diff_on(on),
-                                   weight.mutable_diff_on(on) if weight is not None else NULL, fresh,
-                                   bias.mutable_diff_on(on) if bias is not None else NULL, NULL)
+            inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, bottom, NULL, dy, dweight, add_weight,
+                                   dbias, add_bias, NULL)
 
     cdef int stream_weight_gradient(self, const Context& on, InnerProduct op, Blob x, Blob y, consumer) except -1:
         """Pass each part of the weights' gradient to `consumer` as soon as it is computed, while it is in the cache."""
@@ -62,8 +81,8 @@ cdef class CaffeInnerProduct(Primitive):
             for i in range(op.m):
                 memcpy(part + i * high * item, dy + (i * op.n + first) * item, high * item)
             with nogil:
-                inner_product_backward(on, library[0], op.dtype, op.m, high, op.k, False, x.data_on(on), NULL, part, gradient, True,
-                                       NULL, NULL)
+                inner_product_backward(on, library[0], op.dtype, op.m, high, op.k, False, x.data_on(on), NULL, part, gradient,
+                                       False, NULL, False, NULL)
             consumer((op.memory, first * op.k, high * op.k))
 
 
