@@ -14,6 +14,7 @@ import pkgutil
 from minicaffe.blob cimport FLOAT, Blob, checked_dtype
 from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
+from minicaffe.memory.synced cimport UNINITIALIZED
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.common import caffe
@@ -257,6 +258,8 @@ cdef class Layer:
         """Reshape if a blob changed since the last time."""
         if self.always_reshape or stamps(bottom, top) != self.reshaped_stamp:
             self.reshape(bottom, top)
+            if self.has_loss:
+                renew_loss_weights(self.loss_weights, top)
             self.reshaped_stamp, self.forward_counts = stamps(bottom, top), _sizes(bottom, top)
 
     cdef int run_forward(self, list bottom, list top) except -1:
@@ -399,6 +402,15 @@ cdef class DeviceLayer(Layer):
         with device_lock:
             self.backward_on(on, top, propagate_down, bottom)
             settle(on)
+
+
+cdef int renew_loss_weights(list weights, list top) except -1:
+    """Store the loss weights of tops that grew as their diffs again, which is new memory (Caffe forgot them)."""
+    cdef Blob blob
+    for weight, blob in zip(weights, top):
+        if weight and blob.diff_memory.head == UNINITIALIZED:
+            blob.diff[...] = weight
+    return 0
 
 
 cdef list as_blob_list(blobs, str what):

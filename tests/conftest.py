@@ -22,6 +22,7 @@ def pytest_addoption(parser):
     parser.addoption("--plan", choices=["memory"], help="a plan for every net that asks for none; what reads a recycled blob is skipped")
     parser.addoption("--ranks", default="2", metavar="N,N", help="with how many processes those train together that tests compare with one")
     parser.addoption("--examples", type=int, metavar="N", help="how many sequences of calls each state machine of tests/second_use tries, at random")
+    parser.addoption("--program", type=int, metavar="SEED", help="run only this one of the random programs of tests/second_use")
     parser.addoption("--every", action="store_true", help="let each call of an iteration fail in tests/second_use, not a part of them; run a few slow tests, too")
     parser.addoption("--rehearse", action="store_true", help="rehearse tools/gpu_check and what it measures (minutes)")
     parser.addoption("--all-architectures", action="store_true", help="compile every kernel for every supported GPU (minutes)")

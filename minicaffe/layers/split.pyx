@@ -20,6 +20,11 @@ cdef class SplitLayer(DeviceLayer):
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
     flops_per_value = 0, 1
+    cdef list without_gradient     # tops whose readers pass none; None: no net has set it
+
+    def leave_out(self, tops):
+        """Add no diffs of these tops: a reader with `propagate_down: false` may share their memory, such as Flatten."""
+        self.without_gradient = tops
 
     def backward_flops(self, bottom, top, needs):
         return bottom[0].count * (len(top) - 1) if needs[0] else 0
@@ -36,6 +41,7 @@ cdef class SplitLayer(DeviceLayer):
         if not propagate_down[0]:
             return 0
         cdef vector[const void*] dy
+        top = [blob for blob in top if blob not in self.without_gradient] or top if self.without_gradient else top
         cdef Layout layout = diff_layout(on, top, True)
         cdef long long count = stored(layout, bottom[0])
         cdef int dtype = element(layout, bottom[0])

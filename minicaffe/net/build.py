@@ -110,6 +110,11 @@ class Builder:
                 node.layer.param_propagate_down = [True] * len(node.blobs)
                 node.bottom_needs = [needs or node.layer.allow_force_backward(i) for i, needs in enumerate(node.bottom_needs)]
             log.info("%s %s backward computation.", node.name, "needs" if node.needs_backward else "does not need")
+        readers = {blob: needs and node.needs_backward
+                   for node in self.nodes for blob, needs in zip(node.bottoms, node.bottom_needs)}
+        for node in self.nodes:
+            if node.type == "Split":
+                node.layer.leave_out([blob for blob in node.tops if not readers.get(blob, True)])
         if self.net.phase == caffe_pb2.TRAIN:
             warn_of_overwritten(self.nodes)
 

@@ -242,13 +242,14 @@ class Net(Runner):
         """
         with self.lock:
             kept = {id(memory) for blob in self.param_table.params for memory in (blob.data_memory, blob.diff_memory)}
+            inputs = set(self.input_blobs)      # a layer in place may have one as its top
             for node in self.nodes:
                 node.layer.release_memory()
                 for blob, weight in zip(node.tops, node.loss_weights):
                     if weight or id(blob.data_memory) in kept:  # a loss's weight is stored in its diff; a Parameter layer's top
                         continue
-                    given = blob.cpu_data if node.type == "Input" and blob.data_memory.head != SyncedHead.UNINITIALIZED else None
-                    blob.release(gone=node.type != "Input")
+                    given = blob.cpu_data if blob in inputs and blob.data_memory.head != SyncedHead.UNINITIALIZED else None
+                    blob.release(gone=blob not in inputs)
                     if given is not None:
                         blob.data[...] = given
             self._feeder = Feeder()

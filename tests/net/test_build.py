@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from minicaffe.errors import ConfigError
@@ -186,3 +187,39 @@ def test_what_overwrites_an_activation_is_told(caplog, kind, later, place, phase
         activated(kind, later, place, phase)
     messages = [record.getMessage() for record in caplog.records if "overwrites" in record.getMessage()]
     assert [f"layer 'first' ({kind})" in line and f"layer 'later' ({later})" in line for line in messages] == [True] * warns
+
+
+def run_of(prototxt, values):
+    """Return a net after a forward and a backward."""
+    net = Net(text.parse_text(prototxt, caffe_pb2.NetParameter)[0])
+    for name, array in values.items():
+        net.blobs[name].data[...] = array
+    net.forward_from_to(0, len(net.nodes) - 1)
+    net.backward_from_to(len(net.nodes) - 1, 0)
+    return net
+
+
+@pytest.mark.parametrize("view", ["Flatten", "Reshape", "Concat", "Slice"])
+def test_a_view_that_passes_no_gradient_leaves_those_of_other_readers(view):
+    """Its top shares the memory of the Split's top."""
+    net = run_of(f"""layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
+        layer {{ name: "b" type: "Bias" bottom: "x" top: "y" }}
+        layer {{ name: "v" type: "{view}" bottom: "y" top: "v" propagate_down: false
+          {'reshape_param { shape { dim: -1 } }' if view == "Reshape" else ""} }}
+        layer {{ name: "one" type: "Reduction" bottom: "v" top: "one" loss_weight: 10 }}
+        layer {{ name: "two" type: "Reduction" bottom: "y" top: "two" loss_weight: 2 }}""", {"x": np.ones((2, 3))})
+    np.testing.assert_array_equal(net.blobs["y"].cpu_diff, 2)
+    np.testing.assert_array_equal(net.layer_dict["b"].blobs[0].cpu_diff, 4)
+
+
+@pytest.mark.parametrize("reshape", [lambda net: net.reshape_all(), lambda net: None, lambda net: net.blobs["y"].reshape(9, 9)])
+def test_a_top_that_grows_keeps_its_loss_weight(reshape):
+    net = run_of("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "y" type: "Bias" bottom: "x" top: "y" loss_weight: 0.5 }""", {"x": np.ones((2, 3))})
+    net.blobs["x"].reshape(4, 3)
+    net.blobs["x"].data[...] = 1
+    reshape(net)
+    assert net.forward_from_to(0, 1) == 6
+    net.clear_param_diffs()
+    net.backward_from_to(1, 0)
+    np.testing.assert_array_equal(net.layer_dict["y"].blobs[0].cpu_diff, 2)

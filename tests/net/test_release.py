@@ -184,3 +184,17 @@ def test_a_gradient_may_be_given_after_the_next_forward(blob, device):
         net.backward_from_to(start, 0)
     assert nets[0].blobs["x"].cpu_diff.any()
     np.testing.assert_array_equal(nets[0].blobs["x"].cpu_diff, nets[1].blobs["x"].cpu_diff)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_an_input_that_a_layer_changes_in_place_can_be_written_afterwards(plan, device):
+    net = net_of(INPUT + """layer { name: "p" type: "Power" bottom: "x" top: "x" power_param { shift: 1 } }
+        layer { name: "y" type: "Power" bottom: "x" top: "y" }""" + END % "y", plan=plan, keep=["ip"])
+    x = net.blobs["x"].data.copy()
+    first = step(net)
+    for _ in range(2):
+        net.release()
+        net.release()
+        net.blobs["x"].data[...] = x
+        for found, wanted in zip(step(net), first, strict=True):
+            np.testing.assert_array_equal(found, wanted)

@@ -6,6 +6,7 @@ A run tries a few sequences of calls, always the same; ``pytest tests/second_use
 import ctypes
 import gc
 import os
+import random
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -27,6 +28,23 @@ def search(request):
             deadline=None, phases=(Phase.generate, Phase.shrink), suppress_health_check=list(HealthCheck), report_multiple_bugs=False))
 
     return run
+
+
+@pytest.fixture
+def programs(request):
+    """``programs(run, count)`` calls `run` with the seeds below `count`; with --examples with so many others, with --program with one."""
+    examples, program = request.config.getoption("--examples"), request.config.getoption("--program")
+
+    def run_all(run, count):
+        begin = random.SystemRandom().randrange(1 << 40) if examples else 0
+        for seed in range(begin, begin + (examples or count)) if program is None else [program]:
+            try:
+                run(seed)
+            except BaseException as error:
+                error.add_note(f"random program {seed}: repeat it with --program {seed}")
+                raise
+
+    return run_all
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,228 @@
+"""Random programs of blobs on two GPUs, for a process of its own: ``python random_device_programs.py ALLOCATOR SEED SEED``.
+
+Blobs lie on either GPU, which may lend its memory to the other. Operations on strided and broadcast views, kernels of the user's on
+streams with events, copies between GPUs, CUDA graphs and freed blocks: each blob must hold what NumPy computes.
+"""
+
+import gc
+import random
+import sys
+
+import numpy as np
+
+import minicaffe
+from minicaffe import cuda, errors, memory
+from minicaffe.blob import Blob
+from minicaffe.memory import CUDAPlace
+
+MIX = cuda.kernel("""extern "C" __global__ void mix(float* y, const float* x, float c, long long n) {
+  for (long long i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) y[i] = fmodf(y[i] + x[i] + c, 512.f);
+}
+""", "mix")
+ADD = cuda.elementwise("T x, T b", "T y", "y = x - y + b", "random_add")
+SHAPE = 4, 6, 5
+VIEWS = [np.s_[:], np.s_[1:3], np.s_[::2], np.s_[::-1], np.s_[:, ::-2], np.s_[..., 1:], np.s_[:, 2:5, ::2], np.s_[1], np.s_[..., 3:3], np.s_[0, :, ::-1]]
+
+
+class Used:
+    """A blob that has its memory on a GPU; `stream` is a stream with work on it that the computing stream has not waited for."""
+
+    def __init__(self, device, dice):
+        self.device, self.stream = device, None
+        self.values = np.random.default_rng(dice.randrange(1 << 30)).integers(-50, 50, SHAPE).astype(np.float32)
+        minicaffe.set_device(device)
+        self.blob = Blob(SHAPE)
+        self.blob.data[...] = self.values
+        self.blob.data_memory.mutable_gpu_data()
+
+
+class Program:
+    def __init__(self, seed):
+        self.dice, self.lent, self.graphs = random.Random(seed), set(), []
+        self.blobs = [Used(device, self.dice) for device in (0, 1, 0, 1)]
+        self.streams = [cuda.Stream(cuda.get_device(device)) for device in (0, 0, 1)]
+
+    def join(self, used):
+        """Let the computing stream of the blob's GPU wait for the other stream's work on it."""
+        if used.stream is not None:
+            event = cuda.Event(used.stream.device)
+            event.record(used.stream)
+            cuda.computing(cuda.get_device(used.device)).wait(event)
+            used.stream = None
+
+    def pick(self, device, lent=True):
+        """A blob that kernels of a GPU can use."""
+        fitting = [used for used in self.blobs if used.device == device or lent and (device, used.device) in self.lent]
+        return self.dice.choice(fitting or [self.make(device)])
+
+    def make(self, device):
+        self.blobs.append(Used(device, self.dice))
+        return self.blobs[-1]
+
+    # ---- steps
+
+    def add(self, device):
+        """On views of the same shape, or broadcast ones."""
+        dice, x, y = self.dice, self.pick(device), self.pick(device)
+        if x is y:
+            return
+        self.join(x), self.join(y)
+        minicaffe.set_device(device)
+        key, number = dice.choice(VIEWS), dice.randint(-3, 3)
+        kind = dice.choice(["same", "row", "turned", "number"])
+        if kind == "number":
+            ADD(x.blob.gpu_data[key], number, y.blob.mutable_gpu_data[key])
+            y.values[key] = np.fmod(x.values[key] - y.values[key] + number, 2**20)
+            return
+        a = x.blob.gpu_data
+        if kind == "row":
+            ADD(a[0:1, 0:1], number, y.blob.mutable_gpu_data)
+            y.values[...] = x.values[0:1, 0:1] - y.values + number
+        elif kind == "turned":
+            ADD(a[:, 0:5].transpose(0, 2, 1), number, y.blob.mutable_gpu_data[:, 0:5])
+            y.values[:, 0:5] = x.values[:, 0:5].transpose(0, 2, 1) - y.values[:, 0:5] + number
+        else:
+            ADD(a[key], a[key], y.blob.mutable_gpu_data[key])
+            y.values[key] = 2 * x.values[key] - y.values[key]
+
+    def launch(self, device):
+        """A kernel on the computing stream, or on another one whose order with it events give."""
+        streams = [None] + [stream for stream in self.streams if stream.device.index == device]
+        stream = self.dice.choice(streams)
+        x, y = self.pick(device, stream is None), self.pick(device, stream is None)
+        minicaffe.set_device(device)
+        for used in (x, y):
+            if used.stream is not stream:
+                self.join(used)
+        minicaffe.set_device(device)
+        arguments = y.blob, x.blob.gpu_data, np.float32(self.dice.randint(-5, 5)), x.values.size
+        if stream is not None:
+            event = cuda.Event(cuda.get_device(device))
+            event.record(cuda.computing(cuda.get_device(device)))
+            stream.wait(event)
+            x.stream = y.stream = stream
+        MIX((self.dice.randint(1, 3),), (self.dice.choice([1, 32, 64]),), arguments, stream=stream)
+        y.values[...] = np.fmod(y.values + x.values + arguments[2], np.float32(512))
+
+    def free_in_use(self, device):
+        """On another stream than that of its allocation; a new blob of the size comes at once."""
+        gone = self.dice.choice(self.blobs)
+        self.blobs.remove(gone)
+        self.graphs = [graph for graph in self.graphs if gone not in graph[1:3]]
+        device = gone.device
+        del gone
+        self.make(device)
+
+    def copy(self, device):
+        """Between GPUs, without access."""
+        x, y = self.dice.choice(self.blobs), self.dice.choice(self.blobs)
+        self.join(x), self.join(y)
+        minicaffe.set_device(y.device)
+        if x is not y:
+            y.blob.copy_from(x.blob)
+            y.values[...] = x.values
+
+    def lend(self, device):
+        pair = device, 1 - device
+        if pair in self.lent:
+            for used in self.blobs:
+                self.join(used)
+            cuda.disable_peer_access(*pair)
+            self.lent.remove(pair)
+            self.graphs = []
+        else:
+            cuda.enable_peer_access(*pair)
+            self.lent.add(pair)
+
+    def refuse(self, device):
+        """Memory that is not lent."""
+        for used in self.blobs:
+            if used.device != device and (device, used.device) not in self.lent:
+                minicaffe.set_device(device)
+                try:
+                    used.blob.gpu_data  # noqa: B018
+                except errors.WrongDeviceError:
+                    return
+                raise AssertionError("memory of another GPU was given out")
+
+    def scale(self, device):
+        used = self.pick(device)
+        self.join(used)
+        minicaffe.set_device(device)
+        used.blob.scale_data(-1)
+        used.values *= -1
+
+    def write(self, device):
+        used = self.pick(device, False)
+        self.join(used)
+        minicaffe.set_device(device)
+        used.values[...] = self.dice.randint(-99, 99)
+        used.blob.data[...] = used.values
+        used.blob.data_memory.mutable_gpu_data()
+
+    def record(self, device):
+        x, y = self.pick(device, False), self.pick(device, False)
+        if x is y:
+            return
+        self.join(x), self.join(y)
+        minicaffe.set_device(device)
+        with cuda.Graph(cuda.get_device(device)) as graph:
+            between = Blob(SHAPE)
+            between.copy_from(y.blob)
+            ADD(x.blob.gpu_data[::-1], 1, between.mutable_gpu_data[:, ::-1])
+            y.blob.copy_from(between)
+            del between
+        self.graphs.append((graph, x, y))
+
+    def replay(self, device):
+        for graph, x, y in self.graphs[-2:]:
+            for used in x, y:
+                self.join(used)
+            minicaffe.set_device(y.device)
+            for used in x, y:
+                used.blob.data_memory.mutable_gpu_data()
+            graph.replay(0, 0)
+            y.values[:, ::-1] = x.values[::-1] - y.values[:, ::-1] + 1
+
+    def read(self, device):
+        self.check(self.dice.choice(self.blobs))
+
+    def check(self, used):
+        self.join(used)
+        minicaffe.set_device(used.device)
+        np.testing.assert_array_equal(used.blob.cpu_data, used.values)
+        used.blob.data_memory.mutable_gpu_data()
+        if np.abs(used.values).max() > 1e5:    # sums stay exact
+            self.blobs.remove(used)
+            self.graphs = [graph for graph in self.graphs if used not in graph[1:3]]
+            self.make(used.device)
+
+    def run(self, steps):
+        choices = [self.add] * 4 + [self.launch] * 4 + [self.copy, self.free_in_use, self.read] * 2 + [
+            self.lend, self.refuse, self.scale, self.write, self.record, self.replay, self.replay]
+        for _ in range(steps):
+            self.dice.choice(choices)(self.dice.randrange(2))
+            if any(np.abs(used.values).max() > 1e6 for used in self.blobs):
+                break
+        for used in list(self.blobs):
+            self.check(used)
+        for pair in self.lent:
+            cuda.disable_peer_access(*pair)
+
+
+def main(allocator, first, last):
+    minicaffe.set_mode_gpu()
+    for device in range(2):
+        memory.use(CUDAPlace(device), allocator)
+    for seed in range(int(first), int(last)):
+        try:
+            Program(seed).run(25)
+        except BaseException as error:
+            error.add_note(f"program {seed}, allocator {allocator}")
+            raise
+        gc.collect()
+    print("done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
