@@ -69,7 +69,7 @@ class Program:
         self.join(x), self.join(y)
         minicaffe.set_device(device)
         key, number = dice.choice(VIEWS), dice.randint(-3, 3)
-        kind = dice.choice(["same", "row", "turned", "number"])
+        kind = dice.choice(["same", "row", "turned", "number", "backward", "one"])
         if kind == "number":
             ADD(x.blob.gpu_data[key], number, y.blob.mutable_gpu_data[key])
             y.values[key] = np.fmod(x.values[key] - y.values[key] + number, 2**20)
@@ -78,6 +78,12 @@ class Program:
         if kind == "row":
             ADD(a[0:1, 0:1], number, y.blob.mutable_gpu_data)
             y.values[...] = x.values[0:1, 0:1] - y.values + number
+        elif kind == "backward":
+            ADD(a[::-1, ::-1, ::-1], number, y.blob.mutable_gpu_data)
+            y.values[...] = x.values[::-1, ::-1, ::-1] - y.values + number
+        elif kind == "one":
+            ADD(a[1:2, 2:3, 3:4], number, y.blob.mutable_gpu_data)
+            y.values[...] = x.values[1, 2, 3] - y.values + number
         elif kind == "turned":
             ADD(a[:, 0:5].transpose(0, 2, 1), number, y.blob.mutable_gpu_data[:, 0:5])
             y.values[:, 0:5] = x.values[:, 0:5].transpose(0, 2, 1) - y.values[:, 0:5] + number
