@@ -482,15 +482,15 @@ def test_a_shape_first_met_while_a_graph_is_recorded(fake, tmp_path):
         calls.write_text("")
         run(f"""
         sys.path.insert(0, {str(HERE)!r})
-        from cudnn_cases import make, step, run_forward
+        from cudnn_cases import make, step
         minicaffe.set_mode_gpu()
         net, rng = make("conv", "DEFAULT")
         cuda.use_cudnn(False)
         step(net, rng)
         cuda.use_cudnn()
         with cuda.Graph(cuda.current()):
-            run_forward(net)
-        run_forward(net)
+            net.forward_from_to(0, len(net.layers) - 1)
+        net.forward_from_to(0, len(net.layers) - 1)
         """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_CACHE=str(tmp_path / "cache"))
         found = named({"calls": [json.loads(line) for line in calls.read_text().splitlines()]})
         assert [(call["product"], call["engine"]) for call in found] == [("forward", engine)] * 2
