@@ -178,14 +178,26 @@ def all_values(model, given, path):
         for name, info in typed.items():
             shape = [axis.dim_value for axis in info.type.tensor_type.shape.dim]
             check_bytes(4 * math.prod(shape), f"'{name}' of shape {' x '.join(map(str, shape))}")
+        check_for_crash(model.graph, typed)
         probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
         return dict(zip(names, run_model(probe, given, names), strict=True))
     except ShapeError as error:
         raise error.at(file=str(path)) from None
-    except DataError:
-        raise
+    except DataError as error:
+        raise error.at(file=str(path)) from None
     except Exception as error:
         raise DataError(f"onnxruntime cannot run the model: {str(error).splitlines()[0][:200]}", file=str(path)) from error
+
+
+def check_for_crash(graph, typed):
+    """Raise DataError for nodes that end the process in onnxruntime 1.32: an Einsum without an operand, a Resize of no values."""
+    for node in graph.node:
+        where = f"node '{node.name}' ({node.op_type})"
+        if node.op_type == "Einsum" and "" in node.input:
+            raise DataError(f"{where} lacks an operand")
+        info = typed.get(node.input[0]) if node.op_type in ("Resize", "Upsample") else None
+        if info and any(axis.HasField("dim_value") and not axis.dim_value for axis in info.type.tensor_type.shape.dim):
+            raise DataError(f"{where} resizes an axis without values")
 
 
 def convert(made, model, values):

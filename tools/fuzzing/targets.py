@@ -408,8 +408,9 @@ class OnnxModels(Kind):
         def model(shape, *nodes):
             made, tensors = [], []
             for i, (kind, constants, attributes) in enumerate(nodes):
-                tensors += [numpy_helper.from_array(np.asarray(value), f"w{i}{j}") for j, value in enumerate(constants)]
-                names = [f"x{i}", *(f"w{i}{j}" for j in range(len(constants)))]
+                names = [f"x{i}", *(value if isinstance(value, str) else f"w{i}{j}" for j, value in enumerate(constants))]
+                tensors += [numpy_helper.from_array(np.asarray(value), name) for name, value in zip(names[1:], constants)
+                            if not isinstance(value, str)]
                 made.append(helper.make_node(kind, names, [f"x{i + 1}"], name=f"n{i}", **attributes))
             graph = helper.make_graph(made, "g", [helper.make_tensor_value_info("x0", 1, shape)],
                                       [helper.make_tensor_value_info(f"x{len(nodes)}", 1, None)], tensors)
@@ -426,7 +427,14 @@ class OnnxModels(Kind):
             model((3, 2, 4), ("GRU", [weight(1, 15, 4), weight(1, 15, 5)], {"hidden_size": 5}), ("Squeeze", [whole[:1] + 1], {}),
                   ("Slice", [whole[:1], whole[:1] + 2], {})),
             model((2, 3, 4, 4), ("Resize", [weight(0), np.array([1, 1, 2, 2], np.float32)], {"mode": "linear"}),
-                  ("ConvTranspose", [weight(3, 2, 2, 2)], {"strides": [2, 2]}), ("ReduceMean", [], {"axes": [2, 3]}))]
+                  ("ConvTranspose", [weight(3, 2, 2, 2)], {"strides": [2, 2]}), ("ReduceMean", [], {"axes": [2, 3]})),
+            model((2, 4, 3, 5), ("Einsum", ["x0"], {"equation": "bihd,bjhd->bhij"}), ("Erf", [], {}), ("MatMul", ["x1"], {}),
+                  ("Gather", [np.array([[2, 0], [1, 1]], np.int64)], {"axis": 1}), ("ReduceL2", [], {"axes": [1, 2]})),
+            model((1, 4, 4, 6), ("Pad", [np.array([0, 0, 1, 2, 0, 1, 0, 3], np.int64)], {"mode": "reflect"}),
+                  ("Slice", [np.array([-1], np.int64), np.array([-99], np.int64), whole[:1] + 1, whole[:1] - 1], {}),
+                  ("Resize", ["", np.array([1, 1, 1.7, 0.6], np.float32)], {"mode": "cubic"}), ("Selu", [], {})),
+            model((1, 8, 2, 2), ("DepthToSpace", [], {"blocksize": 2}), ("SpaceToDepth", [], {"blocksize": 4}), ("Celu", [], {}),
+                  ("Add", [weight(2, 1, 1, 1)], {}), ("Resize", ["", np.array([1, 1, 3.5, 2], np.float32)], {"mode": "nearest"}))]
         self.seeds = [(f"onnx {i}", data) for i, data in enumerate(self.originals)]
 
     def case(self, rng):
