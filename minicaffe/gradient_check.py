@@ -256,8 +256,10 @@ class RepeatableRun:
         self.state = [(blob, blob.cpu_data.copy()) for node in nodes for blob in node.blobs]
         self.run()
         random = np.random.default_rng(rule.seed)
+        left_out = {top for node in nodes if node.type == "Split" for top in node.layer.without_gradient or ()}
         self.tops = [(top, top.cpu_diff.copy() if weight else random.standard_normal(top.shape))
-                     for node in nodes for top, weight in zip(node.tops, node.loss_weights) if weight or not only_losses]
+                     for node in nodes for top, weight in zip(node.tops, node.loss_weights)
+                     if (weight or not only_losses) and top not in left_out]
         self.base = self.values()
 
     def run(self):

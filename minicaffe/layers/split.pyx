@@ -20,7 +20,7 @@ cdef class SplitLayer(DeviceLayer):
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
     flops_per_value = 0, 1
-    cdef list without_gradient     # tops whose readers pass none; None: no net has set it
+    cdef readonly list without_gradient     # tops whose readers pass none; None: no net has set it
 
     def leave_out(self, tops):
         """Add no diffs of these tops: a reader with `propagate_down: false` may share their memory, such as Flatten."""

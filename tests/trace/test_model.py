@@ -282,6 +282,7 @@ def test_nested_records_of_launches(where, make_solver):
     """An outer recorder of launches continues when a recorder inside of its block stops."""
     from minicaffe import cuda
     solver = make_solver()
+    solver.step(1)      # the first one also fills the gradients with zeros
     with trace.record(solver) as outer:
         with trace.record(solver.net) as inner:
             solver.step(1)
@@ -508,6 +509,7 @@ def test_what_comes_after_an_error_is_not_the_layers(where, make_solver, monkeyp
 @on_device
 def test_recorders_that_end_in_the_order_in_which_they_began(where, make_solver):
     solver = make_solver()
+    solver.step(1)      # the first one also fills the gradients with zeros
     first, second = trace.Recorder(solver), trace.Recorder(solver)
     first.start()
     second.start()
