@@ -702,6 +702,11 @@ cdef class SyncedMemory:
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
             self.clear_block(side, self.private_layout, step.action == ZERO_PRIVATE and zeros)
+            if step.action == ZERO_PRIVATE and self.private_layout.plain_nbytes < self.size and self.plain_side() is not None:
+                if self.private_layout.on_device:   # what lies behind the part is zeros, too, and `clear` leaves what was there
+                    self.side.zero(<size_t>self.device.ptr, self.size)
+                else:
+                    memset(self.host.ptr, 0, self.size)
             self.private_side = side
         elif step.action == TO_PRIVATE:
             stream = self.side.stream() if self.private_layout.on_device else 0

@@ -36,7 +36,7 @@ class Backwards(Layout):
         self._write(private, self.arranged(ctypes.string_at(plain, self.plain_nbytes)))
 
     def from_layout(self, private, source, other):
-        if not self.knows_others:
+        if not self.knows_others or source.plain_nbytes != self.plain_nbytes:
             return False
         self._write(private, self.arranged(source.plain(ctypes.string_at(other, source.nbytes))))
         return True

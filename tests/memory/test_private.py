@@ -345,6 +345,47 @@ def test_a_layout_of_a_part_keeps_the_rest(host):
     assert read(fresh.cpu_data()) == b"\x09" * (N - 4) + bytes(4)
 
 
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
+@pytest.mark.parametrize("then", ["drop_plain", "drop_host", "show_private"])
+def test_the_rest_outlives_what_is_given_up(host, device, on_device, written, then):
+    """A plan drops plain copies of what an engine keeps; of a part the plain side has more than the private one."""
+    small = Backwards(N - 4, 8, on_device=on_device)
+    mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
+    first = read(mem.cpu_data())
+    if on_device:
+        mem.mutable_gpu_data()
+    buffer, changed = getattr(mem, written)(small), b"\x09" * (N - 4)
+    if written == "private_data":
+        changed = first[:N - 4]
+        assert read(buffer) == small.arranged(changed)
+    else:
+        write(buffer, small.arranged(changed))
+    del buffer
+    getattr(mem, then)()
+    assert read(mem.cpu_data()) == changed + first[N - 4:]
+    assert read(mem.gpu_data()) == changed + first[N - 4:]
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
+def test_the_rest_of_what_was_cleared_is_zeros(host, device, on_device, written):
+    """`clear` writes nothing, so the block still has what was there when an engine takes a part of the array."""
+    small = Backwards(N - 4, 8, on_device=on_device)
+    mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
+    read(mem.cpu_data())
+    mem.mutable_cpu_data()
+    assert mem.clear(N) and mem.head == SyncedHead.UNINITIALIZED
+    buffer, first = getattr(mem, written)(small), bytes(N - 4)
+    if written != "private_data":
+        first = b"\x09" * (N - 4)
+        write(buffer, small.arranged(first))
+    del buffer
+    mem.show_private()
+    assert read(mem.cpu_data()) == first + bytes(4)
+    assert read(mem.gpu_data()) == first + bytes(4)
+
+
 def test_a_layout_that_is_too_large_is_refused(host):
     with pytest.raises(ConfigError, match=f"blob: SyncedMemory.private_data has {N} bytes, the layout needs {N + 1}"):
         SyncedMemory(N, "blob").private_data(Backwards(N + 1, 0))
@@ -405,7 +446,8 @@ class PrivateMachine(RuleBasedStateMachine):
         memory.register(CUDAPlace, lambda place: self.device, lambda place: self.side)
         self.size = size
         self.layouts = [Backwards(size, 8), Backwards(size, 0), Backwards(size, 3, knows_others=True),
-                        Backwards(size, 0, on_device=True), Backwards(size, 2, on_device=True, knows_others=True)]
+                        Backwards(size, 0, on_device=True), Backwards(size, 2, on_device=True, knows_others=True),
+                        Backwards(size - size // 3, 4), Backwards(size - size // 2, 1, on_device=True)]     # of a part: a blob that shrank
         self.mems = [SyncedMemory(size, "model"), SyncedMemory(size, "other")]
         self.contents = [bytes(size), bytes(size)]
         self.view = self.device_view = None     # of the first memory
@@ -431,7 +473,7 @@ class PrivateMachine(RuleBasedStateMachine):
 
     which = st.sampled_from([0, 0, 0, 1])
 
-    @rule(which=which, side=st.sampled_from(["cpu_data", "gpu_data", 0, 1, 2, 3, 4]))
+    @rule(which=which, side=st.sampled_from(["cpu_data", "gpu_data", 0, 1, 2, 3, 4, 5, 6]))
     def look(self, which, side):
         mem = self.mems[which]
         if mem.head == SyncedHead.RECYCLED:
@@ -442,7 +484,7 @@ class PrivateMachine(RuleBasedStateMachine):
         else:
             layout = self.layouts[side]
             before = mem.head
-            assert read(mem.private_data(layout)) == layout.arranged(self.contents[which])
+            assert read(mem.private_data(layout)) == layout.arranged(self.contents[which][:layout.plain_nbytes])
             plain = SyncedHead.HEAD_AT_GPU if layout.on_device else SyncedHead.HEAD_AT_CPU
             assert mem.layout() is (None if mem.head == plain else mem.layout()) and mem.layout() in (layout, None)
             if mem.head == plain:
@@ -457,16 +499,17 @@ class PrivateMachine(RuleBasedStateMachine):
         self.contents[which] = bytes([byte]) * self.size
         write(buffer, self.contents[which])
 
-    @rule(which=which, number=st.integers(0, 4), byte=st.integers(0, 255), whole=st.booleans())
+    @rule(which=which, number=st.integers(0, 6), byte=st.integers(0, 255), whole=st.booleans())
     def write_private(self, which, number, byte, whole):
         self.renewed(which)
         layout, mem = self.layouts[number], self.mems[which]
         buffer = mem.overwrite_private_data(layout) if whole else mem.mutable_private_data(layout)
-        assert whole or read(buffer) == layout.arranged(self.contents[which])
-        content = bytes([byte]) * (self.size // 2) + bytes([byte // 2]) * (self.size - self.size // 2)
+        size = layout.plain_nbytes
+        assert whole or read(buffer) == layout.arranged(self.contents[which][:size])
+        content = bytes([byte]) * (size // 2) + bytes([byte // 2]) * (size - size // 2)
         write(buffer, layout.arranged(content))
         del buffer
-        self.write(which, content)
+        self.write(which, content + self.contents[which][size:])
 
     @rule(which=which)
     def clear(self, which):
@@ -477,7 +520,7 @@ class PrivateMachine(RuleBasedStateMachine):
     def drop_plain(self, which):
         mem = self.mems[which]
         mem.drop_plain()
-        if which == 1 and mem.layout() is not None:
+        if which == 1 and mem.layout() is not None and mem.layout().plain_nbytes == self.size:
             assert mem.head == (SyncedHead.HEAD_AT_GPU_PRIVATE if mem.layout().on_device else SyncedHead.HEAD_AT_PRIVATE)
 
     @rule(which=which)

@@ -12,6 +12,7 @@ import numpy as np
 from sim_runner import configure, cu, driver, raises
 
 BYTES, ALLOCATIONS, STREAMS, PAGE = 256, 3, 4, 4096
+UNUSED = (1 << 18) - BYTES     # on the host: where results go that are not read
 LEGACY, PER_THREAD = 0, 2
 poison, unpoison = (ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_size_t)(cu.GetProcAddress(name, 12000, 0)[0])
                     for name in (b"mcsim_poison", b"mcsim_unpoison"))
@@ -32,7 +33,7 @@ class _Program:
             self.add_stream()
         for _ in range(3):
             self.events[int(cu.EventCreate(2))] = 0
-        self.pages = 7
+        self.pages = self.dice.choice([3, 7])   # with few a block lies where another one was
         self.places = [int(cu.MemAlloc(BYTES)) for _ in range(ALLOCATIONS)] + [int(cu.MemAlloc(self.pages * PAGE))]
         self.values = [np.zeros(BYTES, np.uint8) for _ in range(ALLOCATIONS)]
         for place in self.places[:ALLOCATIONS]:
@@ -105,7 +106,10 @@ class _Program:
                     self.values[where][begin:end] = self.values[source][start:start + size]
             return (lambda stream: cu.MemcpyDtoDAsync(at, self.places[source] + start, size, stream),
                     [(where, begin, end, True), (source, start, start + size, False)], change)
-        if kind == "download" and where < ALLOCATIONS:
+        if kind == "download" and not known:    # the block may be another's before the copy has run
+            size = min(size, BYTES)
+            return lambda stream: cu.MemcpyDtoHAsync(self.pinned + UNUSED, at, size, stream), [(where, begin, begin + size, False)], lambda: None
+        if kind == "download":
             offset = BYTES + 256 * (self.count % 1000)
 
             def change():
@@ -225,6 +229,9 @@ class _Program:
                 self.join(stream, other, tails)
                 inside = [s for s in streams if s in tails]
                 continue
+            if self.graphs and self.dice.random() < 0.2:
+                self.launch_inside(self.dice.choice(self.graphs), stream, tails, nodes)
+                continue
             call, accesses, change = self.work()
             if any(where == ALLOCATIONS for where, *_ in accesses) or accesses[0][3] is False:
                 continue        # blocks may be gone at the launch, and what is copied to the host has no place of its own
@@ -236,6 +243,15 @@ class _Program:
                 self.join(other, first, tails)
         run = cu.GraphInstantiate(cu.StreamEndCapture(first), 0)
         self.graphs.append([run, nodes, 0])
+
+    def launch_inside(self, graph, stream, tails, nodes):
+        """Launch a graph in a stream that is recorded: its nodes become nodes, and what follows comes after all that end it."""
+        run, inner, _ = graph
+        cu.GraphLaunch(run, stream)
+        first, begin = len(nodes), set(tails[stream])
+        nodes += [({first + i for i in after} or begin, accesses, change) for after, accesses, change in inner]
+        ends = set(range(first, len(nodes))).difference(*(after for after, *_ in nodes[first:]))
+        tails[stream] = ends or begin
 
     def join(self, stream, other, tails):
         event = cu.EventCreate(2)
