@@ -4,7 +4,7 @@ import click
 import numpy as np
 
 from minicaffe.cli import options
-from minicaffe.cli.picture_nets import Training
+from minicaffe.cli.picture_nets import PictureSource
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
 from minicaffe.net.deploy import deploy_net, source_layer
@@ -52,11 +52,11 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         source = source_layer(param, file)
         if source is None or source.type == "Input":
             raise ConfigError("has no layer that reads data; it is a deploy net already, or is none for phase TEST", file=file)
-        training = Training.of(param, file)
+        training = PictureSource.of(param, file)
         if shape is None and training is None:
             raise ConfigError(f"the shape of a record of '{source.type}' is not known; give --shape", file=file, layer=source.name,
                               layer_type=source.type)
-        sizes = shape or training.shape()
+        sizes = shape or training.input_shape()
         made = deploy_net(param, (batch, *sizes), file)
         mean, name = training.mean(sizes[0]) if training is not None else (None, "")
     scale = training.scale if training is not None else None

@@ -1,6 +1,6 @@
-"""``minicaffe finetune``: a pretrained net learns the classes of other pictures; Caffe's users edit the prototxt by hand.
+"""``minicaffe finetune``: train a pretrained net for the classes of other pictures; in Caffe the user edits the prototxt by hand.
 
-The net is reduced to what its prediction needs, as by ``minicaffe deploy``, so that auxiliary losses are gone. Its last layer with
+The net is reduced to what its prediction needs, as by ``minicaffe deploy``, which removes auxiliary losses. Its last layer with
 parameters gets another name and number of outputs, so it starts from its filler; all others start from the weights. The training
 is that of ``minicaffe train`` with the same options.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe.cli import options, train
 from minicaffe.cli.class_weights import count_database_labels
-from minicaffe.cli.picture_nets import IMAGENET_CLASSES, Training, find_mean, find_training
+from minicaffe.cli.picture_nets import IMAGENET_CLASSES, PictureSource, find_mean, find_training
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, Error, FileError
@@ -24,11 +24,11 @@ from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.text import write_text
 
-PASSES, LEAST_ITER, MOST_ITER = 40, 300, 3000   # over the training pictures; bounds of the default of --max-iter
-TESTS = 20                                      # in a training
-BATCH, TEST_BATCH = 16, 50
-WEIGHT_STD = 0.01                               # of a new layer whose file has no filler, as in Caffe's example of fine-tuning
-# Options of `train` that this command sets or that have no meaning here.
+EPOCHS, MIN_ITER, MAX_ITER = 40, 300, 3000      # the default of --max-iter: so many epochs, within these limits
+TEST_COUNT = 20                                 # by default, in a training
+TRAIN_BATCH, TEST_BATCH = 16, 50                # pictures
+DEFAULT_WEIGHT_STD = 0.01                       # of the new layer if NET has no filler for it, as in Caffe's fine-tuning example
+# Options of `minicaffe train` that this command sets, or that have no effect here.
 NOT_PASSED = {"file", "solver", "state", "batch_size", "test_batch_size", "keep_best", "level", "stage", *train.RANK_OPTIONS,
               *(f"field_{name}" for name in (
                   "net net_param train_net train_net_param test_net test_net_param train_state test_state weights test_iter "
@@ -49,7 +49,7 @@ NOT_PASSED = {"file", "solver", "state", "batch_size", "test_batch_size", "keep_
     "The net that WEIGHTS were trained with, which has mean and scale; by default NET, or one beside it with the same layers."))
 @click.option("--mean", metavar="FILE|A,B,C", help="What to subtract, in place of the training net's mean; '' for nothing.")
 @click.option("--scale", type=options.Real(), help="Factor after the mean, in place of the training net's.")
-@click.option("--batch-size", type=options.batch_size, default=BATCH, show_default=True, help="Pictures in a batch.")
+@click.option("--batch-size", type=options.batch_size, default=TRAIN_BATCH, show_default=True, help="Pictures in a batch.")
 @click.pass_context
 def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, scale, batch_size, force, **passed):
     """Train the net of NET, a training or deploy prototxt with WEIGHTS, on the pictures of DB.
@@ -72,20 +72,20 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
                               field="--classes")
         net, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, about)
         head = last_layer(net, file)
-        transform, record = preprocessing(net, head, training, why, pictures, mean, scale, file)
+        transform, input_text = preprocessing(net, head, training, why, pictures, mean, scale, file)
     old, outputs = replace_last_layer(net, head, count, os.path.basename(out))
     deployed = with_softmax(net)
-    others = set_rates(net, head, weights, lr_mult, file, about)
-    about_deploy = f"# The deploy net of {train_file}.\n# A record is {record}.\n"
+    others = scale_learning_rates(net, head, weights, lr_mult, file, about)
+    about_deploy = f"# The deploy net of {train_file}.\n# A record is {input_text}.\n"
     write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode())
     about_train = f"# {file} with another last layer, for the pictures of {db}.\n"
     write_bytes(train_file, (about_train + write_text(training_net(net, pictures, transform, mirror))).encode())
     rates = f"lr_mult of {others} other layers times {lr_mult:g}" if lr_mult else f"{others} other layers frozen"
     click.echo(f"wrote {train_file} and {deploy_file}: layer '{head.name}' with {count} outputs in place of '{old}' with "
                f"{outputs}; {rates}")
-    options.notify(f"{pictures.train} pictures for training, {pictures.test} for tests; a record is {record}")
-    words = [train_file, f"--weights={weights}", "--keep-best", *solver_words(pictures.train, batch_size, passed),
-             *passed_words(ctx)]
+    options.notify(f"{pictures.train} pictures for training, {pictures.test} for tests; a record is {input_text}")
+    words = [train_file, f"--weights={weights}", "--keep-best", *default_solver_arguments(pictures.train, batch_size, passed),
+             *train_arguments(ctx)]
     with train.train.make_context("train", words, parent=ctx) as inner:
         status = train.train.invoke(inner)
     if os.path.isfile(best_file):
@@ -93,26 +93,41 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
     return status
 
 
-OWN = len(finetune.params)
+OWN_OPTION_COUNT = len(finetune.params)
 finetune.params.extend(param for param in train.train.params if param.name not in NOT_PASSED)
 
 
 class Pictures:
-    """The databases of the folder `db`, as ``minicaffe data images --from-folders`` makes it.
+    """The training and test databases that ``minicaffe data images --from-folders`` writes; all records are read for their labels.
+
+    Parameters
+    ----------
+    db : str
+        The folder with train_lmdb and test_lmdb, or train_leveldb and test_leveldb, and with labels.txt if the classes have names.
+    batch_size : int
+        Largest batch of training; no batch is larger than its database.
 
     Attributes
     ----------
     sources : dict
-        Phase -> DataParameter.
+        Phase -> DataParameter of the Data layer.
     train, test : int
-        Records.
+        Number of records in each database.
     classes : sequence of str or int
+        The names in labels.txt; without this file the numbers from 0 to the largest label.
     shape : (int, int, int)
-        Channels, height, width of the first record.
+        Channels, height, width of the first record, before a crop.
+
+    Raises
+    ------
+    FileError
+        If `db` lacks one of the databases.
+    DataError
+        If a label is negative, or has no name in labels.txt.
     """
 
     def __init__(self, db, batch_size):
-        backend = next((one for one in ("lmdb", "leveldb") if os.path.isdir(os.path.join(db, f"train_{one}"))), None)
+        backend = next((kind for kind in ("lmdb", "leveldb") if os.path.isdir(os.path.join(db, f"train_{kind}"))), None)
         if backend is None or not os.path.isdir(os.path.join(db, f"test_{backend}")):
             raise FileError("must be a folder with train_lmdb and test_lmdb; make it with: minicaffe data images --from-folders "
                             f"PICTURES {db}", file=db)
@@ -132,11 +147,11 @@ class Pictures:
             raise DataError(f"holds {len(self.classes)} names, and the databases beside it have labels from {min(labels)} to "
                             f"{max(labels)}; make them again with minicaffe data images --from-folders", file=file)
         layer = caffe_pb2.LayerParameter(name="data", type="Data", data_param=self.sources[caffe_pb2.TRAIN])
-        self.shape = Training(db, layer).whole()
+        self.shape = PictureSource(db, layer).uncropped_shape()
 
 
 def open_deploy_net(file, given, about):
-    """Return the deploy net of `file`, its `Training` or None, and why there is none.
+    """Return the deploy net of `file`, its `PictureSource` or None, and the reason if it is None.
 
     A training net is reduced to its prediction; the Input of the result has the size that the net was trained with.
     """
@@ -145,7 +160,7 @@ def open_deploy_net(file, given, about):
     if source is None:
         raise ConfigError("has no data layer and no Input, so the net's input is not known; give a training net or a deploy net",
                           file=file)
-    own = Training.of(param, file) if source.type != "Input" else None
+    own = PictureSource.of(param, file) if source.type != "Input" else None
     if source.type != "Input" and own is None:
         raise ConfigError(f"'{source.type}' reads no pictures, so the size of the net's input is not known; give the deploy net",
                           file=file, layer=source.name, layer_type=source.type)
@@ -153,7 +168,7 @@ def open_deploy_net(file, given, about):
         training, why = find_training(param, file, given)
         return param, training, why
     try:
-        shape = own.shape()
+        shape = own.input_shape()
     except Error as error:
         raise ConfigError(f"its training data are needed for the size of the net's input ({error.message}); give the deploy net",
                           file=file, layer=source.name, layer_type=source.type) from error
@@ -162,7 +177,7 @@ def open_deploy_net(file, given, about):
 
 
 def last_layer(net, file):
-    """Return the last InnerProduct or Convolution before the scores; remove a Softmax or Sigmoid behind them from `net`."""
+    """Return the InnerProduct or Convolution that computes the scores of `net`; remove a Softmax or Sigmoid after it from `net`."""
     if net.layer[-1].type in ("Softmax", "Sigmoid"):
         blob = net.layer[-1].bottom[0]
         del net.layer[-1]
@@ -181,7 +196,7 @@ def last_layer(net, file):
 
 
 def preprocessing(net, head, training, why, pictures, mean, scale, file):
-    """Return the TransformationParameter of the pictures, with the mean of each channel, and its description.
+    """Return the TransformationParameter of the pictures, with the mean of each channel; and a text with shape, mean and scale.
 
     Raises ConfigError if the pictures do not have the channels of the net's input, or are smaller.
     """
@@ -198,7 +213,7 @@ def preprocessing(net, head, training, why, pictures, mean, scale, file):
     param = caffe_pb2.TransformationParameter()
     if pictures.shape[1:] != (height, width):
         param.crop_size = height
-    imagenet = channels == 3 and outputs_of(head).num_output == IMAGENET_CLASSES
+    imagenet = channels == 3 and param_with_outputs(head).num_output == IMAGENET_CLASSES
     values, of_mean = find_mean(mean, training, channels, imagenet)
     if values is not None:
         param.mean_value.extend(np.asarray(values, np.float64).reshape(channels, -1).mean(axis=1))
@@ -213,36 +228,36 @@ def preprocessing(net, head, training, why, pictures, mean, scale, file):
                    + (f", times {scale:g}" if scale is not None else ""))
 
 
-def outputs_of(layer):
+def param_with_outputs(layer):
     """Return the InnerProductParameter or ConvolutionParameter of a layer."""
     return layer.inner_product_param if layer.type == "InnerProduct" else layer.convolution_param
 
 
 def replace_last_layer(net, head, count, suffix):
     """Give the layer `head` of `net` a name with `suffix` and `count` outputs; return its old name and number of outputs."""
-    param, old = outputs_of(head), head.name
+    param, old = param_with_outputs(head), head.name
     outputs, param.num_output = param.num_output, count
-    head.name = unused(f"{old}_{suffix}", {layer.name for layer in net.layer})
+    head.name = unused_name(f"{old}_{suffix}", {layer.name for layer in net.layer})
     if not param.HasField("weight_filler"):
-        param.weight_filler.type, param.weight_filler.std = "gaussian", WEIGHT_STD
+        param.weight_filler.type, param.weight_filler.std = "gaussian", DEFAULT_WEIGHT_STD
     rates = [spec.lr_mult for spec in head.param] or [1, 2]
-    del head.param[:]       # its names, too: it shares no parameter any more
+    del head.param[:]       # also the names of its parameters: the new layer shares none with another layer
     for rate, decay in list(zip(rates, (1, 0)))[:1 + param.bias_term]:
         head.param.add(lr_mult=rate or 1, decay_mult=decay)
     return old, outputs
 
 
-def unused(name, taken):
-    """Return `name`, with underscores behind it where it is `taken`."""
+def unused_name(name, taken):
+    """Return `name`, with underscores added while it is in `taken`."""
     while name in taken:
         name += "_"
     return name
 
 
-def set_rates(net, head, weights, factor, file, about):
+def scale_learning_rates(net, head, weights, factor, file, about):
     """Multiply the learning rates of all layers but `head` by `factor`; return the number of these layers.
 
-    With factor 0 BatchNorm uses the statistics of the weights. Raises an Error if `weights` do not fit `net`.
+    With factor 0 BatchNorm uses the mean and variance in the file of weights. Raises an Error if `weights` do not fit `net`.
     """
     built = caffe_pb2.NetParameter()
     built.CopyFrom(net)
@@ -268,20 +283,20 @@ def set_rates(net, head, weights, factor, file, about):
 
 
 def with_softmax(net):
-    """Return the net with a Softmax behind its last layer."""
+    """Return a copy of the net with a Softmax after its last layer."""
     made = caffe_pb2.NetParameter()
     made.CopyFrom(net)
     made.ClearField("state")
     names = {layer.name for layer in net.layer} | {top for layer in net.layer for top in layer.top}
-    name = unused("prob", names)
+    name = unused_name("prob", names)
     made.layer.add(name=name, type="Softmax", bottom=net.layer[-1].top[:1], top=[name])
     return made
 
 
 def training_net(net, pictures, transform, mirror):
-    """Return the net that trains `net`, whose first layer is its Input, on `pictures`, and tests it."""
+    """Return a copy of `net` with a loss, an Accuracy, and Data layers of `pictures` in place of the Input, its first layer."""
     names = {layer.name for layer in net.layer} | {top for layer in net.layer for top in layer.top}
-    label, accuracy, loss = (unused(name, names) for name in ("label", "accuracy", "loss"))
+    label, accuracy, loss = (unused_name(name, names) for name in ("label", "accuracy", "loss"))
     source, scores = net.layer[0], net.layer[-1].top[0]
     made = caffe_pb2.NetParameter(name=net.name)
     for phase, param in pictures.sources.items():
@@ -296,11 +311,11 @@ def training_net(net, pictures, transform, mirror):
     return made
 
 
-def solver_words(records, batch_size, passed):
-    """Return the options of the solver that the user did not give: length of the training, tests, fall of the learning rate."""
+def default_solver_arguments(records, batch_size, passed):
+    """Return command-line arguments for what the user did not set: max_iter, test_interval, display and lr_policy."""
     given = {name.removeprefix("field_") for name, value in passed.items() if name.startswith("field_") and value not in (None, ())}
-    max_iter = passed["field_max_iter"] or min(MOST_ITER, max(LEAST_ITER, PASSES * records // batch_size))
-    interval = max(1, max_iter // TESTS)
+    max_iter = passed["field_max_iter"] or min(MAX_ITER, max(MIN_ITER, EPOCHS * records // batch_size))
+    interval = max(1, max_iter // TEST_COUNT)
     if "max_iter" not in given:
         max_iter -= max_iter % interval
     defaults = {"max_iter": max_iter, "test_interval": interval, "display": interval}
@@ -309,9 +324,9 @@ def solver_words(records, batch_size, passed):
     return [f"--{name.replace('_', '-')}={value}" for name, value in defaults.items() if name not in given]
 
 
-def passed_words(ctx):
-    """Return the words of the command line that are options of ``minicaffe train``."""
-    mine = {name for param in finetune.params[:OWN] for name in (*param.opts, *param.secondary_opts)}
+def train_arguments(ctx):
+    """Return the arguments of the command line that are options of ``minicaffe train``, not of this command."""
+    own = {name for param in finetune.params[:OWN_OPTION_COUNT] for name in (*param.opts, *param.secondary_opts)}
     words = ctx.meta["arguments"]
     words = words[:words.index("--")] if "--" in words else words
-    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in mine]
+    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in own]

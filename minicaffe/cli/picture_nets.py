@@ -113,7 +113,7 @@ def select_pretrained(given, default=None):
 
 
 def open_net(kind, given, images_dim=None, windows=False):
-    """Return the net that the options of `picture_net_options` select, with its preprocessing, and its `Training` or None.
+    """Return the net that the options of `picture_net_options` select, with its preprocessing, and its `PictureSource` or None.
 
     `kind` is Classifier or Detector. `given` has the values of those options, and optionally `level` and `stage`. `images_dim`,
     (height, width), overrides the size that pictures are resized to. With `windows`, windows of pictures are warped to the input's
@@ -133,14 +133,14 @@ def open_net(kind, given, images_dim=None, windows=False):
     param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
                                 skip_unknown_fields=about["skip_unknown_fields"])
     with caffe.trusting(about["trusted"]):
-        own = Training.of(param, model)
+        own = PictureSource.of(param, model)
         training, why = (own, "") if own and like is None else find_training(param, model, given)
         if own is not None:
             loss = next((layer for layer in param.layer if layer.type == "MultiBoxLoss"), None)
             if loss is not None and not any(layer.type == "DetectionOutput" for layer in param.layer):
                 raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
                                   file=model, layer=loss.name, layer_type=loss.type)
-            param, positions = deploy_net(param, (1, *training.shape()), model), None
+            param, positions = deploy_net(param, (1, *training.input_shape()), model), None
     net = kind(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
         set_preprocessing(net, training, why, given, images_dim, windows)
@@ -205,12 +205,12 @@ def find_mean(given, training, channels, imagenet):
     return (np.array(IMAGENET_MEAN), "the channel means of ImageNet") if imagenet else (None, "")
 
 
-class Training(namedtuple("Training", "file layer")):
+class PictureSource(namedtuple("PictureSource", "file layer")):
     """The layer of a training net that reads its pictures, and the net's file."""
 
     @classmethod
     def of(cls, param, file):
-        """Return the Training of a NetParameter; None if no layer reads pictures."""
+        """Return the PictureSource of a NetParameter; None if no layer reads pictures."""
         for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
             layer = source_layer(load_net(param, phase).param, file)
             if layer is not None and layer.type in ("Data", "AnnotatedData", "ImageData", "MemoryData"):
@@ -223,7 +223,7 @@ class Training(namedtuple("Training", "file layer")):
         return self.layer.transform_param.scale if self.layer.transform_param.scale != 1 else None
 
     def crop(self):
-        """Return (height, width) of what is cut out of the pictures, or None."""
+        """Return (height, width) of the crop, or None."""
         param = self.layer.transform_param
         sides = (param.crop_size or param.crop_h, param.crop_size or param.crop_w)
         return sides if min(sides) else None
@@ -232,8 +232,8 @@ class Training(namedtuple("Training", "file layer")):
         """Whether the channels are red, green, blue, as in the databases that are made of CIFAR-10's files."""
         return re.search(r"cifar10_(train|test)_(lmdb|leveldb)/*$", self.layer.data_param.source) is not None
 
-    def whole(self):
-        """Return (channels, height, width) of the pictures before the crop; what is not known is None."""
+    def uncropped_shape(self):
+        """Return (channels, height, width) of the pictures before the crop; a size that is not known is None."""
         if self.layer.type == "MemoryData":
             param = self.layer.memory_data_param
             return param.channels, param.height, param.width
@@ -253,10 +253,10 @@ class Training(namedtuple("Training", "file layer")):
             record = parse(bytes(record)).datum.SerializeToString()
         return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
 
-    def shape(self):
+    def input_shape(self):
         """Return (channels, height, width) of the net's input. Raises ConfigError or FileError if it is not known."""
         with located(file=self.file, layer=self.layer.name, layer_type=self.layer.type):
-            channels, *size = self.whole()
+            channels, *size = self.uncropped_shape()
         size = self.crop() or size
         if None in size:
             raise ConfigError("new_height and new_width are not set, so the input's size is open; set them, or give a deploy net",
@@ -267,7 +267,7 @@ class Training(namedtuple("Training", "file layer")):
         """Return (height, width) that pictures get before the crop; if that is not known, `likely` or the input's."""
         if self.crop() is None:
             return input_size
-        for known in (lambda: self.whole()[1:], lambda: read_mean(self._mean_file()).shape[1:]):
+        for known in (lambda: self.uncropped_shape()[1:], lambda: read_mean(self._mean_file()).shape[1:]):
             try:
                 size = known()
             except ConfigError:
@@ -311,7 +311,7 @@ def _numbers(text):
 
 
 def find_training(param, model, given):
-    """Return the `Training` of --like, or of the nets beside `model` that have its layers; and why there is none.
+    """Return the `PictureSource` of --like, or of the nets beside `model` that have its layers; and why there is none.
 
     Raises ConfigError if nets beside `model` make pictures differently, unless the options `given` say mean and scale.
     """
@@ -320,7 +320,7 @@ def find_training(param, model, given):
         param = load(like).param
         if not isinstance(param, caffe_pb2.NetParameter):
             raise ConfigError("is a solver; give the net that it trains", file=like, field="--like")
-        found = Training.of(param, like)
+        found = PictureSource.of(param, like)
         if found is None:
             raise ConfigError("has no layer that reads pictures (Data, AnnotatedData, ImageData, MemoryData), so it cannot give "
                               "their preprocessing",
@@ -334,7 +334,7 @@ def find_training(param, model, given):
             if os.path.samefile(path, model) or os.path.getsize(path) > MAX_PROTOTXT_BYTES:
                 continue
             other = load(path).param
-            training = Training.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
+            training = PictureSource.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
         except (Error, OSError):
             continue  # the file is no net
         if training is not None and layers <= {(layer.name, layer.type) for layer in other.layer}:

@@ -10,7 +10,7 @@ import click
 from minicaffe.cli import bars, confusion, options, ranks, training_file
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.inputs import json_bytes
-from minicaffe.cli.picture_nets import Training
+from minicaffe.cli.picture_nets import PictureSource
 from minicaffe.cli.plot import new_figure
 from minicaffe.cli.records import finite_values
 from minicaffe.cli.wrong_pictures import WrongPictures, check_folder, picture_source
@@ -135,7 +135,7 @@ class Evaluation:
         self.prediction = confusion.Prediction.of(net, asked["prediction"])
         options.notify(self.prediction.text(net))
         source = picture_source(net)
-        training = Training(file, source.param) if source is not None else None
+        training = PictureSource(file, source.param) if source is not None else None
         names = read_labels(asked["labels"], file, training, self.prediction.classes)
         if names is None:
             options.notify("names of the classes are not known, so their numbers are shown; --labels FILE gives them")

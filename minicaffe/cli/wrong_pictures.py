@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from minicaffe.cli.inputs import csv_bytes
-from minicaffe.cli.picture_nets import Training
+from minicaffe.cli.picture_nets import PictureSource
 from minicaffe.cli.pictures import stretched, to_rgb, write_png
 from minicaffe.errors import ConfigError, Error, FileError
 from minicaffe.proto.atomic import check_free, check_writable, delayed_interrupts, temporary_folder, write_bytes
@@ -129,7 +129,7 @@ class Restorer:
 
     def __init__(self, source, file, overwritten=False):
         self.scale, self.mean, self.rgb = 0.0, None, False
-        training = Training(file, source.param)
+        training = PictureSource(file, source.param)
         if source.type in PIXELS and not overwritten:
             self.rgb = training.is_rgb()
             self.scale = source.param.transform_param.scale

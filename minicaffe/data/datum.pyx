@@ -1,7 +1,7 @@
 """Read a serialized Datum straight from its bytes (Caffe: caffe.proto Datum, data_transformer.cpp, io.cpp).
 
 The protobuf runtime would copy each record three times under the GIL; for small pictures this takes longer than all other work.
-Here a record is read once in place (proto/wire.pyx): `datum_parse` stores the places of the fields, so a batch is parsed and
+Here a record is read once in place (proto/wire.pyx): `datum_parse` stores the addresses of the fields, so a batch is parsed and
 transformed without the GIL. Like protobuf it accepts fields in any order, packed or not, uses the last value of a field, and
 skips unknown fields.
 
@@ -23,7 +23,7 @@ from minicaffe.errors import ConfigError, DataError, DependencyError, shown
 from minicaffe.memory.budget import max_blob_bytes
 from minicaffe.proto.wire import gather
 
-PIXELS = "OPENCV_IO_MAX_IMAGE_PIXELS"
+PIXEL_LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
 
 FAULTS = (
     "",
@@ -42,6 +42,7 @@ DatumInfo.__doc__ = """The fields of a Datum without its content; `size` in byte
 
 
 cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil:
+    """Store the fields of a record in `datum`; return VALID or an index of FAULTS. The content is not checked."""
     cdef const uint8_t* at = record
     cdef const uint8_t* end = record + size
     cdef Field field
@@ -88,6 +89,7 @@ cdef int datum_check_raw(const Datum* datum) noexcept nogil:
 
 
 cdef object copy_float_data(const uint8_t* record, uint64_t size, uint64_t count):
+    """Return the `count` elements of float_data in a record as a new array, float32."""
     # Little-endian hosts only, as everything minicaffe supports.
     array = np.empty(count, np.float32)
     gather(<const uint8_t[:size]>record, 0, size, 6, 4, array.view(np.uint8))
@@ -95,6 +97,7 @@ cdef object copy_float_data(const uint8_t* record, uint64_t size, uint64_t count
 
 
 cdef str datum_fault(int reason, const Datum* datum):
+    """Return the message of FAULTS with index `reason`, with the numbers of `datum`."""
     return FAULTS[reason].format(
         shape=f"{datum.channels} x {datum.height} x {datum.width}", size=datum.size, floats=datum.floats
     )
@@ -113,7 +116,7 @@ cdef int datum_read(const uint8_t[::1] record, Datum* datum) except -1:
 def datum_info(const uint8_t[::1] record not None):
     """Return the DatumInfo of a serialized Datum, bytes or a buffer.
 
-    Raises DataError if the bytes are none, or not encoded and of another size than channels x height x width.
+    Raises DataError if the bytes are no Datum, or if a Datum that is not encoded has another size than channels x height x width.
     """
     cdef Datum datum
     datum_read(record, &datum)
@@ -161,7 +164,7 @@ def decode_image(content, force_color=False, force_gray=False):
     flag = cv2.IMREAD_COLOR if force_color else cv2.IMREAD_GRAYSCALE if force_gray else cv2.IMREAD_UNCHANGED
     pixels = np.frombuffer(content, np.uint8)
     image = None
-    if pixels.size and not png_is_cut(pixels):
+    if pixels.size and not has_overlong_png_chunk(pixels):
         try:
             image = cv2.imdecode(pixels, flag)
         except cv2.error as error:
@@ -173,20 +176,20 @@ def decode_image(content, force_color=False, force_gray=False):
     return image if image.ndim == 3 else image[:, :, np.newaxis]
 
 
-def png_is_cut(content):
-    """Return whether `content` is a PNG file with a chunk longer than the rest of the file.
+def has_overlong_png_chunk(content):
+    """Return whether `content` is a PNG file with a chunk whose declared length exceeds the rest of the file.
 
-    OpenCV allocates the length of the chunk, up to 2 GiB, before it checks the length of the file.
+    Call this before OpenCV decodes the file: OpenCV allocates the declared length, up to 2 GiB, before it reads the chunk.
     """
     content = memoryview(content)
     at = 8
     if bytes(content[:at]) != b"\x89PNG\r\n\x1a\n":
         return False
-    while at + 8 <= len(content):  # length, name, what the length counts, checksum
-        size, name = int.from_bytes(content[at:at + 4], "big"), bytes(content[at + 4:at + 8])
+    while at + 8 <= len(content):  # a chunk: length (4 bytes), type (4), `length` bytes of data, checksum (4)
+        size, kind = int.from_bytes(content[at:at + 4], "big"), bytes(content[at + 4:at + 8])
         if size > len(content) - at - 8:
             return True
-        if name == b"IEND":
+        if kind == b"IEND":
             break
         at += 12 + size
     return False
@@ -200,18 +203,18 @@ def opencv():
     """
     if "cv2" in sys.modules:
         return sys.modules["cv2"]
-    limit = str(min(1 << 30, max_blob_bytes() // 4))  # 2^30 is OpenCV's own
-    given = os.environ.get(PIXELS)
-    if given and not re.fullmatch("[0-9]{1,19}([MmKk]b|[MK]B)?", given):   # OpenCV ends the process
-        raise ConfigError(f"must be a number of pixels, got {shown(given)}", field=PIXELS)
-    os.environ[PIXELS] = given or limit
+    limit = str(min(1 << 30, max_blob_bytes() // 4))  # 2^30 is OpenCV's default
+    given = os.environ.get(PIXEL_LIMIT_VARIABLE)
+    if given and not re.fullmatch("[0-9]{1,19}([MmKk]b|[MK]B)?", given):   # otherwise OpenCV ends the process
+        raise ConfigError(f"must be a number of pixels, got {shown(given)}", field=PIXEL_LIMIT_VARIABLE)
+    os.environ[PIXEL_LIMIT_VARIABLE] = given or limit
     try:
         import cv2
     except ImportError as error:
         raise DependencyError('pictures need OpenCV: pip install "minicaffe[images]"') from error
     finally:
         if given is None:
-            del os.environ[PIXELS]
+            del os.environ[PIXEL_LIMIT_VARIABLE]
         else:
-            os.environ[PIXELS] = given
+            os.environ[PIXEL_LIMIT_VARIABLE] = given
     return cv2

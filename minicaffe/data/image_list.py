@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from minicaffe.data.datum import opencv, png_is_cut
+from minicaffe.data.datum import has_overlong_png_chunk, opencv
 from minicaffe.data.integers import integer
 from minicaffe.data.real_labels import real
 from minicaffe.errors import DataError, Error, FileError, shown
@@ -93,7 +93,7 @@ def decode_picture(content, path, color=True):
     """Decode a picture file to uint8, (H, W, 3) in BGR, or (H, W) unless `color`. Raises DataError if OpenCV cannot."""
     cv2 = opencv()
     image = None
-    if content and not png_is_cut(content):
+    if content and not has_overlong_png_chunk(content):
         try:
             image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR if color else cv2.IMREAD_GRAYSCALE)
         except cv2.error as error:

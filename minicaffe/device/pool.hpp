@@ -33,7 +33,7 @@ class ThreadPool : public Pool {
  public:
   ThreadPool()
       : Pool{[](Pool* self, int parts, Work work, const void* argument) {
-               static_cast<ThreadPool*>(self)->share(parts, work, argument);
+               static_cast<ThreadPool*>(self)->run_loop(parts, work, argument);
              },
              [](Pool* self, int threads) { return static_cast<ThreadPool*>(self)->start(threads - 1); },
              [](Pool* self, int parts, Work work, const void* argument) {
@@ -49,33 +49,37 @@ class ThreadPool : public Pool {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  static constexpr std::chrono::microseconds kPollTime{500};   // polling time: of a worker for a loop, of the caller for the parts
-  static constexpr std::chrono::microseconds kPreempted{300};   // a longer time between two polls means preemption
+  static constexpr std::chrono::microseconds kPollTime{500};       // of a worker for a loop, of the caller for the end of parts
+  static constexpr std::chrono::microseconds kPreemptionGap{300};  // a longer time between two polls: the thread was preempted
   static constexpr std::chrono::milliseconds kFirstPause{4}, kLastPause{256};
-  static constexpr std::chrono::milliseconds kCredit{4};      // limit of the saved time that later costs may use up
+  static constexpr std::chrono::milliseconds kMaxBalance{4};   // limit of balance_: old savings hide new costs no longer
 
-  void share(int parts, Work work, const void* argument) {
-    if (busy_.exchange(true, std::memory_order_acquire)) return alone(parts, work, argument);
+  /// Pool::run. The calling thread runs all parts if another loop uses the workers, or in a pause.
+  void run_loop(int parts, Work work, const void* argument) {
+    if (busy_.exchange(true, std::memory_order_acquire)) return run_alone(parts, work, argument);
     const Time start = Clock::now();
     if (start < no_workers_until_)
-      alone(parts, work, argument);
+      run_alone(parts, work, argument);
     else
-      share_now(start, parts, work, argument);
+      run_with_workers(start, parts, work, argument);
     busy_.store(false, std::memory_order_release);
   }
 
-  void share_now(Time start, int parts, Work work, const void* argument) {
+  /// Run a loop whose parts the workers may take, and update balance_.
+  void run_with_workers(Time start, int parts, Work work, const void* argument) {
     start_workers(parts - 1);
-    const bool helped = run_free_parts(publish(parts, parts, work, argument), 0) < parts;
-    const Time own = Clock::now();
+    const bool workers_helped = run_free_parts(publish(parts, parts, work, argument), 0) < parts;
+    const Time own_end = Clock::now();
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
-    const Time end = helped ? Clock::now() : own;
-    // In `own - start` a worker did about as much work as the caller, or none; `end - own` was lost by waiting.
-    balance_ = std::min<Clock::duration>(balance_ + (helped ? own - start : start - own) - (end - own), kCredit);
-    if (balance_ < -kPreempted) pause_workers(end);
+    const Time end = workers_helped ? Clock::now() : own_end;
+    // Until `own_end` a worker did about as much work as the caller, so that this time was saved. If no worker began a part, the
+    // time counts as cost. The time from `own_end` to `end` was lost by waiting.
+    const Clock::duration saved = workers_helped ? own_end - start : start - own_end, waited = end - own_end;
+    balance_ = std::min<Clock::duration>(balance_ + saved - waited, kMaxBalance);
+    if (balance_ < -kPreemptionGap) pause_workers(end);
   }
 
-  /// Offer the parts of a loop to the workers; `pending` of them must be waited for. Return its number.
+  /// Offer the parts of a loop to the workers; it ends when `pending` parts have been run. Return the new value of loop_.
   uint64_t publish(int parts, int pending, Work work, const void* argument) {
     work_ = work, argument_ = argument;
     pending_.store(pending, std::memory_order_relaxed);
@@ -85,6 +89,7 @@ class ThreadPool : public Pool {
     return loop;
   }
 
+  /// Pool::start. Return whether there are `workers` workers.
   bool start(int workers) {
     if (workers_.load() < workers) {
       wait_for_others();
@@ -103,16 +108,17 @@ class ThreadPool : public Pool {
   }
 
   void end_concurrent() {
-    run_free_parts(loop_.load(), 0);    // safe: the parts that these may wait for each have a worker
+    run_free_parts(loop_.load(), 0);    // cannot deadlock: each part that these may wait for has a worker
     if (pending_.load(std::memory_order_acquire)) wait_for_parts();
     busy_.store(false, std::memory_order_release);
   }
 
+  /// Wait until no other thread uses the workers, and reserve them: set busy_.
   void wait_for_others() {
     while (busy_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
   }
 
-  static void alone(int parts, Work work, const void* argument) {
+  static void run_alone(int parts, Work work, const void* argument) {
     for (int part = 0; part < parts; ++part) work(argument, part);
   }
 
@@ -146,7 +152,7 @@ class ThreadPool : public Pool {
         relax();
       }
       now = Clock::now();
-      if (now - start > kPollTime || now - before > kPreempted) return ready();
+      if (now - start > kPollTime || now - before > kPreemptionGap) return ready();
     }
   }
 
@@ -166,6 +172,7 @@ class ThreadPool : public Pool {
     caller_waits_.store(false);
   }
 
+  /// Use no workers for a time: twice the last pause, at most kLastPause, if that ended recently; otherwise kFirstPause.
   void pause_workers(Time now) {
     pause_ =
         now - no_workers_until_ < 4 * pause_ ? std::min<Clock::duration>(2 * pause_, kLastPause) : Clock::duration(kFirstPause);
@@ -180,27 +187,27 @@ class ThreadPool : public Pool {
     for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_BLOCK, &all, &before);  // signals are handled by Python's threads
     try {
-      for (; workers_ < wanted; ++workers_) std::thread(&ThreadPool::serve, this, workers_ + 1).detach();
+      for (; workers_ < wanted; ++workers_) std::thread(&ThreadPool::run_worker, this, workers_ + 1).detach();
     } catch (const std::system_error&) {
       // The system has no more threads: loops use the existing ones.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
-  void serve(int first) {
-    uint64_t seen = 0;
-    auto news = [&] { return loop_.load() != seen; };
+  void run_worker(int first) {
+    uint64_t last_loop = 0;
+    auto has_new_loop = [&] { return loop_.load() != last_loop; };
     for (;;) {
-      if (!poll(news)) sleep(news);
-      seen = loop_.load();
-      run_free_parts(seen, first);
+      if (!poll(has_new_loop)) sleep(has_new_loop);
+      last_loop = loop_.load();
+      run_free_parts(last_loop, first);
     }
   }
 
-  template <class News> void sleep(const News& news) {
+  template <class HasNewLoop> void sleep(const HasNewLoop& has_new_loop) {
     std::unique_lock<std::mutex> lock(mutex_);
     ++sleepers_;
-    if (news()) {
+    if (has_new_loop()) {
       --sleepers_;
     } else {
       wake_condition_.wait(lock, [&] { return pending_wakes_ > 0; });
@@ -229,20 +236,21 @@ class ThreadPool : public Pool {
   std::atomic<uint64_t> taken_[kMaxThreads] = {};   // of each part: the number of the last loop in which a thread took it
   std::mutex mutex_;                                // for sleeping threads
   std::condition_variable wake_condition_, ended_;
-  int pending_wakes_ = 0;                                   // sleeping threads that were notified but have not run yet
-  std::atomic<int> sleepers_{0};                    // the other sleeping threads
+  int pending_wakes_ = 0;                           // sleeping threads that were notified but have not run yet
+  std::atomic<int> sleepers_{0};                    // sleeping workers that were not notified
   std::atomic<bool> caller_waits_{false};
   std::atomic<int> workers_{0};                     // changed only by the thread that holds busy_
   // Used only by that thread:
   uint64_t loops_ = 0;
   Time no_workers_until_{};
   Clock::duration pause_{kFirstPause};
-  Clock::duration balance_{0};                     // time saved minus cost since the last pause, kCredit at most
+  Clock::duration balance_{0};                      // time saved minus cost since the last pause, kMaxBalance at most
 };
 
-/// The pool of this process. A forked child gets a new one, because threads do not survive a fork.
+/// Set whether the calling thread is in a dry run, in which loops compute nothing (device/threads.pyx, dry_run).
 inline void set_dry(bool now) { ThreadPool::dry_run_flag() = now; }
 
+/// The pool of this process. A forked child gets a new one, because threads do not survive a fork.
 inline Pool* process_pool() {
   alignas(ThreadPool) static char place[sizeof(ThreadPool)];
   static Pool* pool = [] {

@@ -1,5 +1,6 @@
 // Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011). Number i of a stream is a pure function of (seed, i): every device, thread count and resumed run draws the same.
+// SC 2011). Random number i of a sequence is a pure function of (seed, i): it does not depend on the device, the number of threads,
+// or whether the run was resumed.
 #pragma once
 #include "minicaffe/kernels/config.hpp"
 
@@ -8,6 +9,7 @@ namespace mc {
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
+/// The generator; it has no state except its key, `seed`.
 struct Philox {
   u64 seed;
   /// Four independent 32-bit numbers for counter `i`, written to out[0..3].
@@ -30,6 +32,9 @@ struct Philox {
 /// Uniform in [0, 1) with 24 random bits.
 MC_HD double uniform_(u32 bits) { return double(bits >> 8) * (1.0 / 16777216.0); }
 
+// The functors below fill arrays: element i has counter start + i. So each element is computed alone and needs no earlier one; the
+// rest of the four numbers is not used.
+
 /// y[i] = lo + (hi - lo) U[0, 1)
 template <class T> struct FillUniform {
   Philox random;
@@ -43,7 +48,7 @@ template <class T> struct FillUniform {
   }
 };
 
-/// y[i] = mean + std N(0, 1), by Box and Muller's transform.
+/// y[i] = mean + std N(0, 1), by the Box-Muller transform.
 template <class T> struct FillGaussian {
   Philox random;
   u64 start;

@@ -1,6 +1,6 @@
 """Exchange: sums the gradients of all processes while backward still runs, and updates parameters as sums arrive.
 
-    backward -> submit(parameters whose gradients are complete) -> bucket -> carrier -> update
+    backward -> submit(parameters whose gradients are complete) -> bucket -> transport -> update
 
 The first iteration records the order in which gradients become complete, and their layouts; all ranks use the order of rank 0.
 From then on a bucket is sent when its last gradient is complete. Before that, while backward begins, an allgather exchanges the
@@ -34,8 +34,8 @@ class Exchange:
         The learnable parameters, of any shapes.
     learned : list of bool
         Which of them get gradients; the others are not sent.
-    carrier
-        Sums buckets over all ranks: `start(bucket)`, `poll()`, `wait()`, `in_flight` and `on_device` as of MpiTransport.
+    transport
+        What `make_transport` returns: has `start(bucket)`, `poll()`, `wait()`, `in_flight` and `on_device` as MpiTransport.
     bf16 : bool
         Send gradients in bf16.
 
@@ -47,8 +47,8 @@ class Exchange:
         Called with the numbers of parameters whose sums have arrived; None: updates wait for the end of the iteration.
     """
 
-    def __init__(self, group, params, learned, carrier, bf16=False):
-        self.group, self.params, self.learned, self.carrier, self.bf16 = group, params, learned, carrier, bf16
+    def __init__(self, group, params, learned, transport, bf16=False):
+        self.group, self.params, self.learned, self.transport, self.bf16 = group, params, learned, transport, bf16
         self.losses, self.update = [], None
         self.buckets = None         # in the order in which they are sent; None: the first iteration has not ended yet
         self.bucket_of = {}         # by the number of a parameter
@@ -68,7 +68,7 @@ class Exchange:
         if self._pending_allgather is not None:
             raise Error("an iteration ended in the middle, while its gradients were being sent to other ranks; create the solvers "
                         "of all ranks again, and restore a snapshot")
-        self.carrier.in_flight.clear()
+        self.transport.in_flight.clear()
         self._reset()
 
     def _reset(self):
@@ -80,7 +80,7 @@ class Exchange:
     def start_loss_allgather(self, loss, action):
         """Start an allgather of the loss of this rank's batch and of its action after the iteration."""
         given, found = np.array([loss, ACTIONS.index(action)]), np.empty((self.group.size, 2))
-        self._pending_allgather = found, self.comm.Iallgather(given, found), given, self.carrier.in_flight
+        self._pending_allgather = found, self.comm.Iallgather(given, found), given, self.transport.in_flight
         _unfinished[id(self._pending_allgather)] = self._pending_allgather
 
     def finish_loss_allgather(self):
@@ -120,7 +120,7 @@ class Exchange:
             self._start()
         used = self._update_arrived()
         while self.arrived < len(self.buckets):
-            self.arrived_buckets += [self._record_arrival(self.carrier.wait()), *self._poll_arrived()]
+            self.arrived_buckets += [self._record_arrival(self.transport.wait()), *self._poll_arrived()]
             used += self._update_arrived()
         if self.update is not None:
             still = [i for i in range(len(self.params)) if i not in self.bucket_of]
@@ -130,14 +130,14 @@ class Exchange:
 
     def _start(self):
         bucket = self.buckets[self.started]
-        self.carrier.start(bucket)
+        self.transport.start(bucket)
         self.started += 1
         bucket.start_ns = time.perf_counter_ns()
 
     def _poll_arrived(self):
         """Return the buckets that have arrived since the last call."""
         found = []
-        while self.arrived < self.started and (bucket := self.carrier.poll()) is not None:
+        while self.arrived < self.started and (bucket := self.transport.poll()) is not None:
             found.append(self._record_arrival(bucket))
         return found
 

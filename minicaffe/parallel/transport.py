@@ -1,4 +1,4 @@
-"""Carrier: all-reduce of buckets of gradients over all processes, by MPI, or by NCCL (nccl.py)."""
+"""Transports: the all-reduce of buckets of gradients over all ranks, by MPI, or by NCCL (nccl.py). The option is `carrier`."""
 
 import ctypes
 import functools
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 def make_transport(group, requested_library=None, bf16=False, overlap=None):
-    """Return the carrier of a group's gradients; log which one it is, and why.
+    """Choose the transport of a group's gradients, and return it; log which one it is, and why. All ranks must call this.
 
     Parameters
     ----------
     group : Group
     requested_library : str, optional
-        "mpi" or "nccl"; by default NCCL where each rank computes on a GPU of its own and has nccl4py.
+        "mpi" or "nccl"; by default NCCL if each rank computes on its own GPU and has nccl4py.
     bf16 : bool
-        As of `Exchange`.
+        Whether gradients are sent in bf16.
     overlap : bool, optional
         Whether MPI runs while backward computes. By default not if all ranks compute on the processors of one machine: MPI would
         need the same processors, which gains nothing, and each step would wait for each bucket of all other ranks.
@@ -39,7 +39,7 @@ def make_transport(group, requested_library=None, bf16=False, overlap=None):
     Raises
     ------
     ConfigError
-        If `requested_library` is NCCL, and that cannot be.
+        If `requested_library` is "nccl" and NCCL cannot be used.
     """
     reason = "it was requested" if requested_library == "mpi" else nccl.unusable_reason(group, requested_library == "nccl", bf16)
     if requested_library == "nccl" and reason is not None:
@@ -103,7 +103,7 @@ class BlockingMpiTransport:
         return bucket
 
     def _sum_of(self, bucket):
-        """Return MPI's type of a bucket's elements, and its operation that adds them."""
+        """Return the MPI datatype of a bucket's elements, and the MPI operation that adds them."""
         if bucket.bf16:
             return self.types[True], sum_of_bf16()
         return self.types[False][bucket.nbytes // bucket.count], self.sum
@@ -121,7 +121,7 @@ class MpiTransport(BlockingMpiTransport):
     def __init__(self, group):
         super().__init__(group)
         self.lock, self.work = threading.Lock(), threading.Event()
-        self.failed = None      # what MPI raised in the thread: it says so once, and then that the request is done
+        self.failed = None      # what MPI raised in the thread; MPI raises it once, and then reports the request as complete
         weakref.finalize(self, self.work.set)
         threading.Thread(target=_poll_mpi, args=(weakref.ref(self), self.work), name="gradients", daemon=True).start()
 
@@ -144,12 +144,12 @@ class MpiTransport(BlockingMpiTransport):
         return bucket
 
     def progress(self):
-        """Poll MPI; return whether a request is not complete."""
+        """Poll MPI from the thread; return whether it must be polled again, as a request is not complete. Does not raise."""
         with self.lock:
             try:
                 return self.failed is None and bool(self.in_flight) and not self.in_flight[-1][1].Test()
             except Exception as error:
-                self.failed = error     # `poll` raises it where the iteration is
+                self.failed = error     # `poll` raises it in the thread of the solver
                 return False
 
     def wait(self):
@@ -175,14 +175,22 @@ def sum_of_bf16():
     return mpi().Op.Create(lambda x, y, _: add_bf16(x.cast("B"), y.cast("B")), commute=True)
 
 
-def _poll_mpi(carrier, work):
-    """Poll MPI for a carrier, a weak reference, until the carrier is deleted."""
+def _poll_mpi(transport_ref, work):
+    """Poll MPI while requests are in flight, until the MpiTransport is deleted: the thread of `MpiTransport`.
+
+    Parameters
+    ----------
+    transport_ref : weakref.ref of MpiTransport
+        Weak, and each strong reference is deleted before a pause, so that the thread does not keep the transport alive.
+    work : threading.Event
+        Set when a request was started, or when the transport is deleted.
+    """
     while True:
         work.wait()
         work.clear()
-        while (there := carrier()) is not None and there.progress():
-            del there
+        while (transport := transport_ref()) is not None and transport.progress():
+            del transport
             time.sleep(POLL_INTERVAL)
-        if there is None:
+        if transport is None:
             return
-        del there
+        del transport

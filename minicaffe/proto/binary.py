@@ -1,7 +1,7 @@
 """Read and write the binary files of Caffe: weights (.caffemodel), solver states, mean files.
 
-Numbers are not copied: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded by the one pass
-that copies it into the net, and it is written from the net's own memory. Where Caffe ends the process, an error names file,
+Numbers are not copied: a `StoredBlob` holds NumPy views of the memory-mapped file, so a 240 MB model is loaded with one copy,
+into the net, and it is written from the memory of the net. Where Caffe ends the process, an error names file,
 layer and blob.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-MAX_DEFINITION = 32 << 20  # bytes of a net without its numbers; two of them make a message of 60
+MAX_DEFINITION = 32 << 20  # bytes of a net without its blobs; a submessage of 2 bytes takes 60 bytes of memory when parsed
 
 # Field numbers of proto/caffe.proto.
 NET_LAYERS, NET_LAYER = 2, 100
@@ -47,9 +47,9 @@ def read_net(path):
     """Read a .caffemodel of any age.
 
     Return the NetParameter as stored, not upgraded and without any blobs; and a LayerBlobs for each entry of ``net.layer``, then
-    for each of ``net.layers``. Types are those of the file: a name, of V1 the enum's name, of V0 the small word
-    (`minicaffe.proto.upgrade.read_weights` translates them). Raises FileError if the file cannot be read; DataError, naming file,
-    layer and blob, if it is no caffemodel, is cut off, or a blob in it cannot be.
+    for each of ``net.layers``. Layer types are as in the file: a name; for V1 the name in the enum; for V0 a
+    word in lower case (`minicaffe.proto.upgrade.read_weights` translates them). Raises FileError if the file cannot be read;
+    DataError, naming file, layer and blob, if it is no caffemodel, is truncated, or has an invalid blob.
     """
     data = map_bytes(path)
     with _naming_kind(data, path, "a .caffemodel, the weights of a net,", "caffemodel"):
@@ -116,7 +116,7 @@ def _without_blobs(data, start, end, blob_field, nested, blobs, found):
 
 
 class _SizeLimits:
-    """Counts parts and bytes over all messages of a file: each message alone may be within bounds."""
+    """Limits parts and bytes of all messages of a file together: many messages within the limits may exceed them in sum."""
 
     def __init__(self):
         self.parts = self.bytes = 0
@@ -171,9 +171,21 @@ def read_solver_state(path):
 def write_net(file, net, layers):
     """Write a .caffemodel to a buffered binary file.
 
-    Blobs in `net` are left out; `layers` has a LayerBlobs for each entry of ``net.layer``, in its order, of whose blobs `shape`,
-    `data` and `diff` are written. Raises DataError, before anything is written, if an array is neither float32 nor float64, does
-    not fill its shape, or the file would exceed the 2 GiB - 1 bytes that protobuf's readers take.
+    Parameters
+    ----------
+    file : binary file object
+    net : NetParameter
+        The definition; blobs in it are not written.
+    layers : sequence of LayerBlobs
+        The blobs of each entry of ``net.layer``, in the same order: `shape`, `data` and `diff` are written, without a copy.
+
+    Raises
+    ------
+    DataError
+        Before anything is written: if an array is neither float32 nor float64, does not fill its shape, or if the file would
+        exceed the 2 GiB - 1 bytes that protobuf can read.
+    ValueError
+        If `layers` has another length than ``net.layer``.
     """
     if len(net.layer) != len(layers):
         raise ValueError(f"blobs of {len(layers)} layers for the {len(net.layer)} layers of the net")
@@ -194,7 +206,10 @@ def write_net(file, net, layers):
 
 
 def write_solver_state(file, iter, learned_net, current_step, history, resume_state=None, **plateau):
-    """Write a .solverstate; parameters as in `StoredState`, those of policy plateau only where given; else as `write_net`."""
+    """Write a .solverstate to a binary file object; parameters as in `StoredState`, errors as of `write_net`.
+
+    `plateau` has `minimum_loss` and `iter_last_event`, which only the policy plateau has.
+    """
     state = caffe_pb2.SolverState(iter=iter, current_step=current_step, **plateau)
     if learned_net is not None:
         state.learned_net = learned_net
@@ -208,6 +223,7 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
 
 
 def _write(file, parts):
+    """Write the parts of a message to `file`; raise DataError before that if protobuf could not read them."""
     size = sum(map(len, parts))
     if size > MAX_FILE:
         raise DataError(f"would have {size} bytes, protobuf reads {MAX_FILE} at most; save as HDF5, or without diffs",
@@ -220,7 +236,7 @@ def parse_message(message_class, serialized):
     """Return the message in serialized bytes, with all strings as str; raise DataError if they are no such message."""
     try:
         message = message_class.FromString(serialized)
-    except (DecodeError, UnicodeDecodeError) as cause:  # only protobuf's pure Python form checks UTF-8 here
+    except (DecodeError, UnicodeDecodeError) as cause:  # only the pure Python version of protobuf checks UTF-8 here
         name = message_class.DESCRIPTOR.name
         raise DataError(f"is no {name} or is damaged ({cause}); fetch the file again") from cause
     _escape_invalid_utf8(message)

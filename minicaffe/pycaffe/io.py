@@ -98,22 +98,24 @@ def datum_to_array(datum):
 def load_image(filename, color=True):
     """Return a picture as float32 in [0, 1], (height, width, 3) in RGB, or (height, width, 1) with ``color=False``.
 
-    As in scikit-image, grey pictures are repeated to three channels, an alpha channel is dropped, the camera's note of a
-    rotation is ignored, and grey is 0.2125 R + 0.7154 G + 0.0721 B.
+    As in scikit-image, a grey picture gets three equal channels, an alpha channel is dropped, and the EXIF orientation is ignored.
+    With ``color=False`` a picture in colour becomes 0.2125 R + 0.7154 G + 0.0721 B.
 
     Parameters
     ----------
     filename : str or path, or bytes-like, or file object
-        A file, its content, or an object with ``read()``, such as a file opened with "rb", io.BytesIO or the upload of a web
-        server. It is read from its beginning, as in scikit-image, or from its position if it cannot seek, and is not closed.
+        A path, the bytes of a picture file, or an object with ``read()``, such as a file opened with "rb", io.BytesIO or the
+        upload of a web server. Such an object is read from its beginning, as in scikit-image, or from its current position if it
+        cannot seek. It is not closed.
     color : bool
+        Whether to return three channels.
 
     Raises
     ------
     FileError
-        If there is no such file, or it is no picture.
+        If there is no such file, or OpenCV cannot decode it.
     WrongTypeError
-        If a file object gives text.
+        If a file object returns str, or `filename` is none of the above.
     """
     cv2 = opencv()
     name, content = _content_of(filename)
@@ -144,7 +146,7 @@ def load_image(filename, color=True):
 
 
 def _content_of(source):
-    """Return a name of `source` for errors, and its bytes; None for a path, which OpenCV reads itself."""
+    """Return a name of `source` for error messages, and its bytes; None in place of bytes for a path that OpenCV can open."""
     if isinstance(source, (str, os.PathLike)):
         name = os.fsdecode(source)
         try:
@@ -258,14 +260,14 @@ def oversample(images, crop_dims):
     return np.stack(crops).astype(np.float32)
 
 
-def _scale(scale, field):
-    """Return a factor of a Transformer, a number or an array of them."""
+def _checked_scale(scale, field):
+    """Return `scale` if it is a number or an array of numbers; raise WrongTypeError that names `field` otherwise."""
     if np.asarray(scale).dtype.kind not in "biuf":
         raise WrongTypeError(f"must be a number, got {shown(scale)}", field=field)
     return scale
 
 
-# The steps of a Transformer after the resizing, and how each is undone.
+# The steps of a Transformer after the resizing: attribute, function that applies the step, function that undoes it.
 STEPS = (
     ("transpose", np.transpose, lambda image, order: image.transpose(np.argsort(order))),
     ("channel_swap", lambda image, order: image[order, :, :], lambda image, order: image[np.argsort(order), :, :]),
@@ -289,34 +291,35 @@ class Transformer:
         self.inputs = inputs
         self.transpose, self.channel_swap, self.raw_scale, self.mean, self.input_scale = {}, {}, {}, {}, {}
 
-    def _check(self, in_):
+    def _check_input(self, in_):
+        """Raise ConfigError unless `in_` is the name of an input."""
         if in_ not in self.inputs:
             raise ConfigError(f"'{in_}' is not one of the inputs {list(self.inputs)}")
 
     def preprocess(self, in_, data):
         """Return the picture `data` preprocessed for the net's input `in_`; `data` is not changed."""
-        self._check(in_)
+        self._check_input(in_)
         image = np.array(data, np.float32)
         size = tuple(self.inputs[in_][2:])
         if image.shape[:2] != size:
             image = resize_image(image, size)
-        for name, there, _ in STEPS:
+        for name, apply, _ in STEPS:
             if in_ in (given := getattr(self, name)):
-                image = there(image, given[in_])
+                image = apply(image, given[in_])
         return image
 
     def deprocess(self, in_, data):
         """Undo `preprocess`, except for the resizing."""
-        self._check(in_)
+        self._check_input(in_)
         image = np.array(data).squeeze()
-        for name, _, back in reversed(STEPS):
+        for name, _, undo in reversed(STEPS):
             if in_ in (given := getattr(self, name)):
-                image = back(image, given[in_])
+                image = undo(image, given[in_])
         return image
 
     def set_transpose(self, in_, order):
         """Set the order of axes; (2, 0, 1) turns (H, W, K) into (K, H, W)."""
-        self._check(in_)
+        self._check_input(in_)
         if len(order) != len(self.inputs[in_]) - 1:
             raise ConfigError(f"must have {len(self.inputs[in_]) - 1} entries, got {list(order)}", field="transpose")
         try:
@@ -329,7 +332,7 @@ class Transformer:
 
     def set_channel_swap(self, in_, order):
         """Set the order of channels; (2, 1, 0) turns RGB into Caffe's BGR. Applies after the transpose."""
-        self._check(in_)
+        self._check_input(in_)
         if len(order) != self.inputs[in_][1]:
             raise ConfigError(f"must have one entry for each of the {self.inputs[in_][1]} channels, got {list(order)}",
                               field="channel_swap")
@@ -339,12 +342,12 @@ class Transformer:
 
     def set_raw_scale(self, in_, scale):
         """Set the factor applied before the mean is subtracted, such as 255 for pictures in [0, 1]."""
-        self._check(in_)
-        self.raw_scale[in_] = _scale(scale, "raw_scale")
+        self._check_input(in_)
+        self.raw_scale[in_] = _checked_scale(scale, "raw_scale")
 
     def set_mean(self, in_, mean):
         """Set the mean to subtract: one value a channel, or an array (H, W) or (C, H, W) of the input's size."""
-        self._check(in_)
+        self._check_input(in_)
         mean = np.asarray(mean)
         channels, *size = self.inputs[in_][1:]
         if mean.ndim == 1:
@@ -363,5 +366,5 @@ class Transformer:
 
     def set_input_scale(self, in_, scale):
         """Set the factor applied last."""
-        self._check(in_)
-        self.input_scale[in_] = _scale(scale, "input_scale")
+        self._check_input(in_)
+        self.input_scale[in_] = _checked_scale(scale, "input_scale")

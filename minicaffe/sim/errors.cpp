@@ -58,7 +58,7 @@ std::string print_list(const char* format, va_list list) {
 
 }  // namespace
 
-std::string print(const char* format, ...) {
+std::string formatted(const char* format, ...) {
   va_list list;
   va_start(list, format);
   std::string text = print_list(format, list);

@@ -39,14 +39,14 @@ void forbid_in_capture(const char* call) {
     bool anyone = c->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (mine || anyone)
       break_capture(*c, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                    print("%s is not allowed while %s is being captured", call, c->origin->name.c_str()));
+                    formatted("%s is not allowed while %s is being captured", call, c->origin->name.c_str()));
   }
 }
 
 void forbid_captured_stream(Stream& stream, const char* call) {
   if (stream.capture)
     break_capture(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                  print("%s: %s is being captured and does no work", call, stream.name.c_str()));
+                  formatted("%s: %s is being captured and does no work", call, stream.name.c_str()));
 }
 
 void end_capture(const std::shared_ptr<Capture>& c) {
@@ -97,8 +97,8 @@ void launch(Exec& exec, Stream& stream) {
     const Node& node = graph.nodes[i];
     std::vector<Op> after;
     for (int earlier : node.after) after.push_back(operations[size_t(earlier)]);
-    Op op = place(stream, node.work, after.empty() ? before : after, exec.lanes[i]);
-    op->place += print(", graph node %zu", i);
+    Op op = make_operation(stream, node.work, after.empty() ? before : after, exec.lanes[i]);
+    op->location += formatted(", graph node %zu", i);
     operations.push_back(op);
   }
   for (int i : leaves(graph)) last.push_back(operations[size_t(i)]);

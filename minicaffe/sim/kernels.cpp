@@ -83,14 +83,14 @@ std::string fault_text(const Fault& fault, const char* shared, size_t shared_siz
 #if !defined(__x86_64__)
   verb = "touched";
 #endif
-  std::string at = print("%s address 0x%llx: ", verb, (unsigned long long)p);
+  std::string at = formatted("%s address 0x%llx: ", verb, (unsigned long long)p);
   if (is_stack_guard(p)) return at + "a thread's stack is full (128 KiB)";
   if (p - uintptr_t(shared) - shared_size < 8192)
-    return at + print("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size),
-                      shared_size);
+    return at + formatted("%zu bytes past the end of %zu bytes of shared memory", size_t(p - uintptr_t(shared) - shared_size),
+                          shared_size);
   auto a = find_allocation(p);
   if (a && a->device != &device)
-    return at + a->text() + print(", and device %d has no peer access to it", device.ordinal);
+    return at + a->text() + formatted(", and device %d has no peer access to it", device.ordinal);
   return at + describe(p);
 }
 
@@ -105,11 +105,11 @@ void run_kernel(Operation& op, const Plan& plan) {
   const Fault& fault = run.fault;
   auto& unwritten = run.read_unwritten;
 
-  std::string who = "kernel " + plan.function->name, where = who;
+  std::string kernel_name = "kernel " + plan.function->name, where = kernel_name;
   if (launch.current) {
     const mc::Thread& t = *launch.current;
-    where += print(", block (%u, %u, %u), thread (%u, %u, %u)", t.block_x, t.block_y_, t.block_z_, t.thread_x, t.thread_y,
-                   t.thread_z);
+    where += formatted(", block (%u, %u, %u), thread (%u, %u, %u)", t.block_x, t.block_y_, t.block_z_, t.thread_x, t.thread_y,
+                       t.thread_z);
   }
   auto& counter = state().counters.kernels[plan.function->name];
   const mc::Thread& b = plan.block;
@@ -124,18 +124,18 @@ void run_kernel(Operation& op, const Plan& plan) {
     a->written |= write;
     op.accesses.push_back({a, 0, a->size, write});
     if (size_t lost = write ? overwritten_slack_bytes(*a) : 0)
-      damage = print("%s wrote to %zu bytes outside %s, next to it", who.c_str(), lost, a->text().c_str());
+      damage = formatted("%s wrote to %zu bytes outside %s, next to it", kernel_name.c_str(), lost, a->text().c_str());
   }
   if (!whole)
     lose(context, fault.signal == SIGFPE ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_ILLEGAL_ADDRESS,
          where + " " + fault_text(fault, launch.shared, plan.shared, *context.device));
   if (launch.waiting)
     lose(context, CUDA_ERROR_LAUNCH_FAILED,
-         where + print(" waits at a barrier: barrier not reached by all threads (%u of the block wait, %u have ended)",
-                       launch.waiting, launch.ended));
+         where + formatted(" waits at a barrier: barrier not reached by all threads (%u of the block wait, %u have ended)",
+                           launch.waiting, launch.ended));
   if (!damage.empty()) lose(context, CUDA_ERROR_ILLEGAL_ADDRESS, damage);
   if (unwritten && state().settings.uninitialized)
-    fail(CUDA_ERROR_INVALID_VALUE, "%s: uninitialized: it read %s, nothing of which was ever written", who.c_str(),
+    fail(CUDA_ERROR_INVALID_VALUE, "%s: uninitialized: it read %s, nothing of which was ever written", kernel_name.c_str(),
          unwritten->text().c_str());
 }
 

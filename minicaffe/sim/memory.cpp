@@ -95,8 +95,8 @@ std::shared_ptr<Allocation> allocation_before(Device& device, CUdeviceptr addres
 /// Describe `address` by its distance from the nearer neighbour: one ends before it, one begins after it. One may be null.
 std::string describe_between(CUdeviceptr address, const Allocation* before, const Allocation* after) {
   size_t past = before ? address - before->address - before->size : SIZE_MAX, ahead = after ? after->address - address : SIZE_MAX;
-  return ahead < past ? print("%zu bytes before %s", ahead, after->text().c_str())
-                      : print("%zu bytes past the end of %s", past, before->text().c_str());
+  return ahead < past ? formatted("%zu bytes before %s", ahead, after->text().c_str())
+                      : formatted("%zu bytes past the end of %s", past, before->text().c_str());
 }
 
 void free_device(CUdeviceptr address) {
@@ -135,8 +135,8 @@ char* guarded_memory(size_t size, const char* what) {
 
 std::string Allocation::text() const {
   if (is_block)
-    return print("a block of %zu bytes at 0x%llx in allocation #%u on device %d", size, address, number, device->ordinal);
-  return print("allocation #%u (%zu bytes at 0x%llx on device %d)", number, size, address, device->ordinal);
+    return formatted("a block of %zu bytes at 0x%llx in allocation #%u on device %d", size, address, number, device->ordinal);
+  return formatted("allocation #%u (%zu bytes at 0x%llx on device %d)", number, size, address, device->ordinal);
 }
 
 std::unique_ptr<Device> make_device(int ordinal, size_t memory) {
@@ -193,24 +193,24 @@ std::string describe(CUdeviceptr address) {
   Device* device = device_of(address);
   if (!device) {
     if (auto* pinned = find_pinned(address))
-      return print("byte %zu of %zu bytes of pinned host memory", size_t(address - pinned->first), pinned->second.size);
+      return formatted("byte %zu of %zu bytes of pinned host memory", size_t(address - pinned->first), pinned->second.size);
     if (address < 4096) return "a null pointer";
     return is_mapped_host(address) ? "a host address, which the device cannot reach" : "an address of neither device nor host";
   }
   std::shared_ptr<Allocation> a = allocation_before(*device, address);
-  if (auto found = find_block(address)) return print("byte %zu of %s", size_t(address - found->address), found->text().c_str());
+  if (auto found = find_block(address)) return formatted("byte %zu of %s", size_t(address - found->address), found->text().c_str());
   if (a && address - a->address < a->size) {
     auto next = a->blocks.upper_bound(address);
-    if (a->blocks.empty()) return print("in %s, of which no block is in use", a->text().c_str());
+    if (a->blocks.empty()) return formatted("in %s, of which no block is in use", a->text().c_str());
     return describe_between(address, next == a->blocks.begin() ? nullptr : std::prev(next)->second.get(),
                   next == a->blocks.end() ? nullptr : next->second.get());
   }
   if (const Freed* freed = find_freed(*device, address))
-    return print("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size,
-                 freed->address, device->ordinal);
+    return formatted("in allocation #%u (%zu bytes at 0x%llx on device %d), freed before", freed->number, freed->size,
+                     freed->address, device->ordinal);
   auto after = device->live.upper_bound(address - CUdeviceptr(device->base));
-  if (a && address < a->address) return print("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
-  if (!a && after == device->live.end()) return print("in no allocation of device %d", device->ordinal);
+  if (a && address < a->address) return formatted("%zu bytes before %s", size_t(a->address - address), a->text().c_str());
+  if (!a && after == device->live.end()) return formatted("in no allocation of device %d", device->ordinal);
   return describe_between(address, a.get(), after == device->live.end() ? nullptr : after->second.get());
 }
 
@@ -316,7 +316,7 @@ void mcsim_unpoison(CUdeviceptr address, size_t size) {
   auto keep = [](std::vector<Access>& to, const Access& use, size_t from, size_t until, size_t origin) {
     from = std::max(from, use.begin);
     until = std::min(until, use.end);
-    if (from < until) to.push_back({from - origin, until - origin, use.write, use.lane, use.tick, use.who});
+    if (from < until) to.push_back({from - origin, until - origin, use.write, use.lane, use.tick, use.operation});
   };
   for (const Access& use : a->history) {
     keep(elsewhere, use, 0, begin, 0);

@@ -144,12 +144,12 @@ void apply_planned_failure(const char* call) {
 std::string report() {
   std::string text = "minicaffe simulated device: report\n";
   for (auto& d : state().devices)
-    text += print("  device %d: %llu allocations, %zu bytes at most, %zu now, %zu in all\n", d->ordinal, d->allocations,
-                  d->peak, d->used, state().settings.memory);
+    text += formatted("  device %d: %llu allocations, %zu bytes at most, %zu now, %zu in all\n", d->ordinal, d->allocations,
+                      d->peak, d->used, state().settings.memory);
   for (auto& c : state().counters.copies)
-    text += print("  %-16s %10llu times %16llu bytes\n", c.first.c_str(), c.second.count, c.second.bytes);
+    text += formatted("  %-16s %10llu times %16llu bytes\n", c.first.c_str(), c.second.count, c.second.bytes);
   for (auto& k : state().counters.kernels)
-    text += print("  kernel %s: %llu launches, %llu threads\n", k.first.c_str(), k.second.launches, k.second.threads);
+    text += formatted("  kernel %s: %llu launches, %llu threads\n", k.first.c_str(), k.second.launches, k.second.threads);
   return text;
 }
 
@@ -159,11 +159,11 @@ void report_leaks(Context& context) {
   for (auto& entry : context.device->live) text += "  " + entry.second->text() + "\n";
   for (auto& entry : state().pinned)
     if (entry.second.context == &context)
-      text += print("  %zu bytes of %s host memory at 0x%llx\n", entry.second.size,
-                    entry.second.owned ? "pinned" : "registered", (unsigned long long)entry.first);
+      text += formatted("  %zu bytes of %s host memory at 0x%llx\n", entry.second.size,
+                        entry.second.owned ? "pinned" : "registered", (unsigned long long)entry.first);
   auto list = [&](const char* what, const auto& handles, auto holds) {
     for (auto& entry : handles)
-      if (holds(*entry.second)) text += print("  %s #%llu\n", what, (unsigned long long)entry.first);
+      if (holds(*entry.second)) text += formatted("  %s #%llu\n", what, (unsigned long long)entry.first);
   };
   auto in_context = [&](const auto& object) { return object.context == &context; };
   list("stream", state().streams.all(), in_context);

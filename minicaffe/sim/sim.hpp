@@ -39,7 +39,8 @@ struct Failure {
 };
 
 [[noreturn]] void fail(CUresult code, const char* format, ...) __attribute__((format(printf, 2, 3)));
-std::string print(const char* format, ...) __attribute__((format(printf, 1, 2)));
+/// Return the text of printf's arguments.
+std::string formatted(const char* format, ...) __attribute__((format(printf, 1, 2)));
 CUresult remember(const Failure& failure);
 bool error_code(const std::string& name, CUresult* code);
 
@@ -96,7 +97,9 @@ struct Operation;
 struct Capture;
 struct Graph;
 using Op = std::shared_ptr<Operation>;
-using Clock = std::map<unsigned, uint64_t>;  // lane -> how many of its operations came before
+/// A vector clock: lane -> the number of operations in that lane that are ordered before. A lane is a sequence of operations that
+/// run one after the other: those of a stream, or of a node of an executable graph in its launches.
+using Clock = std::map<unsigned, uint64_t>;
 
 /// A range of device memory that an operation read or wrote.
 struct MemoryAccess {
@@ -112,10 +115,10 @@ struct Work {
   std::function<void(Operation&)> run;  // may be empty: an edge only
 };
 
-/// Work with its place in the order: after all of `after`.
+/// Work with its position in the order: after all of `after`.
 struct Operation {
   Work work;
-  std::string place;  // "stream #2"
+  std::string location;  // "stream #2, graph node 1", for errors
   uint64_t sequence = 0;
   std::vector<Op> after;
   bool started = false, done = false;
@@ -147,7 +150,7 @@ struct Event {
 
 std::shared_ptr<Stream> stream_of(Context& current, CUstream handle);
 std::vector<Op> predecessors_of_next(Stream& stream);
-Op place(Stream& stream, Work work, std::vector<Op> after, unsigned lane);
+Op make_operation(Stream& stream, Work work, std::vector<Op> after, unsigned lane);
 Op submit(Stream& stream, Work work, const std::vector<Op>& after = {});  // null under capture
 void finish(const std::vector<Op>& wanted);
 void synchronize(const Op& operation);       // finish, and the host has waited for it
@@ -195,7 +198,7 @@ struct Access {
   bool write;
   unsigned lane;
   uint64_t tick;
-  std::string who;
+  std::string operation;  // its name and location, for errors
 };
 
 struct Allocation {
@@ -280,7 +283,7 @@ struct Module {
 struct Function {
   std::shared_ptr<Module> module;
   const mc::HostKernel* kernel;
-  std::string name;  // for reading
+  std::string name;  // of its functor, for errors
 };
 
 /// Why a running kernel had to stop.

@@ -14,6 +14,7 @@
 namespace mcsim {
 namespace {
 
+/// Set each lane of `into` to the later of both clocks: what is ordered before either is ordered before the result.
 void merge(Clock& into, const Clock& other) {
   for (auto& lane : other) {
     uint64_t& tick = into[lane.first];
@@ -21,28 +22,29 @@ void merge(Clock& into, const Clock& other) {
   }
 }
 
-uint64_t at(const Clock& clock, unsigned lane) {
+uint64_t tick_in(const Clock& clock, unsigned lane) {
   auto it = clock.find(lane);
   return it == clock.end() ? 0 : it->second;
 }
 
-void check_race(const Operation& op, const MemoryAccess& touch) {
-  std::vector<Access>& history = touch.allocation->history;
-  const std::string who = op.work.name + " in " + op.place;
+/// Fail if an earlier access to the same bytes is not ordered before `op`; then add this access to the history.
+void check_race(const Operation& op, const MemoryAccess& access) {
+  std::vector<Access>& history = access.allocation->history;
+  const std::string operation = op.work.name + " in " + op.location;
   std::string conflict;
-  // What the host has waited for is before all later operations. This access replaces each one that it comes after and covers.
-  auto settled = [&](const Access& old) {
-    bool ordered = old.tick <= at(op.clock, old.lane);
-    bool covered = touch.begin <= old.begin && old.end <= touch.end && (touch.write || !old.write);
-    return old.tick <= at(state().host, old.lane) || (ordered && covered);
+  // An old access can be in no later race if the host has waited for it, or if this access is ordered after it and covers it.
+  auto is_obsolete = [&](const Access& old) {
+    bool ordered = old.tick <= tick_in(op.clock, old.lane);
+    bool covered = access.begin <= old.begin && old.end <= access.end && (access.write || !old.write);
+    return old.tick <= tick_in(state().host, old.lane) || (ordered && covered);
   };
   for (const Access& old : history)
-    if (old.begin < touch.end && touch.begin < old.end && (old.write || touch.write) && old.tick > at(op.clock, old.lane))
-      conflict = print("race: %s %s and %s %s the same bytes of %s, and neither waits for the other", who.c_str(),
-                       touch.write ? "writes" : "reads", old.who.c_str(), old.write ? "writes" : "reads",
-                       touch.allocation->text().c_str());
-  history.erase(std::remove_if(history.begin(), history.end(), settled), history.end());
-  history.push_back({touch.begin, touch.end, touch.write, op.lane, op.tick, who});
+    if (old.begin < access.end && access.begin < old.end && (old.write || access.write) && old.tick > tick_in(op.clock, old.lane))
+      conflict = formatted("race: %s %s and %s %s the same bytes of %s, and neither waits for the other", operation.c_str(),
+                           access.write ? "writes" : "reads", old.operation.c_str(), old.write ? "writes" : "reads",
+                           access.allocation->text().c_str());
+  history.erase(std::remove_if(history.begin(), history.end(), is_obsolete), history.end());
+  history.push_back({access.begin, access.end, access.write, op.lane, op.tick, operation});
   if (!conflict.empty()) fail(CUDA_ERROR_INVALID_VALUE, "%s", conflict.c_str());
 }
 
@@ -52,8 +54,9 @@ double now_ms() {
   return double(now.tv_sec) * 1e3 + double(now.tv_nsec) / 1e6;
 }
 
+/// Run an operation if it has not run; with race=1 check its accesses.
 void run(Operation& op) {
-  if (op.started) {  // by another thread, which has released the lock for a host function
+  if (op.started) {  // by another thread, which has released the lock for a host function: wait for it
     while (!op.done) {
       state().lock.unlock();
       sched_yield();
@@ -67,7 +70,7 @@ void run(Operation& op) {
     ~Done() {
       op.done = true;
       op.finished_at = now_ms();
-      op.after.clear();  // or a stream would keep all that it ever did
+      op.after.clear();  // otherwise a stream would keep all its earlier operations alive
       op.accesses.clear();
       op.work.run = nullptr;
     }
@@ -76,11 +79,11 @@ void run(Operation& op) {
   if (op.work.context->lost) fail(op.work.context->lost, "%s", op.work.context->lost_text.c_str());
   op.work.run(op);
   if (state().settings.race)
-    for (const MemoryAccess& touch : op.accesses) check_race(op, touch);
+    for (const MemoryAccess& access : op.accesses) check_race(op, access);
 }
 
 /// All streams of a context: its own default ones and the created ones.
-template <class F> void each_stream(Context& context, F f) {
+template <class F> void for_each_stream(Context& context, F f) {
   f(*context.legacy);
   for (auto& stream : context.per_thread) f(*stream.second);
   for (auto& stream : state().streams.all())
@@ -110,11 +113,11 @@ std::shared_ptr<Stream> stream_of(Context& current, CUstream handle) {
     return stream;
   }
   auto& stream = current.per_thread[this_thread().number];
-  if (!stream) stream = new_stream(current, print("the default stream of thread %u", this_thread().number));
+  if (!stream) stream = new_stream(current, formatted("the default stream of thread %u", this_thread().number));
   return stream;
 }
 
-/// What the next work of a stream comes after, events apart.
+/// The operations that the next operation of a stream waits for, by the rules of the default streams; without those of events.
 std::vector<Op> predecessors_of_next(Stream& stream) {
   std::vector<Op> edges;
   auto add = [&](const Op& op) {
@@ -122,7 +125,7 @@ std::vector<Op> predecessors_of_next(Stream& stream) {
   };
   add(stream.last);
   if (stream.legacy) {
-    each_stream(*stream.context, [&](Stream& other) {
+    for_each_stream(*stream.context, [&](Stream& other) {
       if (other.blocking && !other.legacy) add(other.last);
     });
     for (const Op& op : stream.context->last_of_destroyed) add(op);
@@ -132,11 +135,12 @@ std::vector<Op> predecessors_of_next(Stream& stream) {
   return edges;
 }
 
-Op place(Stream& stream, Work work, std::vector<Op> after, unsigned lane) {
+/// Give `work` a position in the order: after the operations `after`. It does not run here.
+Op make_operation(Stream& stream, Work work, std::vector<Op> after, unsigned lane) {
   static uint64_t sequence = 0;
   auto op = std::make_shared<Operation>();
   op->work = std::move(work);
-  op->place = stream.name;
+  op->location = stream.name;
   op->sequence = ++sequence;
   op->lane = lane;
   if (state().settings.race) {
@@ -149,21 +153,23 @@ Op place(Stream& stream, Work work, std::vector<Op> after, unsigned lane) {
   return op;
 }
 
+/// Append work to a stream, and run it unless deferred=1; or record it in the graph that the stream captures.
 Op submit(Stream& stream, Work work, const std::vector<Op>& after) {
   if (stream.capture) return capture(stream, std::move(work)), nullptr;
   if (stream.legacy)
-    each_stream(*stream.context, [&](Stream& other) {
+    for_each_stream(*stream.context, [&](Stream& other) {
       if (other.capture && other.blocking)
         break_capture(*other.capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
                       work.name + " in the default stream would wait for " + other.name + ", which is being captured");
     });
   std::vector<Op> edges = predecessors_of_next(stream);
   edges.insert(edges.end(), after.begin(), after.end());
-  Op op = stream.last = place(stream, std::move(work), std::move(edges), stream.lane);
+  Op op = stream.last = make_operation(stream, std::move(work), std::move(edges), stream.lane);
   if (!state().settings.deferred) finish({op});
   return op;
 }
 
+/// Run the operations `wanted` and all that they wait for; rethrow the first failure after all have run.
 void finish(const std::vector<Op>& wanted) {
   std::vector<Op> found;
   std::set<Operation*> seen;
@@ -175,7 +181,7 @@ void finish(const std::vector<Op>& wanted) {
     open.insert(open.end(), op->after.begin(), op->after.end());
     found.push_back(std::move(op));
   }
-  // Work only ever comes after what was submitted earlier, so the order of submission is one that all streams allow.
+  // An operation waits only for operations that were submitted earlier, so the order of submission is valid for all streams.
   std::sort(found.begin(), found.end(), [](const Op& a, const Op& b) { return a->sequence < b->sequence; });
   std::exception_ptr first;
   for (const Op& op : found) {
@@ -196,7 +202,7 @@ void synchronize(const Op& op) {
 
 void synchronize(Context& context) {
   std::vector<Op> all;
-  each_stream(context, [&](Stream& stream) {
+  for_each_stream(context, [&](Stream& stream) {
     if (stream.last) all.push_back(stream.last);
   });
   all.insert(all.end(), context.last_of_destroyed.begin(), context.last_of_destroyed.end());
@@ -211,11 +217,11 @@ using namespace mcsim;
 
 namespace {
 
-/// An event that the host reads. One that was last recorded under capture has no time.
+/// The event for a call of the host that waits for it or reads its time; fails if it was last recorded in a captured stream.
 std::shared_ptr<Event> event_of(CUevent handle, const char* call) {
   auto event = state().events.find(handle);
   if (!event->capture) return event;
-  std::string why = print("%s: the event was last recorded in a captured stream", call);
+  std::string why = formatted("%s: the event was last recorded in a captured stream", call);
   if (event->capture->active) break_capture(*event->capture, CUDA_ERROR_CAPTURED_EVENT, why);
   fail(CUDA_ERROR_CAPTURED_EVENT, "%s", why.c_str());
 }
@@ -224,6 +230,7 @@ std::shared_ptr<Event> event_of(CUevent handle, const char* call) {
 
 extern "C" {
 
+/// Create a stream; its name in error messages is "stream #" and the number of its handle.
 CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) {
   return on_context("cuStreamCreate", [&](Context& context) {
     need(out, "cuStreamCreate", "the pointer for the stream");
@@ -231,14 +238,14 @@ CUresult CUDAAPI cuStreamCreate(CUstream* out, unsigned flags) {
     auto stream = new_stream(context, "");
     stream->blocking = !(flags & CU_STREAM_NON_BLOCKING);
     *out = state().streams.add<CUstream>(stream);
-    stream->name = print("stream #%llu", (unsigned long long)(reinterpret_cast<uint64_t>(*out) & 0xffffffff));
+    stream->name = formatted("stream #%llu", (unsigned long long)(reinterpret_cast<uint64_t>(*out) & 0xffffffff));
   });
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream handle) {
   return on_context("cuStreamDestroy", [&](Context&) {
     auto stream = state().streams.remove(handle);
-    // Its work still gets done.
+    // As in CUDA, the work of the destroyed stream is still run.
     if (stream->last && (!stream->last->done || state().settings.race)) stream->context->last_of_destroyed.push_back(stream->last);
     if (auto c = stream->capture) {
       if (c->origin == stream) end_capture(c);
@@ -279,7 +286,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data
     need(function, "cuLaunchHostFunc", "the function");
     auto stream = stream_of(context, handle);
     submit(*stream, {"host function", stream->context, [=](Operation&) {
-                       // Without the lock: the function may need one (Python's) whose holder waits for ours.
+                       // Without our lock: the function may wait for another lock (the GIL) whose holder waits for ours.
                        this_thread().in_callback = true;
                        state().lock.unlock();
                        function(data);
@@ -322,7 +329,7 @@ CUresult CUDAAPI cuEventRecord(CUevent handle, CUstream stream_handle) {
   });
 }
 
-/// Work that waits (deferred=1) is done after a first "not ready", as a device would do it in that time.
+/// With deferred=1 the first query returns "not ready" and runs the work, as a device would have run it before the next query.
 CUresult CUDAAPI cuEventQuery(CUevent handle) {
   return on_context("cuEventQuery", [&](Context&) {
     auto event = event_of(handle, "cuEventQuery");
@@ -341,7 +348,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent handle) {
   });
 }
 
-/// Host time between the two, so it is no measure of a GPU's time.
+/// Return the time between the events on the host, which does not predict the time on a GPU.
 CUresult CUDAAPI cuEventElapsedTime(float* milliseconds, CUevent begin_handle, CUevent end_handle) {
   return on_context("cuEventElapsedTime", milliseconds, "the pointer for the time", [&](Context&) {
     auto begin = event_of(begin_handle, "cuEventElapsedTime"), end = event_of(end_handle, "cuEventElapsedTime");

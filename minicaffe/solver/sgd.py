@@ -144,7 +144,7 @@ class SGDSolver(Solver):
         """Return why data of other processes cannot be received in a CUDA graph; None if they can, or there are none."""
         if self._exchange is None:
             return None
-        if not self._exchange.carrier.on_device:
+        if not self._exchange.transport.on_device:
             return "MPI sends the gradients through the host"
         if self._sync_batch_norm_layers:
             return "BatchNorm exchanges statistics by MPI"

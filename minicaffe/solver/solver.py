@@ -413,7 +413,7 @@ class Solver:
     @property
     def carrier(self):
         """str: what brings gradients to other processes, "MPI" or "NCCL"; None for a process that trains alone."""
-        return self._exchange.carrier.name if self._exchange is not None else None
+        return self._exchange.transport.name if self._exchange is not None else None
 
     def gradients(self):
         """Compute the gradients of `iter_size` batches into the parameters' diffs; return the sum of their losses.

@@ -345,19 +345,19 @@ def test_pictures_that_say_they_are_large(here, monkeypatch):
 
 
 def test_png_chunks_beyond_the_file(here):
-    from minicaffe.data.datum import decode_image, png_is_cut
+    from minicaffe.data.datum import decode_image, has_overlong_png_chunk
     from minicaffe.data.image_list import decode_picture
     cv2 = pytest.importorskip("cv2")
     whole = cv2.imencode(".png", np.arange(900, dtype=np.uint8).reshape(30, 30))[1].tobytes()
-    assert not png_is_cut(whole) and not png_is_cut(whole + b"more") and not png_is_cut(b"") and not png_is_cut(b"BM")
+    assert not any(map(has_overlong_png_chunk, (whole, whole + b"more", b"", b"BM")))
     np.testing.assert_array_equal(decode_image(whole)[:, :, 0], decode_picture(whole, "x", color=False))
     at = whole.index(b"IDAT")
     rest = len(whole) - at - 4      # behind length and name
     for more in range(1, 13):       # a chunk may not be longer than the rest by a single byte
-        assert not png_is_cut(whole[:at - 4] + rest.to_bytes(4, "big") + whole[at:])
-        assert png_is_cut(whole[:at - 4] + (rest + more).to_bytes(4, "big") + whole[at:])
+        assert not has_overlong_png_chunk(whole[:at - 4] + rest.to_bytes(4, "big") + whole[at:])
+        assert has_overlong_png_chunk(whole[:at - 4] + (rest + more).to_bytes(4, "big") + whole[at:])
     for content in (whole[:at - 4] + b"\x7f\xff\xff\xff" + whole[at:], whole[:at + 20]):
-        assert png_is_cut(content)
+        assert has_overlong_png_chunk(content)
         with pytest.raises(DataError, match="OpenCV cannot decode its"):
             decode_image(content)
         with pytest.raises(DataError, match="OpenCV cannot decode a picture from 'x'"):

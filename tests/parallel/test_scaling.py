@@ -124,10 +124,10 @@ def added():
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.launch import mpi
     from minicaffe.parallel.transport import MpiTransport
-    carrier, counts = MpiTransport(Group()), []
+    transport, counts = MpiTransport(Group()), []
     op = mpi().Op.Create(lambda x, y, _: counts.append(len(x)), commute=True)
     array = np.zeros(1 << 16, np.uint16)
-    carrier.comm.Iallreduce(carrier.in_place, [array, array.size, carrier.types[True]], op).Wait()
+    transport.comm.Iallreduce(transport.in_place, [array, array.size, transport.types[True]], op).Wait()
     return sum(counts) / array.nbytes
 
 

@@ -66,7 +66,7 @@ def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
     """MPI reports an error once; afterwards the request is done, and its buffer holds anything."""
     job = Job(1)
     job.use(monkeypatch)
-    carrier, raised = MpiTransport(Group()), []
+    transport, raised = MpiTransport(Group()), []
 
     class Request:
         def Test(self):
@@ -74,11 +74,11 @@ def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
                 raised.append(None)
                 raise Broken("the network is gone")
             return True
-    monkeypatch.setattr(carrier.comm, "Iallreduce", lambda *_: Request())
+    monkeypatch.setattr(transport.comm, "Iallreduce", lambda *_: Request())
     blob = Blob([3])
-    carrier.start(Bucket([0], [blob], [None]))
+    transport.start(Bucket([0], [blob], [None]))
     while not raised:
         time.sleep(1e-3)
-    for call in carrier.poll, carrier.wait:
+    for call in transport.poll, transport.wait:
         with pytest.raises(Broken, match="the network is gone"):
             call()

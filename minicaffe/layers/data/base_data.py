@@ -1,8 +1,8 @@
 """Base of the layers with a prefetch thread: Data, AnnotatedData, ImageData, WindowData, VideoData (Caffe base_data_layer.cpp).
 
-The arrays of the thread become the tops' memory without a copy. In GPU mode they are page-locked, and the next batch is sent
-to the device on a stream of its own while the present one is computed (data/upload.py). Different from
-Caffe: random draws depend on the seed and the record's number only, and a snapshot holds the position.
+The arrays of the thread become the tops' memory without a copy. In GPU mode they are page-locked, and the next batch is copied to
+the device on a separate stream while the current one is computed (data/upload.py). Different from Caffe: random draws depend on
+the seed and the record's number only, and a snapshot has the position.
 """
 
 import functools
@@ -21,30 +21,30 @@ from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
 
-# What the thread holds beside the values themselves, at least: the place of a record and of a batch.
+# Least memory of the prefetch thread besides the values: for each record of a batch, and for each batch.
 RECORD_BYTES, BUFFER_BYTES = 512, 4096
-LABEL_FIELDS = "data_param", "image_data_param"  # the messages with a field label_size
-DEFAULT_DEPTH = 4  # of data_param.prefetch; as many batches are held whatever the budget
+LABEL_FIELDS = "data_param", "image_data_param"  # fields of LayerParameter that have label_size
+DEFAULT_DEPTH = 4  # of data_param.prefetch; the memory of a larger depth is compared with the budget
 
 
 class PrefetchingLayer(NumberedSource):
     """Tops: data (batch, channels, height, width), and label (batch,) where the type has it, or (batch, label_size).
 
-    A type defines `batch_field`, `prepare`, which reads the layer's other parameters and gives the shape of a record, and
+    A subclass defines `batch_field`; `prepare`, which reads the layer's other parameters and returns the shape of a record; and
     `make_batches`.
 
     Attributes
     ----------
     seed : int
-        Of the layer's random draws, known before `prepare`.
+        Of the layer's random draws; set before `prepare` is called.
     label_size : int or None
-        How many real numbers the label of a record is, if it is not one integer; known before `prepare`.
+        Number of real numbers in the label of a record; None if it is one integer. Set before `prepare` is called.
     within : str or None
-        The folder that files must lie in, if the net is not trusted.
+        The folder that must contain all files, if the net is not trusted.
     """
 
-    batch_field = None  # the field that says the batch's size
-    label_param = None  # the message whose label_size the type takes
+    batch_field = None  # path of the field of LayerParameter with the batch size
+    label_param = None  # the one of LABEL_FIELDS whose label_size the type supports
 
     def check_files(self):
         """Raise ConfigError unless the net may read what `make_batches` opens; called again before it, as links may change."""
@@ -56,11 +56,11 @@ class PrefetchingLayer(NumberedSource):
         raise Error(f"layer type {self.type} does not define prepare()")
 
     def make_batches(self):
-        """Return a new batch reader (data/prefetch.py) for the present `seed`."""
+        """Return a new batch reader (data/prefetch.py) for the current `seed`."""
         raise Error(f"layer type {self.type} does not define make_batches()")
 
     def transformer(self):
-        """Return the Transformer, which crops and mirrors, with the present seed."""
+        """Return the Transformer, which crops and mirrors, for the current `seed`."""
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
     def augmenter(self, samplers=None):
@@ -106,10 +106,10 @@ class PrefetchingLayer(NumberedSource):
 
     def forward_cpu(self, bottom, top):
         step = self._match_prefetch_position()
-        if self.upload is not None:  # the mode changed: what was sent is this batch
+        if self.upload is not None:  # the mode changed to CPU: the batch that was copied to the device is this one
             arrays, self.upload = self.upload.arrays, None
         else:
-            arrays = self.next_batch(np.empty, 1)
+            arrays = self._next_batch(np.empty, 1)
         for blob, array in zip(top, arrays):
             if blob.shape != array.shape:
                 blob.reshape(*array.shape)
@@ -118,9 +118,9 @@ class PrefetchingLayer(NumberedSource):
 
     def forward_gpu(self, bottom, top):
         step = self._match_prefetch_position()
-        fetch = functools.partial(self.next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is sent
+        fetch = functools.partial(self._next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is copied
         if self.upload is None:
-            self._stop_prefetching()   # after a CPU forward the tops have the thread's arrays; a read of a top would copy into them
+            self._stop_prefetching()   # a CPU forward gave pageable arrays to the tops; a read of a top would copy into them
             upload = DeviceUpload()
             upload.send(fetch)
             self.upload = upload
@@ -130,20 +130,20 @@ class PrefetchingLayer(NumberedSource):
         except (DataError, FileError):
             if not self.prefetcher.failed:
                 raise
-            # This batch is whole; the next forward reads again what is wrong with its own.
+            # The error is of the next batch: the next forward reads that batch again, and raises if this fails again.
         self.position += step
 
     def _match_prefetch_position(self):
-        """Stop the prefetch thread if it failed or its next batch is another one; return the step to the batch after it."""
+        """Stop the prefetch thread if it failed or its next batch is not that of `records`; return the step of `records`."""
         numbers, step = self.records()
         if self.prefetcher is not None:
-            coming = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
-            if self.prefetcher.failed or (coming, self.prefetcher.step) != (numbers, step):
+            next_numbers = self.prefetcher.upcoming if self.upload is None else self.prefetcher.numbers
+            if self.prefetcher.failed or (next_numbers, self.prefetcher.step) != (numbers, step):
                 self._stop_prefetching()
         return step
 
     def release_memory(self):
-        """Free prefetched batches; the next forward makes them again."""
+        """Free prefetched batches; the next forward reads them again."""
         super().release_memory()
         self._stop_prefetching()
 
@@ -154,8 +154,12 @@ class PrefetchingLayer(NumberedSource):
             self.prefetcher.close()
             self.prefetcher = None
 
-    def next_batch(self, allocate, hold):
-        """Return data, and labels if they are wanted, of the next batch; start the thread if there is none."""
+    def _next_batch(self, allocate, hold):
+        """Return (data,) or (data, labels) of the next batch; start the prefetch thread if there is none.
+
+        `allocate` and `hold` are as of `Prefetcher`. They have no effect on a thread that runs already: a caller that changes them
+        must stop it before.
+        """
         if self.prefetcher is None:
             with caffe.confined(self.within):
                 self.check_files()

@@ -1,12 +1,12 @@
-// Random initial values (kernels/random.hpp) on the CPU, for element types known at run time. Number `start` of the generator's
-// stream goes to the first element.
+// Random initial values (kernels/random.hpp) on the CPU, for element types known at run time. The first element has
+// counter `start`.
 #pragma once
 #include "minicaffe/device/apply.hpp"
 #include "minicaffe/kernels/random.hpp"
 
 namespace mc {
 
-constexpr index_t kRandomCost = 16;  // one Philox draw against one addition
+constexpr index_t kRandomCost = 16;  // the time of one Philox call, in additions
 
 /// y = U[lo, hi)
 inline void fill_uniform(cpu::Threads threads, int dtype, index_t n, u64 seed, u64 start, double lo, double hi, void* y) {
@@ -24,7 +24,7 @@ inline void fill_gaussian(cpu::Threads threads, int dtype, index_t n, u64 seed, 
   });
 }
 
-/// Each element of y stays with probability p, else it is 0.
+/// Each element of y is kept with probability p, and set to 0 otherwise.
 inline void keep_some(cpu::Threads threads, int dtype, index_t n, u64 seed, u64 start, double p, void* y) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);

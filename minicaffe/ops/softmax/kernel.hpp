@@ -110,7 +110,7 @@ template <class F> struct ByRow {
 struct BlockTeam {
   static constexpr int kPositions = 1;
   const Thread& t;
-  BlockRoom<double>& room;
+  BlockScratch<double>& scratch;
   index_t start, channels, inner;
   template <class F> MC_DEVICE void each(const F& f) const {
     for (index_t c = t.thread(); c < channels; c += kSumThreads) f(start + c * inner, 0);
@@ -118,12 +118,12 @@ struct BlockTeam {
   template <class T, class Term> MC_DEVICE void largest(const Term& term, T* out) const {
     T part = term(start);
     each([&](index_t i, int) { part = max_(part, term(i)); });
-    *out = T(combine(t, room, double(part), Larger()));
+    *out = T(combine(t, scratch, double(part), Max()));
   }
   template <class T, class Term> MC_DEVICE void sum(const Term& term, T* out) const {
     T part = T(0);
     each([&](index_t i, int) { part += term(i); });
-    *out = T(combine(t, room, double(part), Plus()));
+    *out = T(combine(t, scratch, double(part), Plus()));
   }
   template <class T, class F> MC_DEVICE void fill_and_sum(T* y, const F& f, T* out) const {
     each([&](index_t i, int k) { y[i] = f(i, k); });
@@ -134,12 +134,12 @@ struct BlockTeam {
 template <class F> struct ByBlock {
   static constexpr int kThreads = kSumThreads;
   static constexpr bool kBarriers = true;
-  using Shared = BlockRoom<double>;
+  using Shared = BlockScratch<double>;
   F f;
   index_t channels, inner;
-  MC_DEVICE void operator()(const Thread& t, Shared& room) const {
+  MC_DEVICE void operator()(const Thread& t, Shared& scratch) const {
     index_t outer = t.block() / inner;
-    f.run(BlockTeam{t, room, outer * channels * inner + t.block() - outer * inner, channels, inner});
+    f.run(BlockTeam{t, scratch, outer * channels * inner + t.block() - outer * inner, channels, inner});
   }
 };
 

@@ -1,4 +1,5 @@
-// Sums over contiguous data, of everything or of each channel, on CPU or device. The result stays in the memory of that side.
+// Sums over contiguous data, of all elements or of each channel, on CPU or device. The result is written to memory of that side.
+// A term is what an element adds to a sum, such as its square.
 #pragma once
 #include <vector>
 #include "minicaffe/device/typed.hpp"
@@ -8,6 +9,7 @@
 namespace mc {
 namespace cpu {
 
+/// Return the sum of term(i) for 0 <= i < n, in blocks of kSumBlock, so that it does not depend on the number of threads.
 template <class T, class Term> double sum_terms(Threads threads, index_t n, const Term& term) {
   index_t blocks = (n + kSumBlock - 1) / kSumBlock;
   double small[64], total = 0;
@@ -18,6 +20,7 @@ template <class T, class Term> double sum_terms(Threads threads, index_t n, cons
   return total;
 }
 
+/// out[k] = coeff times the sum of term(i) over the elements i of channel k of [outer, channels, inner], added if `add`.
 template <class T, class Term> void channel_sums(Threads threads, index_t outer, index_t channels, index_t inner,
                                                  const Term& term, double coeff, bool add, T* out) {
   std::vector<double> sums(size_t(channels), 0.0);
@@ -38,19 +41,23 @@ namespace cuda {
 
 // Enough blocks of 256 threads for the largest devices; more partial sums would only make the second launch slower.
 constexpr index_t kSumBlocks = 1024;
-// The number of elements, or packs, for which one more thread pays off.
+// Elements, or packs, for each thread: with fewer of them, starting one more thread costs more than it saves.
 constexpr index_t kSumPerThread = 16, kSumPacksPerThread = 8;
 
-/// done(k, the sum of f.at(k) of the elements of channel k) for each channel k of arrays [outer, channels, inner], in one launch,
-/// or in two where one block for a channel is too little.
+/// Call done(k, sum) for each channel k of the N arrays `of`, [outer, channels, inner], on the device. The functor f.at(k) computes
+/// the term of an element of channel k; without arrays (N is 0) it gets the index of the element (ops/sums/kernel.hpp).
+///
+/// One block adds a channel. If that leaves the device idle, several blocks add parts of it, and a second launch adds the parts.
 template <class F, class T, int N, class Done>
 void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const Arrays<T, N>& of,
                   const Done& done) {
   using Total = Wide<F, T, N>;
   if (channels == 0) return;
-  index_t count = outer * inner, most = kScratch * index_t(sizeof(double)) / index_t(sizeof(Total)) / channels;
-  auto in_parts = [&](index_t wanted, index_t blocks, const auto& launch_with) {
-    const index_t parts = std::max<index_t>(1, std::min({wanted, kSumBlocks / blocks, most}));
+  index_t count = outer * inner;    // elements of a channel
+  const index_t max_parts = kScratch * index_t(sizeof(double)) / index_t(sizeof(Total)) / channels;
+  // launch_with(parts, store) launches `parts` blocks for a channel; store(k * parts + part, sum) gets the sum of each.
+  auto launch_in_parts = [&](index_t wanted_parts, index_t blocks, const auto& launch_with) {
+    const index_t parts = std::max<index_t>(1, std::min({wanted_parts, kSumBlocks / blocks, max_parts}));
     if (parts == 1) return launch_with(1u, done);
     Total* partial = reinterpret_cast<Total*>(stream.scratch);
     launch_with(unsigned(parts), StorePart<Total>{partial});
@@ -64,17 +71,17 @@ void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner
       unsigned columns = 1;
       while (columns < kSumColumns && columns < packs) columns *= 2;
       const index_t blocks = (packs + columns - 1) / columns;
-      return in_parts(count * columns / (kSumThreads * kSumPacksPerThread), blocks, [&](unsigned parts, const auto& then) {
-        launch(stream, SumColumns<F, T, N, std::decay_t<decltype(then)>>{f, of, channels, count, parts, columns, then},
+      return launch_in_parts(count * columns / (kSumThreads * kSumPacksPerThread), blocks, [&](unsigned parts, const auto& store) {
+        launch(stream, SumColumns<F, T, N, std::decay_t<decltype(store)>>{f, of, channels, count, parts, columns, store},
                unsigned(blocks), parts);
       });
     }
   }
-  if (count == 0 || channels == 1) inner = std::max<index_t>(1, count);
-  in_parts(count / (kSumThreads * kSumPerThread), channels, [&](unsigned parts, const auto& then) {
+  if (count == 0 || channels == 1) inner = std::max<index_t>(1, count);   // one row: not 0, as SumChannels divides by it
+  launch_in_parts(count / (kSumThreads * kSumPerThread), channels, [&](unsigned parts, const auto& store) {
     const index_t stride = index_t(parts) * kSumThreads;
-    launch(stream, SumChannels<F, T, N, std::decay_t<decltype(then)>>{f, of, channels, inner, count, stride / inner, stride % inner,
-                                                                      parts, then}, unsigned(channels), parts);
+    launch(stream, SumChannels<F, T, N, std::decay_t<decltype(store)>>{
+                       f, of, channels, inner, count, stride / inner, stride % inner, parts, store}, unsigned(channels), parts);
   });
 }
 
@@ -106,7 +113,7 @@ void channel_sums(const Context& on, const Channels& c, const Term& term, double
     cpu::channel_sums(on.threads, c.outer, c.channels, c.inner, term, coeff, add, out);
 }
 
-// ---- for callers that know the element type only at run time: `members` are those of the term
+// ---- for callers that know the element type only at run time: `members` are the members of the functor Term
 
 template <template <class> class Term, class... P>
 void sum_typed(const Context& on, int dtype, index_t n, double coeff, void* out, P... members) {

@@ -1,10 +1,13 @@
 // Sums over each channel of [outer, channels, inner], in an order that depends on the shape alone: not on the number of threads,
 // the device, or which block ends first.
 //
-// On a grid a thread adds up every so many elements of a channel in a double, four at a time so that four loads are under way; the
-// values of a block's threads are added through its shared memory. Where there are too few channels to fill a device, several
-// blocks share one and write partial sums, which a second launch adds up. The term of an element may be a pair of numbers, so that
-// one pass gives two sums; a functor processes the sum of each channel.
+// On a grid each thread adds elements of a channel at a constant stride in a double, four at a time so that four loads overlap. The
+// values of a block's threads are added through its shared memory. If there are too few channels to fill a device, several blocks
+// share a channel and write partial sums, which a second launch adds. The term of an element may be a pair of numbers, so that
+// one pass computes two sums. A functor, `done`, processes the sum of each channel.
+//
+// `f.at(k)` is the functor that computes the term of an element of channel k from its N arrays (kernels/reduce.hpp): it may have
+// parameters of the channel, such as its mean. `Wide` is the type of the sums: double, or a pair of double.
 #pragma once
 #include "minicaffe/kernels/reduce.hpp"
 #include "minicaffe/kernels/vector.hpp"
@@ -42,43 +45,43 @@ template <class Term> struct AddRow {
 
 constexpr int kSumThreads = 256;
 constexpr int kSumGroup = 16;    // threads that combine 256 / 16 values each
-constexpr int kSumColumns = 32;  // packs of neighbouring channels of a block, at most, where a channel's elements lie apart
+constexpr int kSumColumns = 32;  // at most so many packs of neighbouring channels in a block, if inner is 1
 
-template <class T> struct BlockRoom {
+template <class T> struct BlockScratch {
   T value[kSumThreads], partial[kSumGroup];
 };
 
 struct Plus {
   template <class T> MC_HD T operator()(T a, T b) const { return a + b; }
 };
-struct Larger {
+struct Max {
   template <class T> MC_HD T operator()(T a, T b) const { return max_(a, b); }
 };
 
 /// Combine one value of each of the block's kSumThreads threads in a fixed order; all threads get the result. Two barriers suffice
 /// for consecutive calls: a thread that writes `value` again has passed the second barrier, before which all threads have read it.
-template <class T, class Op> MC_DEVICE T combine(const Thread& t, BlockRoom<T>& room, T value, const Op& op) {
+template <class T, class Op> MC_DEVICE T combine(const Thread& t, BlockScratch<T>& scratch, T value, const Op& op) {
   unsigned me = t.thread();
-  room.value[me] = value;
+  scratch.value[me] = value;
   t.barrier();
   if (me < kSumGroup) {
-    T sum = room.value[me];
-    for (unsigned i = me + kSumGroup; i < kSumThreads; i += kSumGroup) sum = op(sum, room.value[i]);
-    room.partial[me] = sum;
+    T sum = scratch.value[me];
+    for (unsigned i = me + kSumGroup; i < kSumThreads; i += kSumGroup) sum = op(sum, scratch.value[i]);
+    scratch.partial[me] = sum;
   }
   t.barrier();
-  T all = room.partial[0];
-  for (int i = 1; i < kSumGroup; ++i) all = op(all, room.partial[i]);
+  T all = scratch.partial[0];
+  for (int i = 1; i < kSumGroup; ++i) all = op(all, scratch.partial[i]);
   return all;
 }
 
-/// The same functor for every channel; f.at(k) is that of channel k.
+/// The same functor for every channel.
 template <class F> struct EveryChannel {
   F f;
   MC_HD F at(index_t) const { return f; }
 };
 
-/// Two numbers that are added up in one pass.
+/// Two sums that are computed in one pass.
 template <class T> struct Two {
   T first, second;
   MC_HD Two operator+(const Two& o) const { return {first + o.first, second + o.second}; }
@@ -138,12 +141,12 @@ struct ChannelWalk {
   }
 };
 
-/// done(k * parts + part, the sum of f.at(k) of the elements that block (k, part) takes of channel k)
+/// Call done(k * parts + part, sum) with the sum of the terms f.at(k) over the elements of channel k that block (k, part) reads.
 template <class F, class T, int N, class Done> struct SumChannels {
   static constexpr int kThreads = kSumThreads;
   static constexpr bool kBarriers = true;
   using Total = Wide<F, T, N>;
-  using Shared = BlockRoom<Total>;
+  using Shared = BlockScratch<Total>;
   F f;
   Arrays<T, N> of;
   index_t channels, inner, count;  // count: elements of a channel
@@ -151,7 +154,7 @@ template <class F, class T, int N, class Done> struct SumChannels {
   unsigned parts;
   Done done;
 
-  MC_DEVICE void operator()(const Thread& t, Shared& room) const {
+  MC_DEVICE void operator()(const Thread& t, Shared& scratch) const {
     const index_t k = t.block(), stride = index_t(parts) * kThreads;
     const unsigned first = t.block_y() * kThreads + t.thread();
     const index_t row = inner > first ? 0 : first / unsigned(inner), rest = first - row * inner;
@@ -168,17 +171,17 @@ template <class F, class T, int N, class Done> struct SumChannels {
       total = total + widen((a + b) + (c + d));
     }
     for (; i < count; i += stride) total = total + widen(value_at(term, of, walk.next()));
-    total = combine(t, room, total, Plus());
+    total = combine(t, scratch, total, Plus());
     if (t.thread() == 0) done(k * parts + t.block_y(), total);
   }
 };
 
-/// The same where inner is 1. A thread takes as many neighbouring channels as 16 bytes hold, and reads them at once where all rows
-/// begin on such a boundary; the order of additions is the same elsewhere.
+/// The same if inner is 1. A thread adds as many neighbouring channels as 16 bytes contain. It loads them at once if all rows are
+/// aligned to 16 bytes; otherwise one by one, with the same order of additions.
 template <class F, class T, int N, class Done> struct SumColumns {
   static constexpr int kThreads = kSumThreads;
   static constexpr int kSize = Pack<T>::kSize;
-  static constexpr int kRows = N * kSize > 8 ? 2 : 4;  // under way at once, as registers allow
+  static constexpr int kRows = N * kSize > 8 ? 2 : 4;  // loads that overlap; more need too many registers
   static constexpr int kBlocks = 2;
   static constexpr bool kBarriers = true;
   using Total = Wide<F, T, N>;
@@ -191,7 +194,7 @@ template <class F, class T, int N, class Done> struct SumColumns {
   unsigned parts, columns;  // columns: packs of a block, a power of two
   Done done;
 
-  MC_DEVICE void operator()(const Thread& t, Shared& room) const {
+  MC_DEVICE void operator()(const Thread& t, Shared& scratch) const {
     const unsigned me = t.thread(), column = me % columns, lane = me / columns, lanes = kThreads / columns;
     const index_t k = (index_t(t.block()) * columns + column) * kSize, first = index_t(t.block_y()) * lanes + lane;
     Total total[kSize] = {};
@@ -201,11 +204,11 @@ template <class F, class T, int N, class Done> struct SumColumns {
       else
         add<false>(k, first, index_t(parts) * lanes, total);
     }
-    for (int j = 0; j < kSize; ++j) room.value[j][me] = total[j];
+    for (int j = 0; j < kSize; ++j) scratch.value[j][me] = total[j];
     for (unsigned half = lanes / 2; half; half /= 2) {
       t.barrier();
       if (lane < half)
-        for (int j = 0; j < kSize; ++j) room.value[j][me] = total[j] = total[j] + room.value[j][me + half * columns];
+        for (int j = 0; j < kSize; ++j) scratch.value[j][me] = total[j] = total[j] + scratch.value[j][me + half * columns];
     }
     for (int j = 0; j < kSize && lane == 0 && k + j < channels; ++j) done((k + j) * parts + t.block_y(), total[j]);
   }
@@ -227,7 +230,7 @@ template <class F, class T, int N, class Done> struct SumColumns {
       for (int j = 0; j < kSize; ++j) total[j] = total[j] + widen(value(term[j], x, j));
     }
   }
-  /// The channels from k on of row i; zeros behind the last channel.
+  /// Load kSize channels of row i, from channel k; zeros after the last channel.
   template <bool kWhole> MC_DEVICE void load(Pack<T> (&to)[N], index_t k, index_t i) const {
     for (int n = 0; n < N; ++n) {
       const T* from = of.x[n] + i * channels + k;
