@@ -218,12 +218,17 @@ def _hdf5_layer(target, name, group, sharers, follow):
 
 
 def share(net, other):
-    """Share the data memory of the parameters of `other` with layers of `net` of the same name; diffs are not shared."""
-    for node, target in _matching_nodes(net, other.nodes):
+    """Share the data memory of the parameters of `other` with layers of `net` of the same name; diffs are not shared.
+
+    Raises ShapeError, and shares nothing, if the parameters of a layer differ in shape.
+    """
+    pairs = list(_matching_nodes(net, other.nodes))
+    for node, target in pairs:
         shapes, theirs = [b.shape for b in target.blobs], [b.shape for b in node.blobs]
         if shapes != theirs:
             raise ShapeError(f"cannot share parameters of shapes {theirs} with {shapes}", field="blobs", layer=target.name,
                              layer_type=target.type)
+    for node, target in pairs:
         for blob, source in zip(target.blobs, node.blobs):
             blob.share_data(source)
 

@@ -104,3 +104,18 @@ def test_parts_in_any_order(name, phase, device):
             for key in wanted:
                 np.testing.assert_allclose(found[key], wanted[key], rtol=2e-3, atol=1e-4 * max(1, np.abs(wanted[key]).max(initial=0)),
                                            err_msg=f"{key} of seed {seed} after {done}")
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_part_that_ends_inside_of_fused_layers(name, device):
+    nets = [net_of(name, minicaffe.TRAIN, hooked) for hooked in (False, True)]
+    last = len(nets[0].nodes) - 1
+    for end in range(1, last):
+        for start in range(1, end + 1):
+            calls = ("feed", 0, 0), ("clear", 0, 0), ("forward", 0, last), ("forward", start, end), ("backward", 0, last)
+            errors = [[do(net, call, number) for number, call in enumerate(calls)] for net in nets]
+            assert errors[0] == errors[1], (start, end)
+            found, wanted = map(state_of, nets)
+            for key in wanted:
+                np.testing.assert_allclose(found[key], wanted[key], rtol=2e-3, atol=1e-4 * max(1, np.abs(wanted[key]).max(initial=0)),
+                                           err_msg=f"{key} after {start} to {end}")

@@ -170,3 +170,16 @@ def test_files_of_old_pycaffe_scripts_share_too(tmp_path, monkeypatch):
     net = caffe.Net("net.prototxt", caffe.TRAIN)
     net.params["one"][0].data[...] = 5
     assert (net.params["two"][0].data == 5).all()
+
+
+def test_a_layer_of_another_shape_leaves_all_unshared():
+    def net_of(outputs):
+        layers = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" inner_product_param {{ num_output: {count} }} }}\n'
+                         for name, bottom, count in (("a", "x", 2), ("b", "a", outputs)))
+        text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 } } }\n' + layers
+        return Net(parse_text(text, caffe_pb2.NetParameter)[0])
+
+    net, other = net_of(2), net_of(4)
+    with pytest.raises(ShapeError, match="cannot share parameters"):
+        net.share_with(other)
+    assert net.layer_dict["a"].blobs[0].data_memory is not other.layer_dict["a"].blobs[0].data_memory
