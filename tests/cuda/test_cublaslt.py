@@ -87,6 +87,7 @@ for precision, rtol in PRECISIONS:
 """
 
 
+@pytest.mark.slow(5)
 def test_results(place, request, tmp_path):
     """Those of NumPy, for shapes of one and of odd sizes; NaN in one row is NaN in that row alone, also behind a ReLU."""
     fake = request.getfixturevalue("fake") if place == "sim" else None
@@ -201,6 +202,7 @@ assert found[0].min() == 0 and found[0].max() > 0
 """, fake, tmp_path)
 
 
+@pytest.mark.slow(5)
 @pytest.mark.parametrize("call", ["cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic", "cublasLtMatmulDescCreate",
                                   "cublasLtMatmulPreferenceSetAttribute"])  # fmt: skip
 def test_what_fails(fake, tmp_path, call):

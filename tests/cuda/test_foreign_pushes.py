@@ -7,6 +7,8 @@ when something waits for it, so that one from page-locked memory has the new byt
 import pytest
 from processes import run
 
+pytestmark = pytest.mark.slow(10)    # all together
+
 PROGRAM = """
 from minicaffe.memory import CUDAPlace, PinnedPlace
 from minicaffe.memory.registry import registry

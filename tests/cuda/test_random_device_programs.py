@@ -1,4 +1,4 @@
-"""Random programs of two simulated GPUs; `random_device_programs.py` has the model. With --every twenty times as many."""
+"""Random programs of two simulated GPUs; `random_device_programs.py` has the model. With --every fifty times as many."""
 
 import sys
 from pathlib import Path
@@ -13,5 +13,5 @@ SCRIPT = Path(__file__).with_name("random_device_programs.py")
 @pytest.mark.parametrize("check, allocator", [("deferred=1", "caching"), ("deferred=1", "buddy"), ("race=1", "plain"), ("uninitialized=1", "caching")])
 def test_random_programs_of_two_gpus(request, check, allocator):
     compiler()
-    programs = 400 if request.config.getoption("--every") else 20
+    programs = 400 if request.config.getoption("--every") else 8
     assert "done" in start([sys.executable, str(SCRIPT), allocator, "0", str(programs)], "sim", f"devices=2,peers=0-1,{check}", 0, None)

@@ -6,7 +6,7 @@ from watched import fused, with_one_watched
 
 import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types, register_layer
 from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.net import Net
@@ -238,13 +238,17 @@ def test_who_looks_between_gradients_gets_those_of_each_layer(layers, cut):
     assert_same(net, watched)       # running sums were added to once
 
 
-def test_a_forward_that_stopped_short_has_nothing_for_backward():
-    net = make(CONV % 16 + NORM + SCALE + RELU + LOSS)
-    net.forward_from_to(0, 5)
-    net.forward_from_to(0, 2)       # up to BatchNorm
-    with pytest.raises(Error, match=r"'relu' \(ReLU\): was fused into an earlier layer.*run forward to the end again"):
-        net.backward_from_to(5, 0)
-    step(net)
+def test_a_backward_after_a_forward_that_stopped_short_is_that_of_separate_layers():
+    net, watched = two_nets(CONV % 16 + NORM + SCALE + RELU + LOSS)
+    for each in (net, watched):
+        each.forward_from_to(0, 5)
+        each.forward_from_to(0, 2)      # up to BatchNorm
+        each.backward_from_to(5, 0)
+    assert_same(net, watched)
+    for each in (net, watched):
+        step(each)
+    assert fused(net)
+    assert_same(net, watched)
 
 
 def test_frozen_layers_below():
