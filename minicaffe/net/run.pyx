@@ -372,7 +372,8 @@ cdef class Runner:
             self.recorded.forget()      # after its replay the net is in the state of a whole run
             if end >= start and (<Node> self.nodes[start]).fused_into != start:
                 self.unfuse(start)
-            if 0 <= end < len(self.nodes) - 1 and 0 <= (<Node> self.nodes[end + 1]).fused_into <= end:
+            # A plan may have freed the bottoms that this computes again.
+            if not self.plan and 0 <= end < len(self.nodes) - 1 and 0 <= (<Node> self.nodes[end + 1]).fused_into <= end:
                 self.unfuse(end + 1)
             first = end + 1
         else:       # sources may have other shapes each time

@@ -273,7 +273,8 @@ class _StepBuilder:
 
     def add_step(self, kind, layer, node, event):
         """Append a step without events, and return it; `event` is its first one, which is added later."""
-        begin = event.time - event.took - self.began
+        # A transfer of gradients may have begun in an earlier step, or before the record; steps must not overlap.
+        begin = max(event.time - event.took - self.began, self.found[-1]["end"] if self.found else 0)
         self.found.append({"iteration": self.iteration, "kind": kind, "layer": layer, "node": node, "first": self.count,
                            "last": self.count, "begin": begin, "end": begin, "with": None, "flops": None, "bytes": 0, "touched": [],
                            "loss": None})

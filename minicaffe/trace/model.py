@@ -91,7 +91,7 @@ class Trace:
     def fill(self, document):
         """Replace the document, as when a record ends; raise DataError and keep the old one if it is no document of a trace."""
         schema.check(document)
-        for cached in ("events", "_firsts", "titles", "block_titles"):
+        for cached in ("events", "_firsts", "owners", "titles", "roles", "block_titles"):
             self.__dict__.pop(cached, None)
         self.document = document
 
@@ -116,10 +116,24 @@ class Trace:
         return self.document["device"]["kind"] == "sim"
 
     @functools.cached_property
+    def owners(self):
+        """dict: the memory that each name means. A memory's own name comes before an alias of another, such as a second history."""
+        found = {memory["name"]: memory for memory in self.memories}
+        for memory in self.memories:
+            for alias in memory["aliases"]:
+                found.setdefault(alias, memory)
+        return found
+
+    @functools.cached_property
     def titles(self):
         """dict: what each memory is, such as ``scratch of conv1``, by its name in heads and copies."""
-        return {name: memory.get("title") or memory["name"]     # older traces have no titles
-                for memory in self.memories for name in (memory["name"], *memory["aliases"])}
+        # Older traces have no titles.
+        return {name: memory.get("title") or memory["name"] for name, memory in self.owners.items()}
+
+    @functools.cached_property
+    def roles(self):
+        """dict: the role of each memory, by its name and by its aliases."""
+        return {name: memory["role"] for name, memory in self.owners.items()}
 
     @functools.cached_property
     def block_titles(self):

@@ -23,7 +23,7 @@ def events(trace):
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_name", "args": {"name": name}})
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}})
     timed = [_step(trace, step) for step in trace.steps]
-    usage = LiveBytes(trace, {name: memory["role"] for memory in trace.memories for name in (memory["name"], *memory["aliases"])})
+    usage = LiveBytes(trace, trace.roles)
     timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
         timed += _rows(event, trace.titles.get(event.name, event.name))

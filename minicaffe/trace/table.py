@@ -335,7 +335,7 @@ def gradient_transfers(trace):
 
 def peaks(trace):
     """Return ``{place: (bytes, {role: bytes})}``: the largest number of live bytes, and how roles divide it at that moment."""
-    usage = LiveBytes(trace, {memory["name"]: memory["role"] for memory in trace.memories})
+    usage = LiveBytes(trace, trace.roles)
     largest = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
     for event in trace.events:
         if usage.apply(event):

@@ -51,10 +51,10 @@ class CopyReasons:
             if event.kind == "head":
                 self.heads[event.name].append(number)
         self.named_steps = [number for number, step in enumerate(trace.steps) if step["kind"] != "between"]
-        owners = {own: memory["name"] for memory in trace.memories for own in (memory["name"], *memory["aliases"])}
         self.writers = defaultdict(list)    # memory -> numbers of the steps that wrote it
         for number, step in enumerate(trace.steps):
-            for name in dict.fromkeys(owners.get(name, name) for name in _written(trace, step)):
+            written = [trace.owners[name]["name"] if name in trace.owners else name for name in _written(trace, step)]
+            for name in dict.fromkeys(written):
                 self.writers[name].append(number)
 
     def all(self):

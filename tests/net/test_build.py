@@ -191,7 +191,7 @@ def test_what_overwrites_an_activation_is_told(caplog, kind, later, place, phase
 
 def run_of(prototxt, values):
     """Return a net after a forward and a backward."""
-    net = Net(text.parse_text(prototxt, caffe_pb2.NetParameter)[0])
+    net = Net(text.parse_text("state { phase: TRAIN } " + prototxt, caffe_pb2.NetParameter)[0])
     for name, array in values.items():
         net.blobs[name].data[...] = array
     net.forward_from_to(0, len(net.nodes) - 1)

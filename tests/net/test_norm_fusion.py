@@ -238,6 +238,7 @@ def test_who_looks_between_gradients_gets_those_of_each_layer(layers, cut):
     assert_same(net, watched)       # running sums were added to once
 
 
+@pytest.mark.no_plan("a plan frees what the layers before the end of the part need to run again")
 def test_a_backward_after_a_forward_that_stopped_short_is_that_of_separate_layers():
     net, watched = two_nets(CONV % 16 + NORM + SCALE + RELU + LOSS)
     for each in (net, watched):

@@ -106,6 +106,7 @@ def test_parts_in_any_order(name, phase, device):
                                            err_msg=f"{key} of seed {seed} after {done}")
 
 
+@pytest.mark.no_plan("a plan frees what the layers before the end of the part need to run again")
 @pytest.mark.parametrize("name", NETS)
 def test_a_part_that_ends_inside_of_fused_layers(name, device):
     nets = [net_of(name, minicaffe.TRAIN, hooked) for hooked in (False, True)]

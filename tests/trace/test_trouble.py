@@ -1,12 +1,14 @@
 """Trouble: which array it names as the first that is not finite, who computed it, and what it was computed from."""
 
+import random
+
 import pytest
 
 from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
 from minicaffe.trace import load
-from minicaffe.trace.trouble import KEPT_ITERATIONS, MAX_INPUTS, Trouble
+from minicaffe.trace.trouble import KEPT_ITERATIONS, MAX_INPUTS, Trouble, first_not_finite
 
 NET = """net_param {
 layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 }
@@ -127,3 +129,80 @@ def test_a_folder_is_refused_before_the_training(tmp_path):
     with pytest.raises(FileError, match="is a folder"):
         Trouble(solver, tmp_path)
     assert solver.listeners == [] and solver.net.observer_reason() is None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_first_of_random_samples(seed):
+    """A chain of layers, some in place, of which each batch of an iteration is a step; arrays from the dice are not finite."""
+    dice = random.Random(seed)
+    count, batches, iteration = dice.randint(2, 6), dice.randint(1, 3), dice.randint(1, 9)
+    tops = ["b0"]
+    for i in range(1, count):
+        tops.append(tops[-1] if dice.random() < 0.3 else f"b{i}")
+    nodes = [{"name": f"l{i}", "type": "Power", "bottoms": [tops[i - 1]] if i else [], "tops": [tops[i]], "params": [f"l{i}[0]"] if i else []}
+             for i in range(count)]
+    steps = []
+    for number in (iteration - 1, iteration):
+        work = [one for _ in range(batches) for one in [*((i, "forward") for i in range(count)), *((i, "backward") for i in reversed(range(1, count)))]]
+        for i, kind in [*work, (None, "update")]:
+            steps.append({"iteration": number, "kind": kind, "node": i, "last": 3 * len(steps) + 3, "parameters": [f"l{k}[0]" for k in range(1, count)]})
+
+    def sample(number, i, key, name, wrong=0):
+        found = {"iteration": number, "layer": f"l{i}", key: name, "min": dice.random(), "max": 1 + dice.random(), "wrong": wrong,
+                 "not_finite": wrong / 10, "first": [wrong] if wrong else None, "batch": batches - 1}
+        if key == "parameter":
+            found |= {"values": {"min": dice.random(), "max": 2.0, "wrong": 0, "first": None}, "update_wrong": 0}
+        return found
+
+    def samples(number):
+        # Backward runs from the last layer; the gradient of a top comes from the layer that reads it.
+        forward = [sample(number, i, "blob", tops[i]) for i in range(count)]
+        return forward, [sample(number, i, "diff", tops[i]) for i in range(count - 1)], [sample(number, i, "parameter", f"l{i}[0]") for i in range(1, count)]
+
+    ago, (forward, diffs, params) = samples(iteration - 1), samples(iteration)
+    kind = dice.choice(["forward", "backward", "update"])
+    batch = dice.randrange(batches)
+    if kind == "forward":
+        at = dice.randrange(count)
+        first, key, name, layer = forward[at], "blob", tops[at], at
+        spoiled = [forward[at], *(dice.choice(forward[at:]) for _ in range(2)), *diffs[:1]]
+        inputs = [(tops[at - 1], "data"), (f"l{at}[0]", "data")] if at else []
+    elif kind == "backward":
+        at = dice.randrange(1, count)
+        first, key, name, layer = params[at - 1], "parameter", f"l{at}[0]", at
+        spoiled = [first, *(params[i - 1] for i in range(1, at)), *diffs[:at - 1]]
+        inputs = [(tops[at], "diff"), (tops[at - 1], "data")]
+    else:
+        at = dice.randrange(1, count)
+        first, key, name, layer, spoiled = params[at - 1], "update", f"l{at}[0]", at, []
+        first["update_wrong"] = 4
+        inputs = [(name, "diff"), (name, "data")]
+    for one in spoiled:
+        one |= {"wrong": 3, "not_finite": 0.3, "first": [3]}
+    for one in [*forward, *diffs, *params]:
+        one["batch"] = batch
+    now = [*forward, *diffs, *params]
+    found = first_not_finite({"samples": [*(one for some in ago for one in some), *now], "net": {"nodes": nodes}, "steps": steps})
+    of_kind = [i for i, step in enumerate(steps) if step["iteration"] == iteration and step["kind"] == kind and (kind == "update" or step["node"] == layer)]
+    assert len(of_kind) == (1 if kind == "update" else batches)
+    wanted = of_kind[0 if kind == "update" else batch]
+    assert (found["iteration"], found["layer"], found[key], found["step"], found["event"]) == (iteration, f"l{layer}", name, wanted, 3 * wanted + 3)
+    assert (found["wrong"], found["not_finite"], found["first"]) == ((4, None, None) if kind == "update" else (3, 0.3, [3]))
+    earlier = {(one["layer"], one.get("blob"), one.get("diff"), one.get("parameter")): one for some in ago for one in some}
+    assert found["before"] == earlier[f"l{layer}", first.get("blob"), None, first.get("parameter")]
+
+    def extremes(some, name, part):
+        if part == "diff" and kind == "update":
+            one = next(one for one in some[2] if one["parameter"] == name)
+        elif part == "diff":
+            one = next((one for one in some[1] if (one["diff"], one["layer"]) == (name, f"l{layer}")), None)
+        elif "[" in name:
+            one = next(one for one in some[2] if one["parameter"] == name)["values"]
+        else:       # a layer forward reads what an earlier one gave, a layer backward what is there in the end
+            one = [one for i, one in enumerate(some[0]) if one["blob"] == name and (kind != "forward" or i < layer)][-1]
+        return one and {key: one[key] for key in ("min", "max", "wrong", "first")}
+
+    now = forward, diffs, params
+    assert found["inputs"] == [{"name": name, "part": part, **here, "before": extremes(ago, name, part)}
+                               for name, part in inputs if (here := extremes(now, name, part))]
+    assert found["left_out"] == 0

@@ -7,6 +7,7 @@ import pytest
 
 from minicaffe import trace
 from minicaffe.errors import WrongTypeError
+from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
 from minicaffe.trace import values
 
 
@@ -76,6 +77,72 @@ def test_values_that_are_not_finite_are_counted_and_marked():
     assert levels_of(found["maps"]).tolist() == [[[0, 255, 254], [255, 127, 0]]]
     empty = values.values_of(np.full((2, 2), np.nan, np.float32))
     assert (empty["min"], empty["mean"], empty["histogram"], empty["wrong"]) == (None, None, [], 4)
+
+
+@pytest.mark.parametrize("fails", [None, "forward", "backward"])
+def test_nothing_of_it_stays_in_the_solver(on_cpu, make_solver, fails):
+    """Also after an error in the further iteration: hooks would slow each later one, and change its fusion."""
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+
+    def fail(index):
+        raise KeyError(fails)
+
+    before = [list(solver.callbacks), solver.net.observer_reason()]
+    if fails:
+        hook = AFTER_FORWARD if fails == "forward" else BEFORE_BACKWARD
+        solver.net.add_hook(hook, fail)
+        with pytest.raises(KeyError, match=fails):
+            values.add(made, solver)
+        solver.net.remove_hook(hook, fail)
+        assert "values" not in made.document
+    else:
+        values.add(made, solver)
+    assert [list(solver.callbacks), solver.net.observer_reason()] == before
+    with trace.record(solver) as after:
+        solver.step(1)
+    assert any(step["with"] for step in after.steps)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_figures_of_random_arrays(seed):
+    """Each counted value by value."""
+    dice = np.random.default_rng(seed)
+    shape = tuple(dice.integers(1, [4, 5, 40, 70][: dice.integers(1, 5)], endpoint=True))
+    array = dice.normal(size=shape).astype(np.float32) * (dice.random(shape) < 0.8)
+    array[dice.random(shape) < 0.05] = dice.choice([np.nan, np.inf, -np.inf])
+    filters = bool(dice.integers(2))
+    found = values.values_of(array, filters)
+    all_values = [float(x) for x in array.ravel()]
+    finite = [x for x in all_values if abs(x) < float("inf")]
+    assert (found["shape"], found["wrong"], found["zeros"]) == (list(shape), len(all_values) - len(finite), all_values.count(0) / len(all_values))
+    if not finite:
+        assert (found["min"], found["max"], found["mean"], found["histogram"]) == (None, None, None, [])
+        return
+    low, high = min(finite), max(finite)
+    assert (found["min"], found["max"]) == (low, high)
+    assert (found["mean"], found["norm"]) == pytest.approx((sum(finite) / len(finite), sum(x * x for x in finite) ** 0.5), rel=1e-5, abs=1e-7)
+    assert len(found["histogram"]) == 32 and sum(found["histogram"]) == len(finite)
+    counts = np.cumsum(found["histogram"])
+    for i in range(31) if low < high else ():       # values near an edge may be on either side of it
+        edge, near = low + (high - low) * (i + 1) / 32, (high - low) * 1e-5
+        assert sum(x < edge - near for x in finite) <= counts[i] <= sum(x < edge + near for x in finite)
+    if len(shape) == 4:
+        pictures = [one[0] for one in array] if filters or shape[1] == 1 else list(array[0])
+        side = 32
+    else:
+        pictures, side = [array.reshape(shape[0] if len(shape) > 1 else 1, -1)], 96
+    steps = [-(-n // side) for n in pictures[0].shape]
+    assert found["maps"]["of"] == len(pictures)
+    pictures = [one[:: steps[0], :: steps[1]] for one in pictures[:16]]
+    levels, shown = levels_of(found["maps"]), [float(x) for one in pictures for x in one.ravel() if np.isfinite(x)]
+    assert levels.shape == (len(pictures), *pictures[0].shape)
+    for level, value in zip(levels.ravel(), (float(x) for one in pictures for x in one.ravel()), strict=True):
+        if not np.isfinite(value):
+            assert level == 255
+        else:
+            assert abs(level - 254 * (value - min(shown)) / (max(shown) - min(shown) or 1)) <= 0.5 + 1e-6
 
 
 def test_only_what_was_recorded(make_solver):

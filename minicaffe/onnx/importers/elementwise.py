@@ -147,7 +147,7 @@ def arithmetic(made, node):
         second = made.layer("Power", [second], "power_param", **({"scale": -1.0} if kind == "Sub" else {"power": -1.0}))
     multiplies = kind in ("Mul", "Div")
     large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
-    if made.result != sizes or span(sizes, given) is None:
+    if a == b or made.result != sizes or span(sizes, given) is None:
         bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
         operation = caffe_pb2.EltwiseParameter.PROD if multiplies else caffe_pb2.EltwiseParameter.SUM
         made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=operation)
