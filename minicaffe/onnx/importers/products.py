@@ -139,7 +139,7 @@ def matmul(made, node):
 def einsum(made, node):
     operands, arrow, result = made.attribute("equation").replace(" ", "").partition("->")
     operands = operands.split(",")
-    if not arrow or not result or "." in operands or len(operands) > 2 or any(len(set(one)) < len(one) for one in operands):
+    if not arrow or not result or len(operands) > 2 or any(len(set(one)) < len(one) for one in operands):
         raise Unsupported(f"its equation is {made.attribute('equation')}")
     contracted(made, operands, result)
 
