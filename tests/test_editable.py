@@ -30,6 +30,8 @@ with open(runs, "a") as file:
     file.write("run ")
 """
 
+pytestmark = pytest.mark.slow(7)    # all together
+
 
 @pytest.fixture
 def project(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow(35)    # all together
 TESTS = Path(__file__).resolve().parent
 PLANTED = """
 import ctypes, subprocess, sys, time
@@ -34,7 +35,7 @@ def test_sleeps():
 def test_waits_for_a_process():
     subprocess.run(WAITS)
 
-def test_waits_for_one_that_nobody_ends():
+def test_waits_for_one_without_an_end():
     note(subprocess.Popen(WAITS)).wait()
 
 def test_waits_for_one_by_a_shell():
@@ -72,7 +73,6 @@ def run(folder, *options):
     return done.returncode, text
 
 
-@pytest.mark.slow(12)
 def test_it_fails_and_its_processes_end_and_the_next_test_runs(tmp_path):
     status, text = run(tmp_path, "-k", "not in_c")
     assert status == 1 and "5 failed, 1 passed, 2 deselected, 1 error" in text, text
@@ -85,7 +85,6 @@ def test_code_in_c_ends_with_its_process(tmp_path, held):
     assert status == 1 and "Timeout (0:00:02)!" in text and " in lock\n" in text and f"in test_is_in_c_{held}_the_gil\n" in text, text
 
 
-@pytest.mark.slow(16)
 def test_by_xdist_all_that_hang_are_named_and_the_rest_runs(tmp_path):
     status, text = run(tmp_path, "-n", "1")
     assert status == 1 and "7 failed, 1 passed, 1 error" in text and text.count("\nchild ") == 2, text

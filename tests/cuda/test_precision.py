@@ -28,6 +28,8 @@ PRODUCT = """layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y"
 SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 2 solver_mode: GPU snapshot_after_train: false\n'
 WORTH = "--precision tf32"
 
+pytestmark = pytest.mark.slow(40)    # all together
+
 
 @pytest.fixture
 def set_precision():
@@ -262,7 +264,6 @@ def test_the_command_line_refuses_bf16_on_an_older_gpu(folder, place):
     assert "minicaffe: precision: must be float32 on GPU 0 of compute capability 7.5, got 'bf16'; use float32, or compute on the CPU, or a GPU" in text
 
 
-@pytest.mark.slow(4)
 def test_a_training_in_float32_says_what_tf32_is_worth(fake, folder):
     """Once, where it would be worth something."""
     def train(*arguments, settings=""):

@@ -20,6 +20,7 @@ ROOT = HERE.parent.parent
 SOURCES = sorted(HERE.glob("*.cpp"))
 CASES = [name for source in SOURCES for name in re.findall(r"^CASE\((\w+)\)", source.read_text(), re.M)]
 KERNEL = re.compile(r"^KERNEL (\d+) (\d+) .*\[with K = (.*)\]$", re.M)
+pytestmark = pytest.mark.slow(120)   # all together
 # Kernels that may use local memory, by name, and why. (None.)
 SPILLS = {}
 
@@ -56,7 +57,6 @@ def run(program):
     return case
 
 
-@pytest.mark.slow(40)
 @pytest.mark.parametrize("case", CASES)
 def test_case(run, case):
     done = run(case)
@@ -96,7 +96,6 @@ def kernels(run):
     return {kernel: int(size) for case in CASES for size, _, kernel in KERNEL.findall(run(case).stdout)}
 
 
-@pytest.mark.slow(21)
 def test_kernels_fit_in_registers(every_kernel, nvrtc, kernels, architecture):
     table, log = compile_all(nvrtc, kernels, architecture)
     assert table, log[-4000:]

@@ -25,6 +25,7 @@ layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param {
 layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
 """
+pytestmark = pytest.mark.slow(30)    # all together
 SILENCE = 2.0   # seconds: less than a user's, so that the tests take less long, and what a busy machine does not reach
 
 
@@ -99,7 +100,6 @@ def test_a_rank_in_trouble_is_named_and_all_end(folder, what):
         assert "test_trouble_of_ranks.py:" in said[0]
 
 
-@pytest.mark.slow(9)
 def test_ranks_that_were_all_asleep_accuse_nobody(folder):
     process = start(2, folder, "sleep")
     lines = [process.stdout.readline() for _ in range(2)]
@@ -181,7 +181,6 @@ def test_a_second_ctrl_c_does_not_wait():
         assert [signals.poll(), signals.poll(), signals.poll(), signals.terminated] == ["stop", "none", "none", False]
 
 
-@pytest.mark.slow(5)
 def test_kills_leave_whole_snapshots(tmp_path, monkeypatch):
     ranks.mpiexec()
     tools = Path(__file__).resolve().parents[2] / "tools"

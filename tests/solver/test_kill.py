@@ -4,7 +4,8 @@ import kill_test
 import pytest
 
 
-@pytest.mark.parametrize("form", ["BINARYPROTO", pytest.param("HDF5", marks=pytest.mark.slow(8))])
+@pytest.mark.slow(13)
+@pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
 def test_every_file_is_whole_after_kills(form):
     lines = []
     kill_test.run(3, form, seed=4, report=lines.append)
