@@ -139,11 +139,14 @@ class Pictures:
             param.batch_size = min(size, counts[-1].total())
         self.train, self.test = (count.total() for count in counts)
         labels = set().union(*counts)
+        if min(labels) < 0:
+            raise DataError(f"its databases have labels from {min(labels)} to {max(labels)}, but classes are counted from 0; make "
+                            "them again with minicaffe data images --from-folders", file=db)
         file = os.path.join(db, "labels.txt")
         self.classes = range(max(labels) + 1)
         if os.path.isfile(file):
             self.classes = [line.strip() for line in read_lines(file) if line.strip()]
-        if not 0 <= min(labels) <= max(labels) < len(self.classes):
+        if max(labels) >= len(self.classes):
             raise DataError(f"holds {len(self.classes)} names, and the databases beside it have labels from {min(labels)} to "
                             f"{max(labels)}; make them again with minicaffe data images --from-folders", file=file)
         layer = caffe_pb2.LayerParameter(name="data", type="Data", data_param=self.sources[caffe_pb2.TRAIN])

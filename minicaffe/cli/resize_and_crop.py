@@ -12,10 +12,10 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.data.convert import check_picture
-from minicaffe.data.datum import opencv
+from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.errors import DataError, DependencyError, shown
 from minicaffe.proto.atomic import check_free
-from minicaffe.proto.files import read_lines
+from minicaffe.proto.files import read_bytes, read_lines
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -46,7 +46,8 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.exception():
                 failed += 1
-                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])), " ".join(str(error).split()))
+                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])), 
+                               " ".join(str(getattr(error, "message", error)).split()))
             report("pictures", done, len(names))
     click.echo(f"{output_folder}: {len(names) - failed} pictures" + (f", {failed} could not be read" if failed else ""))
     return int(failed == len(names))
@@ -74,9 +75,9 @@ def opencv_resizer():
             f"{source}{path}".encode()
         except UnicodeEncodeError:  # bytes that are not UTF-8: OpenCV crashes on such a name
             raise DataError("the name is not UTF-8, and OpenCV takes no others; rename it") from None
-        image = cv2.imread(source)
+        image, why = opencv_decode(read_bytes(source), cv2.IMREAD_COLOR)
         if image is None:
-            raise DataError("cannot be read as a picture")
+            raise DataError(f"cannot be read as a picture, {why}")
         height, width = image.shape[:2]
         size = (side, side * height // width) if height > width else (side * width // height, side)
         # A long, narrow picture becomes huge before it is cropped.

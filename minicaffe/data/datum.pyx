@@ -160,20 +160,27 @@ def decode_image(content, force_color=False, force_gray=False):
     """
     if force_color and force_gray:
         raise ConfigError("force_color and force_gray cannot both be set")
+    flags = opencv()
+    image, why = opencv_decode(content, flags.IMREAD_COLOR if force_color else flags.IMREAD_GRAYSCALE if force_gray else
+                               flags.IMREAD_UNCHANGED)
+    if image is None:
+        raise DataError(f"is marked encoded, but {why}")
+    if image.dtype != np.uint8:
+        raise DataError(f"holds a picture of {image.dtype} samples; only 8 bits a sample are supported, convert it")
+    return image if image.ndim == 3 else image[:, :, np.newaxis]
+
+
+def opencv_decode(content, flag):
+    """Decode a picture file, a bytes-like object, by ``cv2.imdecode(content, flag)``; return it, or None, and why it is None."""
     cv2 = opencv()
-    flag = cv2.IMREAD_COLOR if force_color else cv2.IMREAD_GRAYSCALE if force_gray else cv2.IMREAD_UNCHANGED
     pixels = np.frombuffer(content, np.uint8)
-    image = None
+    image, fault = None, ""
     if pixels.size and not has_overlong_png_chunk(pixels):
         try:
             image = cv2.imdecode(pixels, flag)
         except cv2.error as error:
-            raise DataError(f"is marked encoded, but OpenCV fails on its {pixels.size} bytes: {error.err}") from error
-    if image is None:
-        raise DataError(f"is marked encoded, but OpenCV cannot decode its {pixels.size} bytes")
-    if image.dtype != np.uint8:
-        raise DataError(f"holds a picture of {image.dtype} samples; only 8 bits a sample are supported, convert it")
-    return image if image.ndim == 3 else image[:, :, np.newaxis]
+            fault = f": {error.err}"
+    return image, f"OpenCV cannot decode its {pixels.size} bytes{fault}"
 
 
 def has_overlong_png_chunk(content):

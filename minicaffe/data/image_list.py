@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from minicaffe.data.datum import has_overlong_png_chunk, opencv
+from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.data.integers import integer
 from minicaffe.data.real_labels import real
 from minicaffe.errors import DataError, Error, FileError, shown
@@ -91,15 +91,9 @@ def read_content(path, within=None):
 
 def decode_picture(content, path, color=True):
     """Decode a picture file to uint8, (H, W, 3) in BGR, or (H, W) unless `color`. Raises DataError if OpenCV cannot."""
-    cv2 = opencv()
-    image = None
-    if content and not has_overlong_png_chunk(content):
-        try:
-            image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR if color else cv2.IMREAD_GRAYSCALE)
-        except cv2.error as error:
-            raise DataError(f"OpenCV fails on '{path}': {error.err}") from None
+    image, why = opencv_decode(content, opencv().IMREAD_COLOR if color else opencv().IMREAD_GRAYSCALE)
     if image is None:
-        error = DataError(f"OpenCV cannot decode a picture from '{path}' ({len(content)} bytes); replace the file or drop it")
+        error = DataError(f"'{path}' is no picture: {why}; replace the file or drop it")
         kind = kinds.kind_of(content)
         if kind is not None and kind.name != "picture":
             error.message = f"'{path}' {kinds.describe(kind, 'a picture')}"

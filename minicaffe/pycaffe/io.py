@@ -11,11 +11,11 @@ import os
 
 import numpy as np
 
-from minicaffe.data.datum import opencv
+from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, int_of, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
-from minicaffe.proto.files import file_error, read_bytes
+from minicaffe.proto.files import read_bytes
 from minicaffe.proto.stored import StoredBlob, blob_of, bytes_of
 
 
@@ -117,25 +117,10 @@ def load_image(filename, color=True):
     WrongTypeError
         If a file object returns str, or `filename` is none of the above.
     """
-    cv2 = opencv()
     name, content = _content_of(filename)
-    try:
-        if content is None:
-            image = cv2.imread(name, cv2.IMREAD_UNCHANGED)
-        else:
-            image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED) if len(content) else None
-    except cv2.error as error:
-        raise FileError(f"OpenCV fails on the picture: {error.err}", file=name) from None
+    image, why = opencv_decode(content, opencv().IMREAD_UNCHANGED)
     if image is None:
-        if content is None:
-            try:
-                os.stat(name)
-            except (OSError, ValueError) as cause:  # ValueError: a NUL inside the path
-                raise file_error(name, cause if isinstance(cause, OSError) else FileNotFoundError()) from None
-            if os.path.isdir(name):
-                raise file_error(name, IsADirectoryError())
-        raise FileError("cannot be read as a picture; check its format" + ("" if content is None else f" ({len(content)} bytes)"),
-                        file=name)
+        raise FileError(f"cannot be read as a picture, {why}; check its format", file=name)
     scale = np.iinfo(image.dtype).max if image.dtype.kind in "ui" else 1
     image = np.atleast_3d(image).astype(np.float64) / scale
     if image.shape[2] < 3:
@@ -146,14 +131,9 @@ def load_image(filename, color=True):
 
 
 def _content_of(source):
-    """Return a name of `source` for error messages, and its bytes; None in place of bytes for a path that OpenCV can open."""
+    """Return a name of `source` for error messages, and its bytes."""
     if isinstance(source, (str, os.PathLike)):
-        name = os.fsdecode(source)
-        try:
-            name.encode()
-        except UnicodeEncodeError:  # OpenCV crashes on a name that is not UTF-8
-            return name, read_bytes(name)
-        return name, None
+        return os.fsdecode(source), read_bytes(source)
     if not hasattr(source, "read"):
         if not isinstance(source, (bytes, bytearray, memoryview)):
             raise WrongTypeError(f"load_image takes a path, a file object or bytes, got {type(source).__name__}")

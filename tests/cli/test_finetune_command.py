@@ -165,6 +165,12 @@ def write(net):
     return lambda: open("deploy.prototxt", "w").write(net)
 
 
+def negative_label():
+    with new_database(Path("db/test_lmdb"), "LMDB", force=True) as db:
+        for i, label in enumerate((-1, 2)):
+            db.put(b"%d" % i, caffe_pb2.Datum(channels=3, height=10, width=10, label=label, data=bytes(300)).SerializeToString())
+
+
 def empty_tests():
     with new_database(Path("db/test_lmdb"), "LMDB", force=True):
         pass
@@ -175,6 +181,7 @@ def empty_tests():
     (None, ["--lr-mult-others", -1], 2, "Invalid value for '--lr-mult-others'"),
     (None, ["--gpu", "0,1"], 2, "--gpu: finetune computes on one GPU"),
     (lambda: open("db/labels.txt", "w").write("a\nb\n"), [], 1, "db/labels.txt: holds 2 names, and the databases beside it have labels from 0 to 2"),
+    (negative_label, [], 1, "db: its databases have labels from -1 to 2, but classes are counted from 0; make them again"),
     (empty_tests, [], 1, "db/test_lmdb: holds no records; make the database again"),
     (write(DEPLOY.replace("dim: 8 dim: 8", "dim: 16 dim: 16")), [], 2, "the net takes 16 x 16, and the pictures are 10 x 10; make the database with --resize-width 18 --resize-height 18"),
     (write(DEPLOY.replace("dim: 8 dim: 8", "dim: 8 dim: 6")), [], 2, "with --resize-width 6 --resize-height 8, as only squares are cut out"),

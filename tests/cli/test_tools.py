@@ -241,6 +241,7 @@ def test_resize_and_crop(minicaffe, there):
     (there / "in" / "a" / "b").mkdir(parents=True)
     out = minicaffe("resize_and_crop", "--input", "list.txt", "--input_folder", ".", "-output_folder=out", "--output_side_length", 8)
     assert "out: 2 pictures, 2 could not be read" in out
+    assert all(minicaffe.log.count(f"'./{name}': no such file") == 1 for name in ("missing.png", "../../2.png")), minicaffe.log
     made = cv2.imread("out/0.png")
     want = cv2.resize(cv2.imread("0.png"), (8 * 16 // 12, 8))
     np.testing.assert_array_equal(made, want[:, 1:9])

@@ -347,6 +347,7 @@ def test_pictures_that_say_they_are_large(here, monkeypatch):
 def test_png_chunks_beyond_the_file(here):
     from minicaffe.data.datum import decode_image, has_overlong_png_chunk
     from minicaffe.data.image_list import decode_picture
+    from minicaffe.pycaffe.io import load_image
     cv2 = pytest.importorskip("cv2")
     whole = cv2.imencode(".png", np.arange(900, dtype=np.uint8).reshape(30, 30))[1].tobytes()
     assert not any(map(has_overlong_png_chunk, (whole, whole + b"more", b"", b"BM")))
@@ -360,8 +361,10 @@ def test_png_chunks_beyond_the_file(here):
         assert has_overlong_png_chunk(content)
         with pytest.raises(DataError, match="OpenCV cannot decode its"):
             decode_image(content)
-        with pytest.raises(DataError, match="OpenCV cannot decode a picture from 'x'"):
+        with pytest.raises(DataError, match="'x' is no picture: OpenCV cannot decode its"):
             decode_picture(content, "x")
+        with pytest.raises(FileError, match="cannot be read as a picture, OpenCV cannot decode its"):
+            load_image(content)
 
 
 def test_names_that_hdf5_has_no_group_for(here):

@@ -198,7 +198,7 @@ def test_a_bad_picture_later_on_names_list_line_and_record(pictures, tmp_path):
     net = source_net(text("batch_size: 2"))
     batch(net)
     for _ in range(2):
-        with pytest.raises(DataError, match=r"list.txt:5: layer 'd' \(ImageData\): record 3: OpenCV cannot decode a picture from '3.png'"):
+        with pytest.raises(DataError, match=r"list.txt:5: layer 'd' \(ImageData\): record 3: '3.png' is no picture: OpenCV cannot decode its"):
             batch(net)
     (tmp_path / "list.txt").write_text("0.png 0\n1.png 1\n0.png 0\n2.png 2\n")
     net = source_net(text("batch_size: 2"))

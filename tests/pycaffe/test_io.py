@@ -180,10 +180,10 @@ def test_load_image_of_a_file_object_that_was_just_written(tmp_path):
 def test_errors_of_file_objects_and_bytes(tmp_path):
     pytest.importorskip("cv2")
     (tmp_path / "text.png").write_text("no picture")
-    with open(tmp_path / "text.png", "rb") as file, pytest.raises(FileError, match=r"text.png: cannot be read as a picture.*\(10 bytes\)"):
+    with open(tmp_path / "text.png", "rb") as file, pytest.raises(FileError, match="text.png: cannot be read as a picture, .* 10 bytes"):
         io.load_image(file)
     for empty in (b"", BytesIO()):
-        with pytest.raises(FileError, match=r"cannot be read as a picture.*\(0 bytes\)"):
+        with pytest.raises(FileError, match="cannot be read as a picture, .* 0 bytes"):
             io.load_image(empty)
     with open(tmp_path / "text.png") as file, pytest.raises(WrongTypeError, match='gives text; open the picture with "rb"'):
         io.load_image(file)
@@ -198,7 +198,7 @@ def test_errors_of_file_objects_and_bytes(tmp_path):
 def test_paths_of_no_picture(tmp_path):
     pytest.importorskip("cv2")
     (tmp_path / "loop.png").symlink_to("loop.png")
-    for name, words in ((tmp_path, "is a folder; name a file"), (tmp_path / "loop.png", "symbolic links"), ("a\0b", "no such file")):
+    for name, words in ((tmp_path, "is a folder; name a file"), (tmp_path / "loop.png", "symbolic links"), ("a\0b", "no usable path")):
         with pytest.raises(FileError, match=words):
             io.load_image(name)
 
