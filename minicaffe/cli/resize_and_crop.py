@@ -46,7 +46,7 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.exception():
                 failed += 1
-                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])), 
+                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])),
                                " ".join(str(getattr(error, "message", error)).split()))
             report("pictures", done, len(names))
     click.echo(f"{output_folder}: {len(names) - failed} pictures" + (f", {failed} could not be read" if failed else ""))

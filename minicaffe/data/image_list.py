@@ -4,8 +4,6 @@ import os
 import stat
 from collections import Counter
 
-import numpy as np
-
 from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.data.integers import integer
 from minicaffe.data.real_labels import real
