@@ -51,9 +51,9 @@ cdef class AccuracyLayer(DeviceLayer):
         if self.top_k > self.labels.classes:
             raise ConfigError(f"must be at most the number of classes, {self.labels.classes}, got {self.top_k}",
                               field="accuracy_param.top_k")
-        (<Blob> top[0]).reshape_to(())
+        (<Blob?> top[0]).reshape_to(())
         if len(top) > 1:
-            (<Blob> top[1]).reshape_to((self.labels.classes,))
+            (<Blob?> top[1]).reshape_to((self.labels.classes,))
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])

@@ -52,7 +52,7 @@ cdef class ArgMaxLayer(DeviceLayer):
         if self.dtype == FLOAT and self.n > 1 << 24 and not (self.writes_values and self.along_axis):
             raise ShapeError(f"{self.n} values to choose from; a float32 holds indices up to 2^24 exactly: "
                              "use a net of doubles, or give an axis of fewer values", field="bottom[0]")
-        (<Blob> top[0]).reshape_to(shape)
+        (<Blob?> top[0]).reshape_to(shape)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]

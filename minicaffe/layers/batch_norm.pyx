@@ -71,7 +71,7 @@ cdef class BatchNormLayer(DeviceLayer):
         if channels != self.blobs[0].count:
             raise ShapeError(f"needs {self.blobs[0].count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
         self.norm.set_shape(x.shape[0], channels, x.count_range(2, x.num_axes), top[0] is x)
-        (<Blob> top[0]).reshape_like(x)
+        (<Blob?> top[0]).reshape_like(x)
 
     @property
     def backward_reads_bottoms(self):

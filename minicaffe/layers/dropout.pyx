@@ -44,7 +44,7 @@ cdef class DropoutLayer(DeviceLayer):
         self.scale, self.threshold = 1 / (1 - ratio), int(ratio * 2**32)
 
     cpdef reshape(self, list bottom, list top):
-        (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+        (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]

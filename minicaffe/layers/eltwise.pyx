@@ -82,7 +82,7 @@ cdef class EltwiseLayer(DeviceLayer):
             if blob.shape != bottom[0].shape:
                 raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(bottom[0].shape)}; they must agree",
                                  field=f"bottom[{i}]")
-        (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+        (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])
         if self.operation == SUM:
             self.sum.inputs = len(bottom)
 

@@ -62,7 +62,7 @@ cdef class LRNLayer(OperationLayer):
         cdef LrnShape* s = &(<LRN> self.op).shape
         if x.num_axes != 4:
             raise ShapeError(f"LRN needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
-        (<Blob> top[0]).reshape_like(x)
+        (<Blob?> top[0]).reshape_like(x)
         if self.within:
             s.groups, s.rows, s.width = x.dims[0] * x.dims[1], x.dims[2], x.dims[3]
             s.block = max(x.dims[3], 1)

@@ -32,7 +32,7 @@ cdef class PReLULayer(BroadcastLayer):
             raise ShapeError(f"needs {slope.count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
         else:
             self.split_axes(x, 1, 1)
-        (<Blob> top[0]).reshape_like(x)
+        (<Blob?> top[0]).reshape_like(x)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef const void* a = (<Blob> self.blobs[0]).data_on(on)

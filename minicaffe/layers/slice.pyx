@@ -33,7 +33,7 @@ cdef class SliceLayer(StripLayer):
         for i, part in enumerate(top):
             part.reshape_to((*shape[:self.axis], edges[i + 1] - edges[i], *shape[self.axis + 1:]))
         if self.set_rows(top, x):
-            (<Blob> top[0]).share_data(x)
+            (<Blob?> top[0]).share_data(x)
             (<Blob> top[0]).share_diff(x)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:

@@ -31,8 +31,8 @@ cdef class SplitLayer(DeviceLayer):
 
     cpdef reshape(self, list bottom, list top):
         for blob in top:
-            (<Blob> blob).reshape_like(<Blob> bottom[0])
-            (<Blob> blob).share_data(<Blob> bottom[0])
+            (<Blob?> blob).reshape_like(<Blob?> bottom[0])
+            (<Blob?> blob).share_data(<Blob?> bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         return 0    # the tops are the bottom

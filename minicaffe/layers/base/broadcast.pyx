@@ -41,7 +41,7 @@ cdef class BroadcastLayer(DeviceLayer):
             return NULL
         if self.kept is None:
             self.kept = self.new_blob(what="bottom before the layer in place")
-        self.kept.reshape_like(<Blob> bottom[0])
+        self.kept.reshape_like(<Blob?> bottom[0])
         return self.kept.overwrite_data_in_layout(on, layout)
 
     cdef Blob forward_x(self, list bottom, list top):
@@ -78,7 +78,7 @@ cdef class AxesLayer(BroadcastLayer):
             raise ShapeError(f"has shape {list(values.shape)}, which bottom[0] of shape {list(x.shape)} does not have from "
                              f"axis {axis} on", field=where)
         self.split_axes(x, axis, values.num_axes)
-        (<Blob> top[0]).reshape_like(x)
+        (<Blob?> top[0]).reshape_like(x)
 
     cdef int sum_dy(self, const Context& on, const void* dy, Blob values, bint learned) except -1:
         """The gradient of a bias, the sum of dy; added if it is `learned` and has something to add to."""

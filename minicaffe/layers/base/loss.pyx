@@ -36,7 +36,7 @@ cdef class LossLayer(DeviceLayer):
         if not x.num_axes or not labels.num_axes or x.dims[0] != labels.dims[0]:
             raise ShapeError(f"the predictions {list(x.shape)} and the labels {list(labels.shape)} need the same axis 0",
                              field="bottom[1]")
-        (<Blob> top[0]).reshape_to(())
+        (<Blob?> top[0]).reshape_to(())
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         """Check and compute what the loss needs first; return its divisor, of which at least 1 is taken."""
@@ -123,8 +123,8 @@ cdef class SoftmaxLossLayer(ClassLossLayer):
         self.softmax.set_shape(x, axis)
         self.p.reshape_like(x)
         if len(top) > 1:
-            (<Blob> top[1]).reshape_like(x)
-            (<Blob> top[1]).share_data(self.p)
+            (<Blob?> top[1]).reshape_like(x)
+            (<Blob?> top[1]).share_data(self.p)
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         cdef double divisor = ClassLossLayer.prepare(self, on, bottom)

@@ -41,7 +41,7 @@ cdef class NeuronLayer(DeviceLayer):
                               "a name of its own", field="top[0]")
 
     cpdef reshape(self, list bottom, list top):
-        (<Blob> top[0]).reshape_like(<Blob> bottom[0])
+        (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob bottom_blob = bottom[0], top_blob = top[0]

@@ -155,7 +155,7 @@ cdef class MultiBoxLossLayer(Layer):
         if not rows.num_axes or rows.dims[rows.num_axes - 1] != 8:
             raise ShapeError(f"must be rows of 8 numbers, (1, 1, objects, 8), got {list(rows.shape)}", field="bottom[3]")
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
-        (<Blob> top[0]).reshape_to(())
+        (<Blob?> top[0]).reshape_to(())
 
     def _objects(self, list bottom):
         """Check the prior boxes and return the rows of the objects that count, by image."""

@@ -78,7 +78,7 @@ cdef class NormalizeLayer(DeviceLayer):
         if not self.shape.shared and x.dims[1] != scale.count:
             raise ShapeError(f"needs {scale.count} channels, the bottom has shape {list(x.shape)}", field="bottom[0]")
         self.shape.outer, self.shape.channels, self.shape.inner = x.dims[0], x.dims[1], x.count_range(2, x.num_axes)
-        (<Blob> top[0]).reshape_like(x)
+        (<Blob?> top[0]).reshape_like(x)
         self.unit.reshape_like(x)
         self.positions.reshape(self.shape.outer, self.shape.inner)
         for blob in (self.norm, self.dots):

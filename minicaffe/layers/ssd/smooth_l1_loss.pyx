@@ -48,7 +48,7 @@ cdef class SmoothL1LossLayer(LossLayer):
             if not a.same_shape(blob):
                 raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(a.shape)}; they must be equal",
                                  field=f"bottom[{i}]")
-        (<Blob> top[0]).reshape_to(())
+        (<Blob?> top[0]).reshape_to(())
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob x = bottom[0]
