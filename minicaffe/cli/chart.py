@@ -69,6 +69,7 @@ def _plot_curve(grid, points, number, across, up):
     places = sorted((round((x - first) / (last - first) * (columns - 1)) if last > first else 0,
                      round((high - y) / (high - low) * (rows - 1))) for x, y in points)
     for (x, y), (to_x, to_y) in zip(places, [*places[1:], *places[-1:]]):
+        grid[y][x] = number
         for column in range(x, to_x + 1):
             span = max(1, to_x - x)
             here = y + (to_y - y) * (column - x) / span

@@ -41,9 +41,8 @@ def table(samples, most=None, width=10_000):
     every = rows(samples)
     shown = every
     if most is not None and len(every) > most:
-        bad = [row for row in every if row["not_finite"]][:most]
-        rest = most - len(bad)
-        shown = [row for row in every if row in bad or row in every[len(every) - rest:]][:most] if rest else bad
+        bad, good = ([i for i, row in enumerate(every) if bool(row["not_finite"]) == wrong] for wrong in (True, False))
+        shown = [every[i] for i in sorted([*bad[:most], *good[len(every) - most:]])]
     used = [name for name in COLUMNS if any(row[name] is not None for row in shown)]
     messages = [f"{row['not_finite']} is not finite" if row["not_finite"] else "" for row in shown]
     wide = {name: max(len(text) for text in (name, *(_shown(name, row[name]) for row in shown))) + 1 for name in used}

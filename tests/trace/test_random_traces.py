@@ -10,7 +10,8 @@ from random_traces import BEGAN, Story
 
 from minicaffe import trace
 from minicaffe.memory.sizes import size_text
-from minicaffe.trace import build, html, perfetto, table
+from minicaffe.trace import build, html, perfetto, pytorch, table
+from minicaffe.trace.why import CopyReasons
 
 SEEDS = range(60)
 WORDS = {"UNINITIALIZED": "no data", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "host+device", "HEAD_AT_PRIVATE": "private",
@@ -186,6 +187,64 @@ class Recount:
         return step["kind"] if step["kind"] in ("between", "update") else f"{step['layer']} {step['kind']}"
 
 
+    def titled(self, name):
+        return self.titles.get(name, name)
+
+    def block_titled(self, name):
+        """A block may be of any of the memories of its name: then the title is the name itself."""
+        if name in self.titles and f"{name} #2" in self.titles:
+            return name.removesuffix(" data").removeprefix("[").removesuffix("]") if name.startswith("[") else name.removesuffix(" data")
+        return self.titles.get(name, name)
+
+    def written(self, step):
+        """The memories that a step writes."""
+        if step["kind"] == "update":
+            return [touched["memory"] for touched in step["touched"]]
+        if step["node"] is None:
+            return []
+        node = self.story.nodes[step["node"]]
+        if step["kind"] == "forward":
+            return [blob.data_memory.unique for blob in node.tops]
+        return [blob.diff_memory.unique for blob in node.bottoms + node.blobs]
+
+    def step_of(self, number):
+        return next(i for i, step in enumerate(self.steps) if step["first"] <= number < step["last"])
+
+    def in_a_sentence(self, number):
+        """What a sentence calls a step."""
+        named = [i for i, step in enumerate(self.steps) if step["kind"] != "between"]
+        if not named:
+            return "your code"
+        if number in named:
+            return "the solver's update" if self.steps[number]["kind"] == "update" else f"layer {self.steps[number]['layer']} ({self.steps[number]['kind']})"
+        before, after = [i for i in named if i < number], [i for i in named if i > number]
+        if not before:
+            return f"what runs before {self.in_a_sentence(min(after))}"
+        if not after:
+            return f"what runs after {self.in_a_sentence(max(before))}"
+        return f"what runs between {self.in_a_sentence(max(before))} and {self.in_a_sentence(min(after))}"
+
+    def last_write(self, name, number):
+        """The sentence about the last write of a memory before an event."""
+        here = self.step_of(number)
+        writers = [i for i in range(here) if name in self.written(self.steps[i])]
+        if writers:
+            of = self.steps[writers[-1]]["iteration"]
+            return f"by {self.in_a_sentence(writers[-1])}" + (f" in iteration {of}" if of != self.steps[here]["iteration"] else "")
+        for event in reversed(self.events[:number]):
+            call = event["detail"].split(" by ")[-1]
+            if (event["kind"], event["name"]) == ("head", name) and call.startswith(("mutable", "overwrite")):
+                return f"{'on the device' if 'gpu' in call else 'on the host'}, by a call of {call}"
+        return None
+
+
+MEANINGS = {"UNINITIALIZED": "no side has data yet", "HEAD_AT_CPU": "only the host's side is valid", "HEAD_AT_GPU": "only the device's side is valid",
+            "SYNCED": "host and device hold the same", "HEAD_AT_PRIVATE": "only the side in an engine's layout is valid",
+            "SYNCED_PRIVATE": "the host's plain side and the one in an engine's layout hold the same",
+            "HEAD_AT_GPU_PRIVATE": "only the device's side in an engine's layout is valid",
+            "SYNCED_GPU_PRIVATE": "the device's plain side and the one in an engine's layout hold the same", "RECYCLED": "its memory is used by other blobs"}
+
+
 def busy(events):
     return sum(event["took"] for event in events if event["kind"] in ("launch", "call"))
 
@@ -332,3 +391,130 @@ def test_the_page_has_the_document(counted):
     page = html.page(counted.made, moment)
     found, _ = json.JSONDecoder().raw_decode(page[page.index('{"format":1'):])
     assert found == {**json.loads(json.dumps(counted.made.document)), "open": moment}
+
+
+def test_reasons_of_copies(counted):
+    found = CopyReasons(counted.made).all()
+    assert list(found) == [i for i, event in enumerate(counted.events) if event["kind"] in ("copy", "reorder")]
+    for number, text in found.items():
+        event, access = counted.events[number], counted.events[number + 1]["detail"]
+        states, call = access.split(" by ")
+        before, after = states.split(" -> ")
+        source, target = event["detail"].split(" to ")
+        written = counted.last_write(event["name"], number)
+        assert text == (
+            f"{counted.titled(event['name'])} was {'copied' if event['kind'] == 'copy' else 'reordered'} from {source} to {target} ({event['bytes']:,} bytes): "
+            f"{counted.in_a_sentence(counted.step_of(number))} accessed it {'on the device' if 'gpu' in call else 'on the host'} ({call}). "
+            f"It was written {f'last {written}' if written else 'before the record began'}. "
+            f"Its head was {before}, {MEANINGS[before]}; since then it is {after}, {MEANINGS[after]}.")
+
+
+def test_pytorch_s_form(counted):
+    """Also of a device that is not the first one."""
+    index = counted.story.dice.choice([0, 0, 1, 3])
+    document = json.loads(json.dumps(counted.made.document).replace("CUDAPlace(0)", f"CUDAPlace({index})"))
+    found, device = pytorch.snapshot(trace.Trace(document)), f"CUDAPlace({index})"
+    blocks, segments = counted.story.moments[-1]
+    blocks = {(repr(place).replace("CUDAPlace(0)", device), address): block for (place, address), block in blocks.items()}
+
+    def frame_of(step):
+        line = (counted.story.nodes[step["node"]].line if step["node"] is not None else None) or 0
+        return {"name": f"{counted.step_name(step)}, iteration {step['iteration']}", "filename": "made/up.prototxt", "line": line}
+
+    actions, taken, places = [], {}, []     # taken: the frames of the last allocation at an address
+    names = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "segment taken": ["segment_alloc"], "segment given back": ["segment_free"]}
+    for number, event in enumerate(counted.events):
+        place = event["place"].replace("CUDAPlace(0)", device)
+        places.append(place)
+        frames = [frame_of(counted.steps[counted.step_of(number)])]
+        if event["kind"] == "alloc":
+            taken[place, event["address"]] = [{"name": event["name"] or "a block", "filename": "", "line": 0}, *frames]
+        if event["kind"] in ("alloc", "free"):
+            frames = taken.get((place, event["address"]), frames)
+        actions += [(place, {"action": action, "addr": event["address"], "size": event["bytes"], "stream": 0,
+                             "time_us": BEGAN // 1000 + event["time"] // 1000, "frames": frames}) for action in names.get(event["kind"], [])]
+    others = [place for place in dict.fromkeys([*places, *(place for place, _ in blocks)]) if place not in ("", device)]
+    numbers = {device: index} | {place: index + 1 + i for i, place in enumerate(others)}
+    assert found["device_traces"] == [[action for place, action in actions if numbers[place] == i] for i in range(max(numbers.values()) + 1)]
+
+    def part_of(place, address, nbytes, used):
+        nothing = {"address": address, "size": nbytes, "requested_size": 0, "state": "inactive", "frames": []}
+        if not used:
+            return nothing
+        requested, name = blocks[place, address]
+        named = [{"name": name, "filename": "", "line": 0}] if name else []
+        return {**nothing, "requested_size": requested, "state": "active_allocated", "frames": taken.get((place, address), named)}
+
+    wanted = [(device, segment["address"], segment["bytes"], [part_of(device, *part.values()) for part in segment["blocks"]]) for segment in segments]
+    inside = {(device, part["address"]) for segment in segments for part in segment["blocks"] if part["used"]}
+    wanted += [(*key, block[0], [part_of(*key, block[0], True)]) for key, block in blocks.items() if key not in inside]
+    wanted = [{"device": numbers[place], "address": address, "total_size": total, "allocated_size": sum(part["size"] for part in parts if part["requested_size"]),
+               "active_size": sum(part["size"] for part in parts if part["requested_size"]), "requested_size": sum(part["requested_size"] for part in parts),
+               "stream": 0, "segment_type": "large" if total > 2 * 1024 * 1024 else "small", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
+               "blocks": parts} for place, address, total, parts in wanted]
+    assert found["segments"] == sorted(wanted, key=lambda one: (one["device"], one["address"]))
+
+
+@pytest.mark.parametrize("allocator", ["caching", "buddy"])
+def test_a_step_in_full(counted, allocator):
+    document = json.loads(json.dumps(counted.made.document))
+    document["start"]["arenas"][0]["allocator"] = allocator
+    document["device"]["copy_bandwidth"] = bandwidth = counted.story.dice.choice([None, 3e9])
+    document["why"] = {str(i): f"because of {i}" for i, event in enumerate(counted.events) if event["kind"] in ("copy", "reorder") and i % 3}
+    made, simulated = trace.Trace(document), document["device"]["kind"] == "sim"
+
+    def times(*parts):
+        return ("simulated: " if simulated else "") + ", ".join(part for part in parts if part)
+
+    def speeds(flops, nbytes, spent):
+        share = f", {nbytes / spent * 1e9 / bandwidth:.0%} of a large copy's" if bandwidth and spent and nbytes else ""
+        return (flops and f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""),
+                nbytes and size_text(nbytes) + (f" ({nbytes / spent:.1f} GB/s{share})" if spent else ""))
+
+    def lines_of(number, why):
+        event = counted.events[number]
+        kind, took = event["kind"], f"{event['took'] / 1e6:.3f} ms"
+        if kind in ("alloc", "free"):
+            step, kinds = (-1, ("cache hit", "split", "segment taken")) if kind == "alloc" else (1, ("merge", "segment given back"))
+            around, at = [], number + step
+            while 0 <= at < len(counted.events) and counted.events[at]["kind"] in kinds and counted.events[at]["place"] == event["place"]:
+                around.insert(0 if kind == "alloc" else len(around), counted.events[at]["kind"])
+                at += step
+            buddy = allocator == "buddy" and event["place"] == "CUDAPlace(0)"
+            words = {"cache hit": "from the cache", "split": "cut in halves" if buddy else "the rest split off", "segment taken": "a new segment",
+                     "merge": "joined with its buddy" if buddy else "joined with its free neighbours", "segment given back": "a segment given back"}
+            how = ", ".join(words[one] for one in around)
+            return [f"  {'+' if kind == 'alloc' else '-'}{size_text(event['bytes'])} {PLACES[event['place']]}: {counted.block_titled(event['name']) or 'no name'}"
+                    + (f" ({how})" if how else "")]
+        if kind in ("copy", "reorder"):
+            speed = f"{event['bytes'] / event['took']:.1f} GB/s" if event["took"] else ""
+            reason = [f"    because of {number}"] if why and number % 3 else []
+            return [f"  {kind} {event['detail']}: {counted.titled(event['name'])}, {size_text(event['bytes'])}, {times(took, speed)}", *reason]
+        if kind == "call":
+            return [f"  call cublasSgemm, {took}"]
+        if kind == "launch":
+            shape, _, arrays = event["detail"].partition("; ")
+            grid, threads = re.fullmatch(r"(\S+) blocks of (\d+) threads", shape).groups()
+            first, *more = grid.split("x")
+            names = [text[: text.rindex(" (")] for text in arrays.split("; ") if text]
+            named = [f"    arrays: {', '.join(counted.block_titled(name) for name in names)}"] if names else []
+            return [f"  kernel {event['name']}, {' x '.join([first, *(n for n in more if n != '1')])} blocks of {threads} threads",
+                    f"    {times(took, *speeds(None, event['bytes'], event['took']))}", *named]
+        return []
+
+    for number, step in enumerate(counted.steps):
+        why = number % 2 == 0
+        spent, device = step["end"] - step["begin"], busy(counted.of(step, "launch", "call"))
+        what = {"update": f"update of {', '.join(step.get('parameters', []))}", "between": "between layers"}.get(step["kind"], f"layer {step['layer']}, {step['kind']}")
+        wanted = [f"step {number} of {len(counted.steps)}, iteration {step['iteration']}: {what}"]
+        on_device = f"{device / 1e6:.3f} ms of it on the device" if device else ""
+        fused = step["with"] and f"fused: computed with {step['with']}"
+        wanted.append(fused or times(f"{spent / 1e6:.3f} ms", on_device, *speeds(step["flops"], step["bytes"], device or spent)))
+        wanted += [f"loss {float(step['loss']):g}"] if step["loss"] is not None else []
+        width = max((len(counted.titled(touched["memory"])) for touched in step["touched"]), default=0)
+        for touched in step["touched"]:
+            before, after = WORDS[touched["before"]], WORDS[touched["after"]]
+            wanted.append(f"  {counted.titled(touched['memory']).ljust(width)}  {size_text(counted.memories[touched['memory']]['bytes']).rjust(9)}  "
+                          + (before if before == after else f"{before} -> {after}"))
+        wanted += [line for i in range(step["first"], step["last"]) for line in lines_of(i, why)]
+        assert table.describe(made, number, why) == wanted
