@@ -13,6 +13,13 @@ template <class T> struct alignas(16) Pack {
   T value[kSize];
 };
 
+/// kCount values that are read or written at once.
+template <class T, int kCount> struct alignas(kCount * sizeof(T)) Few {
+  T value[kCount];
+  MC_HD T& operator[](index_t i) { return value[i]; }
+  MC_HD const T& operator[](index_t i) const { return value[i]; }
+};
+
 MC_HD bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
 
 /// The loop of all kernels over packs: whole packs in a grid-stride loop, then the remaining elements.

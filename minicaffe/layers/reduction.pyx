@@ -1,6 +1,7 @@
 """Reduction: sums over the last axes (Caffe reduction_layer.cpp)."""
 
 from minicaffe.layers.base.broadcast cimport Blob, BroadcastLayer, Context
+from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport abs_sum_backward, square_sum_backward, sum_backward
 from minicaffe.ops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
 
@@ -35,26 +36,27 @@ cdef class ReductionLayer(BroadcastLayer):
         top[0].reshape_to(x.shape[:axis])
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, self.layout_forward(on, bottom))
         cdef void* y = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
             if self.operation == ASUM:
-                channel_abs_sums(on, self.dtype, self.axes, self.coeff, False, y, x)
+                channel_abs_sums(on, self.dtype, self.stored, self.coeff, False, y, x)
             elif self.operation == SUMSQ:
-                channel_square_sums(on, self.dtype, self.axes, self.coeff, False, y, x)
+                channel_square_sums(on, self.dtype, self.stored, self.coeff, False, y, x)
             else:
-                channel_sums(on, self.dtype, self.axes, self.coeff, False, y, x)
+                channel_sums(on, self.dtype, self.stored, self.coeff, False, y, x)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
             return 0
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
+        cdef Layout layout = self.layout_forward(on, bottom)
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef void* dx = (<Blob> bottom[0]).mutable_diff_on(on)
+        cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
         with nogil:
             if self.operation == ASUM:
-                abs_sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
+                abs_sum_backward(on, self.dtype, self.stored, x, dx, NULL, dy, self.coeff)
             elif self.operation == SUMSQ:
-                square_sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
+                square_sum_backward(on, self.dtype, self.stored, x, dx, NULL, dy, self.coeff)
             else:
-                sum_backward(on, self.dtype, self.axes, x, dx, NULL, dy, self.coeff)
+                sum_backward(on, self.dtype, self.stored, x, dx, NULL, dy, self.coeff)

@@ -58,16 +58,29 @@ cdef int zero_padding(Layout layout, Blob blob, void* values) except -1:
 
 
 cdef Layout by_channels(Layout layout, Blob blob, const Channels& plain, Channels* found):
-    """Return `layout` if it has the channels of `plain`, axis 1 of the blob, in lanes, else None; set `found` to its Channels."""
+    """Return `layout` if it has the channels of `plain`, axis 1 of the blob, in lanes, else None; set `found` to its Channels.
+
+    On a device the channels of `plain` may also be those of each image, axes 0 and 1, or axis 0, or all elements.
+    """
     found[0] = plain
-    if (layout is None or not layout.lanes or plain.outer != blob.dims[0] or plain.channels != blob.dims[1]
-            or layout.dims != blob.shape):
+    if layout is None or not layout.lanes or layout.dims != blob.shape:
         return None
-    if layout.on_device:    # the last axis
+    cdef bint axis_1 = plain.outer == blob.dims[0] and plain.channels == blob.dims[1]
+    if not layout.on_device:
+        found.lanes = layout.lanes if axis_1 else 1
+        return layout if axis_1 else None
+    if axis_1:      # the last axis
         found.outer, found.inner = plain.outer * plain.inner, 1
-    else:
+    elif plain.outer == 1 and plain.channels == blob.dims[0] * blob.dims[1]:
         found.lanes = layout.lanes
+    elif plain.inner % max(blob.count_range(1, blob.num_axes), 1):  # a part of an image, whose elements are in another order
+        return None
     return layout
+
+
+cdef Layout of_images(Layout layout, Blob blob):
+    """Return `layout` if it is a device's for this shape, else None: images lie as in plain order, each with its channels last."""
+    return layout if layout is not None and layout.on_device and layout.dims == blob.shape else None
 
 
 cdef long long concat_rows(Layout layout, Blob blob):

@@ -80,7 +80,7 @@ LAYERS = {
     "sigmoid in place": after("Sigmoid", "c", "c", "", tail=conv("c", "z", 4)),
     "prelu": after("PReLU", "c", "y", "prelu_param { filler { type: 'uniform' } }"),
     "prelu in place": after("PReLU", "c", "c", "prelu_param { filler { type: 'uniform' } }", tail=conv("c", "z", 4)),
-    "prelu shared": after("PReLU", "c", "y", "prelu_param { channel_shared: true }", keeps=False),
+    "prelu shared": after("PReLU", "c", "y", "prelu_param { channel_shared: true }"),
     "batch norm": norm("y"), "batch norm in place": norm("c"), "batch norm test": norm("y", phase=TEST),
     "batch norm global": norm("y", GLOBAL), "batch norm global in place": norm("c", GLOBAL),
     "batch norm scale": norm("y", more=SCALE_RELU.split("\n")[0] + "\n"), "batch norm scale relu": norm("y", more=SCALE_RELU),
@@ -89,8 +89,10 @@ LAYERS = {
     "scale": after("Scale", "c", "y", "scale_param { filler { type: 'uniform' } }"),
     "scale in place with bias": after("Scale", "c", "c", "scale_param { bias_term: true filler { type: 'uniform' } }", tail=conv("c", "z", 4)),
     "scale of all axes": after("Scale", "c", "y", "scale_param { axis: 0 num_axes: -1 filler { type: 'uniform' } }", keeps=False),
-    "scale by a scalar": after("Scale", "c", "y", "scale_param { num_axes: 0 filler { type: 'uniform' } }", keeps=False),
-    "scale by a bottom": after("Scale", "c s", "y", "scale_param { axis: 0 }", keeps=False),
+    "scale by a scalar": after("Scale", "c", "y", "scale_param { num_axes: 0 filler { type: 'uniform' } }"),
+    "scale by a bottom": after("Scale", "c s", "y", "scale_param { axis: 0 }"),
+    "scale of 5 channels by a bottom in place": after("Scale", "c s5", "c", "scale_param { axis: 0 }", first=conv("x", "c", 5), tail=conv("c", "z", 4)),
+    "bias by a bottom's images": after("Bias", "c i2", "y", "bias_param { axis: 0 }"),
     "scale by pixels": after("Scale", "c other", "y", "scale_param { axis: 0 }", keeps=False),
     "scale by a bottom's channels": after("Scale", "c v", "y", "scale_param { axis: 1 }"),
     "bias": after("Bias", "c", "y", "bias_param { filler { type: 'uniform' } }"),
@@ -137,7 +139,13 @@ LAYERS = {
                         + layer("Softmax", "b", "y", name="p") + LAST},
     "inner product": {"net": FIRST + layer("InnerProduct", "c", "y", IP)},
     "inner product of pooled": {"net": FIRST + layer("Pooling", "c", "y", "pooling_param { pool: AVE global_pooling: true }") + layer("InnerProduct", "y", "z", IP, "ip")},
-    "crop": {"net": FIRST + conv("x", "b", 8, "kernel_size: 3") + layer("Crop", "c b", "y", "crop_param { axis: 2 offset: 1 }") + LAST},
+    **{f"crop {name}": {"net": FIRST + conv("x", "b", outputs, "kernel_size: 3") + layer("Crop", "c b", "y", f"crop_param {{ {fields} }}")
+                        + conv("y", "z", 4), "keeps": True} for name, outputs, fields in (
+        ("pixels", 8, "axis: 2 offset: 1"), ("pixels apart", 3, "axis: 2 offset: 2 offset: 0"), ("columns", 8, "axis: 3 offset: 2"),
+        ("channels", 5, "axis: 1 offset: 3 offset: 0 offset: 2"))},
+    "crop to one channel": {"net": FIRST + conv("x", "b", 1, "kernel_size: 3") + layer("Crop", "c b", "y", "crop_param { axis: 1 }") + LAST},
+    "crop volumes": {"net": conv("x", "c", 8, "kernel_size: 3 pad: 1") + conv("x", "b", 8, "kernel_size: 3") + layer("Crop", "c b", "y", "crop_param { axis: 2 offset: 1 }")
+                     + conv("y", "z", 4, "kernel_size: 2"), "shape": (2, 3, 4, 5, 4), "keeps": True},
     **{f"deconvolution {name}": {"net": FIRST + conv("c", "y", 6, fields, "Deconvolution") + LAST, "keeps": True} for name, fields in (
         ("", "kernel_size: 4 stride: 2 pad: 1"), ("grouped", "kernel_size: 3 stride: 2 group: 2"))},
     "deconvolution depthwise": {"net": FIRST + conv("c", "y", 8, "kernel_size: 4 stride: 2 pad: 1 group: 8", "Deconvolution") + LAST, "keeps": True},
@@ -162,10 +170,17 @@ LAYERS = {
     "batch norm after a convolution along axis 2": {"net": conv("x", "c", 4, "kernel_size: 2 axis: 2") + layer("BatchNorm", "c", "y"), "shape": (2, 3, 2, 5, 4)},
     "engine caffe between": {"net": FIRST + conv("c", "y", 6, "kernel_size: 3 engine: CAFFE") + LAST},
     "im2col": after("Im2col", "c", "y", "convolution_param { kernel_size: 3 pad: 1 }", keeps=False),
-    "mvn": after("MVN", "c", "y", keeps=False), "mvn across": after("MVN", "c", "y", "mvn_param { across_channels: true }", keeps=False),
+    **{f"mvn {name}": after("MVN", "c", "y", f"mvn_param {{ {fields} }}") for name, fields in (
+        ("", ""), ("across", "across_channels: true"), ("without variance", "normalize_variance: false"),
+        ("across without variance", "across_channels: true normalize_variance: false"))},
+    "mvn in place": after("MVN", "c", "c", tail=conv("c", "z", 4)),
+    "mvn of 5 channels": after("MVN", "c", "y", first=conv("x", "c", 5)), "mvn of 3 channels": after("MVN", "c", "y", first=conv("x", "c", 3)),
     "mvn of one image": {**after("MVN", "c", "y"), "shape": (1, 3, 7, 6)},
-    "reduction": after("Reduction", "c", "y", "reduction_param { axis: 1 operation: SUMSQ }", tail="", keeps=False),
-    "reduction of pixels": after("Reduction", "c", "y", "reduction_param { axis: 2 operation: MEAN }", tail="", keeps=False),
+    "mvn of large images": {**after("MVN", "c", "y", first=conv("x", "c", 36)), "shape": (3, 3, 20, 17)},
+    **{f"reduction {operation.lower()} of {name}": after("Reduction", "c", "y", f"reduction_param {{ axis: {axis} operation: {operation} coeff: 0.5 }}",
+                                                         tail="", keeps=axis < 3)
+       for axis, name in enumerate(("all", "images", "pixels", "columns")) for operation in ("SUM", "ASUM", "SUMSQ", "MEAN")},
+    "reduction of 5 channels": after("Reduction", "c", "y", "reduction_param { axis: 2 operation: SUMSQ }", first=conv("x", "c", 5), tail=""),
     "argmax": after("ArgMax", "c", "y", "argmax_param { axis: 1 top_k: 2 }", tail="", backward=False, keeps=False),
     "tile": after("Tile", "c", "y", "tile_param { axis: 1 tiles: 2 }", keeps=False),
     "spp": after("SPP", "c", "y", "spp_param { pyramid_height: 2 }", tail=layer("InnerProduct", "y", "z", IP, "ip"), keeps=False),
@@ -175,8 +190,14 @@ LAYERS = {
     "python in place": after("Python", "c", "c", "python_param { module: '__main__' layer: 'Doubles' }", tail=conv("c", "z", 4), keeps=False),
     **{f"permute {name}": after("Permute", "c", "y", "permute_param { " + " ".join(f"order: {axis}" for axis in order) + " }", keeps=False)
        for name, order in (("to last", (0, 2, 3, 1)), ("other", (1, 0, 3, 2)), ("identity", (0, 1, 2, 3)))},
-    "normalize": after("Normalize", "c", "y", "norm_param { scale_filler { type: 'uniform' } }", keeps=False),
-    "normalize across": after("Normalize", "c", "y", "norm_param { across_spatial: true }", keeps=False),
+    "permute to last at the end": after("Permute", "c", "y", "permute_param { order: 0 order: 2 order: 3 order: 1 }", tail=""),
+    "permute of 5 channels at the end": after("Permute", "c", "y", "permute_param { order: 1 order: 0 order: 3 order: 2 }", tail="", first=conv("x", "c", 5)),
+    **{f"normalize{' across' if across else ''}{' shared' if shared else ''} of {outputs} channels": after(
+        "Normalize", "c", "y", f"norm_param {{ across_spatial: {str(across).lower()} channel_shared: {str(shared).lower()} eps: 0.1 "
+        "scale_filler { type: 'uniform' min: 0.5 max: 2 } }", first=conv("x", "c", outputs))
+       for across in (False, True) for shared in (False, True) for outputs in (8, 5)},
+    "normalize in place": after("Normalize", "c", "c", "norm_param { across_spatial: false }", tail=conv("c", "z", 4)),
+    "normalize of many pixels": {**after("Normalize", "c", "y", "norm_param { channel_shared: false scale_filler { type: 'uniform' } }"), "shape": (1, 3, 40, 30)},
     "prior box": after("PriorBox", "c x", "y", "prior_box_param { min_size: 2 aspect_ratio: 2 }", tail="", backward=False, keeps=False),
     "parameter": {"net": layer("Parameter", "", "x3", "parameter_param { shape { dim: 2 dim: 3 dim: 7 dim: 6 } }", "p") + conv("x3", "c") + conv("c", "y")},
     "silence": {"net": FIRST + conv("c", "y") + layer("Silence", "y", "")},
@@ -186,6 +207,11 @@ LAYERS = {
     "double": {"net": FIRST + layer("BatchNorm", "c", "b", name="n") + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }") + LAST,
                "dtype": Dtype.DOUBLE, "keeps": True},
     "double softmax": {**after("Softmax", "c", "y"), "dtype": Dtype.DOUBLE},
+    "softmax of images": after("Softmax", "c", "y", "softmax_param { axis: 0 }"),
+    **{f"double {name}": {**after(type, "c", "y", param), "dtype": Dtype.DOUBLE} for name, type, param in (
+        ("mvn", "MVN", ""), ("normalize", "Normalize", "norm_param { across_spatial: false }"))},
+    "double crop": {"net": FIRST + conv("x", "b", 6, "kernel_size: 3") + layer("Crop", "c b", "y", "crop_param { axis: 1 offset: 1 }") + conv("y", "z", 4),
+                    "dtype": Dtype.DOUBLE, "keeps": True},
 }
 
 
@@ -197,7 +223,7 @@ def inputs_of(text, shape, rng):
     """The arrays of the inputs that a net names."""
     c = shape[0], 8, *shape[2:]
     arrays = {"x": rng.standard_normal(shape), "x2": rng.standard_normal(shape), "other": rng.standard_normal(c), "s": rng.uniform(0.5, 2, c[:2]),
-              "v": rng.uniform(0.5, 2, c[1:2]), "t": rng.integers(0, 8, (c[0], *c[2:])), "t8": rng.integers(0, 2, c),
+              "s5": rng.uniform(0.5, 2, (c[0], 5)), "i2": rng.uniform(0.5, 2, c[:1]), "v": rng.uniform(0.5, 2, c[1:2]), "t": rng.integers(0, 8, (c[0], *c[2:])), "t8": rng.integers(0, 2, c),
               "i": np.array([1, 0, 1]), "k": np.array([1, 1]).reshape(2, 1, 1, 1)}
     return {name: array for name, array in arrays.items() if f"'{name}'" in text.replace('"', "'").replace("top: 'x'", "").replace("name: 'p'", "")}
 

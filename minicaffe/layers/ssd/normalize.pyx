@@ -6,8 +6,8 @@ where a scale is 0 (Caffe divided by it); it is right in place too; the batch ma
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
-from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.sums.caffe cimport channel_dots
+from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.layouts cimport data_layout, element, of_images
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2
@@ -16,11 +16,12 @@ from minicaffe.proto.text import parse_fields
 cdef extern from "minicaffe/ops/normalize/caffe.hpp" namespace "mc" nogil:
     struct UnitShape:
         long long outer, channels, inner
-        bint whole, shared
+        bint whole, shared, last
     void unit_forward(const Context&, int dtype, const UnitShape&, double eps, const void* x, const void* s, void* positions,
                       void* norm, void* unit, void* y)
     void unit_backward(const Context&, int dtype, const UnitShape&, const void* unit, const void* dy, const void* norm,
                        const void* s, void* positions, void* dots, void* dx)
+    void unit_scale_gradient(const Context&, int dtype, const UnitShape&, const void* unit, const void* dy, bint add, void* ds)
 
 
 cdef class NormalizeLayer(DeviceLayer):
@@ -44,6 +45,7 @@ cdef class NormalizeLayer(DeviceLayer):
     cdef double eps
     cdef Blob norm, unit            # of the last forward; unit is x / norm
     cdef Blob positions, dots       # scratch
+    cdef Layout layout              # of the bottom in the last forward, on a device with channels last
 
     cpdef layer_setup(self, list bottom, list top):
         cdef Blob x = bottom[0]
@@ -89,29 +91,32 @@ cdef class NormalizeLayer(DeviceLayer):
             return 0
         cdef Blob x = bottom[0], y = top[0]
         cdef const void* scale = (<Blob> self.blobs[0]).data_on(on)
+        self.layout = of_images(data_layout(on, bottom, True), x)
+        self.shape.last = self.layout is not None
+        cdef int dtype = element(self.layout, x)
         with nogil:
-            unit_forward(on, self.dtype, self.shape, self.eps, x.data_on(on), scale, self.positions.mutable_data_on(on),
-                         self.norm.mutable_data_on(on), self.unit.mutable_data_on(on), y.mutable_data_on(on))
+            unit_forward(on, dtype, self.shape, self.eps, x.data_in_layout(on, self.layout), scale,
+                         self.positions.mutable_data_on(on), self.norm.mutable_data_on(on),
+                         self.unit.overwrite_data_in_layout(on, self.layout), y.overwrite_data_in_layout(on, self.layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        cdef UnitShape s = self.shape
-        if not (<Blob> bottom[0]).count:
+        cdef Blob x = bottom[0]
+        if not x.count:
             return 0
-        cdef const void* dy = (<Blob> top[0]).diff_on(on)
-        cdef const void* unit = self.unit.data_on(on)
+        if on.stream == NULL:
+            self.layout, self.shape.last = None, False      # the mode changed since forward
+        cdef int dtype = element(self.layout, x)
+        cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, self.layout)
+        cdef const void* unit = self.unit.data_in_layout(on, self.layout)
         cdef const void* scale = (<Blob> self.blobs[0]).data_on(on)
-        cdef void* positions
-        cdef void* dots
+        cdef bint add = True
         cdef void* out
         if self.learns(0):
-            out = (<Blob> self.blobs[0]).mutable_diff_on(on)
+            out = (<Blob> self.blobs[0]).gradient_on(on, None, &add)
             with nogil:
-                if s.shared:
-                    channel_dots(on, self.dtype, Channels(1, 1, s.outer * s.channels * s.inner), 1, True, out, unit, dy)
-                else:
-                    channel_dots(on, self.dtype, Channels(s.outer, s.channels, s.inner), 1, True, out, unit, dy)
+                unit_scale_gradient(on, dtype, self.shape, unit, dy, add, out)
         if propagate_down[0]:
-            positions, dots = self.positions.mutable_data_on(on), self.dots.mutable_data_on(on)
-            out = (<Blob> bottom[0]).mutable_diff_on(on)
+            out = x.overwrite_diff_in_layout(on, self.layout)
             with nogil:
-                unit_backward(on, self.dtype, s, unit, dy, self.norm.data_on(on), scale, positions, dots, out)
+                unit_backward(on, dtype, self.shape, unit, dy, self.norm.data_on(on), scale, self.positions.mutable_data_on(on),
+                              self.dots.mutable_data_on(on), out)

@@ -1,15 +1,16 @@
 """Permute: another order of the axes (SSD's permute_layer.cpp), as NumPy's transpose.
 
-Forward and backward are one strided copy (ops/strided/caffe.hpp). Different from Caffe: the number of axes may change between
-iterations, and no gradient is written that is not needed.
+Forward and backward are one strided copy (ops/strided/caffe.hpp), on a device to and from the layout of the bottom. Different from
+Caffe: the number of axes may change between iterations, and no gradient is written that is not needed.
 """
 
 from minicaffe.blob cimport Blob
+from minicaffe.kernels.types cimport BF16
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.channels_last cimport ChannelsLast
-from minicaffe.ops.layouts cimport data_layout
-from minicaffe.ops.strided.caffe cimport copy_strided
+from minicaffe.ops.layouts cimport data_layout, of_images
+from minicaffe.ops.strided.caffe cimport copy_strided, copy_strided_bf16
 
 from minicaffe.errors import ConfigError
 
@@ -30,6 +31,7 @@ cdef class PermuteLayer(DeviceLayer):
     cdef int axes
     cdef long long[32] sizes, x_strides, y_strides   # of the top; in the order of its axes
     cdef list order
+    cdef Layout layout      # of the bottom in the last forward, on a device
 
     cpdef layer_setup(self, list bottom, list top):
         order = list(self.param.permute_param.order)
@@ -62,24 +64,33 @@ cdef class PermuteLayer(DeviceLayer):
         if self.identity:
             return 0
         cdef Blob x = bottom[0], y = top[0]
-        cdef Layout layout = data_layout(on, bottom) if on.stream != NULL else None
-        cdef long long[32] last_strides
-        cdef const long long* strides = self.x_strides
-        cdef int i
-        if layout is not None and layout.dims != x.shape:
-            layout = None
-        if layout is not None:
-            for i in range(self.axes):
-                last_strides[i] = (<ChannelsLast> layout).stride(self.order[i])
-            strides = last_strides
-        with nogil:
-            copy_strided(on, self.dtype, self.axes, self.sizes, x.data_in_layout(on, layout), strides,
-                         y.mutable_data_on(on), self.y_strides)
+        self.layout = of_images(data_layout(on, bottom, True), x)
+        self.copy(on, False, <void*> x.data_in_layout(on, self.layout), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.identity or not propagate_down[0]:
             return 0
         cdef Blob y = top[0], x = bottom[0]
+        if on.stream == NULL:
+            self.layout = None      # the mode changed since forward
+        self.copy(on, True, x.overwrite_diff_in_layout(on, self.layout), <void*> y.diff_on(on))
+
+    cdef int copy(self, const Context& on, bint back, void* x, void* y) except -1:
+        """Copy x, in the layout of the last forward, to y, in plain order, or `back`."""
+        cdef long long[32] last_strides
+        cdef const long long* strides = self.x_strides
+        cdef int i
+        if self.layout is not None:
+            for i in range(self.axes):
+                last_strides[i] = (<ChannelsLast> self.layout).stride(self.order[i])
+            strides = last_strides
+        cdef bint rounded = self.layout is not None and self.layout.dtype == BF16
         with nogil:
-            copy_strided(on, self.dtype, self.axes, self.sizes, y.diff_on(on), self.y_strides, x.mutable_diff_on(on),
-                         self.x_strides)
+            if rounded and back:
+                copy_strided_bf16(on, False, self.axes, self.sizes, y, self.y_strides, x, strides)
+            elif rounded:
+                copy_strided_bf16(on, True, self.axes, self.sizes, x, strides, y, self.y_strides)
+            elif back:
+                copy_strided(on, self.dtype, self.axes, self.sizes, y, self.y_strides, x, strides)
+            else:
+                copy_strided(on, self.dtype, self.axes, self.sizes, x, strides, y, self.y_strides)

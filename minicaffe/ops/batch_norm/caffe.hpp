@@ -271,9 +271,9 @@ void moments(const Context& on, const Channels& c, const T* x, C* mean, C* varia
              const StandardizeFactors<C>* factors = nullptr) {
   const index_t count = c.outer * c.inner;
   if (on.stream) {
-    const MomentTermsBy<T> terms{x, c.inner, count};
+    const MomentTermsBy<T> terms{x, c.inner, c.lanes, count};
     const StoreMoments<T> store{terms, mean, variance, factors != nullptr, factors ? *factors : StandardizeFactors<C>()};
-    return cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, terms, Arrays<T, 1>{x}, store);
+    return cuda::channel_sums(*on.stream, c, terms, Arrays<T, 1>{x}, store);
   }
   if constexpr (cpu::kPlain<T>)
     if (c.lanes == 1)
@@ -324,7 +324,7 @@ template <class T, class C>
 void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by, const T* x, const T* dy,
                const StandardizeGradients<C>& store) {
   if (on.stream)
-    return cuda::channel_sums(*on.stream, c.outer, c.channels, c.inner, StandardizeTermsBy<C>{by}, Arrays<T, 2>{x, dy}, store);
+    return cuda::channel_sums(*on.stream, c, StandardizeTermsBy<C>{by}, Arrays<T, 2>{x, dy}, store);
   if constexpr (cpu::kPlain<T>)
     if (c.lanes == 1)
       cpu::for_each(on.threads, c.channels, cpu::ChannelGradientSums<T>{c, by, x, dy, store.sum},

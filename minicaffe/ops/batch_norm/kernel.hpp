@@ -74,14 +74,14 @@ template <class T> struct MomentTerms {
   T pivot;
   MC_HD MeanSquares<T> operator()(T x) const { return {T(1), x, T(0), pivot}; }
 };
-/// For each channel of [outer, channels, inner]. The pivot is its first element, unless that is not finite: then 0, so that the
+/// For each channel. The pivot is its first element, unless that is not finite: then 0, so that the
 /// mean of a channel with one infinity is infinite.
 template <class T> struct MomentTermsBy {
   using C = typename Element<T>::Compute;
   const T* x;
-  index_t inner, count;  // count: elements of a channel
+  index_t inner, lanes, count;  // count: elements of a channel
   MC_HD C pivot(index_t k) const {
-    const C first = count ? C(x[k * inner]) : C(0);
+    const C first = count ? C(x[first_of_channel(k, lanes, inner)]) : C(0);
     return first - first == C(0) ? first : C(0);
   }
   MC_HD MomentTerms<C> at(index_t k) const { return {pivot(k)}; }

@@ -52,11 +52,11 @@ void broadcast(Stream& stream, const Channels& c, const F& f, T* y, T* kept, con
   constexpr index_t kSize = Pack<T>::kSize;
   const index_t n = c.outer * c.channels * c.inner, row = (c.channels + kSize - 1) / kSize;
   if (n == 0) return;
-  const bool one = c.channels == 1 || c.inner % kSize == 0;
-  const bool rows = !one && c.inner == 1 && c.channels % kSize == 0 && n < 2147483648ll;
+  const bool one = c.channels == 1 || c.lanes == 1 && c.inner % kSize == 0;
+  const bool rows = !one && c.lanes == 1 && c.inner == 1 && c.channels % kSize == 0 && n < 2147483648ll;
   auto run = [&](auto by_rows, unsigned blocks) {
-    launch(stream, Broadcast<F, T, 1 + sizeof...(More), by_rows.value>{f, channel_index(c.outer, c.channels, c.inner), one,
-                                                                       unsigned(row), n, x, more..., y, kept}, blocks);
+    launch(stream, Broadcast<F, T, 1 + sizeof...(More), by_rows.value>{f, channel_index(c.outer, c.channels, c.inner, c.lanes),
+                                                                       one, unsigned(row), n, x, more..., y, kept}, blocks);
   };
   if (!rows) return run(std::false_type(), blocks_for(stream, (n + 1) / 2, kVectorThreads));
   // Four packs or more to a thread, which first reads the parameters of its channels, and no more blocks than run at once; but a

@@ -98,25 +98,29 @@ template <class F, class T, int N> struct AtEach {
 
 // ---- on a grid of blocks
 
-/// The channel of element i of [outer, channels, inner].
+/// The channel of element i of [outer, channels, inner], or of [channels / lanes, inner, lanes].
 struct ChannelIndex {
-  IntDivider<unsigned> inner, channels;
-  index_t wide_inner, wide_channels;  // not 0: there are 2^31 elements and more, so divide by these
+  IntDivider<unsigned> block, channels, lanes;  // block: elements of one or of `lanes` channels that lie together
+  index_t wide_block, wide_channels, wide_lanes;  // not 0: there are 2^31 elements and more, so divide by these
   MC_HD index_t operator()(index_t i) const {
-    if (wide_inner) return i / wide_inner % wide_channels;
-    unsigned row = inner.quotient(unsigned(i));
+    if (wide_lanes > 1) return i / wide_block * wide_lanes + i % wide_lanes;
+    if (wide_block) return i / wide_block % wide_channels;
+    const unsigned at = unsigned(i), row = block.quotient(at);
+    if (lanes.divisor > 1) return row * lanes.divisor + at - lanes.quotient(at) * lanes.divisor;
     return row - channels.quotient(row) * channels.divisor;
   }
 };
 
-MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner) {
-  ChannelIndex index = {{1, 1, 0}, {1, 1, 0}, 0, 0};
+MC_HD ChannelIndex channel_index(index_t outer, index_t channels, index_t inner, index_t lanes = 1) {
+  ChannelIndex index = {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, 0, 0, 0};
   if (outer * channels * inner < 2147483648ll) {
-    set_divisor(index.inner, inner);
+    set_divisor(index.block, inner * lanes);
     set_divisor(index.channels, channels);
+    set_divisor(index.lanes, lanes);
   } else {
-    index.wide_inner = inner;
+    index.wide_block = inner * lanes;
     index.wide_channels = channels;
+    index.wide_lanes = lanes;
   }
   return index;
 }

@@ -1,21 +1,55 @@
 // Dividing by the Euclidean norm over channels (SSD's Normalize; Liu et al., "ParseNet", 2015). A blob is [outer, channels,
-// inner]; a position is one index of outer and one of inner.
+// inner], or with channels last, on a device, [outer, inner, channels]; a position is one index of outer and one of inner.
 //
-// A functor takes up to kWidth neighbours of a row at once: on the CPU, where their loop vectorises and one division by the
-// row's length serves all of them, many; on a device one, so that neighbouring threads read neighbouring elements.
+// A functor computes up to kWidth neighbours of a row at once. On the CPU these are many, so that their loop vectorises and one
+// division by the row's length serves all of them. On a device it is one in plain order, so that neighbouring threads read
+// neighbouring elements, and with channels last the channels of 16 bytes.
 #pragma once
-#include "minicaffe/kernels/config.hpp"
+#include "minicaffe/kernels/types.hpp"
+#include "minicaffe/kernels/vector.hpp"
 
 namespace mc {
 
-/// Rows of `inner` elements in pieces of kWidth.
+/// Rows of neighbouring elements in pieces of kWidth: rows are of a channel, or with channels last of a position.
 struct Pieces {
   index_t channels, inner, per_row;
   bool whole;   // one norm for all positions of an index of outer, else one for each position
   bool shared;  // one scale for all channels
 };
 
-/// norm[position] = the sum over channels of a b s
+/// A piece of a row: where its first element is, and the norm and the scale of that.
+template <int kWidth, bool kLast> struct Piece {
+  index_t at, count, norm, scale;
+  bool whole, shared;
+  MC_HD Piece(const Pieces& p, index_t i) : whole(p.whole), shared(p.shared) {
+    const index_t row = i / p.per_row, begin = (i - row * p.per_row) * kWidth;
+    if (kLast) {
+      at = row * p.channels + begin, count = kWidth;
+      norm = whole ? row / p.inner : row, scale = shared ? 0 : begin;
+    } else {
+      const index_t outer = row / p.channels;
+      at = row * p.inner + begin, count = min_<index_t>(kWidth, p.inner - begin);
+      norm = whole ? outer : outer * p.inner + begin, scale = shared ? 0 : row - outer * p.channels;
+    }
+  }
+  MC_HD index_t norm_of(index_t k) const { return norm + (kLast || whole ? 0 : k); }
+  template <class T> MC_HD T scale_of(index_t k, const T* s, T first) const { return kLast && !shared ? s[scale + k] : first; }
+
+  // The elements of the piece: with channels last they are read and written at once, in plain order one by one.
+  template <class X> MC_HD auto read(const X* x) const {
+    if constexpr (kLast) return *reinterpret_cast<const Few<X, kWidth>*>(x + at);
+    else return x + at;
+  }
+  template <class X> MC_HD auto begin(X* x) const {
+    if constexpr (kLast) return Few<X, kWidth>();
+    else return x + at;
+  }
+  template <class X, class Values> MC_HD void write(X* x, const Values& values) const {
+    if constexpr (kLast) *reinterpret_cast<Few<X, kWidth>*>(x + at) = values;
+  }
+};
+
+/// norm[position] = the sum over channels of a b s, in plain order
 // e.g. PositionDots<T, 1>
 template <class T, int kWidth> struct PositionDots {
   Pieces p;
@@ -33,6 +67,24 @@ template <class T, int kWidth> struct PositionDots {
   }
 };
 
+/// What element i adds to the sum of a b s of a norm, with channels last; `elements` are those of one norm.
+template <class X> struct NormTerm {
+  using T = typename Element<X>::Compute;
+  index_t begin, channels;
+  bool shared;
+  const X *a, *b;
+  const T* s;  // may be null: 1
+  MC_HD T operator()(index_t i) const {
+    const T factor = s ? s[shared ? 0 : unsigned(i - begin) % unsigned(channels)] : T(1);
+    return T(a[i]) * T(b[i]) * factor;
+  }
+};
+template <class X> struct NormTerms {
+  NormTerm<X> of;
+  index_t elements;
+  MC_HD NormTerm<X> at(index_t k) const { return {k * elements, of.channels, of.shared, of.a, of.b, of.s}; }
+};
+
 /// sqrt(eps + x)
 template <class T> struct RootOfSum {
   T eps;
@@ -40,39 +92,46 @@ template <class T> struct RootOfSum {
 };
 
 /// unit = x / norm, y = unit s
-// e.g. UnitForward<T, 1>
-template <class T, int kWidth> struct UnitForward {
-  Pieces p;
-  const T *x, *norm, *s;
-  T *unit, *y;
+// e.g. UnitForward<T, 1, false>
+template <class X, int kWidth, bool kLast> struct UnitForward {
+  using T = typename Element<X>::Compute;
+  Pieces pieces;
+  const X* x;
+  const T *norm, *s;
+  X *unit, *y;
   MC_HD void operator()(index_t i) const {
-    index_t row = i / p.per_row, begin = (i - row * p.per_row) * kWidth, n = min_<index_t>(kWidth, p.inner - begin);
-    index_t outer = row / p.channels, at = row * p.inner + begin;
-    const T factor = s[p.shared ? 0 : row - outer * p.channels];
-    const T* of = norm + (p.whole ? outer : outer * p.inner + begin);
-    for (index_t k = 0; k < n; ++k) {
-      T u = x[at + k] / of[p.whole ? 0 : k];
-      unit[at + k] = u;
-      y[at + k] = u * factor;
+    const Piece<kWidth, kLast> p(pieces, i);
+    const auto from = p.read(x);
+    auto units = p.begin(unit), to = p.begin(y);
+    const T factor = s[p.scale];
+    const T* of = norm;
+    for (index_t k = 0; k < p.count; ++k) {
+      T u = from[k] / of[p.norm_of(k)];
+      units[k] = X(u);
+      to[k] = X(u * p.scale_of(k, s, factor));
     }
+    p.write(unit, units), p.write(y, to);
   }
 };
 
 /// dx = (s dy - unit dot) / norm, where dot is the sum of unit s dy over all that norm covers
-// e.g. UnitBackward<T, 1>
-template <class T, int kWidth> struct UnitBackward {
-  Pieces p;
-  const T *unit, *dy, *norm, *dot, *s;
-  T* dx;
+// e.g. UnitBackward<T, 1, false>
+template <class X, int kWidth, bool kLast> struct UnitBackward {
+  using T = typename Element<X>::Compute;
+  Pieces pieces;
+  const X *unit, *dy;
+  const T *norm, *dot, *s;
+  X* dx;
   MC_HD void operator()(index_t i) const {
-    index_t row = i / p.per_row, begin = (i - row * p.per_row) * kWidth, n = min_<index_t>(kWidth, p.inner - begin);
-    index_t outer = row / p.channels, at = row * p.inner + begin;
-    const T factor = s[p.shared ? 0 : row - outer * p.channels];
-    const index_t of = p.whole ? outer : outer * p.inner + begin;
-    for (index_t k = 0; k < n; ++k) {
-      index_t position = of + (p.whole ? 0 : k);
-      dx[at + k] = (factor * dy[at + k] - unit[at + k] * dot[position]) / norm[position];
+    const Piece<kWidth, kLast> p(pieces, i);
+    const auto units = p.read(unit), from = p.read(dy);
+    auto to = p.begin(dx);
+    const T factor = s[p.scale];
+    for (index_t k = 0; k < p.count; ++k) {
+      const index_t position = p.norm_of(k);
+      to[k] = X((p.scale_of(k, s, factor) * from[k] - units[k] * dot[position]) / norm[position]);
     }
+    p.write(dx, to);
   }
 };
 

@@ -144,11 +144,6 @@ template <class T, bool kMasked> struct PoolBackward {
 // ---- where channels are last, of a device: an index is that of kPack neighbouring channels of a pixel. Values are stored as X;
 // the mask is as in plain order, with the channels last.
 
-/// kPack values of X that are read or written at once.
-template <class X, int kPack> struct alignas(kPack * sizeof(X)) PoolPack {
-  X value[kPack];
-};
-
 /// Where index i is in [images, height, width, channels / kPack].
 template <int kPack> struct PoolPlace {
   index_t image, h, w, channel, at;  // at: the first element
@@ -162,8 +157,8 @@ template <int kPack> struct PoolPlace {
 // e.g. PoolForwardLast<T, MaxOf<T>, 1>
 template <class X, class Op, int kPack> struct PoolForwardLast {
   using T = typename Element<X>::Compute;
-  using Values = PoolPack<X, kPack>;
-  using Places = PoolPack<T, kPack>;
+  using Values = Few<X, kPack>;
+  using Places = Few<T, kPack>;
   PoolShape s;
   index_t channels;
   const X* x;
@@ -192,8 +187,8 @@ template <class X, class Op, int kPack> struct PoolForwardLast {
 // e.g. PoolBackwardLast<T, true, 1>
 template <class X, bool kMasked, int kPack> struct PoolBackwardLast {
   using T = typename Element<X>::Compute;
-  using Values = PoolPack<X, kPack>;
-  using Places = PoolPack<T, kPack>;
+  using Values = Few<X, kPack>;
+  using Places = Few<T, kPack>;
   PoolShape s;
   index_t channels;
   const X* dy;

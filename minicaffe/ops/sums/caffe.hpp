@@ -44,16 +44,17 @@ constexpr index_t kSumBlocks = 1024;
 // Elements, or packs, for each thread: with fewer of them, starting one more thread costs more than it saves.
 constexpr index_t kSumPerThread = 16, kSumPacksPerThread = 8;
 
-/// Call done(k, sum) for each channel k of the N arrays `of`, [outer, channels, inner], on the device. The functor f.at(k) computes
-/// the term of an element of channel k; without arrays (N is 0) it gets the index of the element (ops/sums/kernel.hpp).
+/// Call done(k, sum) for each channel k of the N arrays `of` on the device. The functor f.at(k) computes the term of an element of
+/// channel k; without arrays (N is 0) it gets the index of the element (ops/sums/kernel.hpp). Channels in lanes, without padding,
+/// are images with channels last, where the channels of each image are channels of their own: outer is 1.
 ///
 /// One block adds a channel. If that leaves the device idle, several blocks add parts of it, and a second launch adds the parts.
 template <class F, class T, int N, class Done>
-void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner, const F& f, const Arrays<T, N>& of,
-                  const Done& done) {
+void channel_sums(Stream& stream, const Channels& c, const F& f, const Arrays<T, N>& of, const Done& done) {
   using Total = Wide<F, T, N>;
+  const index_t channels = c.channels, count = c.outer * c.inner;    // count: elements of a channel
+  index_t inner = c.inner;
   if (channels == 0) return;
-  index_t count = outer * inner;    // elements of a channel
   const index_t max_parts = kScratch * index_t(sizeof(double)) / index_t(sizeof(Total)) / channels;
   // launch_with(parts, store) launches `parts` blocks for a channel; store(k * parts + part, sum) gets the sum of each.
   auto launch_in_parts = [&](index_t wanted_parts, index_t blocks, const auto& launch_with) {
@@ -66,14 +67,14 @@ void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner
                                                     kSumThreads % parts, 1, done}, unsigned(channels));
   };
   if constexpr (N > 0) {
-    if (inner == 1 && channels > 1) {
+    if ((inner == 1 || c.lanes > 1) && channels > 1) {
       const index_t packs = (channels + Pack<T>::kSize - 1) / Pack<T>::kSize;
       unsigned columns = 1;
       while (columns < kSumColumns && columns < packs) columns *= 2;
       const index_t blocks = (packs + columns - 1) / columns;
       return launch_in_parts(count * columns / (kSumThreads * kSumPacksPerThread), blocks, [&](unsigned parts, const auto& store) {
-        launch(stream, SumColumns<F, T, N, std::decay_t<decltype(store)>>{f, of, channels, count, parts, columns, store},
-               unsigned(blocks), parts);
+        launch(stream, SumColumns<F, T, N, std::decay_t<decltype(store)>>{
+                   f, of, channels, c.lanes > 1 ? c.lanes : channels, count, parts, columns, store}, unsigned(blocks), parts);
       });
     }
   }
@@ -88,7 +89,7 @@ void channel_sums(Stream& stream, index_t outer, index_t channels, index_t inner
 /// out[k] = coeff times the sum of term(i) over the elements i of channel k, added if `add`.
 template <class F, class T, int N, class Out>
 void channel_sums(Stream& stream, const Channels& c, const TermOf<F, T, N>& term, double coeff, bool add, Out* out) {
-  channel_sums(stream, c.outer, c.channels, c.inner, EveryChannel<F>(), term.of, StoreSum<Out>{coeff, add, out});
+  channel_sums(stream, c, EveryChannel<F>(), term.of, StoreSum<Out>{coeff, add, out});
 }
 
 }  // namespace cuda
@@ -97,7 +98,7 @@ void channel_sums(Stream& stream, const Channels& c, const TermOf<F, T, N>& term
 template <class Term, class Out> void sum_to(const Context& on, index_t n, const Term& term, double coeff, bool add, Out* out) {
   using T = decltype(term(index_t(0)));
   if (on.stream)
-    cuda::channel_sums(*on.stream, 1, 1, n, EveryChannel<Term>{term}, Arrays<T, 0>(), StoreSum<Out>{coeff, add, out});
+    cuda::channel_sums(*on.stream, Channels(1, 1, n), EveryChannel<Term>{term}, Arrays<T, 0>(), StoreSum<Out>{coeff, add, out});
   else
     out[0] = Out((add ? double(out[0]) : 0.0) + coeff * cpu::sum_terms<T>(on.threads, n, term));
 }

@@ -127,6 +127,11 @@ template <class T> struct StorePart {
   MC_HD void operator()(index_t at, const T& sum) const { out[at] = sum; }
 };
 
+/// The first element of channel k, where blocks of `lanes` neighbouring channels have `inner` rows each.
+MC_HD index_t first_of_channel(index_t k, index_t lanes, index_t inner) {
+  return lanes == 1 ? k * inner : k < lanes ? k : k / lanes * lanes * inner + k % lanes;
+}
+
 /// The elements of a channel of [outer, channels, inner] for one thread, without a division in the loop.
 struct ChannelWalk {
   index_t at, rest, inner;  // rest: the position in the row of `inner`
@@ -176,8 +181,9 @@ template <class F, class T, int N, class Done> struct SumChannels {
   }
 };
 
-/// The same if inner is 1. A thread adds as many neighbouring channels as 16 bytes contain. It loads them at once if all rows are
-/// aligned to 16 bytes; otherwise one by one, with the same order of additions.
+/// The same if inner is 1, or for blocks of rows of `width` channels, such as images with channels last. A thread adds as many
+/// neighbouring channels as 16 bytes contain. It loads them at once if all rows are aligned to 16 bytes; otherwise one by one,
+/// with the same order of additions.
 template <class F, class T, int N, class Done> struct SumColumns {
   static constexpr int kThreads = kSumThreads;
   static constexpr int kSize = Pack<T>::kSize;
@@ -190,7 +196,7 @@ template <class F, class T, int N, class Done> struct SumColumns {
   };
   F f;
   Arrays<T, N> of;
-  index_t channels, count;
+  index_t channels, width, count;  // width: channels of a row, all of them or fewer
   unsigned parts, columns;  // columns: packs of a block, a power of two
   Done done;
 
@@ -199,7 +205,7 @@ template <class F, class T, int N, class Done> struct SumColumns {
     const index_t k = (index_t(t.block()) * columns + column) * kSize, first = index_t(t.block_y()) * lanes + lane;
     Total total[kSize] = {};
     if (k < channels) {
-      if (channels % kSize == 0 && aligned16(of.x[0]) && aligned16(of.x[N - 1]))
+      if (width % kSize == 0 && aligned16(of.x[0]) && aligned16(of.x[N - 1]))
         add<true>(k, first, index_t(parts) * lanes, total);
       else
         add<false>(k, first, index_t(parts) * lanes, total);
@@ -213,11 +219,12 @@ template <class F, class T, int N, class Done> struct SumColumns {
     for (int j = 0; j < kSize && lane == 0 && k + j < channels; ++j) done((k + j) * parts + t.block_y(), total[j]);
   }
   template <bool kWhole> MC_DEVICE void add(index_t k, index_t i, index_t stride, Total (&total)[kSize]) const {
+    const index_t first = first_of_channel(k, width, count);
     decltype(f.at(0)) term[kSize];
     for (int j = 0; j < kSize; ++j) term[j] = f.at(min_(k + j, channels - 1));
     for (; i + (kRows - 1) * stride < count; i += kRows * stride) {
       Pack<T> x[kRows][N];
-      for (int r = 0; r < kRows; ++r) load<kWhole>(x[r], k, i + r * stride);
+      for (int r = 0; r < kRows; ++r) load<kWhole>(x[r], k, first, i + r * stride);
       for (int j = 0; j < kSize; ++j) {
         auto sum = value(term[j], x[0], j) + value(term[j], x[1], j);
         if constexpr (kRows == 4) sum = sum + (value(term[j], x[2], j) + value(term[j], x[3], j));
@@ -226,17 +233,17 @@ template <class F, class T, int N, class Done> struct SumColumns {
     }
     for (; i < count; i += stride) {
       Pack<T> x[N];
-      load<kWhole>(x, k, i);
+      load<kWhole>(x, k, first, i);
       for (int j = 0; j < kSize; ++j) total[j] = total[j] + widen(value(term[j], x, j));
     }
   }
-  /// Load kSize channels of row i, from channel k; zeros after the last channel.
-  template <bool kWhole> MC_DEVICE void load(Pack<T> (&to)[N], index_t k, index_t i) const {
+  /// Load kSize channels of row i, from channel k, which begins at `first`; zeros after the last channel.
+  template <bool kWhole> MC_DEVICE void load(Pack<T> (&to)[N], index_t k, index_t first, index_t i) const {
     for (int n = 0; n < N; ++n) {
-      const T* from = of.x[n] + i * channels + k;
-      if constexpr (kWhole) to[n] = *reinterpret_cast<const Pack<T>*>(from);
+      const T* row = of.x[n] + i * width;
+      if constexpr (kWhole) to[n] = *reinterpret_cast<const Pack<T>*>(row + first);
       else
-        for (int j = 0; j < kSize; ++j) to[n].value[j] = k + j < channels ? from[j] : T();
+        for (int j = 0; j < kSize; ++j) to[n].value[j] = k + j < channels ? row[first_of_channel(k + j, width, count)] : T();
     }
   }
   template <class Term> MC_DEVICE static auto value(const Term& term, const Pack<T> (&x)[N], int j) {
