@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from minicaffe import cli
-from minicaffe.data.annosets import convert_annotated
+from minicaffe.data.annosets import _count_oddities, _resize, convert_annotated
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
+from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, Error, FileError
 from minicaffe.proto import caffe_pb2
 
@@ -155,3 +156,108 @@ def test_good_annotations_are_converted_without_a_warning(folder, caplog):
     (folder / "list_xml").write_text("a b.png one.xml\n")
     convert(folder)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_oddity_is_counted(seed):
+    """Each edge alone beyond the picture, each side alone of no length, and several of them in one box."""
+    random, counted, wanted = np.random.default_rng(seed), {}, dict.fromkeys(("beyond", "empty", "background"), 0)
+    for i in range(60):
+        width, height = (int(side) for side in random.integers(5, 20, 2))
+        box = [float(random.choice([-1, 0, 2, end, end + 1])) for end in (width, height, width, height)]
+        label = int(random.integers(0, 3))
+        _count_oddities(counted, f"file{i}", [(label, box, False)], (width, height), (width, height))
+        wanted["beyond"] += min(box) < 0 or box[2] > width or box[3] > height
+        wanted["empty"] += box[0] == box[2] or box[1] == box[3]
+        wanted["background"] += label == 0
+    counts = {what: count for what, (count, _) in counted.items()}
+    assert {word: sum(count for what, count in counts.items() if word in what) for word in wanted} == wanted
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_an_edge_beyond_the_picture(place):
+    inside, beyond = [0, 0, 8, 6], [-0.5, -0.5, 8.5, 6.5]
+    counted = {}
+    _count_oddities(counted, "file", [(1, inside, False)], (8, 6), (8, 6))
+    assert counted == {}
+    box = [*inside[:place], beyond[place], *inside[place + 1:]]
+    _count_oddities(counted, "file", [(1, box, False)], (8, 6), (8, 6))
+    assert counted == {"boxes reach beyond their picture and are stored so": (1, f"file: {box} of label 1, in 8x6")}
+
+
+def test_shuffled_entries_are_written_in_their_new_order(folder, monkeypatch):
+    monkeypatch.setattr("random.shuffle", lambda entries: entries.reverse())
+    _, records = convert(folder, shuffle=True)
+    assert list(records) == ["00000000_c.jpg", "00000002_a b.png"]
+    _, records = convert(folder)
+    assert list(records) == ["00000000_a b.png", "00000002_c.jpg"]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ('item { name: "a" label: 1 } item { name: "b" }', r"item\[1\]: 'b' has no label; add one .0 is the background."),
+    ('item { name: "a" label: 1 } item { name: "b" label: 2 } item { name: "c" label: 1 }',
+     r"item\[2\]: label 1 was named 'a' before; each label needs one item"),
+    ('item { name: "a" label: 1 } item { name: "b" label: 2 } item { name: "b" label: 3 }',
+     r"item\[2\]: label 3 has the name 'b', as label 2 has; each needs its own"),
+])
+def test_wrong_label_maps(tmp_path, text, message):
+    (tmp_path / "map").write_text(text)
+    with pytest.raises(DataError, match=f"^{tmp_path}/map: {message}"):
+        read_label_map(tmp_path / "map")
+    (tmp_path / "map").write_text('item { name: "a" label: 1 display_name: "A" } item { name: "b" label: 0 }')
+    assert read_label_map(tmp_path / "map") == {1: ("a", "A"), 0: ("b", "b")}
+
+
+def test_an_empty_list_of_annotations(folder):
+    (folder / "list_xml").write_text("\n\n")
+    with pytest.raises(DataError, match=f"^{folder}/list_xml: the list is empty$"):
+        convert(folder)
+    assert not (folder / "db").exists()
+
+
+@pytest.mark.parametrize("box", [(5, 1, 4, 9), (1, 9, 5, 8)])
+def test_a_box_inside_out_on_either_axis(folder, box):
+    (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
+    with pytest.raises(DataError, match=r"one.txt:1: the box of '1' is turned inside out: \["):
+        convert(folder, "txt")
+
+
+def test_texts_of_xml_may_have_spaces_around_them(folder):
+    text = XML.format(width=40, height=20).replace("<name>dog</name>", "<name>\n dog </name><difficult> 0\n</difficult>")
+    (folder / "one.xml").write_text(text.replace("<difficult>1</difficult>", "<difficult> 1 </difficult>"))
+    assert objects(convert(folder)[1]["00000000_a b.png"]) == WANTED
+    (folder / "one.xml").write_text(text.replace("<name>\n dog </name>", ""))
+    with pytest.raises(DataError, match="one.xml: names '', which the label map lacks"):
+        convert(folder)
+
+
+@pytest.mark.parametrize("content", ['{"annotation": [{"category_id": "cat", "bbox": null}]}', '{"annotation": 5}', "5", "[]", "{}", "{",
+                                     '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', '{"annotation": [{"bbox": [1, 2, 3, 4]}]}',
+                                     '{"annotation": [5]}', '{"image": 5, "annotation": []}'])
+def test_json_of_another_form(folder, content):
+    (folder / "one.json").write_text(content)
+    with pytest.raises(DataError, match=f"^{folder}/one.json: is no annotation in JSON: "):
+        convert(folder, "json")
+
+
+def test_sizes_with_limits():
+    """The shorter side becomes min_dim, unless the longer one would exceed max_dim; neither of them: the picture itself."""
+    for rows, columns in ((20, 40), (40, 20), (7, 7), (1, 30)):
+        image = np.zeros((rows, columns, 3), np.uint8)
+        for least, most in ((0, 0), (10, 0), (0, 10), (60, 0), (0, 60), (10, 15), (60, 100), (60, 1000), (1, 1)):
+            made = _resize(cv2, image, least, most, None)
+            scale = least / min(rows, columns) if least else 1
+            if most:
+                scale = min(scale, most / max(rows, columns))
+            assert made.shape[:2] == (max(1, round(rows * scale)), max(1, round(columns * scale)))
+            assert (made is image) == (made.shape == image.shape)
+        assert _resize(cv2, image, 10, 15, (3, 5)).shape == (5, 3, 3)
+
+
+@pytest.mark.parametrize("options, kept", [({}, True), ({"resize_width": 9, "resize_height": 7}, False), ({"gray": True}, False),
+                                           ({"max_dim": 10}, False), ({"max_dim": 400}, True)])
+def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, options, kept):
+    for name, record in convert(folder, encoded=True, **options)[1].items():
+        assert record.datum.encoded and (record.datum.data == (folder / name.split("_", 1)[1]).read_bytes()) == kept
+        if "resize_width" in options:
+            assert datum_array(record.datum.SerializeToString()).shape == (3, 7, 9)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from records import datum
 
-from minicaffe.data.convert import compute_mean, convert_images
+from minicaffe.data.convert import compute_mean, convert_images, resize_size
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
-from minicaffe.data.image_list import ImageList
+from minicaffe.data.image_list import ImageList, read_content
 from minicaffe.data.mean_file import read_mean, write_mean
-from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
 
 
@@ -200,3 +200,47 @@ def test_mean_of_a_record_that_is_no_datum(make_db, pixels):
 def test_mean_file_that_cannot_be_written(tmp_path):
     with pytest.raises(FileError, match="cannot be written"):
         write_mean(tmp_path / "nowhere" / "mean", np.zeros((1, 1, 1), np.float32))
+
+
+def test_sizes_that_are_refused():
+    most = (1 << 31) - 1
+    for width, height in ((1 << 31, 1), (1, 1 << 31)):
+        with pytest.raises(ShapeError) as caught:
+            resize_size(width, height)
+        assert str(caught.value) == f"resize_width and resize_height: a side must be below 2^31, got {width} x {height}"
+    with pytest.raises(ShapeError, match=f"^resize_width and resize_height: a picture of {most} x 200000 would take {3 * most * 200000} bytes"):
+        resize_size(most, 200000)
+    for size in ((-1, -1), (-1, 5), (5, -1), (0, 5), (5, 0), (-1, 0)):
+        with pytest.raises(ConfigError, match=f"^resize_width and resize_height: give both above 0, or neither, got {size[0]} and {size[1]}$"):
+            resize_size(*size)
+    assert resize_size(0, 0) is None and resize_size(1, 2) == (1, 2)
+
+
+def test_a_line_of_a_list_is_shown(tmp_path):
+    for text, size, message in (("a.png", None, "a line must be a path, a space and a label, got 'a.png'"),
+                                ("a.png 1", 2, "a line must be a path and 2 labels, got 'a.png 1'")):
+        (tmp_path / "list").write_text(text)
+        with pytest.raises(DataError) as caught:
+            ImageList(tmp_path / "list", size)
+        assert str(caught.value) == f"{tmp_path}/list:1: {message}"
+
+
+def test_a_picture_outside_of_the_folder_that_it_must_lie_in(tmp_path):
+    """The open file counts: a link, or a link in the place of a folder, may lead out."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.png").write_bytes(b"a")
+    (tmp_path / "in" / "b.png").write_bytes(b"b")
+    (tmp_path / "in" / "link.png").symlink_to("../a.png")
+    (tmp_path / "in" / "folder").symlink_to("..")
+    assert read_content(f"{tmp_path}/in/b.png", f"{tmp_path}/in") == b"b" and read_content(f"{tmp_path}/in/link.png") == b"a"
+    for name in ("link.png", "folder/a.png", "../a.png"):
+        with pytest.raises(FileError, match=f"^'{tmp_path}/in/{name}' lies outside {tmp_path}/in, and the net is not trusted"):
+            read_content(f"{tmp_path}/in/{name}", f"{tmp_path}/in")
+
+
+def test_progress_of_the_mean(make_db, pixels):
+    seen, count = [], 10 * 60
+    with open_db(make_db([datum(p) for p in pixels] * 60), "LMDB") as db:
+        compute_mean(db, lambda *report: seen.append(report))
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen) and seen[-1] == ("records", count, count)
+    assert len(seen) > 1 and {(text, total) for text, _, total in seen} == {("records", count)}

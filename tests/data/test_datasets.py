@@ -111,8 +111,21 @@ def test_limit_and_progress(tmp_path):
     source = write(tmp_path / "in", mnist_files())
     made = make_data_set("mnist", tmp_path, source=source, limit=7)
     assert [n for _, n in made] == [7, 7]
-    with pytest.raises(ConfigError, match="limit"):
-        make_data_set("mnist", tmp_path / "x", source=source, limit=0)
+    for limit in 0, -3:
+        with pytest.raises(ConfigError, match=f"^limit: must be at least 1, got {limit}$"):
+            make_data_set("mnist", tmp_path / "x", source=source, limit=limit)
+    assert [n for _, n in make_data_set("mnist", tmp_path, source=source, limit=1, force=True)] == [1, 1]
+
+
+def test_progress_of_each_thousand_records(tmp_path):
+    images = b"".join(bytes([i % 256]) * 784 for i in range(2001))
+    files = {}
+    for split in "train", "t10k":
+        files[f"{split}-images-idx3-ubyte"] = struct.pack(">4i", 2051, 2001, 28, 28) + images
+        files[f"{split}-labels-idx1-ubyte"] = struct.pack(">2i", 2049, 2001) + bytes(i % 10 for i in range(2001))
+    seen = []
+    make_data_set("mnist", tmp_path, source=write(tmp_path / "in", files), progress=lambda *report: seen.append(report))
+    assert seen == [(f"mnist_{split}_lmdb", done, 2001) for split in ("train", "test") for done in (1000, 2000)]
 
 
 def test_existing_output_is_refused_before_anything_is_done(tmp_path):
@@ -251,6 +264,7 @@ def test_download(tmp_path, server, small_mnist):
     assert [n for _, n in made] == [30, 20]
     size = len(server.files["train-images-idx3-ubyte.gz"])
     assert ("train-images-idx3-ubyte.gz", size, size) in seen
+    assert all(done <= total == len(server.files[file]) for file, done, total in seen)
     assert len(server.requests) == 4
     make_data_set("mnist", tmp_path, force=True)  # the files are there and whole
     assert len(server.requests) == 4

@@ -115,7 +115,7 @@ def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
 
 def random_records(count):
     random = np.random.default_rng(7)
-    sizes = random.choice([0, 1, 7, 100, 2000, 4000, 4097, 20000], count)
+    sizes = random.choice([0, 1, 7, 100, 2000, 4000, 4097, 20000, 70000], count, p=[0.13] * 7 + [0.085, 0.005])
     return {random.bytes(random.integers(1, 511)): random.bytes(int(size)) for size in sizes}
 
 
@@ -367,3 +367,85 @@ def test_lmdb_written_by_others_with_lock_file(tmp_path):
     shutil.move(tmp_path / "db", tmp_path / "moved")
     with open_db(tmp_path / "moved", "LMDB") as db:
         assert tuple(map(bytes, db.cursor().next())) == (b"k", b"v")
+
+
+def test_a_closed_cursor_gives_nothing(make_db, backend):
+    """It keeps no iterator of the database, which would hold it open."""
+    with open_db(make_db([b"a", b"b"], backend), backend) as db:
+        cursor, other = db.cursor(), db.cursor()
+        cursor.next()
+        cursor.close()
+        assert cursor.take(3) == []
+        with pytest.raises(StopIteration):
+            cursor.next()
+        assert bytes(other.next()[1]) == b"a"
+        cursor.seek(1)      # opens it again
+        assert bytes(cursor.next()[1]) == b"b"
+
+
+def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
+    from minicaffe.data.record_batches import RecordBatches
+    reader = RecordBatches(make_db([b"a"], backend), backend, None)
+    reader.open(0)
+    reader.close()
+    assert reader.cursor.take(1) == []
+    RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened
+
+
+def test_a_file_that_has_not_grown_is_not_mapped_again(make_db):
+    path = make_db([b"a"])
+    with open_db(path, "LMDB") as db:
+        pages = db._env
+        mapped = pages._bytes
+        assert pages.snapshot() == pages.snapshot() and pages._bytes is mapped
+        with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as transaction:
+            transaction.put(b"b", bytes(300_000))
+        assert len(db) == 2 and pages._bytes is not mapped
+        assert len(db.cursor().take(2)[1][1]) == 300_000
+
+
+def test_numbers_of_pages_have_48_bits():
+    from minicaffe.data.lmdb_pages import PageFile
+    for number in (0, 1, 0xFFFF, 0x10000, 0xFFFF_0000, 0x1_0000_0000, 0x1234_5678_9ABC, (1 << 48) - 1):
+        node = number.to_bytes(6, "little") + (3).to_bytes(2, "little") + b"key"
+        assert PageFile._child(b"??" + node, 2) == number
+
+
+@pytest.mark.parametrize(("at", "content", "message"), [
+    (0, (9).to_bytes(8, "little"), "page {page} declares itself page 9 with pointers up to {lower}"),
+    (12, (15).to_bytes(2, "little"), "page {page} declares itself page {page} with pointers up to 15"),
+    (12, (4097).to_bytes(2, "little"), "page {page} declares itself page {page} with pointers up to 4097"),
+    (10, (1).to_bytes(2, "little"), "page {page} has flags 0x1 on level 1 of 1"),
+    (16, (4089).to_bytes(2, "little"), "page {page} has a pointer to 4089"),
+    (10, (3).to_bytes(2, "little"), "page {page} has flags 0x3 on level 1 of 1"),
+])
+def test_each_field_of_a_page_is_checked(make_db, at, content, message):
+    path = make_db([b"a", b"b"])
+    with open_db(path, "LMDB") as db:
+        page = db._env.snapshot().root
+        lower = int.from_bytes(db._env._bytes[page * 4096 + 12:page * 4096 + 14], "little")
+    with open(path / "data.mdb", "r+b") as file:
+        file.seek(page * 4096 + at)
+        file.write(content)
+    with pytest.raises(FileError) as caught, open_db(path, "LMDB") as db:
+        db.cursor().take(2)
+    assert str(caught.value) == f"{path}: cannot be read on: {message.format(page=page, lower=lower)}; the database is damaged, make it again"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_value_ends_with_its_page_at_most(make_db, more):
+    """The node that lies last in its page, longer by a byte than what is there."""
+    path = make_db([b"ab"])
+    with open_db(path, "LMDB") as db:
+        page, pages = db._env.snapshot().root, db._env
+        _, _, pointers = pages._page(pages._bytes, pages.snapshot(), page)
+        room = 4096 - pointers[0] - 8 - len(b"00000000")
+    with open(path / "data.mdb", "r+b") as file:
+        file.seek(page * 4096 + pointers[0])
+        file.write((room + more).to_bytes(2, "little"))
+    with open_db(path, "LMDB") as db:
+        if more:
+            with pytest.raises(FileError, match=f"a value of {room + 1} bytes does not fit into its page"):
+                db.cursor().next()
+        else:
+            assert len(db.cursor().next()[1]) == room

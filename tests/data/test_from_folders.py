@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from command_line import data
 
+from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import read_mean
+from minicaffe.errors import ConfigError
 
 KINDS = {"ant": 5, "bee": 10, "cow": 1}
 
@@ -141,3 +143,31 @@ def test_faults_of_the_pictures(folder):
     cv2.imwrite("zoo/dog/a.png", np.zeros((9, 9, 3), np.uint8))
     assert "--resize_width and --resize_height make all of one size" in run("--from-folders", "zoo", "db", status=1)
     assert sorted(os.listdir(".")) == ["zoo"]  # nothing half done
+
+
+@pytest.mark.parametrize("share", [-0.1, 0, 1, 1.5, float("nan")])
+def test_a_share_that_leaves_one_of_the_databases_empty(folder, share):
+    with pytest.raises(ConfigError, match=f"^test_share: must be above 0 and below 1, got {share:g}$"):
+        convert_folders("zoo", "db", test_share=share)
+
+
+def test_hidden_folders_are_ignored_and_one_class_with_pictures_is_a_class(folder):
+    for name in (".git", "b", "a"):
+        (folder / "one" / "bee" / name).mkdir(parents=True)
+        cv2.imwrite(f"one/bee/{name}/1.png", np.zeros((6, 5, 3), np.uint8))
+    (folder / "one" / ".hidden").mkdir()
+    cv2.imwrite("one/bee/0.png", np.zeros((6, 5, 3), np.uint8))
+    out = run("--from-folders", "one", "db")
+    assert sorted(key.split("_", 1)[1] for split in ("train", "test") for key, _, _ in records(f"db/{split}_lmdb")) == \
+        ["bee/0.png", "bee/a/1.png", "bee/b/1.png"]
+    assert "2 pictures are in folders inside the classes' folders" in out and (folder / "db" / "labels.txt").read_text() == "bee\n"
+
+
+def test_pictures_that_are_all_in_inner_folders_of_two_classes(folder):
+    """Two classes whose names are those of no split: their inner folders count for them."""
+    for name in ("cat", "dog"):
+        (folder / "pets" / name / "2024").mkdir(parents=True)
+        for i in range(2):
+            cv2.imwrite(f"pets/{name}/2024/{i}.png", np.zeros((6, 5, 3), np.uint8))
+    run("--from-folders", "pets", "db")
+    assert (folder / "db" / "labels.txt").read_text() == "cat\ndog\n"

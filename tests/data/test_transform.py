@@ -204,6 +204,8 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
         ),
         (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
         (caffe_pb2.BlobProto(), DataError, "is empty, where a mean file"),
+        *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
+          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
     ],
 )
 def test_mean_files_that_are_none(tmp_path, content, kind, message):
@@ -300,8 +302,54 @@ def test_a_mean_file_and_pictures_of_changing_size(pixels, tmp_path):
         Augmenter(param(mean_file=mean, expand_param=expand))
     both = param(mean_file=mean, expand_param=expand, resize_param={"height": 7, "width": 5, "prob": 1})
     Augmenter(both)     # every picture gets one size
+    with pytest.raises(ConfigError, match="gives each picture a size of its own"):
+        Augmenter(param(mean_file=mean, expand_param=expand, resize_param={"height": 7, "width": 5, "prob": 0.99}))
+    Augmenter(param(mean_file=mean, expand_param={"prob": 0.5, "max_expand_ratio": 1}))
     with pytest.raises(ShapeError, match="after expand_param and resize_param.; give a mean_value for each channel") as error:
         Transformer(both, TEST).infer_shape(datum(pixels[0]))
     assert "make the mean file" not in str(error.value)
     Augmenter(param(mean_value=[1], expand_param=expand))
     Augmenter(param(mean_file=mean, expand_param={"prob": 0, "max_expand_ratio": 4}))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_pictures_and_rules_like_the_formula(tmp_path, seed):
+    """Rows that are longer than what is reversed at once, rectangles, records and pictures, each mean, labels below 0, large numbers."""
+    random = np.random.default_rng(seed)
+    for _ in range(12):
+        channels, height, width = int(random.choice([1, 2, 3, 4])), int(random.integers(1, 6)), int(random.choice([1, 5, 255, 256, 257, 600]))
+        dtype, kind = random.choice([np.float32, np.float64]), random.choice([np.uint8, np.float32])
+        pictures = random.integers(0, 256, (3, channels, height, width)).astype(kind)
+        fields, phase, number = {"scale": 0.5}, [TRAIN, TEST][random.integers(2)], int(random.integers(1 << 62))
+        if random.random() < 0.7:
+            fields["mirror"] = True
+        if random.random() < 0.5:
+            fields |= {"crop_h": int(random.integers(1, height + 1)), "crop_w": int(random.integers(1, width + 1))}
+        mean = np.zeros(pictures.shape[1:])
+        means = random.integers(3)
+        if means == 0:
+            fields["mean_value"] = random.integers(0, 99, random.choice([1, channels])) + 0.5
+            mean += fields["mean_value"][:, np.newaxis, np.newaxis]
+        elif means == 1:
+            mean = random.integers(0, 999, mean.shape) / 4
+            write_mean(tmp_path / "mean", mean.astype(np.float32))
+            fields["mean_file"] = str(tmp_path / "mean")
+        labels, stride = random.integers(-9, 9, 3), int(random.integers(1, 4))
+        transformer = Transformer(param(**fields), phase, seed=seed)
+        if random.random() < 0.5:
+            batch = transformer.load([datum(picture, label=int(label)) for picture, label in zip(pictures, labels)])
+        else:
+            batch = transformer.load_images(list(pictures.transpose(0, 2, 3, 1)), labels)
+        data, got = np.full(batch.shape, np.nan, dtype), np.empty(3, dtype)
+        batch.write(data, got, number, stride)
+        assert got.tolist() == labels.tolist()
+        for i, picture in enumerate(pictures):
+            ordinal = number + i * stride
+            rows, columns = fields.get("crop_h", height), fields.get("crop_w", width)
+            top, left = (height - rows) // 2, (width - columns) // 2
+            if phase == TRAIN and "crop_h" in fields:
+                top, left = draw(seed, ordinal, 1, height - rows + 1), draw(seed, ordinal, 2, width - columns + 1)
+            wanted = ((picture - mean) * 0.5)[:, top:top + rows, left:left + columns]
+            flipped = "mirror" in fields and draw(seed, ordinal, 0, 2) == 1
+            np.testing.assert_array_equal(data[i], wanted[:, :, ::-1] if flipped else wanted)
+            assert transformer.window(height, width, ordinal) == (top, left, rows, columns, flipped)

@@ -10,6 +10,7 @@ from pictures import batch, source_net  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST, TRAIN  # noqa: E402
+from minicaffe.data.augment import Augmenter  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 
@@ -412,3 +413,55 @@ def test_untrusted(some, tmp_path, monkeypatch):
 def test_missing_picture_size(some):
     with pytest.raises(ShapeError, match="transform_param.crop_size"):
         source_net(text(some[0], "crop_size: 65"))
+
+
+def test_distortions_go_both_ways():
+    """Brightness and hue are drawn from -delta to delta, contrast and saturation from lower to upper, for each record again."""
+    Param = caffe_pb2.TransformationParameter
+    image = np.full((3, 4, 3), (60, 100, 140), np.uint8)
+    changes = {}
+    for name, fields in (("brightness", {"brightness_prob": 1, "brightness_delta": 32}), ("hue", {"hue_prob": 1, "hue_delta": 20}),
+                         ("contrast", {"contrast_prob": 1, "contrast_lower": 0.5, "contrast_upper": 1.5}),
+                         ("saturation", {"saturation_prob": 1, "saturation_lower": 0.5, "saturation_upper": 1.5})):
+        augmenter = Augmenter(Param(distort_param=fields), seed=3)
+        made = np.array([augmenter.picture(image, number)[0, 0] for number in range(60)]).astype(int)
+        assert (made == [augmenter.picture(image, number)[0, 0] for number in range(60)]).all()
+        hsv = cv2.cvtColor(made.astype(np.uint8)[np.newaxis], cv2.COLOR_BGR2HSV)[0].astype(int)
+        changes[name] = {"brightness": made[:, 1] - 100, "hue": hsv[:, 0] - 15, "contrast": made[:, 1] / 100, "saturation": hsv[:, 1] / 146}[name]
+    for name, (lower, upper) in {"brightness": (-32, 32), "hue": (-20, 20), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}.items():
+        found, middle = changes[name], (lower + upper) / 2
+        if name == "hue":
+            found = (found + 90) % 180 - 90     # OpenCV's hues are 0 to 180
+        slack = 0.1 * (upper - lower)
+        assert found.min() >= lower - slack and found.max() <= upper + slack, name
+        assert found.min() < (lower + middle) / 2 and found.max() > (upper + middle) / 2, name
+
+
+@pytest.mark.parametrize("fields, message", [
+    ({"expand_param": {"max_expand_ratio": 1000}}, "expand_param.max_expand_ratio: must be at least 1 and below 1000, got 1000"),
+    ({"expand_param": {"max_expand_ratio": 0.5}}, "expand_param.max_expand_ratio: must be at least 1 and below 1000, got 0.5"),
+    ({"noise_param": {"convert_to_hsv": True, "convert_to_lab": True}}, "noise_param.convert_to_lab: give convert_to_hsv or convert_to_lab, not both"),
+    ({"distort_param": {"contrast_lower": 2, "contrast_upper": 1}},
+     "distort_param.contrast_upper: must be at least contrast_lower, which must be at least 0, got 1 and 2"),
+    ({"distort_param": {"hue_delta": -1}}, "distort_param.hue_delta: must be at least 0, got -1"),
+    ({"resize_param": {"height": 3}}, "resize_param.width: must be given and at least 1, got 0"),
+    ({"resize_param": {"height": 3, "width": 3, "width_scale": 2}}, "resize_param.height_scale: give height_scale and width_scale, or neither"),
+    ({"resize_param": {"height": 1 << 15, "width": 1 << 16}}, "resize_param.height: 32768 x 65536 pixels are too many for one picture"),
+    ({"resize_param": {"height": 3, "width": 3, "prob": 1.5}}, "resize_param.prob: must be from 0 to 1, got 1.5"),
+    ({"resize_param": {"height": 3, "width": 3, "prob": -0.5}}, "resize_param.prob: must be from 0 to 1, got -0.5"),
+])
+def test_messages_of_wrong_transformations(fields, message):
+    with pytest.raises(ConfigError) as caught:
+        Augmenter(caffe_pb2.TransformationParameter(**fields))
+    assert str(caught.value) == f"transform_param.{message}"
+    for prob in 0, 1:
+        Augmenter(caffe_pb2.TransformationParameter(resize_param={"height": 3, "width": 3, "prob": prob}))
+
+
+def test_pepper_of_another_number_of_channels_names_its_field():
+    Param = caffe_pb2.TransformationParameter
+    augmenter = Augmenter(Param(noise_param={"saltpepper": True, "saltpepper_param": {"fraction": 0.9, "value": [1, 2]}}))
+    with pytest.raises(ConfigError, match=r"^transform_param.noise_param.saltpepper_param.value: give one, or one for each of the 3 channels, got 2$"):
+        augmenter.picture(np.zeros((4, 4, 3), np.uint8), 0)
+    made = augmenter.picture(np.zeros((4, 4, 2), np.uint8), 0)
+    assert {tuple(pixel) for pixel in made.reshape(-1, 2)} <= {(0, 0), (1, 2)} and made.any()

@@ -12,7 +12,7 @@ from pictures import batch, source_net, write_pictures  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.data.mean_file import write_mean  # noqa: E402
-from minicaffe.data.window_batches import LINE, WindowList  # noqa: E402
+from minicaffe.data.window_batches import LINE, WindowBatches, WindowList  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError  # noqa: E402
 
 HEIGHT, WIDTH, CROP = 20, 24, 8
@@ -85,9 +85,11 @@ def round_half_away(x):
     return math.copysign(math.floor(abs(x) + 0.5), x)
 
 
-def with_context(picture, box, context, square, flip):
-    """The window as layers.md says it: grown about its centre, clipped, and put where its part belongs."""
+def with_context(picture, box, context, square, flip, mean=None, scale_of_values=1):
+    """The window as layers.md says it: grown about its centre, clipped, and put where its part belongs. IndexError if it lies outside."""
     x1, y1, x2, y2 = box
+    if not context and not square:
+        x2, y2 = x2 - 1, y2 - 1     # both edges belong to the window, which grows by nothing
     half = np.array([x2 - x1 + 1, y2 - y1 + 1]) / 2
     centre = np.array([x1, y1]) + half
     half = np.full(2, half.max()) if square else half
@@ -99,14 +101,22 @@ def with_context(picture, box, context, square, flip):
     for a, b, limit in zip(first, last, (WIDTH, HEIGHT)):
         scale = CROP / (b - a + 1)
         low, high = max(0, -a), max(0, b - limit + 1)
+        if a + low > b - high or not context and not square and (low or high):
+            raise IndexError
         cut.append(slice(a + low, b - high + 1))
         begin.append(int(round_half_away(low * scale)))
         after.append(int(round_half_away(high * scale)))
         size.append(int(round_half_away((b - high - a - low + 1) * scale)))
     left = after[0] if flip else begin[0]
     w, h = min(size[0], CROP - left), min(size[1], CROP - begin[1])
+    if min(w, h) < 1:
+        return out
     patch = cv2.resize(picture[cut[1], cut[0]], (w, h))
-    out[:, begin[1]:begin[1] + h, left:left + w] = (patch[:, ::-1] if flip else patch).transpose(2, 0, 1)
+    patch = (patch[:, ::-1] if flip else patch).transpose(2, 0, 1).astype(float)
+    if mean is not None:
+        offset = (mean.shape[2] - CROP) // 2
+        patch -= mean[:, offset + begin[1]:, offset + left:][:, :h, :w]
+    out[:, begin[1]:begin[1] + h, left:left + w] = patch * scale_of_values
     return out
 
 
@@ -221,3 +231,41 @@ def test_a_picture_that_is_gone(picture, tmp_path):
     net = source_net(text(FIELDS))
     with pytest.raises(FileError, match=r"windows.txt:8: layer 'd' \(WindowData\): record 0: '0.png' cannot be read"):
         batch(net)
+
+
+@pytest.mark.parametrize("context, square", [(1, False), (3, False), (2, True), (0, True), (0, False)])
+def test_random_windows_like_the_plain_version(picture, context, square):
+    """Thin ones, those that reach beyond each edge and those that lie outside; with a mean picture, about the place of the window."""
+    random, kinds = np.random.default_rng(context), set()
+    mean = random.uniform(0, 255, (3, 11, 13))
+    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 1, 0, CROP, 0, context=context, square=square, mean=mean, scale=0.5, cache=True)
+    for _ in range(250):
+        x1, x2 = np.sort(random.integers(-12, WIDTH + 12, 2)).tolist()
+        y1, y2 = np.sort(random.integers(-12, HEIGHT + 12, 2)).tolist()
+        if random.random() < 0.3:
+            x2, y2 = min(x2, x1 + int(random.integers(3))), min(y2, y1 + int(random.integers(3)))
+        box, flip = (x1, y1, x2, y2), bool(random.integers(2))
+        row, out = np.array([0, 1, *box, 7], np.int32), np.zeros((3, CROP, CROP))
+        try:
+            wanted = with_context(picture, box, context, square, flip, mean, 0.5)
+        except LookupError:
+            kinds.add("outside")
+            with pytest.raises(DataError) as caught:
+                batches._put(row, flip, out)
+            where = "lies outside" if context or square else "reaches beyond"
+            assert str(caught.value) == f"the window x1 y1 x2 y2 = {' '.join(map(str, box))} {where} '0.png', which is {HEIGHT} x {WIDTH}"
+            assert not out.any()
+            continue
+        batches._put(row, flip, out)
+        np.testing.assert_allclose(out, wanted, rtol=1e-12, err_msg=str((box, flip)))
+        kinds.add("nothing of it is seen" if not wanted.any() else "a part" if (wanted == 0).all(0).any() else "all")
+    assert kinds >= ({"outside", "all", "a part"} if context or square else {"outside", "all"})
+
+
+@pytest.mark.parametrize("line, name", [(2, "channels"), (5, "windows")])
+def test_numbers_of_a_window_file_are_not_negative(tmp_path, line, name):
+    lines = windows_of("0.png", (1, 1, 0, 0, 1, 1)).splitlines()
+    lines[line] = "-1"
+    (tmp_path / "windows.txt").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=rf"windows.txt:{line + 1}: channels, height, width or the number of windows .*-1"):
+        WindowList(str(tmp_path / "windows.txt"), "", 0.5, 0.5)

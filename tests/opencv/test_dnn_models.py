@@ -119,6 +119,8 @@ def test_perf_profile(tmp_path, place, monkeypatch):
 def test_other_targets_are_named(tmp_path, caplog, monkeypatch):
     monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
     net = dnn.readNet(*files(tmp_path, NET))
+    net.setPreferableTarget(dnn.DNN_TARGET_CPU)
+    assert not caplog.records
     net.setPreferableTarget(dnn.DNN_TARGET_CUDA_FP16)
     assert caffe.common.caffe.mode == "gpu" and "computes in float32" in caplog.text
     net.setPreferableTarget(dnn.DNN_TARGET_OPENCL)
@@ -268,3 +270,78 @@ def test_wrong_arguments_of_a_net(tmp_path, call, words):
 
 def test_a_model_takes_a_path(tmp_path):
     assert dnn.ClassificationModel(Path(files(tmp_path, PLAIN)[0])).classify(IMAGE) == (0, 0.25)
+
+
+def opencvs_box(corners, width, height):
+    """The box of a row of DetectionOutput as OpenCV's model.cpp computes it, for one corner after the other."""
+    left, top, right, bottom = (int(corner) for corner in corners)
+    if right - left + 1 <= 2 or bottom - top + 1 <= 2:
+        scaled = [np.float32(corner) * np.float32(side) for corner, side in zip(corners, (width, height, width, height))]
+        left, top, right, bottom = map(int, scaled)
+    wide, high = right - left + 1, bottom - top + 1
+    left = 0 if left < 0 else width - 1 if left > width - 1 else left
+    top = 0 if top < 0 else height - 1 if top > height - 1 else top
+    wide = 1 if wide < 1 else width - left if wide > width - left else wide
+    high = 1 if high < 1 else height - top if high > height - top else high
+    return left, top, wide, high
+
+
+def test_boxes_of_detections_at_and_beyond_each_edge():
+    from minicaffe.opencv.models import _box
+    random, seen = np.random.default_rng(6), set()
+    for _ in range(400):
+        width, height = (int(side) for side in random.integers(3, 50, 2))
+        if random.random() < 0.5:       # fractions, or pixels
+            corners = random.choice([-0.5, 0, 0.1, 0.4, 0.8, 1, 1.5], 4).tolist()
+        else:
+            corners = [float(random.integers(-3, end + 4)) for end in (width, height, width, height)]
+        box = _box(corners, width, height)
+        assert box == opencvs_box(corners, width, height)
+        seen |= {name for name, hit in (("left", box[0] == width - 1), ("top", box[1] == height - 1), ("wide", box[2] == 1)) if hit}
+    assert seen == {"left", "top", "wide"}
+    assert _box([1, 1, 3, 3], 9, 9) == (1, 1, 3, 3) and _box([1, 1, 2, 2], 9, 9) == (8, 8, 1, 1)     # three pixels, and two: fractions
+
+
+def test_messages_of_a_net_name_what_is_wrong(tmp_path):
+    net = dnn.readNet(*files(tmp_path, NET))
+    for call, message in ((lambda: net.forward("cov"), "the net has no layer 'cov'; did you mean 'conv'?"),
+                          (lambda: net.setInput(np.zeros((1, 3, 8, 6)), "dta"), "the net has no input 'dta'; did you mean 'data'?; its inputs are data"),
+                          (lambda: net.setInput(np.zeros((1, 5, 8, 6)), mean=1), "mean: is for blobs of 1 to 4 channels, the blob is [1, 5, 8, 6]"),
+                          (lambda: net.setInput(np.zeros(4), mean=1), "mean: is for blobs of 1 to 4 channels, the blob is [4]"),
+                          (lambda: dnn.blobFromImage(np.zeros((4, 4)), ddepth=dnn.CV_8U), "ddepth: CV_8U takes pictures of uint8, got float64")):
+        with pytest.raises(Error) as caught:
+            call()
+        assert str(caught.value) == message
+    for channels in 1, 4:
+        net.setInput(np.full((2, channels, 3), 9.0), mean=(1, 2, 3, 4), scalefactor=0.5)
+        np.testing.assert_array_equal(net._input_arrays["data"][1, :, 2], [4, 3.5, 3, 2.5][:channels])
+    net.setInput(np.full((1, 5, 2, 2), 8), scalefactor=0.5)      # without a mean of any shape
+    np.testing.assert_array_equal(net._input_arrays["data"], np.full((1, 5, 2, 2), 4))
+
+
+def test_a_model_sets_the_target_of_its_net(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINICAFFE_DEVICE", "sim")
+    model = dnn.ClassificationModel(dnn.readNet(*files(tmp_path, NET + ENDS["classes"])))
+    try:
+        assert model.setPreferableTarget(dnn.DNN_TARGET_CUDA) is model and caffe.common.caffe.mode == "gpu"
+        assert model.setPreferableTarget(dnn.DNN_TARGET_CPU) is model and caffe.common.caffe.mode == "cpu"
+    finally:
+        caffe.set_mode_cpu()
+
+
+def test_a_profile_runs_each_layer_once(tmp_path, monkeypatch):
+    net = dnn.readNet(*files(tmp_path, NET + ENDS["classes"]))
+    ran, clock = [], iter(range(0, 10**6, 7))
+    net.setInput(np.ones((1, 3, 8, 6)))
+    net.caffe.before_forward(ran.append)
+    monkeypatch.setattr("minicaffe.opencv.dnn.time.perf_counter_ns", lambda: next(clock))
+    total, layers = net.getPerfProfile()
+    assert ran == [0, 1, 2] and total == 21 and layers.tolist() == [7, 7]
+    np.testing.assert_array_equal(net.caffe.blobs["data"].data, np.ones((1, 3, 8, 6)))
+
+
+def test_a_segmentation_of_more_classes_than_a_byte_counts(tmp_path):
+    model = dnn.SegmentationModel(dnn.readNet(*files(tmp_path, NET.replace("num_output: 4", "num_output: 256"))))
+    assert model.segment(frame(8, 6)).shape == (6, 4)
+    with pytest.raises(ShapeError, match="classes up to 256"):
+        dnn.SegmentationModel(dnn.readNet(*files(tmp_path, NET.replace("num_output: 4", "num_output: 257"), "more"))).segment(frame(8, 6))

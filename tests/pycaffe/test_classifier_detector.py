@@ -99,3 +99,36 @@ def test_context_comes_from_around_the_window(files, window, part, place):
 def test_selective_search_says_what_it_needs(files):
     with pytest.raises(DependencyError, match="detect_windows"):
         caffe.Detector(*files[:2]).detect_selective_search(files[2])
+
+
+def caffes_crop(im, window, crop_size, context_pad, mean):
+    """Detector.crop of Caffe's detector.py, for an input of one height and width."""
+    box = np.array(window, float)
+    scale = crop_size / (crop_size - context_pad * 2)
+    half_h, half_w = (box[2] - box[0] + 1) / 2, (box[3] - box[1] + 1) / 2
+    center = box[0] + half_h, box[1] + half_w
+    box = np.round(np.tile(center, 2) + scale * np.array((-half_h, -half_w, half_h, half_w)))
+    scale_h, scale_w = crop_size / (box[2] - box[0] + 1), crop_size / (box[3] - box[1] + 1)
+    pad_y, pad_x = round(max(0, -box[0]) * scale_h), round(max(0, -box[1]) * scale_w)
+    im_h, im_w = im.shape[:2]
+    box = np.clip(box, 0, [im_h, im_w, im_h, im_w]).astype(int)
+    crop_h, crop_w = round((box[2] - box[0] + 1) * scale_h), round((box[3] - box[1] + 1) * scale_w)
+    crop_h, crop_w = min(crop_h, crop_size - pad_y), min(crop_w, crop_size - pad_x)
+    crop = np.ones((crop_size, crop_size, 3), np.float32) * mean
+    crop[pad_y:pad_y + crop_h, pad_x:pad_x + crop_w] = caffe.io.resize_image(im[box[0]:box[2], box[1]:box[3]], (crop_h, crop_w))
+    return crop
+
+
+@pytest.mark.parametrize("context_pad", [1, 2, 3])
+def test_windows_at_each_edge_are_cut_out_as_in_caffe(files, context_pad):
+    model, weights, names = files
+    net = caffe.Detector(model, weights, context_pad=context_pad, **SETUP)
+    image, random, outside = caffe.io.load_image(names[0]), np.random.default_rng(context_pad), set()
+    for _ in range(60):
+        top, left = int(random.integers(0, 11)), int(random.integers(0, 15))
+        window = top, left, int(random.integers(top + 1, 13)), int(random.integers(left + 1, 17))
+        crop = net.crop(image, window)
+        np.testing.assert_allclose(crop, caffes_crop(image, window, 8, context_pad, SETUP["mean"][::-1] / 255), rtol=1e-6)
+        filled = np.isclose(crop, SETUP["mean"][::-1] / 255).all(2)
+        outside |= {place for place, line in (("top", filled[0]), ("left", filled[:, 0]), ("bottom", filled[-1]), ("right", filled[:, -1])) if line.all()}
+    assert outside == {"top", "left", "bottom", "right"}

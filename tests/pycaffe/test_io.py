@@ -239,3 +239,75 @@ def test_wrong_scales_and_no_pictures():
         getattr(transformer, f"set_{name}")("data", np.ones((3, 1, 1)))
     with pytest.raises(ConfigError, match="images: give at least one"):
         io.oversample([], (2, 2))
+
+
+@pytest.mark.parametrize("centres", [True, False])
+@pytest.mark.parametrize("order", [0, 1, 3])
+def test_taps_like_the_formula_of_each_order(order, centres):
+    """Each new sample by itself: nearest, between two, or the cubic through four (Keys 1981, a = -1/2); of all small sizes."""
+    def kernel(x):
+        x = abs(x)
+        if order == 1:
+            return max(0, 1 - x)
+        return 1.5 * x**3 - 2.5 * x**2 + 1 if x <= 1 else -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2 if x < 2 else 0
+
+    random = np.random.default_rng(3)
+    for length in range(1, 8):
+        samples = random.random(length)
+        for size in range(1, 12):
+            index, weight = io.interpolation_taps(length, size, order, centres)
+            assert index.shape == weight.shape == (order + 1, size) and index.min() >= 0 and index.max() < length
+            made = (samples[index] * weight).sum(0)
+            for i in range(size):
+                place = (i + 0.5) * length / size - 0.5 if centres else i * (length - 1) / (size - 1) if size > 1 else 0
+                if order == 0:
+                    near = [j for j in range(length) if abs(abs(j - place) - min(abs(j - place) for j in range(length))) < 1e-9]
+                    assert any(abs(made[i] - samples[j]) < 1e-12 for j in near)
+                    continue
+                taps = range(int(np.floor(place)) - 2, int(np.floor(place)) + 4)
+                wanted = sum(kernel(j - place) * (samples[min(max(j, 0), length - 1)] if not centres or 0 <= j < length else 0) for j in taps)
+                assert abs(made[i] - wanted) < 1e-9, (length, size, i)
+            if not centres and size > 1:
+                np.testing.assert_allclose([made[0], made[-1]], [samples[0], samples[-1]])
+
+
+def test_what_a_transformer_takes_and_refuses():
+    transformer = io.Transformer({"data": (1, 3, 4, 5)})
+    for order in (0, 1), (0, 1, 2, 3):
+        with pytest.raises(ConfigError, match=rf"^transpose: must have 3 entries, got \[{', '.join(map(str, order))}\]"):
+            transformer.set_transpose("data", order)
+    for order in (0, 1), (0, 1, 2, 0):
+        with pytest.raises(ConfigError, match=r"^channel_swap: must have one entry for each of the 3 channels, got"):
+            transformer.set_channel_swap("data", order)
+    gray = np.arange(20, dtype=np.float32).reshape(4, 5)
+    np.testing.assert_array_equal(transformer.preprocess("data", gray), gray)     # has the size: nothing to resize
+    transformer.set_mean("data", gray)
+    np.testing.assert_array_equal(transformer.mean["data"], gray[np.newaxis])
+    larger = np.random.default_rng(1).random((3, 7, 6)).astype(np.float32)
+    transformer.set_mean("data", larger)
+    assert transformer.mean["data"].shape == (3, 4, 5)
+    for made, channel in zip(transformer.mean["data"], larger):
+        lowest = larger.min()       # outside of the picture
+        wanted = io.resize_image(np.stack([channel, np.full_like(channel, lowest), channel], 2), (4, 5))[:, :, 0]
+        np.testing.assert_allclose(made, wanted, rtol=1e-5)
+    for wrong, words in ((np.zeros((2, 4, 5)), "must have 3 channels, got 2"), (np.zeros(()), "must have 1 to 3 axes, got 0"),
+                         (np.zeros((1, 3, 4, 5)), "must have 1 to 3 axes, got 4"), (np.zeros(4), "must have one value for each of the 3 channels, got 4")):
+        with pytest.raises(ShapeError, match=f"^mean: {words}"):
+            transformer.set_mean("data", wrong)
+
+
+def test_a_picture_on_which_opencv_fails_is_named(tmp_path, monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+
+    def fail(*_):
+        error = cv2.error("too large")
+        error.err = "too large"     # as OpenCV sets it
+        raise error
+
+    monkeypatch.setattr(cv2, "imdecode", fail)
+    (tmp_path / "a.png").write_bytes(b"content")
+    upload = BytesIO(b"content")
+    upload.filename = "cat.jpg"
+    for given, name in ((str(tmp_path / "a.png"), f"{tmp_path}/a.png"), (upload, "cat.jpg")):
+        with pytest.raises(FileError, match=f"^{name}: cannot be read as a picture, OpenCV cannot decode its 7 bytes: too large; check"):
+            io.load_image(given)

@@ -300,3 +300,107 @@ def test_a_message_is_built_for_the_phase_that_is_given(tmp_path):
         layer { name: "train" type: "Power" bottom: "x" top: "y" include { phase: TRAIN } }""", caffe.proto.caffe_pb2.NetParameter)
     assert caffe.Net(param, caffe.TEST).layer_names == ["x", "test"] and caffe.Net(param, caffe.TRAIN).layer_names == ["x", "train"]
     assert caffe.Net(param, caffe.TEST, level=1).layer_names == ["x"] and param.state.level == 2 and not param.state.HasField("phase")
+
+
+def test_messages_of_wrong_arrays_name_what_is_wrong(path, tmp_path):
+    net = caffe.Net(path, caffe.TEST)
+    for call, kind, message in (
+            (lambda: net.forward(z=np.zeros((2, 3)), a=np.zeros(1)), ConfigError, "inputs: give arrays for exactly the net's inputs ['x'], got ['a', 'z']"),
+            (lambda: net.backward(x=np.zeros((2, 3))), ConfigError, "outputs: give arrays for exactly the net's outputs ['y'], got ['x']"),
+            (lambda: net.forward(x=np.zeros((5, 3))), ShapeError,
+             "inputs: 'x' has (5, 3), the blob (2, 3): the first dimension (batch) must be equal; reshape the blob first"),
+            (lambda: net.backward(y=np.zeros(())), ShapeError,
+             "outputs: 'y' has (), the blob (2, 4): the first dimension (batch) must be equal; reshape the blob first"),
+            (lambda: net.set_input_arrays(np.zeros((2, 3, 1, 1), np.float32), np.zeros(2, np.float32)), ConfigError,
+             "set_input_arrays needs a net whose first layer is MemoryData")):
+        with pytest.raises(kind) as caught:
+            call()
+        assert str(caught.value) == message
+    # The missing file of weights is met before the net is built, which may take long.
+    (tmp_path / "wrong.prototxt").write_text("layer { nme: 'x' }")
+    with pytest.raises(FileError, match="^no.caffemodel: no such weights file; check the path"):
+        caffe.Net(str(tmp_path / "wrong.prototxt"), caffe.TEST, weights="no.caffemodel")
+
+
+def test_a_timer_waits_for_the_gpu_at_both_ends(monkeypatch):
+    from types import SimpleNamespace
+
+    from minicaffe.pycaffe import settings
+    waits, mode = [], SimpleNamespace(mode="gpu")
+    monkeypatch.setattr(settings, "caffe", mode)
+    monkeypatch.setattr(settings, "cuda", SimpleNamespace(current=lambda: SimpleNamespace(synchronize=lambda: waits.append(mode.mode))))
+    timer = caffe.Timer()
+    timer.start()
+    assert len(waits) == 1
+    first = timer.ms
+    assert len(waits) == 2 and timer.ms == first and len(waits) == 2     # stopped: it waits no more
+    timer.stop()
+    assert len(waits) == 2 and timer.ms == first
+    timer.start()       # again, from zero
+    assert len(waits) == 3 and 0 < timer.ms < first + 1000 and len(waits) == 4
+    mode.mode = "cpu"
+    timer.start()
+    timer.stop()
+    assert len(waits) == 4
+
+
+@pytest.mark.parametrize("text, level", [(None, None), (" ", None), ("0", "INFO"), (" 1 ", "WARNING"), ("2", "ERROR"), ("3", "CRITICAL"),
+                                         ("9", "CRITICAL"), ("-1", None), ("1.0", None), ("\N{SUPERSCRIPT TWO}", None), ("\u0662", None)])
+def test_level_of_glog(monkeypatch, caplog, text, level):
+    import logging
+
+    from minicaffe.pycaffe.settings import level_of_environment
+    monkeypatch.delenv("GLOG_minloglevel", raising=False)
+    if text is not None:
+        monkeypatch.setenv("GLOG_minloglevel", text)
+    assert level_of_environment() == (level and getattr(logging, level))
+    wrong = text not in (None, " ") and level is None
+    assert [record.getMessage() for record in caplog.records] == [f"GLOG_minloglevel must be a number, 0 to 3, got {text!r}; it is ignored"] * wrong
+
+
+def test_init_log_adds_one_handler_and_sets_the_level(monkeypatch):
+    import logging
+
+    from minicaffe.pycaffe import settings
+    log = logging.Logger("of a test")
+    monkeypatch.setattr(settings, "log_", log)
+    settings.init_log(2, to_stderr=False)
+    assert (log.level, log.handlers) == (logging.ERROR, [])
+    for level, name in ((0, "INFO"), (1, "WARNING"), (3, "CRITICAL")):
+        settings.init_log(level)
+        assert log.level == getattr(logging, name) and len(log.handlers) == 1
+    monkeypatch.setenv("GLOG_minloglevel", "1")
+    settings.init_log()
+    assert log.level == logging.WARNING
+    for wrong in -1, 4:
+        with pytest.raises(ConfigError, match=f"^level: must be 0 to 3, got {wrong}$"):
+            settings.init_log(wrong)
+    assert log.level == logging.WARNING
+
+
+def test_numbers_of_solvers_are_checked_and_kept():
+    try:
+        caffe.set_solver_count(3)
+        caffe.set_solver_rank(2)
+        for call, name, least in ((caffe.set_solver_count, "solver_count", 1), (caffe.set_solver_rank, "solver_rank", 0)):
+            with pytest.raises(ConfigError) as caught:
+                call(least - 1)
+            assert str(caught.value) == f"{name}: must be at least {least}, got {least - 1}"
+        assert (caffe.solver_count(), caffe.solver_rank()) == (3, 2)
+    finally:
+        caffe.set_solver_count(1)
+        caffe.set_solver_rank(0)
+
+
+@pytest.mark.filterwarnings("ignore:.*has no loss")
+def test_a_solver_reads_its_file_once(tmp_path, monkeypatch):
+    """A file that changes between two readings would give a solver of two files."""
+    from minicaffe.pycaffe import solvers
+    (tmp_path / "net.prototxt").write_text('layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
+    (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" type: "Adam"')
+    read, files = solvers.upgrade.read_solver_file, []
+    monkeypatch.setattr(solvers.upgrade, "read_solver_file", lambda *arguments: (files.append(arguments), read(*arguments))[1])
+    for make, kind in ((caffe.get_solver, caffe.AdamSolver), (caffe.SGDSolver, caffe.SGDSolver)):
+        files.clear()
+        assert type(make(str(tmp_path / "solver.prototxt"), skip_unknown_fields=True)) is kind
+        assert files == [(str(tmp_path / "solver.prototxt"), True)]
