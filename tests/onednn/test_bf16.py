@@ -69,6 +69,8 @@ def test_convolution(bf16, case):
 def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
     (net, ours), (_, exact) = both(input_layer((3, 1, 9, 7)) + conv("conv", "x", "y", "num_output: 20 kernel_size: 3"))
     assert engines(net) == ["ONEDNN/CAFFE"]
+    forward, backward, weights, last = net.layers[-1].operations()[0].primitives()
+    assert forward is backward is last and (forward.engine, weights.engine) == ("ONEDNN", "CAFFE")
     for name, values in exact.items():
         assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
 
@@ -111,6 +113,17 @@ def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog,
     (record,) = caplog.records
     assert record.getMessage() == ("engine ONEDNN refuses: channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes "
                                    "them all the same; float32 instead")
+
+
+@pytest.mark.parametrize("kind", ["Pooling", "LRN"])
+def test_what_depends_on_the_layout_is_no_warning(bf16, caplog, monkeypatch, kind):
+    """A bottom in plain order is float32 already, so nothing is lost there."""
+    monkeypatch.setattr(engine, "_logged_refusals", set())
+    monkeypatch.setattr(engine, "_preferred", "")
+    net = make(input_layer((2, 16, 6, 6)) + layer(kind, "x", "y", "pooling_param { kernel_size: 2 }" * (kind == "Pooling")))
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        step(net)
+    assert engines(net) == ["CAFFE"] and "ONEDNN" in net.engines()[0]["refused"] and not caplog.records
 
 
 def test_a_stack_rounds_between_layers(bf16):

@@ -9,6 +9,7 @@ from minicaffe import memory
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
 from minicaffe.device import threads
+from minicaffe.errors import RecycledError
 from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.ops.engines import ONEDNN
@@ -318,3 +319,37 @@ def test_a_bias_that_learns_now_and_then(onednn):
     assert not found[1][1].any() and np.array_equal(found[2][1], found[0][1])
     for weights, _ in found:
         np.testing.assert_allclose(weights, found[0][0], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("order", ["Convolution Deconvolution", "Deconvolution Convolution", "Deconvolution Deconvolution"])
+@pytest.mark.parametrize("outputs", [16, 20])
+def test_a_weight_of_a_convolution_and_of_a_deconvolution(onednn, order, outputs):
+    """Which take its first two axes the other way round: one's order in memory is not the other's, whatever it is called."""
+    text, names = input_layer((2, outputs, 9, 7)), ["x", "a", "y"]
+    for kind, bottom, top in zip(order.split(), names, names[1:]):
+        text += conv(f"conv{top}", bottom, top, f"num_output: {outputs} kernel_size: 3 pad: 1 bias_term: false").replace(
+            "Convolution", kind).replace("convolution_param", 'param { name: "w" } convolution_param')
+    compare(text, onednn, steps=3)
+    onednn(True)
+    net, plain = make(text), None
+    for use in (True, False, True):     # one by one, so that each changes the order that the other left
+        onednn(use)
+        step(net)
+        found = numbers(net)["y data"]
+        plain = found if plain is None else plain
+        assert np.abs(found - plain).max() <= TOLERANCE * np.abs(plain).max()
+
+
+def test_a_gradient_that_failed_before_it_was_written_is_zero(onednn):
+    """Not that of the iteration before, which is still in its memory."""
+    net = make(input_layer((2, 16, 9, 7)) + conv("conv", "x", "y", "num_output: 32 kernel_size: 3"))
+    weight, bottom = net.layers[-1].blobs[0], net.blob_by_name("x")
+    step(net)
+    net.clear_param_diffs()
+    step(net)
+    assert engines(net) == ["ONEDNN"]
+    net.clear_param_diffs()
+    assert bottom.data_memory.recycle()
+    with pytest.raises(RecycledError):
+        net.backward_from_to(1, 1)
+    assert not weight.cpu_diff.any()

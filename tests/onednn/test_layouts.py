@@ -105,5 +105,6 @@ def test_layouts_end_with_those_who_use_them(onednn):
         counts.append(live())
     assert counts[-1] <= counts[2] + 2
     before = live()
+    assert all(library._layouts.values())
     del net
-    assert live() < before
+    assert live() < before and all(library._layouts.values())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cplusplus import compiler
 
+from minicaffe import errors
 from minicaffe.onednn import library
 
 HERE = Path(__file__).resolve().parent
@@ -66,6 +67,20 @@ def test_places(tmp_path, monkeypatch):
     monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
     assert str(tmp_path / "lib" / "libdnnl.so.3") in library.candidates()
     assert library.candidates("mine.so") == ["mine.so"]
+
+
+def test_a_library_that_cannot_be_opened_is_tried_once(monkeypatch):
+    tried = []
+
+    def fail():
+        tried.append(1)
+        raise errors.DependencyError(f"none, try {len(tried)}")
+    for name, value in (("_path", None), ("_trouble", None), ("_open", fail)):
+        monkeypatch.setattr(library, name, value)
+    for _ in range(3):
+        with pytest.raises(errors.DependencyError, match="none, try 1"):
+            library.version()
+    assert tried == [1]
 
 
 def test_a_forked_child_computes_on(onednn, tmp_path):

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import random
 import re
 from pathlib import Path
 
@@ -151,18 +152,83 @@ def test_the_epoch_of_the_settings(probes):
     assert engine.settings_epoch() == seen[-1]
 
 
-@pytest.mark.parametrize("kind", ["Convolution", "Deconvolution"])
-def test_scratch_memory_is_given_back_after_each_computation(kind):
+@pytest.mark.parametrize(("kind", "name"), [("Convolution", "CAFFE"), ("Deconvolution", "CAFFE"), ("Convolution", "WINOGRAD")])
+def test_scratch_memory_is_given_back_after_each_computation(kind, name):
     """So that layers need as much as the one that needs most, not the sum."""
+    before = engine.preferred()
+    engine.prefer(name)
     text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 8, 24, 24] } } } '
-    for name, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
-        text += (f'layer {{ name: "{name}" type: "{kind}" bottom: "{bottom}" top: "{name}" '
-                 "convolution_param { engine: CAFFE num_output: 8 kernel_size: 5 pad: 2 } }")
+    for layer, bottom in (("a", "x"), ("b", "a"), ("c", "b")):
+        text += (f'layer {{ name: "{layer}" type: "{kind}" bottom: "{bottom}" top: "{layer}" '
+                 "convolution_param { num_output: 8 kernel_size: 5 pad: 2 } }")
     net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
-    for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
-        run()
-        scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
-        assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
+    try:
+        for run in (lambda: net.forward_from_to(0, 3), lambda: net.backward_from_to(3, 0)):
+            run()
+            scratch = [blob for layer in net.layers for operation in layer.operations() for blob in operation.own_blobs()]
+            assert len(scratch) == 3 and all(blob.count and blob.data_memory.head == SyncedHead.RECYCLED for blob in scratch)
+        assert {row["engine"] for row in net.engines()} == {name}
+    finally:
+        engine.prefer(before)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_choice_holds_until_a_setting_changes(seed):
+    """It is made again by the next forward after a change, for a backward never: that is the engine's of forward."""
+    dice, before, threads = random.Random(seed), engine.preferred(), caffe.get_num_threads()
+    text = 'force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
+    text += ('layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } } '
+             'layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 } } '
+             'layer { name: "i" type: "InnerProduct" bottom: "p" top: "i" inner_product_param { num_output: 3 } }')
+    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    changes = {
+        "threads": lambda: caffe.set_num_threads(caffe.get_num_threads() % 3 + 1),
+        "exact": lambda: engine.set_exact(dice.random() < 0.5),
+        "engine": lambda: engine.prefer(dice.choice(["", "CAFFE", "ONEDNN", "WINOGRAD"])),
+        "precision": lambda: caffe.set_precision("float32"),
+        "release": net.release}
+    primitives = lambda: [op.primitives() for layer in net.layers for op in layer.operations()]  # noqa: E731
+    last, changed, ran = [], True, False
+    try:
+        for _ in range(40):
+            name = dice.choice([*changes, "forward", "forward", "backward"])
+            if name in changes:
+                changes[name]()
+                changed = True
+                ran = ran and name != "release"
+                assert name != "release" or primitives() == [[], [], []]
+            elif name == "forward":
+                net.forward_from_to(0, 3)
+                now, ran = primitives(), True
+                assert all(len({*map(id, made)}) == 1 for made in now)     # one engine for all
+                if last:
+                    assert [a[0] is b[0] for a, b in zip(now, last, strict=True)] == [not changed] * 3
+                last, changed = now, False
+            elif ran:
+                net.backward_from_to(3, 0)
+                assert primitives() == last
+    finally:
+        engine.set_exact(False)
+        engine.prefer(before)
+        caffe.set_num_threads(threads)
+
+
+def test_what_was_refused_is_tried_again_after_a_change():
+    """A refusal is one of the settings at that time."""
+    before = engine.preferred()
+    text = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 16, 12, 12] } } } '
+    text += 'layer { name: "c" type: "Convolution" bottom: "x" top: "c" convolution_param { num_output: 16 kernel_size: 3 } }'
+    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    computed = lambda: (net.forward_from_to(0, 1), net.engines()[0]["engine"])[1]    # noqa: E731
+    try:
+        engine.prefer("WINOGRAD")
+        for exact in (False, True, False, True):
+            engine.set_exact(exact)
+            assert computed() == ("CAFFE" if exact else "WINOGRAD")
+            assert list(net.engines()[0]["refused"]) == (["WINOGRAD"] if exact else [])
+    finally:
+        engine.set_exact(False)
+        engine.prefer(before)
 
 
 def test_an_unknown_engine_in_the_environment(monkeypatch):
