@@ -1,4 +1,5 @@
-// cuBLASLt by pointers and declarations of our own, as cuda/cudnn.hpp: a product whose result gets a bias, and a ReLU, in one call.
+// cuBLASLt by pointers and declarations of our own, as cuda/cudnn.hpp: a product whose result gets a bias, and a ReLU, in one call;
+// a gradient of weights along with that of the bias; products of Bf16.
 //
 // It is a part of cuBLAS's package, and cuBLAS's handle serves it. Its heuristic names one algorithm for each shape, within the
 // stream's workspace. Descriptors and algorithms are kept until the process ends.
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <utility>
 #include "minicaffe/cuda/libraries.hpp"
 #include "minicaffe/device/context.hpp"
 
@@ -17,15 +19,16 @@ namespace cuda {
 /// Numbers by NVIDIA's names; those of CUBLASLT_ without that.
 #define MC_CUBLASLT_NUMBERS(X)                                                                                                  \
   X(MATMUL_DESC_TRANSA, 3) X(MATMUL_DESC_TRANSB, 4) X(MATMUL_DESC_EPILOGUE, 7) X(MATMUL_DESC_BIAS_POINTER, 8)                   \
-  X(EPILOGUE_RELU, 2) X(EPILOGUE_BIAS, 4) X(EPILOGUE_RELU_BIAS, 6) X(MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)                        \
+  X(EPILOGUE_DEFAULT, 1) X(EPILOGUE_RELU, 2) X(EPILOGUE_BIAS, 4) X(EPILOGUE_RELU_BIAS, 6) X(EPILOGUE_BGRADA, 256)               \
+  X(EPILOGUE_BGRADB, 512) X(MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)                                                                 \
   X(MATMUL_PREF_REDUCTION_SCHEME_MASK, 3) X(MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5) X(MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8)       \
   X(REDUCTION_SCHEME_NONE, 0)
 namespace lt {
 #define MC_CUBLASLT_NUMBER(name, number) name = number,
 enum Number : int { MC_CUBLASLT_NUMBERS(MC_CUBLASLT_NUMBER) };
 #undef MC_CUBLASLT_NUMBER
-// CUDA_R_32F, CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_STATUS_NOT_SUPPORTED
-constexpr int kReal32 = 0, kCompute32 = 68, kComputeTf32 = 77, kNotSupported = 15;
+// CUDA_R_32F, CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_STATUS_NOT_SUPPORTED
+constexpr int kReal32 = 0, kBf16 = 14, kCompute32 = 68, kComputeTf32 = 77, kNotSupported = 15;
 constexpr size_t kMostAligned = 256;  // what the heuristic expects of addresses, in bytes, unless it gets another number
 
 struct Algorithm {
@@ -67,13 +70,17 @@ constexpr const char* kCublasLtNames[] = {
 constexpr int kCublasLtCalls = sizeof(kCublasLtNames) / sizeof(*kCublasLtNames);
 static_assert(sizeof(CublasLtCalls) == kCublasLtCalls * sizeof(void*), "a pointer for each name");
 
-/// D = op(A) op(B), then the epilogue: column-major matrices of floats, D of m x n. `bias` has m values, or is null.
+/// D = op(A) op(B) + beta D with the epilogue, one of lt::EPILOGUE_: column-major matrices, D of m x n, with elements of these
+/// types. `bias` has the type of D: m values that are added, or a gradient that is overwritten: with BGRADA the m sums of op(A)
+/// along k, with BGRADB the n sums of op(B).
 struct LtProduct {
-  bool trans_a;
+  bool trans_a, trans_b;
   index_t m, n, k;
-  const float *a, *b, *bias;
-  bool relu;
-  float* d;
+  const void *a, *b, *bias;
+  int epilogue;
+  void* d;
+  int input = lt::kReal32, output = lt::kReal32;
+  float beta = 0;
 };
 /// The product of one shape: descriptors and an algorithm, if there is one.
 struct LtPlan {
@@ -81,7 +88,7 @@ struct LtPlan {
   lt::Choice choice;
   bool usable;
 };
-using LtKey = std::array<index_t, 8>;
+using LtKey = std::array<index_t, 10>;
 
 struct CublasLt {
   CublasLtCalls call;
@@ -98,18 +105,21 @@ struct LtFailure {
 
 inline LtPlan make_lt_plan(const Stream& stream, const CublasLt& blas, const LtProduct& p, uint32_t alignment) {
   LtPlan plan = {};
-  const int trans_a = p.trans_a;
-  const uint32_t epilogue = (p.relu ? lt::EPILOGUE_RELU : 0) | (p.bias ? lt::EPILOGUE_BIAS : 0);
-  MC_CUBLASLT(blas, cublasLtMatmulDescCreate, &plan.product, blas.tf32 ? lt::kComputeTf32 : lt::kCompute32, lt::kReal32);
+  const int trans_a = p.trans_a, trans_b = p.trans_b;
+  const uint32_t epilogue = uint32_t(p.epilogue);
+  const bool tf32 = blas.tf32 && p.input == lt::kReal32;
+  MC_CUBLASLT(blas, cublasLtMatmulDescCreate, &plan.product, tf32 ? lt::kComputeTf32 : lt::kCompute32, lt::kReal32);
   auto set = [&](int attribute, const auto& value) {
     MC_CUBLASLT(blas, cublasLtMatmulDescSetAttribute, plan.product, attribute, &value, sizeof(value));
   };
-  set(lt::MATMUL_DESC_TRANSA, trans_a), set(lt::MATMUL_DESC_EPILOGUE, epilogue);
+  set(lt::MATMUL_DESC_TRANSA, trans_a), set(lt::MATMUL_DESC_TRANSB, trans_b), set(lt::MATMUL_DESC_EPILOGUE, epilogue);
   if (p.bias) set(lt::MATMUL_DESC_BIAS_POINTER, p.bias);  // the heuristic looks at its alignment
-  const index_t rows = p.trans_a ? p.k : p.m, columns = p.trans_a ? p.m : p.k;
-  MC_CUBLASLT(blas, cublasLtMatrixLayoutCreate, &plan.a, lt::kReal32, rows, columns, rows);
-  MC_CUBLASLT(blas, cublasLtMatrixLayoutCreate, &plan.b, lt::kReal32, p.k, p.n, p.k);
-  MC_CUBLASLT(blas, cublasLtMatrixLayoutCreate, &plan.d, lt::kReal32, p.m, p.n, p.m);
+  auto matrix = [&](void*& made, int type, bool trans, index_t rows, index_t columns) {
+    if (trans) std::swap(rows, columns);
+    MC_CUBLASLT(blas, cublasLtMatrixLayoutCreate, &made, type, rows, columns, rows);
+  };
+  matrix(plan.a, p.input, p.trans_a, p.m, p.k), matrix(plan.b, p.input, p.trans_b, p.k, p.n);
+  matrix(plan.d, p.output, false, p.m, p.n);
   void* preference = nullptr;
   const uint64_t workspace = stream.workspace_bytes;
   const uint32_t reductions = lt::REDUCTION_SCHEME_NONE;
@@ -133,7 +143,8 @@ inline LtPlan make_lt_plan(const Stream& stream, const CublasLt& blas, const LtP
 inline bool has_cublaslt(const Context& on) { return on.stream && on.stream->libraries && on.stream->libraries->cublaslt; }
 
 /// Compute it on the stream; false if cuBLASLt is missing or has no algorithm for this product. An error is stored in the stream.
-inline bool lt_product(const Context& on, const LtProduct& p) {
+/// With `trial` nothing is computed, and `d` may be null.
+inline bool lt_product(const Context& on, const LtProduct& p, bool trial = false) {
   if (!has_cublaslt(on) || p.m <= 0 || p.n <= 0 || p.k <= 0) return false;
   Stream& stream = *on.stream;
   const Libraries& libraries = *stream.libraries;
@@ -142,17 +153,17 @@ inline bool lt_product(const Context& on, const LtProduct& p) {
   const size_t all = size_t(p.a) | size_t(p.b) | size_t(p.bias) | size_t(p.d) | lt::kMostAligned, alignment = all & -all;
   std::lock_guard<std::mutex> lock(blas.mutex);
   try {
-    const LtKey key = {p.trans_a, p.m, p.n, p.k, p.bias != nullptr, p.relu, index_t(alignment), blas.tf32};
+    const LtKey key = {p.trans_a, p.trans_b, p.m, p.n, p.k, p.epilogue, p.input, p.output, index_t(alignment), blas.tf32};
     auto at = blas.plans.find(key);
     if (at == blas.plans.end()) at = blas.plans.emplace(key, make_lt_plan(stream, blas, p, uint32_t(alignment))).first;
     LtPlan& plan = at->second;
-    if (!plan.usable) return false;
+    if (trial || !plan.usable) return plan.usable;
     const bool watched = stream.recording;
-    const float one = 1, zero = 0;
+    const float one = 1;
     if (p.bias)
       MC_CUBLASLT(blas, cublasLtMatmulDescSetAttribute, plan.product, lt::MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof(p.bias));
     if (watched) libraries.watch(&stream, nullptr);
-    MC_CUBLASLT(blas, cublasLtMatmul, libraries.cublas, plan.product, &one, p.a, plan.a, p.b, plan.b, &zero, p.d, plan.d, p.d,
+    MC_CUBLASLT(blas, cublasLtMatmul, libraries.cublas, plan.product, &one, p.a, plan.a, p.b, plan.b, &p.beta, p.d, plan.d, p.d,
                 plan.d, &plan.choice.algorithm, stream.workspace, plan.choice.workspace, stream.handle);
     if (watched) libraries.watch(&stream, "cublasLtMatmul");
   } catch (const LtFailure& stop) {

@@ -118,7 +118,7 @@ LAYERS = {
            ("rows", "y b", 2, "slice_point: 3", False), ("one channel", "b y", 1, "slice_point: 1", False))},
     "split": {"net": FIRST + conv("c", "y") + conv("c", "b", 5) + LAST, "keeps": True},
     "split with a reader of plain order": {"net": FIRST + conv("c", "y") + layer("InnerProduct", "c", "b", IP := "inner_product_param { num_output: 3 "
-                                           "weight_filler { type: 'xavier' } }") + LAST},
+                                           "weight_filler { type: 'xavier' } }") + LAST, "keeps": True},
     "softmax": after("Softmax", "c", "y"),
     "softmax rows": after("Softmax", "c", "y", "softmax_param { axis: 2 }", keeps=False),
     "softmax loss": after("SoftmaxWithLoss", "c t", "y", "loss_param { ignore_label: 1 }", tail="", keeps=False),
@@ -127,9 +127,9 @@ LAYERS = {
     "accuracy of classes": after("Accuracy", "c t", "y p", "", tail="", backward=False, keeps=False),
     "euclidean loss": after("EuclideanLoss", "c other", "y", tail="", keeps=False),
     "sigmoid loss": after("SigmoidCrossEntropyLoss", "c t8", "y", tail="", keeps=False),
-    "flatten": {"net": FIRST + layer("Flatten", "c", "y") + layer("InnerProduct", "y", "z", IP, "ip")},
-    "flatten relu": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "y", name="r") + layer("InnerProduct", "y", "z", IP, "ip")},
-    "flatten relu not in place": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "b", name="r") + layer("InnerProduct", "b", "z", IP, "ip")},
+    "flatten": {"net": FIRST + layer("Flatten", "c", "y") + layer("InnerProduct", "y", "z", IP, "ip"), "keeps": True},
+    "flatten relu": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "y", name="r") + layer("InnerProduct", "y", "z", IP, "ip"), "keeps": True},
+    "flatten relu not in place": {"net": FIRST + layer("Flatten", "c", "y") + layer("ReLU", "y", "b", name="r") + layer("InnerProduct", "b", "z", IP, "ip"), "keeps": True},
     "reshape": {"net": FIRST + layer("Reshape", "c", "y", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }") + LAST},
     "reshape pooling": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
                         + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }", "p") + LAST},
@@ -137,8 +137,13 @@ LAYERS = {
                            + layer("BatchNorm", "b", "y", name="p") + LAST},
     "reshape softmax": {"net": FIRST + layer("Reshape", "c", "b", "reshape_param { shape { dim: 0 dim: 4 dim: -1 dim: 6 } }")
                         + layer("Softmax", "b", "y", name="p") + LAST},
-    "inner product": {"net": FIRST + layer("InnerProduct", "c", "y", IP)},
-    "inner product of pooled": {"net": FIRST + layer("Pooling", "c", "y", "pooling_param { pool: AVE global_pooling: true }") + layer("InnerProduct", "y", "z", IP, "ip")},
+    **{f"inner product{name}": {"net": FIRST + layer("InnerProduct", "c", "y", IP.replace("num_output: 3", f"num_output: 3 {fields}")), "keeps": keeps}
+       for name, fields, keeps in (("", "", True), (" without bias", "bias_term: false", True), (" transposed", "transpose: true", False),
+                                   (" of rows", "axis: 2", False))},
+    "inner products of one blob": {"net": FIRST + layer("InnerProduct", "c", "y", IP) + layer("InnerProduct", "c", "z", IP, "m"), "keeps": True},
+    "inner products with the same weights": {"net": FIRST + conv("x", "b") + "".join(layer("InnerProduct", bottom, top, "param { name: 'w' } param { name: 'b' } " + IP, top)
+                                             for bottom, top in (("c", "y"), ("other", "z"))) + layer("InnerProduct", "b", "v2", "param { name: 'w' } param { name: 'b' } " + IP, "q")},
+    "inner product of pooled": {"net": FIRST + layer("Pooling", "c", "y", "pooling_param { pool: AVE global_pooling: true }") + layer("InnerProduct", "y", "z", IP, "ip"), "keeps": True},
     **{f"crop {name}": {"net": FIRST + conv("x", "b", outputs, "kernel_size: 3") + layer("Crop", "c b", "y", f"crop_param {{ {fields} }}")
                         + conv("y", "z", 4), "keeps": True} for name, outputs, fields in (
         ("pixels", 8, "axis: 2 offset: 1"), ("pixels apart", 3, "axis: 2 offset: 2 offset: 0"), ("columns", 8, "axis: 3 offset: 2"),
@@ -204,6 +209,7 @@ LAYERS = {
     "filter": after("Filter", "c k", "y", keeps=False, tail=""),
     "shared weights": {"net": conv("x", "c", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param")
                        + conv("c", "y", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param"), "keeps": True},
+    "double inner product": {"net": FIRST + layer("InnerProduct", "c", "y", IP), "dtype": Dtype.DOUBLE, "keeps": True},
     "double": {"net": FIRST + layer("BatchNorm", "c", "b", name="n") + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }") + LAST,
                "dtype": Dtype.DOUBLE, "keeps": True},
     "double softmax": {**after("Softmax", "c", "y"), "dtype": Dtype.DOUBLE},

@@ -2,10 +2,12 @@
 //
 // What is wrong is said on standard error and is status 7: an attribute of another type, a leading dimension that is too small, matrices
 // that do not fit together, an epilogue without its bias, an algorithm for another product, addresses that are less aligned than was
-// said to the heuristic, too little workspace. FAKE_LT names epilogues without an algorithm: "bias", "relu".
+// said to the heuristic, too little workspace. FAKE_LT names what has no algorithm: epilogues "bias",
+// "relu", "sums"; "bf16" or its products "forward", "data", "weights".
 #pragma once
 #include <map>
 #include <mutex>
+#include "minicaffe/kernels/types.hpp"
 
 namespace lt {
 
@@ -21,12 +23,15 @@ void require(bool holds, const std::string& text) {
 struct Product {
   int compute, trans_a = 0, trans_b = 0;
   unsigned epilogue = 1;
-  const float* bias = nullptr;
+  void* bias = nullptr;
 };
 struct Layout {
+  int type;
   unsigned long long rows, columns;
   long long ld;
 };
+constexpr int kBf16 = 14;  // CUDA_R_16BF
+enum { kRelu = 2, kBias = 4, kSumsA = 256, kSumsB = 512 };  // of epilogues
 struct Preference {
   unsigned long long workspace = 0;
   unsigned reductions = 7, aligned[4] = {256, 256, 256, 256};
@@ -82,11 +87,13 @@ std::string describe(const Product& p, const Layout& a, const Layout& b, const L
   const auto m = p.trans_a ? a.columns : a.rows, k = p.trans_a ? a.rows : a.columns;
   const auto inner = p.trans_b ? b.columns : b.rows, n = p.trans_b ? b.rows : b.columns;
   require(k == inner && d.rows == m && d.columns == n && c.rows == m && c.columns == n, "matrices that do not fit together");
-  require(p.epilogue == 1 || p.epilogue == 2 || p.epilogue == 4 || p.epilogue == 6, "epilogue");
-  require((p.epilogue & 4) == 0 || p.bias, "no bias");
+  require(p.epilogue == 1 || p.epilogue == 2 || p.epilogue == 4 || p.epilogue == 6 || p.epilogue == kSumsA || p.epilogue == kSumsB,
+          "epilogue");
+  require((p.epilogue & (kBias | kSumsA | kSumsB)) == 0 || p.bias, "no bias");
+  require(a.type == b.type && c.type == d.type && (a.type == kBf16 || d.type == 0) && (a.type == 0 || p.compute == 68), "types");
   return "[" + show(size_t(m)) + "," + show(size_t(n)) + "," + show(size_t(k)) + "] trans [" + show(p.trans_a) + "," + show(p.trans_b) +
          "] ld [" + show(size_t(a.ld)) + "," + show(size_t(b.ld)) + "," + show(size_t(d.ld)) + "] epilogue " + show(int(p.epilogue)) +
-         " compute " + show(p.compute);
+         " compute " + show(p.compute) + (a.type ? d.type ? " bf16" : " bf16 to float" : "");
 }
 bool is_aligned(const void* p, unsigned to) { return reinterpret_cast<size_t>(p) % to == 0; }
 
@@ -108,15 +115,15 @@ int cublasLtMatmulDescSetAttribute(void* handle, int attribute, const void* from
     if (attribute == 3) product.trans_a = lt::value<int>(from, bytes, "trans a");
     else if (attribute == 4) product.trans_b = lt::value<int>(from, bytes, "trans b");
     else if (attribute == 7) product.epilogue = lt::value<unsigned>(from, bytes, "epilogue");
-    else if (attribute == 8) product.bias = lt::value<const float*>(from, bytes, "bias");
+    else if (attribute == 8) product.bias = lt::value<void*>(from, bytes, "bias");
     else lt::require(false, "attribute " + std::to_string(attribute));
     return 0;
   });
 }
 int cublasLtMatrixLayoutCreate(void** made, int type, uint64_t rows, uint64_t columns, int64_t ld) {
   return lt::guarded("cublasLtMatrixLayoutCreate", [&] {
-    lt::require(type == 0 && rows && columns && ld >= int64_t(rows), "layout");
-    *made = lt::put(lt::layouts, {rows, columns, ld});
+    lt::require((type == 0 || type == lt::kBf16) && rows && columns && ld >= int64_t(rows), "layout");
+    *made = lt::put(lt::layouts, {type, rows, columns, ld});
     return 0;
   });
 }
@@ -150,15 +157,18 @@ int cublasLtMatmulAlgoGetHeuristic(void* blas, void* product, void* a, void* b, 
     call("cublasLtMatmulAlgoGetHeuristic", "what", quoted(what), "workspace", show(size_t(prefer.workspace)), "reductions",
          show(int(prefer.reductions)), "aligned", show(int(prefer.aligned[0])));
     *found = 0;
-    if (((p.epilogue & 4) && none.find("bias") != none.npos) || ((p.epilogue & 2) && none.find("relu") != none.npos)) return 15;
+    const auto lacks = [&](const char* name) { return none.find(name) != none.npos; };
+    const bool sums = p.epilogue & (lt::kSumsA | lt::kSumsB), rounded = what.find("bf16") != what.npos;
+    if ((p.epilogue & lt::kBias && lacks("bias")) || (p.epilogue & lt::kRelu && lacks("relu")) || (sums && lacks("sums"))) return 15;
+    if (rounded && (lacks("bf16") || (p.trans_a ? lacks("forward") : p.trans_b ? lacks("weights") : lacks("data")))) return 15;
     const unsigned long long number = 100 + lt::algorithms.size();
     lt::algorithms[number] = {what, prefer};
     choices[0] = {{{number}}, size_t(prefer.reductions ? 4096 : 0), 0, 1, {}};
     return *found = 1, 0;
   });
 }
-int cublasLtMatmul(void* blas, void* product, const float* alpha, const float* a, void* la, const float* b, void* lb, const float* beta,
-                   const float* c, void* lc, float* d, void* ld, const lt::Algorithm* algorithm, void* workspace, size_t bytes, void* stream) {
+int cublasLtMatmul(void* blas, void* product, const float* alpha, const void* a, void* la, const void* b, void* lb, const float* beta,
+                   const void* c, void* lc, void* d, void* ld, const lt::Algorithm* algorithm, void* workspace, size_t bytes, void* stream) {
   return lt::guarded("cublasLtMatmul", [&] {
     const lt::Product p = lt::at(lt::products, product, "product");
     const lt::Layout A = lt::at(lt::layouts, la, "a"), B = lt::at(lt::layouts, lb, "b"), D = lt::at(lt::layouts, ld, "d");
@@ -174,13 +184,35 @@ int cublasLtMatmul(void* blas, void* product, const float* alpha, const float* a
                       "bias", show((const void*)p.bias), "beta", show(double(*beta)), "bytes", show(bytes));
     lt::require(c == d, "c apart from d");
     return computed(status, [=, one = double(*alpha), two = double(*beta)] {
-      multiply(p.trans_a, p.trans_b, D.rows, D.columns, p.trans_a ? A.rows : A.columns, one, a, A.ld, b, B.ld, two, d, D.ld);
-      for (size_t j = 0; j < D.columns; ++j)
-        for (size_t i = 0; i < D.rows; ++i) {
-          float& value = d[i + j * D.ld];
-          if (p.epilogue & 4) value += p.bias[i];
-          if ((p.epilogue & 2) && value < 0) value = 0;
+      using mc::Bf16;
+      auto run = [&](auto in, auto out) {
+        using X = decltype(in);
+        using Y = decltype(out);
+        const size_t depth = p.trans_a ? A.rows : A.columns;
+        auto left = [&](size_t i, size_t l) { return double(float(static_cast<const X*>(a)[p.trans_a ? l + i * A.ld : i + l * A.ld])); };
+        auto right = [&](size_t l, size_t j) { return double(float(static_cast<const X*>(b)[p.trans_b ? j + l * B.ld : l + j * B.ld])); };
+        Y *to = static_cast<Y*>(d), *bias = static_cast<Y*>(p.bias);
+        for (size_t j = 0; j < D.columns; ++j)
+          for (size_t i = 0; i < D.rows; ++i) {
+            double sum = 0;
+            for (size_t l = 0; l < depth; ++l) sum += left(i, l) * right(l, j);
+            sum = one * sum + (two == 0 ? 0 : two * double(float(to[i + j * D.ld])));
+            if (p.epilogue & lt::kBias) sum += double(float(bias[i]));
+            to[i + j * D.ld] = Y(float(p.epilogue & lt::kRelu && sum < 0 ? 0 : sum));
+          }
+        // Of the gradient of a bias nothing is added to what is there, also with beta 1.
+        for (size_t i = 0; p.epilogue & lt::kSumsA && i < D.rows; ++i) {
+          double sum = 0;
+          for (size_t l = 0; l < depth; ++l) sum += left(i, l);
+          bias[i] = Y(float(sum));
         }
+        for (size_t j = 0; p.epilogue & lt::kSumsB && j < D.columns; ++j) {
+          double sum = 0;
+          for (size_t l = 0; l < depth; ++l) sum += right(l, j);
+          bias[j] = Y(float(sum));
+        }
+      };
+      A.type == 0 ? run(0.f, 0.f) : D.type == 0 ? run(Bf16(), 0.f) : run(Bf16(), Bf16());
     });
   });
 }
