@@ -27,7 +27,7 @@ def stretched(values):
     """Return numbers as uint8, their lowest as 0 and their highest as 255; what is not finite counts as 0."""
     finite = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = finite.min(), finite.max()
-    return ((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
+    return np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
 
 
 def shrink(image, width, height):

@@ -191,7 +191,7 @@ def test_pictures_for_people():
     bgr = np.zeros((3, 1, 2), np.uint8)
     bgr[0, 0, 0] = 255  # blue
     assert to_rgb(bgr)[0].tolist() == [[0, 0, 255], [0, 0, 0]]
-    assert to_rgb(np.array([[[-1.0, 0.0, 1.0]]]))[0, :, 0].tolist() == [0, 127, 255]
+    assert to_rgb(np.array([[[-1.0, 0.0, 1.0]]]))[0, :, 0].tolist() == [0, 128, 255]
     assert to_rgb(np.full((1, 1, 2), np.nan, np.float32)).max() == 0
     assert shrink(np.zeros((100, 50, 3), np.uint8), 32, 32).shape == (32, 16, 3)
     assert shrink(np.zeros((5, 50, 3), np.uint8), 60, 32).shape == (5, 50, 3)

@@ -119,7 +119,8 @@ class Story:
             self.blocks[dice.choice([HOST, DEVICE]), 64 + 4096 * i] = dice.randint(1, 1 << 22), self.a_name()
         if dice.random() < 0.5:
             self.segments.append({"address": 1 << 19, "bytes": 4096, "blocks": [
-                {"address": 1 << 19, "bytes": 1024, "used": True}, {"address": (1 << 19) + 1024, "bytes": 3072, "used": False}]})
+                {"address": 1 << 19, "bytes": 1024, "used": True}, {"address": (1 << 19) + 1024, "bytes": 512, "used": True},    # waits for a stream
+                {"address": (1 << 19) + 1536, "bytes": 2560, "used": False}]})
             self.blocks[DEVICE, 1 << 19] = 1000, self.a_name()
 
     def another(self, name, head="UNINITIALIZED"):

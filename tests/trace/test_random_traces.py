@@ -1,12 +1,16 @@
 """Random records through all forms of a trace: each number is counted again, by plain code that shares none with minicaffe.trace."""
 
+import copy
+import io
 import json
+import random
 import re
 from functools import cache
 from types import SimpleNamespace
 
 import pytest
 from random_traces import BEGAN, Story
+from rich.console import Console
 
 from minicaffe import trace
 from minicaffe.memory.sizes import size_text
@@ -393,20 +397,37 @@ def test_the_page_has_the_document(counted):
     assert found == {**json.loads(json.dumps(counted.made.document)), "open": moment}
 
 
-def test_reasons_of_copies(counted):
-    found = CopyReasons(counted.made).all()
+@pytest.mark.parametrize("heads", ["whole", "with gaps"])
+def test_reasons_of_copies(counted, heads):
+    """Also of copies after which the head stays, and what comes next may be the head of another memory."""
+    made = counted.made
+    if heads == "with gaps":
+        counted, dice = copy.copy(counted), counted.story.dice
+        counted.events = [dict(event) for event in counted.events]
+        for event in counted.events:
+            if event["kind"] == "head" and dice.random() < 0.4:
+                event.update({"kind": "mark"} if dice.random() < 0.5 else {"name": dice.choice(list(counted.memories))})
+        document = json.loads(json.dumps(made.document))
+        strings = document["strings"] = list(dict.fromkeys([*document["strings"], "mark", *counted.memories]))
+        for key in ("kind", "name"):
+            document["events"][key] = [strings.index(event[key]) for event in counted.events]
+        made = trace.Trace(document)
+    found = CopyReasons(made).all()
     assert list(found) == [i for i, event in enumerate(counted.events) if event["kind"] in ("copy", "reorder")]
     for number, text in found.items():
-        event, access = counted.events[number], counted.events[number + 1]["detail"]
-        states, call = access.split(" by ")
-        before, after = states.split(" -> ")
+        event, access = counted.events[number], counted.events[number + 1]
         source, target = event["detail"].split(" to ")
         written = counted.last_write(event["name"], number)
+        where, last = "there.", ""
+        if (access["kind"], access["name"]) == ("head", event["name"]):
+            states, call = access["detail"].split(" by ")
+            before, after = states.split(" -> ")
+            where = f"{'on the device' if 'gpu' in call else 'on the host'} ({call})."
+            last = f" Its head was {before}, {MEANINGS[before]}; since then it is {after}, {MEANINGS[after]}."
         assert text == (
             f"{counted.titled(event['name'])} was {'copied' if event['kind'] == 'copy' else 'reordered'} from {source} to {target} ({event['bytes']:,} bytes): "
-            f"{counted.in_a_sentence(counted.step_of(number))} accessed it {'on the device' if 'gpu' in call else 'on the host'} ({call}). "
-            f"It was written {f'last {written}' if written else 'before the record began'}. "
-            f"Its head was {before}, {MEANINGS[before]}; since then it is {after}, {MEANINGS[after]}.")
+            f"{counted.in_a_sentence(counted.step_of(number))} accessed it {where} "
+            f"It was written {f'last {written}' if written else 'before the record began'}.{last}")
 
 
 def test_pytorch_s_form(counted):
@@ -441,7 +462,7 @@ def test_pytorch_s_form(counted):
         nothing = {"address": address, "size": nbytes, "requested_size": 0, "state": "inactive", "frames": []}
         if not used:
             return nothing
-        requested, name = blocks[place, address]
+        requested, name = blocks.get((place, address), (nbytes, ""))      # one that waits for a stream is no live block
         named = [{"name": name, "filename": "", "line": 0}] if name else []
         return {**nothing, "requested_size": requested, "state": "active_allocated", "frames": taken.get((place, address), named)}
 
@@ -518,3 +539,84 @@ def test_a_step_in_full(counted, allocator):
                           + (before if before == after else f"{before} -> {after}"))
         wanted += [line for i in range(step["first"], step["last"]) for line in lines_of(i, why)]
         assert table.describe(made, number, why) == wanted
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_an_allocator_did_for_each_block(seed):
+    """Its actions are the events beside that of the block, of its place alone; a buddy allocator may split several times."""
+    dice, places = random.Random(seed), ["CPUPlace()", "CUDAPlace(0)", "CUDAPlace(1)"]
+    before = {"cache hit": "from the cache", "split": "the rest split off", "segment taken": "a new segment", "pool taken": "a new pool"}
+    after = {"merge": "joined with its free neighbours", "segment given back": "a segment given back", "pool given back": "a pool given back"}
+    kinds = ["alloc", "free", "launch", *before, "split", *after, "merge"]
+    place, events = places[0], []
+    for _ in range(60):
+        place = place if dice.random() < 0.9 else dice.choice(places)
+        events.append((dice.choice(kinds), place))
+    strings = [*dict.fromkeys(kinds), *places, ""]
+    columns = {key: [0] * len(events) for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")}
+    columns["kind"], columns["place"] = [strings.index(kind) for kind, _ in events], [strings.index(place) for _, place in events]
+    buddies = dice.sample(places, dice.randint(0, 2))
+    arenas = [{"place": place, "allocator": "buddy" if place in buddies else "caching", "segments": []} for place in places]
+    made = trace.Trace({**trace.model.EMPTY, "strings": strings, "events": columns, "start": {**trace.model.EMPTY["start"], "arenas": arenas}})
+    for number, (kind, place) in enumerate(events):
+        if kind not in ("alloc", "free"):
+            continue
+        words = dict(before if kind == "alloc" else after)
+        if place in buddies:
+            words |= {"split": "cut in halves"} if kind == "alloc" else {"merge": "joined with its buddy"}
+        run = []        # outwards from the block
+        for other, where in events[number - 1 :: -1] if kind == "alloc" and number else events[number + 1 :] if kind == "free" else ():
+            if other not in words or where != place:
+                break
+            run.append(other)
+        in_order = list(dict.fromkeys(run[::-1] if kind == "alloc" else run))
+        wanted = ", ".join(words[one] + (f" {run.count(one)} times" if run.count(one) > 1 else "") for one in in_order)
+        assert table.decision(made, number) == wanted
+
+
+def test_walking_by_any_typed_lines(counted):
+    """Each line leads to the step that it names, or says why to none; a name leads to the next step of that layer, around the end."""
+    reasons = {str(i): f"because of {i}" for i, event in enumerate(counted.events) if event["kind"] == "copy"}
+    made, dice, at, count = trace.Trace({**counted.made.document, "why": reasons}), counted.story.dice, 0, len(counted.steps)
+    out, typed, wanted = Console(file=io.StringIO(), width=100_000, markup=False, highlight=False, emoji=False), [], []
+    layers = [step["layer"] for step in counted.steps]
+    wanted += table.describe(made, 0, why=False) if count else []
+    for _ in range(30):
+        line = dice.choice(["", "n", "p", "p", "w", "s", "m", f" {dice.randint(0, count + 3)} ", "no such layer", *layers[:3], *layers[at : at + 1]]) or ""
+        typed.append(line)
+        name, to = line.strip(), None
+        if name == "m":
+            wanted.append("there are no more lines of this step")
+        elif name == "w":
+            copies = [i for i in range(counted.steps[at]["first"], counted.steps[at]["last"]) if str(i) in made.document["why"]] if count else []
+            wanted += [made.document["why"][str(i)] for i in copies] or ["this step copies nothing"]
+        elif name == "s":
+            wanted += table.sources(made, at) if count else []
+        elif name in ("", "n", "p"):
+            to = at - 1 if name == "p" else at + 1
+            if not 0 <= to < count:
+                wanted.append(f"this is the {'first' if to < 0 else 'last'} step")
+        else:
+            same = [i for i, layer in enumerate(layers) if layer == name]
+            to = int(name) if name.isdecimal() else next((i for i in same if i > at), same[0] if same else -1)
+            if not 0 <= to < count:
+                wanted.append(f"there is no step '{name}'; there are 0 to {count - 1}, and layers by name")
+        if to is not None and 0 <= to < count:
+            at = to
+            wanted += table.describe(made, at, why=False)
+    lines = iter([*typed, "q"])
+    table.walk(made, lambda prompt: next(lines), out)
+    assert [line.rstrip() for line in out.file.getvalue().splitlines()] == ([line.rstrip() for text in wanted for line in text.split("\n")] if count else [])
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_names_are_cut_only_where_they_are_too_long(length):
+    name = "abcdefgh"[:length]
+    for width in range(1, 10):
+        end, middle = table.truncate(name, width), table.cut_middle(name, width)
+        if length <= width:
+            assert end == middle == name
+        else:
+            assert end == name[: width - 1] + "…" and len(middle) == width
+            begin, rest = middle.split("…")
+            assert name.startswith(begin) and name.endswith(rest) and 0 <= len(rest) - len(begin) <= 1

@@ -7,7 +7,7 @@ from small_net import NET
 import minicaffe
 from minicaffe import trace
 from minicaffe.blob import Blob
-from minicaffe.errors import WrongTypeError
+from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.memory import SyncedHead, SyncedMemory
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, text
@@ -57,6 +57,9 @@ def test_the_example_of_caffes_tutorial(where):
     assert "accessed it on the host (mutable_cpu_data)" in said[3]
     assert made.document["why"] == {str(number): text for (number, _), text in zip(found, said)}
     assert made.at(0).heads == {"blob data": "HEAD_AT_CPU"} and made.at(len(made)).heads == {"blob data": "HEAD_AT_CPU"}
+    for number in (-1, len(made)):
+        with pytest.raises(ConfigError, match=rf"number: must be from 0 to {len(made) - 1}, got {number}"):
+            trace.why(made, number)
     with pytest.raises(WrongTypeError, match="no copy"):
         trace.why(made, next(number for number, event in enumerate(made.events) if event.kind == "head"))
 

@@ -1,0 +1,405 @@
+"""Parts of commands against plain models: signals, log lines, counts of records, earlier files, numbers that a command chooses."""
+
+import json
+import logging
+import os
+import random
+import re
+import signal
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minicaffe.cli import earlier_files, extract_features, finetune, log, plot, show, signals, summary, training_file
+from minicaffe.cli.app import COMMANDS, command_first
+from minicaffe.cli.class_weights import inverse_frequencies
+from minicaffe.cli.options import OutputFile, normalize_arguments
+from minicaffe.cli.parse_log import Run
+from minicaffe.cli.train import train
+from minicaffe.cli.wrong_pictures import Restorer
+from minicaffe.common import caffe
+from minicaffe.data.mean_file import write_mean
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.solver.report import RecordCounts
+
+SEEDS = pytest.mark.parametrize("seed", range(20))
+
+
+# ---- signals and log
+
+
+@SEEDS
+def test_signals_become_actions_one_by_one(seed, monkeypatch):
+    """The most urgent first; each once, however often it came. A second Ctrl-C, not one sent twice, interrupts where the first stops."""
+    dice, now, handlers = random.Random(seed), [100.0], {}
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(signals.signal, "signal", lambda number, handler: handlers.update({number: handler}) or f"before {number}")
+    order = [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT]
+    on_int, on_hup = dice.choice(signals.EFFECTS), dice.choice(signals.EFFECTS)
+    effects = dict(zip(order, ["stop", "stop", on_hup, on_int], strict=True))
+    waiting, first, terminated = set(), None, False
+    with signals.Signals(on_int, on_hup) as found:
+        assert set(handlers) == set(order)
+        for _ in range(30):
+            now[0] += dice.choice([0.0, 0.4, 0.7, 3.0])
+            if dice.random() < 0.6:
+                number = dice.choice(order)
+                waiting.add(number)
+                try:
+                    handlers[number](number, None)
+                    assert not (number == signal.SIGINT and on_int == "stop" and first is not None and now[0] - first > 1)
+                except KeyboardInterrupt:
+                    assert number == signal.SIGINT and on_int == "stop" and first is not None and now[0] - first > 1
+                if number == signal.SIGINT and first is None:
+                    first = now[0]
+            else:
+                number = next((one for one in order if one in waiting), None)
+                waiting.discard(number)
+                terminated |= number == signal.SIGTERM
+                assert found.poll() == effects.get(number, "none") and found.terminated == terminated
+    assert handlers == {number: f"before {number}" for number in order}
+
+
+def record(level=logging.INFO, name="minicaffe.solver", text="a line"):
+    made = logging.LogRecord(name, level, "/somewhere/solver.py", 237, text, (), None)
+    made.created = 1_700_000_000.000123
+    return made
+
+
+def test_a_line_of_glog():
+    for level, letter in ((logging.DEBUG, "I"), (logging.INFO, "I"), (logging.WARNING, "W"), (logging.ERROR, "E"), (logging.CRITICAL, "F")):
+        assert re.fullmatch(letter + r"111[45] \d\d:\d\d:\d\d\.000123 +\d+ solver\.py:237\] a line", log.GlogFormatter().format(record(level)))
+
+
+def test_details_are_those_of_building_and_compiling(capsys):
+    """Warnings of these are shown always."""
+    for details in (True, False):
+        handler = log.StderrHandler(details)
+        for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net"):
+            for level in (logging.INFO, logging.WARNING):
+                handler.handle(record(level, name, f"{name} {level}"))
+        wanted = [f"{name} {level}" for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net") for level in (20, 30)
+                  if details or level == 30 or name == "minicaffe.net"]
+        assert capsys.readouterr().err.splitlines() == wanted
+
+
+def test_a_command_in_a_line_stays_whole(monkeypatch):
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    short, command, prose = "exactly 20 letters..", "run: minicaffe train net.prototxt --max-iter=5", "words that are too long for one line"
+    assert log.wrapped("\n".join((short, command, prose)), terminal).split("\n") == [short, command, "words that are too", "  long for one line"]
+    for stream, term in ((SimpleNamespace(isatty=lambda: False), "xterm"), (terminal, "dumb")):
+        monkeypatch.setenv("TERM", term)
+        assert log.wrapped(prose, stream) == prose
+
+
+def test_a_file_of_the_log_leaves_standard_error_as_it_was(tmp_path, capsys):
+    logger = logging.getLogger("minicaffe")
+    before = logger.level, list(logger.handlers), logger.propagate, [handler.level for handler in logger.handlers]
+    try:
+        for quiet, verbose, shown in ((True, False, ["W"]), (False, True, ["D", "I", "W"]), (False, False, ["I", "W"])):
+            log.start(quiet, verbose)
+            logger.handlers[0].setFormatter(logging.Formatter("%(message)s"))
+            handler = log.add_log_file(tmp_path / "log", False)
+            for level, text in ((logging.DEBUG, "D"), (logging.INFO, "I"), (logging.WARNING, "W")):
+                logger.log(level, text)
+            log.remove_log_file(handler)
+            log.remove_log_file(handler)
+            handler.file.write("after it was closed")
+            assert capsys.readouterr().err.split() == shown
+            assert [line[-1] for line in open(tmp_path / "log").read().split("\n")[:-1]] == (["D"] if verbose else []) + ["I", "W"]
+    finally:
+        logger.level, logger.handlers[:], logger.propagate = before[:3]
+        for handler, level in zip(logger.handlers, before[3], strict=True):
+            handler.setLevel(level)
+        logger.setLevel(before[0])
+
+
+# ---- words of the command line
+
+
+@SEEDS
+def test_the_command_before_its_options(seed):
+    """As gflags has it: a word that follows an option without ``=`` may be its value, unless no other word is a command."""
+    dice = random.Random(seed)
+    options = [dice.choice(["--solver=x", "-iterations=3", "--quiet", "-gpu"]) for _ in range(dice.randint(1, 3))]
+    command = dice.choice(list(COMMANDS))
+    before = [] if "=" in options[-1] else ["value"]
+    rest = ["a.prototxt", "--phase=TEST"][: dice.randint(0, 2)]
+    assert command_first([*options, *before, command, *rest]) == [command, *options, *before, *rest]
+    if "=" not in options[-1]:
+        assert command_first([*options, command, "file", *rest]) == [command, *options, "file", *rest]
+    assert command_first([command, *options, "test"]) == [command, *options, "test"]
+    assert command_first(["file", command]) == ["file", command] and command_first(options) == options
+
+
+def test_the_ending_of_an_output_in_any_letters():
+    kind = OutputFile((".csv", ".png"))
+    assert kind.takes_word("M.CSV") and kind.takes_word("m.png") and not kind.takes_word("m.csv.txt") and not kind.takes_word("png")
+    assert kind.convert("M.PNG", None, None) == "M.PNG" and kind.convert("", None, None) == ""
+
+
+@pytest.mark.parametrize(("words", "wanted"), [
+    (["-max_iter", "5", "f"], ["--max-iter=5", "f"]), (["--max-iter=5", "--", "-quiet", "--x"], ["--max-iter=5", "--", "-quiet", "--x"]),
+    (["--watch", "7", "f"], ["--watch=7", "f"]), (["--watch", "f"], ["--watch=0", "f"]), (["--watch=3"], ["--watch=3"]),
+    (["--debug-info", "net"], ["--debug-info=true", "net"]), (["--debug_info", "false", "f"], ["--debug-info=false", "f"]),
+    (["--nodebug-info"], ["--nodebug-info"]), (["--no-debug-info", "f"], ["--debug-info=false", "f"]), (["--no-overlap", "f"], ["--no-overlap", "f"]),
+    (["-quiet", "f"], ["--quiet", "f"]), (["-5", "f"], ["-5", "f"]), (["--json", "a=b"], ["--json=a=b"]), (["--json"], ["--json"])])
+def test_each_option_is_one_word(words, wanted):
+    assert normalize_arguments(words, train.params) == wanted
+
+
+# ---- counts of records, and numbers that are chosen
+
+
+@SEEDS
+def test_how_a_test_counts_records(seed, monkeypatch):
+    dice, said = random.Random(seed), []
+    monkeypatch.setattr(training_file, "notify", said.append)
+    for _ in range(20):
+        size, why = dice.randint(1, 9), dice.choice(["", "", "a reason"])
+        records = dice.choice([None, dice.randint(1, 40), size * dice.randint(1, 4)])
+        batches = dice.choice([None, 0, dice.randint(1, 9), *([-(-records // size), records // size] if records else [])])
+        said.clear()
+        training_file.report_records("x", RecordCounts(records, size, why), batches)
+        if records is None:
+            wanted = [f"x: {why}, so 50 batches are tested"] if batches is None else []
+        elif batches is None:
+            full, last = divmod(records, size)
+            count = full + bool(last)
+            each = (f", {size - last} of them twice: a reason" if why else ", each once") if last else ", each once"
+            wanted = [f"x: {records} records{each}, in {count} {'batch' if count == 1 else 'batches'} of {size}" + (f", the last of {last}" if last and not why else "")]
+        else:
+            wanted, together = [], batches * size
+            if batches and together < records:
+                wanted = [f"x: {batches} batches of {size} are {together} of the {records} records of the test data; the others are left out of a test, "
+                          "and the next one begins with them"]
+            elif together > records:
+                wanted = [f"x: {batches} batches of {size} are {together} records, and the test data hold {records}: they begin again, so some may count "
+                          "more often than others"]
+        assert said == wanted
+
+
+@SEEDS
+def test_the_training_that_finetune_chooses(seed):
+    """40 epochs within 300 and 3000 iterations, with some 20 tests, the last of which ends it; what is given stays."""
+    dice = random.Random(seed)
+    for _ in range(20):
+        records, batch = dice.randint(1, 5000), dice.randint(1, 64)
+        passed = {f"field_{name}": None for name in ("max_iter", "test_interval", "display", "lr_policy", "stepvalue")} | {"seed": 1, "field_stepvalue": ()}
+        given = {name: value for name, value in (("max_iter", dice.randint(1, 900)), ("test_interval", 0), ("display", 7), ("lr_policy", "step"))
+                 if dice.random() < 0.3}
+        passed |= {f"field_{name}": value for name, value in given.items()}
+        words = dict(word.removeprefix("--").split("=") for word in finetune.default_solver_arguments(records, batch, passed))
+        wanted = given.get("max_iter") or min(3000, max(300, 40 * records // batch))
+        interval = max(1, wanted // 20)
+        wanted -= wanted % interval
+        expected = {"max-iter": wanted, "test-interval": interval, "display": interval}
+        if "lr_policy" not in given:
+            expected |= {"lr-policy": "poly", "power": 1}
+        assert words == {name: str(value) for name, value in expected.items() if name.replace("-", "_") not in given}
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("num_output: 7", [(1, 1), (2, 0)]), ("num_output: 7 bias_term: false", [(1, 1)]),
+    ("num_output: 7 } param { lr_mult: 0 } param { name: 'w' lr_mult: 5 decay_mult: 3", [(1, 1), (5, 0)]),
+    ("num_output: 7 } param { lr_mult: 3", [(3, 1)])])
+@pytest.mark.parametrize("suffix", ["db", "taken"])
+def test_the_layer_that_finetune_replaces(text, wanted, suffix):
+    """It learns even where the old one did not, shares nothing, and has a name of its own."""
+    net = parse_text(f'layer {{ name: "fc_taken" }} layer {{ name: "fc_taken_" }} layer {{ name: "fc" type: "InnerProduct" inner_product_param {{ {text} }} }}',
+                     caffe_pb2.NetParameter)[0]
+    assert finetune.replace_last_layer(net, net.layer[2], 3, suffix) == ("fc", 7)
+    head = net.layer[2]
+    assert head.name == {"db": "fc_db", "taken": "fc_taken__"}[suffix] and head.inner_product_param.num_output == 3
+    assert [(spec.lr_mult, spec.decay_mult, spec.name) for spec in head.param] == [(*rates, "") for rates in wanted]
+    assert (head.inner_product_param.weight_filler.type, head.inner_product_param.weight_filler.std) == ("gaussian", pytest.approx(0.01))
+    net = parse_text('layer { name: "in" top: "x" } layer { name: "c" type: "Convolution" bottom: "x" top: "prob" }', caffe_pb2.NetParameter)[0]
+    assert [(layer.name, list(layer.bottom), list(layer.top)) for layer in finetune.with_softmax(net).layer][2:] == [("prob_", ["prob"], ["prob_"])]
+    assert len(net.layer) == 2
+
+
+@SEEDS
+def test_weights_of_classes_have_the_mean_1_over_the_records(seed):
+    counts = np.random.default_rng(seed).integers(0, 5, 6)
+    counts[seed % 6] += 1
+    found = inverse_frequencies(counts)
+    assert (found * counts).sum() == pytest.approx(counts.sum()) and ((found > 0) == (counts > 0)).all()
+    products = [weight * count for weight, count in zip(found, counts, strict=True) if count]
+    assert products == pytest.approx([products[0]] * len(products))
+
+
+def test_a_trial_leaves_random_numbers_and_the_log_alone():
+    logger, state = logging.getLogger("minicaffe"), (caffe.generator.seed, caffe.generator.offset)
+    level = logger.level
+    for error in (None, KeyError):
+        try:
+            with training_file.trial():
+                assert not logger.isEnabledFor(logging.CRITICAL)
+                caffe.generator.seed, caffe.generator.offset = 12345, 678
+                if error:
+                    raise error
+        except KeyError:
+            pass
+        assert (caffe.generator.seed, caffe.generator.offset) == state and logger.level == level
+
+
+@pytest.mark.parametrize(("layers", "wanted"), [
+    ('layer { name: "a" type: "SoftmaxWithLoss" }', True), ('layer { name: "a" type: "Reduction" loss_weight: 0.5 }', True),
+    ('layer { name: "a" type: "Reduction" loss_weight: 0 }', False), ('layer { name: "a" type: "Accuracy" }', False),
+    ('layer { name: "a" type: "SoftmaxWithLoss" include { phase: TEST } }', False)])
+def test_which_nets_can_be_trained(layers, wanted):
+    assert summary.has_loss(parse_text(layers, caffe_pb2.NetParameter)[0], "net.prototxt") is wanted
+
+
+# ---- files
+
+
+@SEEDS
+def test_snapshots_of_earlier_trainings_are_kept(seed, tmp_path, monkeypatch, caplog):
+    """Trainings in one folder: each overwrites its own files alone, and those of one snapshot get one number."""
+    monkeypatch.chdir(tmp_path)
+    dice, there = random.Random(seed), {}      # name -> content
+    ending = dice.choice(["", ".h5"])
+    for training in range(4):
+        listener, own, logged = earlier_files.EarlierSnapshots(), set(), 0
+        for _ in range(dice.randint(1, 6)):
+            number = dice.choice([10, 20])
+            names = [f"n_iter_{number}.{kind}{ending}" for kind in ("caffemodel", "solverstate")][: dice.choice([1, 2, 2])]
+            caplog.clear()
+            with caplog.at_level(logging.INFO, "minicaffe.cli"):
+                listener.before_snapshot(None, *names)
+            foreign = [name for name in names if name not in own]
+            stems = {name: name.split(".")[0] for name in names}
+            free = next(n for n in range(1, 99) if not any(f"{stems[name]}.{n}{name[len(stems[name]):]}" in there for name in foreign))
+            renamed = {name: f"{stems[name]}.{free}{name[len(stems[name]):]}" for name in foreign if name in there}
+            for old, new in renamed.items():
+                there[new] = there.pop(old)
+            lines = [(one.levelno, one.getMessage()) for one in caplog.records]
+            are = "is" if len(renamed) == 1 else "are"
+            text = f"{' and '.join(renamed)} of an earlier training {are} kept as {' and '.join(renamed.values())}"
+            first = (logging.WARNING, text + ", and so is each later one; --force overwrites them")
+            assert lines == ([] if not renamed else [first if not logged else (logging.INFO, text)])
+            logged += bool(renamed)
+            own.update(names)
+            for name in names:
+                there[name] = f"{training} {dice.random()}"
+                (tmp_path / name).write_text(there[name])
+            assert {name: (tmp_path / name).read_text() for name in os.listdir(tmp_path)} == there
+
+
+def test_the_state_of_the_same_training(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for state, prefix, same in (("a_iter_5.solverstate", "a", True), ("./a_iter_5.solverstate.h5", str(tmp_path / "a"), True), (None, "a", False),
+                                ("a_iter_5.1.solverstate", "a", False), ("ab_iter_5.solverstate", "a", False), ("a_iter_5.solverstate", "b", False),
+                                ("a+b_iter_5.solverstate", "a+b", True), ("sub/a_iter_5.solverstate", "a", False)):
+        assert earlier_files.is_same_training(state, prefix) is same
+
+
+def test_parameters_of_hdf5_are_in_the_order_of_their_numbers(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i in (0, 2, 11, 1, 10, 3):
+            file[f"data/a/{i}"] = np.float32([i])
+    assert [(one.name, one.array.tolist()) for one in show.read_parameters(tmp_path / "w.h5")] == [(f"a[{i}]", [i]) for i in (0, 1, 2, 3, 10, 11)]
+
+
+# ---- pictures
+
+
+@SEEDS
+def test_a_picture_as_the_net_sees_it_gets_its_pixels_back(seed, tmp_path, monkeypatch):
+    """Means of all kinds, the middle of a mean file for a crop, and channels in the order RGB."""
+    monkeypatch.chdir(tmp_path)
+    dice, random_numbers = random.Random(seed), np.random.default_rng(seed)
+    channels, height, width = dice.choice([1, 3]), dice.randint(2, 5), dice.randint(2, 5)
+    pixels = random_numbers.integers(0, 256, (channels, height, width)).astype(np.uint8)
+    layer = caffe_pb2.LayerParameter(name="d", type="Data")
+    rgb = dice.random() < 0.3
+    layer.data_param.source = "cifar10_test_lmdb/" if rgb else "db"
+    kind, mean = dice.choice(["none", "file", "values", "one"]), 0
+    if kind == "file":
+        room = dice.randint(0, 3), dice.randint(0, 3)
+        whole = random_numbers.uniform(0, 255, (channels, height + room[0], width + room[1])).astype(np.float32)
+        write_mean("mean.binaryproto", whole)
+        layer.transform_param.mean_file = "mean.binaryproto"
+        mean = whole[:, room[0] // 2 :][:, :height, room[1] // 2 :][:, :, :width]
+    elif kind != "none":
+        values = random_numbers.uniform(0, 255, channels if kind == "values" else 1).astype(np.float32)
+        layer.transform_param.mean_value.extend(values.tolist())
+        mean = values.reshape(-1, 1, 1)
+    layer.transform_param.scale = scale = dice.choice([1.0, 0.0078125, -0.5])
+    source = SimpleNamespace(type="Data", param=layer, tops=[SimpleNamespace(shape=(1, channels, height, width))])
+    seen = ((pixels - mean) * scale).astype(np.float32)
+    found = Restorer(source, "net.prototxt")(seen)
+    planes = np.repeat(pixels, 3, axis=0) if channels == 1 else pixels if rgb else pixels[::-1]
+    np.testing.assert_array_equal(found, planes.transpose(1, 2, 0))
+    overwritten = Restorer(source, "net.prototxt", True)(seen)      # stretched, as what was done to it is not known
+    assert overwritten.min() == 0 and overwritten.max() == 255 and overwritten.dtype == np.uint8
+    beyond = Restorer(source, "net.prototxt")(seen + np.float32(300 * scale) * (np.arange(width) == 0))
+    assert beyond.min() == 0 and beyond.max() == 255
+
+
+@SEEDS
+def test_batches_of_pictures(seed, monkeypatch):
+    """Each picture once, in order, in batches of the net's size, of which the last may be smaller; each batch's arrays stay."""
+    dice, said = random.Random(seed), []
+    monkeypatch.setattr(extract_features.options, "notify", said.append)
+    monkeypatch.setattr(extract_features, "load_batch", lambda net, some: np.array(some, np.float32)[:, None])
+    size, total = dice.randint(1, 5), dice.randint(1, 17)
+    needed = (total + size - 1) // size
+    batches = dice.choice([0, 1, needed, needed + 1, dice.randint(1, 9)])
+
+    class Blob:
+        data = np.zeros((size, 1), np.float32)
+        shape = property(lambda self: self.data.shape)
+
+        def reshape(self, *shape):
+            self.data = buffer[: shape[0]] if shape == (shape[0], 1) else None
+
+    buffer = np.zeros((size, 1), np.float32)        # the memory of a blob is used again
+    blob, top = Blob(), SimpleNamespace(cpu_data=None)
+    net = SimpleNamespace(inputs=["x"], blobs={"x": blob}, forward=lambda: setattr(top, "cpu_data", blob.data))
+    count, arrays = extract_features.picture_batches(net, list(range(total)), batches, [top])
+    found = [one for one, in list(arrays)]
+    taken = min(batches or needed, needed)
+    assert count == taken and [one.ravel().tolist() for one in found] == [list(range(i * size, min(total, (i + 1) * size))) for i in range(taken)]
+    few = [f"{batches} batches of {size} are {batches * size} of {total} pictures; the others are left out, and BATCHES 0 takes all"]
+    many = [f"{total} pictures fill {needed} batches of {size}, so there are no {batches}"]
+    assert said == (few if taken < needed else many if batches > needed else [])
+
+
+# ---- curves
+
+
+def test_curves_of_logs_of_one_name_have_paths():
+    rows = [{"NumIters": 0, "Seconds": 0.0, "LearningRate": 0.1, "accuracy": 0.5, "loss": 1.0}]
+    runs = [Run(path, {"train": rows, "test": rows}, []) for path in ("a/log", "b/log", "b/other")]
+    assert [one.label for one in plot.curves(runs[:2], "rate", "NumIters")] == ["a/log: learning rate", "b/log: learning rate"]
+    assert [one.label for one in plot.curves(runs[1:], "rate", "NumIters")] == ["log: learning rate", "other: learning rate"]
+    assert [one.label for one in plot.curves(runs[:1], "rate", "NumIters")] == ["learning rate"]
+    for panel, labels in {"outputs": ["train accuracy", "test accuracy"], "loss": [], "accuracy": [], "rate": []}.items():
+        assert [one.label for one in plot.curves(runs[:1], panel, "NumIters", "accuracy")] == labels
+
+
+def test_a_terminal_has_eight_curves(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for count in (8, 9):
+        plot.print_charts([("loss", [plot.Curve(f"curve {i}", [0, 1], [i, i + 1]) for i in range(count)])], [False], "iterations")
+        out = capsys.readouterr().out
+        assert [f"curve {i}," in out for i in range(9)] == [True] * 8 + [False]
+        assert ("loss: the first 8 of 9 curves; --out draws all\n" in out) == (count == 9)
+
+
+def test_scales_of_panels(monkeypatch, tmp_path, minicaffe):
+    """Gradients, their blobs and activations are logarithmic always."""
+    sample = {"layer": "a", "norm": 1.0, "zeros": 0, "saturated": None, "not_finite": 0}
+    lines = [{"event": "watch", "time": 1.0, "iteration": i, "samples": [{**sample, "parameter": "a[0]"}, {**sample, "diff": "x"}, {**sample, "blob": "x"}]}
+             for i in (0, 10)] + [{"event": "train", "time": 2.0, "iteration": 0, "lr": 0.1, "outputs": [{"name": "loss", "value": 1.0}]}]
+    (tmp_path / "r").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    titles = ("loss", "rate", "gradients", "diffs", "activations")
+    for more, loud in (([], titles[2:]), (["--log"], titles)):
+        out = minicaffe("plot", "r", *more).splitlines()
+        assert [line for line in out if line.startswith(titles)] == [title + " (logarithmic)" * (title in loud) for title in titles]
