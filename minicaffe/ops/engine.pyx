@@ -164,7 +164,7 @@ cdef class Operation:
         cdef Layout layout = x.data_memory.layout() if self.depends_on_layout else None
         if layout is not None and layout.on_device != (on.stream != NULL):
             layout = None
-        if self.epoch != _epoch or self.threads != on.threads.count or self.empty != (x.count == 0) or self.layout is not layout:
+        if self.epoch != _epoch or self.threads != on.threads.count or self.layout is not layout:
             self.forward_impl, self.layout = None, layout
         return self.choose_engines(on, x)
 

@@ -36,6 +36,29 @@ CASE(divider) {
   }
 }
 
+/// Indices of 31 bits are used where all elements are within 2^31 of the first, in both directions together.
+CASE(narrow_strides) {
+  state().where = "narrow strides";
+  std::minstd_rand engine(5);
+  for (int i = 0; i < 2000; ++i) {
+    mc::Strides s;
+    s.axes = 1 + int(engine() % 3);
+    __int128 count = 1, reach[2] = {};
+    for (int a = 0; a < s.axes; ++a) {
+      s.size[a] = 1 + index_t(engine() % (1u << engine() % 17));
+      count *= s.size[a];
+      for (int t = 0; t < 2; ++t) {
+        const index_t stride = index_t(engine() % (1u << engine() % 24));
+        s.stride[a][t] = engine() % 2 ? stride : -stride;
+        reach[t] += __int128(s.size[a] - 1) * stride;
+      }
+    }
+    const __int128 most = 2147483647;
+    ++state().checks;
+    if (s.narrow() != (count <= most && reach[0] <= most && reach[1] <= most)) return fail("case %d", i);
+  }
+}
+
 /// A view on memory of its own: axes in any order, some backwards, sliced or repeated.
 template <class T> struct View {
   std::vector<index_t> stride;

@@ -38,7 +38,7 @@ def slow(found, known, background=0, threshold=0.5, difficult=True, sizes=None, 
     taken = set()
     for image in sorted({d[0] for d in found if d[1] >= 0}):
         for label in range(CLASSES):
-            mine = sorted((d for d in found if d[0] == image and d[1] == label), key=lambda d: -d[2])
+            mine = sorted((d for d in found if d[0] == image and d[1] == label), key=lambda d: -d[2] if d[2] == d[2] else np.inf)
             for d in mine:
                 size = sizes[int(image) % len(sizes)] if sizes else None
                 overlaps = [(overlap(mapped(d[3:], size), mapped(g[3:7], size), 1 if sizes else 0), -i) for i, g in enumerate(known)
@@ -67,6 +67,23 @@ def test_against_the_definition(param, options, dtype):
         wanted = slow(found, known, **options)
         assert wanted[3:, 3].sum() > 1 and wanted[3:, 4].sum() > 1
         np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ties(seed):
+    """Equal scores and equal overlaps: the first row counts; a score that is not a number comes last."""
+    random = np.random.default_rng(seed)
+
+    def boxes(count):
+        corner = random.integers(0, 3, (count, 2))
+        return np.concatenate([corner, corner + random.integers(1, 3, (count, 2))], 1) / 4
+    known = np.column_stack([random.integers(0, 2, 14), random.integers(1, 3, 14), np.zeros(14), boxes(14), random.random(14) < 0.4])
+    found = np.column_stack([random.integers(0, 2, 40), random.integers(1, 3, 40), random.choice([0.25, 0.5, 0.75, np.nan, -np.inf], 40),
+                             boxes(40)])
+    for param, options in (("", {}), ("evaluate_difficult_gt: false overlap_threshold: 0.25", {"difficult": False, "threshold": 0.25})):
+        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), [found[None, None], known[None, None]])
+        run_forward(net)
+        np.testing.assert_array_equal(net.blob_by_name("y").data[0, 0], slow(found, known, **options))
 
 
 def test_an_overlap_equal_to_the_threshold_is_enough():

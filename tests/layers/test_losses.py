@@ -300,6 +300,17 @@ def test_equal_rows_have_a_finite_gradient():
     assert not net.blob_by_name("x").cpu_diff.any()
 
 
+@pytest.mark.parametrize("distance", [1e-6, 1e-4, 1e-2])
+def test_nearly_equal_rows_have_caffes_gradient(distance):
+    """Caffe divides by d + 1e-4 in place of d."""
+    net = layer_net(layer_text("ContrastiveLoss", "contrastive_loss_param { margin: 2 }", bottoms=3),
+                    [np.array([[1.0, distance, 2]]), np.array([[1.0, 0, 2]]), np.zeros(1)])
+    run_forward(net)
+    run_backward(net, [0, 1], [np.array(1.0)])
+    expected = -(2 - distance) * distance / (distance + 1e-4)
+    np.testing.assert_allclose(net.blob_by_name("x").cpu_diff, [[0, expected, 0]], rtol=1e-9)
+
+
 @pytest.mark.parametrize("kind, shapes, message", [
     ("EuclideanLoss", [(), (2,)], "bottom\\[1\\]: .*same axis 0"), ("EuclideanLoss", [(2,), ()], "bottom\\[1\\]: .*same axis 0"),
     ("SoftmaxWithLoss", [(2, 3), (3,)], "bottom\\[1\\]: .*same axis 0"),

@@ -1,6 +1,7 @@
 """MultiBoxLoss."""
 
 import gc
+import random
 
 import numpy as np
 import pytest
@@ -62,7 +63,7 @@ def match(boxes, objects, options):
 
 DEFAULTS = {"code": "CORNER", "l2": False, "logistic": False, "loc_weight": 1.0, "background": 0, "shared": True, "threshold": 0.5,
             "per_prediction": True, "match_priors": True, "difficult": True, "mining": "MAX_NEGATIVE", "ratio": 3.0, "negative_overlap": 0.5,
-            "in_target": False, "agnostic": False, "skip_crossing": False, "inside": False, "sample": 64, "nms": None,
+            "in_target": False, "agnostic": False, "skip_crossing": False, "inside": False, "sample": 64, "nms": None, "top_k": None, "eta": 1.0,
             "nms_priors": False, "mode": "VALID", "terms": (True, True), "classes": CLASSES}
 
 
@@ -127,8 +128,9 @@ def slow(loc, conf, priors, rows, **changes):
                 count = o["sample"]
             order = sorted(losses, key=lambda p: (-losses[p], p))
             if o["nms"] is not None:
+                order = order[:o["top_k"]]
                 here = [boxes[p] if o["nms_priors"] else decode(CODES[o["code"]], boxes[p], variance(p), loc[n, p, 0]) for p in order]
-                order = [order[k] for k in suppress(here, o["nms"])]
+                order = [order[k] for k in suppress(here, o["nms"], o["eta"])]
             chosen = set(order[:count])
             if o["mining"] == "HARD_EXAMPLE":
                 dropped = {p for p in positives if p not in chosen}
@@ -204,6 +206,69 @@ def test_gradient(param, more, options):
     # Matching and mining are steps, which a difference seldom meets; the kinks of smooth L1 are kinks of its second derivative.
     check_gradient(layer(f"num_classes: {CLASSES} {param}", more + " loss_weight: 2"), list(arrays),
                    check=[i for i in (0, 1) if terms[i]], step=1e-5, tolerance=1e-4)
+
+
+def on_a_grid(dice, shared, background=0):
+    """Boxes whose edges are eighths, so that many overlaps are equal to each other and to thresholds, and rows that are equal."""
+    random = np.random.default_rng(dice.randrange(1 << 30))
+
+    def boxes(count, low):
+        corner = random.integers(low, 8, (count, 2))
+        return np.concatenate([corner, np.minimum(corner + random.integers(1, 5, (count, 2)), 9)], 1) / 8
+    priors = np.stack([boxes(PRIORS, -1).ravel(), np.full(PRIORS * 4, 0.125)])[None]
+    loc = random.integers(-1, 2, (IMAGES, PRIORS * (1 if shared else CLASSES) * 4)).astype(float)
+    conf = random.standard_normal((6, CLASSES))[random.integers(0, 6, IMAGES * PRIORS)].reshape(IMAGES, -1)
+    classes = [c for c in range(CLASSES) if c != background]
+    rows = [[n, random.choice(classes), 0, *box, random.random() < 0.3] for n in (0, 2) for box in boxes(4, 0)]
+    return loc, conf, priors, np.array(rows, float)[None, None]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_rules_on_a_grid(seed):
+    """Any combination of options, where ties and edges are frequent."""
+    dice, seen = random.Random(seed), 0
+    for _ in range(8):
+        shared = dice.random() < 0.7
+        mining = dice.choice(["MAX_NEGATIVE", "HARD_EXAMPLE", "NONE"]) if shared else "NONE"
+        options = {"code": dice.choice(["CORNER", "CORNER_SIZE"]), "shared": shared, "mining": mining,
+                   "per_prediction": dice.random() < 0.7, "match_priors": dice.random() < 0.7, "threshold": dice.choice([0.125, 0.25, 0.5]),
+                   "negative_overlap": dice.choice([0.125, 0.25, 0.5]), "ratio": dice.choice([0.5, 3]), "sample": dice.choice([1, 5, 64]),
+                   "difficult": dice.random() < 0.7, "inside": dice.random() < 0.5, "skip_crossing": dice.random() < 0.5,
+                   "l2": dice.random() < 0.5, "logistic": dice.random() < 0.5, "in_target": dice.random() < 0.3, "background": dice.choice([0, 3])}
+        text = {name: str(value).lower() for name, value in options.items()}
+        param = (f"code_type: {options['code']} share_location: {text['shared']} mining_type: {mining} "
+                 f"match_type: {'PER_PREDICTION' if options['per_prediction'] else 'BIPARTITE'} use_prior_for_matching: {text['match_priors']} "
+                 f"overlap_threshold: {options['threshold']} neg_overlap: {options['negative_overlap']} neg_pos_ratio: {options['ratio']} "
+                 f"sample_size: {options['sample']} use_difficult_gt: {text['difficult']} bp_inside: {text['inside']} "
+                 f"ignore_cross_boundary_bbox: {text['skip_crossing']} loc_loss_type: {'L2' if options['l2'] else 'SMOOTH_L1'} "
+                 f"conf_loss_type: {'LOGISTIC' if options['logistic'] else 'SOFTMAX'} encode_variance_in_target: {text['in_target']} "
+                 f"background_label_id: {options['background']} ")
+        if mining != "NONE" and dice.random() < 0.6:
+            options |= {"nms": dice.choice([0.125, 0.5, 0.75]), "top_k": dice.choice([0, 3, 9, 400]), "eta": dice.choice([1, 0.5]),
+                        "nms_priors": dice.random() < 0.5}
+            param += (f"nms_param {{ nms_threshold: {options['nms']} top_k: {options['top_k']} eta: {options['eta']} }} "
+                      f"use_prior_for_nms: {str(options['nms_priors']).lower()}")
+        arrays = on_a_grid(dice, shared, options["background"])
+        loss = run_forward(layer_net(layer(f"num_classes: {CLASSES} {param}"), arrays))
+        assert loss == pytest.approx(slow(*arrays, **options), rel=1e-9), param
+        seen += loss > 0
+    assert seen >= 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_code_that_is_nan_is_the_hardest_example(seed):
+    """It is chosen first, so it shows in the loss."""
+    dice = random.Random(seed)
+    loc, conf, priors, rows = on_a_grid(dice, True)
+    param = "num_classes: 4 mining_type: HARD_EXAMPLE sample_size: 1 overlap_threshold: 0.25 loc_loss_type: "
+    for kind in ("L2", "SMOOTH_L1"):
+        for prior in range(PRIORS):
+            spoilt = loc.copy()
+            spoilt[0, 4 * prior + 1] = np.nan
+            positive = match([box for box in priors[0, 0].reshape(-1, 4)], [row for row in rows[0, 0] if row[0] == 0],
+                             {**DEFAULTS, "threshold": 0.25})[0][prior] >= 0
+            loss = run_forward(layer_net(layer(param + kind), [spoilt, conf, priors, rows]))
+            assert np.isnan(loss) == positive
 
 
 def test_agnostic():

@@ -213,7 +213,7 @@ template <class T> struct MultiBox {
         match[location] = all;
         if (r.share_location) continue;
         for (index_t& t : match[location])
-          if (t >= 0 && (truths[t].label != location || location == r.background)) t = kFree;
+          if (t >= 0 && truths[t].label != location) t = kFree;  // no object has the label of the background
       }
     } else {
       for (index_t location = 0; location < r.locations(); ++location) {

@@ -249,7 +249,7 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
     if (on.stream || planes < on.threads)
       for_each(on, planes * pixels, PoolBackward<T, true>{s, from, where, to}, 16);
     else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
-             s.width == 2 * s.out_width && !s.pad_h && !s.pad_w && s.out_width >= 4)
+             s.width == 2 * s.out_width && s.out_width >= 4)  // padding would make more windows
       s.out_width >= 8
           ? cpu::for_each(on.threads, planes, MaskScatter2x2<T, 8>{s.out_height, s.out_width, from, where, to}, pixels)
           : cpu::for_each(on.threads, planes, MaskScatter2x2<T, 4>{s.out_height, s.out_width, from, where, to}, pixels);
