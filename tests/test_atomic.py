@@ -1,5 +1,6 @@
 """Whole files or none: content, modes, links, failures in every phase of a write."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -242,3 +243,25 @@ def test_a_second_ctrl_c_does_not_wait():
             signal.raise_signal(signal.SIGINT)
             pytest.fail("still waiting")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_the_file_is_closed_at_the_end(tmp_path, fail):
+    with contextlib.suppress(KeyError), replacing(tmp_path / "a") as file:
+        file.write(b"x")
+        if fail:
+            raise KeyError
+    assert file.closed and os.listdir(tmp_path) == [] + ["a"] * (not fail)
+
+
+def test_every_cause_of_a_write_that_failed(tmp_path):
+    for code, missing, words in (
+            (errno.EISDIR, False, "it is a folder; name a file inside it"), (errno.ENOSPC, False, f"no room left for {tmp_path}; make room, or"),
+            (errno.EDQUOT, True, f"no room left for {tmp_path}/no; make room"), (errno.EFBIG, False, "raise the limit (ulimit -f)"),
+            (errno.ENOENT, True, f"the folder {tmp_path}/no does not exist; make it"), (errno.ENOTDIR, True, f"the folder {tmp_path}/no does not exist"),
+            (errno.ENOENT, False, "No such file or directory; check the disk and the path"), (errno.EIO, True, "Input/output error; check the disk"),
+            (errno.EACCES, False, f"the folder {tmp_path} is not writable for this user"), (errno.EPERM, False, "is not writable for this user"),
+            (errno.EROFS, False, "is not writable for this user"), (errno.EIO, False, "Input/output error; check the disk and the path")):
+        path = str(tmp_path / "no" / "a" if missing else tmp_path / "a")
+        error = atomic.write_error(path, OSError(code, os.strerror(code)))
+        assert str(error).startswith(f"{path}: cannot be written: ") and words in str(error), error

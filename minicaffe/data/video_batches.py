@@ -30,7 +30,7 @@ class VideoBatches:
         """Open the video and step to frame number x (skip + 1); a camera is just opened."""
         self._capture = self._opened()
         self._at_first_frame = True
-        self._next_number = 0 if isinstance(self.video, str) else number
+        self._next_number = 0
         self._skip_to(number)
 
     def fill(self, numbers, buffer):

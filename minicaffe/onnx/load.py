@@ -150,7 +150,7 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
         made.param.layer.add(name=info.name, type="Input", top=[info.name]).input_param.shape.add(dim=given[info.name].shape)
     made.constants.update((tensor.name, numpy_helper.to_array(tensor)) for tensor in model.graph.initializer)
     made.shapes.update((name, value.shape) for name, value in values.items())
-    made.readers, made.outputs = {}, {info.name for info in model.graph.output}
+    made.readers = {info.name: 1 for info in model.graph.output}    # the program, so that no other layer takes an output in
     for node in model.graph.node:
         for name in node.input:
             made.readers[name] = made.readers.get(name, 0) + 1

@@ -258,13 +258,14 @@ def small_mnist(server, monkeypatch):
     monkeypatch.setitem(datasets.DATA_SETS, "mnist", DataSet("mnist", server.base, ("zero",), sums))
 
 
-def test_download(tmp_path, server, small_mnist):
+def test_download(tmp_path, server, small_mnist, monkeypatch):
     seen = []
+    monkeypatch.setattr("minicaffe.data.download.CHUNK", 1000)
     made = make_data_set("mnist", tmp_path, progress=lambda *report: seen.append(report))
     assert [n for _, n in made] == [30, 20]
     size = len(server.files["train-images-idx3-ubyte.gz"])
     assert ("train-images-idx3-ubyte.gz", size, size) in seen
-    assert all(done <= total == len(server.files[file]) for file, done, total in seen)
+    assert all(done <= total == len(server.files[file]) for file, done, total in seen) and any(done < total for _, done, total in seen)
     assert len(server.requests) == 4
     make_data_set("mnist", tmp_path, force=True)  # the files are there and whole
     assert len(server.requests) == 4
@@ -324,3 +325,11 @@ def test_nobody_listens(tmp_path, server):
 def test_only_http(tmp_path):
     with pytest.raises(ConfigError, match="http:// or https://"):
         fetch("file:///etc/hostname", tmp_path / "file", "md5:00")
+
+
+@pytest.mark.parametrize("have", [b"", b"part of it"])
+def test_an_error_of_the_server_keeps_the_part(tmp_path, server, have):
+    (tmp_path / "file.part").write_bytes(have)
+    with pytest.raises(FileError, match=f"^{server.base}nothing: the server answers 404 Not Found; try --url BASE, or --from DIR"):
+        fetch(server.base + "nothing", tmp_path / "file", "md5:00")
+    assert (tmp_path / "file.part").read_bytes() == have and os.listdir(tmp_path) == ["file.part"]

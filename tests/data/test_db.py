@@ -449,3 +449,105 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
                 db.cursor().next()
         else:
             assert len(db.cursor().next()[1]) == room
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7])
+def test_records_are_written_some_at_a_time(tmp_path, backend, monkeypatch, count):
+    monkeypatch.setattr("minicaffe.data.database.COMMIT_EVERY", 3)
+    with open_db(tmp_path / "db", backend, "w") as db:
+        written, write = [], db._write
+        monkeypatch.setattr(db, "_write", lambda records: (written.append(len(records)), write(records)))
+        for i in range(count):
+            db.put(b"%d" % i, b"value")
+            assert sum(written) == (i + 1) // 3 * 3
+        db.commit()
+        db.commit()     # nothing is pending
+        assert written == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
+    with open_db(tmp_path / "db", backend) as db:
+        assert len(db) == count
+
+
+def test_what_was_written_is_on_the_disk_when_it_is_closed(tmp_path, monkeypatch):
+    """The environment writes without syncing: one sync at the end, after the last records."""
+    class Recorded:
+        def __init__(self, env):
+            self.env = env
+
+        def __getattr__(self, name):
+            called.append(name)
+            return getattr(self.env, name)
+
+    db, called = open_db(tmp_path / "db", "LMDB", "w"), []
+    db._env = Recorded(db._env)
+    db.put(b"a", b"b")
+    db.close()
+    assert called == ["begin", "sync", "close"]
+    db.close()
+    assert len(called) == 3
+
+
+@pytest.mark.parametrize("before", [1, 2])
+def test_either_page_of_the_transactions_shows_that_it_is_written_to(tmp_path, before):
+    """The newest one alternates between the first two pages."""
+    with lmdb.open(str(tmp_path), map_size=1 << 26) as env:
+        def write():
+            with env.begin(write=True) as transaction:
+                transaction.put(b"key", b"value" * 10)
+
+        for _ in range(before):
+            write()
+        with open_db(tmp_path, "LMDB") as db:
+            first, second = db.cursor(), db.cursor()
+            reads = [next(db.steps()) for _ in range(2)]
+            assert bytes(reads[0]()[0]) == b"key"
+            write()
+            assert bytes(reads[0]()[0]) == b"key"       # one transaction leaves the pages alone
+            write()
+            with pytest.raises(FileError, match="was written to while it was read"):
+                reads[1]()
+            assert bytes(first.next()[0]) == bytes(second.next()[0]) == b"key"
+
+
+def test_a_number_of_records_that_is_not_theirs(make_db):
+    path = make_db([b"a", b"b"])
+    content = bytearray((path / "data.mdb").read_bytes())
+    for page in 0, 4096:
+        at = page + 16 + 4 + 4 + 8 + 8 + 48 + 4 + 2 + 2 + 8 * 3     # the entries of the main database
+        if int.from_bytes(content[at:at + 8], "little") == 2:
+            content[at:at + 8] = (3).to_bytes(8, "little")
+    (path / "data.mdb").write_bytes(content)
+    with open_db(path, "LMDB") as db, pytest.raises(FileError, match="cannot be read on: it has 2 records, and declares 3; the database is damaged"):
+        db.cursor().take(3)
+
+
+def test_what_is_no_database_is_named(tmp_path, backend):
+    marker = {"LMDB": "data.mdb", "LEVELDB": "CURRENT"}[backend]
+    (tmp_path / "lock.mdb").write_bytes(b"")
+    with pytest.raises(FileError) as caught:
+        open_db(tmp_path, backend)
+    assert str(caught.value) == (f"{tmp_path}: is not a database of kind {backend}: no {marker} in it; only its lock file lock.mdb is there: "
+                                 "copy data.mdb, too")
+    (tmp_path / "lock.mdb").unlink()
+    with pytest.raises(FileError) as caught:
+        open_db(tmp_path, backend)
+    assert str(caught.value) == f"{tmp_path}: is not a database of kind {backend}: no {marker} in it; check the path"
+    (tmp_path / "unknown").write_bytes(bytes(range(200, 256)))
+    with pytest.raises(FileError, match=f"^{tmp_path}/unknown: is a file, but a database of kind {backend} is a directory"):
+        open_db(tmp_path / "unknown", backend)
+
+
+def test_folders_with_databases_are_replaced_and_others_are_not(tmp_path, backend):
+    """A folder that holds a database itself, or the train_lmdb or train_leveldb of several."""
+    for name in ("train_lmdb", "train_leveldb", "data.mdb", "CURRENT"):
+        (tmp_path / "old" / name).mkdir(parents=True)
+        with new_database(tmp_path / "old", backend, force=True) as db:
+            db.put(b"a", b"b")
+        assert not (tmp_path / "old" / name).is_dir()
+        shutil.rmtree(tmp_path / "old")
+    for name in ("train_LMDB", "lock.mdb", "notes"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        with pytest.raises(FileError, match=f"^{tmp_path}/mine: is a folder without a database, so --force does not replace it"), \
+                new_database(tmp_path / "mine", backend, force=True):
+            pass
+        assert (tmp_path / "mine" / name).is_dir()
+        shutil.rmtree(tmp_path / "mine")

@@ -270,3 +270,41 @@ def test_a_forked_child_gets_an_error_not_a_hang(make_db, backend):
             os._exit(faults)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
     assert prefetcher.next()[1].tolist() == [2, 3]
+
+
+def test_a_buffer_grows_for_a_larger_batch_and_serves_smaller_ones(make_db):
+    """One buffer is used again and again: it is allocated for larger batches only."""
+    sizes, asked = [(1, 2, 2), (3, 4, 5), (1, 1, 1), (3, 5, 4), (1, 7, 9), (2, 2, 2), (1, 9, 7)], []
+
+    def allocate(shape, dtype):
+        asked.append(shape[0])
+        return np.empty(shape, dtype)
+
+    path = make_db([datum(np.full(size, i, np.uint8), label=i) for i, size in enumerate(sizes)])
+    prefetcher = over(path, "LMDB", 1, transformer(), depth=1, hold=1, labels=False, allocate=allocate)
+    for i in range(21):
+        data, _ = prefetcher.next()
+        assert data.shape == (1, *sizes[i % 7]) and (data == i % 7).all()
+    assert sorted(asked)[-2:] == [63, 63]       # two buffers, each of which met every size
+    assert len(asked) <= 8 and set(asked) <= {4, 60, 1, 63, 8}
+
+
+def test_threads_are_named_after_what_they_read(make_db):
+    path = make_db(numbered(2))
+    prefetcher = over(path, "LMDB", 1, transformer())
+    assert [thread.name for thread in prefetch_threads()] == [f"prefetch {path}"]
+    prefetcher.close()
+    assert prefetch_threads() == []
+
+
+def test_an_error_of_the_data_keeps_no_frames_of_the_thread(make_db):
+    """They would keep the values of the records, and so the database, alive."""
+    prefetcher = over(make_db([*numbered(1), b"\x08"]), "LMDB", 2, transformer())
+    for _ in range(2):
+        with pytest.raises(DataError) as caught:
+            prefetcher.next()
+        frame, names = caught.value.__traceback__, []
+        while frame is not None:
+            names.append(frame.tb_frame.f_code.co_name)
+            frame = frame.tb_next
+        assert "next" in names and not {"run", "fill", "_fill", "load"} & set(names)

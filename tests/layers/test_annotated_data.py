@@ -416,7 +416,7 @@ def test_missing_picture_size(some):
 
 
 def test_distortions_go_both_ways():
-    """Brightness and hue are drawn from -delta to delta, contrast and saturation from lower to upper, for each record again."""
+    """Brightness and hue are drawn from -delta to delta, contrast and saturation from lower to upper, for each record."""
     Param = caffe_pb2.TransformationParameter
     image = np.full((3, 4, 3), (60, 100, 140), np.uint8)
     changes = {}

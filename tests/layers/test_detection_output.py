@@ -8,10 +8,11 @@ from gradient import layer_net, run_backward, run_forward
 from ssd_boxes import CODES, decode, some_priors, suppress
 
 from minicaffe.blob import Dtype
-from minicaffe.common import TEST
+from minicaffe.common import TEST, caffe
+from minicaffe.data.detection_files import DetectionFiles, DetectionPictures, draw_boxes
 from minicaffe.data.mean_file import write_mean
 from minicaffe.device.threads import set_num_threads
-from minicaffe.errors import ConfigError, DataError, DependencyError, ShapeError
+from minicaffe.errors import ConfigError, DataError, DependencyError, FileError, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -419,3 +420,102 @@ def test_no_gradient():
     run_forward(net)
     with pytest.raises(ConfigError, match="DetectionOutput has no gradient"):
         run_backward(net, [0])
+
+
+# ---- the files and pictures alone
+
+def of_files(folder, form="COCO", **more):
+    return caffe_pb2.DetectionOutputParameter(num_classes=4, background_label_id=0, save_output_param={
+        "output_directory": f"{folder}/out", "output_name_prefix": "p_", "output_format": form, "label_map_file": f"{folder}/labels.prototxt",
+        "name_size_file": f"{folder}/sizes.txt", **more})
+
+
+def test_edges_are_written_to_a_hundredth(lists):
+    files, random = DetectionFiles(of_files(lists)), np.random.default_rng(1)
+    for _ in range(2):      # the second pass has what is its own alone
+        for _ in range(4):
+            low, high = np.sort(random.random((2, 5, 2)), 0)
+            files.add(1, np.column_stack([np.zeros(5), random.integers(1, 4, 5), random.random(5), low, high]))
+        found = json.loads((lists / "out" / "p_.json").read_text())
+        assert len(found) == 20 and [one["image_id"] for one in found[::5]] == ["first", "second", 33, "fourth"]
+        for one in found:
+            assert all(edge == float(f"{edge:.2f}") for edge in one["bbox"])
+
+
+def test_what_is_missing_is_named_in_the_log(lists, caplog):
+    for missing, words in ((("label_map_file",), "label_map_file"), (("name_size_file",), "name_size_file"),
+                           (("label_map_file", "name_size_file"), "label_map_file and name_size_file"), ((), None)):
+        caplog.clear()
+        assert DetectionFiles.wanted(of_files(lists, **dict.fromkeys(missing, ""))) == (not missing)
+        field = "detection_output_param.save_output_param"
+        assert [record.getMessage() for record in caplog.records] == [f"{field}: nothing is written to '{lists}/out' without {words}"] * bool(missing)
+    assert not DetectionFiles.wanted(of_files(lists, output_directory="")) and len(caplog.records) == 0
+
+
+def test_a_directory_that_cannot_be_made(lists):
+    (lists / "out").write_text("a file")
+    with pytest.raises(FileError, match=rf"^detection_output_param.save_output_param.output_directory: '{lists}/out' cannot be made: File exists"):
+        DetectionFiles(of_files(lists))
+
+
+def test_an_untrusted_net_reads_no_names_from_elsewhere(lists, monkeypatch):
+    pytest.importorskip("cv2")
+    (lists / "in").mkdir()
+    monkeypatch.chdir(lists / "in")
+    (lists / "in" / "labels.prototxt").write_text(LABELS)
+
+    def made(path):
+        return DetectionPictures(caffe_pb2.DetectionOutputParameter(save_output_param={"label_map_file": path}), caffe_pb2.TransformationParameter())
+
+    with caffe.trusting(False):
+        assert made("labels.prototxt").names[1] == ("17", "a 17")
+        with pytest.raises(ConfigError, match="^detection_output_param.save_output_param.label_map_file: the net is not trusted, and asks to read"):
+            made("../labels.prototxt")
+
+
+def test_boxes_and_texts_like_those_of_opencv(monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    random = np.random.default_rng(4)
+    for _ in range(20):
+        height, width = (int(side) for side in random.integers(20, 90, 2))
+        rows = np.column_stack([np.zeros(3), random.integers(0, 9, 3), random.random(3), random.uniform(-3, 4, (3, 4))])
+        image, wanted = (np.zeros((height, width, 3), np.uint8) for _ in range(2))
+        draw_boxes(image, rows, {1: "cat"})
+        for _, label, score, *box in rows:
+            left, top, right, bottom = (round(min(max(edge, -1), 2) * side) for edge, side in zip(box, (width, height) * 2))
+            hue = (67 * int(label)) % 180
+            colour = cv2.cvtColor(np.full((1, 1, 3), (hue, 255, 255), np.uint8), cv2.COLOR_HSV2BGR)[0, 0].tolist()
+            cv2.rectangle(wanted, (left, top), (right, bottom), colour, 2)
+            cv2.putText(wanted, f"{'cat' if label == 1 else int(label)}: {score:.2f}", (max(left, 0), max(top, 12)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour)
+        np.testing.assert_array_equal(image, wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("end", [".png", ".PNG", ".bmp"])
+def test_a_picture_is_what_it_was_before_the_transformation(tmp_path, channels, end):
+    """Rounded, and kept within 0 to 255; a gray one in three equal channels; the numbers of files count over all batches."""
+    cv2 = pytest.importorskip("cv2")
+    param = caffe_pb2.DetectionOutputParameter(save_file=f"{tmp_path}/p{end}")
+    means = [3.25, 100, 7][:channels]
+    pictures = DetectionPictures(param, caffe_pb2.TransformationParameter(scale=0.5, mean_value=means))
+    data = np.random.default_rng(2).uniform(-60, 130, (3, channels, 9, 8))
+    for batch in (data[:2], data[2:]):
+        pictures.show(batch, np.zeros((0, 7)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"p_{i:06d}{end}" for i in range(3)]
+    for i, planes in enumerate(data):
+        wanted = np.clip(np.round(planes / 0.5 + np.reshape(means, (-1, 1, 1))), 0, 255).transpose(1, 2, 0)
+        np.testing.assert_array_equal(cv2.imread(f"{tmp_path}/p_{i:06d}{end}"), np.broadcast_to(wanted, (9, 8, 3)))
+
+
+def test_pictures_that_cannot_be_made(tmp_path):
+    pytest.importorskip("cv2")
+    Param, Transform = caffe_pb2.DetectionOutputParameter, caffe_pb2.TransformationParameter
+    data, none = np.zeros((1, 3, 8, 8)), np.zeros((0, 7))
+    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
+    with pytest.raises(ConfigError) as caught:
+        DetectionPictures(Param(), Transform(mean_file=f"{tmp_path}/mean")).show(data, none)
+    assert str(caught.value) == "transform_param.mean_file: the mean, (3, 4, 4), does not fit pictures of (3, 8, 8)"
+    with pytest.raises(FileError) as caught:
+        DetectionPictures(Param(save_file=f"{tmp_path}/no/film.avi"), Transform()).show(data, none)
+    assert str(caught.value) == (f"detection_output_param.save_file: '{tmp_path}/no/film.avi' cannot be written as a video; end it in .avi, or in "
+                                 ".png for pictures")

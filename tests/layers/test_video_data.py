@@ -113,3 +113,58 @@ def test_untrusted(video, tmp_path):
 def test_a_frame_that_does_not_fit_a_field_is_named_with_it(video):
     with pytest.raises(Error, match=r"film.avi: .*record 0: transform_param.mean_value: give one value, or one for each of the 3"):
         batch(source_net(text(FILE, 2, "mean_value: 1 mean_value: 2")))
+
+
+class Capture:
+    """Frames 0, 1, ... of a camera; counts what is grabbed and decoded."""
+
+    def __init__(self):
+        self.grabbed, self.decoded, self.released = 0, [], 0
+
+    def isOpened(self):
+        return True
+
+    def grab(self):
+        self.grabbed += 1
+        return True
+
+    def retrieve(self):
+        self.decoded.append(self.grabbed - 1)
+        return True, np.full((2, 3, 3), self.grabbed - 1, np.uint8)
+
+    def release(self):
+        self.released += 1
+
+
+def reader_of(video, monkeypatch, skip):
+    from minicaffe.data.augment import Augmenter
+    from minicaffe.data.transform import Transformer
+    from minicaffe.data.video_batches import VideoBatches
+    from minicaffe.proto import caffe_pb2
+    param, capture = caffe_pb2.TransformationParameter(), Capture()
+    monkeypatch.setattr(VideoBatches, "_opened", lambda reader: capture)
+    return VideoBatches(video, Transformer(param, TEST), Augmenter(param), skip), capture
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_camera_gives_its_next_frames_whatever_their_number(monkeypatch, skip, start):
+    reader, capture = reader_of(0, monkeypatch, skip)
+    reader.open(start)
+    assert capture.grabbed == 0
+    batch = reader._load(range(start, start + 6, 3))        # of every third record: a camera has no others to pass over
+    assert capture.decoded == [0, skip + 1] and batch.shape == (2, 3, 2, 3)
+    reader._load(range(start + 6, start + 9))
+    assert capture.decoded == [(skip + 1) * i for i in range(5)] and capture.grabbed == 4 * (skip + 1) + 1
+    reader.close()
+    reader.close()
+    assert capture.released == 1
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
+    reader, capture = reader_of("film", monkeypatch, skip)
+    reader.open(4)
+    reader._load(range(4, 12, 3))
+    reader._load(range(13, 15))
+    assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1

@@ -12,6 +12,7 @@ from pictures import batch, source_net, write_pictures  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.data.mean_file import write_mean  # noqa: E402
+from minicaffe.data.prefetch import BatchArrays  # noqa: E402
 from minicaffe.data.window_batches import LINE, WindowBatches, WindowList  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError  # noqa: E402
 
@@ -269,3 +270,32 @@ def test_numbers_of_a_window_file_are_not_negative(tmp_path, line, name):
     (tmp_path / "windows.txt").write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=rf"windows.txt:{line + 1}: channels, height, width or the number of windows .*-1"):
         WindowList(str(tmp_path / "windows.txt"), "", 0.5, 0.5)
+
+
+@pytest.mark.parametrize("number", ["-2147483649", "2147483648", "1e300"])
+def test_corners_beyond_32_bits(tmp_path, number):
+    for place in range(6):
+        row = [1, 1, 0, 0, 1, 1]
+        row[place] = number
+        (tmp_path / "windows.txt").write_text(windows_of("0.png", row))
+        with pytest.raises(DataError, match=r"windows.txt:7: a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got '.*"):
+            WindowList(str(tmp_path / "windows.txt"), "", 0.5, 0.5)
+
+
+def test_batches_without_one_of_the_kinds(picture, tmp_path):
+    (tmp_path / "windows.txt").write_text(windows_of("0.png", (1, 1, 0, 0, 1, 1), (1, 1, 0, 0, 2, 2)))
+    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 0.5, 0, CROP, 0)
+    with pytest.raises(DataError) as caught:
+        batches.fill(range(0, 12, 3), BatchArrays(np.dtype(np.float32), True, np.empty))
+    assert str(caught.value) == "windows.txt: has 0 windows of background and 2 of objects, and the batches of 3 processes need both"
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_pictures_are_read_once_with_a_cache(picture, tmp_path, cache, monkeypatch):
+    from minicaffe.data import window_batches
+    read, files = window_batches.read_content, []
+    monkeypatch.setattr(window_batches, "read_content", lambda path, within: (files.append((path, within)), read(path, within))[1])
+    batches = WindowBatches(WindowList("windows.txt", "", 0.5, 0.5), 0.5, 0, CROP, 0, cache=cache, within=str(tmp_path))
+    for _ in range(2):
+        batches.fill(range(3), BatchArrays(np.dtype(np.float32), True, np.empty))
+    assert files == [("0.png", str(tmp_path))] * (1 if cache else 6)

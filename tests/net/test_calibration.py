@@ -128,6 +128,10 @@ def test_kl_against_the_slow_reference(draw):
     assert kl_threshold(histogram, x.max()) == pytest.approx(slow_kl(histogram, x.max()), rel=1e-12)
 
 
+def test_kl_takes_no_more_than_the_whole_range():
+    assert kl_threshold(np.ones(256), 2.0) == 255.5 * 2 / 256
+
+
 def test_kl_cuts_what_is_far_out():
     x = np.random.default_rng(0).normal(size=100_000)
     x[0] = 40
@@ -242,6 +246,28 @@ layer { name: "s" type: "Silence" bottom: "unread" }
     found = calibrate(net_of(text), 1)
     assert {name: value.role for name, value in found.values.items()} == {
         "x": "activation", "cont": "label", "choice": "label", "unread": "label", "h": "activation", "chosen": "activation", "y": "activation"}
+
+
+@pytest.mark.parametrize("reader, role", [("", "label"), ('layer { name: "d" type: "Power" bottom: "cont" top: "d" }', "activation")])
+def test_a_mark_that_is_read_as_numbers_too_is_an_activation(reader, role):
+    text = """layer { name: "in" type: "DummyData" top: "x" top: "cont" dummy_data_param { shape { dim: 3 dim: 2 dim: 4 } shape { dim: 3 dim: 2 } } }
+layer { name: "l" type: "LSTM" bottom: "x" bottom: "cont" top: "h" recurrent_param { num_output: 3 } }
+""" + IP % "h"
+    assert calibrate(net_of(text + reader), 1).values["cont"].role == role
+
+
+@pytest.mark.parametrize("other", ["c/c", "c/r", "c/r_"])
+def test_values_have_names_of_their_own(other):
+    """Layers of one name in place on one blob, and a blob that has the name of such a value."""
+    relu = 'layer { name: "r" type: "ReLU" bottom: "c" top: "c" }\n'
+    text = (INPUT + 'layer { name: "c" type: "InnerProduct" bottom: "x" top: "c" inner_product_param { num_output: 2 } }\n' + 3 * relu
+            + f'layer {{ name: "other" type: "Power" bottom: "c" top: "{other}" }}\n' + IP % other)
+    net = net_of(text)
+    found = calibrate(net, batches_of(2)).values
+    assert [value.layer for value in found.values()] == ["in", "c", "r", "r", "r", "other", "ip"]
+    names = list(found)
+    assert {names[0], names[4], names[5], names[6]} == {"x", "c", other, "y"}       # the last value of a blob has its name
+    assert [name.rstrip("_") for name in names[1:4]] == ["c/c", "c/r", "c/r"]
 
 
 def test_a_recurrent_layer_begins_both_passes_with_the_same_state():

@@ -111,3 +111,15 @@ def test_layers_that_are_computed_as_one():
                                                    *(node.tops if node.layer.backward_reads_tops else ())]}
     assert cost.step(pair, "backward") == (2 * 24, 4 * 24 * (2 + len(data)))
     assert cost.step([], "forward") == (0, 0)
+
+
+@pytest.mark.parametrize("kind", ["ReLU", "TanH"])
+def test_in_place_moves_what_a_layer_with_a_top_moves(kind):
+    apart, inside = (node_of(f'layer {{ name: "a" type: "{kind}" bottom: "x" top: "{top}" }}', 2, 3) for top in "yx")
+    assert cost.forward(inside) == cost.forward(apart) == (apart.layer.flops(apart.bottoms, apart.tops), 4 * 2 * 6)
+    assert cost.backward(inside).bytes == cost.backward(apart).bytes == 4 * 3 * 6       # dy and what the type reads; dx
+
+
+def test_an_input_moves_nothing():
+    net = Net(parse_text(INPUT % "dim: 2 dim: 3", caffe_pb2.NetParameter)[0])
+    assert cost.forward(net.nodes[0]) == cost.backward(net.nodes[0]) == (0, 0)

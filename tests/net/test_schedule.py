@@ -1,6 +1,7 @@
 """A net's schedule: when it is compiled again, what interrupts it, and how it is shown."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from minicaffe.cli import main
 from minicaffe.errors import Error, RecycledError
 from minicaffe.layer import layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
+from minicaffe.net.listing import Listing, ScheduleRow
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.ops import engine
@@ -426,6 +428,36 @@ def test_the_memory_of_a_view_ends_with_its_last_use(kind, more, training):
 
 
 # ---- the command
+
+
+def test_conversions_belong_to_the_step_and_direction_in_which_they_come():
+    table = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS).schedule()
+    table.find_conversions([SimpleNamespace(kind=kind, name=name, detail=detail) for kind, name, detail in [
+        ("reorder", "early", ""), ("begin", "a", "forward"), ("reorder", "one", ""), ("begin", "a_relu", "forward with a"), ("reorder", "two", ""),
+        ("end", "a_relu", "forward with a"), ("begin", "b", "backward"), ("reorder", "three", ""), ("begin", "other", "forward"), ("reorder", "four", "")]])
+    found = [(row.direction, name, row.converts) for row in table.rows for name in row.layers if row.converts]
+    by_place = {(direction, name): converts for direction, name, converts in found}
+    assert by_place["backward", "b"] == ["three"] and sum(len(row.converts) for row in table.rows) == 3
+    assert by_place["forward", "a"][0] == "one" and by_place["forward", "a_relu"][-1] == "two"
+    assert "3 arrays brought" in str(table)
+    for row in table.rows:
+        row.converts[:] = row.converts[:row.converts == ["three"]]
+    assert "\n1 array brought" in str(table)
+
+
+def test_a_line_says_which_side_of_a_blob_is_freed(on_cpu):
+    for threads in (1, 2):
+        caffe.set_num_threads(threads)
+        text = str(made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS).schedule())
+        assert f"cpu, {threads} thread{'s' * (threads > 1)};" in text
+    row = ScheduleRow("backward", ["a"], ["ReLU"], None, None, None, 1, 2, [], ["a diff", "b data"], ["w"], 3)
+    assert Listing.line(7, row).endswith("  a; frees a diff, b; updates w") and Listing.line(7, row).startswith("   7  ")
+
+
+def test_shared_parameters_count_once():
+    text = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "x" top: "{name}" param {{ name: "w" }} inner_product_param '
+                           '{ num_output: 3 bias_term: false } }' for name in "ab")
+    assert made(text).schedule().parameters == 4 * 3 * 16 * 64
 
 
 def run(capsys, *args):

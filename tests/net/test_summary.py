@@ -147,6 +147,36 @@ def test_a_net_without_its_data(tmp_path):
         replace_sources.replace_sources(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
 
 
+@pytest.mark.parametrize("rule", ['include { stage: "a" }', 'exclude { not_stage: "a" }', 'include { min_level: 1 }'])
+def test_a_source_whose_data_exist_gives_its_shape_whatever_its_rules(rule):
+    param = parsed(f'layer {{ name: "data" type: "MemoryData" top: "data" top: "label" {rule} memory_data_param {{ batch_size: 4 channels: 2 height: 3 width: 5 }} }}')
+    param.state.stage.append("a")
+    param.state.level = 1
+    net, sources = replace_sources.replace_sources(param)
+    assert sources["data"].shapes == [(4, 2, 3, 5), (4,)] and not sources["data"].assumed
+    assert Net(net).blob_by_name("data").shape == (4, 2, 3, 5) and str(net.layer[0].include or net.layer[0].exclude).count("stage") + rule.count("level") == 1
+
+
+def test_one_shape_in_a_deploy_net_is_that_of_all_tops(tmp_path):
+    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "data" top: "label" input_param { shape { dim: 1 dim: 5 } } }')
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes == [(8, 5), (8, 5)]
+    assert sources["map"].shapes == [(3, 5)] and sources["map"].assumed == f"map is 5, as in {tmp_path / 'deploy.prototxt'}"   # no map of rows
+
+
+@pytest.mark.parametrize("flops, text", [(0, "0 "), (999, "999 "), (1000, "1.0 k"), (99_949, "99.9 k"), (99_950, "100 k"), (999_499, "999 k"),
+                                         (999_500, "1.0 M"), (10 ** 18, "1000 P")])
+def test_numbers_of_operations(flops, text):
+    assert flops_text(flops) == text
+
+
+def test_a_table_has_all_columns_that_fit():
+    made = Summary(Net(parsed(NET)))
+    whole = made.text()
+    width = max(map(len, whole.split("\n\n")[1].splitlines()))
+    assert made.text(width) == whole and f"left out at {width - 1} columns" in made.text(width - 1)
+
+
 def test_files_are_not_written(tmp_path):
     """An HDF5Output empties its file when it is set up: the stand-in has none."""
     file = tmp_path / "out.h5"

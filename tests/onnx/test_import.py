@@ -8,6 +8,7 @@ import pytest
 from minicaffe import errors
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
 pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
@@ -391,3 +392,82 @@ def test_a_wrong_importer_is_found(tmp_path, monkeypatch):
     path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("Tanh", "a", outputs=["b"]), node("Abs", "b")], X)
     with pytest.raises(errors.DataError, match=r"the net gives other numbers than the model: layer 'n1' \(Sigmoid\) differs first"):
         load(path)
+
+
+@pytest.mark.parametrize("second, reader, kinds", [
+    ((4, 1, 1), None, ["Scale"]), ((4, 1, 1), "Relu", ["Scale", "Bias", "ReLU"]), ((1, 1, 6), None, ["Scale", "Bias"]),
+    ((4, 7, 1), None, ["Scale", "Bias"]), ((4, 1, 1), "Add", ["Scale", "Bias", "Bias"])])
+@pytest.mark.parametrize("kind", ["Add", "Sub"])
+def test_a_sum_joins_the_product_before_it_only_if_it_alone_reads_it(tmp_path, kind, second, reader, kinds):
+    nodes = [node("Mul", "x0", weight(4, 1, 1), outputs=["m"]), node(kind, "m", weight(*second))]
+    if reader:
+        nodes.append(node(reader, "m", *[weight(4, 1, 1)] * (reader == "Add"), outputs=["z"]))
+    made = load(write(tmp_path / "a.onnx", nodes, X, outputs=["y", "z"][:1 + bool(reader)]))
+    assert [layer.type for layer in made.param.layer if layer.type not in ("Input", "Split")] == kinds
+    assert {one.blob for one in made.differences} >= {"y", *["z"] * bool(reader)} and all(one.relative < 1e-5 for one in made.differences)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_output_that_another_node_reads_stays(tmp_path, kept):
+    """Neither a sum nor a product takes the layer in whose value is an output."""
+    nodes = [node("Mul", "x0", weight(4, 1, 1), outputs=["m"]), node("Add", "m", weight(4, 1, 1), outputs=["a"]),
+             node("Flatten", "a", outputs=["f"]), node("Gemm", "f", weight(168, 3), weight(3))]
+    path = write(tmp_path / "a.onnx", nodes, X, outputs=["y", *["m", "f"] * kept])
+    model = onnx.load(path)
+    model.graph.node[3].name, model.graph.node[2].name = "fc", "fc/Flatten"
+    onnx.save(model, path)
+    made = load(path)
+    assert [layer.type for layer in made.param.layer] == ["Input", "Scale", *["Bias", "Flatten"] * kept, "InnerProduct"]
+    assert set(made.net.blobs) == {"x0", "a", "y", *["m", "f"] * kept}
+
+
+def test_two_sums_behind_a_product(tmp_path):
+    """The first is its bias, and the second has a layer of its own."""
+    nodes = [node("Mul", "x0", weight(4, 1, 1), outputs=["m"]), node("Add", "m", weight(4, 1, 1), outputs=["a"]), node("Add", "a", weight(4, 1, 1))]
+    assert [layer.type for layer in load(write(tmp_path / "a.onnx", nodes, X)).param.layer] == ["Input", "Scale", "Bias"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs_of_sums_and_products(tmp_path, seed):
+    """Any node may read any earlier value; `load` compares each value with onnxruntime's."""
+    random = np.random.default_rng(seed)
+    values, nodes, read = ["x0"], [], set()
+    for i in range(10):
+        bottom = values[-1] if random.random() < 0.6 else str(random.choice(values))
+        kind = str(random.choice(["Add", "Sub", "Mul", "Mul", "Div", "Relu", "Neg", "Max", "Min", "Sum"]))
+        other = str(random.choice(values))
+        if kind in ("Relu", "Neg"):
+            inputs = [bottom]
+        elif kind in ("Max", "Min", "Sum"):
+            inputs = [bottom, other]
+        else:
+            shape = [(), (4, 1, 1), (6,), (4, 7, 6), (1, 7, 1), X][random.integers(6)]
+            constant = positive(*shape) if kind == "Div" else weight(*shape)
+            inputs = [bottom, constant if random.random() < 0.75 or kind == "Div" else other]
+            if kind != "Div" and random.random() < 0.3:
+                inputs.reverse()
+        read |= {one for one in inputs if isinstance(one, str)}
+        nodes.append(node(kind, *inputs, outputs=[f"v{i}"]))
+        values.append(f"v{i}")
+    outputs = [value for value in values[1:] if value not in read] + [str(random.choice(sorted(read - {"x0"})))]
+    made = load(write(tmp_path / "a.onnx", nodes, X, outputs=outputs))
+    assert set(made.net.blobs) >= set(outputs) and made.differences and all(one.relative < 1e-4 for one in made.differences)
+
+
+def test_sizes_of_pooling_are_those_of_the_layer():
+    """Both roundings, with and without pads: with a pad on either axis Caffe drops a window that begins behind the picture."""
+    from minicaffe.onnx.importers.products import POOLING, caffe_size
+    random = np.random.default_rng(2)
+    cases, text = [], 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 9 dim: 7 } } }\n'
+    for i in range(150):
+        kernel = random.integers(1, 6, 2)
+        pad, stride, mode = random.integers(0, kernel), random.integers(1, 6, 2), int(random.integers(2))
+        cases.append((kernel, stride, pad, (POOLING.CEIL, POOLING.FLOOR)[mode]))
+        text += (f'layer {{ name: "p{i}" type: "Pooling" bottom: "x" top: "p{i}" pooling_param {{ kernel_h: {kernel[0]} kernel_w: {kernel[1]} '
+                 f'stride_h: {stride[0]} stride_w: {stride[1]} pad_h: {pad[0]} pad_w: {pad[1]} round_mode: {("CEIL", "FLOOR")[mode]} }} }}\n')
+    net, dropped = Net(parse_text(text, caffe_pb2.NetParameter)[0]), 0
+    for i, (kernel, stride, pad, mode) in enumerate(cases):
+        sizes = [caffe_size(size, *one, mode, pad.any()) for size, *one in zip((9, 7), kernel, stride, pad)]
+        assert net.blobs[f"p{i}"].shape[2:] == tuple(sizes), cases[i]
+        dropped += sizes != [caffe_size(size, *one, mode, False) for size, *one in zip((9, 7), kernel, stride, pad)]
+    assert dropped > 3

@@ -391,3 +391,31 @@ def test_damaged_states_raise_our_errors_only(tmp_path_factory, content):
             read(path)
         except Error as error:
             assert str(path) in str(error)
+
+
+def test_each_string_that_is_not_utf8_is_rewritten(caplog):
+    """One string, and one of several, at any depth."""
+    from minicaffe.proto.binary import parse_message
+    layer = b"\x0a\x03a\xffb" + b"\x1a\x02\xfec" + b"\x1a\x02ok" + b"\x22\x01\xfd"       # name, bottom, bottom, top
+    message = parse_message(caffe_pb2.NetParameter, b"\xa2\x06" + bytes([len(layer)]) + layer)
+    made = message.layer[0]
+    assert (made.name, list(made.bottom), list(made.top)) == ("a\\xffb", ["\\xfec", "ok"], ["\\xfd"])
+    assert [record.getMessage().rpartition(" is not")[0].split(" ")[0] for record in caplog.records] == [
+        "minicaffe.LayerParameter.name", "minicaffe.LayerParameter.bottom", "minicaffe.LayerParameter.top"]
+
+
+def test_parts_of_all_messages_are_counted_together(monkeypatch):
+    monkeypatch.setattr(binary, "MAX_PARTS", 10)
+    monkeypatch.setattr(binary, "MAX_DEFINITION", 20)
+    data = bytes(100)
+    limits = binary._SizeLimits()
+    assert limits.copy(data, [1, 2, 3], [(0, 2), (5, 8)]) == [data[0:2], data[5:8]]
+    limits.copy(data, [1, 2, 3], [(0, 1), (5, 6)])
+    assert (limits.parts, limits.bytes) == (10, 7)
+    with pytest.raises(DataError, match="the net has more than 10 parts"):
+        limits.copy(data, [1], [])
+    limits = binary._SizeLimits()
+    limits.copy(data, [], [(0, 10)])
+    limits.copy(data, [], [(0, 10)])
+    with pytest.raises(DataError, match="the net would have more than 20 bytes without its numbers"):
+        limits.copy(data, [], [(0, 1)])

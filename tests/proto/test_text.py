@@ -232,3 +232,32 @@ def test_names_of_a_solver_without_quotes_are_read_and_told(caplog):
 def test_comments_of_other_languages_get_their_remedy(text, place):
     with pytest.raises(ConfigError, match=place + "a comment in a prototxt begins with # and ends with its line; write # in place"):
         parse_text(text, caffe_pb2.NetParameter, "net")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("layer { convolution_param { num_output: 089 } }", "1:41: layer[0].convolution_param.num_output: 089 starts with 0 and so is octal, but has a digit above 7; drop the 0"),
+    ('layer { "x" }', "1:9: layer[0]: expected a field or '}' of LayerParameter, got the string \"x\""),
+    ("layer { 5 }", "1:9: layer[0]: expected a field or '}' of LayerParameter, got 5"),
+    ("layer { name: 'x }", "1:15: layer[0].name: a string is not closed on its line; add the quote"),
+    ("layer { 'x }", "1:9: layer[0]: a string is not closed on its line; add the quote"),
+    ("layer { [a.b]: 1 }", "1:9: layer[0]: extensions and Any messages are not used by Caffe; remove it"),
+    ("\nlayer {\n name: 'a'", "3:11: layer 'a': the file ends inside LayerParameter, opened on line 2; close it with '}'"),
+    ("input_dim: 99999999999999999999999", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got a number of 23 digits"),
+    ("input_dim: -2147483649", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got -2147483649"),
+    ("input_dim: 2147483648", "1:12: input_dim[0]: must be from -2147483648 to 2147483647, got 2147483648"),
+    ("input_dim: 1.5", "1:12: input_dim[0]: must be a whole number, got 1.5"),
+])
+def test_whole_messages(text, message):
+    with pytest.raises(ConfigError) as caught:
+        parse_text(text, caffe_pb2.NetParameter, "f")
+    assert str(caught.value) == f"f:{message}"
+
+
+def test_fields_of_a_layer_with_and_without_those_that_messages_lack():
+    from minicaffe.proto.text import layer_fields, lines_of
+    layer = caffe_pb2.LayerParameter(name="a", convolution_param={"num_output": 3, "kernel_size": [1, 2]}, include=[{"phase": 0}, {"stage": ["s"]}])
+    plain = ['name: "a"', "include {", "  phase: TRAIN", "}", "include {", '  stage: "s"', "}", "convolution_param {", "  num_output: 3",
+             "  kernel_size: 1", "  kernel_size: 2", "}"]
+    assert list(lines_of(layer_fields(layer))) == plain
+    layer.fork_fields = "convolution_param { own: 5 }\nmore: 'x'"
+    assert list(lines_of(layer_fields(layer))) == [*plain[:-1], "  own: 5", "}", 'more: "x"']

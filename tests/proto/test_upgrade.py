@@ -1,6 +1,7 @@
 """Old nets, solvers and weights in today's form; the expected forms are written down by hand from net.md's tables."""
 
 import logging
+import re
 
 import pytest
 
@@ -368,3 +369,22 @@ def test_changes_of_a_file_are_one_line_with_its_name(tmp_path, caplog):
     line, = caplog.records
     assert line.getMessage() == f"{tmp_path}/old.prototxt: Upgraded a net of version 1; Turned input fields into an Input layer"
     assert line.levelname == "INFO"
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("input: 'a'\ninput: 'b' input_dim: [1, 2, 3, 4, 5]", "net.prototxt:2: input[1]: input 'b' has no shape: 5 input_dim for 2 inputs; give 4 for each"),
+    ("input: 'a'\ninput: 'b' input_shape {}", "net.prototxt:2: input[1]: input 'b' has no shape: 1 input_shape for 2 inputs; give each its own"),
+    ("input: 'a' input_dim: [1, 2, 3]", "net.prototxt:1: input[0]: input 'a' has no shape: 3 input_dim for 1 inputs; give 4 for each"),
+])
+def test_inputs_without_a_shape(text, message):
+    with pytest.raises(ConfigError) as caught:
+        upgraded(text)
+    assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)) == message
+
+
+@pytest.mark.parametrize(("text", "kind"), [("", None), ("type: 'Adam'", "Adam"), ("solver_type: ADAM", "Adam"), ("solver_type: SGD", "SGD")])
+def test_a_solver_has_the_type_that_it_names(text, kind):
+    solver, _ = parse_text(text, caffe_pb2.SolverParameter)
+    made = upgrade_solver(solver)
+    assert (made.type if made.HasField("type") else None) == kind and not made.HasField("solver_type")
+    assert solver == parse_text(text, caffe_pb2.SolverParameter)[0]      # the one that was given is as before

@@ -63,7 +63,7 @@ def test_a_window_that_begins_outside_of_the_picture(files):
     image = caffe.io.load_image(names[0])
     for window, part in [((-2, -3, 5, 6), image[:5, :6]), ((4, -1, 40, 7), image[4:, :7]), ((-9, 3, 90, 90), image[:, 3:])]:
         np.testing.assert_array_equal(net.crop(image, window), part)
-    with pytest.raises(ShapeError, match="holds no pixel"):
+    with pytest.raises(ShapeError, match=r"^window \(ymin, xmin, ymax, xmax\) = \(-5, -5, -1, 4\) holds no pixel of a picture of 12x16$"):
         net.crop(image, (-5, -5, -1, 4))
 
 
@@ -119,16 +119,20 @@ def caffes_crop(im, window, crop_size, context_pad, mean):
     return crop
 
 
+@pytest.mark.parametrize("size", [7, 8, 9])
 @pytest.mark.parametrize("context_pad", [1, 2, 3])
-def test_windows_at_each_edge_are_cut_out_as_in_caffe(files, context_pad):
-    model, weights, names = files
-    net = caffe.Detector(model, weights, context_pad=context_pad, **SETUP)
+def test_windows_at_each_edge_are_cut_out_as_in_caffe(files, tmp_path, context_pad, size):
+    """Where two roundings of an odd size add up, the part is a row or column less."""
+    names = files[2]
+    (tmp_path / "net.prototxt").write_text(NET.replace("dim: 8 dim: 8", f"dim: {size} dim: {size}"))
+    caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
+    net = caffe.Detector(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"), context_pad=context_pad, **SETUP)
     image, random, outside = caffe.io.load_image(names[0]), np.random.default_rng(context_pad), set()
-    for _ in range(60):
+    for _ in range(150):
         top, left = int(random.integers(0, 11)), int(random.integers(0, 15))
         window = top, left, int(random.integers(top + 1, 13)), int(random.integers(left + 1, 17))
         crop = net.crop(image, window)
-        np.testing.assert_allclose(crop, caffes_crop(image, window, 8, context_pad, SETUP["mean"][::-1] / 255), rtol=1e-6)
+        np.testing.assert_allclose(crop, caffes_crop(image, window, size, context_pad, SETUP["mean"][::-1] / 255), rtol=1e-6)
         filled = np.isclose(crop, SETUP["mean"][::-1] / 255).all(2)
         outside |= {place for place, line in (("top", filled[0]), ("left", filled[:, 0]), ("bottom", filled[-1]), ("right", filled[:, -1])) if line.all()}
     assert outside == {"top", "left", "bottom", "right"}

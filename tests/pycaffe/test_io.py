@@ -110,7 +110,9 @@ def test_resize_is_the_old_scikit_images():
     np.testing.assert_allclose(made[0, :], [1, 1 + 0.75 * 0.5, 1 + 0.75 * 1.5, 1 + 0.75 * 0.75 * 2], rtol=1e-6)
     down = io.resize_image(np.arange(16, dtype=np.float32).reshape(4, 4, 1), (2, 2))[:, :, 0]
     np.testing.assert_allclose(down, [[2.5, 4.5], [10.5, 12.5]])
-    np.testing.assert_array_equal(io.resize_image(image, (2, 2)), image)
+    same = io.resize_image(image, (2, 2))
+    np.testing.assert_array_equal(same, image)
+    assert not np.shares_memory(same, image)
     np.testing.assert_array_equal(io.resize_image(np.full((2, 3, 3), 4.0), (5, 5)), np.full((5, 5, 3), 4))
     corners = io.resize_image(np.repeat(image, 2, axis=2), (3, 3))[:, :, 1]
     np.testing.assert_allclose(corners, [[1, 2, 3], [3, 4, 5], [5, 6, 7]])

@@ -404,3 +404,21 @@ def test_a_solver_reads_its_file_once(tmp_path, monkeypatch):
         files.clear()
         assert type(make(str(tmp_path / "solver.prototxt"), skip_unknown_fields=True)) is kind
         assert files == [(str(tmp_path / "solver.prototxt"), True)]
+
+
+@pytest.mark.filterwarnings("ignore:.*has no loss")
+@pytest.mark.parametrize("make", [caffe.get_solver, caffe.get_solver_from_file, caffe.SGDSolver, caffe.AdamSolver])
+def test_options_of_a_solver_reach_its_nets(tmp_path, monkeypatch, make):
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    text = 'layer {{ name: "in" type: "Input" top: "data" input_param {{ shape {{ dim: 1 }} }} {} }}'
+    (tmp_path / "net.prototxt").write_text(text.format(""))
+    (tmp_path / "in" / "unknown.prototxt").write_text("mem_param { }\n" + text.format(""))
+    (tmp_path / "in" / "solver.prototxt").write_text('net: "../net.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    (tmp_path / "in" / "other.prototxt").write_text('net: "unknown.prototxt" base_lr: 0.1 lr_policy: "fixed"')
+    make("solver.prototxt")
+    with pytest.raises(ConfigError, match="net: the solver is not trusted"):
+        make("solver.prototxt", trusted=False)
+    with pytest.raises(ConfigError, match="unknown.prototxt:1:1: mem_param"):
+        make("other.prototxt")
+    assert make("other.prototxt", skip_unknown_fields=True).net._layer_names == ["in"]

@@ -298,6 +298,39 @@ def test_preprocessing_in_the_text():
 
 # ---- refusals
 
+def test_steps_of_preprocessing_that_are_not_given_have_no_line():
+    for how, wanted in ((Preprocessing(scale=0.5), ["x0 = 0.5 * x0"]), (Preprocessing(mean=3), ["x0 = x0 - 3.0"]), (Preprocessing(), []),
+                        (Preprocessing(mean=3, scale=2), ["x0 = x0 - 3.0", "x0 = 2.0 * x0"])):
+        lines = [line.strip() for line in to_module(net_of(layer("ReLU"), X), preprocessing=how).text().splitlines()]
+        assert [line for line in lines if line.startswith("x0 = ")] == wanted
+
+
+def test_remarks_of_pooling_are_those_of_its_fields():
+    up, divisor = "Caffe rounds the number of windows up", "the divisor of AVE counts the padding"
+    for fields, remarks in (("kernel_size: 3 stride: 2", {up}), ("kernel_size: 3 stride: 2 round_mode: FLOOR", set()), ("global_pooling: true", set()),
+                            ("pool: AVE global_pooling: true", set()), ("pool: AVE kernel_size: 3 pad: 1 stride: 2", {up, divisor}),
+                            ("pool: AVE kernel_size: 3 stride: 2 round_mode: FLOOR", set()), ("kernel_size: 3 pad: 1 stride: 2", {up})):
+        text = to_module(net_of(layer("Pooling", f"pooling_param {{ {fields} }}"), X)).text()
+        assert {remark for remark in (up, divisor) if remark in text} == remarks, fields
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4, 5, 6])
+def test_normalization_of_any_number_of_axes(axes):
+    """PyTorch's modules take two to five axes: more are joined, and one that is missing is added."""
+    text = to_module(net_of(layer("BatchNorm"), (2, 3, 4, 2, 2, 2)[:axes])).text()
+    assert ("flatten(2)" in text) == (axes == 6) and "[:, None]" not in text
+
+
+def test_the_matrix_of_an_infogain_loss_may_be_a_file(tmp_path):
+    matrix = np.arange(16, dtype=np.float32).reshape(4, 4)
+    (tmp_path / "infogain").write_bytes(caffe_pb2.BlobProto(shape={"dim": [1, 1, 4, 4]}, data=matrix.ravel()).SerializeToString())
+    net = net_of(layer("InfogainLoss", f'infogain_loss_param {{ source: "{tmp_path}/infogain" }}', "x0 x1"), (3, 4, 2), (3, 2))
+    module = to_module(net)
+    (kept,) = [array for array in module.state.values() if np.size(array) == 16]
+    np.testing.assert_array_equal(np.reshape(kept, (4, 4)), matrix)
+    assert re.search(r"caffe_infogain_loss\(\w+, \w+, self\.\w+, 1", module.text())
+
+
 def test_all_types_that_cannot_be_expressed_are_named(tmp_path):
     text = layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3") + layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3", "z").replace('"l"', '"m"')
     with pytest.raises(errors.ConfigError, match=r"layer 'l' \(MultiBoxLoss\): there is no exporter for this type; register one with "

@@ -135,7 +135,7 @@ def directions(made, node, gates, add):
 
 
 def _is_read(made, name):
-    return bool(name) and (name in made.readers or name in made.outputs)
+    return bool(name) and name in made.readers
 
 
 def product(made, blob, weight, bias, name=None):
