@@ -157,7 +157,11 @@ cdef class StreamAllocator(Allocator):
         if self.streams is None:
             raise single_stream_error(self)
         address = <size_t>self.alloc_for_stream(nbytes, stream)
-        self.record_stream(address, stream)     # for a block that belongs to no stream
+        try:
+            self.record_stream(address, stream)     # for a block that belongs to no stream
+        except BaseException:
+            self.free_ptr(<void*><size_t>address)
+            raise
         return address
 
     def record_stream(self, address, stream):
