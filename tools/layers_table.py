@@ -124,7 +124,7 @@ def facts(cls):
     else:  # it is defined, and has nothing to do
         backward = "source" if cls.exact_num_bottom_blobs == 0 else "sink" if cls.exact_num_top_blobs == 0 else "shared memory"
     inner = any(re.search(rf"\b{InnerNet.__name__}\(", body) for body in bodies)
-    if issubclass(cls, DeviceLayer):
+    if issubclass(cls, DeviceLayer) or issubclass(cls, ForkLayer) and cls.capture_obstacle is not ForkLayer.capture_obstacle:
         gpu = "kernels"
     else:
         gpu = "inner net" if inner else "no computing" if cls.host_only or not forward else "CPU"

@@ -209,6 +209,12 @@ LAYERS = {
     "filter": after("Filter", "c k", "y", keeps=False, tail=""),
     "shared weights": {"net": conv("x", "c", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param")
                        + conv("c", "y", 3).replace("convolution_param", "param { name: 'w' } param { name: 'b' } convolution_param"), "keeps": True},
+    **{f"interp {name}": after("Interp", "c", "y", f"interp_param {{ {fields} }}", first=conv("x", "c", outputs)) for name, outputs, fields in (
+        ("larger", 8, "zoom_factor: 2"), ("smaller", 8, "shrink_factor: 2"), ("of 5 channels", 5, "height: 9 width: 4"), ("cut", 8, "height: 8 width: 8 pad_beg: -1 pad_end: -2"),
+        ("of the same size", 8, "height: 7 width: 6"))},
+    "interp to one pixel": after("Interp", "c", "y", "interp_param { height: 1 width: 1 }", tail=conv("y", "z", 4, "kernel_size: 1")),
+    "interp to the size of a blob": after("Interp", "c other", "y", "interp_param { use_blob_size: true pad_beg: -1 }"),
+    "double interp": {**after("Interp", "c", "y", "interp_param { zoom_factor: 3 }"), "dtype": Dtype.DOUBLE},
     "double inner product": {"net": FIRST + layer("InnerProduct", "c", "y", IP), "dtype": Dtype.DOUBLE, "keeps": True},
     "double": {"net": FIRST + layer("BatchNorm", "c", "b", name="n") + layer("Pooling", "b", "y", "pooling_param { kernel_size: 2 }") + LAST,
                "dtype": Dtype.DOUBLE, "keeps": True},
@@ -345,6 +351,12 @@ MIXED = (conv("x", "a") + conv("x", "b", 5) + layer("Concat", "a b", "c", name="
          + layer("BatchNorm", "n", "m", name="bn") + layer("Dropout", "m", "m", "dropout_param { dropout_ratio: 0 }", "drop")
          + layer("PReLU", "m", "m", name="prelu") + conv("m", "d", 4) + layer("Slice", "d", "e f", name="cut")
          + layer("Eltwise", "e f", "g", "eltwise_param { operation: MAX }", "max") + score("g") + LOSS)
+# What keeps the layout besides: sums of rows and of planes, interpolation, a box, another order; their tables and scratch memory.
+PLANES = (conv("x", "a") + layer("Normalize", "a", "n", "norm_param { across_spatial: false channel_shared: false }", "norm")
+          + layer("Interp", "n", "i", "interp_param { zoom_factor: 2 }", "up") + layer("MVN", "i", "m", name="mvn") + conv("x", "r", 8, "kernel_size: 1")
+          + layer("Crop", "m r", "k", "crop_param { axis: 2 offset: 3 }", "cut") + layer("Reduction", "r", "s", "reduction_param { axis: 2 operation: MEAN }", "mean")
+          + layer("Scale", "k s", "q", "scale_param { axis: 0 }", "scale") + layer("Permute", "q", "p", "permute_param { order: 0 order: 2 order: 3 order: 1 }", "turn")
+          + score("p") + LOSS)
 
 
 class Graphs:
@@ -636,6 +648,7 @@ TRAININGS = {
     "residual": (DUMMY + RESIDUAL, plain_steps, {}),
     "lenet": (DUMMY + LENET, plain_steps, {}),
     "mixed": (DUMMY + MIXED, plain_steps, {}),
+    "planes": (DUMMY + PLANES, plain_steps, {}), "planes read": (DUMMY + PLANES, read, {}), "planes on the cpu and back": (DUMMY + PLANES, cpu_and_back, {}),
     "residual read": (DUMMY + RESIDUAL, read, {}), "mixed read": (DUMMY + MIXED, read, {}),
     "read now and then": (DUMMY + LENET, read_now_and_then, {}),
     "residual written": (DUMMY + RESIDUAL, write, {}), "lenet written": (DUMMY + LENET, write, {}),

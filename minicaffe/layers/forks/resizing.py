@@ -4,11 +4,12 @@ import logging
 
 import numpy as np
 
-from minicaffe.blob import NUMPY_TYPES
+from minicaffe.blob import NUMPY_TYPES, Blob
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import check_size
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
+from minicaffe.ops.resize import bilinear
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ class BilinearLayer(ForkLayer):
     - ``weights(read_size, top_size)`` returns three arrays: for each pixel of the top, the first of the two pixels that it is
       computed from, the weight of this one, and the weight of the next.
 
-    Forward builds the matrices when the sizes have changed.
+    Forward builds the matrices when the sizes have changed. On a device kernels compute each pixel from up to four others, in the
+    layout of the bottom (ops/resize/bilinear.pyx); their tables are built then.
     """
 
     exact_num_bottom_blobs = 1
@@ -32,7 +34,8 @@ class BilinearLayer(ForkLayer):
     flops_per_value = 4, 4
     backward_reads_bottoms = backward_reads_tops = False
 
-    matrix_sizes = None     # the result of sizes() for which the matrices were built
+    matrix_sizes = table_sizes = None   # the result of sizes() for which the matrices, and the tables, were built
+    layout = None           # of the bottom in the last forward, on a device
 
     def reshape(self, bottom, top):
         check_planes(bottom[0])
@@ -49,6 +52,33 @@ class BilinearLayer(ForkLayer):
             inside = first + step < read_size
             matrix[np.arange(top_size)[inside], skipped + first[inside] + step] = weights[inside]
         return matrix
+
+    def _table(self, size, skipped, read_size, top_size):
+        """Return the weights as a table for a device."""
+        if top_size == size:
+            first, first_weight, next_weight = np.arange(size), np.ones(size), np.zeros(size)
+        else:
+            first, first_weight, next_weight = self.weights(read_size, top_size)
+            next_weight, first = np.where(first + 1 < read_size, next_weight, 0), first + skipped
+        pixels = np.arange(size)
+        begin, end = np.searchsorted(first, pixels - 1, "left"), np.searchsorted(first, pixels, "right")
+        table = Blob((3 * top_size + 2 * size,), self.dtype, "bilinear table")
+        table.data[...] = np.concatenate([first, first_weight, next_weight, begin, end])
+        return table
+
+    def forward_gpu(self, bottom, top):
+        if self.current != self.table_sizes:
+            self.tables, self.table_sizes = [self._table(*size) for size in self.current], self.current
+        self.layout = bilinear.forward(bottom[0], top[0], *self.tables)
+
+    def backward_gpu(self, top, propagate_down, bottom):
+        if propagate_down[0]:
+            bilinear.backward(bottom[0], top[0], *self.tables, self.layout)
+        if any(propagate_down[1:]):
+            bottom[1].fill_diff(0)
+
+    def capture_obstacle(self):
+        return None
 
     def forward(self, bottom, top):
         if self.current != self.matrix_sizes:
@@ -100,7 +130,8 @@ class InterpLayer(BilinearLayer):
     Row i of H' lies at i (H - 1) / (H' - 1) of the bottom, computed in float32, or at 0 if H' is 1. With p its whole part and f
     the rest it is (1 - f) row p + f row p + 1; equal sizes are a copy.
 
-    Different from its forks: a size that no rule uses is reported, and a value that is not finite spreads to its whole plane.
+    Different from its forks: a size that no rule uses is reported. On the CPU a value that is not finite spreads to its whole
+    plane.
 
     Source: pspnet and deeplab-v2 interp_layer.cpp (Chen et al. 2014, Zhao et al. 2017).
 
