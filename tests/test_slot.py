@@ -175,3 +175,24 @@ def test_memory_of_a_tensor(on_cpu):
     other.share_data(tensor)
     assert sum({**memory_of(tensor), **memory_of(other)}.values()) == 32
     assert memory_of(Tensor()) == {}
+
+
+@pytest.mark.parametrize("kind", [Blob, Tensor])
+def test_bytes_go_into_a_new_object_where_the_slot_shows_one_of_another_owner(kind):
+    theirs, other = kind((2,)), kind((2,))
+    for each, value in ((theirs, 1), (other, 2)):
+        (each.data if kind is Blob else each.mutable_data(np.float32))[...] = value
+    slot, source = Slot("x"), Slot("x")
+    slot.share_external(theirs), source.reset(other)
+    slot.deserialize(source.serialize())
+    assert slot.get() is not theirs and not slot.is_external
+    assert [(each.data if kind is Blob else each.mutable_data(np.float32)).tolist() for each in (theirs, slot.get())] == [[1, 1], [2, 2]]
+
+
+def test_bytes_without_a_gradient_clear_that_of_the_blob():
+    mine, other = Blob((2,)), Blob((2,))
+    mine.data[...], mine.diff[...], other.data[...] = 1, 3, 2
+    slot, source = Slot("x"), Slot("x")
+    slot.reset(mine), source.reset(other)
+    slot.deserialize(source.serialize())
+    assert slot.get() is mine and (mine.data == 2).all() and (mine.diff == 0).all()

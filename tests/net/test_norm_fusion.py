@@ -8,6 +8,7 @@ import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types, register_layer
+from minicaffe.layers.batch_norm import BatchNormLayer
 from minicaffe.layers.relu import ReLULayer
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD
@@ -93,6 +94,38 @@ def test_a_relu_whose_gradient_needs_its_bottom_runs_by_itself():
     assert fused(net)["norm"] == ["scale"]
     with pytest.raises(ConfigError, match=r"layer 'leaky' \(ReLU\): .*ReLU cannot go backward in place"):
         net.backward_from_to(len(net.layers) - 1, 0)
+
+
+class NormThatFails(BatchNormLayer):
+    """A BatchNorm that cannot compute its top once more."""
+
+    fails = 0
+
+    def unfuse(self, bottom, top):
+        NormThatFails.fails -= 1
+        if NormThatFails.fails >= 0:
+            raise ConfigError("computes its top only once")
+        super().unfuse(bottom, top)
+
+
+def test_a_fusion_that_cannot_be_undone(monkeypatch):
+    """The error names the layer that cannot, and the run is as it was before: the next attempt succeeds."""
+    if "NormThatFails" not in layer_types():
+        register_layer("NormThatFails", NormThatFails)
+    net, watched = two_nets(CONV % 16 + NORM.replace('"BatchNorm"', '"NormThatFails"') + SCALE + RELU + LOSS)
+    last, relu = len(net.layers) - 1, net.layer_names.index("relu")
+    for each in (net, watched):
+        each.forward_from_to(0, last)
+        each.backward_from_to(last, last)
+    data = net.blob_by_name("y").data.copy()
+    monkeypatch.setattr(NormThatFails, "fails", 2)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"layer 'norm' \(NormThatFails\).*computes its top only once"):
+            net.backward_layer(relu)
+        np.testing.assert_array_equal(net.blob_by_name("y").data, data)
+    net.backward_from_to(last - 1, 0), watched.backward_from_to(last - 1, 0)
+    assert NormThatFails.fails == -1
+    assert_same(net, watched)
 
 
 @pytest.mark.parametrize("plan", [None, "memory"])

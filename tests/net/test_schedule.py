@@ -14,7 +14,7 @@ from minicaffe.layer import layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
 from minicaffe.net.listing import Listing, ScheduleRow
 from minicaffe.net.net import Net
-from minicaffe.net.run import BEFORE_BACKWARD
+from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -245,6 +245,38 @@ def test_after_an_error_nothing_of_others_is_read(on_cpu):
         net.blobs["e"].data  # noqa: B018
     net.blobs["i"].data[...] = 1
     net.forward_from_to(0, len(net.nodes) - 1)
+
+
+@pytest.fixture
+def winograd():
+    before = engine.preferred()
+    engine.prefer("WINOGRAD")
+    yield
+    engine.prefer(before)
+
+
+@pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_slices_of_a_concat_after_an_error_before_it(on_cpu, winograd, phase, plan):
+    """A run of another kind after it copies all of them: what was written before the error is not of its batch."""
+    text = (CONV.format("a", "x") + 'layer { name: "i" type: "Input" top: "i" input_param { shape { dim: 2 } } }'
+            'layer { name: "rows" type: "BatchReindex" bottom: "x" bottom: "i" top: "rows" propagate_down: false propagate_down: false }'
+            + CONV.format("b", "x") + 'layer { name: "join" type: "Concat" bottom: "a" bottom: "b" top: "join" }')
+    net, plain = made(text, "memory", phase), made(text, None, phase)
+    last = len(net.nodes) - 1
+    net.forward_from_to(0, last)
+    assert "join" in net.fused()[net.layer_index("a")]
+    net.blobs["i"].data[...] = 99
+    with pytest.raises(Error, match="99"):
+        net.forward_from_to(0, last)
+    net.blobs["i"].data[...] = 0
+    for each in (net, plain):
+        each.blobs["x"].data[...] = 1
+    if plan is None:
+        net.set_plan(None, net.output_blobs, phase == caffe.TRAIN)
+    net.add_hook(BEFORE_FORWARD, lambda index: None)
+    net.forward_from_to(0, last), plain.forward_from_to(0, last)
+    np.testing.assert_allclose(net.blobs["join"].data, plain.blobs["join"].data, 1e-4, 1e-4)
 
 
 def test_a_layer_that_reads_what_it_wrote_before(own_layers):

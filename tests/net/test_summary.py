@@ -177,6 +177,17 @@ def test_a_table_has_all_columns_that_fit():
     assert made.text(width) == whole and f"left out at {width - 1} columns" in made.text(width - 1)
 
 
+def test_splits_without_memory_are_no_rows():
+    """That of a blob without a gradient takes none; the gradients of the readers of another one do."""
+    product = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" {2} inner_product_param {{ num_output: 2 bias_term: false }} }}'
+    made = Summary(Net(parsed('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }'
+                              + "".join(product.format(*names, "loss_weight: 1" * (names[1] == "a")) for names in ["ax", "bx", "ca", "da"]))))
+    assert [row.name for row in made.rows] == ["in", "a", "a_a_0_split", "b", "c", "d"] and made.layers == 6
+    split = made.rows[2]
+    assert (split.data, split.diff, split.parameters) == (0, 2 * 4 * 3 * 2, 0) and made.totals()[0].startswith("6 layers, ")
+    assert "<b>net</b>" in made._repr_html_()
+
+
 def test_files_are_not_written(tmp_path):
     """An HDF5Output empties its file when it is set up: the stand-in has none."""
     file = tmp_path / "out.h5"
