@@ -82,7 +82,7 @@ class FiniteWatch:
             if self.nonfinite is None:
                 log.warning("%s; no snapshots are written until they are finite again", error)
         elif self.nonfinite is not None:
-            self.first = None  # a caller has made them finite again
+            self.first, self.where = None, ""  # a caller has made them finite again
         self.nonfinite = nonfinite
         return nonfinite is None
 

@@ -248,3 +248,49 @@ def test_mean_precision_over_batches():
     assert precision.by_class() == {1: pytest.approx(0.25), 2: 0.0} and precision.mean() == pytest.approx(0.125)
     with pytest.raises(DataError, match="rows of DetectionEvaluate have 5 numbers"):
         precision.add(np.zeros((2, 7)))
+
+
+def plain_precision(detections, objects, version):
+    """The average precision of one class, detection by detection; `detections` are (score, right, wrong) in their order."""
+    points, hits, misses = [(0.0, 0.0)], 0, 0
+    for _, right, wrong in sorted(detections, key=lambda detection: -detection[0]):    # of equal scores the earlier one first
+        hits, misses = hits + right, misses + wrong
+        points.append((hits / objects, hits / max(hits + misses, 1)))
+    if version == "Integral":
+        return sum(precision * (recall - before) for (before, _), (recall, precision) in zip(points, points[1:]))
+    above = [max(precision for _, precision in points[i:]) for i in range(1, len(points))]
+    if version == "MaxIntegral":
+        return sum(high * (points[i + 1][0] - points[i][0]) for i, high in enumerate(above))
+    return sum(max((precision for recall, precision in points[1:] if recall >= level / 10 - 1e-6), default=0) for level in range(11)) / 11
+
+
+@pytest.mark.parametrize("version", ["Integral", "MaxIntegral", "11point"])
+def test_random_rows_over_several_batches(version):
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        count = int(rng.integers(1, 4))
+        blobs = [type("Rows", (), {"name": f"out{i}", "shape": (1, 1, 1, 5), "cpu_data": None})() for i in range(count)]
+        param = caffe_pb2.SolverParameter(ap_version=version, show_per_class_result=True)
+        outputs = DetectionOutputs(type("Net", (), {"output_blobs": blobs})(), param)
+        objects, found = [{} for _ in blobs], [{} for _ in blobs]
+        for _ in range(3):
+            rows = []
+            for i in range(count):
+                labels = rng.permutation(4)[:3]
+                numbers = [[-1, label, rng.integers(0, 25), -1, -1] for label in labels]
+                numbers += [[0, rng.integers(0, 4), rng.integers(0, 4) / 4, *rng.permutation([1, 0])] for _ in range(rng.integers(0, 40))]
+                rows.append(np.array(numbers, float).reshape(1, 1, -1, 5))
+                for image, label, value, right, wrong in numbers:
+                    if image == -1:
+                        objects[i][int(label)] = objects[i].get(int(label), 0) + int(value)
+                    else:
+                        found[i].setdefault(int(label), []).append((value, right, wrong))
+            outputs.add(rows)
+        expected = []
+        for i in range(count):
+            by_class = {label: plain_precision(found[i].get(label, []), objects[i][label], version)
+                        for label in sorted(objects[i]) if objects[i][label]}
+            expected += [(f"out{i}", sum(by_class.values()) / len(by_class)), *((f"out{i}[{k}]", v) for k, v in by_class.items())]
+        records = outputs.records()
+        assert [(record["name"], record["index"]) for record in records] == [(name, i) for i, (name, _) in enumerate(expected)]
+        np.testing.assert_allclose([record["value"] for record in records], [value for _, value in expected], rtol=1e-9, atol=1e-12)

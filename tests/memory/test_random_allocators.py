@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from fake_streams import FakeStreams
 
+from minicaffe import memory
 from minicaffe.errors import OutOfMemoryError, PointerError
 from minicaffe.memory import (
     Allocator,
@@ -68,6 +69,7 @@ class PlainCache:
         self.segments, self.stacks, self.queues = [], {}, {}
         self.limit, self.live, self.peak, self.allocations, self.peak_reserved = None, 0, 0, 0, 0
         self.hits = self.upstream_allocations = self.splits = self.merges = self.retries = 0
+        self.merged = []        # address and bytes, as events report them
 
     @property
     def blocks(self):
@@ -208,7 +210,7 @@ class PlainCache:
             self.stacks.setdefault(block.n, []).append(block)
             return
         segment = next(s for s in self.segments if block in s)
-        merged = []
+        merged, address, nbytes = [], block.at, block.n
         for b in segment:
             if merged and merged[-1].state == b.state == "free":
                 merged[-1].n += b.n
@@ -216,6 +218,9 @@ class PlainCache:
             else:
                 merged.append(b)
         segment[:] = merged
+        block = next(b for b in merged if b.at <= address < b.at + b.n)
+        if block.n != nbytes:
+            self.merged.append((block.at, block.n))
 
     def reclaim(self, wait):
         for queue in self.queues.values():
@@ -441,7 +446,7 @@ def test_any_sequence(constants):
         cache = CachingHostAllocator(upstream, streams) if constants is None else CachingAllocator(upstream, streams,
                                                                                                    constants=constants)
         plain = PlainCache(plain_upstream, plain_streams, constants)
-        known = []      # addresses, also freed ones
+        known, events = [], []      # addresses, also freed ones
         for _ in range(120):
             if pick.random() < 0.4:
                 streams.broken = plain_streams.broken = ""
@@ -451,17 +456,21 @@ def test_any_sequence(constants):
             address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
             stream, nbytes = pick.randrange(3), pick.choice(SIZES)
             if kind == "alloc":
-                results = outcome(cache.alloc, nbytes), outcome(plain.alloc, nbytes)
+                with memory.record(events):
+                    results = outcome(cache.alloc, nbytes), outcome(plain.alloc, nbytes)
             elif kind == "malloc":
-                results = outcome(cache.malloc, nbytes, stream), outcome(plain.alloc, nbytes, stream)
+                with memory.record(events):
+                    results = outcome(cache.malloc, nbytes, stream), outcome(plain.alloc, nbytes, stream)
             elif kind == "free":
-                results = outcome(cache.free, address), outcome(plain.free, address)
+                with memory.record(events):
+                    results = outcome(cache.free, address), outcome(plain.free, address)
             elif kind == "use":
                 results = outcome(cache.record_stream, address, stream), outcome(plain.record_stream, address, stream)
             elif kind == "inside":
                 results = outcome(cache.free, address + 64), outcome(plain.free, address + 64)
             elif kind == "empty":
-                results = outcome(cache.empty_cache), outcome(plain.empty_cache)
+                with memory.record(events):
+                    results = outcome(cache.empty_cache), outcome(plain.empty_cache)
             elif kind == "limit":
                 limit = pick.choice([None, 20 * MIB, 24 * MIB, 41 * MIB])
                 results = cache.set_limit(limit), None
@@ -483,6 +492,8 @@ def test_any_sequence(constants):
             assert snapshot == plain.snapshot(), (seed, kind)
             assert tuple(cache.stats()) == plain.stats(), (seed, kind)
             assert upstream.log == plain_upstream.log
+            assert [(e.address, e.nbytes) for e in events if e.kind == "merge"] == plain.merged, (seed, kind)
+            assert sum(e.kind == "cache hit" for e in events) == plain.hits and sum(e.kind == "split" for e in events) == plain.splits
             for stream in None, 0, 1, 2:
                 stream = stream if constants else None      # page-locked blocks belong to no stream
                 assert cache.cache_info(stream) == (sum(b.n for b in plain.free_blocks(stream)), plain.largest(stream))

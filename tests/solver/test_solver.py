@@ -390,7 +390,9 @@ def test_stop_raises(tmp_path):
         solver.solve()
     assert error.value.remedy == finite.LOWER_RATE and solver.iter < 12
     solver.restore(max(tmp_path.glob("*.solverstate")))
-    assert solver.nan == "stop" and all_finite(weights(solver))
+    assert solver.nan == "stop" and all_finite(weights(solver)) and solver.iter > 0
+    for effect in "warn", "stop":
+        solver.nan = effect     # another effect does not change the iteration at which this training began
     solver.net.learnable_params[0].data[...] = 1e30
     with pytest.raises(NotFiniteError) as error:
         solver.step(1)

@@ -1,0 +1,109 @@
+"""The watch for values that are not finite, against a second implementation: random losses, parameters and ranks, one after another."""
+
+import logging
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from minicaffe.errors import NotFiniteError
+from minicaffe.solver import finite
+from minicaffe.solver.finite import CHECK_START, CORRECT_DATA, LOWER_RATE, FiniteWatch
+
+
+class Ranks:
+    """The group of `rank`; `gather` gives what the others would have found."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size, self.found = rank, size, None
+
+    def gather(self, mine):
+        assert mine == self.found[self.rank]
+        return self.found
+
+    def name(self, rank):
+        return f"rank {rank}"
+
+
+class PlainWatch:
+    """What the watch reports: each method returns the lines of the log and what is raised, (text, remedy, since)."""
+
+    def __init__(self, effect, begin):
+        self.effect, self.begin, self.since, self.where, self.lost = effect, begin, None, "", False
+
+    def remedy(self, iteration):
+        return LOWER_RATE if iteration > self.begin else CHECK_START
+
+    def loss(self, solver, loss, rate, late, own, parameter):
+        lines = []
+        if math.isfinite(loss):
+            return lines, None
+        if self.since is None:
+            text, from_data = own
+            if solver.group.size > 1 and (ranks := [rank for rank, there in enumerate(solver.group.found) if there]):
+                self.where = f", after the loss of {', '.join(f'rank {rank}' for rank in ranks[:8])}"
+                text, from_data = solver.group.found[ranks[0]]
+                text = f"on rank {ranks[0]} {text}"
+            if late and solver.net.input_blobs and not from_data:
+                text += ", unless it came from an input that was fed again since"
+            self.since = solver.iter - 1, CORRECT_DATA if from_data else self.remedy(solver.iter - 1)
+            lines = [f"Iteration {solver.iter - 1}: the loss is {loss:g}, with learning rate {rate:g}; {text}; {self.since[1]}"]
+        more, raised = self.parameters(solver, parameter)
+        return lines + more, raised
+
+    def parameters(self, solver, parameter, effect=None):
+        lines = []
+        if parameter:
+            since, remedy = self.since or (solver.iter - 1, self.remedy(solver.iter))
+            text = f"iteration {solver.iter}: {parameter}{self.where}"
+            if (effect or self.effect) == "stop":
+                return [], (f"{text}; {remedy}", remedy, since)
+            if not self.lost:
+                lines = [text]
+        elif self.lost:
+            self.since, self.where = None, ""
+        self.lost = bool(parameter)
+        return lines, None
+
+
+@pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 3), (1, 3), (2, 12)])
+def test_any_sequence_of_losses(caplog, monkeypatch, rank, size):
+    for seed in range(30):
+        pick = random.Random(seed)
+        begin = pick.choice([0, 3])
+        group, net = Ranks(rank, size), SimpleNamespace(input_blobs=pick.choice([[], [1]]))
+        solver = SimpleNamespace(group=group, net=net, iter=begin, file=None, _exchange=SimpleNamespace(losses=[0.0] * size))
+        effect = pick.choice(finite.EFFECTS)
+        watch, plain = FiniteWatch(effect, begin), PlainWatch(effect, begin)
+        for _ in range(20):
+            solver.iter += pick.random() < 0.7
+            own = pick.choice(["a blob", "another"]), pick.random() < 0.3
+            parameter = pick.choice([None, None, "parameters are lost"])
+            losses = [pick.choice([1.0, 2.0, math.nan, math.inf]) for _ in range(size)]
+            if pick.random() < 0.3:
+                losses = [1e308] * size     # only their sum is not finite
+            solver._exchange.losses = losses
+            group.found = [None if math.isfinite(loss) else own if i == rank else (f"blob of {i}", i % 2 == 0)
+                           for i, loss in enumerate(losses)]
+            monkeypatch.setattr(finite, "first_blob", lambda _, own=own: own)
+            monkeypatch.setattr(finite, "first_parameter", lambda _, parameter=parameter: parameter)
+            caplog.clear()
+            caplog.set_level(logging.INFO, "minicaffe.solver")
+            raised = None
+            try:
+                if pick.random() < 0.6:
+                    loss, late = pick.choice([1.0, math.nan, math.inf]), pick.random() < 0.5
+                    expected = plain.loss(solver, loss, 0.5, late, own, parameter)
+                    watch.loss(solver, loss, 0.5, late)
+                else:
+                    effect = pick.choice([None, None, "stop"])
+                    expected = plain.parameters(solver, parameter, effect)
+                    assert watch.parameters(solver, effect) == (parameter is None)
+            except NotFiniteError as error:
+                raised = error.message, error.remedy, error.since
+            lines, expected_error = expected
+            assert raised == expected_error, seed
+            records = [record for record in caplog.records if record.name == "minicaffe.solver"]
+            assert len(records) == len(lines) and all(r.getMessage().startswith(line) for r, line in zip(records, lines)), seed
+            assert all((r.levelno == logging.WARNING) == (rank == 0 or "the loss is" not in line) for r, line in zip(records, lines))
