@@ -1,0 +1,143 @@
+"""What options and files say reaches each net that a command makes: level and stage, batch sizes, class weights; and what a command reports."""
+
+import json
+import re
+import sys
+
+import pytest
+from tiny import NET, SOLVER
+
+from minicaffe import memory, trace
+from minicaffe.cli import app, class_weights, training_file
+from minicaffe.cli.needed_memory import training_lines
+from minicaffe.proto import caffe_pb2, parse_text
+
+STAGED = NET + """layer { name: "of_stage" type: "Power" bottom: "scaled" top: "s" include { stage: "extra" } }
+layer { name: "of_level" type: "Power" bottom: "scaled" top: "l" include { min_level: 2 } }
+"""
+SIZED = """layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TRAIN } hdf5_data_param { source: "list" batch_size: 1 } }
+layer { name: "in" type: "HDF5Data" top: "x" top: "y" include { phase: TEST } hdf5_data_param { source: "list" batch_size: 1 } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("words", [
+    ("summary", "net.prototxt"), ("summary", "net.prototxt", "--phase=TEST"), ("summary", "solver.prototxt"), ("trace", "net.prototxt"),
+    ("trace", "solver.prototxt"), ("trace", "net.prototxt", "--phase=TEST"), ("schedule", "net.prototxt"), ("schedule", "net.prototxt", "--phase=TEST"),
+    ("time", "net.prototxt", "--iterations=1"), ("time", "net.prototxt", "--iterations=1", "--phase=TEST"), ("gradcheck", "net.prototxt", "--elements=1")], ids=" ".join)
+def test_level_and_stage(minicaffe, folder, words):
+    (folder / "net.prototxt").write_text(STAGED)
+    for more, stage, level in (((), False, False), (("--stage=other,extra",), True, False), (("--level=2",), False, True), (("--stage=extra", "--level=1"), True, False)):
+        out = minicaffe(*words, *more)
+        assert (bool(re.search(r"\bof_stage\b", out)), bool(re.search(r"\bof_level\b", out))) == (stage, level)
+
+
+@pytest.fixture
+def sized(folder):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "data.h5", "w") as file:
+        file["x"], file["y"] = [[1.0, 2.0]] * 4, [99.0, 1.0, 1.0, 1.0]      # the first label is none of the loss
+    (folder / "list").write_text("data.h5\n")
+    (folder / "net.prototxt").write_text(SIZED)
+    (folder / "solver.prototxt").write_text(SOLVER)
+    return folder
+
+
+def test_a_failed_trace_has_no_values(minicaffe, sized):
+    """They are those of one more iteration, which would succeed here."""
+    assert "label" in minicaffe("trace", "net.prototxt", "--html=t.html", "--json=t.json", status=1)
+    page = json.loads(re.search(r'id="trace">(.*?)</script>', (sized / "t.html").read_text())[1])
+    assert "values" not in page and "values" not in trace.load(sized / "t.json").document
+
+
+def test_the_memory_of_given_batch_sizes(on_cpu, sized):
+    about = {"skip_unknown_fields": False, "trusted": True, "plan": "memory"}
+
+    def figure(sizes=None, divide_by=1):
+        param, place = training_file.read_solver("solver.prototxt", about)
+        return training_lines(param, place, about, sizes, divide_by)[0]
+
+    before = memory.use(memory.CPUPlace(), "caching")
+    try:
+        reserved = memory.stats(memory.CPUPlace()).reserved
+        train = [figure({caffe_pb2.TRAIN: size}) for size in (40_000, 80_000)]
+        test = [figure({caffe_pb2.TEST: size}) for size in (40_000, 80_000)]
+        assert memory.stats(memory.CPUPlace()).reserved == reserved     # nothing of the dry runs stays in the allocator
+    finally:
+        memory.use(memory.CPUPlace(), before)
+    assert len({figure(), *train, *test}) == 5
+    assert figure({caffe_pb2.TRAIN: 80_000}, 2) == train[0]
+
+
+def test_gradcheck_takes_a_batch_size_and_fails_without_anything_to_compare(minicaffe, sized):
+    data = SIZED.replace("99.0", "1.0")
+    (sized / "net.prototxt").write_text(data)
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(sized / "data.h5", "w") as file:
+        file["x"], file["y"] = [[1.0, 2.0]] * 4, [0.0, 1.0, 1.0, 1.0]
+    for words, size in (((), 4), (("--batch-size=3",), 3)):
+        row = next(line.split() for line in minicaffe("gradcheck", "net.prototxt", "--elements=2", *words).splitlines() if line.startswith("ip ") and "bottom" in line)
+        assert f"{size}x2" in row
+    (sized / "none.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 } } }
+        layer { name: "s" type: "Silence" bottom: "x" }""")
+    assert app.run(["gradcheck", "none.prototxt"]) == 1
+
+
+def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, onednn):
+    """The first one converts the parameters, which is no part of an iteration; and what is assumed of missing data is reported."""
+    onednn(True)
+    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Data" top: "x" transform_param { crop_size: 20 } data_param { source: "none" batch_size: 2 } }
+        layer { name: "a" type: "Convolution" bottom: "x" top: "a" convolution_param { num_output: 16 kernel_size: 3 } }
+        layer { name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param { num_output: 16 kernel_size: 3 } }""")
+    out = minicaffe("schedule", "net.prototxt", "--phase=TEST", "--json=s.json")
+    converted = [text for row in json.loads((folder / "s.json").read_text())["rows"] for text in row["converts"]]
+    assert not [text for text in converted if "[0]" in text or "[1]" in text]
+    assert out.splitlines()[-1] == "assumed, as the data are not there: x is 3x20x20, from crop_size"
+
+
+def test_a_picture_needs_matplotlib_before_the_test(minicaffe, folder, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "pictures need matplotlib" in minicaffe("test", "net.prototxt", "--weights=nowhere", "--confusion=m.PNG", status=1)
+    assert "nowhere: no such file" in minicaffe("test", "net.prototxt", "--weights=nowhere", "--confusion=m.csv", status=1)
+
+
+@pytest.mark.parametrize("normalization", ["", "normalize: true", "normalize: false", "normalize: true normalization: FULL", "normalize: false normalization: NONE"])
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_the_loss_that_weighs_classes(normalization, axis):
+    """The axis of its scores, and what it is divided by, are those of SoftmaxWithLoss; `normalization` is stronger than the old `normalize`."""
+    layer = parse_text(f'name: "l" type: "SoftmaxWithLoss" softmax_param {{ axis: {axis} }} loss_param {{ ignore_label: 3 {normalization} }}', caffe_pb2.LayerParameter)[0]
+    class_weights._replace(layer, "w.binaryproto")
+    assert (layer.type, layer.infogain_loss_param.source, layer.infogain_loss_param.axis) == ("InfogainLoss", "w.binaryproto", axis)
+    wanted = {"": "VALID", "normalize: true": "VALID", "normalize: false": "BATCH_SIZE"}.get(normalization) or normalization.split()[-1]
+    loss = layer.loss_param
+    assert caffe_pb2.LossParameter.NormalizationMode.Name(loss.normalization) == wanted and not loss.HasField("normalize") and loss.ignore_label == 3
+
+
+OLD = """layers { name: "d" type: DUMMY_DATA top: "x" dummy_data_param { num: 4 channels: 3 height: 1 width: 2 } }
+layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y" inner_product_param { num_output: 2 } }
+"""
+
+
+def test_upgrade_reports_whether_there_was_anything_to_do(minicaffe, folder):
+    (folder / "old.prototxt").write_text(OLD)
+    (folder / "old_solver.prototxt").write_text("solver_type: ADAM base_lr: 0.1")
+    for kind, old in (("net_text", "old.prototxt"), ("solver_text", "old_solver.prototxt")):
+        assert minicaffe("upgrade", kind, old, "new") == "wrote new\n" and "in today's form already" not in minicaffe.log + minicaffe.messages
+        minicaffe("upgrade", kind, "new", "newer")
+        assert "new is in today's form already; it is written again" in minicaffe.log + minicaffe.messages
+        assert (folder / "new").read_text() == (folder / "newer").read_text()
+        (folder / "new").unlink()
+        (folder / "newer").unlink()
+
+
+@pytest.mark.parametrize(("field", "status"), [("", 0), ("num_output: 3", 1)])
+def test_upgrade_fails_if_a_part_of_the_old_net_is_lost(folder, capsys, field, status):
+    """It is written all the same."""
+    (folder / "old.prototxt").write_text(f'''input: "x" input_dim: 1 input_dim: 1 input_dim: 2 input_dim: 2
+        layers {{ layer {{ name: "r" type: "relu" {field} }} bottom: "x" top: "y" }}''')
+    assert app.run(["upgrade", "net_text", "old.prototxt", "new"]) == status
+    out, err = capsys.readouterr()
+    assert out == "wrote new\n" and 'type: "ReLU"' in (folder / "new").read_text()
+    assert ("a part of the old net has no counterpart" in err) == ("Ignored num_output of layer 'r'" in err) == bool(status)
