@@ -160,15 +160,16 @@ def test_under_the_checks_of_the_simulated_device(place, checks):
 
 @pytest.mark.slow(4)
 def test_more_parameters_than_a_launch_takes():
-    """48 are updated by one launch, 192 gradients filled by one (minicaffe/ops/update): here 240 parameters, of which 120 embed words."""
+    """48 are updated by one launch, 192 gradients filled by one (minicaffe/ops/update): here 200 parameters, whose gradients are added to."""
     layers = "".join(f"""
         layer {{ name: "e{i}" type: "Embed" bottom: "words" top: "e{i}"
-          embed_param {{ input_dim: 3 num_output: 2 weight_filler {{ type: "uniform" min: -1 }} bias_filler {{ type: "uniform" }} }} }}"""
-                     for i in range(120))
+          embed_param {{ input_dim: 3 num_output: 2 bias_term: false
+                         weight_filler {{ type: "uniform" min: -1 }} }} }}"""
+                     for i in range(200))
     net = f"""
         layer {{ name: "words" type: "DummyData" top: "words" dummy_data_param {{ shape {{ dim: 4 }} data_filler {{ value: 2 }} }} }}
         {layers}
-        layer {{ name: "sum" type: "Eltwise" {" ".join(f'bottom: "e{i}"' for i in range(120))} top: "sum" }}
+        layer {{ name: "sum" type: "Eltwise" {" ".join(f'bottom: "e{i}"' for i in range(200))} top: "sum" }}
         layer {{ name: "loss" type: "Reduction" bottom: "sum" top: "loss" loss_weight: 1 reduction_param {{ operation: SUMSQ }} }}"""
     text = f"base_lr: 1e-4 momentum: 0.9 lr_policy: 'fixed' random_seed: 5 net_param {{ {net} }}"
     found = []
@@ -178,7 +179,14 @@ def test_more_parameters_than_a_launch_takes():
         before = [blob.cpu_data.copy() for blob in solver.net.learnable_params]
         solver.step(2)
         found.append([blob.cpu_data.copy() for blob in solver.net.learnable_params])
-        assert len(before) == 240
-        assert all((a[2 * (a.ndim == 2):] != b[2 * (a.ndim == 2):]).all() for a, b in zip(before, found[-1], strict=True))
+        assert len(before) == 200
+        gradients_of = []
+        for _ in range(3):
+            solver.net.clear_param_diffs()
+            solver.net.forward_backward()
+            gradients_of.append(gradients(solver.net))
+        for first, *others in zip(*gradients_of, strict=True):
+            assert first.any() and all(np.array_equal(first, other) for other in others)
+        assert all((a[2] != b[2]).all() for a, b in zip(before, found[-1], strict=True))
     for ours, expected in zip(*found, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)

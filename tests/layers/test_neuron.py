@@ -151,3 +151,12 @@ def test_large_values_do_not_overflow():
 def test_what_is_refused(kind, param, message):
     with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'f' \({kind}\): {message}"):
         layer_net(f'layer {{ name: "f" type: "{kind}" bottom: "x" top: "x" {param} }}', [np.ones(3)])
+
+
+@pytest.mark.parametrize("param", ["power: 0", "scale: 0 shift: 1", "scale: 0", "power: 0 scale: 0", "power: 2 scale: 0"])
+def test_a_power_that_does_not_depend_on_its_bottom_has_no_gradient(param):
+    """Whatever the numbers are, as in Caffe: not 0 divided by 0, nor 0 times infinity."""
+    net = layer_net(f'layer {{ name: "p" type: "Power" bottom: "x" top: "y" power_param {{ {param} }} }}', [np.array([0.0, 1, -2, 3])])
+    run_forward(net)
+    run_backward(net, [0], [np.array([1.0, np.inf, np.nan, 2])])
+    assert net.blob_by_name("x").cpu_diff.tolist() == [0, 0, 0, 0]

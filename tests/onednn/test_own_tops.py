@@ -306,6 +306,28 @@ def test_parts_of_a_concat_are_written_at_once(net_of, engine, a, b, written, im
     assert_same_output(net, watched)
 
 
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(("group", "outputs"), [(2, 32), (2, 24), (2, 64), (4, 16)])
+@pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
+def test_a_part_by_groups(net_of, engine, group, outputs):
+    """Each group lies among the channels of the whole, in blocks where those of a group fill them."""
+    from minicaffe.ops import engine as engines
+    engines.prefer(engine)
+    text = WIDE + conv("first", "b", outputs, more=f"group: {group}") + conv("x", "a", outputs) + joined("a", "b") + LAST
+    net, watched = two_nets(net_of, text)
+    feed((net, watched), 3, 3, 41, 32)
+    for _ in range(2):
+        assert_same_output(net, watched)
+    assert {row["layer"]: row["engine"] for row in net.engines()}["b"] == engine
+    (found,) = net.forward().values()
+    engines.prefer("CAFFE")
+    plain, _ = two_nets(net_of, text)
+    feed((plain,), 3, 3, 41, 32)
+    (wanted,) = plain.forward().values()
+    assert not fused(plain)
+    np.testing.assert_allclose(found, wanted, 1e-3, 1e-4 * np.abs(wanted).max())
+
+
 NOTHING = 'layer { name: "nothing" type: "Silence" bottom: "%s" }'
 BRANCHES = WIDE + conv("x", "a", 16) + conv("first", "b", 32)
 
