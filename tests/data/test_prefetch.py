@@ -308,3 +308,12 @@ def test_an_error_of_the_data_keeps_no_frames_of_the_thread(make_db):
             names.append(frame.tb_frame.f_code.co_name)
             frame = frame.tb_next
         assert "next" in names and not {"run", "fill", "_fill", "load"} & set(names)
+
+
+def test_a_message_of_no_memory_has_shape_and_bytes(make_db):
+    def allocate(shape, dtype):
+        raise MemoryError("no more")
+
+    with pytest.raises(OutOfMemoryError) as caught:
+        over(make_db(numbered(2)), "LMDB", 2, transformer(), labels=False, allocate=allocate, dtype=np.float64).next()
+    assert "no memory for a batch of shape [2, 1, 2, 2], 64 bytes (no more); make batch_size or prefetch smaller" in str(caught.value)

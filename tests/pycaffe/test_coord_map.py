@@ -115,3 +115,19 @@ def test_what_has_no_map():
     with pytest.raises(AxisMismatchException):
         compose((1, 1, 0), (2, 1, 0))
     assert inverse((1, 2, 4)) == (1, 0.5, -2)
+
+
+def test_a_crop_cuts_its_first_top_and_names_what_is_wrong():
+    x = L.Input(shape={"dim": [1, 1, 20, 20]})
+    y = L.Convolution(x, num_output=1, kernel_size=[1, 5], pad=[2, 2])      # two rows more at each end, and no column
+    made = crop(y, x).fn
+    assert made.inputs == (y, x) and made.params["crop_param"] == {"axis": 2, "offset": [2, 0]}
+    for top, message in ((L.Convolution(x, num_output=1, kernel_size=[1, 5], pad=[2, 1]), "cannot crop negative offset (b = [-2.  1.]): pad the layers before"),
+                         (L.Convolution(x, num_output=1, kernel_size=[1, 4], pad=[0, 3]), "cannot crop noninteger offset (b = [ 0.  -1.5])"),
+                         (L.Convolution(x, num_output=1, kernel_size=1, stride=[1, 2]), "scale mismatch on crop (a = [1. 2.]): up- or downsample one of the two first")):
+        with pytest.raises(AssertionError) as caught:
+            crop(top, x)
+        assert str(caught.value) == message
+    with pytest.raises(AssertionError, match="has no kernel_size, so its coordinates have no map") as caught:
+        crop(L.Convolution(x, num_output=1), x)
+    assert caught.value.layer_type == "Convolution"

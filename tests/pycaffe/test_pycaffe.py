@@ -422,3 +422,40 @@ def test_options_of_a_solver_reach_its_nets(tmp_path, monkeypatch, make):
     with pytest.raises(ConfigError, match="unknown.prototxt:1:1: mem_param"):
         make("other.prototxt")
     assert make("other.prototxt", skip_unknown_fields=True).net._layer_names == ["in"]
+
+
+def test_an_array_of_fewer_columns_is_broadcast(path):
+    net = caffe.Net(path, caffe.TEST)
+    net.forward(x=np.array([[1], [2]], np.float32))
+    np.testing.assert_array_equal(net.blobs["x"].data, [[1, 1, 1], [2, 2, 2]])
+    net.forward(x=np.ones((2, 3)))
+    np.testing.assert_array_equal(net.blobs["x"].data, np.ones((2, 3)))
+
+
+def test_a_backward_that_computes_nothing_is_said_once_for_each_range(tmp_path, caplog):
+    (tmp_path / "net.prototxt").write_text(NET.replace("force_backward: true", "") + '''
+        layer { name: "t" type: "Input" top: "t" input_param { shape { dim: 2 dim: 4 } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "t" top: "loss" }''')
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    assert [node.needs_backward for node in net.nodes] == [False, True, True, False, True]
+    for first, last, warned in ((0, 1, False), (1, 1, False), (0, 2, False), (2, 3, False), (0, 0, True), (0, 0, False), (0, 4, False)):
+        caplog.clear()
+        net._warn_without_gradients(first, last)
+        assert len(caplog.records) == warned, (first, last)
+        assert all("no layer from 'in' down to 'in' needs a gradient" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
+def test_the_older_constructor_shows_todays(path, tmp_path, caplog, phase):
+    weights = str(tmp_path / "w.caffemodel")
+    caffe.Net(path, caffe.TEST).save(weights)
+    caffe.Net(path, weights, getattr(caffe, phase))
+    assert [record.getMessage() for record in caplog.records if "DEPRECATION" in record.getMessage()] == [
+        f"DEPRECATION WARNING - deprecated use of Python interface; use Net('{path}', caffe.{phase}, weights='{weights}') instead"]
+
+
+def test_a_classifier_needs_an_input(tmp_path):
+    (tmp_path / "net.prototxt").write_text('layer { name: "d" type: "DummyData" top: "x" dummy_data_param { shape { dim: 1 dim: 3 dim: 4 dim: 4 } } }')
+    caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
+    with pytest.raises(ConfigError, match="the net has no input, as it reads its data itself; give its deploy net"):
+        caffe.Classifier(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"))
