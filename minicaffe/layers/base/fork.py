@@ -2,7 +2,7 @@
 
 Forks use one message name for different fields and field numbers, so no .proto file can define all of them. A net as text has no
 field numbers: its fields are kept in ``LayerParameter.fork_fields`` and read here. These types compute in NumPy on the host, also
-in GPU mode.
+in GPU mode unless they define `forward_gpu`.
 """
 
 from typing import Any, NamedTuple
