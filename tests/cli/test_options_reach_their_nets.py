@@ -141,3 +141,10 @@ def test_upgrade_fails_if_a_part_of_the_old_net_is_lost(folder, capsys, field, s
     out, err = capsys.readouterr()
     assert out == "wrote new\n" and 'type: "ReLU"' in (folder / "new").read_text()
     assert ("a part of the old net has no counterpart" in err) == ("Ignored num_output of layer 'r'" in err) == bool(status)
+
+
+def test_upgrade_with_a_warning_alone_succeeds(folder, capsys):
+    (folder / "old.prototxt").write_text('''layer { name: "p" type: "Pooling" bottom: "x" top: "y"
+        pooling_param { kernel_size: 2 round_mode: FLOOR ceil_mode: true } }''')
+    assert app.run(["upgrade", "net_text", "old.prototxt", "new"]) == 0
+    assert "Ignored ceil_mode of layer 'p'" in capsys.readouterr().err

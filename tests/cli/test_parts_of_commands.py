@@ -132,6 +132,7 @@ def test_the_command_before_its_options(seed):
     if "=" not in options[-1]:
         assert command_first([*options, command, "file", *rest]) == [command, *options, "file", *rest]
     assert command_first([command, *options, "test"]) == [command, *options, "test"]
+    assert command_first(["-model", "test", "--solver=x", command]) == [command, "-model", "test", "--solver=x"]
     assert command_first(["file", command]) == ["file", command] and command_first(options) == options
 
 
@@ -403,3 +404,22 @@ def test_scales_of_panels(monkeypatch, tmp_path, minicaffe):
     for more, loud in (([], titles[2:]), (["--log"], titles)):
         out = minicaffe("plot", "r", *more).splitlines()
         assert [line for line in out if line.startswith(titles)] == [title + " (logarithmic)" * (title in loud) for title in titles]
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_the_level_of_the_environment_hides_lines_here_alone(verbose, monkeypatch, tmp_path, capsys):
+    """Also with --verbose; a file of the log has them."""
+    logger = logging.getLogger("minicaffe")
+    before = logger.level, list(logger.handlers), logger.propagate
+    monkeypatch.setenv("GLOG_minloglevel", "2")
+    try:
+        log.start(verbose=verbose)
+        handler = log.add_log_file(tmp_path / "log", False)
+        for level in (logging.INFO, logging.WARNING, logging.ERROR):
+            logger.log(level, f"level {level}")
+        log.remove_log_file(handler)
+        assert [line[-8:] for line in capsys.readouterr().err.splitlines()] == ["level 40"]
+        assert [line[-8:] for line in open(tmp_path / "log").read().splitlines()] == ["level 20", "level 30", "level 40"]
+    finally:
+        logger.level, logger.handlers[:], logger.propagate = before
+        logger.setLevel(before[0])

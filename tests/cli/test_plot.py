@@ -95,6 +95,7 @@ def test_curves_can_be_told_apart():
     curves = [Curve(str(i), [0, 1], [0.01, 0.01 - 1e-9 * i], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
     plot_panel(axes, "loss", curves, False, 2)
     assert [line.get_color() for line in axes.lines] == ["C0", "C0", "C1"]      # of the runs
+    assert [line.get_linestyle() for line in axes.lines] == ["-", "--", "-"]
     assert axes.get_ylim() == pytest.approx((0.0095, 0.0105), rel=1e-3)         # not a picture of rounding
     axes.clear()
     plot_panel(axes, "gradients", [*curves, Curve("3", [0, 1], [1, 2], 1, 0)], False, 2)

@@ -208,7 +208,7 @@ def answer_of(scores, truth):
         if i != truth and not math.isnan(score) and (best is None or score > scores[best]):
             best = i
     if best is None:        # no other class has a score
-        return (truth if scores[truth] == scores[truth] else (truth + 1) % len(scores)), False
+        return (truth if scores[truth] == scores[truth] else int(not truth)), False
     return (truth, False) if scores[truth] > scores[best] else (best, scores[truth] == scores[best])
 
 
@@ -223,7 +223,7 @@ def test_answers_of_a_classifier(seed, monkeypatch):
     counts, ties, ignored = [[0] * classes for _ in range(classes)], 0, 0
     for _ in range(dice.randint(1, 3)):
         scores = random_numbers.integers(-2, 3, judge.scores.shape).astype(np.float32)
-        scores[random_numbers.random(scores.shape) < 0.05] = np.nan
+        scores[random_numbers.random(scores.shape) < dice.choice([0.05, 0.7])] = np.nan
         labels = random_numbers.integers(0, classes, judge.labels.shape).astype(np.float32)
         if judge.ignored is not None:
             labels[random_numbers.random(labels.shape) < 0.3] = judge.ignored
