@@ -296,3 +296,31 @@ def deferred_arguments_are_copies():
     arguments.f0 = 0
     cu.CtxSynchronize()
     launch(function("half_barrier"), struct((0, U), (0, U)))
+
+
+def queued_work_behind_a_failure():
+    """All queued work runs, the first failure is reported, and once only."""
+    configure("deferred=1,uninitialized=1")
+    s, host, p, q = cu.StreamCreate(NON_BLOCKING), int(cu.MemHostAlloc(64, 0)), int(cu.MemAlloc(64)), int(cu.MemAlloc(64))
+    for source in (p, q):
+        cu.MemcpyDtoHAsync(host, source, 64, s)
+    cu.MemsetD8Async(p, 7, 64, s)
+    with raises("INVALID_VALUE", "uninitialized", f"0x{p:x}"):
+        cu.StreamSynchronize(s)
+    cu.StreamSynchronize(s)
+    cu.MemcpyDtoHAsync(host, p, 64, s)
+    cu.StreamSynchronize(s)
+    assert (np.ctypeslib.as_array((ctypes.c_uint8 * 64).from_address(host)) == 7).all()
+
+
+def times_of_events_whose_work_has_not_run():
+    configure("deferred=1")
+    s, begin, end = cu.StreamCreate(NON_BLOCKING), cu.EventCreate(0), cu.EventCreate(0)
+    cu.EventRecord(begin, s)
+    cu.EventSynchronize(begin)
+    cu.EventRecord(end, s)
+    for pair in ((begin, end), (end, begin)):
+        with raises("NOT_READY", "the work before an event is not done"):
+            cu.EventElapsedTime(*pair)
+    cu.EventSynchronize(end)
+    assert cu.EventElapsedTime(begin, end) >= 0 >= cu.EventElapsedTime(end, begin)
