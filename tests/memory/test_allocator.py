@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import random
 import threading
 
 import numpy as np
@@ -271,3 +272,18 @@ def test_memory_of_unreachable_cycles_is_collected_before_a_request_fails():
             del blocks
     finally:
         gc.enable()
+
+
+def test_the_largest_holders_are_summed_by_name(host):
+    pick = random.Random(3)
+    for _ in range(20):
+        buffers = [Buffer(host, pick.choice([64, 128, 1000, 5000]), pick.choice([*"abcdefghijklmnop", ""])) for _ in range(40)]
+        held = {}
+        for buffer in buffers:
+            held[buffer.name] = held.get(buffer.name, 0) + buffer.nbytes
+        expected = sorted(held.items(), key=lambda item: (-item[1], item[0]))[:10]
+        with pytest.raises(OutOfMemoryError) as error:
+            LimitAllocator(host, 10).alloc(11)
+        found = error.value.holders
+        assert [item for item in found if item[0] in held] == found == expected
+        assert "largest holders: " + ", ".join(f"{name or '(no name)'} {nbytes:,}" for name, nbytes in expected) in str(error.value)

@@ -16,6 +16,7 @@ from minicaffe.errors import ConfigError, OutOfMemoryError, RecycledError
 from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, Layout, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
+from minicaffe.memory.reporter import live
 
 N = 24
 LAYOUT = Backwards(N, 8)
@@ -658,3 +659,24 @@ def test_exchanged_private_sides_are_the_only_valid_ones(device, on_device):
     assert bytes(a.cpu_data()) == CONTENT[::-1] and bytes(b.cpu_data()) == CONTENT
     with pytest.raises(ConfigError, match=r"exchange_private needs a memory whose private side has the same layout"):
         a.exchange_private(SyncedMemory(N, "c"))
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_new_name_is_that_of_all_sides(host, device, on_device):
+    mem = SyncedMemory(N, "old")
+    mem.cpu_data()
+    mem.gpu_data()
+    mem.private_data(Backwards(N, 0, on_device=on_device))
+    mem.name = "new"
+    assert [block.name for block in live() if block.name in ("old", "new")] == ["new"] * 3
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_host_side_that_is_not_valid_is_dropped(host, device, write):
+    mem = SyncedMemory(N, "a")
+    ctypes.memmove(mem.mutable_cpu_data().address, CONTENT, N)
+    mem.mutable_gpu_data()
+    (mem.mutable_private_data if write else mem.private_data)(DEVICE_LAYOUT)
+    mem.drop_host()
+    assert not mem.own_cpu_data and mem.head == (SyncedHead.HEAD_AT_GPU_PRIVATE if write else SyncedHead.SYNCED_GPU_PRIVATE)
+    assert bytes(mem.cpu_data()) == CONTENT
