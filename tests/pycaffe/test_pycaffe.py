@@ -446,8 +446,9 @@ def test_a_backward_that_computes_nothing_is_said_once_for_each_range(tmp_path, 
 
 
 @pytest.mark.parametrize("phase", ["TRAIN", "TEST"])
-def test_the_older_constructor_shows_todays(path, tmp_path, caplog, phase):
-    weights = str(tmp_path / "w.caffemodel")
+def test_the_older_constructor_shows_todays(path, tmp_path, caplog, monkeypatch, phase):
+    monkeypatch.chdir(tmp_path)     # short names are shown whole
+    path, weights = os.path.relpath(path), "w.caffemodel"
     caffe.Net(path, caffe.TEST).save(weights)
     caffe.Net(path, weights, getattr(caffe, phase))
     assert [record.getMessage() for record in caplog.records if "DEPRECATION" in record.getMessage()] == [
