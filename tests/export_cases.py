@@ -45,6 +45,7 @@ CASES = {
     "conv": (layer("Convolution", "convolution_param { num_output: 6 kernel_h: 3 kernel_w: 2 pad_h: 1 pad_w: 0 stride_h: 2 stride_w: 1 group: 2 }"), X),
     "conv dilated": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 dilation: 2 pad: 2 bias_term: false }"), X),
     "conv of a small picture": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 4 stride: 3 }"), (1, 2, 3, 3)),
+    "conv of a small picture of two sizes": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 4 stride: 3 }"), (1, 2, 2, 3)),
     "conv of 3 axes": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 2 kernel_size: 1 kernel_size: 3 stride: 2 }"), (2, 2, 4, 3, 5)),
     "conv of no axis": (layer("Convolution", "convolution_param { num_output: 3 }"), (2, 5)),
     "conv from axis 2": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 2 axis: 2 }"), (2, 3, 4, 5, 5)),

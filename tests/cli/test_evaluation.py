@@ -261,6 +261,27 @@ def test_labels_of_pixels_and_labels_that_are_ignored(minicaffe, data, tmp_path)
     assert "--wrong needs one label for each picture, and a picture has 4" in minicaffe(*TEST, "--wrong=d", status=2)
 
 
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+@pytest.mark.parametrize("ignored", [0, 1, 2])
+def test_an_ignored_label_is_no_tie_and_no_wrong_picture(minicaffe, data, tmp_path, kind, ignored):
+    _, labels, scores = data
+    place, field = {"SoftmaxWithLoss": ("loss", "loss_param"), "Accuracy": ("right", "accuracy_param")}[kind]
+    write(tmp_path, 8, before=f'type: "{kind}"', after=f'type: "{kind}" {field} {{ ignore_label: {ignored} }}')
+    counted, answers = labels != ignored, scores.argmax(axis=1)
+    command = *TEST, "--per-class", "--json=o.json", "--force", f"--prediction={place}"
+    assert "ties" not in minicaffe(*command, "--wrong=bad")
+    with open("bad/wrong.csv", newline="") as file:
+        assert sorted(int(row["number"]) for row in csv.DictReader(file)) == np.flatnonzero(counted & (answers != labels)).tolist()
+    net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
+    net.params["ip"][0].data[...] = 0
+    net.params["ip"][1].data[...] = [7, 7, 5]   # the best two of three classes tie
+    net.save("w.caffemodel")
+    ties = np.isin(labels[counted], (0, 1)).sum()
+    out, found = minicaffe(*command), json.loads((tmp_path / "o.json").read_text())["evaluation"]
+    assert f"{ties} ties count as wrong; {(~counted).sum()} labels {ignored} are ignored" in out
+    assert (found["ties"], found["ignored"], found["counted"]) == (ties, (~counted).sum(), counted.sum())
+
+
 def test_a_matrix_that_does_not_fit(minicaffe, data, tmp_path):
     text = (tmp_path / "net.prototxt").read_text()
     (tmp_path / "net.prototxt").write_text(text.replace("num_output: 3", "num_output: 40"))

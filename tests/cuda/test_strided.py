@@ -9,11 +9,11 @@ from compile_kernels import compile_for
 from cplusplus import compiler
 from processes import run
 
-from minicaffe import cuda
+from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.device import strided
 from minicaffe.device.strided import ANY, CONTIGUOUS, DeviceArray, Walk
-from minicaffe.errors import DeviceError, ShapeError, WrongTypeError
+from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongTypeError
 
 FLOAT, DOUBLE, INT = 0, 1, 2
 ALL = np.s_[...]
@@ -104,6 +104,26 @@ def test_a_view_keeps_the_memory_alive_and_is_no_sequence():
         iter(view)
     with pytest.raises(WrongTypeError, match="has no values on the host; take them from blob.cpu_data"):
         np.asarray(view)
+
+
+@pytest.mark.parametrize("take", [
+    lambda x: x, lambda x: x[0], lambda x: x[1, 2], lambda x: x[1:], lambda x: x[...], lambda x: x[None], lambda x: x[::2, ::-1],
+    lambda x: x.T, lambda x: x.transpose(1, 0), lambda x: x.T.T[1:], lambda x: x[:1].broadcast_to((3, 6))])  # fmt: skip
+def test_views_of_what_may_only_be_read(take):
+    """May only be read, too: a write there leaves the host's copy as it is, and the array of another library as it must stay."""
+    blob = numbered(4, 6)
+    free = take(blob.mutable_gpu_data)
+    assert not free.readonly and not free.__cuda_array_interface__["data"][1] and "read-only" not in repr(free)
+    foreign = Foreign(blob.gpu_data.address, (4, 6), readonly=True)
+    for array in blob.gpu_data, strided.device_array(foreign, "foreign"):
+        view = take(array)
+        assert view.readonly and view.__cuda_array_interface__["data"][1] and "read-only" in repr(view)
+        with pytest.raises(WrongTypeError, match="copied: output y is read-only; take blob.mutable_gpu_data, or a copy"):
+            copy(9.0, view)
+        if view.is_packed:
+            with pytest.raises(ConfigError, match="dst is read-only"):
+                memory.copy(view, np.zeros(view.shape, np.float32))
+    np.testing.assert_array_equal(blob.cpu_data, np.arange(24).reshape(4, 6))
 
 
 def test_the_interface_of_a_view_says_its_strides():

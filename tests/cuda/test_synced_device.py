@@ -20,6 +20,10 @@ from minicaffe.errors import ConfigError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import Call
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.trace.model import launch_of
 
 N = 4096
 
@@ -230,6 +234,33 @@ def test_launches_are_recorded_on_request():
     assert re.fullmatch(r"\dx1x1 blocks of 256 threads; .*\(4000 bytes\)", launches[0].detail)
     assert launches[0].took > 0 and launches[0].nbytes == 4000
     assert device.launches - before == 1 + len(launches) and len(launches) >= 2
+
+
+def test_a_launch_names_each_block_once(no_cudnn):
+    """In the order of the parameters, however often they point into it: bytes of kernels in place would count twice."""
+    gc.collect()
+    blob, net = Blob((1000,), name="x"), Net(parse_text("""
+        layer { name: "in" type: "Input" top: "y" input_param { shape { dim: 2 dim: 300 } } }
+        layer { name: "relu" type: "ReLU" bottom: "y" top: "y" relu_param { negative_slope: 0.5 } }
+        layer { name: "out" type: "TanH" bottom: "y" top: "z" }
+    """, caffe_pb2.NetParameter)[0])
+    blob.data[...] = 3
+    blob.diff[...] = 1
+    net.blobs["y"].data[...] = -1
+    for run in blob.update, lambda: net.forward_from_to(0, 2):    # with all on the device
+        run()
+    cuda.current().record_launches(True)
+    try:
+        with memory.record() as events:
+            blob.update()
+            net.forward_from_to(0, 2)
+    finally:
+        cuda.current().record_launches(False)
+    launches = [e for e in events if e.kind == "launch"]
+    assert [launch_of(e).arrays for e in launches] == [
+        [("x data", 4000), ("x diff", 4000)], [("y data", 2400)], [("y data", 2400), ("z data", 2400)]]
+    assert [e.nbytes for e in launches] == [8000, 2400, 4800]
+    assert (blob.cpu_data == 1).all() and np.allclose(net.blobs["z"].cpu_data, np.tanh(-0.25))
 
 
 @pytest.mark.skipif("deferred=1" in checks_on(), reason="with deferred=1 both events of a call come when the host waits for them")

@@ -1,5 +1,8 @@
 """cuda.kernel and cuda.elementwise: arguments, shapes, limits, and every message that a user can get."""
 
+import ctypes
+import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -8,7 +11,7 @@ from cplusplus import compiler
 import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.blob import Blob
-from minicaffe.cuda import compile
+from minicaffe.cuda import compile, custom
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
 from minicaffe.memory import CUDAPlace
 
@@ -87,8 +90,37 @@ def test_grids_and_blocks_of_three_dimensions_and_shared_memory():
 def test_options_reach_the_compiler():
     source = 'extern "C" __global__ void fill(int* out) { out[threadIdx.x] = N; }'
     out = Blob((8,), INT)
-    cuda.kernel(source, "fill", ["-DN=5"])((1,), (8,), (out,))
-    assert (out.cpu_data == 5).all()
+    for n in 5, 6, 5:   # what was compiled with others does not serve
+        cuda.kernel(source, "fill", [f"-DN={n}"])((1,), (8,), (out,))
+        assert (out.cpu_data == n).all()
+
+
+def test_everything_that_matters_is_in_the_key_of_a_library(sim, cache, monkeypatch):
+    """Of the simulated device's cache; that of NVRTC's cubins is in test_kernel_cache."""
+    compiled, compiler_version = [], subprocess.run(["true"], capture_output=True, text=True)
+    both = AXPY + AXPY.replace("axpy", "axpby")
+    library = ctypes.CDLL(cuda.kernel(AXPY, "axpy")._simulated_image() and os.fspath(next(cache.glob("*.so"))))
+    monkeypatch.setattr(custom.Kernel, "_compile_host", lambda self, compiler, text, include, path: compiled.append(path) or library)
+    monkeypatch.setattr(custom.compile, "cache_folder", lambda: cache / "empty")
+    monkeypatch.setattr(custom.subprocess, "run", lambda *arguments, **options: compiler_version)
+
+    def compile_again(source=both, name="axpy", options=()):
+        cuda.kernel(source, name, options)._simulated_image()
+
+    compile_again()
+    compile_again()
+    assert len(set(compiled)) == 1
+    for options in ["-DN=1"], ["-DN=2"], ["-DN=1", "-DM=2"], ["-DM=2", "-DN=1"], ["-DN=1-DM=2"], ["-O0"]:
+        compile_again(options=options)
+    compile_again(both.replace("a * x", "2 * a * x"))
+    compile_again(name="axpby")
+    compiler_version.stdout = "g++ 99"
+    compile_again()
+    headers = compile.kernel_headers()
+    (cache / "changed.hpp").write_text("// changed")
+    monkeypatch.setattr(custom.compile, "kernel_headers", lambda: {**headers, next(iter(headers)): cache / "changed.hpp"})
+    compile_again()
+    assert len(set(compiled)) == len(compiled) - 1 == 11
 
 
 def test_a_kernel_marks_its_blobs_as_written():

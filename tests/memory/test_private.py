@@ -140,13 +140,15 @@ def layout_of(call):
     return DEVICE_LAYOUT if "gpu_" in call else LAYOUT
 
 
-def in_state(state):
-    """A memory in `state` that holds CONTENT, or zeros if it was never touched."""
+def in_state(state, content=CONTENT, earlier=b""):
+    """A memory in `state` that holds `content`, or zeros if it was never touched; the device held what is `earlier`."""
     mem = SyncedMemory(N, "blob data")
+    if earlier:
+        write(mem.mutable_gpu_data(), earlier)
     for step in ROUTES[state]:
         side = call_side(mem, step)
         if step in ("mutable_cpu_data", "mutable_gpu_data"):
-            write(side, CONTENT)
+            write(side, content)
         del side
     mem.show_private()
     assert SyncedHead(mem.head).name == state
@@ -202,6 +204,27 @@ def test_table(host, device, state, call):
         assert read(call_side(mem, "gpu_private_data")) == DEVICE_LAYOUT.arranged(CONTENT)
     if call == "async_gpu_push" and state != "RECYCLED":
         assert read(mem.gpu_data()) == CONTENT
+
+
+@pytest.mark.parametrize("source_state", [state for state in ROUTES if state != "RECYCLED"])
+@pytest.mark.parametrize("state", ROUTES)
+def test_a_copy_to_the_first_part_on_the_device_leaves_the_rest(host, device, state, source_state):
+    """What the rest held is brought to the device, wherever it is valid; a copy of all brings nothing."""
+    source, content = in_state(source_state), CONTENT if ROUTES[source_state] else bytes(N)
+    held, earlier = (bytes(range(100, 100 + N)), b"\xee" * N) if ROUTES[state] else (bytes(N), b"")
+    for nbytes in 5, N - 1, N:
+        mem = in_state(state, held, earlier)
+        if state == "RECYCLED" and nbytes < N:
+            with pytest.raises(RecycledError, match=r"the data of blob 'blob' is gone"):
+                mem.copy_on_device(source, nbytes)
+            assert mem.head == SyncedHead.RECYCLED
+            continue
+        before = mem.bytes_copied
+        mem.copy_on_device(source, nbytes)
+        assert mem.head == SyncedHead.HEAD_AT_GPU
+        assert read(mem.gpu_data()) == read(mem.cpu_data()) == content[:nbytes] + held[nbytes:]
+        if nbytes == N:
+            assert mem.bytes_copied - before == 2 * N       # the copy, and the one to the host that was just read
 
 
 def test_the_products_table_is_this_table():

@@ -239,6 +239,39 @@ def test_a_training():
         np.testing.assert_array_equal(a.cpu_data, b.cpu_data)
 
 
+def test_a_late_loss_is_that_of_its_run():
+    """Whatever runs before it is read, of any batch; one layer's top has many values with a weight."""
+    param = definition()
+    param.layer[3].loss_weight[:] = [0.25]
+    net = Net(param)
+    for factor, batch in (1, 4), (2, 4), (3, 2):    # a smaller batch needs other copies than the one before
+        for name, shape in ("data", (batch, 3)), ("more", (batch, 2)), ("label", (batch,)):
+            net.blobs[name].reshape(*shape)
+        net.feed(data=X[:batch] * factor, more=np.full((batch, 2), factor), label=np.arange(batch) % 2)
+        expected = net.forward_from_to(0, len(net.nodes) - 1)
+        late, before = net.late_loss(), [data_of(net, name).sum() for name in ("sum", "loss")]
+        net.feed(more=np.tile([1000, 0], (batch, 1)))
+        net.forward_from_to(0, len(net.nodes) - 1)
+        assert all(abs(data_of(net, name).sum() - was) > 20 for name, was in zip(("sum", "loss"), before))
+        assert late() == expected == late()
+
+
+def test_a_training_whose_net_runs_before_its_loss_is_read(device):
+    """A device has computed the later run when the loss is read; the solver's mean is that of the iterations alone."""
+    late, at_once = make_solver(), make_solver()
+    at_once.listeners.append(object())      # which may read the loss after each iteration
+    deferred = []
+    for i in range(8):
+        for solver in late, at_once:
+            solver.net.feed(data=X + i, label=np.arange(4) % 2)
+            solver.step(1)
+            deferred += [solver._deferred_loss is not None] if solver is late else []
+            solver.net.feed(data=-50 * X)
+            solver.net.forward_from_to(0, 4)
+        assert late.smoothed_loss == at_once.smoothed_loss
+    assert any(deferred) == (device != "cpu")
+
+
 def test_a_label_that_cannot_be_is_found_in_a_graph_too():
     solver = make_solver()
     for label in ([0, 1, 1, 0],) * 5:

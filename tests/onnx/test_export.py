@@ -95,6 +95,35 @@ def test_names_and_shared_parameters():
     assert list(graph.node[0].input)[1:] == list(graph.node[2].input)[1:]
 
 
+def sharing(*layers):
+    """The text of layers (type, fields, bottom) of one parameter; layer i is "li" and has the top "yi"."""
+    return "".join(layer(kind, f'{fields} param {{ name: "w" share_mode: PERMISSIVE }}', bottom, f"y{i}").replace('"l"', f'"l{i}"')
+                   for i, (kind, fields, bottom) in enumerate(layers))
+
+
+PRODUCT = "inner_product_param { num_output: %d bias_term: false }"
+SQUARE = "convolution_param { num_output: 4 kernel_size: %d bias_term: false }"
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["", "in reverse"])
+@pytest.mark.parametrize("layers, shapes, views", [
+    ([("Scale", "", "x0"), ("Scale", "", "x1"), ("Scale", "scale_param { axis: -1 }", "x2")], [X, (2, 4), (3, 4)], {(4, 1, 1), (4,)}),
+    ([("Bias", "", "x0"), ("Bias", "", "x1")], [X, (2, 4, 4)], {(4, 1, 1), (4, 1)}),
+    ([("PReLU", "", "x0"), ("PReLU", "", "x1"), ("Scale", "", "x2")], [X, (4, 4), (4, 4, 4)], {(4, 1, 1), (4,), (4, 1)}),
+    ([("InnerProduct", PRODUCT % 6, "x0"), ("InnerProduct", PRODUCT % 4, "x1")], [(2, 4), (2, 6)], {(6, 4), (4, 6)}),
+    ([("InnerProduct", PRODUCT % 4, "x0"), ("Convolution", SQUARE % 1, "x1"), ("Convolution", SQUARE % 2, "x2")], [(2, 16), (2, 16, 3, 3), X],
+     {(4, 16), (4, 16, 1, 1), (4, 4, 2, 2)})])
+def test_a_parameter_that_is_shared_has_the_shape_of_each_layer(layers, shapes, views, back):
+    """Layers of one shape share an initializer; those of another shape have one with the same numbers."""
+    net = net_of(sharing(*layers[::-1 if back else 1]), *shapes)
+    model = to_model(net)
+    found = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
+    assert sorted(array.shape for array in found) == sorted(views)
+    for array in found:
+        np.testing.assert_array_equal(array.ravel(), net.nodes[-1].layer.blobs[0].data.ravel())
+    assert [one.relative < 1e-5 for one in compare(net, model, random_inputs(net))] == [True] * len(layers)
+
+
 def test_an_output_that_another_layer_computed():
     net = net_of(layer("ReLU", "", "x0", "h") + layer("Dropout", "", "h", "y").replace('"l"', '"d"'), (2, 3))
     model = to_model(net)

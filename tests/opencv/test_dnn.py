@@ -68,6 +68,28 @@ def test_what_can_be_read_inside(files):
                 net.caffe.blobs["pool"].data  # noqa: B018
 
 
+def test_a_name_of_a_layer_comes_before_that_of_a_blob():
+    """A blob is what its last layer in place makes of it; the other layers of the blob are found by their own names."""
+    net = dnn.readNetFromCaffe(b"""input: "data" input_shape { dim: 2 dim: 3 }
+        layer { name: "fc" type: "InnerProduct" bottom: "data" top: "ip1" inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 1 } } }
+        layer { name: "relu" type: "ReLU" bottom: "ip1" top: "ip1" }
+        layer { name: "minus" type: "Power" bottom: "ip1" top: "ip1" power_param { scale: -2 shift: -1 } }
+        layer { name: "one" type: "AbsVal" bottom: "ip1" top: "abs" }
+        layer { name: "two" type: "Power" bottom: "ip1" top: "one" power_param { shift: 5 } }""")
+    x = np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)
+    net.setInput(x)
+    fc = x @ net.getParam("fc").T
+    assert (fc < 0).any() and (fc > 0).any()
+    made = {"fc": fc, "relu": np.maximum(fc, 0), "minus": -2 * np.maximum(fc, 0) - 1}
+    made |= {"ip1": made["minus"], "one": -made["minus"], "abs": -made["minus"], "two": made["minus"] + 5}
+    for name, want in made.items():
+        np.testing.assert_allclose(net.forward(name), want, rtol=1e-5, atol=1e-6, err_msg=name)
+    for result, want in zip(net.forward(list(made)), made.values(), strict=True):
+        np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-6)
+    for (result,), want in zip(net.forwardAndRetrieve(list(made)), made.values(), strict=True):
+        np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-6)
+
+
 def test_outputs_are_what_no_layer_reads_and_none_overwrites():
     net = dnn.readNetFromCaffe(b"""input: "data" input_dim: 1 input_dim: 4 input_dim: 2 input_dim: 2
         layer { name: "cut" type: "Slice" bottom: "data" top: "left" top: "right" slice_param { axis: 1 } }

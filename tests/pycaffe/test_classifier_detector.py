@@ -1,5 +1,7 @@
 """Classifier and Detector against the same steps by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -79,6 +81,21 @@ def test_context_is_filled_with_the_mean(files):
     np.testing.assert_allclose(data[:, 0, 0], 0, atol=1e-4)
     with pytest.raises(ShapeError, match="leave room"):
         caffe.Detector(model, weights, context_pad=4)
+
+
+@pytest.mark.parametrize("order", [None, *itertools.permutations(range(3))])
+@pytest.mark.parametrize("mean", ["of channels", "of pixels"])
+def test_values_outside_of_a_picture_are_0_in_the_net(files, tmp_path, order, mean):
+    """In any order of the channels, also where the inverse order is another one, and in an input that is not square."""
+    (tmp_path / "net.prototxt").write_text(NET.replace("dim: 8 dim: 8", "dim: 6 dim: 9"))
+    caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
+    mean = np.array([10.0, 100, 200]) if mean == "of channels" else np.random.default_rng(1).uniform(0, 255, (3, 6, 9))
+    net = caffe.Detector(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"), context_pad=1, mean=mean, raw_scale=255, input_scale=0.5, channel_swap=order)
+    image = caffe.io.load_image(files[2][0])
+    for window, corner in (((0, 0, 11, 15), (0, 0)), ((1, 1, 12, 16), (5, 8))):
+        data = net.transformer.preprocess("data", net.crop(image, window))
+        np.testing.assert_allclose(data[(slice(None), *corner)], 0, atol=1e-4)
+        assert np.abs(data).max() > 1
 
 
 # By hand for an input of 8 x 8: the scale is 8 / (8 - 4), so that a window grows to twice its rows and columns, edges included;

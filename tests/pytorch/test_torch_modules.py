@@ -305,6 +305,22 @@ def test_steps_of_preprocessing_that_are_not_given_have_no_line():
         assert [line for line in lines if line.startswith("x0 = ")] == wanted
 
 
+@pytest.mark.parametrize("fields, sizes, wanted", [
+    ("kernel_size: 4 stride: 3", (3, 5), "0, 0, 0, 1"), ("kernel_size: 4 stride: 3", (5, 3), "0, 1, 0, 0"), ("kernel_size: 4 stride: 3", (2, 3), "0, 1, 0, 2"),
+    ("kernel_h: 2 kernel_w: 5 stride: 4 pad_h: 1 pad_w: 0", (3, 2), "0, 3, 0, 0"), ("kernel_h: 5 kernel_w: 2 stride: 4 pad_h: 0 pad_w: 1", (2, 3), "0, 0, 0, 3"),
+    ("kernel_size: 3 dilation: 2 stride_h: 4 stride_w: 5", (4, 2), "0, 3, 0, 1"), ("kernel_size: 4 stride: 3 pad: 1", (1, 9), "0, 0, 0, 1"),
+    ("kernel_size: 3 stride: 3", (1, 2, 3), "0, 0, 0, 1, 0, 2"), ("kernel_size: 3 stride: 3", (2,), "0, 1"), ("kernel_size: 4 stride: 3", (4, 5), None)])
+def test_zeros_are_added_at_the_ends_of_a_small_picture(fields, sizes, wanted):
+    """F.pad has the last axis first; a picture that is large enough gets no zeros."""
+    net = net_of(layer("Convolution", f"convolution_param {{ num_output: 3 {fields} }}"), (1, 2, *sizes))
+    assert net.blobs["y"].shape[2] == 1
+    module = to_module(net)
+    assert re.findall(r"F\.pad\((.*?), \((.*?)\)\)", module.text()) == ([("x0", wanted)] if wanted else [])
+    assert ("a window that is larger than the picture" in module.text()) == bool(wanted)
+    if torch:
+        assert checked(net)[0].relative < 1e-5
+
+
 def test_remarks_of_pooling_are_those_of_its_fields():
     up, divisor = "Caffe rounds the number of windows up", "the divisor of AVE counts the padding"
     for fields, remarks in (("kernel_size: 3 stride: 2", {up}), ("kernel_size: 3 stride: 2 round_mode: FLOOR", set()), ("global_pooling: true", set()),
