@@ -96,6 +96,11 @@ source = blob(3)
 big.copy_from(source)       # what is beyond stays, for the time when the blob is larger again
 big.reshape(2000)
 assert (big.cpu_data[:1000] == 3).all() and (big.cpu_data[1000:] == 5).all()
+big.data[...] = 6           # only the host has it
+big.reshape(1000)
+big.copy_from(source)
+big.reshape(2000)
+assert (big.cpu_data[:1000] == 3).all() and (big.cpu_data[1000:] == 6).all()
 refused(errors.ShapeError, lambda: big.copy_from(source), "reshape=True")
 big.copy_from(source, reshape=True)
 assert big.shape == (1000,) and (big.cpu_data == 3).all()

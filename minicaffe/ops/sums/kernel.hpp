@@ -188,9 +188,9 @@ template <class F, class T, int N, class Done> struct SumColumns {
   static constexpr int kThreads = kSumThreads;
   static constexpr int kSize = Pack<T>::kSize;
   static constexpr int kRows = N * kSize > 8 ? 2 : 4;  // loads that overlap; more need too many registers
-  static constexpr int kBlocks = 2;
-  static constexpr bool kBarriers = true;
   using Total = Wide<F, T, N>;
+  static constexpr int kBlocks = sizeof(Total) * kSize > 64 ? 1 : 2;  // two leave 128 registers, too few for eight pairs of doubles
+  static constexpr bool kBarriers = true;
   struct Shared {
     Total value[kSize][kThreads];
   };
