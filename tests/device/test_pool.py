@@ -155,5 +155,40 @@ def test_the_quota_of_a_container_bounds_the_default(tmp_path, cgroup, files, qu
     assert usable_processors(tmp_path) == expected
 
 
+def test_the_lowest_quota_of_a_group_and_its_ancestors_counts(tmp_path, monkeypatch):
+    """Random trees of both versions; groups beside the path, and of other controllers, do not count."""
+    random = np.random.default_rng(4)
+    lowest_places = set()
+    for case in range(60):
+        root, processors = tmp_path / str(case), int(random.choice([3, 64]))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, count=processors: set(range(count)), raising=False)
+        lines, quotas = [], []
+        for controllers in random.permutation(["", "cpu,cpuacct", "memory"])[:random.integers(1, 4)]:
+            path = ["a", "b", "c"][:random.integers(0, 4)]
+            lines.append(f"{len(lines)}:{controllers}:/{'/'.join(path)}")
+            top = root / ("sys/fs/cgroup/cpu" if controllers == "cpu,cpuacct" else "sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
+            here = []
+            for place in [top.joinpath(*path[:depth]) for depth in range(len(path) + 1)] + [top / "beside"]:
+                place.mkdir(parents=True, exist_ok=True)
+                limit, period = int(random.integers(10_000, 4_000_000)), int(random.choice([50_000, 100_000]))
+                kind = random.choice(["quota", "none", "no file"])
+                if kind == "no file" and place.name != "beside":
+                    continue
+                if controllers:
+                    (place / "cpu.cfs_quota_us").write_text(f"{limit if kind == 'quota' else -1}\n")
+                    (place / "cpu.cfs_period_us").write_text(f"{period}\n")
+                else:
+                    (place / "cpu.max").write_text(f"{limit if kind == 'quota' else 'max'} {period}\n")
+                if kind == "quota" and controllers != "memory" and place.name != "beside":
+                    here.append(limit / period)
+            if here:
+                lowest_places.add((controllers, len(here) > 1 and here.index(min(here)) - len(here)))   # -1: the innermost
+            quotas += here
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/cgroup").write_text("\n".join(lines) + "\n")
+        assert usable_processors(root) == min([processors, *(max(1, int(-(-quota // 1))) for quota in quotas)]), lines
+    assert {(version, place) for version in ("", "cpu,cpuacct") for place in (-1, -2)} <= lowest_places
+
+
 def test_without_cgroups_the_affinity_counts(tmp_path):
     assert usable_processors(tmp_path) == PROCESSORS

@@ -135,6 +135,39 @@ def test_pixels(tmp_path):
             net.layers[-1].set_state(wrong)
 
 
+def test_sizes_of_batches_with_images_that_have_no_rows(tmp_path):
+    """The images of a batch are those up to the last that has a detection or an object; a row without a class names one, too."""
+    random = np.random.default_rng(3)
+    size = [(20, 30), (3, 2), (200, 100), (7, 50), (60, 9)]
+    (tmp_path / "sizes").write_text("".join(f"p{i} {height} {width}\n" for i, (height, width) in enumerate(size)))
+    net, seen, ends = None, 0, set()
+    for batch in range(24):
+        # Images from `last` on have no detections (0), neither but a row of class -1 (1), no objects (2), or both (3).
+        found, known = some(seed=batch, images=4)
+        last, side = int(random.integers(1, 4)), batch % 4
+        if side < 2:
+            found[..., 0] = np.where(found[..., 0] >= last, 0, found[..., 0])
+        if side in (1, 2):
+            known[..., 0] = np.where(known[..., 0] >= last, 0, known[..., 0])
+        if side == 1:
+            found[0, 0, 5] = last, -1, -1, -1, -1, -1, -1
+        known[0, 0, random.integers(0, 12)] = -1
+        if net is None:
+            net = layer_net(layer(f'num_classes: {CLASSES} overlap_threshold: 0.75 name_size_file: "{tmp_path}/sizes"'), [found, known])
+        net.blob_by_name("d").data[...], net.blob_by_name("g").data[...] = found, known
+        start = seen % len(size)
+        run_forward(net)
+        found, known = (net.blob_by_name(name).data.astype(float) for name in "dg")
+        wanted = slow(found, known, threshold=0.75, sizes=size[start:] + size[:start],
+                      mapped=lambda box, size: np.clip(box, 0, 1) * [size[1], size[0], size[1], size[0]])
+        np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], wanted, rtol=1e-6)
+        of_found, of_known = int(found[..., 0].max()), int(known[..., 0].max())
+        seen += max(of_found, of_known) + 1
+        assert net.layers[-1].get_state() == {"seen": seen}
+        ends.add(np.sign(of_found - of_known))
+    assert ends == {-1, 0, 1}
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_width_is_of_x_and_height_of_y(tmp_path, axis):
     """Boxes with one pixel more than their corners say overlap by another share if the sides of the picture are exchanged."""

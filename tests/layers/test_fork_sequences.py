@@ -285,6 +285,38 @@ def test_decoder_with_targets(tops):
     assert net.blob_by_name("accuracy").data == pytest.approx(1 - (3 + 4 + 6) / 18)
 
 
+def plain_distance(a, b):
+    """The definition: the last of each is left out of `a`, of `b`, or of both."""
+    if not a or not b:
+        return len(a) + len(b)
+    return min(plain_distance(a[:-1], b) + 1, plain_distance(a, b[:-1]) + 1, plain_distance(a[:-1], b[:-1]) + (a[-1] != b[-1]))
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_accuracies_of_results_that_are_longer_or_shorter_than_their_targets(merges):
+    random = np.random.default_rng(8)
+    orders = set()
+    for _ in range(20):
+        steps, sequences = int(random.integers(1, 6)), int(random.integers(1, 4))
+        paths, lengths = random.integers(0, 4, (sequences, steps)).tolist(), random.integers(1, steps + 1, sequences)
+        targets = np.full((steps, sequences), -1.0)
+        shares = []
+        for n, path in enumerate(paths):
+            path = path[:lengths[n]]
+            result = [k for i, k in enumerate(path) if k and not (merges and i and path[i - 1] == k)]
+            target = random.integers(1, 4, random.integers(0, steps + 1)).tolist()
+            targets[:len(target), n] = target
+            targets[len(target) + 1:, n] = 2        # what follows the end does not count
+            shares.append(plain_distance(result, target) / max(len(result), len(target), 1))
+            orders.add((np.sign(len(result) - len(target)), not target))
+        on = np.arange(steps)[:, None] < lengths
+        net = layer_net(decoder(f"blank_index: 0 ctc_merge_repeated: {str(merges).lower()}", ("y", "accuracy"), targets=True),
+                        [values_of(paths), on.astype(float), targets])
+        run_forward(net)
+        assert net.blob_by_name("accuracy").data == pytest.approx(1 - sum(shares) / sequences)
+    assert orders == {(-1, False), (0, False), (0, True), (1, False), (1, True)}
+
+
 def test_decoder_says_which_blank_it_uses_and_has_no_gradient(caplog):
     net = layer_net(decoder("ctc_merge_repeated: true"), [values_of(PATHS), np.ones((6, 3))])
     assert "layer 'l': ctc_decoder_param.blank_index is not given; the blank is the last class" in caplog.text

@@ -9,6 +9,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe import cli
 from minicaffe.errors import ConfigWarning, ShapeError
+from minicaffe.net import weights as weights_files
 from minicaffe.proto import caffe_pb2
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
@@ -182,3 +183,45 @@ def test_a_net_without_layers_says_so(tmp_path, monkeypatch, content, words, cap
     (tmp_path / "empty.prototxt").write_text(content)
     assert caffe.Net("empty.prototxt", caffe.TEST).forward() == {}
     assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [words]
+
+
+def without(taken, memories):
+    """The layers of `memories` (name -> its parameters) of which not all parameters are those of layers in `taken`."""
+    got = set().union(*(memories[name] for name in taken))
+    return [name for name in memories if not memories[name] <= got]
+
+
+def test_a_layer_that_shares_parameters_has_weights_if_all_of_them_were_loaded(tmp_path, monkeypatch, caplog):
+    """One that shares its weights with a loaded layer, but not its bias, is new: its bias keeps the filler's values."""
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level(logging.INFO, "minicaffe.net")
+    random = np.random.default_rng(2)
+    names = [f"ip{i}" for i in range(4)]
+    partly = 0
+    for _ in range(16):
+        shared = {name: (random.choice(["w", "v", ""]), random.choice(["b", ""])) for name in names}
+        text = NET.splitlines()[0] + "".join(
+            f'layer {{ name: "{name}" type: "InnerProduct" bottom: "x" top: "{name}" inner_product_param {{ num_output: 3 }} '
+            + "".join(f'param {{ name: "{param}" }} ' if param else "param { } " for param in params) + "}\n"
+            for name, params in shared.items())
+        memories = {name: {param or (name, i) for i, param in enumerate(params)} for name, params in shared.items()}
+        first, second = (sorted(random.choice(names, random.integers(1, 3), replace=False)) for _ in range(2))
+        (tmp_path / "net.prototxt").write_text(text)
+        stored = caffe_pb2.NetParameter()
+        for name in first:
+            layer = stored.layer.add(name=name, type="InnerProduct")
+            for shape in ([3, 3], [3]):
+                layer.blobs.add(shape=caffe_pb2.BlobShape(dim=shape), data=[7] * int(np.prod(shape)))
+        (tmp_path / "some.caffemodel").write_bytes(stored.SerializeToString())
+
+        caplog.clear()
+        net = caffe.Net("net.prototxt", caffe.TEST)
+        loaded = weights_files.load(net, "some.caffemodel")
+        assert loaded.missing() == without(first, memories) and loaded.missing(second) == without({*first, *second}, memories)
+        assert loaded.missing() == [name for name in names if not all((blob.data == 7).all() for blob in net.params[name])]
+        loaded.log_summary(second)
+        rest = without({*first, *second}, memories)
+        assert lines(caplog) == [("WARNING" if rest else "INFO", f"some.caffemodel: took {len(first)} of 4 layers"
+                                  + (f"; new here: {', '.join(rest)}" if rest else ""))]
+        partly += any(memories[name] & set().union(*(memories[one] for one in first)) for name in without(first, memories))
+    assert partly > 5

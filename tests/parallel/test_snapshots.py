@@ -136,6 +136,45 @@ def test_one_process_goes_on(folder, resumed, caplog):
     alone.step(1)
 
 
+def test_states_of_all_recurrent_layers_begin_anew_with_other_ranks(tmp_path, caplog):
+    """Those of an LSTM and an RNN; the place of a source, and with as many ranks all states, are kept."""
+    with h5py.File(tmp_path / "rows.h5", "w") as file:
+        file["x"], file["cont"] = np.random.default_rng(1).random((2, 10, 3, 4), np.float32).reshape(20, 3, 4), np.ones((20, 3), np.float32)
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/rows.h5")
+    layers = {"first": "RNN", "second": "LSTM", "third": "RNN", "fourth": "LSTM"}
+    net = (f'layer {{ name: "rows" type: "HDF5Data" top: "x" top: "cont" hdf5_data_param {{ source: "{tmp_path}/list.txt" batch_size: 2 }} }}'
+           + "".join(f'layer {{ name: "{name}" type: "{kind}" bottom: "x" bottom: "cont" top: "{name}" recurrent_param {{ num_output: 2 '
+                     'weight_filler { type: "xavier" } } }' for name, kind in layers.items())
+           + 'layer { name: "sum" type: "Eltwise" ' + "".join(f'bottom: "{name}" ' for name in layers) + 'top: "sum" }'
+           'layer { name: "loss" type: "Reduction" bottom: "sum" top: "loss" loss_weight: 1 }')
+
+    def solver_of():
+        return create_solver(parse_text(f"base_lr: 0.1 lr_policy: 'fixed' random_seed: 3 snapshot_prefix: '{tmp_path}/s' "
+                                        f"net_param {{ {net} }}", caffe_pb2.SolverParameter)[0])
+
+    def states(solver):
+        return {layer.name: layer.get_state() for layer in solver.net.layers if layer.get_state() is not None}
+
+    solver, fresh = solver_of(), states(solver_of())
+    solver.step(3)
+    kept = states(solver)
+    assert set(kept) == {"rows", *layers} and all(kept[name] != fresh[name] for name in kept)
+    _, path = solver.snapshot()
+    for written, expected in ((1, kept), (2, {**fresh, "rows": kept["rows"]}), (3, {**fresh, "rows": kept["rows"]})):
+        stored = caffe_pb2.SolverState.FromString(Path(path).read_bytes())
+        resume = json.loads(stored.resume_state)
+        stored.resume_state = json.dumps({**resume, "ranks": [{}] * written} if written > 1 else resume)
+        Path(tmp_path, "other.solverstate").write_bytes(stored.SerializeToString())
+        for steps in (0, 2):    # a new solver, and one whose states are others already
+            again = solver_of()
+            again.step(steps)
+            caplog.clear()
+            again.restore(f"{tmp_path}/other.solverstate")
+            assert states(again) == expected
+            named = re.findall(r"; layer '(\w+)' \((\w+)\) begins with states of zero", caplog.text)
+            assert named == (list(layers.items()) if written > 1 else [])
+
+
 def go_on(folder, state):
     """Three ranks continue from the states of two and of one, after `distribute` and before it; then everything that may fail."""
     messages = []

@@ -291,6 +291,26 @@ def test_nested_records_of_launches(where, make_solver):
     assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_added_to_a_trace_is_in_no_other_of_its_recorder(where, make_solver, ends):
+    """While it records, and after stop, when the recorder holds one document."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver)
+    recorder.start()
+    solver.step(1)
+    if ends:
+        recorder.stop()
+    first, second = recorder.trace(), recorder.trace()
+    before = dict(second.document)
+    assert before.keys() == first.document.keys() and "trouble" not in before
+    first.document.update(trouble={"iteration": 0}, samples=[{"iteration": 0}])
+    third = recorder.trace()
+    recorder.stop()
+    for other in (second, third, recorder.trace()):
+        assert other.document.keys() == before.keys() and other.document["samples"] == before["samples"] == []
+    assert first.document["trouble"] == {"iteration": 0}
+
+
 @pytest.mark.no_plan("a plan gives up gradients that an update has used")
 def test_nothing_happens(where, make_solver):
     """A trace of nothing still says what is there."""
