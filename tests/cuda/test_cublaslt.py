@@ -13,6 +13,8 @@ import pytest
 from cplusplus import compiler
 from processes import run
 
+pytestmark = pytest.mark.slow(12)    # all together
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 

@@ -23,6 +23,8 @@ from cudnn_cases import CASES
 from processes import command, run, start
 from sim_checks import checks_on
 
+pytestmark = pytest.mark.slow(42)    # all together
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 KIB, MIB = 1 << 10, 1 << 20

@@ -7,6 +7,8 @@ from processes import command
 from test_driver import DRIVERLESS
 from training import NET
 
+pytestmark = pytest.mark.slow(12)    # all together
+
 SOLVER = 'net: "net.prototxt" base_lr: 0.01 lr_policy: "fixed" max_iter: 3 display: 1 solver_mode: GPU snapshot_after_train: false\n'
 
 

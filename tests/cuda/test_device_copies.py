@@ -3,6 +3,8 @@
 import pytest
 from processes import run
 
+pytestmark = pytest.mark.slow(9)    # all together
+
 BLOBS = """
 from minicaffe.memory import CUDAPlace, SyncedHead
 minicaffe.set_mode_gpu()

@@ -3,6 +3,8 @@
 import pytest
 from processes import command, run
 
+pytestmark = pytest.mark.slow(10)    # all together
+
 
 @pytest.fixture(scope="module")
 def text():

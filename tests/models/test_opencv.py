@@ -8,6 +8,8 @@ import pytest
 import minicaffe as caffe
 from minicaffe.proto import read_net
 
+pytestmark = pytest.mark.slow(8)    # all together
+
 SLIM = ("alexnet", "caffenet", "fcn", "vgg16")  # the table of docs/opencv_models.md has them in full width
 # ResNet-50 with random weights multiplies rounding: in double precision OpenCV is off by 7e-5, minicaffe by 2e-5.
 TOLERANCE = {"resnet50/deploy": 3e-4}

@@ -18,6 +18,8 @@ import minicaffe
 from minicaffe.errors import DependencyError
 from minicaffe.parallel.nccl import old_bindings
 
+pytestmark = pytest.mark.slow(17)    # all together
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
