@@ -6,6 +6,8 @@ import os
 import pytest
 from processes import run
 
+pytestmark = pytest.mark.slow(12)    # all together
+
 DRIVERLESS = pytest.mark.skipif(ctypes.util.find_library("cuda") is not None or os.path.exists("/dev/nvidiactl"),
                                 reason="this machine has a CUDA driver")
 

@@ -14,6 +14,8 @@ from training import losses, make_solver
 
 from minicaffe.errors import Error
 
+pytestmark = pytest.mark.slow(6)    # all together
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 BATCHES = """
 from minicaffe.data.upload import DeviceUpload, pinned_array

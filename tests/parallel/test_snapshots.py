@@ -20,6 +20,8 @@ from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver, snapshot
 
+pytestmark = pytest.mark.slow(7)    # all together
+
 # Everything that has a state: shuffled rows, crops and mirrors, masks, sequences that continue in the next batch, running statistics.
 NET = """
 layer { name: "rows" type: "HDF5Data" top: "data" top: "label" top: "cont"
