@@ -160,9 +160,9 @@ def decode_image(content, force_color=False, force_gray=False):
     """
     if force_color and force_gray:
         raise ConfigError("force_color and force_gray cannot both be set")
-    flags = opencv()
-    image, why = opencv_decode(content, flags.IMREAD_COLOR if force_color else flags.IMREAD_GRAYSCALE if force_gray else
-                               flags.IMREAD_UNCHANGED)
+    cv2 = opencv()
+    flag = cv2.IMREAD_COLOR if force_color else cv2.IMREAD_GRAYSCALE if force_gray else cv2.IMREAD_UNCHANGED
+    image, why = opencv_decode(content, flag)
     if image is None:
         raise DataError(f"is marked encoded, but {why}")
     if image.dtype != np.uint8:

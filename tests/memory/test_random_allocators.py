@@ -435,6 +435,28 @@ def outcome(function, *arguments):
         return type(error).__name__, (getattr(error, "limit", str(error)) if isinstance(error, OutOfMemoryError) else "")
 
 
+def do_both(kind, ours, plain, address, nbytes, stream):
+    """Return what a call of the allocator and of the plain one gives."""
+    if kind == "malloc":
+        return outcome(ours.malloc, nbytes, stream), outcome(plain.alloc, nbytes, stream)
+    method, *arguments = {"alloc": ("alloc", nbytes), "free": ("free", address), "inside": ("free", address + 64),
+                          "use": ("record_stream", address, stream), "empty": ("empty_cache",)}[kind]
+    return outcome(getattr(ours, method), *arguments), outcome(getattr(plain, method), *arguments)
+
+
+def disturb(kind, stream, streams, upstreams, fails):
+    """Change the stream, let its work end, or let a call of it fail; say whether the upstream fails. The same on both sides."""
+    for one in streams:
+        if kind == "stream":
+            one.stream = stream
+        elif kind == "reach":
+            one.reach(stream)
+        else:
+            one.broken = "" if one.broken else ["record", "done", "wait"][stream]
+    for upstream in upstreams:
+        upstream.broken = fails
+
+
 @pytest.mark.parametrize("constants", ["pytorch", "thc", "arena", None])
 def test_any_sequence(constants):
     place, retries = PinnedPlace() if constants is None else CUDAPlace(0), 0
@@ -455,36 +477,15 @@ def test_any_sequence(constants):
             live = [b.at for b in plain.blocks if b.state == "live"]
             address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
             stream, nbytes = pick.randrange(3), pick.choice(SIZES)
-            if kind == "alloc":
-                with memory.record(events):
-                    results = outcome(cache.alloc, nbytes), outcome(plain.alloc, nbytes)
-            elif kind == "malloc":
-                with memory.record(events):
-                    results = outcome(cache.malloc, nbytes, stream), outcome(plain.alloc, nbytes, stream)
-            elif kind == "free":
-                with memory.record(events):
-                    results = outcome(cache.free, address), outcome(plain.free, address)
-            elif kind == "use":
-                results = outcome(cache.record_stream, address, stream), outcome(plain.record_stream, address, stream)
-            elif kind == "inside":
-                results = outcome(cache.free, address + 64), outcome(plain.free, address + 64)
-            elif kind == "empty":
-                with memory.record(events):
-                    results = outcome(cache.empty_cache), outcome(plain.empty_cache)
+            results = None, None
+            if kind in ("stream", "reach", "break"):
+                disturb(kind, stream, (streams, plain_streams), (upstream, plain_upstream), pick.random() < 0.2)
             elif kind == "limit":
-                limit = pick.choice([None, 20 * MIB, 24 * MIB, 41 * MIB])
-                results = cache.set_limit(limit), None
-                plain.limit = limit
+                plain.limit = pick.choice([None, 20 * MIB, 24 * MIB, 41 * MIB])
+                results = cache.set_limit(plain.limit), None
             else:
-                results = None, None
-                for one in streams, plain_streams:
-                    if kind == "stream":
-                        one.stream = stream
-                    elif kind == "reach":
-                        one.reach(stream)
-                    else:
-                        one.broken = "" if one.broken else ["record", "done", "wait"][stream]
-                upstream.broken = plain_upstream.broken = pick.random() < 0.2
+                with memory.record(events):
+                    results = do_both(kind, cache, plain, address, nbytes, stream)
             assert results[0] == results[1], (seed, kind, nbytes)
             if type(results[0]) is int:
                 known.append(results[0])
@@ -535,28 +536,11 @@ def test_any_sequence_of_buddies():
             live = [*plain.blocks_at("live"), *plain.large]
             address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
             stream, nbytes = pick.randrange(3), pick.choice([0, 1, 128, 129, 256, 400, 512, 1024, 1025, 2048, 4096, 4097])
-            if kind == "alloc":
-                results = outcome(buddy.alloc, nbytes), outcome(plain.alloc, nbytes)
-            elif kind == "malloc":
-                results = outcome(buddy.malloc, nbytes, stream), outcome(plain.alloc, nbytes, stream)
-            elif kind == "free":
-                results = outcome(buddy.free, address), outcome(plain.free, address)
-            elif kind == "use":
-                results = outcome(buddy.record_stream, address, stream), outcome(plain.record_stream, address, stream)
-            elif kind == "inside":
-                results = outcome(buddy.free, address + 64), outcome(plain.free, address + 64)
-            elif kind == "empty":
-                results = outcome(buddy.empty_cache), outcome(plain.empty_cache)
+            results = None, None
+            if kind in ("stream", "reach", "break"):
+                disturb(kind, stream, (streams, plain_streams), (upstream, plain_upstream), pick.random() < 0.2)
             else:
-                results = None, None
-                for one in streams, plain_streams:
-                    if kind == "stream":
-                        one.stream = stream
-                    elif kind == "reach":
-                        one.reach(stream)
-                    else:
-                        one.broken = "" if one.broken else ["record", "done", "wait"][stream]
-                upstream.broken = plain_upstream.broken = pick.random() < 0.2
+                results = do_both(kind, buddy, plain, address, nbytes, stream)
             assert results[0] == results[1], (seed, kind, nbytes)
             if type(results[0]) is int:
                 known.append(results[0])

@@ -246,7 +246,7 @@ def test_wrong_scales_and_no_pictures():
 @pytest.mark.parametrize("centres", [True, False])
 @pytest.mark.parametrize("order", [0, 1, 3])
 def test_taps_like_the_formula_of_each_order(order, centres):
-    """Each new sample by itself: nearest, between two, or the cubic through four (Keys 1981, a = -1/2); of all small sizes."""
+    """Each new sample from its own formula: nearest, between two, or the cubic through four (Keys 1981, a = -1/2); of all small sizes."""
     def kernel(x):
         x = abs(x)
         if order == 1:
