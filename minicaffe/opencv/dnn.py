@@ -215,8 +215,8 @@ class Net:
         array, or for a list a tuple of arrays
         """
         if outputName is None or isinstance(outputName, str):
-            return self._run([outputName or self.getLayerNames()[-1]])[0][0]
-        return tuple(tops[0] for tops in self._run(names_of(outputName, "outputName")))
+            return self._outputs([outputName or self.getLayerNames()[-1]])[0]
+        return tuple(self._outputs(names_of(outputName, "outputName")))
 
     def forwardAndRetrieve(self, outBlobNames):
         """Run the net and return for each layer a tuple of all its outputs."""
@@ -252,6 +252,14 @@ class Net:
         if not makers:
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self._layers)}")
         return makers[-1]
+
+    def _outputs(self, names):
+        """Run as far as `names` need; return the first output of each layer, and of each other name the blob of that name."""
+        found = []
+        for name, tops in zip(names, self._run(names)):
+            layer = name in self._layers or name in self.caffe.layer_names
+            found.append(tops[0 if layer else [top.name for top in self.caffe.nodes[self._index(name)].tops].index(name)])
+        return found
 
     def _fill_inputs(self):
         """Reshape the inputs to the arrays of `setInput` and copy them."""

@@ -90,6 +90,16 @@ def test_a_name_of_a_layer_comes_before_that_of_a_blob():
         np.testing.assert_allclose(result, want, rtol=1e-5, atol=1e-6)
 
 
+def test_a_blob_may_be_the_second_top_of_its_layer():
+    net = dnn.readNetFromCaffe(b"""input: "data" input_shape { dim: 1 dim: 4 }
+        layer { name: "cut" type: "Slice" bottom: "data" top: "left" top: "right" slice_param { axis: 1 } }
+        layer { name: "p" type: "Power" bottom: "left" top: "q" }""")
+    net.setInput(np.arange(4).reshape(1, 4))
+    np.testing.assert_array_equal(net.forward("right"), [[2, 3]])
+    for found, wanted in zip(net.forward(["right", "left", "cut", "q"]), ([[2, 3]], [[0, 1]], [[0, 1]], [[0, 1]]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_outputs_are_what_no_layer_reads_and_none_overwrites():
     net = dnn.readNetFromCaffe(b"""input: "data" input_dim: 1 input_dim: 4 input_dim: 2 input_dim: 2
         layer { name: "cut" type: "Slice" bottom: "data" top: "left" top: "right" slice_param { axis: 1 } }
