@@ -275,7 +275,7 @@ def _compare_ranks(solver, resume, path):
     written, size = len(resume.get("ranks", [{}])), solver.group.size
     if written == size:
         return []
-    reset_layers = [layer for layer in solver.net.layers if layer.type in ("LSTM", "RNN") and layer.key in resume["train"]]
+    reset_layers = [layer for layer in solver.net.layers if layer.type in ("LSTM", "RNN", "Lstm") and layer.key in resume["train"]]
     for layer in reset_layers:
         del resume["train"][layer.key]
     log.warning("%s was written by %s, and %s: weights, history and place in the data are kept, but batches have other records and "

@@ -3,6 +3,7 @@
 import os
 import pickle
 import threading
+from types import SimpleNamespace
 
 import pytest
 import ranks
@@ -10,7 +11,7 @@ from fake_mpi import Job
 
 from minicaffe.errors import ConfigError, NotFiniteError
 from minicaffe.parallel import group as groups
-from minicaffe.parallel import launch
+from minicaffe.parallel import heartbeat, launch
 from minicaffe.parallel.group import Group
 from minicaffe.parallel.heartbeat import Heartbeat
 from minicaffe.parallel.launch import LOCAL_RANKS, RANKS, SIZES, launched
@@ -93,6 +94,20 @@ def test_ranks_share_the_processors_that_they_may_both_use(monkeypatch, bound, p
 
 
 NAMES = "rank 1 of 2 (here)", "rank 0 of 2 (here)"
+
+
+@pytest.mark.parametrize(("inside", "count", "progress", "latest"), [
+    (True, 5, 10, 10), (True, 6, 100, 100), (False, 5, 100, 10), (False, 6, 100, 10)])
+def test_what_counts_as_progress(monkeypatch, inside, count, progress, latest):
+    """A step counts, and any time outside of minicaffe, but for this rank alone."""
+    job = Job(2, mirror=True, threads=False)
+    job.use(monkeypatch)
+    monkeypatch.setattr(heartbeat, "_place", lambda thread: (inside, False, "here"))
+    signs = Heartbeat(Group(), 60)
+    signs.steps, signs.last_count, signs.left, signs.sent = SimpleNamespace(count=count), 5, None, None
+    signs.last_heartbeat = signs.progress = signs.latest_progress = 10
+    signs._exchange(100)
+    assert (signs.progress, signs.latest_progress) == (progress, latest)
 
 
 @pytest.mark.parametrize("timeout, seconds, words", [

@@ -139,20 +139,21 @@ def test_one_process_goes_on(folder, resumed, caplog):
 
 
 def test_states_of_all_recurrent_layers_begin_anew_with_other_ranks(tmp_path, caplog):
-    """Those of an LSTM and an RNN; the place of a source, and with as many ranks all states, are kept."""
+    """Those of an LSTM, an RNN and the forks' Lstm; the place of a source, and with as many ranks all states, are kept."""
     with h5py.File(tmp_path / "rows.h5", "w") as file:
         file["x"], file["cont"] = np.random.default_rng(1).random((2, 10, 3, 4), np.float32).reshape(20, 3, 4), np.ones((20, 3), np.float32)
     (tmp_path / "list.txt").write_text(f"{tmp_path}/rows.h5")
-    layers = {"first": "RNN", "second": "LSTM", "third": "RNN", "fourth": "LSTM"}
+    layers = {"first": "RNN", "second": "LSTM", "third": "RNN", "fourth": "LSTM", "fifth": "Lstm"}
+    message = {"RNN": "recurrent_param", "LSTM": "recurrent_param", "Lstm": "lstm_param"}
     net = (f'layer {{ name: "rows" type: "HDF5Data" top: "x" top: "cont" hdf5_data_param {{ source: "{tmp_path}/list.txt" batch_size: 2 }} }}'
-           + "".join(f'layer {{ name: "{name}" type: "{kind}" bottom: "x" bottom: "cont" top: "{name}" recurrent_param {{ num_output: 2 '
+           + "".join(f'layer {{ name: "{name}" type: "{kind}" bottom: "x" bottom: "cont" top: "{name}" {message[kind]} {{ num_output: 2 '
                      'weight_filler { type: "xavier" } } }' for name, kind in layers.items())
            + 'layer { name: "sum" type: "Eltwise" ' + "".join(f'bottom: "{name}" ' for name in layers) + 'top: "sum" }'
            'layer { name: "loss" type: "Reduction" bottom: "sum" top: "loss" loss_weight: 1 }')
 
     def solver_of():
         return create_solver(parse_text(f"base_lr: 0.1 lr_policy: 'fixed' random_seed: 3 snapshot_prefix: '{tmp_path}/s' "
-                                        f"net_param {{ {net} }}", caffe_pb2.SolverParameter)[0])
+                                        f"net_param {{ {net} }}", caffe_pb2.SolverParameter, keep_layer_fields=True)[0])
 
     def states(solver):
         return {layer.name: layer.get_state() for layer in solver.net.layers if layer.get_state() is not None}

@@ -114,7 +114,7 @@ class LstmLayer(ForkLayer):
         if self.last[0].shape != (sequences, size):
             for blob in self.last:
                 blob.reshape(sequences, size)
-                blob.data[...] = 0
+            self.reset()
 
     def _indicators(self, bottom):
         """Return m as an array with the axes (T, N, 1)."""
@@ -170,6 +170,11 @@ class LstmLayer(ForkLayer):
             bottom[0].diff[...] = (rows @ w_x).reshape(bottom[0].shape)
         if len(bottom) > 1 and propagate_down[1]:
             bottom[1].diff[...] = 0
+
+    def reset(self):
+        """Set the states before the next forward to zero."""
+        for blob in self.last:
+            blob.data[...] = 0
 
     def get_state(self):
         return stored_blobs(self.states, self.last) if self.keeps_state else None
