@@ -4,7 +4,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.kernels.types cimport BF16, FLOAT, item_size
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport data_layout, element, of_images
+from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
 from minicaffe.ops.strips.caffe cimport copy_box
 
 from minicaffe.errors import ConfigError, ShapeError
@@ -63,8 +63,7 @@ cdef class CropLayer(DeviceLayer):
         if not propagate_down[0]:
             return 0
         cdef Blob x = bottom[0], y = top[0]
-        if on.stream == NULL:
-            self.layout = None      # the mode changed since forward
+        self.layout = of_mode(on, self.layout)
         cdef const void* dy = y.diff_in_layout(on, self.layout.with_shape(y.shape) if self.layout is not None else None)
         cdef void* dx
         if self.layout is None:

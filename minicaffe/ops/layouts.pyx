@@ -23,11 +23,16 @@ cdef Layout diff_layout(const Context& on, list blobs, bint bf16=False):
     return first(on, [(<Blob> blob).diff_memory for blob in blobs], bf16)
 
 
+cdef Layout of_mode(const Context& on, Layout layout):
+    """Return `layout` if it is one of the present mode, else None: the mode may have changed since a forward that kept it."""
+    return layout if layout is not None and layout.on_device == (on.stream != NULL) else None
+
+
 cdef Layout first(const Context& on, list memories, bint bf16):
     cdef Layout layout
     for memory in memories:
-        layout = (<SyncedMemory> memory).layout()
-        if layout is not None and layout.on_device == (on.stream != NULL) and (bf16 or layout.dtype != BF16):
+        layout = of_mode(on, (<SyncedMemory> memory).layout())
+        if layout is not None and (bf16 or layout.dtype != BF16):
             return layout
     return None
 

@@ -24,8 +24,8 @@ class BilinearLayer(ForkLayer):
     - ``weights(read_size, top_size)`` returns three arrays: for each pixel of the top, the first of the two pixels that it is
       computed from, the weight of this one, and the weight of the next.
 
-    Forward builds the matrices when the sizes have changed. On a device kernels compute each pixel from up to four others, in the
-    layout of the bottom (ops/resize/bilinear.pyx); their tables are built then.
+    The CPU multiplies by matrices. On a device kernels compute each pixel from up to four others, in the layout of the bottom
+    (ops/resize/bilinear.pyx), by tables. Either are built when they are needed and the sizes have changed.
     """
 
     exact_num_bottom_blobs = 1
@@ -35,7 +35,7 @@ class BilinearLayer(ForkLayer):
     backward_reads_bottoms = backward_reads_tops = False
 
     matrix_sizes = table_sizes = None   # the result of sizes() for which the matrices, and the tables, were built
-    layout = None           # of the bottom in the last forward, on a device
+    layout = None           # of the bottom in the last forward; not None only on a device
 
     def reshape(self, bottom, top):
         check_planes(bottom[0])
@@ -66,14 +66,22 @@ class BilinearLayer(ForkLayer):
         table.data[...] = np.concatenate([first, first_weight, next_weight, begin, end])
         return table
 
-    def forward_gpu(self, bottom, top):
+    def _tables(self):
         if self.current != self.table_sizes:
             self.tables, self.table_sizes = [self._table(*size) for size in self.current], self.current
-        self.layout = bilinear.forward(bottom[0], top[0], *self.tables)
+        return self.tables
+
+    def _matrices(self):
+        if self.current != self.matrix_sizes:
+            self.matrices, self.matrix_sizes = [self._matrix(*size) for size in self.current], self.current
+        return self.matrices
+
+    def forward_gpu(self, bottom, top):
+        self.layout = bilinear.forward(bottom[0], top[0], *self._tables())
 
     def backward_gpu(self, top, propagate_down, bottom):
         if propagate_down[0]:
-            bilinear.backward(bottom[0], top[0], *self.tables, self.layout)
+            bilinear.backward(bottom[0], top[0], *self._tables(), self.layout)
         if any(propagate_down[1:]):
             bottom[1].fill_diff(0)
 
@@ -81,14 +89,14 @@ class BilinearLayer(ForkLayer):
         return None
 
     def forward(self, bottom, top):
-        if self.current != self.matrix_sizes:
-            self.rows, self.columns = (self._matrix(*size) for size in self.current)
-            self.matrix_sizes = self.current
-        top[0].data[...] = _product(self.rows, bottom[0].data, _transposed(self.columns))
+        self.layout = None
+        rows, columns = self._matrices()
+        top[0].data[...] = _product(rows, bottom[0].data, _transposed(columns))
 
     def backward(self, top, propagate_down, bottom):
         if propagate_down[0]:
-            bottom[0].diff[...] = _product(_transposed(self.rows), top[0].diff, self.columns)
+            rows, columns = self._matrices()
+            bottom[0].diff[...] = _product(_transposed(rows), top[0].diff, columns)
         if any(propagate_down[1:]):
             bottom[1].diff[...] = 0
 

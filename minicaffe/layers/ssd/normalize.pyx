@@ -7,7 +7,7 @@ where a scale is 0 (Caffe divided by it); it is right in place too; the batch ma
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport data_layout, element, of_images
+from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2
@@ -103,8 +103,8 @@ cdef class NormalizeLayer(DeviceLayer):
         cdef Blob x = bottom[0]
         if not x.count:
             return 0
-        if on.stream == NULL:
-            self.layout, self.shape.last = None, False      # the mode changed since forward
+        self.layout = of_mode(on, self.layout)
+        self.shape.last = self.layout is not None
         cdef int dtype = element(self.layout, x)
         cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, self.layout)
         cdef const void* unit = self.unit.data_in_layout(on, self.layout)

@@ -9,7 +9,7 @@ from minicaffe.kernels.types cimport BF16
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.channels_last cimport ChannelsLast
-from minicaffe.ops.layouts cimport data_layout, of_images
+from minicaffe.ops.layouts cimport data_layout, of_images, of_mode
 from minicaffe.ops.strided.caffe cimport copy_strided, copy_strided_bf16
 
 from minicaffe.errors import ConfigError
@@ -71,8 +71,7 @@ cdef class PermuteLayer(DeviceLayer):
         if self.identity or not propagate_down[0]:
             return 0
         cdef Blob y = top[0], x = bottom[0]
-        if on.stream == NULL:
-            self.layout = None      # the mode changed since forward
+        self.layout = of_mode(on, self.layout)
         self.copy(on, True, x.overwrite_diff_in_layout(on, self.layout), <void*> y.diff_on(on))
 
     cdef int copy(self, const Context& on, bint back, void* x, void* y) except -1:

@@ -87,23 +87,29 @@ cdef class CaffeInnerProduct(Primitive):
         if not relu[0] and not inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, NULL, False, True):
             return False
         self.y = channels_last((op.m, op.n), BF16)
+        cdef bint done
         with nogil:
             round_parameters(on, op.n, op.k, w, b, rounded)
-            inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, y.overwrite_data_in_layout(on, self.y),
-                                       relu[0], False)
-        return True
+            done = inner_product_forward_bf16(on, op.m, op.n, op.k, from_, rounded, biased, y.overwrite_data_in_layout(on, self.y),
+                                              relu[0], False)
+        if not done:        # not for the alignment of y
+            self.y = None
+        return done
 
     cdef int backward(self, const Context& on, Operation operation, Blob x, Blob y, Blob weight, Blob bias) except -1:
         cdef InnerProduct op = operation
         cdef const Blas* library = blas()
         cdef const void* dy = y.diff_in_layout(on, self.y)
         cdef const void* rounded
+        cdef bint done
         if self.y is not None:
             rounded = op.kept.data_on(on)
             if inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, NULL, True):
                 with nogil:
-                    inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, x.overwrite_diff_in_layout(on, self.x), False)
-                return 0
+                    done = inner_product_backward_bf16(on, op.m, op.n, op.k, rounded, dy, x.overwrite_diff_in_layout(on, self.x),
+                                                       False)
+                if done:
+                    return 0
         cdef Layout layout = self.x_in_float(op)
         with nogil:
             inner_product_backward(on, library[0], op.dtype, op.m, op.n, op.k, op.transpose, NULL,
