@@ -90,6 +90,7 @@ CASES = {
     "scale of a number": (layer("Scale", "scale_param { num_axes: 0 bias_term: true }"), X),
     "scale of two": (layer("Scale", "scale_param { axis: 0 bias_term: true }", "x0 x1"), X, (2, 4)),
     "bias": (layer("Bias", "bias_param { axis: -1 }"), X), "bias of two": (layer("Bias", "bias_param { axis: 1 }", "x0 x1"), X, (4, 7)),
+    "batch norm whose statistics are asked for": (layer("BatchNorm", "batch_norm_param { use_global_stats: true }"), X),
     "batch norm": (layer("BatchNorm", "batch_norm_param { eps: 0.01 }"), X),
     "batch norm of the batch": (layer("BatchNorm", "batch_norm_param { use_global_stats: false }"), X),
     "mvn": (layer("MVN", "mvn_param { eps: 0.1 }"), X), "mvn across": (layer("MVN", "mvn_param { across_channels: true normalize_variance: false }"), X),
@@ -123,7 +124,8 @@ CASES = {
     "rnn with its state": (layer("RNN", "recurrent_param { num_output: 3 expose_hidden: true }", "x0 x1 x2", "y h"), (4, 2, 2), (4, 2), (1, 2, 3)),
     "lstm unit": (layer("LSTMUnit", "", "x0 x1 x2", "c h"), (1, 2, 3), (1, 2, 12), (1, 2)),
     "accuracy": (layer("Accuracy", "accuracy_param { top_k: 2 ignore_label: 1 }", "x0 x1", "a b"), (6, 4), (6,)),
-    "accuracy of pictures": (layer("Accuracy", "", "x0 x1"), X, (2, 1, 7, 6)),
+    "accuracy of pictures": (layer("Accuracy", "", "x0 x1", "a b"), X, (2, 1, 7, 6)),
+    "accuracy of one record": (layer("Accuracy", "accuracy_param { axis: 0 }", "x0 x1", "a b"), (4,), (1,)),
     "softmax loss": (layer("SoftmaxWithLoss", "loss_weight: 1 loss_weight: 0", "x0 x1", "y p"), X, (2, 7, 6)),
     **{f"softmax loss {mode}": (layer("SoftmaxWithLoss", f"loss_param {{ normalization: {mode} ignore_label: 2 }}", "x0 x1"), X, (2, 7, 6))
        for mode in ("FULL", "VALID", "BATCH_SIZE", "NONE")},
@@ -131,6 +133,7 @@ CASES = {
     "logistic loss": (layer("Softmax", tops="p") + layer("MultinomialLogisticLoss", "", "p x1").replace('"l"', '"m"'), (3, 4), (3,)),
     "hinge": (layer("HingeLoss", "", "x0 x1"), (3, 4), (3,)), "hinge L2": (layer("HingeLoss", "hinge_loss_param { norm: L2 }", "x0 x1"), (3, 4), (3,)),
     "euclidean": (layer("EuclideanLoss", "", "x0 x1"), (3, 4), (3, 2, 2)), "smooth L1": (layer("SmoothL1Loss", "", "x0 x1 x2"), X, X, X),
+    "smooth L1 of all": (layer("SmoothL1Loss", "", "x0 x1"), X, X),
     "cross entropy": (layer("SigmoidCrossEntropyLoss", "loss_param { ignore_label: 1 normalization: VALID }", "x0 x1"), (3, 4), (3, 4)),
     "contrastive": (layer("ContrastiveLoss", "contrastive_loss_param { margin: 3 }", "x0 x1 x2"), (5, 2), (5, 2), (5,)),
     "contrastive of old": (layer("ContrastiveLoss", "contrastive_loss_param { margin: 3 legacy_version: true }", "x0 x1 x2"), (5, 2), (5, 2), (5,)),
@@ -152,7 +155,7 @@ def detection(fields, images=2, classes=3, shared=True):
 
 
 BOXES = [
-    "code_type: CENTER_SIZE nms_param { nms_threshold: 0.4 top_k: 9 } keep_top_k: 7 confidence_threshold: 0.2", "keep_top_k: 5", "nms_param { top_k: 4 }",
+    "code_type: CENTER_SIZE nms_param { nms_threshold: 0.4 top_k: 9 } keep_top_k: 7 confidence_threshold: 0.2", "nms_param { top_k: 999 } keep_top_k: 5", "nms_param { top_k: 4 }",
     "code_type: CORNER_SIZE background_label_id: 1 confidence_threshold: 0.5", "variance_encoded_in_target: true background_label_id: -1",
     "confidence_threshold: 90 keep_top_k: 3"]
 

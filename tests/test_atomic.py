@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import logging
 import os
 import resource
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -20,7 +22,7 @@ from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import FileError
 from minicaffe.proto import atomic
 from minicaffe.proto.atomic import check_writable, delayed_interrupts, hdf5_in_memory, replacing
-from minicaffe.proto.files import is_hdf5, map_bytes, read_bytes
+from minicaffe.proto.files import check_below, is_hdf5, map_bytes, read_bytes
 from minicaffe.proto.hdf5 import reading
 
 
@@ -237,12 +239,76 @@ def test_ctrl_c_waits_for_the_end_of_hdf5(tmp_path):
 
 
 def test_a_second_ctrl_c_does_not_wait():
+    reached = []
     with pytest.raises(KeyboardInterrupt):
         with delayed_interrupts():
             signal.raise_signal(signal.SIGINT)
+            reached.append("after the first")
             signal.raise_signal(signal.SIGINT)
-            pytest.fail("still waiting")
+            reached.append("after the second")
+    assert reached == ["after the first"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("where", ["a thread", "a process that ignores Ctrl-C", "a process that Ctrl-C ends"])
+def test_ctrl_c_is_left_as_it_is(where):
+    """Where Python has no handler of its own to call later: in threads, and where the program has set another reaction."""
+    seen, before = [], signal.getsignal(signal.SIGINT)
+
+    def use():
+        with delayed_interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    if where == "a thread":
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+        assert seen == [before]
+        return
+    reaction = signal.SIG_IGN if "ignores" in where else signal.SIG_DFL
+    try:
+        signal.signal(signal.SIGINT, reaction)
+        use()
+        assert seen == [reaction] and signal.getsignal(signal.SIGINT) == reaction
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_leftovers_of_a_name_without_a_folder(tmp_path, monkeypatch, caplog):
+    """They are in the working directory; each that is removed has a line in the log."""
+    monkeypatch.chdir(tmp_path)
+    for name in (".a.01234567.minicaffe.tmp", ".a.0123456.minicaffe.tmp", ".a.0123456g.minicaffe.tmp", "a.01234567.minicaffe.tmp"):
+        (tmp_path / name).touch()
+    (tmp_path / ".b.89abcdef.minicaffe.tmp").mkdir()
+    (tmp_path / ".b.89abcdef.minicaffe.tmp" / "inside").touch()
+    with caplog.at_level(logging.INFO, logger="minicaffe.proto"), atomic.temporary_folder("c") as folder:
+        assert folder.is_dir() and folder.parent.resolve() == tmp_path and not list(folder.iterdir())
+    assert sorted(os.listdir()) == [".a.0123456.minicaffe.tmp", ".a.0123456g.minicaffe.tmp", "a.01234567.minicaffe.tmp"]
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        f"Removed {name}, which a process that was killed had left" for name in (".a.01234567.minicaffe.tmp", ".b.89abcdef.minicaffe.tmp")]
+
+
+def test_the_place_of_an_open_file_where_there_is_no_proc(tmp_path, monkeypatch):
+    """The path is followed then."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    (tmp_path / "in" / "link").symlink_to("../b")
+    readlink = os.readlink
+
+    def without_proc(path, **options):
+        if str(path).startswith("/proc/"):
+            raise FileNotFoundError(path)
+        return readlink(path, **options)
+
+    for read in readlink, without_proc:
+        monkeypatch.setattr(os, "readlink", read)
+        for name in ("in/a", "in/link", "b"):
+            with open(tmp_path / name, "rb") as file:
+                check_below(file.fileno(), str(tmp_path / name), None)
+                refused = contextlib.nullcontext() if name == "in/a" else pytest.raises(FileError, match=f"^'{tmp_path}/{name}' lies outside {tmp_path}/in, and")
+                with refused:
+                    check_below(file.fileno(), str(tmp_path / name), str(tmp_path / "in"))
 
 
 @pytest.mark.parametrize("fail", [False, True])

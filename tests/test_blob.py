@@ -1,6 +1,7 @@
 """Blob: shapes, capacity, views that keep memory alive, sharing, messages, arithmetic."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import minicaffe
 from minicaffe.blob import Blob, Dtype
 from minicaffe.device.threads import get_num_threads, set_num_threads
-from minicaffe.errors import ConfigError, DataError, ShapeError
+from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
 
 TYPES = [Dtype.FLOAT, Dtype.DOUBLE]
@@ -68,6 +69,10 @@ def test_stamp_moves_only_when_something_changed():
     assert not moved()
     blob.set_cpu_data(np.zeros(6, np.float32))
     assert not moved()
+    blob.reshape(2)
+    assert moved()
+    blob.set_cpu_data(np.zeros(2, np.float32))      # with memory of just that size
+    assert moved() and blob.capacity == 2
 
 
 @pytest.mark.parametrize("shape, words", [
@@ -238,12 +243,114 @@ def test_share_and_copy():
     assert (a.data == 5).all() and not b.diff.any()
     with pytest.raises(ShapeError, match="count and type must agree"):
         b.share_diff(Blob((7,)))
+    for call in b.share_data, b.share_diff:
+        with pytest.raises(ShapeError, match=r"6 \(6\) float32 against 6 \(6\) int32; count and type must agree"):
+            call(Blob((6,), Dtype.INT))
     c = Blob((1,))
     with pytest.raises(ShapeError, match="reshape=True"):
         c.copy_from(a)
     c.copy_from(a, reshape=True)
     a.data[...] = 0
     assert (c.data == 5).all()
+
+
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_a_copy_is_of_one_shape(device, part):
+    """With the same number of axes, too; one of itself, or of no elements, changes nothing."""
+    source, target = Blob((2, 3)), Blob((3, 2))
+    for blob, value in (source, 5), (target, 7):
+        blob.data[...] = blob.diff[...] = value
+        blob.scale_data(1), blob.scale_diff(1)    # where the process computes
+    with pytest.raises(ShapeError, match=r"cannot copy 2 3 \(6\) to 3 2 \(6\); pass reshape=True"):
+        target.copy_from(source, part == "diff")
+    with pytest.raises(ShapeError, match="reshape=True"):
+        target.copy_from(Blob((3, 2, 1)), part == "diff")
+    assert target.shape == (3, 2) and (target.cpu_data == 7).all() and (target.cpu_diff == 7).all()
+    target.reshape(2, 3)
+    target.copy_from(source, part == "diff")
+    assert [(getattr(target, "cpu_" + each) == (5 if each == part else 7)).all() for each in ("data", "diff")] == [True, True]
+    target.copy_from(target, part == "diff")
+    shown = Blob((2, 3))
+    shown.share_data(target), shown.share_diff(target)
+    shown.copy_from(target, part == "diff")
+    target.copy_from(source, part == "diff", reshape=True)
+    assert target.shape == (2, 3) and (getattr(target, "cpu_" + part) == 5).all()
+    for shape in (0, 3), None:
+        Blob(shape).copy_from(Blob(shape), part == "diff")
+
+
+@pytest.mark.parametrize("before", [None, (), (0, 3), (2,), (4, 0)])
+@pytest.mark.parametrize("after", [None, (), (0, 3), (2,), (4, 0)])
+def test_the_shape_of_another_blob(before, after):
+    """A scalar has no axes and a blob of an empty axis no elements; one without a shape has neither."""
+    blob, other = Blob(before), Blob(after)
+    stamp = blob.stamp
+    blob.reshape_like(other)
+    assert (blob.shape, blob.num_axes, blob.count) == (other.shape, other.num_axes, other.count)
+    assert blob.data.shape == ((0,) if after is None else after) and (blob.stamp == stamp) == (before == after)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("value", [0, 3, -0.5])
+def test_a_gradient_is_filled_up_to_the_count(device, dtype, value):
+    """What lies behind it in a larger memory stays, a view shows the new values, and the data stay."""
+    blob = Blob((5,), dtype)
+    for _ in range(2):      # of new memory, and of written one
+        blob.fill_diff(value)
+        assert (blob.cpu_diff == value).all() and not blob.cpu_data.any()
+        blob.diff[...] = 7
+    blob.reshape(3)
+    view = blob.diff
+    blob.fill_diff(value)
+    assert (blob.cpu_diff == value).all() and (view == value).all()
+    blob.reshape(5)
+    assert blob.cpu_diff.tolist() == [value] * 3 + [7] * 2
+    empty = Blob((0, 3), dtype)
+    empty.fill_diff(value)
+    assert empty.cpu_diff.shape == (0, 3) and empty.diff_memory.head in (0, 1)
+
+
+@pytest.mark.parametrize("call", [lambda blob: blob.fill_diff(1), lambda blob: blob.update()])
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.INT])
+def test_after_its_use_a_blob_is_free_for_other_threads(call, dtype):
+    """Also where the call raised."""
+    blob = Blob((2, 3), dtype)
+    if dtype == Dtype.INT:
+        with pytest.raises(ShapeError, match="an integer blob has no arithmetic"):
+            call(blob)
+    else:
+        call(blob)
+    thread = threading.Thread(target=blob.reshape, args=(3, 2))
+    thread.start()
+    thread.join()
+    assert blob.shape == (3, 2)
+
+
+@pytest.mark.parametrize("shape", [(3,), (0,), ()])
+def test_arithmetic_of_memory_that_was_never_touched_takes_none(device, shape):
+    blob = Blob(shape)
+    assert [blob.asum_data(), blob.asum_diff(), blob.sumsq_data(), blob.sumsq_diff()] == [0] * 4
+    blob.scale_data(2), blob.scale_diff(2)
+    for mem in blob.data_memory, blob.diff_memory:
+        assert mem.head == 0 and not mem.own_cpu_data and not mem.own_gpu_data
+
+
+def test_stored_shapes_of_four_numbers():
+    for shape, stored, fits in ((), (1, 1, 1, 1), True), ((3,), (1, 1, 1, 3), True), ((2, 3), (1, 1, 2, 3), True), \
+            ((2, 3, 4, 5), (2, 3, 4, 5), True), ((2, 3, 4, 5), (2, 3, 5, 4), False), ((2, 3), (1, 2, 2, 3), False), \
+            ((1, 1, 1, 2, 3), (1, 1, 2, 3), False), ((2, 3), (2, 3), False), ((2, 3), (1, 1, 2, 3, 9), False):  # fmt: skip
+        assert Blob(shape).shape_equals(stored, True) == fits
+        assert Blob(shape).shape_equals(stored) == (shape == stored) and Blob(shape).shape_equals(shape)
+
+
+def test_axes_are_integers():
+    blob = Blob((2, 3))
+    assert [blob.canonical_axis(axis) for axis in (0, 1, -1, -2, np.int64(1))] == [0, 1, 1, 0, 1] and blob.count_from(np.int8(1)) == 3
+    for call in blob.canonical_axis, blob.count_from, blob.legacy_shape:
+        for axis in "a", 0.5, None:
+            with pytest.raises(WrongTypeError, match=" must be an int, got "):
+                call(axis)
+    assert [Blob((0,)).legacy_shape(axis) for axis in range(4)] == [0, 1, 1, 1]
 
 
 def test_set_cpu_data_borrows():
@@ -254,6 +361,9 @@ def test_set_cpu_data_borrows():
     assert array[5] == 50
     with pytest.raises(ShapeError, match="6 contiguous, writable float32 values, got 6 of float64"):
         blob.set_cpu_data(array.astype(np.float64))
+    for count in 5, 7:
+        with pytest.raises(ShapeError, match=f"6 contiguous, writable float32 values, got {count} of float32"):
+            blob.set_cpu_data(np.zeros(count, np.float32))
 
 
 def test_memories_are_named_by_what_they_serve():

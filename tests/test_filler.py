@@ -112,3 +112,21 @@ def test_philox_known_answer():
 def test_refusals(shape, fields, words):
     with pytest.raises(ConfigError, match=words):
         filled(shape, **fields)
+
+
+@pytest.mark.parametrize(("field", "behind"), [("", ""), ("inner_product_param.weight_filler", "inner_product_param.weight_filler.")])
+def test_an_error_names_the_field_inside_the_field_that_holds_the_filler(field, behind):
+    for fields, name in ({"type": "gaussian", "std": 0}, "std"), ({"type": "uniform", "min": 2, "max": 1}, "min"), ({"type": "none"}, "type"):
+        with pytest.raises(ConfigError) as raised:
+            fill(Blob((2,)), caffe_pb2.FillerParameter(**fields), Generator(1), field)
+        assert raised.value.field == behind + name
+    with pytest.raises(ConfigError, match="cannot fill an empty blob") as raised:
+        fill(Blob((0,)), caffe_pb2.FillerParameter(), Generator(1), field)
+    assert raised.value.field == (field or None)
+
+
+def test_limits_of_what_fillers_take():
+    assert (filled((2, 3), type="uniform", min=2, max=2) == 2).all()
+    bound = np.sqrt(3 / 7)      # a blob with one axis has that many outputs
+    values = filled((7,), type="xavier", variance_norm=caffe_pb2.FillerParameter.FAN_OUT)
+    assert (abs(values) < bound).all() and abs(values).max() > bound / 3

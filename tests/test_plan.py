@@ -50,6 +50,12 @@ def test_functions_stand_among_nets(workspace, ran):
     assert workspace.net("a").blobs["x"].data == 32 and ran == ["a"] * 5
 
 
+def test_a_function_alone_is_what_a_step_runs(workspace):
+    seen = []
+    workspace.run_plan(Plan(Step("s", seen.append, num_iter=2)))
+    assert seen == [workspace] * 2
+
+
 def test_backward():
     workspace = Workspace()
     net = workspace.create_net("""name: "n" force_backward: true
@@ -180,7 +186,10 @@ def test_other_exceptions_pass_with_a_note(workspace):
     (lambda: Step(["a"], "a"), WrongTypeError, "a step's name is a str"),
     (lambda: Step("s", steps=Step("t", "a"), backward=True), ConfigError, "backward: step 's': has no nets to run; .* in the substeps"),
     (lambda: Step("s", "a", should_stop_blob=3), WrongTypeError, "should_stop_blob: step 's': is the name of a number, got 3"),
+    (lambda: Step("s", 3), WrongTypeError, "nets: must be nets or a single one, got 3"),
+    (lambda: Step("s", steps=3), WrongTypeError, "steps: must be steps or a single one, got 3"),
     (lambda: Plan(["a"], name="p"), WrongTypeError, "plan 'p': steps are of the type Step"),
+    (lambda: Plan(3), WrongTypeError, "a plan is made of a Step or some, got 3"),
     (lambda: Workspace().run_plan(Step("s", "a")), WrongTypeError, "workspace runs a Plan, got Step"),
 ])
 def test_what_is_no_plan(make, error, message):

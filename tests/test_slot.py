@@ -31,8 +31,10 @@ def test_knows_its_type():
         slot.get(str)
     assert slot.get(int) == 3
     slot.reset()
-    with pytest.raises(TypeError, match="is empty, asked for int; set it first"):
-        slot.get(int)
+    for kind in int, object, type(None):
+        with pytest.raises(TypeError, match=f"is empty, asked for {kind.__name__}; set it first"):
+            slot.get(kind)
+    assert repr(slot) == "<Slot 'data': empty>"
 
 
 @pytest.mark.parametrize("value", [0, 0.0, "", b"", [], False, np.zeros(0), np.zeros(2)])
@@ -66,6 +68,9 @@ def test_get_mutable_replaces_what_has_another_type_and_tells():
     assert slot.get_mutable(dict) == {} and slot.type is dict
     blob, is_new = slot.get_mutable_new(Blob)
     assert is_new and slot.get(Blob) is blob
+    slot.reset()
+    thing, is_new = slot.get_mutable_new(object)
+    assert is_new and type(thing) is object and slot.get() is thing
 
 
 def test_get_mutable_of_a_type_with_arguments_keeps_the_object():
@@ -196,3 +201,28 @@ def test_bytes_without_a_gradient_clear_that_of_the_blob():
     slot.reset(mine), source.reset(other)
     slot.deserialize(source.serialize())
     assert slot.get() is mine and (mine.data == 2).all() and (mine.diff == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2,)])
+def test_a_blob_that_has_a_shape_stays_and_gets_the_values(shape):
+    mine, other = Blob(shape), Blob(shape)
+    other.data[...] = 2
+    slot, source = Slot("x"), Slot("x")
+    slot.reset(mine), source.reset(other)
+    data = source.serialize()
+    slot.deserialize(data)
+    assert slot.get() is mine and mine.shape == shape and (mine.data == 2).all()
+    slot.reset(without := Blob())
+    slot.deserialize(data)
+    assert slot.get() is not without and slot.get().shape == shape and without.count == 0 and (slot.get().data == 2).all()
+
+
+@pytest.mark.parametrize("held", [None, 3, Blob(), Tensor()], ids=["nothing", "int", "blob", "tensor"])
+def test_a_tensor_goes_into_a_slot_that_may_hold_it(held):
+    """Only a tensor stays, and gets what was read; a blob that has no shape is replaced."""
+    slot, source = Slot("x"), Slot("x")
+    slot.reset(held), source.get_mutable(Tensor).resize(2)
+    source.get().mutable_data(np.int32)[...] = 7
+    slot.deserialize(source.serialize())
+    assert slot.type is Tensor and slot.get().data(np.int32).tolist() == [7, 7]
+    assert (slot.get() is held) == isinstance(held, Tensor)

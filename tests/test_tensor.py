@@ -196,6 +196,33 @@ def test_no_elements():
     assert Thing.alive == 0 and things.data(Thing).shape == (0,)
 
 
+def test_elements_are_asked_for_after_their_memory_was_freed():
+    """The type counts, as with memory."""
+    tensor = Tensor()
+    assert not tensor.shares_data
+    for _ in range(2):
+        with pytest.raises(DataError, match="has no elements yet"):
+            np.asarray(tensor)
+        tensor.resize(2)
+    tensor.mutable_data(f4)
+    tensor.free_memory()
+    assert not tensor.shares_data
+    with pytest.raises(WrongTypeError, match=r"asked for float64; mutable_data\(float64\)"):
+        tensor.data(f8)
+
+
+@pytest.mark.parametrize("kind", [Tensor, Blob])
+def test_an_array_of_it_is_a_copy_unless_that_is_forbidden(kind):
+    made = kind((2,), f4) if kind is Tensor else Blob((2,))
+    for copied in None, True:
+        made.__array__(copy=copied)[...] = 9
+        assert not made.__array__().any()
+    view = made.__array__(copy=False)
+    assert not view.flags.writeable
+    (made.mutable_data(f4) if kind is Tensor else made.data)[...] = 5
+    assert view.tolist() == [5, 5] and made.__array__(np.dtype(f8)).dtype == f8
+
+
 def test_reset_and_free_memory():
     tensor = full((2,), 1)
     tensor.free_memory()
@@ -279,8 +306,14 @@ def test_shrink_and_reserve():
     assert tensor.shape == (1, 2) and values(tensor) == [[3, 3]] and tensor.capacity_nbytes == 800
     tensor.extend(99)
     assert tensor.memory is memory and tensor.data(f4)[0].tolist() == [3, 3]
-    tensor.reserve(3)
-    assert tensor.memory is memory
+    for count in 3, 200:
+        tensor.reserve(count)
+        assert tensor.memory is memory and tensor.shape == (100, 2)
+    tensor.shrink(100)
+    assert tensor.memory is memory and tensor.shape == (100, 2)
+    things = Tensor((2,), Thing)
+    things.reserve(9)
+    assert Thing.alive == 2 and things.shape == (2,)
     for wrong, error in ((Tensor(), ShapeError), (Tensor((1,)), WrongTypeError)):
         with pytest.raises(error):
             wrong.reserve(4)
@@ -310,6 +343,23 @@ def test_shared_data_is_seen_by_both():
         owner.share_data(np.zeros(4))
     owner.share_data(owner)
     assert values(owner) == [1, 9, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [f4, Thing])
+@pytest.mark.parametrize(("change", "shape"), [
+    (lambda t, other: t.extend(0), (2, 2)), (lambda t, other: t.shrink(2), (2, 2)), (lambda t, other: t.shrink(1), (1, 2)),
+    (lambda t, other: t.resize(2, 1), (2, 1)), (lambda t, other: t.reserve(1), (2, 2)), (lambda t, other: t.copy_from(other), (4,)),
+    (lambda t, other: t.mutable_data(t.dtype), (2, 2)), (lambda t, other: t.reshape(4), (4,))])
+def test_what_needs_no_more_memory_leaves_it_shared(dtype, change, shape):
+    """A copy from a tensor of the same memory takes its shape alone: objects stay those that they are."""
+    owner, other = Tensor((4,), dtype), Tensor((2, 2))
+    other.share_data(owner)
+    first = owner.data(dtype)[0]
+    change(other, owner)
+    assert owner.shares_data and other.shares_data and other.shape == shape and owner.shape == (4,)
+    assert dtype is not Thing or other.data(dtype).reshape(-1)[0] is first
+    other.mutable_data(dtype).reshape(-1)[1] = value = Thing() if dtype is Thing else 7
+    assert owner.data(dtype)[1] == value
 
 
 @pytest.mark.parametrize("who", [0, 1])
@@ -349,6 +399,11 @@ def test_external_memory_is_shown_and_never_freed():
     tensor.mutable_data(f8)[...] = 3  # not in the memory of another owner
     gc.collect()
     assert gone() is None
+    for change in (lambda: tensor.mutable_data(f4), lambda: tensor.copy_from(np.full((2, 3), 9, f4)), lambda: tensor.raw_mutable_data(f4)):
+        tensor.share_external(lent)
+        change()    # of another type, though it would fit
+        tensor.mutable_data(f4)[...] = 9
+        assert lent.tolist() == [50, 1, 2, 3, 4, 5]
     tensor.resize(4)
     tensor.share_external(bytearray(4))
     assert tensor.is_type(np.uint8)
@@ -392,6 +447,10 @@ def test_copy_from_tensors_and_blobs():
     blob.data[...] = [1, 2, 3]
     target.copy_from(blob)
     assert target.is_type(f8) and values(target) == [1, 2, 3]
+    for shape in (), (0, 3):
+        other = Tensor()
+        other.copy_from(Blob(shape))
+        assert other.shape == shape and other.size == len(other.data(f4).ravel()) and other.is_type(f4)
     for wrong in (Tensor(), Tensor((2,)), Blob(), np.zeros(2, [("a", object)]), [[1], [1, 2]]):
         with pytest.raises((ShapeError, DataError, WrongTypeError)):
             target.copy_from(wrong)
@@ -475,6 +534,24 @@ def test_objects_are_copied_one_by_one():
     assert seen.data(Thing)[0] is target.data(Thing)[0] is not source.data(Thing)[0]
     target.copy_from(np.array([[1], "a"], object))
     assert target.is_type(object) and values(target) == [[1], "a"]
+
+
+@pytest.mark.parametrize("dtype", [None, Thing, f4, str])
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_objects_are_copied_whatever_there_was(dtype, freed, count):
+    """Those who share see them only where they are of the same type and number; else they keep what they show."""
+    source, target, seen = Tensor((2,), Thing), Tensor((count,)), Tensor((count,))
+    if dtype is not None:
+        before = target.mutable_data(dtype).tolist()
+        seen.share_data(target)
+        if freed:
+            target.free_memory()
+    target.copy_from(source)
+    assert [thing.note for thing in target.data(Thing)] == [" copied"] * 2 and target.capacity_nbytes == 2 * target.itemsize
+    if dtype is not None:
+        stays = dtype is not Thing or count != 2 or freed
+        assert (seen.data(dtype).tolist() == before) == stays and seen.shares_data == (not stays)
 
 
 def test_shared_objects():

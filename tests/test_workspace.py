@@ -1,5 +1,7 @@
 """Workspaces: names, sizes, and random walks over three generations with a model beside them."""
 
+import io
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -34,8 +36,9 @@ def test_missing_name_names_the_near_ones_of_all_generations():
     leaf.set("conv2", 0)
     with pytest.raises(MissingNameError, match=r"workspace 'b': no blob 'conv3'; did you mean 'conv2' or 'conv1'\?"):
         leaf.slot("conv3")
-    with pytest.raises(KeyError):
-        leaf.remove("conv3")
+    for call in leaf.remove, lambda name: leaf.rename(name, "x"):
+        with pytest.raises(KeyError, match=r"no blob 'conv3'; did you mean 'conv2' or 'conv1'\?"):
+            call("conv3")
     with pytest.raises(WrongTypeError):
         leaf.create_slot("empty") and leaf.blob("empty")
 
@@ -100,7 +103,7 @@ def test_names_are_strings():
     workspace = Workspace()
     workspace.set("a", 1)
     child = workspace.child("c")
-    for call in (lambda: workspace.set(3, 1), lambda: workspace.create_slot(None), lambda: workspace.rename("a", 3),
+    for call in (lambda: workspace.set(3, 1), lambda: workspace.create_slot(None), lambda: workspace.rename("a", 3), lambda: workspace.rename([], "b"),
                  lambda: workspace.slot(3), lambda: workspace.remove([]), lambda: workspace.net(None), lambda: workspace.run_net(3),
                  lambda: workspace.save("file", [3]), lambda: workspace.load("file", [[]])):
         with pytest.raises(WrongTypeError, match="workspace: a name is a str, got|each of names must be a str, got"):
@@ -109,6 +112,7 @@ def test_names_are_strings():
         with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
             child.forward(own, above)
     assert workspace.local_names() == child.names() == ["a"]
+    assert not any(child.has(name) for name in (3, None, [], b"a"))
 
 
 def test_blob_sizes(on_cpu, capsys):
@@ -129,8 +133,28 @@ def test_blob_sizes(on_cpu, capsys):
     rows = [line.split(None, 2) for line in capsys.readouterr().out.splitlines()]
     assert rows == [["name", "bytes", "type"], ["array", "800", "ndarray"], ["blob", "80", "Blob"], ["same", "80", "Blob"],
                     ["untouched", "0", "Blob"], ["empty", "0", "empty"], ["theirs", "0", "ndarray, external"], ["total", "880"]]
+    file = io.StringIO()
+    workspace.print_blob_sizes(file)
+    assert [line.split(None, 2) for line in file.getvalue().splitlines()] == rows and capsys.readouterr().out == ""
     Workspace().print_blob_sizes()
     assert capsys.readouterr().out.split() == ["name", "bytes", "type", "total", "0"]
+
+
+def test_a_file_of_some_slots(tmp_path, caplog):
+    """A name alone is a list of it, each slot is written once, and what is left out is said."""
+    workspace, path = Workspace(name="w"), tmp_path / "slots"
+    for name in "first", "second":
+        workspace.set(name, [name])
+    with caplog.at_level("INFO", "minicaffe.workspace"):
+        assert workspace.save(path) == ["first", "second"] and not caplog.messages
+        for name in "theirs", "also theirs":
+            workspace.create_slot(name).share_external([name])
+        assert workspace.save(path) == ["first", "second"]
+    assert caplog.messages == [f"2 slots of workspace 'w' show objects of others and are left out of {path}; name them to save them"]
+    assert workspace.save(path, ["theirs", "first", "theirs"]) == ["theirs", "first"]
+    assert workspace.save(path, "second") == ["second"]
+    other = Workspace()
+    assert other.load(path, "second") == ["second"] and other.blob("second") == ["second"] and other.names() == ["second"]
 
 
 def test_the_device_side_counts(device):

@@ -516,6 +516,10 @@ cdef class Event:
 
     def __dealloc__(self):
         if self.handle != NULL and may_call():
+            try:
+                self.device.activate()      # the last reference may end in a thread without a context
+            except DeviceError:     # the context is lost, and the event with it
+                return
             cydriver.cuEventDestroy(self.handle)
 
     def record(self, Stream stream not None):
@@ -545,6 +549,7 @@ cdef class Event:
     def elapsed(self, Event start not None):
         """Return the milliseconds between `start` and this event."""
         cdef float milliseconds = 0
+        self.device.activate()
         check(cydriver.cuEventElapsedTime(&milliseconds, start.handle, self.handle), "cuEventElapsedTime")
         return milliseconds
 

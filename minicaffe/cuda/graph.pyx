@@ -65,6 +65,10 @@ cdef class Graph:
 
     def __dealloc__(self):
         if self.executable != NULL and may_call():
+            try:
+                self.device.activate()      # as in Event
+            except DeviceError:
+                return
             cydriver.cuGraphExecDestroy(self.executable)
 
     def __enter__(self):

@@ -6,7 +6,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 
-from minicaffe.errors import FileError
+from minicaffe.errors import DataError, FileError
 
 COMMIT_EVERY = 1000  # records, as Caffe's converters
 
@@ -107,7 +107,7 @@ class Cursor:
 
     def seek(self, index):
         """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
-        self._records = _endless_records(self._db, index % len(self._db))
+        self._records = _endless_records(self._db, index % max(len(self._db), 1))
 
     def next(self):
         """Return (key, value) and step on; after the last record comes the first."""
@@ -123,9 +123,13 @@ class Cursor:
 
 
 def _endless_records(db, index):
-    """Step from record `index` on, endlessly."""
+    """Step from record `index` on, endlessly. Raises DataError when another program has removed all records."""
     while True:
-        yield from db.steps(index)
+        read = None
+        for read in db.steps(index):
+            yield read
+        if read is None and index == 0:
+            raise DataError("holds no records any more; make the database again", file=db.source)
         index = 0
 
 

@@ -15,6 +15,7 @@ cdef CudaStream* _stream = NULL     # NULL: the CPU
 current_gpu = -1
 cdef int _gpu_of_memory = 0         # see `gpu_of_memory`
 cdef bint _pinned = False           # see `host_is_pinned`
+cdef long long _mode_changes = 0
 
 
 cdef void set_active(CudaStream* stream) noexcept nogil:
@@ -54,11 +55,17 @@ cdef void choose_gpu(int index) noexcept:
 
 cdef void compute_on(CudaStream* stream) noexcept:
     """Run all operations on `stream` from now on, with page-locked memory for new host sides; NULL: run them on the CPU."""
-    global _stream, _pinned
+    global _stream, _pinned, _mode_changes
     if stream != NULL:
         choose_gpu(stream.device)
+    _mode_changes += stream != _stream
     _stream = stream
     _pinned = stream != NULL
+
+
+def mode_changes():
+    """Return how often the mode, or the GPU of GPU mode, has changed."""
+    return _mode_changes
 
 
 def gpu_of_memory():

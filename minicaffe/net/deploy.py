@@ -8,8 +8,11 @@ PREDICTION_TYPES = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Si
 
 
 def source_layer(param, file=None):
-    """Return the LayerParameter of a net's data layer, the first without bottoms that its state includes; or None."""
-    return next((layer for layer in _layers(param, file) if layer.top and not layer.bottom), None)
+    """Return the LayerParameter of a net's data layer, the first without bottoms that its state includes; or None.
+
+    A Parameter layer has none either, and is no source of data.
+    """
+    return next((layer for layer in _layers(param, file) if layer.top and not layer.bottom and layer.type != "Parameter"), None)
 
 
 def deploy_net(param, shape, file=None):

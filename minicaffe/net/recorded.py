@@ -7,6 +7,7 @@ same in `WARM_UP` runs, and after a change since the recording; the log has the 
 import logging
 
 from minicaffe import cuda
+from minicaffe.device.context import mode_changes
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory import reporter
 from minicaffe.memory.synced import device_lock
@@ -64,7 +65,7 @@ class RecordedWork:
         others : sequence of Blob
             Of any shapes: blobs whose memory the work uses, besides the net's.
         state : tuple
-            What must stay as it is, besides shapes, memory, the random seed and the engines' settings.
+            What must stay as it is, besides shapes, memory, the mode, the random seed and the engines' settings.
 
         Returns
         -------
@@ -80,13 +81,14 @@ class RecordedWork:
         others = list(others)
         net.run_sources()
         generator = net.layers[0].generator
-        state = net.stamp(), generator.seed, settings_epoch(), *state
+        # After CPU mode the host has copies of layers' scratch memory, which a replay would not make stale.
+        state = net.stamp(), generator.seed, settings_epoch(), mode_changes(), *state
         if self.graph is not None:
             net.inspect_inputs()    # before host copies become stale
         if state != self.state or self.graph is not None and not net.make_device_only(others, self.before, self.after):
             if self.graph is not None:
-                log.debug("CUDA graph of %s: shapes, memory, the random seed, the other ranks, the precision or the engine "
-                          "changed; back to single launches", self.what)
+                log.debug("CUDA graph of %s: shapes, memory, the mode, the random seed, the other ranks, the precision or the "
+                          "engine changed; back to single launches", self.what)
             self.forget()
             self.state = state
         if self.graph is None:

@@ -35,12 +35,12 @@ def flipped(graph, x, axes):
 
 @exporter("Squeeze")
 def squeeze(graph, node):
-    return [graph.reshape(graph.bottom(), graph.shape(), graph.top_shape())]
+    return [graph.reshape(graph.bottom(), graph.shape(), graph.known_top_shape())]
 
 
 @exporter("ShuffleChannel")
 def shuffle_channel(graph, node):
-    shape, groups = list(graph.shape()), node.layer.values["group"]
+    shape, groups = graph.known_top_shape(), node.layer.values["group"]
     parts = [shape[0], groups, shape[1] // groups, *shape[2:]]
     x = graph.op("Transpose", graph.reshape(graph.bottom(), shape, parts), perm=[0, 2, 1, *range(3, len(parts))])
     return [graph.reshape(x, [shape[0], parts[2], groups, *shape[2:]], shape)]
@@ -49,6 +49,7 @@ def shuffle_channel(graph, node):
 @exporter("Reorg")
 def reorg(graph, node):
     stride, reverse = (node.layer.values[name] for name in ("stride", "reverse"))
+    wanted = graph.known_top_shape()
     num, channels, height, width = graph.shape()
     inner = channels // stride ** 2
     if reverse:
@@ -56,7 +57,7 @@ def reorg(graph, node):
     else:
         parts, order = [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4]
     x = graph.op("Transpose", graph.reshape(graph.bottom(), list(graph.shape()), parts), perm=order)
-    return [graph.reshape(x, [parts[axis] for axis in order], list(graph.top_shape()))]
+    return [graph.reshape(x, [parts[axis] for axis in order], wanted)]
 
 
 # ---- pixels
@@ -70,7 +71,7 @@ def resized(graph, x, sizes, **how):
 @exporter("Interp")
 def interp(graph, node):
     first, last = node.layer.values["pad_beg"], node.layer.values["pad_end"]
-    x, given, wanted = graph.bottom(), graph.shape()[2:], graph.top_shape()[2:]
+    x, given, wanted = graph.bottom(), graph.shape()[2:], graph.known_top_shape()[2:]
     if first or last:
         x = graph.op("Slice", x, [-first] * 2, [size + last for size in given], [2, 3])
     return [resized(graph, x, wanted, mode="linear", coordinate_transformation_mode="align_corners")]
@@ -78,10 +79,10 @@ def interp(graph, node):
 
 @exporter("Upsample", "UpsampleDarknet")
 def upsample(graph, node):
+    given, wanted = list(graph.shape()), graph.known_top_shape()
     if len(node.bottoms) == 1:
-        return [resized(graph, graph.bottom(), graph.top_shape()[2:], mode="nearest", coordinate_transformation_mode="asymmetric",
+        return [resized(graph, graph.bottom(), wanted[2:], mode="nearest", coordinate_transformation_mode="asymmetric",
                         nearest_mode="floor")]
-    given, wanted = list(graph.shape()), list(graph.top_shape())
     planes, flat = [*given[:2], given[2] * given[3]], [*wanted[:2], wanted[2] * wanted[3]]
     x, mask = (graph.reshape(graph.bottom(i), given, planes) for i in range(2))
     zeros = graph.op("Expand", 0.0, graph.op("Concat", graph.op("Slice", graph.op("Shape", x), [0], [2]), flat[2:], axis=0))

@@ -68,6 +68,10 @@ class Graph:
         """Return the sizes of a top's axes; see `shape`."""
         return self.shapes[self.node.tops[index].name]
 
+    def known_top_shape(self):
+        """Return `top_shape`; raise ConfigError if it depends on values."""
+        return [size if size is not None else self.fixed(None, "the shape of the top") for size in self.top_shape()]
+
     def fixed(self, size, what):
         """Return a size as an int; raise ConfigError if it depends on the batch, or on values."""
         if size is None:

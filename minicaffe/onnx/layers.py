@@ -329,8 +329,10 @@ def nothing(graph, node):
 @exporter("Flatten", "Reshape")
 def reshape(graph, node):
     given, wanted = graph.shape(), graph.top_shape()
-    if node.type == "Flatten" and len(wanted) == 2 and given[:1] == wanted[:1] and len(given) > 2:
+    if node.type == "Flatten" and len(wanted) == 2 < len(given) and axis_of(node.param.flatten_param.axis, given) == 1:
         return [graph.op("Flatten", graph.bottom(), axis=1)]
+    if node.type == "Reshape" or len(wanted) < len(given):
+        wanted = graph.known_top_shape()
     return [graph.reshape(graph.bottom(), given, wanted)]
 
 

@@ -389,17 +389,14 @@ class Reader:
 
     def enum(self, field, path):
         """Read the name or the number of one of the enum's values."""
-        enum = field.descriptor.enum_type
-        word = self.words[self.at]
-        if self.kinds[self.at] == WORD:
-            value = enum.values_by_name.get(word)
+        enum, start = field.descriptor.enum_type, self.at
+        if self.kinds[start] == WORD:
+            value = enum.values_by_name.get(self.words[start])
         else:
-            start = self.at
-            number = self.whole(path, -(2**31), 2**31 - 1, _one_of(enum))
-            value = enum.values_by_number.get(number)
-            self.at = start if value is None else self.at - 1
+            value = enum.values_by_number.get(self.whole(path, -(2**31), 2**31 - 1, _one_of(enum)))
+            self.at -= 1
         if value is None:
-            raise self.error(no_value(enum, self.shown()), path)
+            raise self.error(no_value(enum, self.shown(start)), path, start)
         self.at += 1
         return value.number
 

@@ -220,7 +220,7 @@ class _Upgrade:
             kind = _fork_type(old) or caffe_pb2.V1LayerParameter.LayerType.Name(old.type)
             raise self.error(f"layers (the form of 2014, here '{old.name}') and layer (today's, here '{net.layer[0].name}') are "
                              "both given, and Caffe reads one of them in a file; write each layers { ... } as layer { ... }, the "
-                             f"type in quotes by today's name: {kind} is \"{V1_TYPES.get(kind) or _camel_case(kind)}\"; or "
+                             f"type in quotes by today's name: {kind} is \"{V1_TYPES.get(kind) or layer_named(kind)}\"; or "
                              "put them in a file of their own, which 'minicaffe upgrade net_text IN OUT' rewrites",
                              "layers", self.paths[0])
         if is_v0(net):

@@ -193,7 +193,7 @@ class Function:
         extra = Fields()  # fields that the messages lack, for a type that is not minicaffe's
         try:
             for name, value in self.params.items():
-                if not name.endswith("param") and own and name in LAYER_FIELDS[own].message_type.fields_by_name:
+                if own and name in LAYER_FIELDS[own].message_type.fields_by_name:
                     assign_proto(getattr(layer, own), name, value)
                 elif name in LAYER_FIELDS:
                     assign_proto(layer, name, value)

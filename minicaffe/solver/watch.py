@@ -56,14 +56,13 @@ class Watch:
     def __init__(self, solver, every=100, on_samples=None, keep=True):
         if not hasattr(solver, "listeners"):
             raise WrongTypeError(f"solver must be a Solver, got {shown(solver)} ({type(solver).__name__})")
-        check_type(every, numbers.Integral, "every", "a number of iterations", field="every")
+        check_type(every, numbers.Integral, "every", "a number of iterations")
         if every < 1:
             raise ConfigError(f"must be at least 1, got {every}", field="every")
         if on_samples is not None:
             check_callable(on_samples, "on_samples")
         self.solver, self.every, self.on_samples, self.keep = solver, every, on_samples, keep
         self.samples, self.records = [], []
-        self.armed = False
         solver.listeners.append(self)
         self._arm()
 

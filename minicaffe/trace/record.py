@@ -63,7 +63,7 @@ class Recorder:
         self.solver = target if isinstance(target, Solver) else None
         self.net = target.net if self.solver is not None else target
         if keep is not None:
-            check_type(keep, numbers.Integral, "keep", "a number of iterations", field="keep")
+            check_type(keep, numbers.Integral, "keep", "a number of iterations")
         if keep is not None and (self.solver is None or keep < 1):
             raise ConfigError(f"must be at least 1, and the target a solver, got {keep} of a {type(target).__name__}",
                               field="keep")

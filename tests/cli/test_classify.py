@@ -187,6 +187,24 @@ def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path
     assert "resized to 256 x 256, minus mean 9, times 0.5; as in net.prototxt" in minicaffe.messages
 
 
+@pytest.mark.parametrize("channels, classes, imagenet", [(3, 1000, True), (1, 1000, False), (3, 999, False), (3, 1001, False), (1, 4, False)])
+def test_which_nets_get_the_defaults_of_imagenet(minicaffe, pictures, tmp_path, channels, classes, imagenet):
+    (tmp_path / "deploy.prototxt").write_text((DEPLOY % (channels, 8, 8)).replace("num_output: 4", f"num_output: {classes}"))
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    minicaffe("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    assert ("resized to 256 x 256, minus the channel means of ImageNet" in minicaffe.messages) == imagenet
+    assert (", 8 x 8, no mean, no scale; " in minicaffe.messages) != imagenet
+
+
+def test_scores_of_pixels_have_no_best_class(minicaffe, pictures, tmp_path):
+    text = (DEPLOY % (3, 7, 8)).replace("InnerProduct", "Convolution").replace("inner_product_param {", "convolution_param { kernel_size: 1")
+    (tmp_path / "deploy.prototxt").write_text(text)
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    common = ("classify", "1.png", "2.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
+    assert minicaffe(*common) == "" and "each picture has 4 x 7 x 8 scores, so no best class is shown\n" in minicaffe.messages
+    assert minicaffe(*common, "--out=o.npy").splitlines()[-1] == "Saving results into o.npy" and np.load("o.npy").shape == (2, 4, 7, 8)
+
+
 def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp_path):
     want, shape = pictures('scale: 0.02 mean_file: "mean.binaryproto"', gray=True)
     (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")

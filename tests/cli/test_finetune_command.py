@@ -146,6 +146,11 @@ def test_the_net_of_the_first_training(minicaffe, there):
         file.unlink()
     minicaffe(*words)
     assert "no training net is beside deploy.prototxt: name it by --like FILE" in minicaffe.messages and "a record is 3 x 8 x 8\n" in minicaffe.messages
+    for half in ("--mean=1", "--scale=2"):
+        minicaffe(*words, half)
+        assert "no training net is beside deploy.prototxt" in minicaffe.messages
+    minicaffe(*words, "--mean=1", "--scale=2")      # nothing is open
+    assert "no training net" not in minicaffe.messages and "a record is 3 x 8 x 8, minus mean 1, times 2\n" in minicaffe.messages
 
 
 def test_an_interrupted_one_continues_by_train(minicaffe, there):

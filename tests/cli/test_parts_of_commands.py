@@ -1,25 +1,32 @@
 """Parts of commands against plain models: signals, log lines, counts of records, earlier files, numbers that a command chooses."""
 
+import contextlib
+import io
 import json
 import logging
 import os
 import random
 import re
 import signal
+import sys
 from types import SimpleNamespace
 
+import click
 import numpy as np
 import pytest
 
-from minicaffe.cli import earlier_files, extract_features, finetune, log, plot, show, signals, summary, training_file
-from minicaffe.cli.app import COMMANDS, command_first
+from minicaffe.cli import earlier_files, extract_features, finetune, log, plot, ranks, show, signals, summary, training_file
+from minicaffe.cli.app import COMMANDS, command_first, command_of, explain
+from minicaffe.cli.bars import progress
 from minicaffe.cli.class_weights import inverse_frequencies
+from minicaffe.cli.deploy import remove_dropout
 from minicaffe.cli.options import OutputFile, normalize_arguments
 from minicaffe.cli.parse_log import Run
 from minicaffe.cli.train import train
-from minicaffe.cli.wrong_pictures import Restorer
+from minicaffe.cli.wrong_pictures import Restorer, _safe
 from minicaffe.common import caffe
 from minicaffe.data.mean_file import write_mean
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver.report import RecordCounts
 
@@ -134,6 +141,130 @@ def test_the_command_before_its_options(seed):
     assert command_first([command, *options, "test"]) == [command, *options, "test"]
     assert command_first(["-model", "test", "--solver=x", command]) == [command, "-model", "test", "--solver=x"]
     assert command_first(["file", command]) == ["file", command] and command_first(options) == options
+
+
+@pytest.mark.parametrize("words, wanted", [
+    ([], None), (["--help"], None), (["nosuch"], None), (["nosuch", "train"], None), (["train"], "train"), (["device-query", "-gpu", "0"], "device_query"),
+    (["--solver=x", "extract-features"], "extract_features")])
+def test_the_command_that_several_processes_agree_on(words, wanted):
+    assert command_of(words) == wanted
+
+
+@pytest.mark.parametrize("error, wanted", [
+    (ConfigError("rule", file="f", line=3), ("f:3: rule", 2)), (ShapeError("rule"), ("rule", 2)), (FileError("gone", file="f"), ("f: gone", 1)),
+    (DataError("no"), ("no", 1)), (OSError(28, "No space left"), ("No space left", 1)), (OSError(2, "No such file", "f"), ("f: No such file", 1)),
+    (OSError("said by a library"), ("said by a library", 1)), (MemoryError(), ("out of memory", 1)), (MemoryError("3 GB"), ("3 GB", 1))])
+def test_the_line_and_the_status_of_an_error(error, wanted):
+    assert explain(error) == wanted
+
+
+# ---- ranks
+
+
+class FakeGroup:
+    """A Group of `size` ranks of which this is one; `calls` has what was called."""
+
+    def __init__(self, rank, size, compute=None, count=0):
+        self.rank, self.local_rank, self.size, self.compute, self.count, self.comm, self.calls, self.begin = rank, rank, size, compute, count, "comm", [], 0
+
+    def agree(self, values):
+        self.calls.append(values)
+
+    def gather_to_root(self, value):
+        begin, self.begin = self.begin, self.begin + self.size
+        assert value == (self.compute(begin + self.rank) if begin + self.rank < self.count else None)
+        return None if self.rank else [self.compute(i) if i < self.count else None for i in range(begin, self.begin)]
+
+    def processors(self):
+        return 3
+
+    def name(self):
+        return f"rank {self.rank} of {self.size}"
+
+
+@pytest.mark.parametrize("count", range(8))
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_inputs_are_shared_among_ranks(count, size, monkeypatch):
+    """Rank r computes inputs r, r + size, ...; rank 0 alone gets the results, in order, and none for the ranks left over at the end."""
+    def square(i):
+        return i * i
+
+    for rank in range(size):
+        group, done = FakeGroup(rank, size, square, count), []
+        monkeypatch.setattr(ranks, "_group", group)
+
+        def compute(i):
+            done.append(i)  # noqa: B023 (called within the loop's turn)
+            return square(i)
+
+        assert list(ranks.map_over_ranks(count, compute)) == ([] if rank else list(map(square, range(count))))
+        assert done == list(range(rank, count, size)) and group.calls == [{"the number of inputs": count}]
+
+
+@pytest.mark.parametrize("threads", [None, "2"])
+@pytest.mark.parametrize("command", [*ranks.PARALLEL_COMMANDS, None])
+def test_joining_the_processes_of_a_command(command, threads, monkeypatch):
+    """A solver starts its own heartbeat. Threads that the user has set stay."""
+    group, made = FakeGroup(0, 2), []
+    monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
+    monkeypatch.setattr(ranks.launch, "launched", lambda: 2)
+    monkeypatch.setattr("minicaffe.parallel.group.Group", lambda: group)
+    monkeypatch.setattr("minicaffe.parallel.heartbeat.Heartbeat", lambda *arguments, **options: made.append((arguments, options)))
+    monkeypatch.setattr("minicaffe.device.threads.set_num_threads", made.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    ranks.join(command)
+    assert ranks.group() is group and group.calls == [{"the command": command}]
+    assert made == [((group,), {"timeout": 0})] * (command not in ("train", "trace")) + [3] * (threads is None)
+    ranks.join(command)     # has joined
+    assert len(group.calls) == 1
+
+
+def test_a_command_for_one_process_joins_none(monkeypatch):
+    monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
+    for started, command in ((1, "draw"), (1, "train")):
+        monkeypatch.setattr(ranks.launch, "launched", lambda: started)  # noqa: B023
+        ranks.join(command)
+        assert ranks.group() is ranks.SINGLE_PROCESS
+    monkeypatch.setattr(ranks.launch, "launched", lambda: 2)
+    with pytest.raises(click.UsageError, match="draw is for one process, and 2 were started together"):
+        ranks.join("draw")
+    assert ranks.group() is ranks.SINGLE_PROCESS
+
+
+def test_a_rank_that_fails_waits_for_the_first_ones_line_and_ends_all(monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(ranks, "_group", FakeGroup(1, 2))
+    monkeypatch.setattr("minicaffe.parallel.group.wait_for_root_error", lambda rank: calls.append(("wait", rank, capsys.readouterr().err)))
+    monkeypatch.setattr("minicaffe.parallel.group.abort", lambda comm, status: calls.append((comm, status, capsys.readouterr().err)))
+    ranks.report_failure("broken", 2)
+    assert calls == [("wait", 1, ""), ("comm", 2, "minicaffe: rank 1 of 2: broken\n")]
+    monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
+    slept = []
+    monkeypatch.setattr(ranks.time, "sleep", slept.append)
+    for local, err in ((0, "minicaffe: broken\n"), (1, "")):     # before they have joined, one of a machine says it
+        monkeypatch.setattr(ranks.launch, "local_rank", lambda: local)  # noqa: B023
+        assert ranks.report_failure("broken", 2) == 2 and capsys.readouterr().err == err
+    assert len(slept) == 1
+
+
+@pytest.mark.parametrize("quiet", [None, False, True])      # None: outside of a command
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_bar_is_drawn_on_a_terminal_alone(quiet, terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", stream)
+    context = contextlib.nullcontext() if quiet is None else click.Context(train)
+    if quiet is not None:
+        context.meta["quiet"] = quiet
+    with context, progress() as report:
+        for done in range(4):
+            report("pictures of a test", done, 3)
+    assert ("pictures of a test" in stream.getvalue()) == (terminal and not quiet) and bool(stream.getvalue()) == (terminal and not quiet)
 
 
 def test_the_ending_of_an_output_in_any_letters():
@@ -423,3 +554,51 @@ def test_the_level_of_the_environment_hides_lines_here_alone(verbose, monkeypatc
     finally:
         logger.level, logger.handlers[:], logger.propagate = before
         logger.setLevel(before[0])
+
+
+# ---- nets and names that a command makes
+
+
+KINDS = {"IP": "InnerProduct", "DROPOUT": "Dropout", "RELU": "ReLU"}
+
+
+def net_of(text):
+    """Return a NetParameter of a text such as ``IP x>a, RELU a>a``: the type, the bottom and the top of each layer."""
+    net = caffe_pb2.NetParameter()
+    for i, (kind, bottom, top) in enumerate(re.findall(r"(\w+) (\w+)>(\w+)", text)):
+        net.layer.add(name=f"l{i}", type=KINDS[kind], bottom=[bottom], top=[top])
+    return net
+
+
+@pytest.mark.parametrize("layers, wanted", [    # each as type and bottom > top
+    ("IP x>a, DROPOUT a>b, RELU b>c", "IP x>a, RELU a>c"), ("IP x>a, DROPOUT a>a, RELU a>a", "IP x>a, RELU a>a"),
+    ("IP x>a, DROPOUT a>b, DROPOUT b>b, RELU b>b, IP b>c", "IP x>a, RELU a>a, IP a>c"), ("IP x>a, DROPOUT a>b, DROPOUT b>c, IP c>d", "IP x>a, IP a>d"),
+    ("IP x>a, DROPOUT a>y", "IP x>a, DROPOUT a>y"), ("IP x>a, DROPOUT a>a", "IP x>a"), ("IP x>a, RELU a>a", "IP x>a, RELU a>a"),
+    ("IP x>a, DROPOUT a>b, DROPOUT b>y", "IP x>a, DROPOUT a>y")])
+def test_layers_without_dropout(layers, wanted):
+    """Its readers read its bottom; one that makes the output stays, unless it works in place."""
+    net = net_of(layers)
+    before = len(net.layer)
+    removed = remove_dropout(net)
+    short = {kind: word for word, kind in KINDS.items()}
+    assert ", ".join(f"{short[layer.type]} {layer.bottom[0]}>{layer.top[0]}" for layer in net.layer) == wanted and removed == before - len(net.layer)
+
+
+@pytest.mark.parametrize("layers, wanted", [
+    ("IP x>a, IP a>b, RELU b>c", "b"), ("IP x>a, IP a>b, RELU a>c", "a"), ("IP x>a, RELU x>side, IP side>other, RELU a>c", "a"),
+    ("IP x>a, RELU a>a, DROPOUT a>a", "a"), ("RELU x>a", "wrong")])
+def test_the_layer_that_makes_the_scores(layers, wanted):
+    """Layers between it and the scores have one bottom; layers that make other blobs do not count."""
+    net = net_of(layers)
+    if wanted == "wrong":
+        with pytest.raises(ConfigError, match="no InnerProduct or Convolution alone makes the scores"):
+            finetune.last_layer(net, "f")
+    else:
+        assert finetune.last_layer(net, "f").top[0] == wanted
+
+
+@pytest.mark.parametrize("name, wanted", [
+    ("cat", "cat"), ("great auk", "great-auk"), ("a_b", "a-b"), ("a/b\\c:d", "a-b-c-d"), ("../up", "-up"), (".hidden.", "hidden"), ("...", "-"), ("", "-"),
+    ("/", "-"), ("a  ,;  b", "a-b"), ("é_9.5", "é-9.5"), ("x" * 50, "x" * 40), ("x" * 39 + ".y", "x" * 39)])
+def test_a_name_of_a_class_in_the_name_of_a_file(name, wanted):
+    assert _safe(name) == wanted

@@ -132,6 +132,28 @@ def test_a_narrow_table_has_fewer_columns_and_whole_numbers(width):
     assert ("diff" in shown, "weights" in shown) == (width > 60, width > 80) and "update/weights" in shown
 
 
+def test_a_narrow_table_of_layers_without_some_columns():
+    """A column that no layer has is dropped from no table."""
+    sample = {"layer": "a", "blob": "a", "norm": 1.0, "zeros": None, "saturated": None, "not_finite": 0}
+    assert [str(next(iter(column.cells))) for column in table([sample], width=10).columns] == ["layer", ""]
+    assert [str(next(iter(column.cells))) for column in table([sample], width=40).columns] == ["layer", "activations", ""]
+
+
+@pytest.mark.parametrize("count", range(6))
+@pytest.mark.parametrize("most", range(8))
+def test_which_layers_a_low_table_has(count, most):
+    """As many as fit, in their order: those that are not finite, and then the last of the others."""
+    for wrong in range(2 ** count):
+        bad = [bool(wrong >> i & 1) for i in range(count)]
+        made = table([{"layer": f"l{i}", "blob": f"l{i}", "norm": 1.0, "not_finite": int(bad[i])} for i in range(count)], most)
+        shown = list(map(str, made.columns[0].cells))[1:]
+        first = [i for i in range(count) if bad[i]][:most]
+        others = [i for i in range(count) if not bad[i]]
+        wanted = sorted(first + others[max(0, len(others) - (most - len(first))):])
+        assert shown == [f"l{i}" for i in wanted] and len(shown) == min(most, count)
+        assert list(map(str, made.columns[-1].cells))[1:] == [f"l{i} is not finite" if bad[i] else "" for i in wanted]
+
+
 def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
     (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
     assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", "--table", status=1)

@@ -20,8 +20,8 @@ LAYERS = {
 CROPPED = 'layer { name: "size" type: "Input" top: "size" input_param { shape { dim: [2, 4, 3, 3] } } }'
 
 
-def gradient(net, forward, backward):
-    """Return the gradient of the bottom, forward and backward in these modes."""
+def results(net, forward, backward):
+    """Return the top and the gradient of the bottom, forward and backward in these modes."""
     modes = {"cpu": minicaffe.set_mode_cpu, "gpu": minicaffe.set_mode_gpu}
     modes[forward]()
     net.forward_from_to(0, len(net.nodes) - 1)
@@ -29,11 +29,11 @@ def gradient(net, forward, backward):
     top = net.tops[-1][0]
     top.diff[...] = np.random.default_rng(2).normal(size=top.shape)
     net.backward_from_to(len(net.nodes) - 1, 0)
-    return net.blobs["x"].cpu_diff.copy()
+    return top.cpu_data.copy(), net.blobs["x"].cpu_diff.copy()
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_gradients_are_the_same(kind):
+def test_tops_and_gradients_are_the_same(kind):
     text = ('force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: [2, 4, 6, 5] } } } '
             + (CROPPED if kind == "Crop" else "") + f'layer {{ name: "l" type: "{kind}" bottom: "x" '
             + ('bottom: "size" ' if kind == "Crop" else "") + f'top: "y" {LAYERS[kind]} }}')
@@ -44,9 +44,10 @@ def test_gradients_are_the_same(kind):
         net.blobs["x"].data[...] = values
         return net
 
-    wanted = gradient(made(), "cpu", "cpu")
-    assert np.abs(wanted).max() > 0.01
+    wanted = results(made(), "cpu", "cpu")
+    assert np.abs(wanted[1]).max() > 0.01
     for pairs in ([("cpu", "gpu")], [("gpu", "cpu")], [("gpu", "gpu"), ("cpu", "gpu"), ("gpu", "cpu"), ("gpu", "gpu")]):
         net = made()
         for pair in pairs:
-            np.testing.assert_allclose(gradient(net, *pair), wanted, rtol=1e-4, atol=1e-5, err_msg=str(pair))
+            for found, want in zip(results(net, *pair), wanted):
+                np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(pair))

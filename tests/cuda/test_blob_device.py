@@ -67,6 +67,7 @@ def test_the_shape_on_the_device_follows_reshapes_and_is_copied_when_asked_for()
     assert ints(blob.gpu_shape) == [6, 4] and ints(array) == [2, 3, 4]
     blob.reshape()
     assert ints(blob.gpu_shape) == [] and blob.gpu_shape.shape == (0,)
+    assert Blob().gpu_shape.shape == (0,)
 
 
 class Foreign:

@@ -1,6 +1,7 @@
 """Kernels compiled by NVRTC and the cache of their cubins; no device is needed, so these run everywhere that NVRTC is."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -151,6 +152,61 @@ def test_the_oldest_go_when_the_limit_is_reached(cache, compiled, monkeypatch):
 def test_the_entry_just_written_stays_even_over_the_limit(cache, compiled, monkeypatch):
     monkeypatch.setattr(compile, "LIMIT", 10)
     assert twice()[0][:4] == b"\x7fELF"
+
+
+def test_choices_are_kept_side_by_side(cache, caplog, monkeypatch):
+    """In one folder, which is made with those above it, each with its key; the last of one key counts."""
+    cache /= "deep/down"
+    monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(cache))
+    for place, choice in (("a", "1"), ("b", "2\nx"), ("a", "3"), ("", "")):
+        compile.write_cached_plan(place, choice)
+        assert compile.read_cached_plan(place) == choice
+    assert [compile.read_cached_plan(place) for place in ("a", "b", "", "c")] == ["3", "2\nx", "", None]
+    first, second = (next(p for p in cache.iterdir() if compile.cache_entry_name(p) == name) for name in "ab")
+    first.write_bytes(second.read_bytes())      # whole, but of another key
+    assert compile.read_cached_plan("a") is None and compile.read_cached_plan("b") == "2\nx"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("what", ["A<float>", ""])
+def test_what_is_said_of_compiling(cache, monkeypatch, caplog, what):
+    """Where the files are, once in a process; then one line for each kernel, by its short name if it has one."""
+    monkeypatch.setattr(compile, "_notice_logged", False)
+    monkeypatch.setattr(compile, "_nvrtc_version", lambda: (13, 0))
+    monkeypatch.setattr(compile, "compile_cubin", lambda source, expression, options: (b"cubin of " + source.encode(), "symbol"))
+    caplog.set_level("INFO", "minicaffe")
+    for source in "one", "two", "one":
+        assert compile.image(source, "mc::run<mc::A>", "sm_90", what) == (b"cubin of " + source.encode(), "symbol")
+    notice, *lines = [(r.levelname, r.getMessage()) for r in caplog.records]
+    assert notice == ("WARNING", f"compiling kernels for sm_90; they are kept in {cache}")
+    assert [(level, re.sub("[0-9]+ ms", "0 ms", line)) for level, line in lines] == 2 * [("INFO", f"compiled {what or 'mc::run<mc::A>'} in 0 ms")]
+
+
+@pytest.mark.parametrize("keep", [0, 9, 10, 29, 30, 59, 60, 61])
+def test_what_is_cleared_first(cache, keep):
+    """The least recently used, until the rest fits; names of other endings are no files of the cache."""
+    cache.mkdir()
+    sizes = {"a.cubin": 10, "b.so": 20, "c.plan": 30}       # the most recently used first
+    for age, (name, size) in enumerate([*sizes.items(), ("d.txt", 99)]):
+        (cache / name).write_bytes(b"x" * size)
+        os.utime(cache / name, (10**9 - age, 10**9 - age))
+    assert [(path.name, size) for path, size, _ in compile.cached()] == list(sizes.items())
+    left = [name for name, total in zip(sizes, (10, 30, 60)) if total <= keep]
+    assert compile.clear(keep) == 3 - len(left)
+    assert sorted(p.name for p in cache.iterdir()) == sorted([*left, "d.txt"])
+
+
+def test_files_that_another_process_clears_at_the_same_time(cache, monkeypatch):
+    cache.mkdir()
+    for name in "ab":
+        (cache / f"{name}.plan").write_bytes(b"x")
+    (cache / "gone.cubin").symlink_to(cache / "nothing")    # listed, but no file any more
+    listed = compile.cached()
+    assert sorted(path.name for path, _, _ in listed) == ["a.plan", "b.plan"]
+    (cache / "a.plan").unlink()
+    monkeypatch.setattr(compile, "cached", lambda: listed)
+    compile.clear()
+    assert [p.name for p in cache.iterdir()] == ["gone.cubin"]
 
 
 def test_source_with_numbers_in_a_compile_error(cache, nvrtc):

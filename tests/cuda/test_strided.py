@@ -257,6 +257,31 @@ def test_one_operand_in_place_and_others_beside_it():
     np.testing.assert_array_equal(blob.cpu_data, want)
 
 
+def test_inputs_may_overlap_each_other():
+    """Nothing writes them: parts of one array, the same array twice, and one that is turned."""
+    add = cuda.elementwise("T a, T b", "T y", "y = a + 10 * b", "of_both")
+    square, y = numbered(5, 5), Blob((5, 5))
+    x, want = square.gpu_data, square.cpu_data
+    for a, b in (np.s_[1:, :], np.s_[:-1, :]), (np.s_[:, 1:], np.s_[:, :-1]), (np.s_[:4, :4], np.s_[1:, 1:]), (np.s_[:], np.s_[:]):
+        shape = want[a].shape
+        out = y.mutable_gpu_data[:shape[0], :shape[1]]
+        add(x[a], x[b], out)
+        np.testing.assert_array_equal(y.cpu_data[:shape[0], :shape[1]], want[a] + 10 * want[b])
+    add(x, x.T, y.mutable_gpu_data)
+    np.testing.assert_array_equal(y.cpu_data, want + 10 * want.T)
+
+
+def test_numbers_of_type_t_without_an_array_of_it_are_float():
+    scale = cuda.elementwise("T k, int32 x", "int32 y", "y = (int)(k * x + 0.25f)", "of_integers")
+    x, y = Blob((4,), 2), Blob((4,), 2)
+    x.data[...] = [1, 2, 3, 4]
+    for k in 2.5, 3, np.float64(0.5):
+        scale(k, x, y)
+        np.testing.assert_array_equal(y.cpu_data, (k * np.array([1, 2, 3, 4]) + 0.25).astype(np.int32))
+    with pytest.raises(WrongTypeError, match="of_integers: k is of type float32, which cannot hold 1e[+]?300"):
+        scale(1e300, x, y)
+
+
 def test_inputs_are_broadcast_blobs_too():
     x, bias, y = numbered(4, 6), numbered(6), Blob((4, 6))
     axpb(x, bias, y)

@@ -194,6 +194,16 @@ def test_external_device_memory():
     assert tensor.is_type(i4)
 
 
+@pytest.mark.parametrize("address", [0, None])
+def test_external_device_memory_without_elements(address):
+    class Empty:
+        __cuda_array_interface__ = {"shape": (0, 3), "typestr": "<i4", "data": (address, False), "version": 3}
+
+    tensor = Tensor((3, 0))
+    tensor.share_external(Empty())
+    assert tensor.is_type(i4) and tensor.shape == (3, 0) and tensor.gpu_data(i4).shape == (3, 0) and tensor.data(i4).size == 0
+
+
 def test_memory_goes_with_the_last_tensor():
     used = memory.used(CUDAPlace(0))
     one, two = numbered(1000), Tensor((1000,))

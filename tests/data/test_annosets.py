@@ -11,7 +11,7 @@ from minicaffe.data.annosets import _count_oddities, _resize, convert_annotated
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
 from minicaffe.data.label_map import read_label_map
-from minicaffe.errors import ConfigError, DataError, Error, FileError
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
 
 XML = """<annotation><size><width>{width}</width><height>{height}</height><depth>3</depth></size>
@@ -261,3 +261,16 @@ def test_encoded_pictures_keep_their_bytes_where_nothing_changes_them(folder, op
         assert record.datum.encoded and (record.datum.data == (folder / name.split("_", 1)[1]).read_bytes()) == kept
         if "resize_width" in options:
             assert datum_array(record.datum.SerializeToString()).shape == (3, 7, 9)
+
+
+@pytest.mark.parametrize(("least", "most", "size"), [(1 << 31, 0, "4294967296 x 2147483648"), (1 << 30, 0, "2147483648 x 1073741824"),
+                                                     (1 << 20, 0, "2097152 x 1048576")])
+def test_a_shorter_side_that_no_picture_can_have(least, most, size):
+    with pytest.raises(ShapeError, match=f"^min_dim {least}: a (picture of|side must be below 2.31, got) {size}"):
+        _resize(cv2, np.zeros((20, 40, 3), np.uint8), least, most, None)
+
+
+def test_progress_counts_the_entries_of_the_list(folder):
+    seen = []
+    convert(folder, progress=lambda *report: seen.append(report))
+    assert seen == [("pictures", 1, 3), ("pictures", 3, 3)]

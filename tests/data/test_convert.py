@@ -244,3 +244,17 @@ def test_progress_of_the_mean(make_db, pixels):
         compute_mean(db, lambda *report: seen.append(report))
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen) and seen[-1] == ("records", count, count)
     assert len(seen) > 1 and {(text, total) for text, _, total in seen} == {("records", count)}
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_three_sizes_are_named_and_more_are_said_to_be_there(folder, caplog, count):
+    entries = []
+    for i in range(count):
+        cv2.imwrite(str(folder / f"{i}.png"), np.zeros((i + 1, 9, 3), np.uint8))
+        entries += [f"{i}.png 0\n"] * (10 - i)
+    (folder / "list.txt").write_text("".join(entries))
+    assert convert(folder)[0] == (len(entries), 0)
+    named = ", ".join(f"{i + 1} x 9 ({10 - i})" for i in range(min(count, 3))) + ", ..." * (count > 3)
+    wanted = [f"{folder}/db: its pictures have {count} sizes: {named}; all pictures of a batch must have one size: resize them with --resize_width and "
+              "--resize_height, or let the net's crop_size cut one out"]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == wanted * (count > 1)

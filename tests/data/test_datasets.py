@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import http.client
 import http.server
 import io
 import os
@@ -318,7 +319,7 @@ def test_not_found(tmp_path, server):
 def test_nobody_listens(tmp_path, server):
     address = server.base
     server.server_close()
-    with pytest.raises(FileError, match="cannot be reached"):
+    with pytest.raises(FileError, match=f"^{address}: cannot be reached: [^<]+; --from DIR uses files you have$"):
         fetch(address, tmp_path / "file", "md5:00")
 
 
@@ -333,3 +334,96 @@ def test_an_error_of_the_server_keeps_the_part(tmp_path, server, have):
     with pytest.raises(FileError, match=f"^{server.base}nothing: the server answers 404 Not Found; try --url BASE, or --from DIR"):
         fetch(server.base + "nothing", tmp_path / "file", "md5:00")
     assert (tmp_path / "file.part").read_bytes() == have and os.listdir(tmp_path) == ["file.part"]
+
+
+class Answer(io.BytesIO):
+    """What a server answers: a status, headers, and bytes after which the connection may break off."""
+
+    def __init__(self, status, headers, content, fault=None):
+        super().__init__(content)
+        self.status, self.headers, self.fault = status, headers, fault
+
+    def read(self, size):
+        piece = super().read(size)
+        if not piece and self.fault is not None:
+            raise self.fault
+        return piece
+
+
+WHOLE = bytes(range(50))
+
+
+@pytest.mark.parametrize(("status", "place", "whole"), [
+    (206, "bytes 20-49/50", False), (206, "bytes 0-49/50", True), (206, "bytes 2-49/50", True), (206, "bytes 200-49/50", True), (206, None, True),
+    (200, None, True), (200, "bytes 20-49/50", True),
+])
+@pytest.mark.parametrize("length", [True, False])
+def test_an_answer_goes_behind_the_part_only_if_it_says_so(tmp_path, monkeypatch, status, place, whole, length):
+    content = WHOLE if whole else WHOLE[20:]
+    headers = {"Content-Range": place} if place else {}
+    if length:
+        headers["Content-Length"] = str(len(content))
+    seen, requests = [], []
+    monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: (requests.append(request.headers), Answer(status, headers, content))[1])
+    (tmp_path / "file.part").write_bytes(WHOLE[:20] if not whole else b"x" * 60)        # what is longer is cut off
+    have = 60 if whole else 20
+    if whole and place:
+        headers["Content-Range"] = place.replace("20-", "60-")
+    fetch("http://host/file", tmp_path / "file", "md5:" + hashlib.md5(WHOLE).hexdigest(), lambda *report: seen.append(report))
+    assert (tmp_path / "file").read_bytes() == WHOLE and os.listdir(tmp_path) == ["file"]
+    assert seen == [(50, 50 if length else None)] and requests == [{"Range": f"bytes={have}-"}]
+
+
+@pytest.mark.parametrize("fault", [http.client.IncompleteRead(b""), ConnectionResetError("reset"), TimeoutError("timed out")])
+@pytest.mark.parametrize("length", ["50", None, "many"])
+def test_a_connection_that_breaks_off_is_made_anew_if_the_size_is_known(tmp_path, monkeypatch, length, fault):
+    requests = []
+
+    def answer(request, timeout):
+        requests.append(request.headers.get("Range"))
+        start = int(requests[-1][6:-1]) if requests[-1] else 0
+        headers = {"Content-Range": f"bytes {start}-49/50"} if start else {}
+        if length is not None:
+            headers["Content-Length"] = str(50 - start) if length == "50" else length
+        return Answer(206 if start else 200, headers, WHOLE[start:start + 30], fault if start + 30 < 50 else None)
+
+    monkeypatch.setattr("urllib.request.urlopen", answer)
+    checksum = "md5:" + hashlib.md5(WHOLE).hexdigest()
+    if length != "50":
+        with pytest.raises(FileError) as caught:
+            fetch("http://host/file", tmp_path / "file", checksum)
+        assert str(caught.value) == f"http://host/file: cannot be reached: {fault}; --from DIR uses files you have"
+        assert os.listdir(tmp_path) == ["file.part"] and (tmp_path / "file.part").read_bytes() == WHOLE[:30]
+    fetch("http://host/file", tmp_path / "file", checksum)     # in one call, or in the next one
+    assert (tmp_path / "file").read_bytes() == WHOLE and requests == [None, "bytes=30-"]
+
+
+def test_a_server_that_refuses_a_range_that_was_not_asked_for(tmp_path, server):
+    server.files["empty"] = b""
+    with pytest.raises(FileError, match=f"^{server.base}empty: the server answers 416 Request"):
+        fetch(server.base + "empty", tmp_path / "file", "md5:00")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_part_that_is_whole_but_another_file_is_removed(tmp_path, server):
+    """The server has no byte behind it; the checksum shows what it is."""
+    name = "t10k-labels-idx1-ubyte.gz"
+    (tmp_path / "file.part").write_bytes(bytes(len(server.files[name])))
+    with pytest.raises(DataError, match=f"^{server.base}{name}: has md5 [0-9a-f]*, expected 00; it was removed: try again"):
+        fetch(server.base + name, tmp_path / "file", "md5:00")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("length", range(17))
+def test_heads_of_idx_files_that_are_cut_off(tmp_path, length):
+    whole = idx(np.ones((1, 1, 1), np.uint8))
+    (tmp_path / "file").write_bytes(whole[:length])
+    with pytest.raises(DataError) as caught:
+        read_idx(tmp_path / "file", 3)
+    assert str(caught.value) == f"{tmp_path}/file: " + (
+        "declares 1 x 1 x 1 bytes and has only 0" if length == 16 else f"is no IDX file of bytes with 3 axes: it starts with {whole[:min(length, 4)].hex(' ')}")
+    (tmp_path / "file").write_bytes(whole)
+    assert read_idx(tmp_path / "file", 3).tolist() == [[[1]]]
+    (tmp_path / "file").write_bytes(whole + b"x")
+    with pytest.raises(DataError, match="declares 1 x 1 x 1 bytes and has more$"):
+        read_idx(tmp_path / "file", 3)

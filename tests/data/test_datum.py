@@ -1,5 +1,6 @@
 """The Datum reader against protobuf's own, and against bytes that are no Datum."""
 
+import os
 import struct
 import sys
 
@@ -197,3 +198,50 @@ def test_without_opencv_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [NoOpenCV, *sys.meta_path])
     with pytest.raises(DependencyError, match=r'pip install "minicaffe\[images\]"'):
         decode_image(b"x")
+
+
+@pytest.mark.parametrize(("given", "seen", "after"), [
+    (None, str(1 << 30), None), ("", str(1 << 30), ""), ("1000", "1000", "1000"), ("7Mb", "7Mb", "7Mb"), ("5KB", "5KB", "5KB"),
+    ("much", None, "much"), ("-1", None, "-1"), ("1" * 20, None, "1" * 20), ("7Xb", None, "7Xb"),
+])
+@pytest.mark.parametrize("installed", [True, False])
+def test_opencv_is_loaded_with_a_limit_of_pixels(tmp_path, monkeypatch, given, seen, after, installed):
+    """That of the environment counts; the environment is afterwards as it was, and a value of which OpenCV would end the process is an error."""
+    from minicaffe.data import datum
+    variable = datum.PIXEL_LIMIT_VARIABLE
+    content = f"import os\nlimit = os.environ['{variable}']\n"
+    (tmp_path / "cv2.py").write_text(content if installed else content + "raise ImportError")
+    monkeypatch.delitem(sys.modules, "cv2")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(datum, "max_blob_bytes", lambda: 1 << 40)
+    monkeypatch.delenv(variable, raising=False)
+    if given is not None:
+        monkeypatch.setenv(variable, given)
+    try:
+        if seen is None:
+            with pytest.raises(ConfigError, match=f"^{variable}: must be a number of pixels, got '"):
+                datum.opencv()
+        elif not installed:
+            with pytest.raises(DependencyError, match="pictures need OpenCV"):
+                datum.opencv()
+        else:
+            assert datum.opencv().limit == seen
+            monkeypatch.delitem(sys.modules, "cv2")
+            monkeypatch.setattr(datum, "max_blob_bytes", lambda: 4000)
+            assert datum.opencv().limit == (given or "1000")
+        assert os.environ.get(variable) == after
+    finally:
+        sys.modules.pop("cv2", None)    # the real one is put back
+
+
+def test_every_small_shape_fits_its_own_content_alone():
+    for shape in [(c, h, w) for c in range(-1, 4) for h in range(-1, 4) for w in range(-1, 4)]:
+        for size in (1, 2, 3, 4, 6, 8, 12, 18, 27):
+            fits = min(shape) > 0 and np.prod(shape) == size
+            for content in ({"data": bytes(size)}, {"float_data": [0.0] * size}):
+                record = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], **content).SerializeToString()
+                if fits:
+                    assert datum_array(record).shape == shape
+                else:
+                    with pytest.raises(DataError, match="has channels x height x width = "):
+                        datum_info(record)

@@ -1,6 +1,7 @@
 """Databases: order, wrap-around, growth, and an error with name and remedy for everything that is none."""
 
 import gc
+import mmap
 import os
 import shutil
 import sys
@@ -551,3 +552,62 @@ def test_folders_with_databases_are_replaced_and_others_are_not(tmp_path, backen
             pass
         assert (tmp_path / "mine" / name).is_dir()
         shutil.rmtree(tmp_path / "mine")
+
+
+def test_a_database_that_another_program_has_emptied(make_db):
+    """The end of a round is an error then; without one the search for a next record would have no end."""
+    path = make_db([b"a", b"b", b"c"], "LMDB")
+    with open_db(path, "LMDB") as db:
+        started, sought = db.cursor(), db.cursor()
+        assert bytes(started.next()[1]) == b"a"
+        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
+            for i in range(3):
+                transaction.delete(b"%08d" % i)
+        assert len(db) == 0 and list(db.records()) == []
+        assert [bytes(started.next()[1]) for _ in range(2)] == [b"b", b"c"]     # of the state that it began with
+        sought.seek(5)
+        for cursor in started, sought, db.cursor():
+            with pytest.raises(DataError) as caught:
+                cursor.next()
+            assert str(caught.value) == f"{path}: holds no records any more; make the database again"
+
+
+@pytest.mark.parametrize(("options", "advice"), [({}, []), ({"readahead": True}, []), ({"readahead": False}, [mmap.MADV_RANDOM])])
+def test_whether_the_system_reads_ahead(make_db, monkeypatch, options, advice):
+    given = []
+
+    class Map(mmap.mmap):
+        def madvise(self, *arguments):
+            given.extend(arguments)
+
+    path = make_db([b"a"], "LMDB")
+    monkeypatch.setattr(mmap, "mmap", Map)
+    with open_db(path, "LMDB", **options) as db:
+        assert bytes(db.cursor().next()[1]) == b"a" and given == advice
+
+
+@pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])
+def test_what_is_replaced_by_force_is_the_name(tmp_path, backend, what):
+    """A link is replaced, and what it leads to stays."""
+    target = tmp_path / "target"
+    if what == "link":
+        with new_database(target, backend) as db:
+            db.put(b"old", b"1")
+    elif what == "link to a file":
+        target.write_bytes(b"mine")
+    path = tmp_path / "db"
+    if what == "file":
+        path.write_bytes(b"a file")
+    else:
+        path.symlink_to(target)
+    with pytest.raises(FileError, match=f"^{path}: exists already"), new_database(path, backend):
+        pass
+    with new_database(path, backend, force=True) as db:
+        db.put(b"new", b"2")
+    assert path.is_dir() and not path.is_symlink() and sorted(os.listdir(tmp_path)) == sorted({"db", *(["target"] if target.exists() else [])})
+    with open_db(path, backend) as db:
+        assert [bytes(key) for key, _ in db.records()] == [b"new"]
+    if what == "link":
+        with open_db(target, backend) as db:
+            assert [bytes(key) for key, _ in db.records()] == [b"old"]
+    assert what != "link to a file" or target.read_bytes() == b"mine"

@@ -11,7 +11,7 @@ import pytest
 import minicaffe
 from minicaffe import memory
 from minicaffe.blob import Blob
-from minicaffe.device.threads import computing, dry_run
+from minicaffe.device.threads import computing, dry_run, is_dry_run
 from minicaffe.net.net import Net
 from minicaffe.ops import engine
 from minicaffe.proto import caffe_pb2
@@ -125,3 +125,35 @@ def test_forwards(device):
     rows = {row.layers[0]: row for row in net.schedule().rows}
     assert rows["l"].reads == rows["l"].writes == 4 * 4 * 32 * 12 * 12
     assert rows["c1"].layers[1:3] == ["n1", "s1"] or rows["n1"].reads > rows["n1"].writes      # in place
+
+
+def test_runs_in_runs():
+    """The inner end leaves the outer run as it was, with an error, too; each thread has its own."""
+    seen = []
+    assert not is_dry_run()
+    with dry_run():
+        with dry_run():
+            assert is_dry_run()
+        assert is_dry_run()
+        with computing():
+            assert not is_dry_run()
+            with computing():
+                assert not is_dry_run()
+            assert not is_dry_run()
+            with dry_run():
+                assert is_dry_run()
+            assert not is_dry_run()
+        assert is_dry_run()
+        for inner in computing, dry_run:
+            with pytest.raises(ZeroDivisionError), inner():
+                raise ZeroDivisionError
+            assert is_dry_run()
+        other = threading.Thread(target=lambda: seen.append(is_dry_run()))
+        other.start()
+        other.join()
+    assert not is_dry_run() and seen == [False]
+    with computing():
+        assert not is_dry_run()
+    with pytest.raises(ZeroDivisionError), dry_run():
+        raise ZeroDivisionError
+    assert not is_dry_run()

@@ -11,7 +11,7 @@ import pytest
 from cplusplus import compiler
 
 import minicaffe as caffe
-from minicaffe.device.threads import usable_processors
+from minicaffe.device.threads import _default_threads, usable_processors
 from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.onednn import library
 
@@ -126,6 +126,27 @@ def test_idle_threads_sleep(tmp_path, keep_threads, on_cpu):
     assert after.user + after.system - before.user - before.system < 0.25, "0.5 s of doing nothing cost processor time"
 
 
+@pytest.mark.parametrize("given, used", [
+    ("", None), (" ", None), (",4", None), ("1", 1), ("3", 3), (" 2 , 4", 2), ("0007", 7), ("1024", 1024), ("0", False), ("1025", False),
+    ("00000003", 3), ("000000003", False), ("9" * 5000, False), ("-3", False), ("+3", False), ("2.0", False), ("1_0", False), ("two", False),
+    ("\N{SUPERSCRIPT TWO}", False), ("\N{ARABIC-INDIC DIGIT TWO}", 2)])
+def test_the_threads_of_the_environment(monkeypatch, caplog, given, used):
+    """None: not given. False: no number of threads, which a warning says in one line that is not long."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
+    processors = usable_processors()
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    assert _default_threads() == (used or processors)
+    said = f"OMP_NUM_THREADS must be a number, 1 to 1024, got '{given[:40]}'; {processors} threads are used"
+    assert [record.getMessage() for record in caplog.records] == [said] * (used is False)
+
+
+def test_no_more_threads_by_default_than_there_can_be(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for processors in 1, 1023, 1024, 1025, 3000:
+        monkeypatch.setattr("minicaffe.device.threads.usable_processors", lambda processors=processors: processors)
+        assert _default_threads() == min(processors, 1024)
+
+
 @pytest.mark.parametrize("number", [0, -1, 1025])
 def test_a_number_of_threads_that_cannot_be(number):
     with pytest.raises(ConfigError, match=f"must be 1 to 1024, got {number}"):
@@ -145,7 +166,13 @@ PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") el
     ("1:cpu:/", {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, None),
     ("4:memory:/box", {"sys/fs/cgroup/cpu.max": "1000 100000"}, None),
     ("0::/box", {"sys/fs/cgroup/box/cpu.max": "nonsense"}, None),
-    ("nonsense", {}, None),
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000 0"}, None),     # no quota of a period
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "0 100000"}, None),
+    ("4:memory:/box", {"sys/fs/cgroup/cpu/box/cpu.cfs_quota_us": "1000", "sys/fs/cgroup/cpu/box/cpu.cfs_period_us": "100000"}, None),
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "-1 100000"}, None),
+    ("0::/box", {"sys/fs/cgroup/box/cpu.max": "50000"}, None),
+    ("1:cpu:/", {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "1000", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "0"}, None),
+    ("nonsense", {}, None), ("", {}, None), ("0:", {}, None),
 ])
 def test_the_quota_of_a_container_bounds_the_default(tmp_path, cgroup, files, quota):
     for name, text in {"proc/self/cgroup": cgroup, **files}.items():

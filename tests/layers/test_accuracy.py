@@ -64,6 +64,19 @@ def test_label_out_of_range_names_record_and_range(label):
         run_forward(net)
 
 
+@pytest.mark.parametrize("fields, tops, counts", [("", 1, False), ("top_k: 2", 1, False), ("ignore_label: 1", 1, True), ("", 2, True)])
+def test_a_cuda_graph_cannot_hold_what_counts_labels_on_the_host(fields, tops, counts):
+    layer = layer_net(accuracy(fields, tops), [np.zeros((3, 5)), np.zeros(3)]).layers[-1]
+    assert layer.capture_obstacle() == ("it counts labels on the host" if counts else None)
+
+
+def test_a_label_without_axes_is_that_of_record_0():
+    for label, message in ((5, "label 5 of record 0 is outside 0..4"), (0.5, "label 0.5 of record 0 is not an integer")):
+        net = layer_net(accuracy("axis: 0"), [np.zeros(5), np.array(label)])
+        with pytest.raises(DataError, match=rf"bottom\[1\]: {message}"):
+            run_forward(net)
+
+
 @pytest.mark.parametrize("tops", [1, 2])
 def test_a_label_that_is_no_integer(tops):
     net = layer_net(accuracy(tops=tops), [np.zeros((3, 5)), np.array([0, 4, 3.75])], Dtype.FLOAT)

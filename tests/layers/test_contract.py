@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from gradient import layer_net, run_forward
 
-from minicaffe.blob import Dtype
+from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, RecycledError, ShapeError
+from minicaffe.layer import Layer, layer_types, register_layer
 
 X, Y = (2, 4, 3, 3), (2, 5)
 LABEL = np.array([0.0, 3])
@@ -47,7 +48,28 @@ LAYERS = [
     ("ContrastiveLoss", [Y, Y, LABEL], 1, [1, 1, 0], ""), ("SmoothL1Loss", [Y, Y, Y], 1, [1, 1, 0], ""),
     ("MultiBoxLoss", [(1, 8), (1, 4), BOXES, OBJECT], 1, [1, 1, 0, 0], "multibox_loss_param { num_classes: 2 }"),
 ]
+ROIS = np.array([[0.0, 0, 0, 2, 2], [1, 1, 0, 2, 2]])
+FORKS = [
+    ("Axpy", [(2, 4), X, X], 1, [1, 1, 1], ""), ("LabelSpecificAdd", [Y, LABEL], 1, [1, 0], "label_specific_add_param { bias: -0.1 }"),
+    ("SpatialDropout", [X], 1, [1], ""), ("ReLU6", [Y], 1, [1], ""), ("ReLUX", [Y], 1, [1], "relux_param { maximal_value: 0.5 }"),
+    ("BN", [X], 1, [1], ""), ("BN", [X], 1, [1], "bn_param { bn_mode: LEARN }"), ("BN", [X], 1, [1], "bn_param { bn_mode: INFERENCE }"),
+    ("Transpose", [X], 1, [1], "transpose_param { dim: [3, 1, 0, 2] }"), ("Reverse", [X], 1, [1], "reverse_param { axis: 1 }"),
+    ("Flip", [X], 1, [1], ""), ("ShuffleChannel", [X], 1, [1], "shuffle_channel_param { group: 2 }"),
+    ("Reorg", [X], 1, [1], "reorg_param { stride: 2 reverse: true }"), ("Squeeze", [(2, 1, 3)], 1, [1], ""),
+    ("Interp", [X], 1, [1], "interp_param { height: 5 width: 4 }"), ("Interp", [X, (1, 1, 5, 2)], 1, [1, 0], "interp_param { use_blob_size: true }"),
+    ("Resize", [X], 1, [1], "resize_param { height: 4 width: 5 }"), ("Upsample", [X], 1, [1], "upsample_param { scale: 2 }"),
+    ("Upsample", [X, np.zeros(X)], 1, [1, 0], ""), ("UpsampleDarknet", [X], 1, [1], "upsample_darknet_param { stride: 2 }"),
+    ("ROIPooling", [X, ROIS], 1, [1, 0], "roi_pooling_param { pooled_h: 2 pooled_w: 2 }"),
+    ("PSROIPooling", [X, ROIS], 1, [1, 0], "psroi_pooling_param { output_dim: 1 group_size: 2 spatial_scale: 1 }"),
+    ("ROIAlign", [X, ROIS], 1, [1, 0], "roi_pooling_param { pooled_h: 2 pooled_w: 2 }"),
+    ("Lstm", [(2, 3, 4), np.ones((2, 3))], 1, [1, 0], f"lstm_param {{ num_output: 2 {FILL} }}"),
+    ("Normalize", [X], 2, [1], "normalize_param { normalize_type: 'L1' }"), ("Normalize", [X], 1, [1], "normalize_param { normalize_type: 'L2' }"),
+    ("L1Loss", [Y, Y], 1, [1, 1], ""), ("TripletLoss", [Y, Y, Y], 1, [1, 1, 1], "triplet_loss_param { margin: 2 }"),
+    ("SmoothL1LossOHEM", [Y, Y, Y], 1, [1, 1, 0], ""), ("SmoothL1Loss", [Y, Y, Y, Y], 1, [1, 1, 0, 0], ""),
+    ("SoftmaxWithLossOHEM", [Y, LABEL], 3, [1, 0], ""),
+]
 NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in LAYERS]
+FORK_NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in FORKS]
 
 
 def net_of(name, bottoms, tops, fields, top_names=None):
@@ -58,7 +80,7 @@ def net_of(name, bottoms, tops, fields, top_names=None):
     return layer_net(f'layer {{ name: "l" type: "{name}" {bottom_text} {top_text} {fields} }}', arrays)
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
 def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, fields):
     net = net_of(name, bottoms, tops, fields)
     layer, index = net.layers[-1], len(net.layers) - 1
@@ -73,7 +95,7 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
         net.nodes[index].bottom_needs = [kind == "bottom" and i == which for i in range(len(bottoms))]
         layer.param_propagate_down = [kind == "parameter" and i == which for i in range(len(layer.blobs))]
         net.backward_from_to(index, index)
-        if name in ("LSTM", "RNN"):  # whose parameters always get a gradient
+        if name in ("LSTM", "RNN", "Lstm"):  # whose parameters always get a gradient
             layer.param_propagate_down = [True] * len(layer.blobs)
         for i, blob in enumerate(net.bottoms[-1]):
             if kind == "bottom" and i == which:
@@ -81,13 +103,13 @@ def test_backward_touches_what_is_asked_for(name, bottoms, tops, gradient, field
             elif kind is None or name != "LSTMUnit" or not gradient[i]:  # which computes both of its gradients at once
                 assert (blob.diff == 7).all(), f"bottom {i}, when asked for {kind} {which}"
         for i, blob in enumerate(layer.blobs):
-            if name == "BatchNorm" or not layer.param_propagate_down[i]:
+            if name == "BatchNorm" or name == "BN" and i > 1 or not layer.param_propagate_down[i]:    # running averages
                 assert (blob.diff == 7).all(), f"parameter {i}, when asked for {kind} {which}"
             elif kind == "parameter" and i == which:
                 assert (blob.diff != 7).any(), f"parameter {i}"
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [*LAYERS, ("Power", [Y], 1, [1], ""),
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", [*LAYERS, *FORKS, ("Power", [Y], 1, [1], ""),
                                                                    ("Power", [Y], 1, [1], "power_param { power: 3 shift: 1 }")])
 def test_backward_reads_only_the_data_that_the_layer_names(name, bottoms, tops, gradient, fields):
     """A plan of memory recycles the data that backward does not read: NaN in them changes no gradient."""
@@ -110,12 +132,30 @@ def test_backward_reads_only_the_data_that_the_layer_names(name, bottoms, tops, 
         np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
 def test_force_backward_asks_only_where_there_is_a_gradient(name, bottoms, tops, gradient, fields):
     layer = net_of(name, bottoms, tops, fields).layers[-1]
     allowed = [layer.allow_force_backward(i) for i in range(len(bottoms))]
     # SigmoidCrossEntropyLoss and its like refuse their labels, Crop gives its reference no gradient, and says nothing.
     assert allowed == [bool(has) or name == "Crop" for has in gradient]
+
+
+@pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS + FORKS, ids=NAMES + FORK_NAMES)
+def test_what_a_net_reads_of_a_layer(name, bottoms, tops, gradient, fields):
+    """Also what it reads only while a CUDA graph is recorded, or for a table of costs."""
+    net = net_of(name, bottoms, tops, fields)
+    layer, blobs = net.layers[-1], (net.bottoms[-1], net.tops[-1])
+    for _ in range(2):
+        run_forward(net)
+        assert layer.capture_obstacle() is None or layer.capture_obstacle().split()[0] in ("it", "its", "the")
+        layer.inspect(blobs[0])
+        assert all(isinstance(blob, Blob) for blob in layer.scratch_blobs())
+        assert layer.multiply_adds(*blobs) >= 0 and layer.flops(*blobs) >= 2 * layer.multiply_adds(*blobs)
+        costs = [layer.backward_flops(*blobs, needs) for needs in ([False] * len(bottoms), list(map(bool, gradient)))]
+        assert 0 <= costs[0] <= costs[1]
+        assert layer.get_state() is None or layer.get_state() == layer.get_state()
+        layer.release_memory()
+        assert layer.scratch_blocks() == [] == layer.primitives()
 
 
 @pytest.mark.parametrize("name, bottoms, tops, gradient, fields", LAYERS, ids=NAMES)
@@ -131,10 +171,10 @@ def test_a_gradient_that_a_bottom_cannot_have_is_refused(name, bottoms, tops, gr
             net.backward_from_to(index, index)
 
 
-@pytest.mark.parametrize("name, bottoms, fields", [(name, bottoms, fields) for name, bottoms, _, _, fields in LAYERS if name.endswith("Loss")])
+@pytest.mark.parametrize("name, bottoms, fields", [(name, bottoms, fields) for name, bottoms, _, _, fields in LAYERS + FORKS if "Loss" in name])
 def test_a_loss_needs_no_top(name, bottoms, fields):
     net = net_of(name, bottoms, 0, fields)
-    assert len(net.tops[-1]) == 1 and net.layers[-1].loss_weights == [1]
+    assert len(net.tops[-1]) == 1 and net.layers[-1].loss_weights == [1] == list(net.layers[-1].param.loss_weight)
     assert run_forward(net) == net.tops[-1][0].data.item()
 
 
@@ -146,6 +186,22 @@ NOT_IN_PLACE = ["AbsVal", "Accuracy", "BatchReindex", "Concat", "Convolution", "
 def test_no_top_may_be_a_bottom(name, bottoms, tops, gradient, fields):
     with pytest.raises(ConfigError, match=rf"top\[0\]: {name} cannot (work|go backward) in place"):
         net_of(name, bottoms, tops, fields, ["b0", *(f"t{i}" for i in range(1, tops))])
+
+
+@pytest.mark.parametrize("name, bottoms, fields", [("ArgMax", [Y], ""), ("Accuracy", [Y, LABEL], ""), ("Threshold", [Y], "")])
+def test_a_type_without_a_gradient_says_so(name, bottoms, fields):
+    net = net_of(name, bottoms, 1, fields)
+    run_forward(net)
+    net.nodes[-1].needs_backward, net.nodes[-1].bottom_needs = True, [True] + [False] * (len(bottoms) - 1)
+    with pytest.raises(ConfigError, match=rf"layer type {name} has no gradient; cut it off with propagate_down: false, or without force_backward"):
+        net.backward_from_to(len(net.nodes) - 1, len(net.nodes) - 1)
+
+
+@pytest.mark.parametrize("wrong", [3, None, "ReLU", int, Blob, [Layer]])
+def test_only_a_subclass_of_layer_is_a_layer_type(wrong):
+    with pytest.raises(ConfigError, match="Nothing: a layer type is a subclass of Layer, got "):
+        register_layer("Nothing", wrong)
+    assert "Nothing" not in layer_types()
 
 
 def test_layers_compute_on_no_integers():

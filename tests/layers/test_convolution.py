@@ -244,9 +244,10 @@ def test_new_sizes_between_forwards():
         np.testing.assert_allclose(net.tops[-1][0].cpu_data, expected, atol=1e-12)
 
 
-def test_channels_are_fixed():
+@pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 2, 5), (1, 2), (1,), (1, 2, 5, 5, 5)])
+def test_channels_and_axes_are_fixed(shape):
     net = layer_net(layer("num_output: 3 kernel_size: 3"), [np.zeros((1, 2, 5, 5))])
-    net.bottoms[-1][0].reshape_to((1, 3, 5, 5))
+    net.bottoms[-1][0].reshape_to(shape)
     with pytest.raises(ShapeError, match="set up for 4 axes and 2 channels"):
         net.forward_from_to(len(net.layers) - 1, len(net.layers) - 1)
 

@@ -56,6 +56,23 @@ def test_steps_come_before_the_crop(source):
             assert labels[i] == n + 4
 
 
+@pytest.mark.parametrize("depth", [1, 2, 4, 5, 9])
+def test_any_depth_of_the_prefetch_gives_the_same_batches(source, depth):
+    path, pixels = source
+    net = source_net(text(path, "", 1).replace("batch_size", f"prefetch: {depth} batch_size"), phase=TEST)
+    for k in range(2 * depth + 3):
+        data, labels = batch(net)
+        np.testing.assert_array_equal(data[0], pixels[k % 3])
+        assert labels.tolist() == [k % 3 + 4]
+
+
+def test_a_depth_of_0_and_a_wrong_transform_are_met_before_the_database():
+    with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): data_param.prefetch: must be at least 1, got 0"):
+        source_net(text("/nowhere", "").replace("batch_size", "prefetch: 0 batch_size"))
+    with pytest.raises(ConfigError, match=r"layer 'd' \(Data\): transform_param.mean_"):
+        source_net(text("/nowhere", 'mean_file: "/nowhere" mean_value: 3'))
+
+
 def test_gray(source):
     path, pixels = source
     data, _ = batch(source_net(text(path, "resize_param { height: 12 width: 10 } force_color: true")))

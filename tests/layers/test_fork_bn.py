@@ -107,6 +107,15 @@ def test_pspnet(shape, top, phase, fields, dtype):
         np.testing.assert_allclose(blob, value, **tolerance)
 
 
+@pytest.mark.parametrize("phase, fields", [(TEST, PSPNET), (TRAIN, f"{PSPNET} frozen: true")])
+def test_what_computes_with_stored_statistics_does_not_round_them_again(phase, fields):
+    net = layer_net(layer(fields), [RANDOM.standard_normal((2, 40, 3))], Dtype.FLOAT, phase)
+    fill(net)
+    before = blobs_of(net)
+    run_forward(net)
+    np.testing.assert_array_equal(blobs_of(net), before)
+
+
 @pytest.mark.parametrize("fields, params", [
     (SEGNET, True), (f"{SEGNET} bn_mode: INFERENCE", True), (PSPNET, True), (f"{PSPNET} frozen: true", False)])
 @pytest.mark.parametrize("shape", [(3, 2, 2, 3), (4, 3), (1, 2, 2, 2)])
@@ -244,6 +253,17 @@ def test_weights_of_other_channels_or_of_the_other_fork(tmp_path):
 def test_which_fork(fields, tops, count):
     net = layer_net(layer(fields, "yab"[:tops]), [np.zeros((1, 2))])
     assert len(net.layers[-1].blobs) == count
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_embedded_blobs_say_which_fork_it_is(count):
+    param, _ = parse_text(layer(), caffe_pb2.NetParameter, keep_layer_fields=True)
+    for i in range(count):
+        blob = param.layer[0].blobs.add(data=[i + 1.0] * 3)
+        blob.shape.dim.extend([1, 3, 1, 1])
+    param.layer.insert(0, caffe_pb2.LayerParameter(name="x", type="Input", top=["x"]))
+    param.layer[0].input_param.shape.add().dim.extend([1, 3, 2, 2])
+    np.testing.assert_array_equal(blobs_of(Net(param, Dtype.FLOAT)), [[i + 1] * 3 for i in range(count)])
 
 
 @pytest.mark.parametrize("fields, tops, error, message", [

@@ -104,6 +104,18 @@ def test_softmax_ohem_against_the_definition(axis, shape, labels_shape, dtype):
         assert value == plain
 
 
+@pytest.mark.parametrize("tops", [0, 1, 2, 3])
+def test_softmax_ohem_has_the_same_loss_and_gradient_with_any_number_of_tops(tops):
+    x, labels = numbers(3, 4, 2), RANDOM.integers(4, size=(3, 2)).astype(float)
+    nets = [loss(layer(kind, 2, tops=count), [x, labels]) for kind, count in (("SoftmaxWithLossOHEM", tops), ("SoftmaxWithLoss", 1))]
+    for net, _ in nets:
+        run_backward(net, [0])
+    assert nets[0][1] == nets[1][1]
+    np.testing.assert_array_equal(*(net.bottoms[-1][0].diff for net, _ in nets))
+    assert nets[0][0].bottoms[-1][0].diff.any()
+    assert nets[0][0].layers[-1].capture_obstacle() == ("the third top is computed on the CPU" if tops == 3 else None)
+
+
 def test_softmax_ohem_follows_a_new_shape_and_takes_an_impossible_label():
     net = layer_net(layer("SoftmaxWithLossOHEM", 2, tops=3), [numbers(2, 3), [0, 1]])
     x, labels = np.array([[0, 1e4, 0], [0.5, 0, 0], [0, 0, 0], [1, 2, 3]]), np.array([0, 0, 1, 2.0])

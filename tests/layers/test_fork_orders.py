@@ -111,6 +111,7 @@ def test_a_bottom_that_never_got_a_shape(kind):
     text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer(kind)
     net = Net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
     run_forward(net)
+    run_backward(net, [0])
     assert net.blob_by_name("y").shape == net.blob_by_name("x").shape == ()
 
 
@@ -127,6 +128,9 @@ def test_a_bottom_that_never_got_a_shape(kind):
     ("Reorg", "", (1, 4, 2, 2), "reorg_param.stride: must be given"),
     ("Reorg", "stride: 2", (1, 4, 3, 2), "height and width of itself, got 2"),
     ("Reorg", "stride: 2", (1, 6, 2, 2), "does not fit the bottom"),
+    ("Reorg", "stride: 2", (1, 4, 2, 3), "height and width of itself, got 2"),
+    ("Reorg", "stride: 2", (1, 4, 2), "does not fit the bottom"), ("Reorg", "stride: 2", (1, 4, 2, 2, 2), "does not fit the bottom"),
+    ("Reorg", "stride: 2 reverse: true", (1, 4, 2), "does not fit the bottom"),
     ("Reorg", "stride: 2 reverse: true", (1, 6, 2, 2), "channels must be a multiple of its square, got 2"),
 ])
 def test_what_does_not_fit(kind, fields, shape, wrong):

@@ -169,6 +169,10 @@ def test_a_bias_that_changes_and_its_state():
     assert fixed.get_state() is None
     with pytest.raises(ConfigError, match="keeps no state"):
         fixed.set_state(state)
+    one = layer_net(label_add("bias_base: 3 bias_min: -0.5 bias_max: -0.5", ("y", "bias")), [np.zeros((1, 2)), np.zeros(1)])
+    assert biases(one, 2) == [-0.5] * 2
+    unused = layer_net(label_add("bias: 0.25 bias_min: 2", ("y", "bias")), [np.zeros((1, 2)), np.zeros(1)])
+    assert biases(unused, 2) == [0.25] * 2
     still = layer_net(text, [np.zeros((1, 2)), np.zeros(1)], phase=TEST)
     assert len(set(biases(still, 3))) == 1
 

@@ -329,10 +329,15 @@ def test_proposal_has_the_gradient_zero_and_takes_infinite_codes():
     ("ratio: 1 scale: 1 base_size: 9999999999", {}, r"proposal_param.base_size: must be from -2\^31 to 2\^31 - 1, got 9999999999"),
     ("ratio: 1 scale: 1 post_nms_topn: 0", {}, r"post_nms_topn: must be at least 1, got 0"),
     ("ratio: 1 anchor_scale: 3", {}, r"proposal_param.anchor_scale: unknown field"),
+    ("ratio: 1 scale: 1e9 base_size: 1", {}, r"proposal_param.scale: with base_size and ratio gives an anchor of 1e\+09 pixels, too large"),
+    ("ratio: 1 scale: 1", {0: np.zeros((1, 2, 4))}, r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), .* got \[1, 2, 4\]"),
+    ("ratio: 1 scale: 1", {1: np.zeros((1, 4, 4))}, r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), .* got \[1, 4, 4\]"),
+    ("ratio: 1 scale: 1", {1: np.zeros((2, 4, 2, 2))}, r"bottom\[1\]: has shape \[2, 4, 2, 2\], bottom\[0\] has \[1, 2, 2, 2\]"),
     ("ratio: 1 scale: 1", {0: np.zeros((1, 3, 2, 2))}, r"bottom\[0\]: must have 2 probabilities for each of 1 anchors .* 2 channels, got \[1, 3"),
     ("ratio: 1 scale: 1", {1: np.zeros((1, 8, 2, 2))}, r"bottom\[1\]: must have 4 codes for each of 1 anchors .* 4 channels, got \[1, 8"),
     ("ratio: 1 scale: 1", {1: np.zeros((1, 4, 2, 3))}, r"bottom\[1\]: has shape \[1, 4, 2, 3\], bottom\[0\] has \[1, 2, 2, 2\]"),
     ("ratio: 1 scale: 1", {2: np.zeros((1, 5))}, r"bottom\[2\]: must be height, width and scale, .* got \[1, 5\]"),
+    ("ratio: 1 scale: 1", {2: np.array(5.0)}, r"bottom\[2\]: must be height, width and scale, .* got \[\]"),
     ("ratio: 1 scale: 1", {2: np.zeros((2, 3))}, r"bottom\[2\]: must be height, width and scale, .* each of 1, got \[2, 3\]"),
     ("ratio: 1 scale: 1", {2: np.array([9, 0, 1])}, r"bottom\[2\]: size and scale of image 0 must be finite and above 0, got \[9.0, 0.0, 1.0\]"),
     ("ratio: 1 scale: 1", {0: np.full((1, 2, 2, 2), np.nan)}, r"bottom\[0\]: the score of anchor 0 at row 0, column 0 of image 0 is not a"),
@@ -369,6 +374,7 @@ def test_decode_bbox(dtype):
 def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
     rois, codes = some_rois(5), np.zeros((5, 8))
     rois[2, 3] = rois[2, 1] - 5
+    rois[4, 3:] = rois[4, 1:3]      # one pixel, which is a box
     objects = np.zeros((5, 5))
     objects[:, 4] = 0.5, 0.9, 0, 0.95, 0.2
     net = layer_net(layer("DecodeBBox", "decode_bbox_param { gt_iou_thr: 0.9 }", 3), [codes, rois, objects], phase=TRAIN)
@@ -394,6 +400,16 @@ def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
 def test_wrong_decode_bbox(fields, shapes, phase, message):
     with pytest.raises((ConfigError, ShapeError), match=rf"layer 'l' \(DecodeBBox\): {message}"):
         layer_net(layer("DecodeBBox", fields, len(shapes)), [np.zeros(shape) for shape in shapes], phase=phase)
+
+
+@pytest.mark.parametrize("shapes, message", [
+    ([(), (1, 5), (1, 1)], r"bottom\[0\]: must be 8 codes for each of 1 ROIs, got \[\]"),
+    ([(1, 8), (1, 5), ()], r"bottom\[2\]: must have a row for each of 1 ROIs, got \[\]"),
+    ([(3, 8), (3, 5), (2, 4)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 4\]"),
+    ([(3, 8), (3, 5), (3, 0)], r"bottom\[2\]: must have a row for each of 3 ROIs, got \[3, 0\]")])
+def test_wrong_shapes_of_decode_bbox_in_training(shapes, message):
+    with pytest.raises(ShapeError, match=rf"layer 'l' \(DecodeBBox\): {message}"):
+        layer_net(layer("DecodeBBox", "", 3), [np.zeros(shape) for shape in shapes], phase=TRAIN)
 
 
 def test_decode_bbox_names_a_box_that_is_not_finite():
@@ -451,6 +467,18 @@ def test_box_output_without_boxes():
                     [np.zeros((2, 6, 3, 4))])
     run_forward(net)
     assert top(net).tolist() == [[0, 1, 1, 10, 10]] and top(net, 1).tolist() == [[0] * 6]
+
+
+@pytest.mark.parametrize("shapes, message", [
+    ([(1, 6, 4), (1, 6, 2, 2)], r"bottom\[0\]: must have 4 axes \(num, channels, height, width\), none of them empty, got \[1, 6, 4\]"),
+    ([(1, 6, 2, 2), (1, 6, 2, 0)], r"bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty, got"),
+    ([(1, 6, 2, 2), (2, 6, 2, 2)], r"bottom\[1\]: has shape \[2, 6, 2, 2\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
+    ([(1, 6, 2, 2), (1, 7, 1, 1)], r"bottom\[1\]: has shape \[1, 7, 1, 1\], bottom\[0\] has \[1, 6, 2, 2\]; images and channels"),
+])
+def test_wrong_maps_of_box_output(shapes, message):
+    with pytest.raises(ShapeError, match=rf"layer 'l' \(BoxOutput\): {message}"):
+        layer_net(layer("BoxOutput", "box_output_param { field_h: [3, 3] field_w: [3, 3] downsample_rate: [8, 8] }", 2),
+                  [np.zeros(shape) for shape in shapes])
 
 
 @pytest.mark.parametrize("fields, shape, message", [

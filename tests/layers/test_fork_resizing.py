@@ -193,12 +193,19 @@ def test_wrong_shapes(text, shape, message):
         layer_net(text, [np.zeros(shape)])
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1, 3), (1, 1, 0, 4), (1, 1, 3, 4, 1)])
+def test_a_blob_without_height_and_width_gives_no_size(shape):
+    with pytest.raises(ShapeError, match=r"layer 'l' \(Interp\): bottom\[1\]: must have 4 axes \(num, channels, height, width\), none of them empty"):
+        layer_net(interp("use_blob_size: true", ("x", "size")), [np.zeros((1, 1, 2, 2)), np.zeros(shape)])
+
+
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
 @pytest.mark.parametrize("shape, fields, size", [
     ((2, 3, 5, 7), "height: 9 width: 13", (9, 13)), ((2, 3, 5, 7), "height: 2 width: 3", (2, 3)),
     ((1, 2, 5, 7), "height: 1 width: 1", (1, 1)), ((1, 1, 1, 1), "height: 3 width: 2", (3, 2)),
     ((1, 2, 5, 7), "height: 5 width: 7", (5, 7)),
-    ((1, 2, 10, 7), "is_pyramid_test: true out_height_scale: 1.1 out_width_scale: 0.5", (11, 3))])
+    ((1, 2, 10, 7), "is_pyramid_test: true out_height_scale: 1.1 out_width_scale: 0.5", (11, 3)),
+    ((1, 2, 10, 7), "is_pyramid_test: true out_height_scale: 0.1 out_width_scale: 0.2", (1, 1))])
 def test_resize(shape, fields, size, dtype):
     x = RANDOM.standard_normal(shape)
     net = layer_net(resize(fields), [x], dtype)

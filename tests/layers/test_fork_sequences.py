@@ -187,6 +187,9 @@ def test_lstm_of_a_new_shape_starts_anew():
     (lstm(3, "batch_size: 4"), [(6, 2), (6,)], ShapeError,
      r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 4, got \[6, 2\]"),
     (lstm(), [(2, 2, 0), (2, 2)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[2, 2, 0\]"),
+    (lstm(), [(0, 2, 3), (0, 2)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[0, 2, 3\]"),
+    (lstm(3, "batch_size: 2"), [(0, 3), (0,)], ShapeError, r"bottom\[0\]: needs at least one step and one input, got \[0, 3\]"),
+    (lstm(3, "batch_size: 2"), [(), ()], ShapeError, r"bottom\[0\]: the first axis must be a multiple of lstm_param.batch_size, 2, got \[\]"),
     (lstm(), [(2, 3, 4), (2, 2)], ShapeError, r"bottom\[1\]: must have 2 x 3 indicators for x of shape \[2, 3, 4\], got \[2, 2\]"),
     (lstm().replace('top: "y"', 'top: "x"'), [(2, 2, 2), (2, 2)], ConfigError, r"top\[0\]: Lstm cannot work in place"),
     (lstm().replace('weight_filler { type: "uniform"', 'weight_filler { type: "equal"'), [(2, 2, 2), (2, 2)], ConfigError,
@@ -279,10 +282,21 @@ def test_decoder_with_targets(tops):
     run_forward(net)
     accuracy = net.blob_by_name("accuracy").data
     assert accuracy.shape == () and accuracy == pytest.approx(1 - (1 / 3 + 2 / 3 + 0) / 3)
+    if "scores" in tops:
+        scores = -net.blob_by_name("x").data.max(axis=2).sum(axis=0)
+        np.testing.assert_allclose(net.blob_by_name("scores").data, scores.reshape(3, 1, 1, 1), rtol=1e-12)
     full = np.array([[1, 1, 2, 2, 2, 2], [3, 2, 3, 2, 3, 2], [1] * 6]).T   # no end; distances 3, 4 and 6 of 6
     net.blob_by_name("target").data[...] = full
     run_forward(net)
     assert net.blob_by_name("accuracy").data == pytest.approx(1 - (3 + 4 + 6) / 18)
+
+
+def test_class_0_of_a_target_ends_nothing():
+    targets = np.array([[0, 1, -1, 0, 0, 0], [2, 0, -1, 0, 0, 0], [0] + [-1] * 5]).T
+    net = layer_net(decoder("blank_index: -1 ctc_merge_repeated: true", ("y", "accuracy"), targets=True),
+                    [values_of([[0, 0, 3, 1, 3, 3], [2, 2, 3, 0, 0, 3], [3, 3, 3, 0, 3, 3]]), np.ones((6, 3)), targets])
+    run_forward(net)
+    assert net.blob_by_name("accuracy").data == 1
 
 
 def plain_distance(a, b):

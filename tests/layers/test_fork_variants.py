@@ -55,6 +55,13 @@ def test_gradient_of_normalize(kind):
     x[np.abs(x) < 0.05] = 0.3
     check_gradient(normalize(f'normalize_param {{ normalize_type: "{kind}" fix_gradient: true }}'), [x], tolerance=1e-5)
     check_gradient(normalize(f'normalize_param {{ normalize_type: "{kind}" bp_norm: true }}', ("y", "n")), [x], tolerance=1e-5)
+    gradients = []
+    for text in (normalize(f'normalize_param {{ normalize_type: "{kind}" bp_norm: {asked} }}') for asked in ("true", "false")):
+        net = layer_net(text, [x])      # there is no norm that passes something
+        run_forward(net)
+        run_backward(net, [0], [x ** 2])
+        gradients.append(net.blob_by_name("x").diff.copy())
+    np.testing.assert_array_equal(*gradients)
     net = layer_net(normalize("normalize_param { }", ("y", "n")), [x])      # without bp_norm the norm passes nothing
     run_forward(net)
     run_backward(net, [0], [np.zeros(x.shape), np.ones((2, 1, 2, 2))])

@@ -231,6 +231,8 @@ def test_there_is_no_gradient():
     (V3.replace("[16, 8]", "16"), [(1, 16, 2, 2)] * 2, rf"{THIRD}.anchors_scale: give one for each of 2 bottoms, got \[16\]"),
     (V3.replace("[2, 3, 0, 1]", "[1, 2]"), [(1, 16, 2, 2)] * 2, f"{THIRD}.mask: give as many for each of 2 bottoms, at least num_box = 2"),
     (V3.replace("0, 1]", "0]"), [(1, 16, 2, 2)] * 2, f"{THIRD}.mask: give as many for each of 2 bottoms"),
+    (V3.replace("0, 1]", "0, 1, 1]"), [(1, 16, 2, 2)] * 2, rf"{THIRD}.mask: give as many for each of 2 bottoms, .*, got \[2, 3, 0, 1, 1\]"),
+    (V3.replace("50]", "50, 1]"), [(1, 16, 2, 2)] * 2, f"{THIRD}.biases: give width and height of each anchor up to 3, the last of mask"),
     (V3.replace("[2, 3", "[2, 4"), [(1, 16, 2, 2)] * 2, f"{THIRD}.biases: give width and height of each anchor up to 4, the last of mask"),
     (V3 + " gaussian_box: true", [(1, 16, 2, 2)] * 2, r"bottom\[0\]: must have num_box x \(9 \+ num_classes\) = 2 x 12 = 24 channels"),
     (V3 + " nms_thresh: 1", [(1, 16, 2, 2)] * 2, f"{THIRD}.nms_thresh: unknown field; did you mean 'nms_threshold'"),

@@ -92,3 +92,29 @@ def test_rows_of_another_shape_are_named(make_net):
     net.forward()
     with pytest.raises(DataError, match=r"source: 1.h5: rows have shape \(4,\), those of the file before \(3,\)"):
         net.forward()
+
+
+@pytest.mark.parametrize("rows, message", [
+    (np.array(3.0), "dataset 'x' must hold numbers and have at least one axis"),
+    (np.array([b"1", b"2"]), "dataset 'x' must hold numbers and have at least one axis"),
+    (h5py.Empty("f"), "dataset 'x' must hold numbers and have at least one axis"),
+    (np.zeros((0, 2)), "datasets must have equally many rows and at least one, got {'x': 0}")])
+def test_what_is_no_rows_of_numbers_is_named(make_net, rows, message):
+    with pytest.raises(DataError, match=rf"layer 'h' \(HDF5Data\): hdf5_data_param.source: 0.h5: {message}"):
+        make_net(rows)
+    net = make_net(np.zeros((3, 2)), rows)
+    net.forward()
+    with pytest.raises(DataError, match=f"1.h5: {message}"):
+        net.forward()
+
+
+def test_the_names_of_datasets_and_their_numbers_of_rows(make_net, tmp_path):
+    make_net(np.zeros((3, 2)))
+    text = (tmp_path / "net.prototxt").read_text()
+    (tmp_path / "net.prototxt").write_text(text.replace('top: "x"', 'top: "x" top: "y"'))
+    with pytest.raises(DataError, match="0.h5: has no dataset 'y' for the top of that name; it has x"):
+        minicaffe.Net("net.prototxt", minicaffe.TRAIN)
+    with h5py.File("0.h5", "a") as file:
+        file["y"] = np.zeros(2)
+    with pytest.raises(DataError, match="0.h5: datasets must have equally many rows and at least one, got {'x': 3, 'y': 2}"):
+        minicaffe.Net("net.prototxt", minicaffe.TRAIN)

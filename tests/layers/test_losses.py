@@ -311,8 +311,20 @@ def test_nearly_equal_rows_have_caffes_gradient(distance):
     np.testing.assert_allclose(net.blob_by_name("x").cpu_diff, [[0, expected, 0]], rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "InfogainLoss", "SigmoidCrossEntropyLoss", "HingeLoss", "MultinomialLogisticLoss"])
+def test_what_a_cuda_graph_cannot_hold_is_a_divisor_that_depends_on_the_labels(kind):
+    arrays = [np.zeros((2, 3)), np.zeros((2, 3) if kind == "SigmoidCrossEntropyLoss" else 2), np.ones((3, 3))][:3 if kind == "InfogainLoss" else 2]
+    ignores, counts = "ignore_label: 1", kind in ("SoftmaxWithLoss", "InfogainLoss")     # those whose default is VALID
+    what = "targets" if kind == "SigmoidCrossEntropyLoss" else "labels"
+    for fields, depends in (("", False), (ignores, counts), ("normalization: VALID", False), (f"{ignores} normalization: BATCH_SIZE", False),
+                            (f"{ignores} normalization: VALID", counts or what == "targets"), (f"{ignores} normalization: FULL", False)):
+        layer = layer_net(layer_text(kind, f"loss_param {{ {fields} }}", len(arrays)), arrays).layers[-1]
+        assert layer.capture_obstacle() == (f"its divisor is the number of {what} that are not ignored" if depends else None), fields
+
+
 @pytest.mark.parametrize("kind, shapes, message", [
-    ("EuclideanLoss", [(), (2,)], "bottom\\[1\\]: .*same axis 0"), ("EuclideanLoss", [(2,), ()], "bottom\\[1\\]: .*same axis 0"),
+    ("EuclideanLoss", [(), ()], "bottom\\[1\\]: .*same axis 0"), ("EuclideanLoss", [(0,), ()], "bottom\\[1\\]: .*same axis 0"),
+    ("EuclideanLoss", [(), (0,)], "bottom\\[1\\]: .*same axis 0"), ("EuclideanLoss", [(), (2,)], "bottom\\[1\\]: .*same axis 0"), ("EuclideanLoss", [(2,), ()], "bottom\\[1\\]: .*same axis 0"),
     ("SoftmaxWithLoss", [(2, 3), (3,)], "bottom\\[1\\]: .*same axis 0"),
     ("SoftmaxWithLoss", [(2, 3, 4), (2,)], "bottom\\[1\\]: needs one label for each of the 8"),
     ("HingeLoss", [(2, 3), (2, 3)], "bottom\\[1\\]: needs one label for each of the 2"),

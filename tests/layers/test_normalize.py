@@ -51,6 +51,12 @@ def test_defaults():
     np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt((X ** 2).sum((1, 2, 3), keepdims=True)), rtol=1e-9)
 
 
+def test_eps_may_be_0():
+    net = layer_net(layer("eps: 0"), [X])
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data, X / np.sqrt((X ** 2).sum((1, 2, 3), keepdims=True)), rtol=1e-12)
+
+
 def test_a_scale_of_0_has_a_gradient():
     text = layer("across_spatial: false channel_shared: false scale_filler { value: 0 }")
     net = check_gradient(text, [X])
@@ -117,7 +123,11 @@ def test_wrong():
             layer_net(layer(param), [X])
     with pytest.raises(ShapeError, match=r"layer 'l' \(Normalize\): bottom\[0\]: needs at least 2 axes"):
         layer_net(layer(), [np.ones(4)])
-    net = layer_net(layer("channel_shared: false"), [X])
+    for shared in ("true", "false"):
+        net = layer_net(layer(f"channel_shared: {shared}"), [X])
+        net.blob_by_name("x").reshape(3)
+        with pytest.raises(ShapeError, match=r"layer 'l' \(Normalize\): bottom\[0\]: needs at least 2 axes, the bottom has shape \[3\]"):
+            run_forward(net)
     net.blob_by_name("x").reshape(2, 4, 4, 5)
     with pytest.raises(ShapeError, match=r"bottom\[0\]: needs 3 channels"):
         run_forward(net)

@@ -1,5 +1,6 @@
 """RNN and LSTM: against NumPy step by step, gradients, the state between forwards, sharing, and wrong nets."""
 
+import itertools
 import json
 import logging
 
@@ -253,6 +254,22 @@ def test_two_nets_of_a_workspace_share(kind):
     run_forward(second)
     params = [blob.cpu_data for blob in first.layers[-1].blobs]
     np.testing.assert_allclose(second.blob_by_name("y").cpu_data, reference(kind, params, x, cont)[0])
+
+
+@both
+@pytest.mark.parametrize("static", [False, True])
+def test_costs(kind, static):
+    t, n, d, gates = 4, 2, 3, 4 if kind == "LSTM" else 1
+    net = layer_net(text(kind, d, static), inputs(kind, t, n, d, static))
+    layer, bottoms, tops = net.layers[-1], net.bottoms[-1], net.tops[-1]
+    of_x, of_static, others = t * n * gates * d * 2, static * n * gates * d * 5, t * n * d * (gates * d + (kind == "RNN") * d)
+    products, values = of_x + of_static + others, t * n * d
+    assert layer.multiply_adds(bottoms, tops) == products
+    each, back = (14, 25) if kind == "LSTM" else (3, 3)
+    assert layer.flops(bottoms, tops) == 2 * products + each * values
+    for needs in itertools.product([True, False], repeat=2 + static):
+        unneeded = (not needs[0]) * of_x + (static and not needs[2]) * of_static
+        assert layer.backward_flops(bottoms, tops, needs) == 4 * products + (back + gates) * values - 2 * unneeded
 
 
 @both

@@ -160,6 +160,11 @@ def test_wrong_parameters(type, param, error, field):
 def test_wrong_shapes():
     with pytest.raises(ShapeError, match=r"bottom\[1\]: has shape \[4\]"):
         layer_net(layer("Scale", "", 2), [X, np.ones(4)])
+    for type in ("Scale", "Bias"):
+        net = layer_net(layer(type), [X])
+        net.blob_by_name("b0").reshape(2, 4, 4, 5)
+        with pytest.raises(ShapeError, match=r"blobs\[0\]: has shape \[3\], which bottom\[0\] of shape \[2, 4, 4, 5\] does not have from axis 1 on"):
+            run_forward(net)
     with pytest.raises(ShapeError, match=r"\(PReLU\): bottom\[0\]: needs at least 2 axes"):
         layer_net(layer("PReLU"), [np.ones(4)])
     net = layer_net(layer("PReLU"), [X], Dtype.DOUBLE, TEST)

@@ -168,3 +168,13 @@ def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
     reader._load(range(4, 12, 3))
     reader._load(range(13, 15))
     assert capture.decoded == [(skip + 1) * i for i in (4, 7, 10, 13, 14)] and capture.grabbed == 14 * (skip + 1) + 1
+
+
+def test_a_frame_of_another_size_is_named_with_its_number(monkeypatch):
+    reader, capture = reader_of("film", monkeypatch, 0)
+    monkeypatch.setattr(capture, "retrieve", lambda: (True, np.zeros((2 + (capture.grabbed > 9), 3, 3), np.uint8)))
+    reader.open(4)
+    reader._load(range(4, 6))
+    with pytest.raises(DataError) as caught:
+        reader._load(range(6, 12, 3))
+    assert str(caught.value).startswith("film: record 9: is 3 x 3 x 3, the first of the batch is 3 x 2 x 3; use batch_size: 1")

@@ -180,6 +180,18 @@ def test_wrong_fields(picture, tmp_path, fields, transform, error):
         source_net(text(fields, transform) if "crop_size" not in transform else text(fields, transform).replace("crop_size: 8", ""))
 
 
+@pytest.mark.parametrize("shape, fits", [((3, 8, 8), True), ((3, 8, 9), True), ((3, 9, 10), True), ((3, 8, 10), False), ((1, 9, 9), False),
+                                         ((4, 9, 9), False), ((3, 9, 7), False), ((3, 7, 8), False)])
+def test_which_means_are_large_enough(picture, tmp_path, shape, fits):
+    """For windows of 8 x 8; the offset of their first row, too, is that of the width."""
+    write_mean(tmp_path / "mean", np.zeros(shape, np.float32))
+    if fits:
+        assert batch(source_net(text("batch_size: 1", "mean_file: 'mean'")))[0].shape == (1, 3, 8, 8)
+        return
+    with pytest.raises(ShapeError, match=rf"transform_param.mean_file: 'mean' is {shape[0]} x {shape[1]} x {shape[2]}, too small for windows of 3 x 8 x 8"):
+        source_net(text("batch_size: 1", "mean_file: 'mean'"))
+
+
 GOOD = windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND))
 
 
@@ -200,6 +212,8 @@ GOOD = windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND))
     (GOOD.replace("2 0.9", "1_0 0.9"), "windows.txt:7: a window is"),
     (GOOD.replace("0.9 3", "0.9 9999999999"), "windows.txt:7: a window is"),
     (GOOD.replace("0.9 3", "0.9"), "windows.txt:7: a window is"),
+    *((GOOD.replace("1 0.1 0 0 7 9", row), "windows.txt:8: a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got '" + row)
+      for row in ("1 x 0 0 7 9", "1.5 0.1 0 0 7 9", "1 0.1 0.5 0 7 9", "1 0.1 0 0 7", "1 0.1 0 0 7 9 9", "1 0.1 0 0 7 2147483648", "1 nan 0 0 7 9")),
     (GOOD.replace("2 0.9", "0 0.9"), "windows.txt:7: an object's class must be at least 1"),
     (GOOD.replace("0.1 0 0 7 9", "0.1 8 0 7 9"), "windows.txt:8: needs x1 <= x2"),
     ("# 0\n0.png\n3\n", "windows.txt:1: channels, height, width or the number of windows '' is not"),

@@ -23,6 +23,7 @@ from minicaffe.memory import (
     PinnedPlace,
     SystemAllocator,
 )
+from minicaffe.memory.allocator import nanoseconds
 from minicaffe.memory.registry import registry
 
 
@@ -92,6 +93,50 @@ def test_limit_refuses_with_bytes_asked_live_and_limit():
         limited.alloc(1 << 63)
 
 
+def test_a_limit_holds_for_what_the_upstream_takes_of_it_during_a_call():
+    """The block that is too much then goes back."""
+    class Reenters(Allocator):
+        def alloc(self, nbytes):
+            address = super().alloc(nbytes)
+            if asked:
+                taken.append(limited.alloc(asked.pop()))
+            return address
+
+    below, asked, taken = SystemAllocator(), [], []
+    limited = LimitAllocator(Reenters(CPUPlace(), below), 100)
+    for nbytes, fits in (40, True), (41, False):
+        asked.append(60)
+        if fits:
+            taken.append(limited.alloc(nbytes))
+        else:
+            with pytest.raises(OutOfMemoryError, match="no memory for 41 bytes; live are 60 bytes, the limit is 100 bytes"):
+                limited.alloc(nbytes)
+        assert limited.stats().live == below.stats().live == (100 if fits else 60)
+        assert [limited.stats().count, below.stats().count] == [len(taken)] * 2
+        while taken:
+            limited.free(taken.pop())
+
+
+def test_what_an_allocator_of_no_streams_is_asked_with_is_checked():
+    allocator = SystemAllocator()
+    for nbytes in -1, "10", 1 << 64:
+        with pytest.raises(WrongTypeError, match="nbytes must be an int from 0 to below 2"):
+            allocator.malloc(nbytes, 0)
+    with pytest.raises(ConfigError, match="a SystemAllocator gives no memory for a chosen stream; use a CachingAllocator or Buddy"):
+        allocator.malloc(10, 0)
+    for address in -1, "10":
+        with pytest.raises(WrongTypeError, match="address must be "):
+            allocator.record_stream(address, 0)
+    for alignment in "4096", 128.0, None:
+        with pytest.raises(ConfigError, match="SystemAllocator.alignment: must be a power of two from 64 to 2"):
+            SystemAllocator(alignment=alignment)
+
+
+def test_the_time_of_an_allocation_is_measured_by_allocating(host):
+    assert nanoseconds(host, 64, 10) > 0
+    assert host.stats() == (0, 64, 0, 0, 10)
+
+
 def test_the_system_has_a_limit_too():
     with pytest.raises(OutOfMemoryError, match="4,611,686,018,427,387,904 bytes"):
         SystemAllocator().alloc(1 << 62)
@@ -127,6 +172,13 @@ def test_buffer_of_a_failed_allocation_leaves_nothing():
         Buffer(limited, 11)
     assert limited.stats()[:2] == (0, 0)
     assert memory.used(CPUPlace()) == before
+
+
+@pytest.mark.parametrize("nbytes", [-1, 1 << 64, 1.5, "8", True, None])
+def test_the_bytes_of_a_buffer_are_checked(host, nbytes):
+    with pytest.raises(WrongTypeError, match="nbytes must be an int from 0 to below 2.64, got "):
+        Buffer(host, nbytes)
+    assert host.stats().allocations == 0 and Buffer(host, np.int64(8)).nbytes == 8
 
 
 def test_buffer_refuses_second_init_copies_and_views_of_device_memory(host):

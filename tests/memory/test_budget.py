@@ -1,11 +1,15 @@
 """The byte budget: what it compares, what its error says, and that nothing is taken before it."""
 
+import io
+import os
+
 import pytest
 
 import minicaffe
 import minicaffe.memory.budget as budget_module
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.memory import sizes
 from minicaffe.memory.budget import DEFAULT, check_bytes, max_blob_bytes
 
 
@@ -36,6 +40,18 @@ def test_the_default_is_8_gib_or_all_memory_where_that_is_less(budget, monkeypat
         assert budget_module.max_blob_bytes() == most
     finally:
         budget_module._budget.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["1000000\n", "max\n", "", "9" * 30, None])
+def test_the_memory_of_a_container_counts_where_it_is_less(monkeypatch, text):
+    def opened(path):
+        if text is None:
+            raise FileNotFoundError(path)
+        return io.StringIO(text)
+
+    monkeypatch.setattr(sizes, "open", opened, raising=False)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert sizes.host_memory() == (1000000 if text == "1000000\n" else machine)
 
 
 def test_wrong_size_names_the_variable(budget):
@@ -69,6 +85,19 @@ def test_memory_that_is_there_is_used(budget):
     blob = Blob((1000,))
     budget("1KiB")
     blob.reshape(10, 100)
+    assert blob.count == 1000
+
+
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_memory_of_one_part_alone_is_not_enough(budget, part):
+    large, blob = Blob((1000,)), Blob((4,))
+    large.reshape(4)
+    getattr(blob, "share_" + part)(large)
+    budget("1KiB")
+    with pytest.raises(ShapeError, match=r"^a blob of shape \[1000\] would take 4000 bytes"):
+        blob.reshape(1000)
+    getattr(blob, "share_" + ("diff" if part == "data" else "data"))(large)
+    blob.reshape(1000)
     assert blob.count == 1000
 
 

@@ -4,10 +4,13 @@ import ctypes
 
 import numpy as np
 import pytest
+from fake_streams import FakeStreams
+from host_double import HostDouble
 
 from minicaffe import memory
 from minicaffe.errors import ConfigError, DependencyError, PointerError, ShapeError, WrongTypeError
 from minicaffe.memory import Buffer, CPUPlace, CUDAPlace, PinnedPlace, SyncedMemory, SystemAllocator
+from minicaffe.memory.buffer import wrap
 from minicaffe.memory.registry import registry
 
 N = 48
@@ -118,7 +121,7 @@ def test_types_and_layouts(host):
             memory.copy(floats, wrong)
         with pytest.raises(ConfigError, match="dst is not contiguous"):
             memory.copy(wrong, floats)
-    for wrong in 7, "text", None, SyncedMemory(16), (CPUPlace(),):
+    for wrong in 7, "text", None, SyncedMemory(16), (CPUPlace(),), (1, 2), (CPUPlace(), 64, 4):
         with pytest.raises(WrongTypeError, match="src must be a Buffer, an array or"):
             memory.copy(floats, wrong)
     with pytest.raises(WrongTypeError, match="references to objects"):
@@ -148,6 +151,86 @@ def test_overlap(host, device):
             memory.copy((CUDAPlace(0), address + shift), (CUDAPlace(0), address), N // 2)
     memory.copy((CUDAPlace(0), address + N // 2), (CUDAPlace(0), address), N // 2)
     memory.free(CUDAPlace(0), address)
+
+
+def test_a_copy_of_no_bytes_starts_nothing(host, device):
+    on_device = block(CUDAPlace(0))
+    for dst, src, more in (on_device, b"", {}), (bytearray(), on_device, {"nbytes": 0}), (on_device, on_device, {"nbytes": 0}), \
+            (on_device, bytes(N), {"nbytes": 0, "stream": "s"}):  # fmt: skip
+        memory.copy(dst, src, **{"nbytes": 0, **more})
+    assert device.calls == device.pending == []
+
+
+def test_one_address_in_two_places_is_no_overlap(host, device):
+    array = np.arange(N, dtype=np.uint8)
+    memory.copy(array, wrap(array.ctypes.data, N, CUDAPlace(0), array))
+    memory.copy(wrap(array.ctypes.data, N, CUDAPlace(0), array), array)
+    assert device.calls == ["device to host", "host to device"] and list(array) == list(range(N))
+
+
+class Peer(HostDouble):
+    """A device that copies from others, and finds all addresses on the device `found`."""
+
+    found = -1
+
+    def copy_from_peer(self, dst, src, nbytes, source):
+        self._do(f"from {source.place}", lambda: ctypes.memmove(dst.address, src.address, nbytes))
+
+    def device_of(self, address):
+        return self.found
+
+
+@pytest.fixture
+def peers():
+    """The doubles of several devices by number, and their streams."""
+    sides, streams = {}, FakeStreams()
+    memory.register(CUDAPlace, SystemAllocator, lambda place: sides.setdefault(place.device, Peer(place)), lambda place: streams, "caching")
+    return sides, streams
+
+
+@pytest.mark.parametrize("source", [0, 1])
+def test_a_copy_between_blocks_of_devices_is_work_of_the_target_s_stream(host, peers, source):
+    """Both blocks are of another stream: when they are freed, they wait for the one that copies."""
+    sides, streams = peers
+    target, origin = block(CUDAPlace(0)), block(CUDAPlace(source), 3)
+    streams.stream = 9
+    memory.copy(target, origin)
+    assert content(target) == b"\3" * N
+    assert {number: side.calls for number, side in sides.items() if side.calls} == {
+        0: ["from CUDAPlace(1)" if source else "device to device"]}
+    del target, origin
+    assert streams.put == {9: 2}
+    assert [registry.allocator(CUDAPlace(k)).stats().waiting for k in {0, source}] == ([512, 512] if source else [1024])
+
+
+class Array:
+    """A buffer as another library's array on a device."""
+
+    def __init__(self, buffer, **more):
+        self.buffer = buffer
+        self.__cuda_array_interface__ = {"shape": (N,), "typestr": "|u1", "data": (buffer.address, False), "version": 3, **more}
+
+
+@pytest.mark.parametrize("current", [0, 1])
+@pytest.mark.parametrize("found", [-1, 0, 1, 2])
+def test_an_array_is_on_the_gpu_of_its_address(host, peers, monkeypatch, found, current):
+    """Where the driver does not know the address it counts as the present GPU's."""
+    monkeypatch.setattr(Peer, "found", found)
+    memory.set_device_place(CUDAPlace(current))
+    values = np.zeros(N, np.uint8)
+    memory.copy(values, Array(block(byte=7)))
+    assert (values == 7).all()
+    assert [number for number, side in peers[0].items() if side.calls] == [current if found < 0 else found]
+
+
+@pytest.mark.parametrize(("stream", "waits"), [(None, {}), (1, {}), (2, {2: 1}), (77, {77: 1})])
+def test_the_host_waits_for_the_stream_that_an_array_names(host, peers, stream, waits):
+    """1 is the legacy default stream, for which computing streams wait; an array without elements has no work."""
+    values, source = np.zeros(N, np.uint8), block(byte=5)
+    memory.copy(values, Array(source, stream=stream))
+    assert peers[1].put == peers[1].at == waits and (values == 5).all()
+    memory.copy(np.zeros(0, np.uint8), Array(source, stream=stream, shape=(0,)))
+    assert peers[1].put == waits
 
 
 def test_streams(host, device):
@@ -190,6 +273,8 @@ def test_objects_refused(host):
     assert target == [1, 2]
     with pytest.raises(WrongTypeError, match="got list and ndarray"):
         memory.copy([0.0], np.zeros(1))
+    with pytest.raises(WrongTypeError, match="got ndarray and list"):
+        memory.copy(np.zeros(1), [0.0])
     with pytest.raises(ShapeError, match="dst has 2 items, src has 1"):
         memory.copy(target, [1])
     for more in {"nbytes": 1}, {"stream": 1}:
@@ -234,7 +319,8 @@ def test_arrays_on_a_device(host, device):
         memory.copy(OnDevice(data=(buffer.address, True)), values)
     with pytest.raises(WrongTypeError, match="dst is float64"):
         memory.copy(np.zeros(6), OnDevice())
-    memory.copy(np.zeros((0, 4), np.float32), OnDevice(shape=(0, 4), data=(0, False)))
+    for nowhere in 0, None:
+        memory.copy(np.zeros((0, 4), np.float32), OnDevice(shape=(0, 4), data=(nowhere, False)))
     for wrong in {"data": None}, {"typestr": "no type"}, {"shape": 12}, {"shape": (12,), "strides": (4, 4)}:
         with pytest.raises(WrongTypeError, match="src has no proper __cuda_array_interface__"):
             memory.copy(found, OnDevice(**wrong))

@@ -12,7 +12,7 @@ from layout_double import Backwards
 
 from minicaffe import memory
 from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, OutOfMemoryError, RecycledError
+from minicaffe.errors import ConfigError, OutOfMemoryError, RecycledError, WrongTypeError
 from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, Layout, LimitAllocator, SyncedHead, SyncedMemory, SystemAllocator
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
@@ -227,6 +227,16 @@ def test_a_copy_to_the_first_part_on_the_device_leaves_the_rest(host, device, st
             assert mem.bytes_copied - before == 2 * N       # the copy, and the one to the host that was just read
 
 
+def test_a_copy_on_the_device_has_room_and_two_memories(host, device):
+    mem, small = in_state("HEAD_AT_CPU"), SyncedMemory(N - 1, "small")
+    for target, source, nbytes in (mem, small, N), (small, mem, N), (mem, mem, 1), (mem, mem, N):
+        with pytest.raises(ConfigError, match=f"copy_on_device cannot copy {nbytes} bytes here"):
+            target.copy_on_device(source, nbytes)
+    with pytest.raises(WrongTypeError, match="source must be a SyncedMemory, got "):
+        mem.copy_on_device(bytearray(N), N)
+    assert device.calls == [] and mem.head == SyncedHead.HEAD_AT_CPU and small.head == SyncedHead.UNINITIALIZED
+
+
 def test_the_products_table_is_this_table():
     from minicaffe.memory.synced import TABLE, Action
 
@@ -316,6 +326,21 @@ def test_another_layout(host, knows):
     assert [e.detail for e in events if e.kind == "reorder"] == (
         ["backwards after 8 to backwards after 16"] if knows else ["backwards after 8 to plain", "plain to backwards after 16"])
     assert mem.layout() is other and read(mem.cpu_data()) == CONTENT
+
+
+@pytest.mark.parametrize("to_device", [False, True])
+def test_between_host_and_device_no_layout_is_converted_directly(host, device, to_device):
+    """A conversion reads and writes memory of one side: what knows other layouts goes by way of the plain sides, too."""
+    first, other = Backwards(N, 3, True, on_device=not to_device), Backwards(N, 5, True, on_device=to_device)
+    mem = SyncedMemory(N)
+    write(mem.overwrite_private_data(first), first.arranged(CONTENT))
+    mem.show_private()
+    before = mem.reorders
+    with memory.record() as events:
+        assert read(mem.private_data(other)) == other.arranged(CONTENT)
+    assert [e.detail for e in events if e.kind in ("reorder", "copy")] == [
+        "backwards after 3 to plain", "host to device" if to_device else "device to host", "plain to backwards after 5"]
+    assert mem.reorders - before == 2 and mem.head == (SyncedHead.SYNCED_GPU_PRIVATE if to_device else SyncedHead.SYNCED_PRIVATE)
 
 
 def test_equal_layouts_are_one(host):
@@ -410,6 +435,38 @@ def test_the_rest_of_what_was_cleared_is_zeros(host, device, on_device, written)
     assert read(mem.gpu_data()) == first + bytes(4)
 
 
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
+def test_the_rest_of_new_memory_is_zeros(host, device, on_device, written):
+    """Whatever the blocks held before: neither the part nor the plain side shows it."""
+    for place in CPUPlace(), CUDAPlace(0):
+        memory.use(place, Dirty(place, SystemAllocator(place)))
+    small = Backwards(N - 4, 8, on_device=on_device)
+    mem = SyncedMemory(N)
+    buffer, first = getattr(mem, written)(small), bytes(N - 4)
+    if written != "overwrite_private_data":
+        assert read(buffer) == small.arranged(first)
+    if written != "private_data":
+        first = b"\x09" * (N - 4)
+        write(buffer, small.arranged(first))
+    del buffer
+    mem.show_private()
+    assert read(mem.gpu_data() if on_device else mem.cpu_data()) == first + bytes(4)
+    assert read(mem.cpu_data()) == read(mem.gpu_data()) == first + bytes(4)
+    del mem
+    for place in CPUPlace(), CUDAPlace(0):
+        memory.use(place, None)
+
+
+@pytest.mark.parametrize("call", ["private_data", "mutable_private_data", "overwrite_private_data"])
+def test_what_is_no_layout(host, call):
+    mem = in_state("HEAD_AT_CPU")
+    for wrong in 3, None, "plain":
+        with pytest.raises(WrongTypeError, match="layout must be a Layout, got "):
+            getattr(mem, call)(wrong)
+    assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT
+
+
 def test_a_layout_that_is_too_large_is_refused(host):
     with pytest.raises(ConfigError, match=f"blob: SyncedMemory.private_data has {N} bytes, the layout needs {N + 1}"):
         SyncedMemory(N, "blob").private_data(Backwards(N + 1, 0))
@@ -457,6 +514,27 @@ def test_blobs_carry_their_layout(host):
     blob.data_memory.show_private()
     blob.reshape(3, 2)
     assert blob.layout_of_data() is layout
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("written", [False, True], ids=["read", "written"])
+@pytest.mark.parametrize("part", ["data", "diff"])
+def test_a_reshape_frees_the_private_side_of_either_memory(host, device, part, written, on_device):
+    """Its layout is that of another shape; the values stay on the plain side of the same device."""
+    blob, layout = Blob((2, 3), name="x"), Backwards(24, 8, on_device=on_device)
+    mem = getattr(blob, part + "_memory")
+    getattr(blob, part)[...] = np.arange(6).reshape(2, 3)
+    (mem.mutable_private_data if written else mem.private_data)(layout)
+    mem.show_private()
+    assert getattr(blob, "layout_of_" + part)() is layout and 32 in [b.nbytes for b in live() if b.name == "x " + part]
+    with memory.record() as events:
+        blob.reshape(3, 2)
+    head = "HEAD_AT_GPU" if on_device else "HEAD_AT_CPU"
+    assert SyncedHead(mem.head).name == head
+    assert [e.detail for e in events if e.kind == "head"][-1].endswith(f" -> {head} by free_private")
+    assert 32 not in [b.nbytes for b in live() if b.name == "x " + part]
+    assert getattr(blob, "layout_of_" + part)() is None
+    assert getattr(blob, "cpu_" + part).tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
 class PrivateMachine(RuleBasedStateMachine):
@@ -680,8 +758,21 @@ def test_exchanged_private_sides_are_the_only_valid_ones(device, on_device):
     assert a.head == b.head == head and a.reorders == 1
     assert b.private_data(layout).address == block and b.private_data(layout).name == "b"
     assert bytes(a.cpu_data()) == CONTENT[::-1] and bytes(b.cpu_data()) == CONTENT
-    with pytest.raises(ConfigError, match=r"exchange_private needs a memory whose private side has the same layout"):
-        a.exchange_private(SyncedMemory(N, "c"))
+
+
+@pytest.mark.parametrize("layouts", [(None, None), (None, LAYOUT), (LAYOUT, None), (LAYOUT, Backwards(N, 0)), (DEVICE_LAYOUT, Backwards(N, 0))])
+def test_private_sides_of_different_layouts_are_not_exchanged(host, device, layouts):
+    mems = [in_state("HEAD_AT_CPU", content) for content in (CONTENT, CONTENT[::-1])]
+    for mem, layout in zip(mems, layouts):
+        if layout is not None:
+            mem.private_data(layout)
+    before = [mem.head for mem in mems]
+    with pytest.raises(ConfigError, match=r"exchange_private needs a memory whose private side has the same layout, got <SyncedMemory"):
+        mems[0].exchange_private(mems[1])
+    with pytest.raises(WrongTypeError, match="other must be a SyncedMemory, got 3"):
+        mems[0].exchange_private(3)
+    assert [mem.head for mem in mems] == before
+    assert [read(mem.cpu_data()) for mem in mems] == [CONTENT, CONTENT[::-1]]
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -691,7 +782,39 @@ def test_a_new_name_is_that_of_all_sides(host, device, on_device):
     mem.gpu_data()
     mem.private_data(Backwards(N, 0, on_device=on_device))
     mem.name = "new"
+    assert mem.name == "new" and "'new'" in repr(mem)
     assert [block.name for block in live() if block.name in ("old", "new")] == ["new"] * 3
+    assert mem.recycle()
+    mem.renew()
+    assert mem.cpu_data().name == mem.gpu_data().name == "new"      # of later blocks, too
+
+
+class Kind(Backwards):
+    """Backwards, of a type of elements, whole or of a part."""
+
+    def __init__(self, nbytes, dtype, scaled, on_device):
+        Layout.__init__(self, nbytes, nbytes, "kind", dtype=dtype, scaled=scaled, on_device=on_device)
+        self.padding, self.knows_others, self.broken = 0, False, False
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+@pytest.mark.parametrize("why", ["", "view", "bf16", "scaled", "part", "no private side", "not valid"])
+def test_a_plain_side_is_dropped_where_the_private_one_has_all_of_it(host, device, why, on_device):
+    """Not while a view shows it; nor where the private side has less: of rounded or scaled elements, of a part, or of earlier values."""
+    mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
+    if why != "no private side":
+        mem.private_data(Kind(N - 4 if why == "part" else N, BF16 if why == "bf16" else FLOAT, why == "scaled", on_device))
+    view = (mem.gpu_data() if on_device else mem.cpu_data()) if why == "view" else None
+    if why == "not valid":
+        write(mem.mutable_gpu_data() if on_device else mem.mutable_cpu_data(), CONTENT[::-1])
+    before = mem.head
+    assert (mem.layout() is None) == (why in ("scaled", "no private side", "not valid"))
+    mem.drop_plain()
+    dropped = (SyncedHead.HEAD_AT_GPU_PRIVATE if on_device else SyncedHead.HEAD_AT_PRIVATE) if not why else None
+    assert mem.head == (dropped or before)
+    assert (mem.own_gpu_data if on_device else mem.own_cpu_data) == (dropped is None)
+    assert view is None or read(view) == CONTENT
+    assert read(mem.cpu_data()) == read(mem.gpu_data()) == (CONTENT[::-1] if why == "not valid" else CONTENT)
 
 
 @pytest.mark.parametrize("write", [False, True])

@@ -7,7 +7,7 @@ import pytest
 
 from minicaffe import memory
 from minicaffe.memory import CPUPlace, CUDAPlace, SyncedMemory
-from minicaffe.memory.reporter import Block, event, live, record, stats, table
+from minicaffe.memory.reporter import Block, event, is_recording, live, record, stats, table
 
 
 def named(*names):
@@ -59,6 +59,9 @@ def test_stats_and_table(host):
     assert (after.allocations - before.allocations, after.reserved) == (1, 1 << 20)
     line = next(row for row in table().splitlines() if "a blob of one mebibyte" in row)
     assert "1,048,576" in line and "CPUPlace()" in line and hex(mem.cpu_data().address) in line
+    used = stats()[CPUPlace()]
+    assert f"{used.live:>15,}  CPUPlace()     live in {used.count} blocks, at most {used.peak:,}" in table().splitlines()
+    assert table().splitlines()[0].split() == ["bytes", "place", "address", "name"]
     del mem
     assert memory.stats(CPUPlace()).live == before.live
     assert memory.stats(CPUPlace()).peak >= before.live + (1 << 20)
@@ -82,7 +85,7 @@ def test_record_of_one_life(host, device):
         ("free", CUDAPlace(0), 16, ""),
     ]
     times = [e.time for e in events]
-    assert times == sorted(times)
+    assert times == sorted(times) and [e.kind for e in events if e.took] == ["copy"]
 
 
 def test_records_nest_and_end(host):
@@ -91,6 +94,8 @@ def test_records_nest_and_end(host):
         with record() as inner:
             event("two", place=CPUPlace(), address=64, nbytes=3, name="n", detail="d")
         event("three")
+        assert is_recording()
+    assert not is_recording()
     event("four")
     assert [e.kind for e in outer] == ["one", "two", "three"]
     assert [tuple(e)[1:] for e in inner] == [("two", CPUPlace(), 64, 3, "n", "d", 0)]

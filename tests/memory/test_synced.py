@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from minicaffe import memory
+from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DependencyError, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import (
     BuddyAllocator,
@@ -375,6 +376,13 @@ def test_device_is_the_one_of_the_first_gpu_call(host):
     finally:
         memory.set_device_place(CUDAPlace(0))
         memory.unregister(CUDAPlace)
+
+
+@pytest.mark.parametrize("make", [lambda name: SyncedMemory(N, name), lambda name: Blob((2,), name=name)])
+def test_a_name_is_a_str(make):
+    for wrong in 3, None, b"data":
+        with pytest.raises(WrongTypeError, match="name must be a str, got "):
+            make(wrong)
 
 
 def test_copies_are_refused():

@@ -36,6 +36,10 @@ def kept(rules, **state):
     ("include { max_level: 2 }", {"level": 2}, True),
     ("include { max_level: 2 }", {"level": 1}, True),
     ("include { min_level: -1 max_level: 1 }", {}, True),
+    ("include { }", {"level": -1}, True),       # no limit is not a limit of 0
+    ("include { max_level: 3 }", {"level": -1}, True),
+    ("include { }", {"level": 1}, True),
+    ("include { min_level: -3 }", {"level": 1}, True),
     ("exclude { max_level: 2 }", {"level": 2}, False),
     ('exclude { not_stage: "a" }', {"stage": ["a"]}, True),
     ('include { not_stage: "a" }', {"stage": ["b"]}, True),
@@ -89,6 +93,15 @@ def test_loss_weight_is_a_consumer_and_moves_to_the_split():
     assert list(result[0].param.loss_weight) == [0, 2]  # the other top keeps its own, unlike Caffe
     assert list(result[1].param.loss_weight) == [0.5, 0]
     assert result[2].param.bottom[0] == "a_a_0_split_1"
+
+
+@pytest.mark.parametrize("readers, weights, splits", [(1, [0], []), (2, [0], [[]]), (1, [0, 3], []), (2, [0, 3], [[]]), (1, [2], [[2, 0]]), (2, [2], [[2, 0, 0]])])
+def test_a_loss_weight_of_0_is_no_consumer(readers, weights, splits):
+    layers = layers_of('layer { name: "a" type: "X" top: "a" top: "aside" ' + "".join(f"loss_weight: {weight} " for weight in weights) + "} "
+                       + "".join(f'layer {{ name: "r{i}" type: "X" bottom: "a" }} ' for i in range(readers)))
+    made = insert_splits(layers)
+    assert [list(definition.param.loss_weight) for definition in made if definition.param.type == "Split"] == splits
+    assert list(made[0].param.loss_weight) == [0, *weights[1:]]
 
 
 def test_the_given_layers_stay_as_they_are():
@@ -223,3 +236,99 @@ def test_a_top_that_grows_keeps_its_loss_weight(reshape):
     net.clear_param_diffs()
     net.backward_from_to(1, 0)
     np.testing.assert_array_equal(net.layer_dict["y"].blobs[0].cpu_diff, 2)
+
+
+NET_OF_LOG = """name: "n" state { phase: TEST } layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "l" type: "Input" top: "t" input_param { shape { dim: 2 } } include { phase: TRAIN } include { stage: "also" } }
+    layer { name: "l" type: "Input" top: "t" input_param { shape { dim: 2 } } exclude { phase: TRAIN } }
+    layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
+    layer { name: "act" type: "ReLU" bottom: "y" top: "y" }
+    layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "t" loss_weight: 0.5 }"""
+LOG_OF_NET = """The NetState does not meet a rule of layer l: phase TEST differs from TRAIN
+The NetState does not meet a rule of layer l: stage also is not set
+The NetState does not meet a rule of layer l: phase TEST differs from TRAIN
+Creating Layer in
+in -> x
+Setting up in
+Top shape: 2 3 (6)
+Memory required for data: 24
+Creating Layer l
+l -> t
+Setting up l
+Top shape: 2 (2)
+Memory required for data: 32
+Creating Layer ip
+ip <- x
+ip -> y
+Setting up ip
+Top shape: 2 4 (8)
+Memory required for data: 64
+Creating Layer act
+act <- y
+act -> y (in-place)
+Setting up act
+Top shape: 2 4 (8)
+Memory required for data: 96
+Creating Layer loss
+loss <- y
+loss <- t
+loss -> (automatic)
+Setting up loss
+Top shape: (1)
+    with loss weight 0.5
+Memory required for data: 100
+in does not need backward computation.
+l does not need backward computation.
+ip needs backward computation.
+act needs backward computation.
+loss needs backward computation.
+Network initialization done."""
+
+
+def test_the_log_of_a_net_is_caffes(caplog):
+    """Line by line; numbers of elements and bytes are sums of all tops so far, also of those in place."""
+    with caplog.at_level(logging.INFO, "minicaffe.net.build"):
+        Net(text.parse_text(NET_OF_LOG, caffe_pb2.NetParameter)[0])
+    assert [record.getMessage() for record in caplog.records if record.name == "minicaffe.net.build"] == LOG_OF_NET.splitlines()
+
+
+@pytest.mark.parametrize("layer, field", [
+    ('bottom: "a" top: "x"', "top[0]"),                     # of a source
+    ('bottom: "a" top: "y"', "top[0]"),                     # of a layer that has been read
+    ('bottom: "a" bottom: "b" top: "b"', "top[0]"),         # in place, but not at the index of its bottom
+    ('bottom: "a" top: "new" top: "new"', "top[1]"),
+    ('bottom: "b" top: "b" top: "b"', "top[1]"),            # in place, and then once more
+])
+def test_a_blob_has_one_producer(layer, field):
+    """Also when the first one has been read, so that no layer could read it any more."""
+    with pytest.raises(ConfigError) as caught:
+        Net(text.parse_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+            layer { name: "y" type: "ReLU" bottom: "x" top: "y" } layer { name: "a" type: "ReLU" bottom: "y" top: "a" }
+            layer { name: "b" type: "ReLU" bottom: "a" top: "b" } """ + f'layer {{ name: "again" type: "Split" {layer} }}', caffe_pb2.NetParameter)[0])
+    name = layer.split('"')[-2]
+    assert str(caught.value) == (f"layer 'again' (Split): {field}: blob '{name}' is produced by more than one layer; in-place needs the same "
+                                 "name at the same index of bottom and top")
+
+
+@pytest.mark.parametrize("more, message", [
+    ("propagate_down: true propagate_down: true", "propagate_down: give none or one for each of the 1 bottoms, got 2"),
+    ("param { } param { } param { }", "param: too many param entries: 3 for 2 parameter blobs"),
+])
+def test_entries_that_are_too_many(more, message):
+    with pytest.raises(ConfigError) as caught:
+        Net(text.parse_text(f"""layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
+            layer {{ name: "ip" type: "InnerProduct" bottom: "x" top: "y" {more} inner_product_param {{ num_output: 4 }} }}""",
+                           caffe_pb2.NetParameter)[0])
+    assert str(caught.value) == f"layer 'ip' (InnerProduct): {message}"
+
+
+def test_of_two_layers_that_overwrite_an_activation_the_first_is_named(caplog):
+    with caplog.at_level(logging.WARNING):
+        Net(text.parse_text("""state { phase: TRAIN } layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+            layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
+            layer { name: "s" type: "Sigmoid" bottom: "y" top: "y" } layer { name: "d" type: "Dropout" bottom: "y" top: "y" }
+            layer { name: "p" type: "Power" bottom: "y" top: "y" } layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""",
+                           caffe_pb2.NetParameter)[0])
+    assert [record.getMessage() for record in caplog.records] == [
+        "layer 's' (Sigmoid): its gradient is made from its top 'y', which layer 'd' (Dropout) overwrites, and may be wrong, as in Caffe; give the "
+        "top of 'd' a name of its own"]

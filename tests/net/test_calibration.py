@@ -431,3 +431,30 @@ def test_which_windows_have_weights_of_six_bits():
                    for i, fields in enumerate(WINDOWS))
     _, layers = calibration._plan(net_of(INPUT + text))
     assert {fields: layer.small_window for fields, layer in zip(WINDOWS, layers, strict=True)} == WINDOWS
+
+
+def test_the_json_of_all_values_has_all_fields_and_null_for_what_is_not_finite():
+    """Of an input that is zero, one that is not finite, and one as usual."""
+    text = "".join(INPUT.replace('"in"', f'"in{i}"').replace('"x"', f'"x{i}"')
+                   + f'layer {{ name: "l{i}" type: "Convolution" bottom: "x{i}" top: "y{i}" convolution_param {{ num_output: 2 kernel_size: 3 }} }}\n'
+                   for i in range(3))
+    rng = np.random.default_rng(1)
+    found = calibrate(net_of(text), [{"x0": np.zeros((4, 4, 6, 6)), "x1": np.full((4, 4, 6, 6), np.nan), "x2": rng.normal(size=(4, 4, 6, 6))}])
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    made = json.loads(to_json(found), parse_constant=refuse)
+    zero, none, usual = (made["values"][f"x{i}"] for i in range(3))
+    for i, row in enumerate((zero, none, usual)):
+        value = found.values[f"x{i}"]
+        assert {key: row[key] for key in ("layer", "type", "role")} == {"layer": f"in{i}", "type": "Input", "role": "activation"}
+        assert (row["count"], row["zeros"], row["nan"], row["infinite"]) == (value.count, value.zeros, value.nan, value.infinite)
+        assert row["histogram_end"] == value.absmax and row["thresholds"] == value.thresholds
+    assert (zero["min"], zero["max"], zero["snr_db"], set(zero["histogram"])) == (0, 0, dict.fromkeys(zero["thresholds"]), {0})
+    assert (none["min"], none["max"], none["snr_db"], none["histogram"], none["beyond"]) == (None, None, {}, None, {})
+    value = found.values["x2"]
+    assert (usual["min"], usual["max"]) == (value.min, value.max) and usual["histogram"] == value.histogram.tolist()
+    assert usual["snr_db"] == {method: value.snr(method) for method in value.thresholds} and min(usual["snr_db"].values()) > 20
+    assert usual["beyond"] == {method: value.beyond(method) for method in value.thresholds}
+    assert list(made) == ["batches", "percentile", "values", "layers", "notes"] and made["batches"] == 1 and made["notes"] == found.notes

@@ -37,6 +37,9 @@ def deployed(prototxt):
      'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "mix" bottom: "label" top: "loss" }', ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
     ('layer { name: "more" type: "Data" top: "other" } layer { name: "o" type: "InnerProduct" bottom: "other" top: "o" } ' + IP
      + 'layer { name: "sum" type: "Eltwise" bottom: "ip" bottom: "o" top: "sum" }', ["ip"], ("relu", "ReLU", ["ip"], ["ip"])),
+    (IP + 'layer { name: "w" type: "Parameter" top: "w" } layer { name: "sum" type: "Bias" bottom: "ip" bottom: "w" top: "sum" }',
+     ["ip", "relu", "w"], ("sum", "Bias", ["ip", "w"], ["sum"])),      # a layer without bottoms that has no data
+    ('layer { name: "loss" type: "SoftmaxWithLoss" bottom: "data" bottom: "label" top: "loss" }', [], ("prob", "Softmax", ["data"], ["prob"])),
 ])
 def test_what_stays(rest, names, last):
     layers, _ = deployed(DATA + rest)
@@ -52,5 +55,8 @@ def test_phases_and_what_is_left_of_nothing():
     param, _ = text.parse_text(DATA.replace("}", "include { phase: TRAIN } }") + IP, caffe_pb2.NetParameter)
     param.state.phase = caffe_pb2.TEST
     assert source_layer(param) is None
+    param.state.phase = caffe_pb2.TRAIN
+    param.layer.insert(0, caffe_pb2.LayerParameter(name="w", type="Parameter", top=["w"]))
+    assert source_layer(param).name == "in"
     with pytest.raises(ConfigError, match="net.prototxt: no layer computes a prediction without labels"):
         deployed(DATA + 'layer { name: "loss" type: "EuclideanLoss" bottom: "data" bottom: "label" top: "loss" }')

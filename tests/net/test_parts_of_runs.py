@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import minicaffe
-from minicaffe.errors import Error
+from minicaffe.errors import ConfigError, Error
 from minicaffe.net.net import Net
-from minicaffe.net.run import BEFORE_FORWARD
+from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 
@@ -120,3 +120,30 @@ def test_a_part_that_ends_inside_of_fused_layers(name, device):
             for key in wanted:
                 np.testing.assert_allclose(found[key], wanted[key], rtol=2e-3, atol=1e-4 * max(1, np.abs(wanted[key]).max(initial=0)),
                                            err_msg=f"{key} after {start} to {end}")
+
+
+def test_ranges_of_layers():
+    """Of every range whether it runs, and what is said; no layer runs where it does not."""
+    net, seen = net_of("joined", "TRAIN", False), []
+    count = len(net.nodes)
+    net.forward_from_to(0, count - 1)
+    net.add_hook(BEFORE_FORWARD, seen.append)
+    net.add_hook(BEFORE_BACKWARD, seen.append)
+    ends = (-2**31, -2, -1, 0, 1, count - 1, count, count + 1, 2**31 - 1)
+    for forward in (True, False):
+        for low in ends:
+            for high in ends:
+                seen.clear()
+                run = (lambda low=low, high=high: net.forward_from_to(low, high)) if forward else (lambda low=low, high=high: net.backward_from_to(high, low))
+                if 0 <= low <= count and -1 <= high < count:
+                    run()
+                    assert seen == list(range(low, high + 1))[::1 if forward else -1]
+                else:
+                    with pytest.raises(ConfigError) as caught:
+                        run()
+                    assert str(caught.value) == f"layers {low}..{high} are out of range, the net has {count}" and not seen
+    for index in (-2**31, -1, count, 2**31 - 1):
+        with pytest.raises(ConfigError) as caught:
+            net.backward_layer(index)
+        assert str(caught.value) == f"index: must be from 0 to {count - 1}, got {index}"
+    net.backward_layer(0)

@@ -116,6 +116,25 @@ def test_a_layer_of_ones_own_in_the_middle(own_layers):
         same(gradients(net), gradients(plain))
 
 
+@pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
+def test_a_shape_that_changes_in_the_middle_of_a_run(own_layers, phase):
+    """What was fused for the former shape is computed layer by layer, with tops of the new one."""
+    conv = "layer" + CONV.split("layer", 2)[1]
+    text = (INPUT.replace("force_backward: true", "") + 'layer { name: "g" type: "Python" bottom: "x" top: "g" python_param { module: "own_layers" '
+            'layer: "Growing" } } ' + conv.format("a", "g") + 'layer { name: "b" type: "ReLU" bottom: "a" top: "b" } ' + CONV.format("c", "b")
+            + 'layer { name: "d" type: "Flatten" bottom: "c" top: "d" } ')
+    seen = []
+    for plan in (None, "memory"):
+        own_layers.Growing.count, net = 0, made(text, plan, phase)
+        assert plan is None or phase == caffe.TRAIN or ["a", "b"] in [row.layers for row in net.schedule().rows] or caffe.common.caffe.mode == "gpu"
+        for _ in range(5):
+            net.forward_from_to(0, len(net.nodes) - 1)
+            assert net.blobs["d"].shape[0] == 1 + own_layers.Growing.count % 3
+            seen.append(net.blobs["d"].cpu_data.copy())
+    for ours, theirs in zip(seen[:5], seen[5:], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_the_step_after_an_error_is_whole(own_layers):
     text = CONV.format("a", "x") + PYTHON + CONV.format("b", "own") + LOSS
     net, plain = made(text), made(text, None)
@@ -319,11 +338,66 @@ def test_a_sum_of_many_is_compiled_once(on_cpu):
     gradients(net)
 
 
+@pytest.mark.no_plan("compares a net without one")
+@pytest.mark.parametrize("keep", ["a", "b", "c", "d"])
+def test_what_is_kept_or_seen_is_written_though_it_could_be_fused(keep, on_cpu):
+    """A Convolution with a ReLU out of place, and two with a Concat, in phase TEST; a view of a blob or `keep` rule that out."""
+    conv = CONV.split("layer", 2)[1]
+    text = ("layer" + conv.format("a", "x") + 'layer { name: "b" type: "ReLU" bottom: "a" top: "b" } ' + CONV.format("c", "b") + CONV.format("d", "b")
+            + 'layer { name: "e" type: "Concat" bottom: "c" bottom: "d" top: "e" }')
+    plain, fused = made(text, None, caffe.TEST), made(text, "memory", caffe.TEST)
+    steps = [row.layers + [row.part_of] * (row.part_of is not None) for row in fused.schedule().rows]
+    assert ["a", "b"] in steps and ["c", "c_relu", "e"] in steps and ["d", "d_relu", "e"] in steps
+    last = len(plain.nodes) - 1
+    plain.forward_from_to(0, last)
+    fused.forward_from_to(0, last)
+    view = fused.blobs[keep].data_memory.renew() or fused.blobs[keep].data
+    view[...] = 7
+    fused.forward_from_to(0, last)
+    np.testing.assert_allclose(view, plain.blobs[keep].data, rtol=1e-5, atol=1e-5)
+    param = parse_text("state { phase: TEST } " + INPUT + text, caffe_pb2.NetParameter)[0]
+    kept = Net(param, plan="memory", keep=[keep])
+    kept.share_with(plain)
+    kept.blobs["x"].data[...] = plain.blobs["x"].data
+    for _ in range(2):
+        kept.forward_from_to(0, last)
+        np.testing.assert_allclose(kept.blobs[keep].data, plain.blobs[keep].data, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(kept.blobs["e"].data, plain.blobs["e"].data, rtol=1e-5, atol=1e-5)
+
+
 def test_a_take_that_uses_nothing():
     net, given = made(CONV.format("a", "x") + CONV.format("b", "a") + LOSS), []
     net.clear_param_diffs()
     net.forward_backward(take=lambda which, part, last: given.extend(which))
     assert sorted(given) == [0, 1, 2, 3] and all(blob.cpu_diff.any() for blob in net.learnable_params)
+
+
+BIG = """layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" inner_product_param {{ num_output: {2} weight_filler {{ type: "xavier" }} }} }}
+"""
+
+
+@pytest.mark.parametrize("plan", ["memory", None])
+def test_when_gradients_are_given(plan):
+    """Each as soon as it is complete, or with others up to 2^19 elements; then what has no gradient; all at once of an observed run."""
+    text = BIG.format("a", "x", 600) + BIG.format("b", "a", 900) + BIG.format("c", "b", 3) + BIG.format("aside", "x", 2) + (
+        'layer { name: "out" type: "Silence" bottom: "aside" } layer { name: "loss" type: "Reduction" bottom: "c" top: "loss" loss_weight: 1 }')
+    param = parse_text("state { phase: TRAIN } " + INPUT.replace("force_backward: true", "") + text, caffe_pb2.NetParameter)[0]
+    net, calls = Net(param, plan=plan), []
+
+    def take(which, part, last):
+        calls.append((which, last))
+        return []
+
+    small = [([4, 5], False), ([2, 3], False), ([0, 1], False), ([6, 7], True)]
+    large = [([4, 5, 2, 3], False), ([0, 1], False), ([6, 7], True)]
+    for in_parts, wanted in ((False, small), (True, large), (False, small)):
+        calls.clear()
+        net.forward_backward(take=take, in_parts=in_parts)
+        assert calls == wanted
+    net.add_hook(BEFORE_BACKWARD, lambda index: None)
+    calls.clear()
+    net.forward_backward(take=take)
+    assert calls == [([0, 1, 2, 3, 4, 5, 6, 7], True)]
 
 
 def test_an_iteration_by_a_graph_that_ends_in_the_middle(device, monkeypatch):
@@ -393,14 +467,16 @@ UNFUSED = {     # nets whose steps are one layer each
 @pytest.mark.parametrize("plan", ["memory", None])
 @pytest.mark.parametrize("name", UNFUSED)
 def test_rows_against_a_recount(name, plan, training):
-    """Lives of memories from the nodes alone: which rows free them, save them for backward, and have them."""
+    """Lives of memories from the nodes alone: which rows read and write, free them, save them for backward, and have them."""
     net = made(UNFUSED[name], plan, caffe.TRAIN if training else caffe.TEST)
     rows, count = net.schedule().rows, len(net.nodes)
     assert all(len(row.layers) == 1 for row in rows)
     params = {id(part) for blob in net.param_table.params for part in (blob.data_memory, blob.diff_memory)}
     lives = {}      # id of a memory -> [it, its first position, its last, whether the first use writes it]
+    moved = {}      # (position, whether it writes) -> {id of a memory: bytes}
 
     def use(part, position, writes=False):
+        moved.setdefault((position, writes), {})[id(part)] = part.size
         if id(part) not in params and part.size:
             lives.setdefault(id(part), [part, position, position, writes])[2] = position
 
@@ -409,6 +485,8 @@ def test_rows_against_a_recount(name, plan, training):
             use(blob.data_memory, i)
         for blob in node.tops:
             use(blob.data_memory, i, True)
+        for blob in node.blobs:
+            use(blob.data_memory, i)
     backward = any(row.direction == "backward" for row in rows)
     assert backward == training
     for i, node in reversed(list(enumerate(net.nodes))):
@@ -422,11 +500,15 @@ def test_rows_against_a_recount(name, plan, training):
                 use(blob.diff_memory, at, True)
         for blob in (*(node.bottoms if node.layer.backward_reads_bottoms else ()), *(node.tops if node.layer.backward_reads_tops else ())):
             use(blob.data_memory, at)
+        for blob in node.blobs:
+            use(blob.data_memory, at)
+            use(blob.diff_memory, at, True)
     numbers = {node.name: i for i, node in enumerate(net.nodes)}
     at = [numbers[row.layers[0]] if row.direction == "forward" else 2 * count - 1 - numbers[row.layers[0]] for row in rows]
     freed = {name for row in rows for name in row.frees}
     assert bool(freed) == (plan is not None)
     for row, position in zip(rows, at, strict=True):
+        assert [row.reads, row.writes] == [sum(moved.get((position, writes), {}).values()) for writes in (False, True)]
         assert sorted(row.frees) == sorted(part.name for part, _, last, _ in lives.values() if last == position and part.name in freed)
         tops = {id(blob.data_memory): blob.data_memory for blob in net.nodes[numbers[row.layers[0]]].tops}
         saved = [part.name for key, part in tops.items() if key in lives and lives[key][2] >= count]
@@ -486,6 +568,36 @@ def test_a_line_says_which_side_of_a_blob_is_freed(on_cpu):
     assert Listing.line(7, row).endswith("  a; frees a diff, b; updates w") and Listing.line(7, row).startswith("   7  ")
 
 
+def test_all_of_a_listing_as_text():
+    """Of steps with all that a step may have, and with nothing."""
+    rows = [ScheduleRow("forward", ["a", "r"], ["Convolution", "ReLU"], "j", "ONEDNN", "nChw8c", 2048, 100, ["a data"], [], [], 3000),
+            ScheduleRow("forward", ["j"], ["Concat"], None, None, None, 0, 0, [], ["a data", "j"], [], 0),
+            ScheduleRow("backward", ["a", "r"], ["Convolution", "ReLU"], "j", "CAFFE", None, 7, 8, [], ["a diff"], ["a[0]", "a[1]"], 9)]
+    listing = made(LOSS.replace('"b"', '"x"').replace('"a"', '"x"')).schedule()
+    listing.name, listing.phase, listing.place, listing.plan, listing.observed, listing.rows = "", "TRAIN", "gpu", True, None, rows
+    listing.peak, listing.parameters = 3000, 0
+    assert str(listing).splitlines() == [
+        "net, phase TRAIN, gpu; plan: memory, each ends with its last use", "",
+        "      engine    layout           reads   writes     live  layers",
+        "forward",
+        "   0  ONEDNN    nChw8c         2.0 KiB    100 B  2.9 KiB  a + r, into j; keeps a",
+        "   1                               0 B      0 B      0 B  j; frees a, j",
+        "backward",
+        "   2  CAFFE                        7 B      8 B      9 B  a + r; frees a diff; updates a[0], a[1]",
+        "", "2 steps forward, 1 backward; blobs that live at once: 2.9 KiB at most; parameters: 0 B"]
+    rows[1].converts += ["a data"]
+    rows[:] = rows[1:2]
+    listing.plan, listing.observed, listing.name = False, "debug_info reads every blob", "n"
+    assert str(listing).splitlines() == [
+        "n, phase TRAIN, gpu; plan: none, all blobs keep their memory", "",
+        "      engine    layout           reads   writes     live  layers",
+        "forward",
+        "   0                               0 B      0 B      0 B  j; converts a; frees a, j",
+        "", "1 steps forward, 0 backward; blobs that live at once: 2.9 KiB at most; parameters: 0 B",
+        "1 array brought from one layout to another",
+        "at present runs go layer by layer, as debug_info reads every blob"]
+
+
 def test_shared_parameters_count_once():
     text = "".join(f'layer {{ name: "{name}" type: "InnerProduct" bottom: "x" top: "{name}" param {{ name: "w" }} inner_product_param '
                            '{ num_output: 3 bias_term: false } }' for name in "ab")
@@ -520,3 +632,23 @@ def test_the_command_refuses(capsys, tmp_path):
         code, out, err = run(capsys, *args)
         assert code != 0 and words in err and not out and "Traceback" not in err
     assert (tmp_path / "taken.json").read_text() == "mine"
+
+
+@pytest.mark.no_plan("compares a net without one")
+def test_the_backward_of_single_layers_after_a_plan_has_freed_gradients():
+    """What `backward_layer` writes gets memory again; gradients of layers in between are those of a whole run."""
+    seen = []
+    for plan in (None, "memory"):
+        net = made(UNFUSED["chain"], plan)
+        gradients(net)
+        net.clear_param_diffs()
+        net.forward_from_to(0, len(net.nodes) - 1)
+        if plan:
+            assert net.blobs["b"].diff_memory.head == memory.SyncedHead.RECYCLED
+        with memory.record() as events:
+            for i in reversed(range(1, len(net.nodes))):
+                net.backward_layer(i)
+        assert [(event.kind, event.name, event.detail) for event in events if event.kind in ("begin", "end")] == [
+            (kind, node.name, "backward") for node in net.nodes[:0:-1] for kind in ("begin", "end")]
+        seen.append([blob.cpu_diff.copy() for blob in [*net.learnable_params, net.blobs["x"], net.blobs["a"]]])
+    same(*seen)

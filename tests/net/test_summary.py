@@ -48,6 +48,7 @@ def test_rows_and_sums():
     assert rows["relu"].data == rows["relu"].diff == 0 and rows["relu"].flops == 4 * 16 * 36       # in place
     assert rows["again"].parameters == 0 and table.parameters == 448 + 5 * 576 + 5                 # shared
     assert rows["flat"].data == rows["flat"].diff == rows["flat"].flops == 0                       # a view
+    assert rows["in"].engine is None and rows["in"].layout is None
     assert rows["in"].diff == 0 and rows["in"].data == 4 * (4 * 3 * 64 + 4)
     assert table.data == sum(row.data for row in table.rows) and table.backward_flops > table.flops
     assert all(row.engine for row in table.rows if row.name in ("conv", "a"))      # before anything runs

@@ -185,7 +185,8 @@ def test_a_running_net_keeps_its_shapes(running):
     data, weight = net.blob_by_name("x"), net.learnable_params[0]
     for change in (lambda: data.reshape(8, 3), lambda: data.reshape(2, 3), lambda: weight.reshape(7, 7),
                    lambda: data.share_data(Blob((4, 3))), lambda: data.share_diff(Blob((4, 3))),
-                   lambda: data.set_cpu_data(np.zeros((4, 3), np.float32))):  # fmt: skip
+                   lambda: data.set_cpu_data(np.zeros((4, 3), np.float32)), lambda: data.set_gpu_data(64), data.release,
+                   lambda: data.release(gone=True), lambda: data.reshape_like(Blob()), lambda: data.reshape_like(weight)):  # fmt: skip
         with pytest.raises(BusyError, match="another thread computes with it.*net.lock"):
             change()
     data.reshape(4, 3)  # changes nothing

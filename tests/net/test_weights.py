@@ -8,8 +8,9 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import cli
-from minicaffe.errors import ConfigWarning, ShapeError
+from minicaffe.errors import ConfigWarning, FileError, ShapeError
 from minicaffe.net import weights as weights_files
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
@@ -91,9 +92,18 @@ def test_long_lists_are_cut(weights, caplog):
                               "more; not used: ip2")]
 
 
-def test_none_taken_is_a_warning_in_python(weights):
+@pytest.mark.parametrize("count, words", [(4, ""), (5, " and 1 more"), (6, " and 2 more")])
+def test_lists_of_five_are_whole(weights, caplog, count, words):
+    with open("new.prototxt", "a") as file:
+        file.write("".join(f'layer {{ name: "s{i}" type: "Scale" bottom: "x" top: "y{i}" }}\n' for i in range(count)))
+    caffe.Net("new.prototxt", caffe.TEST, weights=weights)
+    assert lines(caplog) == [("WARNING", f"{weights}: took 1 of {2 + count} layers; new here: ip2_new (near ip2), s0, s1, s2, s3{words}; not used: ip2")]
+
+
+def test_none_taken_is_a_warning_in_python(weights, caplog):
     with pytest.warns(ConfigWarning, match=f"^{weights}: no layer of the net got weights: the file has ip1, ip2, the net has fc1, fc2; "):
         net = caffe.Net("other.prototxt", caffe.TEST, weights=weights)
+    assert lines(caplog) == []      # the warning says it
     assert np.any(net.params["fc1"][0].data)
 
 
@@ -159,7 +169,13 @@ def test_another_number_of_blobs_names_the_remedy(tmp_path):
                                  r"bias_term: true after this layer, and copy blobs 0 to 2"),
             ("InnerProduct", "inner_product_param { num_output: 3 }", 1, "bias_term: false leaves the bias out as the file does"),
             ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 2, "leave bias_term: false out"),
-            ("BatchNorm", "", 2, "rename the layer to train it from scratch")):
+            ("Scale", "scale_param { bias_term: true }", 1, "bias_term: false leaves the bias out as the file does, or rename the layer"),
+            ("Scale", "scale_param { bias_term: true }", 3, "3 parameter blobs, the net needs 2; rename the layer [^;]*$"),
+            ("BatchNorm", "", 2, "2 parameter blobs, the net needs 3; rename the layer to train it from scratch$"),
+            ("BatchNorm", "", 1, "1 parameter blobs, the net needs 3; rename the layer to train it from scratch$"),
+            ("InnerProduct", "inner_product_param { num_output: 3 }", 5, "5 parameter blobs, the net needs 2; rename the layer [^;]*$"),
+            ("InnerProduct", "inner_product_param { num_output: 3 }", 3, "3 parameter blobs, the net needs 2; rename the layer [^;]*$"),
+            ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 3, "3 parameter blobs, the net needs 1; rename [^;]*$")):
         (tmp_path / "net.prototxt").write_text(text.format(kind, fields))
         layer = caffe_pb2.LayerParameter(name="a", type=kind, blobs=[{"shape": {"dim": [3]}, "data": [1, 2, 3]}] * count)
         (tmp_path / "w.caffemodel").write_bytes(caffe_pb2.NetParameter(layer=[layer]).SerializeToString())
@@ -225,3 +241,71 @@ def test_a_layer_that_shares_parameters_has_weights_if_all_of_them_were_loaded(t
                                   + (f"; new here: {', '.join(rest)}" if rest else ""))]
         partly += any(memories[name] & set().union(*(memories[one] for one in first)) for name in without(first, memories))
     assert partly > 5
+
+
+def test_parameters_of_the_definition_are_written_once(weights):
+    """A net made from a file of weights has them in its definition, too; a test net's file has none of them twice."""
+    made = Net(binary_net(weights)) if weights.endswith("caffemodel") else caffe.Net("net.prototxt", caffe.TEST)
+    for blob in made.param_table.params:
+        blob.data[...] = 7
+    with open("again.caffemodel", "wb") as file:
+        weights_files.save(made, file)
+    stored = binary_net("again.caffemodel")
+    assert {layer.name: len(layer.blobs) for layer in stored.layer} == {"in": 0, "ip1": 2, "relu": 0, "ip2": 2}
+    assert all(set(blob.data) == {7} for layer in stored.layer for blob in layer.blobs)
+
+
+def binary_net(path):
+    with open(path, "rb") as file:
+        return caffe_pb2.NetParameter.FromString(file.read())
+
+
+def test_what_an_hdf5_file_has_besides_layers_of_the_net(weights, caplog):
+    """Groups without datasets and other data are no layers that were not used; the log of the build names all that is ignored."""
+    caffe.Net("net.prototxt", caffe.TEST).save_hdf5("more.h5")
+    with h5py.File("more.h5", "a") as file:
+        file["data/a_note"], file["data/rows"] = 5, np.zeros(3)
+        file.create_group("data/empty")
+        file["data/gone/0"] = np.zeros(3)
+    with caplog.at_level(logging.INFO):
+        caplog.clear()
+        loaded = weights_files.load_hdf5(caffe.Net("net.prototxt", caffe.TEST), "more.h5")
+    assert (loaded.taken, loaded.unused) == (["ip1", "ip2"], ["gone"])
+    ignored = [record.getMessage() for record in caplog.records if "Ignoring" in record.getMessage()]
+    assert ignored == [f"Ignoring source layer {name}" for name in ("a_note", "empty", "gone", "rows")]
+
+
+@pytest.mark.parametrize("names", [["", "b"], [".", "b"], ["a/b", "c"], ["a\0b", "c"], ["a", "a"]])
+def test_names_that_no_hdf5_file_has(names, tmp_path):
+    """Nothing is written, as the names are looked at first."""
+    net = Net(caffe_pb2.NetParameter(layer=[{"name": name, "type": "DummyData", "top": [f"t{i}"], "dummy_data_param": {"shape": [{"dim": [1]}]}}
+                                            for i, name in enumerate(names)]))
+    with open(tmp_path / "w.h5", "wb") as file, pytest.raises(FileError) as caught:
+        weights_files.save_hdf5(net, file)
+    assert "cannot be saved as HDF5: layer names must be unique, not empty, and without '/' and NUL; save a .caffemodel instead" in str(caught.value)
+    assert caught.value.layer == names[0] and (tmp_path / "w.h5").stat().st_size == 0
+
+
+def test_layers_and_shapes_that_the_net_has_not(weights, caplog):
+    """Of a file whose parameter is a number: its shape is none."""
+    with caplog.at_level(logging.INFO, "minicaffe.net.build"):
+        caplog.clear()
+        caffe.Net("new.prototxt", caffe.TEST, weights=weights)
+    ignored = [record.getMessage() for record in caplog.records if "Ignoring" in record.getMessage()]
+    assert ignored[-1:] == ["Ignoring source layer ip2"]
+    if weights.endswith("h5"):
+        with h5py.File(weights, "a") as file:
+            del file["data/ip1/1"]
+            file["data/ip1/1"] = 5.0
+    else:
+        stored = binary_net(weights)
+        blob = stored.layer[[layer.name for layer in stored.layer].index("ip1")].blobs[1]
+        blob.ClearField("data")
+        blob.shape.ClearField("dim")
+        blob.data.append(5)
+        with open(weights, "wb") as file:
+            file.write(stored.SerializeToString())
+    with pytest.raises(ShapeError) as caught:
+        caffe.Net("net.prototxt", caffe.TEST, weights=weights)
+    assert str(caught.value) == (f"{weights}: layer 'ip1' (InnerProduct): blobs[1]: is a scalar, the net needs 3; rename the layer to train it from "
+                                 "scratch")

@@ -238,6 +238,26 @@ def test_recurrent_layers_round_what_their_steps_multiply(bf16, kind, steps, seq
             assert np.abs(y - ours["y data"][t]).max() <= 2e-4 + np.abs(y - exact["y data"][t]).max() / 4, t
 
 
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_recurrent_layers_follow_another_number_of_sequences(bf16, kind):
+    fields = 'recurrent_param { num_output: 16 weight_filler { type: "uniform" min: -0.3 max: 0.3 } }'
+    nets = [make(input_layer((4, n, 32)) + input_layer((4, n), "cont") + layer(kind, "x cont", "y", fields)) for n in (2, 7, 3)]
+    first = nets[0]
+    step(first)
+    for net in nets[1:]:
+        for ours, theirs in zip(first.layers[-1].blobs, net.layers[-1].blobs):
+            ours.data[...], ours.diff[...] = theirs.cpu_data, 0
+        for name in ("x", "cont"):
+            values = net.blob_by_name(name).cpu_data
+            first.blob_by_name(name).reshape(*values.shape)
+            first.blob_by_name(name).data[...] = values
+        for each in (first, net):
+            step(each)
+        ours, wanted = numbers(first), numbers(net)
+        for name, values in wanted.items():
+            np.testing.assert_allclose(ours[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
+
+
 NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 kernel_size: 3")
          + layer("BatchNorm", "a", "a") + layer("Scale", "a", "a", "scale_param { bias_term: true }")
          + layer("ReLU", "a", "a") + conv("conv2", "a", "y", "num_output: 16 kernel_size: 3"))

@@ -65,6 +65,14 @@ def test_a_layer_between_convolutions(onednn, case, in_place, channels):
         assert net.blob_by_name(name).layout_of_diff() is not None
 
 
+@pytest.mark.parametrize(("kind", "fields"), [("Log", ""), ("Power", "power_param { power: -1 }"), ("Power", "power_param { power: -0.5 }")])
+def test_what_is_infinite_for_0_leaves_the_padding_0(onednn, kind, fields):
+    """A convolution multiplies the padding by weights that are 0: infinity there would be NaN in all channels, forward and backward."""
+    far = conv("conv1", "z", "a", "num_output: 18 kernel_size: 3 pad: 1").replace("uniform", "constant").replace('constant"', 'constant" value: 40')
+    compare(input_layer((2, 3, 9, 7)) + conv("conv0", "x", "z", "num_output: 18 kernel_size: 1")
+            + far + layer(kind, "a", "b", fields) + conv("conv2", "b", "y", "num_output: 16 kernel_size: 3"), onednn)
+
+
 @pytest.mark.parametrize("fields", ["scale_param { axis: 2 num_axes: 1 }", "scale_param { num_axes: 0 }"])
 def test_a_scale_of_other_axes_reads_plain_data(onednn, fields):
     compare(between("Scale", fields, 18, False), onednn)

@@ -82,6 +82,8 @@ def test_boxes(fields, shared, images):
 def test_an_adaptive_threshold_is_refused():
     with pytest.raises(errors.ConfigError, match="layer 'd'.*nms_param.eta: an adaptive threshold"):
         to_model(detection("nms_param { eta: 0.9 nms_threshold: 0.6 }"))
+    for plain in "nms_threshold: 0.6", "eta: 0.9 nms_threshold: 0.5":     # Caffe lowers thresholds above 0.5 alone
+        to_model(detection(f"nms_param {{ {plain} }}"))
 
 
 # ---- names, sharing, batches, preprocessing
@@ -143,6 +145,84 @@ def test_any_batch():
         assert compare(net, model, random_inputs(net))[0].shape == (batch, 2)
 
 
+def test_what_is_compared_and_noted(tmp_path):
+    """Own inputs are compared for their batch alone. A model has the file and the number of the layers of its net."""
+    net = net_of(layer("ReLU"), X)
+    assert [len(export(net, tmp_path / "a.onnx", dynamic_batch=True, inputs=inputs)) for inputs in (random_inputs(net), None)] == [1, 3]
+    assert len(export(net, tmp_path / "a.onnx")) == 1 and export(net, tmp_path / "a.onnx", dynamic_batch=True, check=False) == []
+    assert net.blobs["y"].shape == net.blobs["x0"].shape == X      # as before
+    for file in None, "some/net.prototxt":
+        net.file = file
+        made = to_model(net)
+        assert {one.key: one.value for one in made.metadata_props} == {"source": file or "", "caffe_layers": "2"} and made.graph.name == "t"
+        assert made.ir_version <= 10 and made.producer_name == "minicaffe"
+
+
+def test_values_and_blobs_of_one_name():
+    """A blob has its name also where the operations of another layer would have it."""
+    net = net_of(layer("Swish", "swish_param { beta: 2 }") + layer("ReLU", "", "x0", "l/Sigmoid").replace('"l"', '"r"') + layer("AbsVal", "", "x0", "l/Mul").replace('"l"', '"a"'), X)
+    found = compare(net, to_model(net), random_inputs(net))
+    assert {one.blob for one in found} == {"y", "l/Sigmoid", "l/Mul"} and all(one.relative < 1e-5 for one in found)
+
+
+@pytest.mark.parametrize("ignored", [255, -1, 2])
+def test_labels_that_are_ignored_need_not_be_classes(ignored):
+    net = net_of(layer("SoftmaxWithLoss", f"loss_param {{ ignore_label: {ignored} normalization: VALID }}", "x0 x1"), (5, 4), (5,))
+    given = {"x0": np.random.default_rng(1).normal(0, 1, (5, 4)).astype(np.float32), "x1": np.array([3, ignored, 0, ignored, 1], np.float32)}
+    one, = compare(net, to_model(net), given)
+    score = given["x0"][[0, 2, 4]].astype(np.float64)
+    chance = np.exp(score) / np.exp(score).sum(1, keepdims=True)
+    assert one.relative < 1e-5 and float(net.blobs["y"].data) == pytest.approx(-np.log(chance[range(3), [3, 0, 1]]).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["dim: -1 dim: 6", "dim: 2 dim: -1 dim: 6", "dim: -1 dim: 2 dim: 2 dim: 6", "dim: 0 dim: 3 dim: -1"])
+def test_a_reshape_of_any_batch(shape):
+    net = net_of(layer("Reshape", f"reshape_param {{ shape {{ {shape} }} }}"), (4, 4, 6))
+    model = to_model(net, dynamic_batch=True)
+    for batch in (1, 2, 6):
+        net.blobs["x0"].reshape(batch, 4, 6)
+        net.reshape_all()
+        one, = compare(net, model, random_inputs(net))
+        assert one.relative == 0 and one.shape == net.blobs["y"].shape
+
+
+SELECTED = layer("Filter", "", "x0 x1", "f").replace('"l"', '"filter"')
+
+
+@pytest.mark.parametrize("kind, fields", [
+    ("Reshape", "reshape_param { shape { dim: 0 dim: 6 dim: 4 } }"), ("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }"),
+    ("Reshape", "reshape_param { shape { dim: 0 dim: 2 dim: 2 dim: 6 } }"), ("Flatten", "flatten_param { axis: 0 end_axis: 1 }"),
+    ("Flatten", "flatten_param { axis: 0 }"), ("Squeeze", ""), ("ShuffleChannel", "shuffle_channel_param { group: 2 }"),
+    ("Reorg", "reorg_param { stride: 2 }"), ("Upsample", "upsample_param { scale: 2 }"), ("Interp", "interp_param { zoom_factor: 2 }")])
+def test_a_shape_that_follows_from_a_selection_is_refused(kind, fields):
+    """The number of selected items is known in a run alone; a Reshape to the same number of axes is no copy."""
+    net = net_of(SELECTED + layer(kind, fields, "f"), (5, 4, 6) if kind in ("Reshape", "Flatten") else (5, 4, 2, 6), (5,))
+    with pytest.raises(errors.ConfigError, match="layer 'l'.*the shape of the top depends on what a layer before it selects"):
+        to_model(net)
+
+
+@pytest.mark.parametrize("fields", ["", "flatten_param { axis: -2 }", "flatten_param { axis: 2 }"])
+def test_selected_items_are_flattened(fields):
+    net = net_of(SELECTED + layer("Flatten", fields, "f"), (5, 4, 6), (5,))
+    one, = compare(net, to_model(net), random_inputs(net))
+    assert one.relative == 0 and one.shape == net.blobs["y"].shape and one.shape[0] < 5
+
+
+def test_the_matrix_of_an_infogain_loss_may_be_a_file(tmp_path, monkeypatch):
+    """With two bottoms; with three the file is not read."""
+    monkeypatch.chdir(tmp_path)
+    matrix = np.random.default_rng(1).uniform(0, 1, (4, 4)).astype(np.float32)
+    blob = caffe_pb2.BlobProto(data=matrix.ravel(), shape=caffe_pb2.BlobShape(dim=[1, 1, 4, 4]))
+    (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
+    nets = [net_of(layer("InfogainLoss", fields, " ".join(f"x{i}" for i in range(len(shapes)))), *shapes)
+            for fields, *shapes in (('infogain_loss_param { source: "matrix.binaryproto" }', (3, 4), (3,)), ("", (3, 4), (3,), (4, 4)))]
+    given = {"x0": np.random.default_rng(2).uniform(0.1, 1, (3, 4)).astype(np.float32), "x1": np.array([3, 0, 2], np.float32)}
+    models = [to_model(net) for net in nets]
+    (tmp_path / "matrix.binaryproto").unlink()
+    found = [compare(net, model, given | more)[0] for net, model, more in zip(nets, models, ({}, {"x2": matrix}))]
+    assert all(one.relative < 1e-5 for one in found) and float(nets[0].blobs["y"].data) == float(nets[1].blobs["y"].data) != 0
+
+
 @pytest.mark.parametrize("text, shapes, wrong", [
     (layer("LSTM", "recurrent_param { num_output: 3 }", "x0 x1"), [(2, 2, 4), (2, 2)], "has 3 steps, the layer was made for 2"),
     (layer("Bias", "", "x0 x1"), [X, (4,)], r"dynamic_batch: the inputs have no common first axis: x0 \[2, 4, 7, 6\], x1 \[4\]"),
@@ -161,6 +241,8 @@ def test_preprocessing(tmp_path, mean):
     x = np.random.default_rng(0).uniform(0, 255, (2, 3, 4, 4)).astype(np.float32)
     found = export(net, tmp_path / "a.onnx", preprocessing=how, inputs={"x0": x})
     assert found[0].relative < 1e-5
+    names = [one.name for one in onnx.load(tmp_path / "a.onnx").graph.node]
+    assert names == ["preprocessing/Gather", *["preprocessing/Sub"] * (mean is not None), "preprocessing/Mul", "l"]
     by_hand = (x[:, ::-1] - (0 if mean is None else np.reshape(mean, (3, 1, 1)) if np.ndim(mean) == 1 else np.asarray(mean))) * 0.5
     import onnxruntime
     result = onnxruntime.InferenceSession(tmp_path / "a.onnx").run(None, {"x0": x})[0]
@@ -204,7 +286,10 @@ def test_a_wrong_exporter_is_found(tmp_path, monkeypatch):
     """The comparison names the first layer that differs, and nothing is written."""
     monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
     text = layer("ReLU", tops="a") + layer("TanH", "", "a", "b").replace('"l"', '"wrong"') + layer("AbsVal", "", "b").replace('"l"', '"after"')
-    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'b' by"):
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'b' by [^ ]+ \([^ ]+ of the greatest\)$"):
+        export(net_of(text, X), tmp_path / "a.onnx")
+    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Flatten", graph.bottom(), axis=1)])
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' .* of the greatest\), shape \[2, 168\] in place of \[2, 4, 7, 6\]$"):
         export(net_of(text, X), tmp_path / "a.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -178,6 +178,41 @@ CASES["GRU as PyTorch has it"] = [node("GRU", "x0", weight(1, 15, 4), weight(1, 
                                        linear_before_reset=1)], (4, 2, 4)
 CASES["every second pixel"] = [node("Slice", "x0", np.array([1, 0], INT), np.array([99, 99], INT), np.array([2, 3], INT), np.array([2, 2], INT))], X
 CASES["every second pixel of a part"] = [node("Slice", "x0", np.array([1, -5], INT), np.array([4, 99], INT), np.array([2, 3], INT), np.array([2, 3], INT))], X
+# What is left out, of no effect, or of size 1.
+CASES |= {
+    "max without its indices": ([node("MaxPool", "x0", kernel_shape=[2, 2], outputs=["y", ""])], X),
+    "an LSTM whose states are not read": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["a", "h", "c"]), node("Relu", "a")], (5, 2, 4)),
+    "split into one": ([node("Split", "x0", axis=1, outputs=["s"]), node("Relu", "s")], X), "sum of one": ([node("Sum", "x0", outputs=["s"]), node("Relu", "s")], X),
+    "pad of nothing": ([node("Pad", "x0", np.zeros(8, INT), outputs=["p"]), node("Relu", "p")], X), "pad behind alone": ([node("Pad", "x0", np.array([0, 0, 0, 0, 0, 0, 1, 2], INT))], X),
+    "resize to the same size": ([node("Resize", "x0", "", np.ones(4, np.float32), outputs=["r"]), node("Relu", "r")], X),
+    "one value of an input": ([node("Mul", "x0", "x1")], X, (1, 1)), "one value of an input, a batch of 1": ([node("Sub", "x0", "x1")], (1, 3, 4), (1, 1, 1)),
+    "one value of an input without axes": ([node("Exp", "x1", outputs=["e"]), node("Div", "x0", "e")], X, ()),
+    "more axes of size 1 than the other has axes": ([node("Add", "x0", "x1")], (1, 5, 1), (5, 5)),
+    "a step along an axis of size 1": ([node("Slice", "x0", np.array([0], INT), np.array([1], INT), np.array([0], INT), np.array([2], INT))], (1, 5)),
+    "pad before alone": ([node("Pad", "x0", np.array([0, 0, 2, 1, 0, 0, 0, 0], INT))], X),
+    "pad behind the channels": ([node("Pad", "x0", np.array([0, 0, 2, 1, 0, 1, 0, 0], INT))], X),
+    "pixels cut": ([node("Pad", "x0", np.array([0, 0, -1, 0, 0, 0, 0, -2], INT))], X), "pixels cut behind alone": ([node("Pad", "x0", np.array([0, 0, 1, 0, 0, 0, 0, -2], INT))], X),
+    "pad reflect of pixels": ([node("Pad", "x0", np.array([0, 0, 1, 2, 0, 0, 1, 0], INT), mode="reflect")], X),
+    "pixels backward": ([node("Slice", "x0", np.array([-1], INT), np.array([-99], INT), np.array([3], INT), np.array([-1], INT))], X),
+    "at least of channels": ([node("Max", "x0", weight(4, 1, 1))], X), "at most of two numbers": ([node("Min", "x0", np.float32(0.5), np.float32(0.2))], X),
+    **{f"linear to one value, {how}": ([node("Resize", "x0", "", "", np.array([2, 4, 1, 6], INT), mode="linear", coordinate_transformation_mode=how)], X)
+       for how in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")},
+    "product and sum of axes of one size": ([node("Mul", "x0", weight(4, 1), outputs=["m"]), node("Add", "m", weight(4))], (2, 4, 4)),
+    "lengths that are all": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), "", np.array([3, 3], np.int32), hidden_size=5)], (3, 2, 4)),
+    **{f"pad {mode} with a value that counts for nothing": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(value), mode=mode)], X)
+       for mode, value in (("constant", 0), ("reflect", 1), ("edge", 1))},
+    "two products": ([node("Mul", "x0", weight(4, 1, 1), outputs=["m"]), node("Mul", "m", weight(4, 1, 1))], X),
+    "reshape to the same shape": ([node("Reshape", "x0", np.array([0, 0, -1, 6], INT))], X),
+    "hard sigmoid of its own": ([node("HardSigmoid", "x0", alpha=0.3, beta=0.4)], X),
+    "a state of zeros": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), "", "", np.zeros((1, 2, 5), np.float32), hidden_size=5)], (3, 2, 4)),
+    "batch norm with a shift": ([node("BatchNormalization", "x0", np.ones(4, np.float32), weight(4), weight(4), positive(4))], X),
+    "batch norm with a scale": ([node("BatchNormalization", "x0", weight(4), np.zeros(4, np.float32), weight(4), positive(4))], X),
+    "at least a number and an input": ([node("Max", "x0", np.float32(0.2), "x1")], X, X), "sum with a number": ([node("Sum", "x0", np.float32(2))], X),
+    "what has no name is not read": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5, outputs=["", "h"]), node("Clip", "h", "", np.float32(0.1))], (3, 2, 4)),
+    **{f"gather of the last axis, {indices}": ([node("Gather", "x0", np.array(indices, INT), axis=-1)], X) for indices in ([2, 0], [1, 2], 3, [[1, 2]])},
+    "backward along the last axis": ([node("Slice", "x0", np.array([-1], INT), np.array([-99], INT), np.array([-1], INT), np.array([-2], INT))], X),
+    "add behind slopes": ([node("PRelu", "x0", weight(4, 1, 1), outputs=["p"]), node("Add", "p", weight(4, 1, 1))], X),
+}
 
 REFUSED = {     # nodes, shapes, the reason
     "an unknown operator": ([node("Sin", "x0", outputs=["e"]), node("Cos", "e")], X, r"node 'n0' \(Sin\): no layers for this operator; node 'n1' \(Cos\)"),
@@ -197,6 +232,15 @@ REFUSED = {     # nodes, shapes, the reason
     "einsum of three": ([node("Einsum", "x0", "x0", "x0", equation="ab,ab,ab->a")], (2, 3), "its equation is ab,ab,ab->a"),
     "pad of 1": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(1))], X, "pads with something other than 0"),
     "integers": ([node("Cast", "x0", to=TensorProto.INT64, outputs=["a"]), node("Cast", "a", to=TensorProto.FLOAT)], X, "blobs are of real numbers"),
+    "a cell state": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["", "", "c"]), node("Relu", "c")], (5, 2, 4), "its last cell state is read"),
+    "indices of a maximum": ([node("MaxPool", "x0", kernel_shape=[2, 2], outputs=["m", "i"]), node("Cast", "i", to=TensorProto.FLOAT)], X, "its indices count through the whole array"),
+    "one value without axes": ([node("Squeeze", "x0", np.array([0], INT))], (1,), r"the shape \[\] is none of a Reshape layer"),
+    "transposed with auto_pad": ([node("ConvTranspose", "x0", weight(4, 3, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])], X, "its pads follow from a wanted shape"),
+    "transposed to a shape": ([node("ConvTranspose", "x0", weight(4, 3, 3, 3), output_shape=[14, 12], strides=[2, 2])], X, "its pads follow from a wanted shape"),
+    **{f"einsum {equation}": ([node("Einsum", *["x0"] * (1 + equation.count(",")), equation=equation)], (3, 3), f"its equation is {equation}")
+       for equation in ("ab", "ab,bc", "ab->", "aa->a", "aa,ab->b")},
+    "slopes of each pixel": ([node("PRelu", "x0", weight(4, 7, 6))], X, r"its slopes have the shape \[4, 7, 6\], PReLU has one for each channel"),
+    "slopes of another axis": ([node("PRelu", "x0", weight(4))], (2, 4, 7, 4), r"its slopes have the shape \[4\], PReLU has one for each channel"),
     "greatest of a channel": ([node("ReduceMax", "x0", axes=[1])], X, "a maximum is of all pixels alone"),
 }
 
@@ -204,9 +248,10 @@ REFUSED = {     # nodes, shapes, the reason
 @pytest.mark.parametrize("name", CASES)
 def test_operator(tmp_path, name):
     nodes, *shapes = CASES[name]
-    outputs = [output for _, _, tops, _ in nodes[-1:] for output in tops]
+    outputs = [output for _, _, tops, _ in nodes[-1:] for output in tops if output]
     made = load(write(tmp_path / "a.onnx", nodes, *shapes, outputs=outputs))
     assert sorted(one.blob for one in made.differences) == sorted(outputs) and all(one.relative < 1e-5 for one in made.differences)
+    assert sorted(blob.name for blob in made.net.output_blobs) == sorted(outputs)    # what is cut off is no output
     Net(made.param)     # the definition is whole
 
 
@@ -218,9 +263,61 @@ def test_what_cannot_be_expressed(tmp_path, name):
         load(write(tmp_path / "a.onnx", nodes, *shapes))
 
 
+def test_the_most_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr("minicaffe.onnx.importers.recurrent.MAX_STEPS", 3)
+    nodes = [node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5)]
+    assert load(write(tmp_path / "a.onnx", nodes, (3, 2, 4))).differences
+    with pytest.raises(errors.ConfigError, match="at most 3 steps, and has 4"):
+        load(write(tmp_path / "a.onnx", nodes, (4, 2, 4)))
+    nodes = [node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5)]    # is one layer
+    assert load(write(tmp_path / "a.onnx", nodes, (4, 2, 4))).differences
+
+
+@pytest.mark.parametrize("name, opset, attributes, shape, reason", [
+    ("Clip", 10, {"min": -0.2, "max": 0.4}, X, None), ("Clip", 10, {"max": 0.4}, X, None), ("Clip", 10, {"min": 0.1}, X, None),
+    ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}, X, None), ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "mode": "reflect"}, X, None),
+    ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "value": 1.0}, X, "it pads with something other than 0"),
+    ("Squeeze", 11, {"axes": [1]}, (2, 1, 3), None), ("Unsqueeze", 11, {"axes": [0]}, (2, 3), None), ("ReduceSum", 11, {"axes": [-1], "keepdims": 0}, X, None),
+    ("ReduceSum", 11, {"axes": [1, 2]}, X, None), ("Dropout", 10, {"ratio": 0.3}, X, None)])
+def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape, reason):
+    """What is an input today was an attribute in opsets before."""
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["r"]), node(name, "r", outputs=["s"], **attributes), node("Neg", "s")], shape, opset=opset)
+    if reason:
+        with pytest.raises(errors.ConfigError, match=reason):
+            load(path)
+    else:
+        one, = load(path).differences
+        assert one.blob == "y" and one.relative < 1e-5
+
+
+def test_sequences_begin_anew_in_each_run(tmp_path):
+    net = load(write(tmp_path / "a.onnx", [node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), weight(1, 24), hidden_size=3)], (5, 2, 4))).net
+    net.feed(x0=weight(5, 2, 4))
+    runs = []
+    for _ in range(3):
+        net.forward_from_to(0, len(net.nodes) - 1)
+        runs.append(net.blobs["y"].data.copy())
+    assert np.array_equal(runs[0], runs[1]) and np.array_equal(runs[0], runs[2]) and np.any(runs[0])
+
+
 def test_every_importer_has_a_case():
     own = {kind for kind, function in IMPORTERS.items() if function.__module__.startswith("minicaffe.onnx.")}   # a page registers another
     assert {kind for nodes, *_ in CASES.values() for kind, *_ in nodes} | {"Upsample"} >= own
+
+
+def test_nodes_without_names(tmp_path):
+    """Their layers have the operator and the number of the node, also as the begin of the names of several."""
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("HardSwish", "a", outputs=["b"]), node("Relu", "b")], X)
+    model = onnx.load(path)
+    for one in model.graph.node:
+        one.name = ""
+    onnx.save(model, path)
+    made = load(path)
+    assert [layer.name for layer in made.param.layer] == ["x0", "Relu0", "HardSwish1/Power", "HardSwish1/Clip", "HardSwish1", "Relu2"]
+    assert made.differences[0].relative < 1e-5
+    model.graph.node[0].name = "x0"     # as the input
+    onnx.save(model, path)
+    assert [layer.name for layer in load(path).param.layer][:3] == ["x0", "x0_2", "HardSwish1/Power"]
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -236,11 +333,48 @@ def test_a_flatten_becomes_a_part_of_its_product_unless_another_node_reads_it(tm
     assert {one.blob for one in made.differences} >= {"y", *["z"] * shared} and all(one.relative < 1e-5 for one in made.differences)
 
 
+def test_another_layer_of_the_name_of_a_flatten_stays(tmp_path):
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["f"]), node("Gemm", "f", weight(4, 3))], (2, 4))
+    model = onnx.load(path)
+    model.graph.node[1].name, model.graph.node[0].name = "fc", "fc/Flatten"
+    onnx.save(model, path)
+    assert [layer.type for layer in load(path).param.layer] == ["Input", "ReLU", "InnerProduct"]
+
+
+KINDS = [       # nodes, shapes, the layers that they become
+    ([node("Add", "x0", "x1")], [X, X], "Eltwise"), ([node("Sub", "x0", "x1")], [X, X], "Power Eltwise"), ([node("Mul", "x0", "x1")], [X, (4, 1, 1)], "Reshape Scale"),
+    ([node("Add", "x0", "x1")], [X, (6,)], "Bias"), ([node("Add", "x0", np.float32(1))], [X], "Power"), ([node("Mul", "x0", weight(*X))], [X], "Scale"),
+    ([node("Softmax", "x0")], [X], "Softmax"), ([node("MatMul", "x0", weight(6, 2))], [X], "InnerProduct"),
+    ([node("Gather", "x0", np.array([2, 0], INT), axis=3)], [X], "InnerProduct"), ([node("Gather", "x0", np.array([2, 0], INT), axis=1)], [X], "Permute InnerProduct Permute"),
+    ([node("Gather", "x0", np.array([[0, 1, 2, 3]], INT), axis=1)], [X], "Reshape"),
+    ([node("ConvTranspose", "x0", weight(4, 3, 4, 4), pads=[1, 1, 1, 1])], [X], "Deconvolution"),
+    ([node("ReduceSum", "x0", np.array([2, 3], INT), keepdims=0)], [X], "Reduction"), ([node("ReduceSum", "x0", np.array([1], INT), keepdims=0)], [X], "Permute Reduction"),
+    ([node("ReduceMean", "x0", axes=[2, 3])], [X], "Pooling"), ([node("AveragePool", "x0", kernel_shape=[3, 3])], [X], "Pooling"),
+    ([node("AveragePool", "x0", kernel_shape=[3, 3], pads=[1, 1, 1, 1])], [X], "Pooling Scale"), ([node("Einsum", "x0", equation="ab->ba")], [(2, 3)], "Permute Power"),
+    ([node("BatchNormalization", "x0", np.ones(4, np.float32), np.zeros(4, np.float32), weight(4), positive(4))], [X], "BatchNorm"),
+    ([node("Flatten", "x0", axis=1)], [X], "Flatten"), ([node("Flatten", "x0", axis=1)], [(3,)], "Reshape"), ([node("Min", "x0", "x1")], [X, X], "Power Power Eltwise Power"),
+    ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5)], [(1, 2, 4)], "InnerProduct Parameter InnerProduct Eltwise TanH Reshape"),
+    ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5, direction="reverse")], [(2, 2, 4)],
+     "Slice Concat InnerProduct Slice Parameter" + " InnerProduct Eltwise TanH" * 2 + " Concat Slice Concat Reshape"),
+    ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, direction="reverse", outputs=["", "h"]), node("Relu", "h")], [(1, 2, 4)], "Parameter LSTM ReLU"),
+    ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT))], [X], "Convolution"), ([node("DepthToSpace", "x0", blocksize=2)], [(2, 8, 3, 2)], "Reshape Permute Reshape"),
+    ([node("Slice", "x0", np.array([0, 1], INT), np.array([9, 9], INT), np.array([2, 3], INT), np.array([2, 2], INT))], [X], "Convolution"),
+    ([node("Resize", "x0", "", np.array([1, 1, 2, 2], np.float32), mode="nearest", nearest_mode="floor", coordinate_transformation_mode="asymmetric")], [X], "Deconvolution")]
+
+
+@pytest.mark.parametrize("nodes, shapes, kinds", KINDS, ids=[f"{nodes[0][0]}-{kinds}" for nodes, _, kinds in KINDS])
+def test_an_operator_becomes_no_more_layers_than_it_needs(tmp_path, nodes, shapes, kinds):
+    made = load(write(tmp_path / "a.onnx", nodes, *shapes))
+    assert " ".join(layer.type for layer in made.param.layer if layer.type != "Input") == kinds
+
+
 def test_dialect(tmp_path):
     path = write(tmp_path / "a.onnx", [node("Transpose", "x0", perm=[0, 2, 3, 1])], X)
     with pytest.raises(errors.ConfigError, match="it needs the layer type Permute, which BVLC Caffe lacks"):
         load(path, dialect="bvlc")
     assert load(path, dialect="ssd").param.layer[-1].type == "Permute"
+    plain = write(tmp_path / "b.onnx", [node("Relu", "x0")], X)
+    assert [[layer.type for layer in load(plain, dialect=dialect).param.layer] for dialect in ("bvlc", "ssd", "minicaffe")] == [["Input", "ReLU"]] * 3
     with pytest.raises(errors.ConfigError, match="dialect: must be one of minicaffe, ssd, bvlc, got 'x'"):
         load(path, dialect="x")
 
@@ -250,6 +384,10 @@ def test_sizes_that_are_not_fixed(tmp_path):
     with pytest.raises(errors.ConfigError, match=r"axis 0 of input 'x0' has no fixed size \(it is batch\); give --batch N"):
         load(path)
     assert load(path, batch=5).net.blobs["y"].shape == (5, 4, 7, 6)
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[0, 4, 7, 6])     # as some programs write an open size
+    with pytest.raises(errors.ConfigError, match=r"axis 0 of input 'x0' has no fixed size \(it is unnamed\); give --batch N"):
+        load(path)
+    assert load(path, batch=1).net.blobs["y"].shape == (1, 4, 7, 6)
     path = write(tmp_path / "a.onnx", [node("Relu", "x0")], X, dims=[2, 4, "height", 6])
     with pytest.raises(errors.ConfigError, match=r"axis 2 of input 'x0' has no fixed size \(it is height\); give --shape x0=2x4xSIZEx6"):
         load(path, batch=5)
@@ -306,11 +444,20 @@ def test_many_equal_names_take_no_time_for_each_other():
     (node("Resize", "x0", weight(0), np.array([1, 1, 200, 1], np.float32), mode="linear"), "the matrix of a Resize from 14 to 2800"),
     (node("Expand", "x0", np.array([5000, 1, 1, 14, 1])), "a.onnx: 'y' of shape 5000 x 1 x 1 x 14 x 1 would take 280000 bytes"),
     (node("Tile", "x0", np.array([1, 5000, 1, 1])), "a.onnx: 'y' of shape 1 x 5000 x 14 x 1 would take 280000 bytes"),
+    (node("Gather", "x0", np.arange(1000) * 5 % 14, axis=2), "the matrix of a Gather from 14 to 1000"), (node("Mul", "x0", weight(1, 1, 14, 2000)), "the model .*a.onnx would take"),
     (node("ConstantOfShape", np.array([300, 400])), "a.onnx: 'y' of shape 300 x 400 would take 480000 bytes")])
 def test_what_would_take_memory_is_met_before(tmp_path, monkeypatch, one, wrong):
     path = write(tmp_path / "a.onnx", [one], (1, 1, 14, 1))
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "60KiB")
     with pytest.raises(errors.Error, match=wrong):
+        load(path)
+
+
+def test_terms_of_a_product_are_counted_before(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.onnx", [node("MatMul", "x0", "x1")], (40, 40), (40, 40))
+    assert load(path).differences
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "60KiB")
+    with pytest.raises(errors.Error, match="the terms of a MatMul of computed values"):
         load(path)
 
 

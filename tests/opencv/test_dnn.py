@@ -1,6 +1,7 @@
 """dnn: OpenCV's names, shapes and numbers; compared with cv2.dnn where that still has what is compared."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -194,3 +195,57 @@ def test_a_content_is_read_as_a_file_is():
     assert dnn.readNetFromCaffe(b"\xef\xbb\xbf# \xff\n" + NET.encode()).getLayerNames() == dnn.readNetFromCaffe(NET.encode()).getLayerNames()
     with pytest.raises(ConfigError, match="^<prototxt>:1:"):
         dnn.readNetFromCaffe(b'name: "\xff" ' + NET.encode())
+
+
+@pytest.mark.parametrize("names, layers", [(["b", "conv"], "conv relu pool a b"), (["prob", "c", "pool", "c"], "conv relu pool a b prob"), (["conv"], "conv"),
+                                           ([], "")])
+def test_each_layer_runs_once_however_many_outputs_are_wanted(files, names, layers):
+    """A layer that works in place would change its blob twice; those behind the last wanted one do not run."""
+    net, ran = dnn.readNetFromCaffe(*files, plan=None), []
+    net.setInput(np.ones((1, 3, 8, 8), np.float32))
+    net.caffe.before_forward(lambda index: ran.append(net.caffe.nodes[index]))
+    assert len(net.forward(names)) == len(names)
+    assert [node.name for node in ran if node.type not in ("Input", "Split")] == layers.split() and len(ran) == len(set(map(id, ran)))
+    ran.clear()
+    net.getPerfProfile()
+    assert [node.name for node in ran if node.type not in ("Input", "Split")] == "conv relu pool a b prob".split()
+
+
+@pytest.mark.parametrize("channels", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("kind", ["uint8", "float32", "CV_8U"])
+def test_channels_of_a_blob(channels, swap, kind):
+    """The mean has the order of the blob; two channels are not swapped; pictures of one channel may lack the axis."""
+    random = np.random.default_rng(channels)
+    pictures = [random.integers(0, 256, (5, 6, channels)[:2 + bool(channels)]).astype("uint8" if kind == "CV_8U" else kind) for _ in range(2)]
+    given = {"ddepth": dnn.CV_8U} if kind == "CV_8U" else {"mean": (10, 20, 30, 40)[:max(1, channels)], "scalefactor": 0.5}
+    made = dnn.blobFromImages(pictures, swapRB=swap, **given)
+    order = [2, 1, 0, 3][:channels] if swap and channels > 2 else range(channels)
+    wanted = np.stack([np.stack([picture[:, :, i] for i in order]) if channels else picture[np.newaxis] for picture in pictures])
+    if kind != "CV_8U":
+        wanted = (wanted - np.array(given["mean"]).reshape(-1, 1, 1)) * 0.5
+    assert made.dtype == (np.uint8 if kind == "CV_8U" else np.float32)
+    np.testing.assert_array_equal(made, wanted)
+    np.testing.assert_array_equal(dnn.blobFromImage(pictures[1], swapRB=swap, **given), wanted[1:])
+
+
+@pytest.mark.parametrize("options", [{"ddepth": 3}, {"ddepth": dnn.CV_8U, "scalefactor": 2}, {"ddepth": dnn.CV_8U, "mean": 1}, {"ddepth": dnn.CV_8U, "mean": (0, 0, 2)},
+                                     {"ddepth": -1}, {"ddepth": None}])
+def test_types_of_blobs_that_there_are_not(options):
+    with pytest.raises(ConfigError, match="^ddepth: must be CV_32F, or CV_8U without scalefactor and mean$"):
+        dnn.blobFromImage(np.zeros((2, 2, 3), np.uint8), **options)
+
+
+@pytest.mark.parametrize(("shape", "right"), [((3,), False), ((2, 3), True), ((2, 5), False), ((2, 4, 3, 2), True), ((1, 5, 3, 2), False), ((2, 1, 7), True)])
+def test_the_mean_of_an_input_is_of_its_second_axis(tmp_path, shape, right):
+    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 1 } } }
+        layer { name: "p" type: "Power" bottom: "data" top: "p" }""")
+    net, x = dnn.readNetFromCaffe(tmp_path / "net.prototxt"), np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    if not right:
+        with pytest.raises(ShapeError, match=rf"^mean: is for blobs of 1 to 4 channels, the blob is {re.escape(str(list(shape)))}$"):
+            net.setInput(x, mean=(1, 2, 3, 4))
+        return
+    net.setInput(x, "data", 2, (1, 2, 3, 4))
+    wanted = (x - np.array([1, 2, 3, 4][:shape[1]], np.float32).reshape(-1, *[1] * (len(shape) - 2))) * 2
+    np.testing.assert_array_equal(net.forward("p"), wanted)
+    assert (x != wanted).any()      # the given array is left alone

@@ -345,3 +345,20 @@ def test_a_segmentation_of_more_classes_than_a_byte_counts(tmp_path):
     assert model.segment(frame(8, 6)).shape == (6, 4)
     with pytest.raises(ShapeError, match="classes up to 256"):
         dnn.SegmentationModel(dnn.readNet(*files(tmp_path, NET.replace("num_output: 4", "num_output: 257"), "more"))).segment(frame(8, 6))
+
+
+def test_a_model_does_not_change_a_picture_unless_it_is_told_to(tmp_path):
+    """It is resized to the input; red and blue are not swapped, and nothing is cut off."""
+    pytest.importorskip("cv2")
+    paths = files(tmp_path, NET + ENDS["places"])
+    picture = frame()
+    net = dnn.readNet(*paths)
+    net.setInput(dnn.blobFromImage(picture, size=(6, 8)))
+    wanted = net.forward()
+    made = dnn.Model(*paths)
+    np.testing.assert_array_equal(made.predict(picture)[0], wanted)
+    for change in (made.setInputSwapRB, made.setInputCrop):
+        change(True)
+        assert not np.array_equal(made.predict(picture)[0], wanted)
+        change(False)
+        np.testing.assert_array_equal(made.predict(picture)[0], wanted)

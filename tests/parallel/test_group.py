@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -134,3 +136,190 @@ def test_what_is_trouble(monkeypatch, timeout, seconds, words):
         setattr(signs, name, 10 ** 7 - ago)
     found = signs._find_failure(10 ** 7)
     assert found is None if words is None else found.startswith(words), found
+
+
+@pytest.mark.parametrize("count, processors", [(6, [2, 2, 2]), (None, [1, 1, 1])])
+def test_ranks_share_all_processors_of_a_system_that_does_not_bind(monkeypatch, count, processors):
+    job = Job(3)
+    job.use(monkeypatch)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    monkeypatch.setattr(groups, "usable_processors", lambda: count or 1)
+    assert job.together(lambda rank: Group(job.comm(rank)).processors()) == processors
+
+
+def heartbeat_of_two(monkeypatch, **options):
+    """Return the Heartbeat of rank 0 of 2 without its thread, and its Job."""
+    job = Job(2, mirror=True, threads=False)
+    job.use(monkeypatch)
+    group = Group()
+    beats = Heartbeat(group, **options)
+    beats.group_of_test = group     # which would end it when it is deleted
+    return beats, job
+
+
+def test_the_hook_of_exceptions_is_there_until_the_end(monkeypatch):
+    """Another one that was set since stays."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    before = sys.excepthook
+    beats, _ = heartbeat_of_two(monkeypatch)
+    assert sys.excepthook == beats._excepthook != before
+    beats.end()
+    beats.end()
+    assert sys.excepthook is before
+    beats, _ = heartbeat_of_two(monkeypatch)
+    theirs = sys.excepthook = lambda *_: None
+    beats.end()
+    assert sys.excepthook is theirs
+    job = Job(1)
+    job.use(monkeypatch)
+    Heartbeat(Group()).end()
+    assert sys.excepthook is theirs
+
+
+@pytest.mark.parametrize("kind, words, status", [(ConfigError, "net.prototxt: lr: wrong", 1), (ValueError, "ValueError: wrong", 1),
+                                                 (KeyboardInterrupt, "KeyboardInterrupt: wrong", 130)])
+@pytest.mark.parametrize("when", ["others wait", "at a prompt", "ended"])
+def test_an_exception_that_ends_a_rank_ends_all(monkeypatch, capfd, kind, words, status, when):
+    """It is shown first; at a prompt, and after the heartbeats' end, it is shown alone."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    done = []
+    sys.excepthook = lambda *found: done.append(found)
+    beats, _ = heartbeat_of_two(monkeypatch)
+    hook = sys.excepthook
+    monkeypatch.setattr(heartbeat, "wait_for_root_error", lambda rank: done.append(f"rank {rank} waits"))
+    monkeypatch.setattr(heartbeat, "abort", lambda comm, status: done.append((comm, status)))
+    if when == "at a prompt":
+        monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    elif when == "ended":
+        beats.end()
+    error = kind("wrong", file="net.prototxt", field="lr") if kind is ConfigError else kind("wrong")
+    streams = SimpleNamespace(flush=lambda: done.append("flushed")), SimpleNamespace()      # one is none, as in a program without a terminal
+    with monkeypatch.context() as context:
+        context.setattr(sys, "stdout", streams[0])
+        context.setattr(sys, "stderr", streams[1])
+        hook(kind, error, None)
+    _, errors = capfd.readouterr()
+    if when == "others wait":
+        assert done == ["rank 0 waits", (kind, error, None), "flushed", (beats.comm, status)]
+        assert errors == f"minicaffe: rank 0 of 2 (here): {words}; all ranks end\n"
+    else:
+        assert done == [(kind, error, None)] and errors == ""
+
+
+def test_the_end_of_all_is_silent_and_rank_0_is_the_first(monkeypatch):
+    job, done = Job(2, mirror=True), []
+    job.use(monkeypatch)
+    with monkeypatch.context() as context:
+        context.setattr(groups.os, "dup2", lambda source, target: done.append((os.fstat(source).st_rdev, target)) or os.close(source))
+        groups.abort(job.comm(0), 7)
+    assert done == [(os.stat(os.devnull).st_rdev, 2)] and job.aborted == [7]
+    done.clear()
+    monkeypatch.setattr(groups.time, "sleep", done.append)
+    for rank in range(8):
+        groups.wait_for_root_error(rank)
+    assert done == pytest.approx([1.3, 1.6, 1.9, 2.2, 2.5, 2.5, 2.5])
+
+
+class Clock:
+    """Seconds that pass only where a test lets them; `wait` is that of an Event which is set at the end of a list of pauses."""
+
+    def __init__(self, pauses):
+        self.now, self.pauses = 100.0, list(pauses)
+
+    def wait(self, interval):
+        self.now += self.pauses.pop(0) if self.pauses else 0
+        return not self.pauses
+
+    def is_set(self):
+        return not self.pauses
+
+
+def test_time_in_which_all_were_stopped_counts_for_no_rank(monkeypatch):
+    """As by Ctrl-Z; MPI's errors are no failures, but what is found after them is; in the end comes a goodbye."""
+    beats, _ = heartbeat_of_two(monkeypatch, interval=1.0)
+    clock, seen, failures = Clock([1, 1.9, 51, 2.1, 1, 1]), [], [None, None, None, "rank 1 is gone", None]
+    beats.ended = clock
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: clock.now)
+
+    def exchange(now):
+        seen.append((now, beats.last_heartbeat, beats.progress, beats.latest_progress))
+        if len(seen) in (2, 4):
+            raise OSError("the other rank has ended")
+
+    ended, sent = [], []
+
+    def send(tag, now):
+        sent.append((tag, now))
+        raise OSError("the other rank is gone")
+
+    monkeypatch.setattr(beats, "_exchange", exchange)
+    monkeypatch.setattr(beats, "_find_failure", lambda now: failures.pop(0))
+    monkeypatch.setattr(beats, "_abort_all", ended.append)
+    monkeypatch.setattr(beats, "_send", send)
+    beats._watch()
+    stopped = [100, 100, 150, 151.1, 151.1]     # 50 s and 1.1 s longer than the interval; 0.9 s may be a busy machine
+    assert [now for now, *_ in seen] == pytest.approx([101, 102.9, 153.9, 156, 157])
+    for (_, *times), wanted in zip(seen, stopped, strict=True):
+        assert times == pytest.approx([wanted] * 3)
+    assert ended == ["rank 1 is gone"] and failures == [] and sent == [(heartbeat.GOODBYE_TAG, clock.now)]
+
+
+def test_a_heartbeat_is_sent_when_the_one_before_was_received(monkeypatch):
+    """A goodbye is noted; ages of progress are those of the rank that knows the latest."""
+    beats, _ = heartbeat_of_two(monkeypatch)
+    sent, letters, complete = [], [(heartbeat.HEARTBEAT_TAG, 30.0), (heartbeat.HEARTBEAT_TAG, 5.0)], [False, True]
+
+    class Comm:
+        def Isend(self, age, to, tag):
+            sent.append((float(age[0]), to, tag))
+            return SimpleNamespace(Test=lambda: complete.pop(0))
+
+        def Iprobe(self, source, tag, status):
+            return bool(letters)
+
+        def Recv(self, age, source, tag, status):
+            status.tag, age[0] = letters.pop(0)
+
+    beats.comm, beats.status = Comm(), SimpleNamespace(tag=None)
+    beats.last_count, beats.left, beats.sent, beats.steps = 5, None, None, SimpleNamespace(count=5)
+    beats.last_heartbeat = beats.progress = beats.latest_progress = 10.0
+    monkeypatch.setattr(heartbeat, "_place", lambda thread: (True, True, "there"))
+    beats._exchange(100.0)
+    assert sent == [(90.0, 1, heartbeat.HEARTBEAT_TAG)] and (beats.last_heartbeat, beats.latest_progress, beats.left) == (100, 95, None)
+    assert (beats.waits, beats.place, beats.progress) == (True, "there", 10)
+    beats._exchange(101.0)      # the first was not received
+    assert len(sent) == 1 and beats.last_heartbeat == 100
+    letters.append((heartbeat.GOODBYE_TAG, 50.0))
+    beats._exchange(102.0)
+    assert sent[1:] == [(7.0, 1, heartbeat.HEARTBEAT_TAG)] and (beats.last_heartbeat, beats.latest_progress, beats.left) == (102, 95, 102)
+
+
+@pytest.mark.parametrize("names, found", [
+    ([], (False, False)), (["program"], (False, False)), (["program", "minicaffe.net.run"], (True, False)),
+    (["program", "minicaffe.parallel.group"], (True, True)), (["minicaffe.solver", "their_layer"], (True, False)),
+    (["minicaffe.parallel.group", "pickle"], (True, False)), (["minicaffe_of_others"], (False, False))])
+def test_where_a_thread_is(names, found):
+    """In minicaffe if any frame of it is; in its parallel part, where it waits for others, if the last one is."""
+    if not names:       # a thread that has ended
+        assert heartbeat._place(-1) == (*found, "the program")
+        return
+    began, lock = threading.Event(), threading.Lock()
+    lock.acquire()
+    call = None
+    for name in reversed(names):
+        scope = {"__name__": name, "began": began, "lock": lock, "call": call}
+        last = "began.set()\n    lock.acquire()" if call is None else "\n    call()"
+        exec(compile(f"def run():\n    {last}\n", f"{name}.py", "exec"), scope)
+        call = scope["run"]
+    thread = threading.Thread(target=call)
+    thread.start()
+    began.wait(10)
+    for _ in range(1000):
+        *got, where = heartbeat._place(thread.ident)
+        if where == f"{names[-1]}.py:3" or not found[0]:
+            break
+        time.sleep(1e-3)
+    lock.release()
+    thread.join()
+    assert (tuple(got), where) == (found, f"{names[-1]}.py:3" if found[0] else "the program")

@@ -15,7 +15,6 @@ from cplusplus import compiler
 from test_distribute import LAST, MLP, NET, SHARED, assert_same, folder, make, train  # noqa: F401 (a fixture)
 
 import minicaffe
-from minicaffe.errors import DependencyError
 from minicaffe.parallel.nccl import old_bindings
 
 pytestmark = pytest.mark.slow(17)    # all together
@@ -33,15 +32,6 @@ def fake(tmp_path_factory):
     path = tmp_path_factory.mktemp("fake") / "libnccl.so.2"
     subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", str(HERE / "fake_nccl.cpp"), "-o", str(path)], check=True)
     return {"LD_PRELOAD": str(path), "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": "devices=2,race=1", "FAKE_NCCL_SECONDS": "10"}
-
-
-@pytest.mark.parametrize("version, index, refused", [
-    ("13.3.1", 1, True), ("13.4.2", 1, True), ("13.3.1", 0, False), ("13.4.4", 1, False), ("13.5.0rc1", 1, False), ("14", 3, False)])
-def test_cuda_bindings_that_give_gpu_0_for_all_memory(monkeypatch, version, index, refused):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
-    reason = old_bindings(types.SimpleNamespace(index=index))
-    assert (reason is not None) == refused
-    assert not refused or f"cuda-bindings {version} gives GPU 0 for memory of GPU {index}" in reason
 
 
 def own_gpu(together=True):
@@ -236,18 +226,3 @@ def test_what_a_machine_can_try_is_tried(fake):
                           env={**os.environ, **ranks.ENVIRONMENT, **fake}, timeout=ranks.SECONDS)
     found = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and [len(found[kind]) for kind in ("tried", "failed", "not_tried")] == [3, 0, 0], done.stdout
-
-
-def test_what_is_missing_is_named(monkeypatch):
-    from minicaffe.parallel import nccl
-    monkeypatch.setitem(sys.modules, "nccl.core", None)
-    with pytest.raises(DependencyError, match=r'nccl4py is not installed, .*pip install "minicaffe\[nccl\]"'):
-        nccl.library()
-
-    def fails(code):
-        raise RuntimeError('Failure finding "libnccl.so.2":\n none')
-    monkeypatch.setitem(sys.modules, "nccl", types.ModuleType("nccl"))
-    monkeypatch.setitem(sys.modules, "nccl.core", types.SimpleNamespace(get_error_string=fails))
-    with pytest.raises(DependencyError, match=r'nccl4py cannot be used \(Failure finding "libnccl.so.2": none\), '):
-        nccl.library()
-    assert not minicaffe.has_nccl()

@@ -1,17 +1,25 @@
-"""What carries gradients by MPI, where that needs no other rank."""
+"""What carries gradients by MPI and by NCCL, where that needs no other rank."""
 
 import ctypes
+import gc
 import subprocess
 import sys
+import threading
 import time
+import types
+from collections import deque
 
 import numpy as np
 import pytest
 from fake_mpi import Broken, Job
 
+import minicaffe
 from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import DependencyError
+from minicaffe.parallel import nccl
 from minicaffe.parallel.bucket import Bucket
 from minicaffe.parallel.group import Group
+from minicaffe.parallel.nccl import NcclTransport, old_bindings
 from minicaffe.parallel.transport import MpiTransport
 
 # Page faults of a block as large as a bucket that is taken, written and freed, after the first time.
@@ -82,3 +90,102 @@ def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
     for call in transport.poll, transport.wait:
         with pytest.raises(Broken, match="the network is gone"):
             call()
+
+
+@pytest.mark.parametrize("version, index, refused", [
+    ("13.3.1", 1, True), ("13.4.2", 1, True), ("13.3.1", 0, False), ("13.4.4", 1, False), ("13.5.0rc1", 1, False), ("14", 3, False)])
+def test_cuda_bindings_that_give_gpu_0_for_all_memory(monkeypatch, version, index, refused):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    reason = old_bindings(types.SimpleNamespace(index=index))
+    assert (reason is not None) == refused
+    assert not refused or f"cuda-bindings {version} gives GPU 0 for memory of GPU {index}" in reason
+
+
+@pytest.mark.parametrize("mode, bf16, simulated, asked, library, found", [
+    ("cpu", True, True, False, "there", ("nets compute on the CPU", None)),
+    ("gpu", True, True, False, "there", ("gradients are sent in bf16, which only MPI does here", None)),
+    ("gpu", False, True, False, "there", ("NCCL finds no simulated device", None)),
+    ("gpu", False, True, True, "there", (None, "0000:01:00.0")),
+    ("gpu", False, False, False, "there", (None, "0000:01:00.0")),
+    ("gpu", False, False, False, "missing", ("nccl4py is not installed", None)),
+    ("gpu", False, False, True, "old", ("too old", "0000:01:00.0"))])
+def test_why_a_process_cannot_use_nccl(monkeypatch, mode, bf16, simulated, asked, library, found):
+
+    def load():
+        if library == "missing":
+            raise DependencyError("nccl4py is not installed")
+    monkeypatch.setattr(nccl, "caffe", types.SimpleNamespace(mode=mode))
+    monkeypatch.setattr(nccl, "sim", types.SimpleNamespace(selected=lambda: simulated))
+    monkeypatch.setattr(nccl, "cuda", types.SimpleNamespace(current=lambda: types.SimpleNamespace(bus_id="0000:01:00.0")))
+    monkeypatch.setattr(nccl, "library", load)
+    monkeypatch.setattr(nccl, "old_bindings", lambda device: "too old" if library == "old" else None)
+    assert nccl._own_unusable_reason(asked, bf16) == found
+
+
+def of_three(reasons, hosts="aab"):
+    return types.SimpleNamespace(gather=lambda own: reasons, hosts=list(hosts), name=lambda rank: f"rank {rank} of 3 ({hosts[rank]})")
+
+
+@pytest.mark.parametrize("reasons, words", [
+    ([(None, "0"), (None, "1"), (None, "0")], None),
+    ([(None, "0"), ("no", None), ("never", None)], "no (rank 1 of 3 (a))"),
+    ([(None, "0"), (None, "0"), (None, "0")], "rank 0 of 3 (a) and rank 1 of 3 (a) compute on the same GPU, 0, and NCCL needs one for each")])
+def test_one_reason_for_all_ranks(monkeypatch, reasons, words):
+    """The first rank that has one; GPUs of two machines may have one number."""
+    monkeypatch.setattr(nccl, "_own_unusable_reason", lambda asked, bf16: None)
+    assert nccl.unusable_reason(of_three(reasons), False, False) == words
+
+
+@pytest.mark.parametrize("recording, arrived, polled", [(False, True, None), (True, False, None), (True, True, "first")])
+def test_buckets_are_returned_early_only_to_a_trace(recording, arrived, polled):
+    """An update that is queued during backward would delay it on the computing stream; the host waits for a sum only to measure it."""
+    done = []
+
+    class Event:
+        def __init__(self, name):
+            self.name = name
+
+        def done(self):
+            return arrived
+
+        def synchronize(self):
+            done.append(f"the host waits for {self.name}")
+
+    transport = NcclTransport.__new__(NcclTransport)
+    device = types.SimpleNamespace(recording=recording)
+    transport.communicator = types.SimpleNamespace(device=device, wait=lambda event: done.append(f"the stream waits for {event.name}"))
+    transport.in_flight = deque([(name, Event(name)) for name in ("first", "second")])
+    assert transport.poll() == polled and done == ["the stream waits for first"] * (polled is not None)
+    done.clear()
+    name = "second" if polled else "first"
+    assert transport.wait() == name
+    assert done == [f"the host waits for {name}"] * recording + [f"the stream waits for {name}"]
+    transport.in_flight.clear()
+    assert transport.poll() is None
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nccl.core", None)
+    with pytest.raises(DependencyError, match=r'nccl4py is not installed, .*pip install "minicaffe\[nccl\]"'):
+        nccl.library()
+
+    def fails(code):
+        raise RuntimeError('Failure finding "libnccl.so.2":\n none')
+    monkeypatch.setitem(sys.modules, "nccl", types.ModuleType("nccl"))
+    monkeypatch.setitem(sys.modules, "nccl.core", types.SimpleNamespace(get_error_string=fails))
+    with pytest.raises(DependencyError, match=r'nccl4py cannot be used \(Failure finding "libnccl.so.2": none\), '):
+        nccl.library()
+    assert not minicaffe.has_nccl()
+
+
+def test_the_thread_that_polls_does_not_hold_the_process(monkeypatch):
+    """Of a transport that is deleted it ends, and at the end of the program it is left behind."""
+    Job(1).use(monkeypatch)
+    before = set(threading.enumerate())
+    transport = MpiTransport(Group())
+    thread, = set(threading.enumerate()) - before
+    assert (thread.name, thread.daemon) == ("gradients", True)
+    del transport
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()

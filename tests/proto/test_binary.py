@@ -419,3 +419,44 @@ def test_parts_of_all_messages_are_counted_together(monkeypatch):
     limits.copy(data, [], [(0, 10)])
     with pytest.raises(DataError, match="the net would have more than 20 bytes without its numbers"):
         limits.copy(data, [], [(0, 1)])
+
+
+@pytest.mark.parametrize("form", ["layer", "layers", "oldest"])
+def test_files_of_one_age(tmp_path, form):
+    net = model()
+    if form == "layer":
+        net.ClearField("layers")
+    else:
+        net.ClearField("layer")
+        del net.layers[int(form == "layers")]
+    wanted = {"layer": ("conv", "Convolution"), "layers": ("ip", "InnerProduct"), "oldest": ("old", "InnerProduct")}[form]
+    layer, = read_weights(stored(tmp_path / "w.caffemodel", net))
+    assert (layer.name, layer.type) == wanted and layer.blobs[-1].data.size > 0
+
+
+@pytest.mark.parametrize("field", ["layer", "layers"])
+def test_layers_of_a_file_are_counted_before_it_is_parsed(tmp_path, monkeypatch, field):
+    monkeypatch.setattr(binary, "MAX_LAYERS", 3)
+    net = caffe_pb2.NetParameter(**{field: [{"name": "a"}] * 3})
+    binary.check_net(net.SerializeToString())
+    assert len(read_net(stored(tmp_path / "w", net))[1]) == 3
+    getattr(net, field).add()
+    for read in (lambda: binary.check_net(net.SerializeToString()), lambda: read_net(stored(tmp_path / "w", net))):
+        with pytest.raises(DataError, match="has 4 layers, a net has at most 3; fetch the file again$"):
+            read()
+    with pytest.raises(DataError, match="is cut off"):
+        binary.check_net(net.SerializeToString()[:-1])
+
+
+def test_a_stored_blob_is_shown_with_what_it_has():
+    single, double = np.zeros(6, np.float32), np.zeros(1)
+    shown = [repr(StoredBlob(*of)) for of in (((2, 3), single), ((1, 1, 2, 3), single, single, True), ((), double, None, False), ((1,), double, double))]
+    assert shown == ["StoredBlob(2x3 float32)", "StoredBlob(1x1x2x3 float32, legacy, with diff)", "StoredBlob(() float64)", "StoredBlob(1 float64, with diff)"]
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3, 99])
+def test_the_type_of_raw_numbers_counts_only_where_there_are_some(kind):
+    types = varint(10 << 3) + varint(kind) + varint(11 << 3) + varint(kind)
+    for fields in ({"data": [1, 2], "diff": [3, 4]}, {"double_data": [1, 2], "double_diff": [3, 4]}):
+        blob = parse_blob(blob_proto((2,), **fields).SerializeToString() + types)
+        assert (blob.data.tolist(), blob.diff.tolist()) == ([1, 2], [3, 4]) and blob.data.dtype == (np.float32 if "data" in fields else np.float64)

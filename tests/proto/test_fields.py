@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minicaffe.errors import ConfigError, MissingFieldError
 from minicaffe.proto import caffe_pb2, layer_fields, parse_text, write_text
-from minicaffe.proto.fields import Fields, Word, lines_of
+from minicaffe.proto.fields import Fields, Word, lines_of, unknown_of
 from minicaffe.proto.text import parse_fields
 from minicaffe.proto.upgrade import upgrade_net, upgrade_solver
 
@@ -170,3 +170,13 @@ def test_positions_know_the_lines():
     assert [positions.line(f"layer[0].{path}") for path in ("my_param", "pooling_param.deep_pooling", "param[1].color", "alone")] == \
         [7, 8, 10, 12]
     assert positions.place_of("layer[0].param[1].color") == (10, 24) and positions.place_of("layer[0].none") == (None, None)
+
+
+def test_each_unknown_field_has_its_message_path_and_value():
+    """Also a number where a message should be, which a program may write into fork_fields."""
+    text = "pooling_param: 5 pooling_param { own: 1 own: 2 pool: BEST } name: 'x' param { } param { color: RED } mine { deep { a: 1 } }"
+    found = [(of.name, path, name, str(value)) for of, path, name, value in unknown_of(caffe_pb2.LayerParameter.DESCRIPTOR, parse_fields(text))]
+    assert found == [
+        ("LayerParameter", "pooling_param", "pooling_param", "5"), ("PoolingParameter", "pooling_param.own", "own", "1"),
+        ("PoolingParameter", "pooling_param.own", "own", "2"), ("PoolingParameter", "pooling_param.pool", "pool", "BEST"),
+        ("LayerParameter", "name", "name", "x"), ("ParamSpec", "param[1].color", "color", "RED"), ("LayerParameter", "mine", "mine", "deep { a: 1 }")]

@@ -14,6 +14,8 @@ import pytest
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, forks, parse_text, read_text
 from minicaffe.proto.fields import Fields
+from minicaffe.proto.reader import Reader
+from minicaffe.proto.text import _class_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -207,3 +209,23 @@ def test_nets_of_caffeonspark(caplog):
         assert f"{name}: unknown field in" in caplog.text and forks.find_field(
             "LayerParameter" if name == "source_class" else "MemoryDataParameter", name).forks == ("CaffeOnSpark",)
     assert "the fork CaffeOnSpark has it" in forks.about_layer("CoSData", [])
+
+
+def test_forks_are_named_up_to_a_number(monkeypatch):
+    monkeypatch.setattr(forks, "MAX_FORKS_SHOWN", 3)
+    wanted = ["the fork a has it", "the forks a and b have it", "the forks a, b and c have it", "the forks a, b, c and 1 more have it",
+              "the forks a, b, c and 2 more have it"]
+    assert [forks._forks_have(tuple("abcde"[:count]), "it") for count in range(1, 6)] == wanted
+
+
+def test_the_message_of_a_file_is_that_of_its_outer_fields():
+    """Not of words that are values, nor of fields inside; equal numbers give the first of the kinds."""
+    kinds = caffe_pb2.NetParameter, caffe_pb2.SolverParameter
+    for text, kind in (("type: layer lr_policy: input", kinds[1]), ("net_param { layer {} layer {} layer {} }", kinds[1]),
+                       ("test_net_param < name: 'a' state {} >", kinds[1]), ("name: 'base_lr' # base_lr: 1", kinds[0])):
+        for classes in (kinds, kinds[::-1]):
+            assert _class_of(Reader(text, "f"), classes) is kind, text
+    assert Reader("a: b c { d: e } f < g: h > i: [j, k]", "f").outer_names() == ["a", "c", "f", "i"]
+    assert _class_of(Reader("name: 'a' net_param {}", "f"), kinds) is kinds[0] and _class_of(Reader("name: 'a' net_param {}", "f"), kinds[::-1]) is kinds[1]
+    with pytest.raises(ConfigError, match="^f: is neither a solver nor a net: it has no field of one; give a prototxt$"):
+        _class_of(Reader("a: name", "f"), kinds[::-1])

@@ -261,3 +261,67 @@ def test_fields_of_a_layer_with_and_without_those_that_messages_lack():
     assert list(lines_of(layer_fields(layer))) == plain
     layer.fork_fields = "convolution_param { own: 5 }\nmore: 'x'"
     assert list(lines_of(layer_fields(layer))) == [*plain[:-1], "  own: 5", "}", 'more: "x"']
+
+
+@pytest.mark.parametrize(("value", "shown"), [("7", "7"), ("-5", "-5"), ("0x7", "0x7"), ("1.5", "1.5"), ("'TEST'", "the string 'TEST'"), ("[TEST]", "["),
+                                              ("TESTS", "TESTS; did you mean 'TEST'?"), ("}", "}")])
+def test_the_value_that_an_enum_lacks_is_shown(value, shown):
+    with pytest.raises(ConfigError) as caught:
+        parse_text(f"state {{ phase: {value} }}", caffe_pb2.NetParameter, "f")
+    assert str(caught.value) == f"f:1:16: state.phase: must be one of TRAIN, TEST, got {shown}"
+
+
+def test_one_message_or_a_list_may_have_a_colon_before_it():
+    text = "state: { phase: 1 level: -1 } layer: { include: { phase: TEST } include: [{}] pooling_param: < pool: AVE > }"
+    read = parse_text(text, caffe_pb2.NetParameter)[0]
+    assert read == text_format.Parse(text, caffe_pb2.NetParameter()) and (read.state.phase, read.state.level) == (1, -1)
+
+
+def test_no_other_field_may_lack_its_quotes():
+    """Only four of a solver may; fields of other messages that have the same name may not."""
+    for text in ("layer { type: ReLU }", "layer { name: relu }", "name: net", "layer { convolution_param { weight_filler { type: xavier } } }"):
+        with pytest.raises(ConfigError, match="must be a quoted string, got"):
+            parse_text(text, caffe_pb2.NetParameter)
+    strings = {field.name for field in caffe_pb2.SolverParameter.DESCRIPTOR.fields if field.type == field.TYPE_STRING and field.name != "fork_fields"}
+    for name in strings - {"lr_policy", "regularization_type", "type", "eval_type"}:
+        with pytest.raises(ConfigError, match=f"{name}.*: must be a quoted string, got word"):
+            parse_text(f"{name}: word", caffe_pb2.SolverParameter)
+
+
+@pytest.mark.parametrize("field", ["layer", "layers"])
+def test_a_net_has_a_number_of_layers_at_most(monkeypatch, field):
+    """Of other messages that are given several times the number is not limited."""
+    monkeypatch.setattr("minicaffe.proto.reader.MAX_LAYERS", 3)
+    text = f"{field} {{ name: 'a' include {{}} include {{}} include {{}} include: [{{}}, {{}}] }}\n"
+    assert len(getattr(parse_text(text * 3, caffe_pb2.NetParameter)[0], field)) == 3
+    with pytest.raises(ConfigError) as caught:
+        parse_text(text * 4, caffe_pb2.NetParameter, "f")
+    assert str(caught.value) == f"f:4:1: {field}[3]: a net has at most 3 layers"
+
+
+@pytest.mark.parametrize(("escape", "value"), [
+    (r"\U0010ffff", "\U0010ffff"), (r"\U00110000", None), (r"\U00110001", None), (r"\Uffffffff", None), (r"\ud7ff", "\ud7ff"), (r"\ud800", None),
+    (r"\udfff", None), (r"\ue000", "\ue000"), (r"\U0000d800", None), (r"\0", "\0"), (r"\177", "\x7f"), (r"\400", None), (r"\777", None), (r"\x7f", "\x7f"),
+    (r"\X41", "A"), (r"\u00e9", "é"), (r"\z", None), (r"\8", None), (r"\xg", None),
+])
+def test_each_escape_is_a_character_or_none(escape, value):
+    if value is not None:
+        assert parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter)[0].name == f"<{value}>"
+        return
+    with pytest.raises(ConfigError, match=r"^f:1:7: name: \\[^ ]* is no escape; a backslash itself is written \\\\$"):
+        parse_text(f'name: "<{escape}>"', caffe_pb2.NetParameter, "f")
+
+
+@pytest.mark.parametrize(("text", "layer"), [
+    ("layers { name: 'c' tops: 1 }", "'c'"), ("layers { name: 'c' type: NONE tops: 1 }", "'c' (NONE)"), ("layers { name: 'c' type: RELU tops: 1 }", "'c' (RELU)"),
+    ("layers { layer { name: 'c' } tops: 1 }", "'c'"), ("layers { layer { name: 'c' type: 'conv' } tops: 1 }", "'c' (conv)"),
+    ("layers { layer { name: 'c' type: 'conv' } type: RELU tops: 1 }", "'c' (conv)"), ("layers { name: 'b' layer { name: 'c' } type: RELU tops: 1 }", "'b' (RELU)"),
+    ("layer { name: 'c' tops: 1 }", "'c'"), ("layer { name: 'c' type: 'Own' tops: 1 }", "'c' (Own)"), ("layer { type: 'Own' tops: 1 }", None),
+    ("layers { type: RELU tops: 1 }", None),
+])
+def test_a_fault_has_as_much_of_its_layer_as_was_read(text, layer):
+    with pytest.raises(ConfigError) as caught:
+        parse_text(text, caffe_pb2.NetParameter, "f")
+    head, _, rest = str(caught.value).partition("unknown field in ")
+    place = f"f:1:{text.index('tops') + 1}: "
+    assert head == place + (f"layer {layer}: tops: " if layer else f"{text.split()[0]}[0].tops: ") and rest

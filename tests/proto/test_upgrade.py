@@ -3,6 +3,7 @@
 import logging
 import re
 
+import numpy as np
 import pytest
 
 from minicaffe.errors import ConfigError
@@ -388,3 +389,164 @@ def test_a_solver_has_the_type_that_it_names(text, kind):
     made = upgrade_solver(solver)
     assert (made.type if made.HasField("type") else None) == kind and not made.HasField("solver_type")
     assert solver == parse_text(text, caffe_pb2.SolverParameter)[0]      # the one that was given is as before
+
+
+@pytest.mark.parametrize(("text", "old"), [
+    ("layers {}", True), ("input: 'a'", True), ("input_dim: 1", True), ("input_shape {}", True), ("layer { type: 'BatchNorm' param {} param {} param {} }", True),
+    ("layer {} layer { type: 'Pooling' pooling_param { ceil_mode: true } }", True), ("layer { type: 'Pooling' pooling_param { own: true } }", False),
+    ("layer { type: 'Input' input_param { shape {} } } name: 'a' state {} force_backward: true debug_info: true", False), ("", False),
+])
+def test_each_old_part_alone_needs_an_upgrade(text, old):
+    net = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
+    assert needs_upgrade(net) is old
+    made, notes = upgrade_net(net)
+    assert not needs_upgrade(made) and (made is net) == (not old) and (old or not notes)
+
+
+def test_a_net_of_v0_with_parts_that_it_did_not_have(caplog):
+    """They are left out, and each is named; entries of V1 among those of V0 are taken as they are."""
+    net, notes = upgrade_net(parse_text(
+        "name: 'n' force_backward: true debug_info: true state { phase: TEST } input: 'x' input_dim: [1, 2, 3, 4]\n"
+        "layers { layer { name: 'c' type: 'relu' } bottom: 'x' top: 'c' }\n"
+        "layers { name: 'ip' type: INNER_PRODUCT bottom: 'c' top: 'ip' blobs_lr: 2 inner_product_param { num_output: 3 } }\n"
+        "layers { layer { name: 'out' type: 'hdf5_output' hdf5_output_param { file_name: 'f' } } bottom: 'ip' }\n"
+        "layers { layer { name: 'own' type: 'relu' hdf5_output_param { file_name: 'g' } } bottom: 'ip' top: 'y' }", caffe_pb2.NetParameter)[0])
+    assert net == net_of(
+        "name: 'n' force_backward: true layer { name: 'input' type: 'Input' top: 'x' input_param { shape { dim: [1, 2, 3, 4] } } }\n"
+        "layer { name: 'c' type: 'ReLU' bottom: 'x' top: 'c' }\n"
+        "layer { name: 'ip' type: 'InnerProduct' bottom: 'c' top: 'ip' param { lr_mult: 2 } inner_product_param { num_output: 3 } }\n"
+        "layer { name: 'out' type: 'HDF5Output' bottom: 'ip' hdf5_output_param { file_name: 'f' } } layer { name: 'own' type: 'ReLU' bottom: 'ip' top: 'y' }")
+    losses = ["Ignored state, which nets of version 0 did not have", "Ignored debug_info, which nets of version 0 did not have",
+              "Ignored hdf5_output_param of layer 'own': a relu layer has no such parameter"]
+    assert sorted(record.getMessage() for record in caplog.records if record.levelname == "ERROR") == sorted(losses) and set(losses) < set(notes)
+
+
+def test_each_parameter_of_v0_goes_to_the_types_that_have_it():
+    """One net for each V0 type that has every V0 parameter: those of its own arrive in V1, and the notes name all others."""
+    from minicaffe.proto.v0 import COPIED_FIELDS, FIELDS, IGNORED, TYPES, upgrade_v0
+    given = {"pool": 1, "det_crop_mode": "square", "source": "s", "meanfile": "m", "type": None, "name": None}
+    for kind, today in TYPES.items():
+        old = caffe_pb2.NetParameter()
+        layer = old.layers.add().layer
+        layer.name, layer.type = "a", kind
+        for field in layer.DESCRIPTOR.fields:
+            if field.name in ("name", "type", "fork_fields", "hdf5_output_param"):
+                continue
+            if field.message_type is not None:
+                value = getattr(layer, field.name)
+                (value.add() if field.name in COPIED_FIELDS else value).SetInParent()
+            elif field.name in COPIED_FIELDS:
+                getattr(layer, field.name).append(2)
+            else:
+                setattr(layer, field.name, given.get(field.name, 1))
+        notes = []
+        new, kept = upgrade_v0(old, lambda level, text, notes=notes: notes.append(text), None)
+        entry = new.layers[0]
+        assert kept == [0] and caffe_pb2.V1LayerParameter.LayerType.Name(entry.type) == today and entry.name == "a"
+        assert [len(getattr(entry, name)) for name in COPIED_FIELDS] == [1] * len(COPIED_FIELDS)
+        for field in layer.DESCRIPTOR.fields:
+            target, holder = FIELDS.get(field.name, (None, {}))
+            holder = holder if isinstance(holder, str) else holder.get(kind)
+            lost = f"Ignored {field.name} of layer 'a': a {kind} layer has no such parameter"
+            if holder is None:
+                known = ("name", "type", "fork_fields", "hdf5_output_param", *COPIED_FIELDS, *IGNORED)
+                assert (lost in notes) == (field.name not in known), (kind, field.name)
+            else:
+                value = getattr(getattr(entry, holder), target)
+                value = value[0] if hasattr(value, "append") else value
+                assert lost not in notes and value == getattr(layer, field.name), (kind, field.name)
+
+
+@pytest.mark.parametrize(("padding", "consumer", "message"), [
+    ("bottom: 'x' top: 'p'", "layer { name: 'c' type: 'conv' } bottom: 'p' bottom: 'x'", "2: padding layer 'pad' must feed a conv or pool layer of one bottom"),
+    ("bottom: 'x' top: 'p'", "layer { name: 'c' type: 'relu' } bottom: 'p'", "2: padding layer 'pad' must feed a conv or pool layer of one bottom"),
+    ("bottom: 'x' top: 'p' top: 'q'", "layer { name: 'c' type: 'pool' } bottom: 'p'", "1: a padding layer must have one bottom and one top"),
+    ("bottom: 'x' bottom: 'x' top: 'p'", "layer { name: 'c' type: 'pool' } bottom: 'p'", "1: a padding layer must have one bottom and one top"),
+])
+def test_padding_of_v0_that_cannot_be_folded(padding, consumer, message):
+    with pytest.raises(ConfigError) as caught:
+        upgraded(f"input: 'x' input_dim: [1, 1, 1, 1] layers {{ layer {{ name: 'pad' type: 'padding' pad: 1 }} {padding} }}\nlayers {{ {consumer} }}")
+    assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)) == f"net.prototxt:{message}"
+
+
+@pytest.mark.parametrize(("kind", "today"), [("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOBODYS_TYPE", "NobodysType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss")])
+def test_a_mix_names_todays_type_as_the_upgrade_does(tmp_path, kind, today):
+    layers = f"layers {{ name: 'y' type: {kind} }}"
+    assert read(tmp_path, layers)[0].layer[0].type == today
+    with pytest.raises(ConfigError, match=rf"{kind} is \"{today}\"; "):
+        read(tmp_path, f"layer {{ name: 'x' }} {layers}")
+
+
+@pytest.mark.parametrize(("first", "second", "why"), [
+    ("input: 'a' input_dim: [1, 1, 9, 9] input: 'b' input_dim: [1, 1, 9, 9]", "", ""),
+    ("layers { name: 'd' type: DATA top: 'a' }", "layers { name: 'e' type: DATA top: 'b' }", ""),
+    ("input: 'b' input_dim: [1, 1, 9, 9] layers { name: 's' type: SOFTMAX bottom: 'b' top: 'a' }", "",
+     ", and coordinates do not pass through layer 's' (Softmax)"),
+])
+def test_a_crop_of_what_has_no_common_ancestor(tmp_path, first, second, why):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, f"{first} {second} layers {{ name: 'c' type: CROP bottom: 'a' bottom: 'b' top: 'c' }}")
+    assert str(caught.value).partition("its offset")[2] == (f" is not known: 'a' and 'b' have no common ancestor{why}; "
+                                                          "write the layer as type Crop of today, with crop_param { offset }")
+
+
+def chain(random, length):
+    """Return text of layers from 'data' to a blob, the name of it, and for height and width where its coordinate 0 and 1 are in 'data'."""
+    text, top, at = "", "data", [[0.0, 1.0], [0.0, 1.0]]
+    for _ in range(length):
+        kind = ["CONVOLUTION", "POOLING", "DECONVOLUTION", "RELU", "LRN"][random.integers(5)]
+        kernel, pad = ([int(size) for size in random.integers(low, high, 2)] for low, high in ((1, 6), (0, 4)))
+        stride = 1 if kind == "DECONVOLUTION" else int(random.integers(1, 3))
+        name = f"x{random.integers(1 << 40)}"
+        sizes = f"kernel_h: {kernel[0]} kernel_w: {kernel[1]} pad_h: {pad[0]} pad_w: {pad[1]} stride: {stride}"
+        param = f"pooling_param {{ {sizes} }}" if kind == "POOLING" else f"convolution_param {{ num_output: 1 {sizes} }}" if "CONV" in kind else ""
+        text += f"layers {{ name: '{name}' type: {kind} bottom: '{top}' top: '{name}' {param} }}\n"
+        top = name
+        if param:
+            for axis in (0, 1):
+                first, second = at[axis]
+                step = second - first
+                middle = (kernel[axis] - 1) / 2 - pad[axis]     # the middle of window 0; of a Deconvolution what the window is put at
+                first += (middle if kind != "DECONVOLUTION" else -middle) * step
+                at[axis] = [first, first + step * stride]
+    return text, top, at
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_offsets_of_random_nets(tmp_path, seed):
+    """Coordinate 0 of the reference is at the offset of the cropped blob, or there is none: followed through both ways with numbers."""
+    random, kinds = np.random.default_rng(seed), set()
+    for _ in range(25):
+        one, cropped, at = chain(random, int(random.integers(0, 4)))
+        other, reference, to = chain(random, int(random.integers(0, 4)))
+        text = (f"input: 'data' input_dim: [1, 1, 90, 90] {one}{other} layers {{ name: 'c' type: CROP bottom: '{cropped}' bottom: '{reference}' top: 'c' }}\n"
+                f"layers {{ name: 'd' type: CROP bottom: 'c' bottom: '{reference}' top: 'd' }}")
+        steps = [(first[1] - first[0], second[1] - second[0]) for first, second in zip(at, to)]
+        offset = [(second[0] - first[0]) / step for first, second, (step, _) in zip(at, to, steps)]
+        if all(a == b for a, b in steps) and all(value >= 0 and value == int(value) for value in offset):
+            net = read(tmp_path, text)[0]
+            assert [list(layer.crop_param.offset) for layer in net.layer[-2:]] == [offset, [0, 0]], text      # cropped a second time: at once
+            kinds.add("known")
+        else:
+            with pytest.raises(ConfigError, match="its offset is not known: coordinate x of"):
+                read(tmp_path, text)
+            kinds.add("unknown")
+    assert kinds == {"known", "unknown"}
+
+
+@pytest.mark.parametrize(("text", "notes"), [
+    ("input: 'x' input_dim: [1, 1, 1, 1]", ["Turned input fields into an Input layer"]), ("input_dim: 1", []), ("input_shape {}", []),
+    ("layers { type: RELU }", ["Upgraded a net of version 1"]), ("layers { layer { type: 'relu' } }", ["Upgraded a net of version 0", "Upgraded a net of version 1"]),
+    ("layers { type: DATA data_param { scale: 2 crop_size: 3 } } layers { type: IMAGE_DATA image_data_param { scale: 2 mean_file: 'm' } }",
+     ["Moved crop_size, mean_file, scale of data layers to transform_param", "Upgraded a net of version 1"]),
+    ("layers { type: WINDOW_DATA window_data_param { mirror: true } }", ["Moved mirror of data layers to transform_param", "Upgraded a net of version 1"]),
+    ("layer { name: 'b' type: 'BatchNorm' param {} param {} param {} }", ["Set lr_mult and decay_mult of BatchNorm layer 'b' to 0"]),
+])
+def test_each_change_has_a_note(text, notes):
+    net, made = upgrade_net(parse_text(text, caffe_pb2.NetParameter)[0])
+    assert made == notes and not needs_upgrade(net)
+    for layer in net.layer:
+        for field in ("data_param", "image_data_param", "window_data_param"):
+            old = getattr(layer, field)
+            assert not any(map(old.HasField, ("scale", "mean_file", "crop_size", "mirror")))
+    assert upgrade_net(net) == (net, [])

@@ -118,6 +118,27 @@ def test_selective_search_says_what_it_needs(files):
         caffe.Detector(*files[:2]).detect_selective_search(files[2])
 
 
+def test_windows_of_selective_search_are_scored(files, monkeypatch):
+    """The module of R-CNN takes a list of names and a command, and returns windows for each."""
+    import pathlib
+    import sys
+    import types
+    model, weights, names = files
+    asked, windows = [], [[(0, 0, 8, 8)], [], [(1, 2, 11, 15), (2, 2, 9, 9)]]
+
+    def get_windows(names, cmd):
+        asked.append((names, cmd))
+        return windows
+
+    monkeypatch.setitem(sys.modules, "selective_search_ijcv_with_python", types.SimpleNamespace(get_windows=get_windows))
+    net = caffe.Detector(model, weights, **SETUP)
+    found = net.detect_selective_search(map(pathlib.Path, names))
+    assert asked == [(names, "selective_search_rcnn")]
+    assert [(entry["filename"], entry["window"]) for entry in found] == [(names[0], windows[0][0]), (names[2], windows[2][0]), (names[2], windows[2][1])]
+    for entry, same in zip(found, net.detect_windows([(names[0], windows[0]), (names[2], windows[2])]), strict=True):
+        np.testing.assert_array_equal(entry["prediction"], same["prediction"])
+
+
 def caffes_crop(im, window, crop_size, context_pad, mean):
     """Detector.crop of Caffe's detector.py, for an input of one height and width."""
     box = np.array(window, float)
@@ -153,3 +174,13 @@ def test_windows_at_each_edge_are_cut_out_as_in_caffe(files, tmp_path, context_p
         filled = np.isclose(crop, SETUP["mean"][::-1] / 255).all(2)
         outside |= {place for place, line in (("top", filled[0]), ("left", filled[:, 0]), ("bottom", filled[-1]), ("right", filled[:, -1])) if line.all()}
     assert outside == {"top", "left", "bottom", "right"}
+
+
+def test_context_without_a_mean_is_black(files):
+    model, weights, names = files
+    image = caffe.io.load_image(names[0])
+    net = caffe.Detector(model, weights, context_pad=2)
+    crop = net.crop(image, (0, 0, 5, 5))
+    assert crop.shape == (8, 8, 3) and not crop[:2].any() and not crop[:, :2].any() and crop[2:, 2:].all(axis=2).any()
+    net.configure_crop(0)       # from now on without context
+    np.testing.assert_array_equal(net.crop(image, (0, 0, 5, 5)), image[:5, :5])

@@ -313,3 +313,33 @@ def test_a_picture_on_which_opencv_fails_is_named(tmp_path, monkeypatch):
     for given, name in ((str(tmp_path / "a.png"), f"{tmp_path}/a.png"), (upload, "cat.jpg")):
         with pytest.raises(FileError, match=f"^{name}: cannot be read as a picture, OpenCV cannot decode its 7 bytes: too large; check"):
             io.load_image(given)
+
+
+@pytest.mark.parametrize("shape", [(-1, -1, 4), (-2, 2, -1), (-1, 4, -1), (2, 2, 2), (0, 2, 2)])
+def test_sizes_of_a_datum_that_fit_no_picture(shape):
+    datum = caffe_pb2.Datum(channels=shape[0], height=shape[1], width=shape[2], data=b"abcd")
+    with pytest.raises(ShapeError, match=f"^data: 4 values do not fit channels x height x width = {' x '.join(map(str, shape))}$"):
+        io.datum_to_array(datum)
+    assert io.datum_to_array(caffe_pb2.Datum(channels=0, height=2, width=2)).shape == (0, 2, 2)     # no values, as many as there are
+
+
+@pytest.mark.parametrize("call", ["preprocess", "deprocess", "set_transpose", "set_channel_swap", "set_raw_scale", "set_mean", "set_input_scale"])
+def test_an_input_that_a_transformer_lacks(call):
+    transformer = io.Transformer({"data": (1, 3, 4, 5)})
+    value = {"set_transpose": (2, 0, 1), "set_channel_swap": (2, 1, 0), "set_mean": np.zeros(3)}.get(call, 1.0)
+    with pytest.raises(ConfigError, match=r"^'label' is not one of the inputs \['data'\]$"):
+        getattr(transformer, call)("label", np.zeros((4, 5, 3)) if call.endswith("process") else value)
+    assert not any("label" in getattr(transformer, name) for name, *_ in io.STEPS)
+
+
+def test_names_of_file_objects_in_messages(tmp_path):
+    """A number, as of a descriptor that was opened, is no name."""
+    pytest.importorskip("cv2")
+    (tmp_path / "text.png").write_text("no picture")
+    with os.fdopen(os.open(tmp_path / "text.png", os.O_RDONLY), "rb") as file, pytest.raises(FileError, match="^<BufferedReader>: cannot be read as a picture"):
+        io.load_image(file)
+    for name, filename, shown in ((3, None, "<BytesIO>"), ("a.png", None, "a.png"), ("a.png", "b.png", "b.png"), ("a.png", 5, "<BytesIO>")):
+        upload = type("BytesIO", (BytesIO,), {})(b"?")
+        upload.name, upload.filename = name, filename
+        with pytest.raises(FileError, match=f"^{shown}: cannot be read as a picture"):
+            io.load_image(upload)

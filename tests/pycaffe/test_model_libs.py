@@ -225,3 +225,74 @@ def test_small_helpers(tmp_path):
     make_if_not_exist(str(folder))
     make_if_not_exist(str(folder))
     assert check_if_exist(str(folder)) and caffe.model_libs.L is L
+
+
+@pytest.mark.parametrize("nopool", [False, True])
+@pytest.mark.parametrize("dilated", [False, True])
+@pytest.mark.parametrize("dilate_pool4", [False, True])
+def test_what_makes_vgg_smaller(nopool, dilated, dilate_pool4):
+    """The fourth pooling keeps the size with `dilate_pool4`, but a convolution in its place does not; the fifth one with `dilated`."""
+    made = layers_of(VGGNetBody(spec(), "data", fully_conv=True, nopool=nopool, dilated=dilated, dilate_pool4=dilate_pool4))
+    keeps = [False, False, False, dilate_pool4 and not nopool, dilated]
+    for block, same in enumerate(keeps, 1):
+        if nopool:
+            param = made[f"conv{block}_{3 if block < 3 else 4}"].convolution_param
+            found = list(param.kernel_size)[0], list(param.stride)[0], list(param.pad)[0]
+            assert found == (3, 1 if same else 2, 1)
+        else:
+            param = made[f"pool{block}"].pooling_param
+            assert (param.kernel_size, param.stride, param.pad) == ((3, 1, 1) if same else (2, 2, 0))
+    later = 2 if keeps[3] else 1
+    for i in 1, 2, 3:
+        assert made[f"conv5_{i}"].convolution_param.dilation == made[f"conv5_{i}"].convolution_param.pad == [later]
+    assert made["fc6"].convolution_param.dilation == [later * (2 if dilated else 1)]
+
+
+def test_each_layer_of_zf():
+    """Type, bottom, outputs, kernel, stride and pad of each, with 0 where a layer has none."""
+    made = layers_of(ZFNetBody(spec(), "data", need_fc8=True))
+    wanted, below = [], "data"
+    for block, outputs, kernel, stride, pad in ((1, 96, 7, 2, 3), (2, 256, 5, 2, 2), (3, 384, 3, 0, 1), (4, 384, 3, 0, 1), (5, 256, 3, 0, 1)):
+        wanted += [(f"conv{block}", "Convolution", below, outputs, kernel, stride, pad), (f"relu{block}", "ReLU", f"conv{block}", 0, 0, 0, 0)]
+        below = f"conv{block}"
+        if block < 3:
+            wanted += [(f"norm{block}", "LRN", below, 0, 0, 0, 0), (f"pool{block}", "Pooling", f"norm{block}", 0, 3, 2, 1)]
+            below = f"pool{block}"
+    wanted += [("pool5", "Pooling", "conv5", 0, 3, 2, 1)]
+    for index, below in ((6, "pool5"), (7, "fc6")):
+        wanted += [(f"fc{index}", "InnerProduct", below, 4096, 0, 0, 0), (f"relu{index}", "ReLU", f"fc{index}", 0, 0, 0, 0),
+                   (f"drop{index}", "Dropout", f"fc{index}", 0, 0, 0, 0)]
+    wanted += [("fc8", "InnerProduct", "fc7", 1000, 0, 0, 0), ("prob", "Softmax", "fc8", 0, 0, 0, 0)]
+
+    def number(value):
+        return value if isinstance(value, int) else next(iter(value), 0)
+
+    found = []
+    for layer in list(made.values())[1:]:
+        param = {"Convolution": layer.convolution_param, "Pooling": layer.pooling_param}.get(layer.type)
+        outputs = {"Convolution": layer.convolution_param, "InnerProduct": layer.inner_product_param}.get(layer.type)
+        window = [number(getattr(param, name)) if param else 0 for name in ("kernel_size", "stride", "pad")]
+        found.append((layer.name, layer.type, layer.bottom[0], outputs.num_output if outputs else 0, *window))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("body", ["ResNet101Body", "ResNet152Body"])
+def test_which_convolutions_of_a_resnet_have_a_relu(body):
+    """Those of branches 2a and 2b, and the first; the sum of both branches has one instead of their last convolutions."""
+    made = layers_of(globals()[body](spec(), "data", use_pool5=False))
+    rectified = {layer.bottom[0] for layer in made.values() if layer.type == "ReLU"}
+    normalized = {layer.bottom[0] for layer in made.values() if layer.type == "BatchNorm"}
+    for layer in made.values():
+        if layer.type == "Convolution":
+            assert (layer.top[0] in rectified) == layer.name.endswith(("branch2a", "branch2b", "conv1")), layer.name
+            assert layer.top[0] in normalized and not layer.convolution_param.bias_term
+        elif layer.type == "Eltwise":
+            assert layer.top[0] in rectified and layer.top[0] not in normalized
+
+
+def test_a_size_of_one_side_is_no_size_of_a_picture():
+    for size in (dict(img_height=4), dict(img_width=4), {}):
+        n = spec(4)
+        CreateMultiBoxHead(n, **HEAD, **size)
+        param = layers_of(n)["data_mbox_priorbox"].prior_box_param
+        assert not [name for name in ("img_size", "img_h", "img_w") if param.HasField(name)]

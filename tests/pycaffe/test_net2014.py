@@ -113,7 +113,7 @@ def test_gpu_by_the_net_and_the_classifier(files, monkeypatch, caplog):
     assert caffe.common.caffe.mode == "gpu"
     caffe.Detector(*files, gpu=False)
     assert caffe.common.caffe.mode == "cpu"
-    assert {"gpu=True", "gpu=False", "net.set_device(i)"} <= {record.args[0] for record in caplog.records if "of 2014" in record.message}
+    assert {"gpu=True", "gpu=False", "net.set_device(i)", "net.set_mode_gpu()", "net.set_mode_cpu()"} <= {record.args[0] for record in caplog.records if "of 2014" in record.message}
 
 
 def test_old_methods_of_a_classifier_use_its_transformer(files):

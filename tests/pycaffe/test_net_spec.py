@@ -199,3 +199,39 @@ def test_arrays_and_scalars_of_numpy():
     assert list(shape.input_param.shape[0].dim) == [2, 3] and list(again.input_param.shape[0].dim) == [1, 2]
     mine = L.Mine(n.data, mine_param=dict(size=np.int64(3), at=np.array([1, 2]))).to_proto().layer[-1]
     assert "size: 3" in mine.fork_fields and "at: 1" in mine.fork_fields
+
+
+def test_messages_as_values():
+    """A message of protobuf in place of a dict is copied; one of another type is refused."""
+    filler = caffe_pb2.FillerParameter(type="gaussian", std=0.5)
+    layer = L.Convolution(L.Input(), num_output=1, weight_filler=filler, transform_param=caffe_pb2.TransformationParameter(scale=2)).to_proto().layer[1]
+    assert layer.convolution_param.weight_filler == filler and layer.transform_param.scale == 2
+    filler.std = 3
+    assert layer.convolution_param.weight_filler.std == 0.5
+    with pytest.raises(ConfigError, match="(?s)weight_filler: .* does not fit"):
+        L.Convolution(L.Input(), num_output=1, weight_filler=caffe_pb2.BlobShape(dim=[1])).to_proto()
+
+
+@pytest.mark.parametrize("top, field, message", [
+    (lambda x: L.Deconvolution(x, qqzzqq=3), "qqzzqq", "no such field of Deconvolution"),      # no message has it
+    (lambda x: L.Deconvolution(x, engine=1), "engine", "no such field of Deconvolution"),      # more than four have it
+    (lambda x: L.Convolution(x, negative_slope=1), "negative_slope", "no such field of Convolution"),     # it has a message of its own
+    (lambda x: L.Deconvolution(x, negative_slope=1), "negative_slope",
+     "no such field of Deconvolution; write it in its message: relu_param=dict(negative_slope=...)")])
+def test_a_field_that_is_unknown_names_the_message_that_has_it(top, field, message):
+    with pytest.raises(AttributeError) as caught:
+        top(L.Input()).to_proto()
+    assert str(caught.value).endswith(f"{field}: {message}"), str(caught.value)
+
+
+def test_functions_of_layers_have_their_names():
+    assert (L.Convolution.__name__, L.OfTheirOwn.__qualname__) == ("Convolution", "OfTheirOwn")
+
+
+def test_messages_in_a_layers_own_message():
+    """Once a name that ends in param was refused there, with itself as the remedy. No message has one that LayerParameter has, too."""
+    layer = L.DetectionOutput(L.Input(), num_classes=3, nms_param=dict(top_k=7), save_output_param=dict(output_format="VOC")).to_proto().layer[1]
+    param = layer.detection_output_param
+    assert (param.num_classes, param.nms_param.top_k, param.save_output_param.output_format) == (3, 7, "VOC")
+    layer = L.Data(source="x", transform_param=dict(scale=2), data_param=dict(batch_size=3), param=dict(lr_mult=4)).to_proto().layer[0]
+    assert (layer.data_param.source, layer.data_param.batch_size, layer.transform_param.scale, layer.param[0].lr_mult) == ("x", 3, 2, 4)

@@ -99,6 +99,35 @@ def test_input_arrays_that_are_given_again_begin_with_their_first_sample(tmp_pat
         assert net.blobs["y"].data.item() == -start - 1
 
 
+X, L = np.arange(24, dtype=np.float32).reshape(4, 2, 3, 1), np.arange(4, dtype=np.float32)
+
+
+@pytest.mark.parametrize("data, labels, kind, message", [
+    (X.astype(float), L, ConfigError, "data: must be C-contiguous float32, got float64; use np.ascontiguousarray(data, 'float32')"),
+    (X, L.astype(int), ConfigError, "labels: must be C-contiguous float32, got int64; use np.ascontiguousarray(labels, 'float32')"),
+    (X[::-1], L, ConfigError, "data: must be C-contiguous float32, got float32; use np.ascontiguousarray(data, 'float32')"),
+    (X, L[::-1], ConfigError, "labels: must be C-contiguous float32, got float32; use np.ascontiguousarray(labels, 'float32')"),
+    (X.reshape(4, 2, 1, 3), L, ShapeError, "data: must have shape (N, 2, 3, 1), got (4, 2, 1, 3)"),
+    (X, L.reshape(2, 2), ShapeError, "labels: must have shape (N, 1, 1, 1), got (2, 2)"),
+    (X, L[:2], ShapeError, "labels: 2 labels for 4 samples"),
+    (X[:3], L[:3], ShapeError, "data: the number of samples must be a multiple of the batch size 2, got 3"),
+    (X[:0], L[:0], ShapeError, "data: the number of samples must be a multiple of the batch size 2, got 0")])
+def test_arrays_that_a_net_of_memory_data_refuses_change_nothing(tmp_path, data, labels, kind, message):
+    (tmp_path / "net.prototxt").write_text(
+        'layer { name: "d" type: "MemoryData" top: "x" top: "y" memory_data_param { batch_size: 2 channels: 2 height: 3 width: 1 } }')
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    with pytest.raises(ConfigError, match="has no data yet; call net.set_input_arrays"):
+        net.forward()
+    net.set_input_arrays(X, L.reshape(4, 1, 1, 1))
+    net.forward()
+    with pytest.raises(kind) as caught:
+        net.set_input_arrays(data, labels)
+    assert message in str(caught.value)
+    np.testing.assert_array_equal(net.forward()["x"], X[2:])
+    assert net.blobs["y"].data.ravel().tolist() == [2, 3]
+    np.testing.assert_array_equal(net.forward()["x"], X[:2])
+
+
 def test_a_part_of_a_pass(path):
     net = caffe.Net(path, caffe.TEST)
     x = np.random.default_rng(2).normal(size=(2, 3)).astype(np.float32)
@@ -211,6 +240,7 @@ def test_solver_callbacks_and_nccl(tmp_path, monkeypatch):
 
 def test_timer(caplog):
     timer = caffe.Timer()
+    timer.stop()        # does nothing, as it was not started
     with caplog.at_level("WARNING", "minicaffe"):
         assert timer.ms == 0
     assert "never been run" in caplog.text
@@ -460,3 +490,48 @@ def test_a_classifier_needs_an_input(tmp_path):
     caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST).save(str(tmp_path / "net.caffemodel"))
     with pytest.raises(ConfigError, match="the net has no input, as it reads its data itself; give its deploy net"):
         caffe.Classifier(str(tmp_path / "net.prototxt"), str(tmp_path / "net.caffemodel"))
+
+
+def test_parts_of_a_pass_by_number(path):
+    """`_forward` and `_backward` of pycaffe, which programs call that skip its checks."""
+    net = caffe.Net(path, caffe.TEST)
+    net.blobs["x"].data[...] = np.random.default_rng(4).normal(size=(2, 3))
+    net._forward(0, 1)
+    ip = net.blobs["ip"].data.copy()
+    assert ip.any() and not net.blobs["y"].data.any()
+    net._forward(2, 2)
+    np.testing.assert_array_equal(net.blobs["y"].data, np.maximum(ip, 0))
+    net.blobs["y"].diff[...] = 1
+    net._backward(2, 2)
+    np.testing.assert_array_equal(net.blobs["ip"].diff, ip > 0)
+    assert not net.blobs["x"].diff.any()
+    net._backward(1, 0)
+    np.testing.assert_allclose(net.blobs["x"].diff, (ip > 0) @ net.params["ip"][0].data, rtol=1e-5)
+
+
+def test_a_level_of_none_is_none(tmp_path):
+    (tmp_path / "net.prototxt").write_text("""layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+        layer { name: "a" type: "Power" bottom: "x" top: "a" include { min_level: 1 } } layer { name: "b" type: "Power" bottom: "x" top: "b" include { stage: "s" } }""")
+    for arguments, names in (((), ["x"]), ((None,), ["x"]), ((0, None, None), ["x"]), ((1,), ["x", "a"]), ((None, ["s"]), ["x", "b"]), ((2, ["s"], None), ["x", "a", "b"])):
+        assert [name for name in caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, *arguments).layer_names if "split" not in name] == names
+    with pytest.raises(ConfigError, match="Net takes network_file, phase, level, stages and weights"):
+        caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, 0, None, None, None)
+
+
+def test_a_net_without_a_file_is_called_by_its_name(caplog):
+    param, _ = caffe.proto.parse_text('name: "own" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }', caffe.proto.caffe_pb2.NetParameter)
+    net = caffe.Net(param, caffe.TEST)
+    net.backward()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{net.file or 'own'}: backward computes nothing: no layer from 'x' down to 'x' needs a gradient, as none lies between a loss and a parameter; "
+        "for the gradients of all blobs build the net by caffe.Net(..., force_backward=True)"]
+
+
+def test_several_processes_are_known_to_a_python_layer(monkeypatch):
+    """One that is shared by solvers of one process is refused there, as in Caffe."""
+    from minicaffe.common import caffe as state
+    monkeypatch.setattr(state, "multiprocess", False)
+    caffe.set_multiprocess(1)
+    assert state.multiprocess is True
+    caffe.set_multiprocess(0)
+    assert state.multiprocess is False

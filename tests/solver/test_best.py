@@ -11,6 +11,7 @@ import minicaffe as caffe
 from minicaffe.cli import app
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.solver.best import BestTest
+from minicaffe.solver.report import RecordCounts
 
 # y = a x with a = 3 at first; x = 1, the target is 1.
 NET = """layer { name: "in" type: "DummyData" top: "x" top: "t" dummy_data_param { shape { dim: 2 dim: 1 } shape { dim: 2 dim: 1 }
@@ -79,6 +80,90 @@ def test_what_is_measured(make):
         BestTest(solver)
     with pytest.raises(ConfigError, match="patience: must be at least 1, got 0"):
         BestTest(make(), patience=0)
+
+
+def judged(solver, values, higher=False, **options):
+    """The iterations of the tests that were the best so far, and the BestTest, after tests of these values."""
+    best = BestTest(solver, **options)
+    best.higher_is_better, found = higher, []
+    for iteration, value in enumerate(values):
+        best.judge(solver, record(iteration, value))
+        found += [iteration] * (best.iteration == iteration)
+    return found, best
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("values, lower, higher", [
+    ([NAN, INF, -INF, 2, 2, 1, 1, 3, 3, NAN, 0.5], [3, 5, 10], [3, 7]),
+    ([0, 0, -1, 1], [0, 2], [0, 3]),
+    ([NAN, INF], [], []),
+])
+def test_which_test_is_the_best(make, values, lower, higher, caplog):
+    """The first of equal ones; none whose value is not finite, also not the first of all."""
+    solver = make()
+    caplog.set_level("INFO", "minicaffe.solver")
+    for is_higher, wanted in ((False, lower), (True, higher)):
+        caplog.clear()
+        found, best = judged(solver, values, is_higher, keep=False, patience=1)
+        assert found == wanted and best.value == (values[wanted[-1]] if wanted else None) and best.path is None
+        since = 0       # tests since the best one
+        lines = []
+        for i, value in enumerate(values):
+            since = 0 if i in wanted else since + 1
+            lines.append(f"Iteration {i}: no better test loss in {since} test{'s' if since > 1 else ''}, the patience is 1" if since else
+                         f"Iteration {i}: best test loss so far = {value:g}")
+        assert caplog.messages == lines and best.exhausted == (since > 0)
+
+
+def test_without_a_file_parameters_are_not_looked_at(make):
+    """That the test is good is enough; a file would have to be one that can be used."""
+    solver = make()
+    solver.net.params["scale"][0].data[...] = np.inf
+    assert judged(solver, [1.0], keep=False)[0] == [0] and judged(solver, [1.0])[0] == []
+
+
+def test_a_solver_that_makes_tests(make):
+    """So many batches, or all records once."""
+    solver = make()
+    solver.param.test_iter[0] = 0
+    with pytest.raises(ConfigError, match="solver.prototxt: the best test is wanted, and this solver makes none"):
+        BestTest(solver)
+    solver.whole_tests[0] = RecordCounts(5, 2, "")
+    assert BestTest(solver, patience=1).output == "loss"
+
+
+STATE = {"output": "loss", "value": 2.0, "iteration": 7, "count": 3, "last": 9, "path": "there.caffemodel"}
+FROM_HERE = "the best one is that of the tests from here on"
+
+
+@pytest.mark.parametrize("state, keep, message", [
+    (STATE, True, ""), (STATE, False, ""),
+    (None, True, f"The solver state has no best test, so {FROM_HERE}"),
+    ({**STATE, "output": "top1"}, True, f"The solver state has the best test top1, and this training measures loss: {FROM_HERE}"),
+    ({**STATE, "path": None}, True, "The parameters of the best test so far, iteration 7, were not kept; the next better ones are kept"),
+    ({**STATE, "path": None}, False, ""),
+    ({**STATE, "path": "gone"}, True, "The parameters of the best test so far, iteration 7, are no longer in gone; the next better ones are kept"),
+    ({**STATE, "path": "gone"}, False, ""),
+    ({**STATE, "value": None, "iteration": None, "path": None}, True, ""),
+])
+def test_what_a_state_has_of_the_best_test(make, tmp_path, caplog, state, keep, message):
+    best = BestTest(make(), keep=keep)
+    (tmp_path / "there.caffemodel").touch()
+    before = best.get_state()
+    best.set_state(state)
+    assert caplog.messages == [message] * bool(message)
+    assert best.get_state() == (before if state is None or state["output"] != "loss" else state)
+
+
+def test_an_accuracy_that_a_layer_reads_is_no_measure(make):
+    net = ACCURACY % ("a", "a", 1) + 'layer { name: "s" type: "Silence" bottom: "a" include { phase: TEST } }'
+    best = BestTest(make(net=net))
+    assert (best.output, best.higher_is_better) == ("loss", False)
+    none = "include { phase: TRAIN }"
+    best = BestTest(make(of_loss=none, more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }'))
+    assert (best.output, best.higher_is_better) == ("loss", False)
 
 
 def train(*arguments, capsys, status=0):
@@ -183,7 +268,12 @@ def solve_together(folder):
     writes = []
     solver.listeners.append(type("Listener", (), {"before_snapshot": lambda self, solver, *paths: writes.append(paths)})())
     solver.solve()
-    return solver.iter, solver.best.get_state(), len(writes)
+    ended, found = solver.iter, solver.best.get_state()
+    if solver.group.rank:
+        solver.best.value = solver.best.iteration = solver.best.path = None
+    solver.restore(f"s_iter_{ended}.solverstate")
+    assert solver.best.get_state() == found     # on each rank
+    return ended, found, len(writes)
 
 
 def test_ranks_agree(make, tmp_path):

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from minicaffe.errors import NotFiniteError
-from minicaffe.solver import finite
+from minicaffe.errors import ConfigWarning, NotFiniteError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.solver import create_solver, finite
 from minicaffe.solver.finite import CHECK_START, CORRECT_DATA, LOWER_RATE, FiniteWatch
 
 
@@ -107,3 +109,42 @@ def test_any_sequence_of_losses(caplog, monkeypatch, rank, size):
             records = [record for record in caplog.records if record.name == "minicaffe.solver"]
             assert len(records) == len(lines) and all(r.getMessage().startswith(line) for r, line in zip(records, lines)), seed
             assert all((r.levelno == logging.WARNING) == (rank == 0 or "the loss is" not in line) for r, line in zip(records, lines))
+
+
+NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 4 } }
+layer { name: "relu" type: "ReLU" bottom: "y" top: "y" } layer { name: "two" type: "InnerProduct" bottom: "y" top: "z" inner_product_param { num_output: 2 } }
+layer { name: "out" type: "Sigmoid" bottom: "z" top: "o" }"""
+GONE = ("no blob holds such a value any more", False)
+SHARED = ("which blob it came from is not known, as blobs share memory (find it with --plan none)", False)
+
+
+@pytest.mark.parametrize("plan, spoiled, found", [
+    (None, "", GONE), (None, "x", ("the first blob that is not finite is 'x' of layer 'in' (Input)", True)),
+    (None, "yo", ("the first blob that is not finite is 'y' of layer 'ip' (InnerProduct) and layer 'relu' (ReLU)", False)),
+    (None, "o", ("the first blob that is not finite is 'o' of layer 'out' (Sigmoid)", False)),
+    ("memory", "", SHARED), ("memory", "o", SHARED),        # what was before it is gone
+    ("memory", "xo", ("the first blob that is not finite is 'x' of layer 'in' (Input)", True)),
+])
+@pytest.mark.no_plan("compares a net without one")
+def test_the_first_blob(plan, spoiled, found):
+    net = Net(parse_text("state { phase: TEST } " + NET, caffe_pb2.NetParameter)[0], plan=plan)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    for name in spoiled:
+        net.blobs[name].data[-1, -1] = math.nan
+    assert finite.first_blob(net) == found
+
+
+@pytest.mark.parametrize("kind, histories", [("SGD", 1), ("Adam", 2)])
+def test_the_first_parameter(kind, histories):
+    """Parameters come before their history; of two histories of a parameter both have its place."""
+    param = parse_text(f"net_param {{ {NET} }} type: '{kind}' base_lr: 1 lr_policy: 'fixed'", caffe_pb2.SolverParameter)[0]
+    with pytest.warns(ConfigWarning, match="no loss"):
+        solver = create_solver(param)
+    assert finite.first_parameter(solver) is None
+    blobs, places = [*solver.net.learnable_params, *solver.history], [f"layer '{name}' blobs[{i}]" for name in ("ip", "two") for i in range(2)]
+    assert len(blobs) == 4 * (1 + histories)
+    for k in reversed(range(len(blobs))):
+        blobs[k].data.reshape(-1)[-1] = math.inf
+        what = "parameters are" if k < 4 else "the history of parameters is"
+        assert finite.first_parameter(solver) == f"{what} no longer finite, the first is {places[k % 4]}"

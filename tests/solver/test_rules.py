@@ -4,6 +4,8 @@ Tolerances: the float kernels round each operation (2^-24) and keep their histor
 the largest weight covers that. Double: 1e-12.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from bowl import make_solver, weights
@@ -167,5 +169,10 @@ def test_history_of_another_net():
     params, other = [Blob((3,))], [Blob((4,))]
     with pytest.raises(ShapeError, match=r"history\[0\]"):
         update_params(Rule.SGD, params, other, [1.0], [1.0], 0.1)
-    with pytest.raises(ShapeError, match="1 parameters with 0 history"):
-        update_params(Rule.SGD, params, [], [1.0], [1.0], 0.1)
+    for rule, fits in ((Rule.SGD, (1, 1, 1)), (Rule.ADAM, (2, 1, 1))):
+        for counts in itertools.product(range(3), repeat=3):
+            if counts != fits:
+                with pytest.raises(ShapeError) as caught:
+                    update_params(rule, params, [Blob((3,)) for _ in range(counts[0])], [1.0] * counts[1], [1.0] * counts[2], 0.1)
+                assert str(caught.value) == ("1 parameters with {} history blobs, {} lr_mults and {} decay_mults; they must belong to one "
+                                             "net").format(*counts)

@@ -13,6 +13,7 @@ from bowl import BOWL, make_solver, weights
 
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.proto import atomic, binary, caffe_pb2
+from minicaffe.solver import snapshot
 
 FORMATS = {"BINARYPROTO": "", "HDF5": ".h5"}
 KINDS = {
@@ -316,6 +317,43 @@ def test_a_damaged_resume_state(tmp_path, state, text):
     assert_refused(built(tmp_path), state, DataError, "resume_state: is not what minicaffe writes")
 
 
+GENERATOR = {"seed": 2**64 - 1, "offset": 0}
+
+
+@pytest.mark.parametrize("changes, fits", [
+    ({}, True), ({"generator": {"seed": 2**64, "offset": 0}}, False), ({"generator": {"seed": 0, "offset": 2**64}}, False),
+    ({"generator": {"seed": 0, "offset": 1.0}}, False), ({"generator": {"seed": 0}}, False), ({"generator": None}, False),
+    ({"train": None}, False), ({"train": "x"}, False), ({"test": [[]]}, False), ({"test": [{}, 3]}, False), ({"test": None}, False),
+    ({"best": None}, False), ({"best": {}}, False), ({"ranks": 3}, False), ({"ranks": [3]}, False),
+    ({"ranks": [{}, {}]}, True), ({"ranks": [{}, {"generator": {"seed": 5, "offset": 6}, "train": {"a": 1}, "test": [{}]}]}, True),
+    ({"ranks": [{}, {"generator": {"seed": -1, "offset": 6}}]}, False), ({"ranks": [{}, {"generator": {"seed": 5}}]}, False),
+    ({"ranks": [{}, {"generator": [1, 2]}]}, False), ({"ranks": [{}, {"train": []}]}, False), ({"ranks": [{}, {"test": [[]]}]}, False),
+    ({"ranks": [{}, {"test": []}]}, False), ({"ranks": [{}, {"test": [{}, {}]}]}, False), ({"ranks": [{}, {"test": 1}]}, False),
+])
+def test_the_form_of_a_resume_state(changes, fits):
+    """It may come from anywhere, and the states of ranks are used after those of rank 0 were."""
+    resume = {"solver": "SGDSolver", "generator": GENERATOR, "train": {}, "test": [{}], **changes}
+    if fits:
+        assert snapshot._parse_resume_state(json.dumps(resume)) == resume
+        return
+    with pytest.raises(DataError, match="^resume_state: is not what minicaffe writes there.*; fetch the file again$"):
+        snapshot._parse_resume_state(json.dumps(resume))
+
+
+def test_the_length_of_a_resume_state(monkeypatch):
+    """Long arrays of recurrent layers do not count."""
+    monkeypatch.setattr(snapshot, "MAX_RESUME_STATE", 1000)
+    resume = {"generator": GENERATOR, "train": {"lstm": "A" * 5000}, "test": [], "more": ""}
+    assert snapshot._parse_resume_state(json.dumps(resume)) == resume
+    resume["train"] = {}
+    resume["more"] = "?" * (1000 - len(json.dumps(resume)))
+    assert snapshot._parse_resume_state(json.dumps(resume)) == resume
+    resume["train"] = {"lstm": "A" * 99}        # no long one
+    with pytest.raises(DataError, match=r"^resume_state: has 1109 characters, at most 1000 are read besides arrays; fetch the file again$"):
+        snapshot._parse_resume_state(json.dumps(resume))
+    assert snapshot._parse_resume_state("") is snapshot._parse_resume_state(None) is None
+
+
 def test_a_layer_that_refuses_its_state(tmp_path, state, monkeypatch):
     solver = built(tmp_path)
     layer_class = type(solver.net.layers[0])
@@ -435,3 +473,176 @@ def test_new_stepvalues_are_ignored_as_in_caffe_and_that_is_said(tmp_path, caplo
         said = [record.getMessage() for record in caplog.records if "stepvalue" in record.getMessage()]
         assert solver.current_step == 2 and bool(said) == (words is not None)
         assert words is None or re.search(words, said[0])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_renamed_state_gets_the_model_of_its_own_name_and_that_is_said(tmp_path, monkeypatch, caplog, form):
+    monkeypatch.chdir(tmp_path)
+    solver, later = (make_solver(f"snapshot_prefix: 's' snapshot_format: {form}") for _ in range(2))
+    model, state = solver.snapshot()
+    kept = weights(solver)
+    for path in (model, state):
+        os.rename(path, path.replace("s_iter_0", "old"))
+    later.step(1)
+    later.iter = 0
+    later.snapshot()        # another model has the name that the renamed state knows
+    fresh = make_solver("random_seed: 5")
+    fresh.restore(f"old.solverstate{FORMATS[form]}")
+    assert same(weights(fresh), kept)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"old.solverstate{FORMATS[form]} names the model {model}; old.caffemodel{FORMATS[form]}, which has the state's own name, is taken"]
+    caplog.clear()
+    fresh.restore(f"s_iter_0.solverstate{FORMATS[form]}")
+    assert not caplog.records and not same(weights(fresh), kept)
+
+
+BEST = {"output": "loss", "value": 2.5, "iteration": 4, "count": 1, "last": 5, "path": "s_best.caffemodel"}
+
+
+@pytest.mark.parametrize("changes, fits", [
+    ({}, True), ({"value": 3}, True), ({"path": None}, True), ({"value": None, "iteration": None}, True), ({"more": 1}, True),
+    ({"value": None}, False), ({"iteration": None}, False), ({"value": True}, False), ({"value": "2"}, False), ({"value": 1e30}, False),
+    ({"iteration": 4.0}, False), ({"iteration": True}, False), ({"iteration": 2**63}, False), ({"iteration": 2**63 - 1}, True),
+    ({"count": None}, False), ({"count": 1.0}, False), ({"count": -2**63}, False), ({"count": False}, False),
+    ({"last": None}, False), ({"last": 5.0}, False), ({"last": 2**63}, False),
+    ({"output": None}, False), ({"output": 1}, False), ({"path": 1}, False),
+])
+def test_the_best_test_of_a_state_is_checked(changes, fits):
+    """A state comes from anywhere: later code calculates with these and opens the path."""
+    assert snapshot.is_best_state({**BEST, **changes}) is fits
+    for name in BEST:
+        assert not snapshot.is_best_state({key: value for key, value in BEST.items() if key != name}) or name == "path"
+    assert not snapshot.is_best_state([BEST]) and not snapshot.is_best_state(None)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_a_snapshot_says_and_to_whom(tmp_path, caplog, form):
+    """The listener hears of it before there are files; an error names the file that could not be written."""
+    solver, heard = built(tmp_path, form=form), []
+    solver.listeners.append(type("L", (), {
+        "before_snapshot": lambda self, solver, *paths: heard.append((paths, sorted(path.name for path in tmp_path.iterdir()))),
+        "on_snapshot": lambda self, solver, *paths: heard.append(paths)})())
+    solver.step(1)
+    paths = tuple(f"{tmp_path}/s_iter_1.{kind}{FORMATS[form]}" for kind in ("caffemodel", "solverstate"))
+    kind = "HDF5" if form == "HDF5" else "binary proto"
+    with caplog.at_level("INFO", "minicaffe.solver"):
+        assert solver.snapshot() == paths
+    assert caplog.messages == [f"Snapshotting to {kind} file {paths[0]}", f"Snapshotting solver state to {kind} file {paths[1]}"]
+    assert heard == [(paths, []), paths]
+    best = f"{tmp_path}/s_best.caffemodel{FORMATS[form]}"
+    assert snapshot.write_best(solver) == best and heard[2] == ((best,), sorted(map(os.path.basename, paths)))
+    fresh = make_solver("random_seed: 9")
+    fresh.net.copy_from(best)
+    assert same(weights(fresh), weights(solver))
+    solver.step(1)
+    for i, path in enumerate(path.replace("_1.", "_2.") for path in paths):
+        os.mkdir(path)
+        with pytest.raises(FileError, match=rf"^{re.escape(path)}: .*\. The solver is at iteration 2 and can continue$") as caught:
+            solver.snapshot()
+        assert caught.value.file == path and len(heard) == 4 + i        # `before_snapshot` alone
+        os.rmdir(path)
+    os.remove(best)
+    os.mkdir(best)
+    with pytest.raises(FileError) as caught:
+        snapshot.write_best(solver)
+    assert caught.value.file == best
+
+
+def test_what_a_state_has_of_other_ranks_is_what_differs():
+    """Rank 0's state and the difference give the rank's own state again, and nothing that agrees is in it."""
+    random = np.random.default_rng(0)
+
+    def layers():
+        return {name: int(random.integers(2)) for name in "abc"}
+
+    empty = parts = 0
+    for _ in range(200):
+        first, other = ({"solver": "SGDSolver", "generator": {"seed": int(random.integers(2)), "offset": 0}, "train": layers(),
+                         "test": [layers() for _ in range(2)]} for _ in range(2))
+        if random.random() < 0.5:
+            other["test"] = first["test"]
+        if random.random() < 0.5:
+            other["train"] = first["train"]
+        difference = snapshot._difference(other, first)
+        assert snapshot._combined(first, difference) == other
+        wanted = {"generator": other["generator"]} if other["generator"] != first["generator"] else {}
+        differ = [{name: mine[name] for name in mine if mine[name] != theirs[name]}
+                  for mine, theirs in zip([other["train"], *other["test"]], [first["train"], *first["test"]])]
+        wanted |= {"train": differ[0]} if differ[0] else {}
+        wanted |= {"test": differ[1:]} if any(differ[1:]) else {}
+        assert difference == wanted
+        empty, parts = empty + (not difference), parts + len(difference)
+    assert empty > 5 and parts > 200
+
+
+class OneOfRanks:
+    """A group as rank `rank` sees it: what rank 0 sends is given, and what this one sends is kept."""
+
+    def __init__(self, rank, size, sent=None, difference=None):
+        self.rank, self.size, self.sent, self.difference, self.comm, self.scattered = rank, size, sent, difference, self, None
+        self.arrays = 0
+
+    def Bcast(self, array):
+        self.arrays += 1
+        if self.rank:
+            array[...] = 5
+
+    def broadcast_from_root(self, value):
+        return self.sent if self.rank else value
+
+    def scatter(self, values):
+        self.scattered = values
+        return self.difference if self.rank else values[0]
+
+    def gather(self, value):
+        return [value] * self.size
+
+
+@pytest.mark.parametrize("resume, used", [(None, False), ({}, False), ({"ranks": [{}, {}]}, False),
+                                          ({"ranks": [{}, {"generator": {"seed": 8, "offset": 9}}, {}]}, True)])
+def test_what_the_first_rank_sends(resume, used):
+    """Each rank's own state if the file has one of each; otherwise seeds that follow one another, round the end of 64 bits."""
+    solver = make_solver("momentum: 0.9")
+    solver.group = OneOfRanks(0, 3)
+    solver.generator.seed, solver.generator.offset = 2**64 - 2, 7
+    before = weights(solver)
+    solver.best = type("Best", (), {"get_state": lambda self: 1})()      # it has the best test, and takes none
+    snapshot.share(solver, resume)
+    seeds = [{"generator": {"seed": seed, "offset": 7}} for seed in (2**64 - 2, 2**64 - 1, 0)]
+    assert solver.group.scattered == (resume["ranks"] if used else seeds)
+    assert solver.group.arrays == 4 and same(weights(solver), before)       # two parameters, and their history
+    assert (solver.generator.seed, solver.generator.offset) == (2**64 - 2, 7)
+
+
+def test_what_another_rank_takes():
+    """All of rank 0, but for its own part of the state; a layer that refuses its part is an error after all else is taken."""
+    fields = "momentum: 0.9 lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 2"
+    first, solver = make_solver(fields), make_solver(fields)
+    first.iter, first.current_step, first.minimum_loss, first.iter_last_event = 6, 1, 0.5, 4
+    policy = {name: getattr(first, name) for name in snapshot.POLICY_STATE}
+    assert list(policy.values()) == [6, 1, 0.5, 4]
+    first.net.layers[0].passes = 3
+    solver.best = type("Best", (), {"set_state": lambda self, state: setattr(self, "state", state), "get_state": lambda self: 1})()
+    best, solver.best = solver.best, None
+    sent = {**snapshot.own_state(first), "best": {"value": 2}}, policy
+    solver.group = OneOfRanks(1, 2, sent, {})
+    snapshot.share(solver)
+    solver.best = best
+    solver.group = OneOfRanks(1, 2, sent, {"generator": {"seed": 11, "offset": 12}})
+    snapshot.share(solver)
+    assert {name: getattr(solver, name) for name in policy} == policy and solver.best.state == {"value": 2}
+    assert solver.group.scattered is None and solver.net.layers[0].passes == 3
+    assert (solver.generator.seed, solver.generator.offset) == (11, 12)
+    assert all((array == 5).all() for array in weights(solver) + histories(solver))
+    solver.group.difference = {"train": {"bowl": {"passes": 8}}}
+    snapshot.share(solver)
+    assert solver.net.layers[0].passes == 8 and solver.generator.seed == sent[0]["generator"]["seed"]
+    solver.iter = 0
+
+    def refuse(state):
+        raise DataError("has no such record")
+
+    solver.net.layers[0].set_state = refuse
+    with pytest.raises(DataError, match="has no such record"):
+        snapshot.share(solver)
+    assert solver.iter == 6

@@ -517,6 +517,46 @@ def test_refusals(fields, net, named):
     assert error.value.file == "solver.prototxt"
 
 
+TRAIN_NETS = "a solver needs exactly one of net, net_param, train_net, train_net_param; "
+MORE_NETS = "; a solver without net or net_param tests only what test_net and test_net_param name"
+
+
+@pytest.mark.parametrize(("fields", "net", "message"), [
+    ("", None, f"net: {TRAIN_NETS}none is given"),
+    ("net: 'x.prototxt'", BOWL, f"net_param: {TRAIN_NETS}net and net_param are given"),
+    (f"train_net: 'x.prototxt' train_net_param {{ {BOWL} }} net: 'x.prototxt'", None,
+     f"train_net: {TRAIN_NETS}net and train_net and train_net_param are given"),
+    (f"test_net_param {{ {BOWL} }} test_net: 'x.prototxt' test_iter: 1", BOWL, "test_iter: needs an entry for each of the 2 test nets, got 1"),
+    (f"train_net_param {{ {BOWL} }} test_iter: 1 test_interval: 1", None, "test_iter: needs exactly one entry for each of the 0 test nets, "
+                                                                         f"got 1{MORE_NETS}"),
+    (f"train_net_param {{ {BOWL} }} test_net_param {{ {BOWL} }}", None, "test_iter: needs exactly one entry for each of the 1 test nets, "
+                                                                       f"got 0{MORE_NETS}"),
+    (TESTED + " test_state {} test_state {}", BOWL, "test_state: give none or one for each of the 1 test nets, got 2"),
+    ("test_iter: 0", BOWL, "test_interval: must be at least 1 where test_iter is given, got 0"),
+    ("test_iter: 3 test_iter: -1 test_interval: 1", BOWL, "test_iter[1]: must be at least 0, got -1"),
+])
+def test_how_many_nets_a_solver_has(fields, net, message):
+    with pytest.raises(ConfigError) as error:
+        make_solver(fields, net)
+    assert str(error.value) == message
+
+
+def test_where_the_nets_of_a_solver_come_from_is_logged(log, tmp_path):
+    net, saved = write(tmp_path / "net.prototxt", BOWL), str(tmp_path / "a.caffemodel")
+    make_solver().net.save(saved)
+    log.clear()
+    solver = make_solver(f"train_net: '{net}' test_net: '{net}' test_net_param {{ {BOWL} }} test_iter: 1 test_iter: 1 test_interval: 1 "
+                         f"weights: '{saved} , {saved}' debug_info: true", None)
+    assert [record.getMessage() for record in log.records if record.name == "minicaffe.solver"][1:] == [
+        f"Creating training net from train_net file: {net}", "Creating test net (#0) specified by test_net_param",
+        f"Creating test net (#1) specified by test_net file: {net}", f"Finetuning from {saved}", f"Finetuning from {saved}",
+        "Solver scaffolding done."]
+    assert [net.debug_info for net in solver.test_nets] == [True, True] and not make_solver(TESTED).test_nets[0].debug_info
+    log.clear()
+    make_solver()
+    assert "Creating training net specified in net_param." in [record.getMessage() for record in log.records]
+
+
 def test_missing_net_file():
     with pytest.raises(FileError, match="nowhere.prototxt"):
         make_solver("net: 'nowhere.prototxt'", None)
@@ -589,7 +629,7 @@ def test_solver_types():
     assert list(solver_types()) == ["SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam"]
 
 
-def test_a_solver_type_of_ones_own():
+def test_a_solver_type_of_ones_own(tmp_path):
     class Frozen(Solver):
         def learning_rate(self):
             return 0.0
@@ -598,9 +638,13 @@ def test_a_solver_type_of_ones_own():
             self.iter += 1
             return 0.0
 
-    solver = Frozen(solver_param(""))
+    solver = Frozen(solver_param(f"snapshot_prefix: '{tmp_path}/s'"))
     solver.step(3)
-    assert solver.iter == 3
+    assert solver.iter == 3 and solver.history == []
+    _, state = solver.snapshot()
+    other = Frozen(solver_param("random_seed: 8"))
+    other.restore(state)
+    assert other.iter == 3 and np.array_equal(weights(other)[0], weights(solver)[0])
     assert isinstance(solver.param, caffe_pb2.SolverParameter)
     with pytest.raises(MissingNameError):
         solver.net.blob_by_name("nothing")

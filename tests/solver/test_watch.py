@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, Error
 from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
@@ -48,6 +48,7 @@ def test_samples_are_what_numpy_says(plan):
     assert samples["ip[0]:ip"]["norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
     assert samples["ip[0]:ip"]["data"] == pytest.approx(np.linalg.norm(before), rel=1e-5)
     assert samples["ip[0]:ip"]["update"] == pytest.approx(0.1 * np.linalg.norm(gradient), rel=1e-5)
+    assert not any("batch" in sample for sample in watch.samples)       # there is one
     assert all(sample["not_finite"] == sample["wrong"] == 0 and sample["first"] is None for sample in watch.samples)
     assert samples["s diff:squash"]["norm"] == pytest.approx(np.linalg.norm(s) / 8, rel=1e-5)     # the target is 0
     below = other.net.blobs["ip"].diff      # ReLU's backward has overwritten what Sigmoid's gave
@@ -74,6 +75,46 @@ def test_of_several_batches_the_first_that_went_wrong_is_kept():
     assert {sample["batch"] for sample in watch.samples if "parameter" not in sample} == {1}
     [relu] = [sample for sample in watch.samples if sample["layer"] == "relu" and "blob" in sample]
     assert (relu["wrong"], relu["first"]) == (1, [2, 1])
+    diffs = [sample["diff"] for sample in watch.samples if "diff" in sample]
+    assert diffs == ["ip", "ip", "s"]       # the batch behind it adds none
+
+
+@pytest.mark.parametrize("params, names", [
+    ('param { name: "w" }', ["ip[0]", "ip[1]", "two[1]"]), ('param { name: "w" } param { lr_mult: 0 }', ["ip[0]", "two[1]"]),
+    ('param { name: "w" lr_mult: 0 } param { lr_mult: 0 }', ["two[1]"])])
+def test_parameters_without_a_gradient_are_left_out(params, names):
+    """Those that are not learned; a shared one is its owner's."""
+    net = NET.replace('bottom: "x" top: "ip"', f'bottom: "x" top: "ip" {params}').replace("} base_lr", """
+        layer { name: "two" type: "InnerProduct" bottom: "x" top: "two" param { name: "w" } inner_product_param { num_output: 4 } }
+        layer { name: "more" type: "EuclideanLoss" bottom: "two" bottom: "y" top: "more" } } base_lr""")
+    solver = create_solver(parse_text(net % "", caffe_pb2.SolverParameter)[0])
+    watch = Watch(solver, 1)
+    solver.step(1)
+    assert [sample["parameter"] for sample in watch.samples if "parameter" in sample] == names
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ((None, 1), "solver must be a Solver, got None (NoneType)"), ((0,), "every: must be at least 1, got 0"),
+    ((-3,), "every: must be at least 1, got -3"), ((1.0,), "every must be a number of iterations, got 1.0 (float)"),
+    (("2",), "every must be a number of iterations, got '2' (str)"), ((1, 5), "on_samples must be callable, got 5 (int)")])
+def test_wrong_arguments(arguments, message):
+    """Nothing of a watch that is refused is left at the solver."""
+    solver = make()
+    with pytest.raises(Error) as caught:
+        Watch(*arguments) if arguments[0] is None else Watch(solver, *arguments)
+    assert str(caught.value).endswith(message)
+    assert solver.listeners == solver.callbacks == [] and solver.net.observer_reason() is None
+
+
+def test_closed_before_a_watched_iteration():
+    """Nothing is left at the net and the solver."""
+    solver = make()
+    watch = Watch(solver, 1)
+    assert solver.net.observer_reason() and solver.callbacks and solver.listeners == [watch]
+    watch.close()
+    assert solver.net.observer_reason() is None and solver.callbacks == solver.listeners == []
+    solver.step(1)
+    assert watch.samples == watch.records == []
 
 
 def test_closed_by_the_one_it_tells():
@@ -94,6 +135,8 @@ def test_gradients_of_tops_where_there_are_any():
     solver.step(1)
     diffs = {(sample["layer"], sample["diff"]): sample["norm"] for sample in watch.samples if "diff" in sample}
     assert list(diffs) == [("ip", "ip"), ("relu", "ip"), ("squash", "s")]
+    tops = [(sample["layer"], sample["blob"]) for sample in watch.samples if "blob" in sample]      # a Split computes nothing
+    assert tops == [("in", "x"), ("in", "y"), ("ip", "ip"), ("relu", "ip"), ("squash", "s"), ("loss", "loss"), ("aside", "t")]
     s, ip = solver.net.blobs["s"].data, solver.net.blobs["ip"].data
     assert diffs["relu", "ip"] == pytest.approx(np.linalg.norm((s - ip) / 8 * (s * (1 - s) - 1)), rel=1e-5)
 

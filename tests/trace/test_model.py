@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 
 import numpy as np
@@ -11,7 +12,7 @@ from small_net import NET
 import minicaffe
 from minicaffe import memory, trace
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
-from minicaffe.memory import reporter
+from minicaffe.memory import SyncedMemory, reporter
 from minicaffe.net import timing
 from minicaffe.trace import build, html, perfetto, pytorch, table
 from minicaffe.trace.model import Replay, launch_of
@@ -539,3 +540,195 @@ def test_recorders_that_end_in_the_order_in_which_they_began(where, make_solver)
     second.stop()
     launches = [sum(event.kind == "launch" for event in recorder.trace().events) for recorder in (first, second)]
     assert launches[1] == 2 * launches[0] > 0 and not minicaffe.cuda.current().recording
+
+
+def test_source_of_each_functor_is_its_whole_definition():
+    """With the comment and the template above it; a short name of a kernel gives the operation in it."""
+    from minicaffe.cuda import compile
+    from minicaffe.trace import kernels
+    begins = re.compile(r"^(?:template <[^\n]*> )?struct (?!alignas)(\w+)\b(?!\s*;)(?!<)", re.MULTILINE)
+    checked = 0
+    for header, path in compile.kernel_headers().items():
+        text = path.read_text()
+        for word in begins.findall(text):
+            where, source = kernels.definition(word)
+            lines, code = text.splitlines(), [line.partition("//")[0] for line in source.splitlines()]
+            if where != header:
+                continue        # defined in two headers
+            first = text.index(source)
+            above = lines[text.count("\n", 0, first) - 1].strip() if first else ""
+            assert not above.startswith(("//", "template")), word
+            depth = 0
+            for i, line in enumerate(code):     # its braces are closed by the last line, and by none before
+                depth += line.count("{") - line.count("}")
+                assert (depth == 0 and "{" in "".join(code[:i + 1])) == (i == len(code) - 1), (word, line)
+            assert re.search(rf"\bstruct {word}\b", source) and code[-1].rstrip().endswith("};"), word
+            checked += 1
+    assert checked > 100 and kernels.definition("NoSuchStruct") is None
+    for name, functor, header in (("Each<ReluForward<float>>", "ReluForward", "minicaffe/ops/activation/kernel.hpp"),
+                                  ("Each<TheirOwn>", "Each", "minicaffe/kernels/grid.hpp")):
+        assert kernels.source_of(name) == {"functor": functor, "source": kernels.definition(functor)[1], "header": header, "ptx": None}
+    assert kernels.source_of("their_kernel<float>") == {"functor": "their_kernel", "source": None, "header": None, "ptx": None}
+
+
+def test_a_trace_after_stop_is_of_the_recording(where, make_solver):
+    """What the net does later, also to its blobs, changes nothing in it; what is recorded again replaces it."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver)
+    with pytest.raises(ConfigError, match="recorded nothing; start it first"):
+        recorder.trace()
+    recorder.start()
+    solver.step(1)
+    recorder.stop()
+    before = json.loads(recorder.trace().to_json())
+    assert before["schedule"]["rows"] and {step["iteration"] for step in before["steps"]} == {0}
+    solver.step(1)
+    solver.net.blobs["ip"].reshape(9, 5)
+    assert json.loads(recorder.trace().to_json()) == before
+    solver.net.blobs["ip"].reshape(4, 5)
+    recorder.start()
+    assert recorder.trace().steps == []
+    solver.step(1)
+    assert {step["iteration"] for step in recorder.trace().steps} == {2}
+    recorder.stop()
+    assert {step["iteration"] for step in recorder.trace().steps} == {2}
+
+
+def test_one_iteration_can_be_kept(on_cpu, make_solver):
+    """And a recorder takes no iteration before it starts, or after it stopped."""
+    solver, other = make_solver(), make_solver()
+    recorder = trace.Recorder(solver, keep=1)
+    for _ in range(2):
+        with pytest.raises(WrongTypeError, match="is called by the solver that it records while it runs, got <"):
+            recorder.on_iteration(solver)
+        recorder.start()
+        solver.step(3)
+        with pytest.raises(WrongTypeError, match="is called by the solver that it records"):
+            recorder.on_iteration(other)
+        recorder.stop()
+        assert {step["iteration"] for step in recorder.trace().steps} == {solver.iter - 1}
+        length = len(recorder.trace())
+    with pytest.raises(WrongTypeError):
+        recorder.on_iteration(solver)
+    assert len(recorder.trace()) == length > 0 and len(recorder.parts) == 1
+
+
+def test_events_change_only_the_arena_of_their_place():
+    """Addresses of two devices may be equal."""
+    def arena(place):
+        return {"place": place, "allocator": "caching", "segments": [
+            {"address": at, "bytes": 256, "blocks": [{"address": at, "bytes": 256, "used": False}]} for at in (0, 1024)]}
+
+    def blocks(place):
+        return [tuple(block.values()) for one in replay.arenas if one["place"] == place for segment in one["segments"] for block in segment["blocks"]]
+
+    places = "CUDAPlace(0)", "CUDAPlace(1)", "CPUPlace()"
+    replay, before = Replay({}, [], [arena(place) for place in places]), [(0, 256, False), (1024, 256, False)]
+    wanted = {place: before for place in places}
+    for kind, address, nbytes, after in (
+            ("split", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),
+            ("split", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),    # of this size already
+            ("alloc", 1024, 64, [(0, 256, False), (1024, 64, True), (1088, 192, False)]),
+            ("free", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),
+            ("merge", 1024, 256, before),
+            ("alloc", 5000, 64, before), ("merge", 512, 64, before), ("split", 1280, 64, before),    # of no segment
+            ("segment taken", 512, 32, [(0, 256, False), (512, 32, False), (1024, 256, False)]),
+            ("segment given back", 0, 256, [(512, 32, False), (1024, 256, False)])):
+        replay.apply(reporter.Event(0, kind, "CUDAPlace(1)", address, nbytes, "", "", 0))
+        wanted["CUDAPlace(1)"] = after
+        assert {place: blocks(place) for place in places} == wanted, kind
+    for kind, allocator in (("pool taken", "buddy"), ("segment taken", "caching")):
+        replay.apply(reporter.Event(0, kind, kind, 64, 32, "", "", 0))
+        assert replay.arenas[-1] == {"place": kind, "allocator": allocator, "segments": [
+            {"address": 64, "bytes": 32, "blocks": [{"address": 64, "bytes": 32, "used": False}]}]}
+    assert [block["address"] for block in replay.moment().blocks] == [5000]
+
+
+def test_a_layer_that_runs_again_begins_an_iteration(on_cpu, make_solver):
+    """Of a net without a solver: also the same layer, or one before it."""
+    net = make_solver().net
+    net.forward_from_to(0, 5)
+    with trace.record(net) as made:
+        for first, last in ((1, 1), (1, 1), (2, 3), (3, 3), (4, 5), (0, 1)):
+            net.forward_from_to(first, last)
+        net.backward_from_to(1, 1)
+        net.backward_from_to(5, 5)
+        net.forward_from_to(2, 2)
+    assert [(step["layer"], step["iteration"]) for step in made.steps if step["kind"] != "between"] == [
+        ("conv", 0), ("conv", 1), ("norm", 1), ("relu", 1), ("relu", 2), ("ip", 2), ("loss", 2), ("in", 3), ("conv", 3), ("conv", 3), ("loss", 3),
+        ("norm", 4)]
+
+
+def test_a_record_of_everything_that_runs(on_cpu, make_solver):
+    """It has no net: an update names its parameters all the same, and a memory without a name is in no step."""
+    solver = make_solver()
+    solver.step(1)
+    with trace.record() as made:
+        solver.step(1)
+        memory.Buffer(memory.allocator_of(memory.CPUPlace()), 64, "")
+        SyncedMemory(64, "").mutable_cpu_data()
+    updates = [step["parameters"] for step in made.steps if step["kind"] == "update"]
+    assert sorted(name for names in updates for name in names) == sorted(blob.name for blob in solver.net.learnable_params)
+    assert not [touched for step in made.steps for touched in step["touched"] if not touched["memory"]]
+    document = made.document
+    assert (document["net"]["name"], document["net"]["file"], document["net"]["nodes"], document["net"]["drawing"]) == ("", "", [], None)
+
+
+def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
+    """The drawing takes the colours of the page."""
+    from minicaffe.pycaffe import drawing
+    (tmp_path / "net.prototxt").write_text(NET)
+    for net, file in ((minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TRAIN), str(tmp_path / "net.prototxt")), (make_solver().net, None)):
+        with trace.record(net) as made:
+            net.forward_from_to(0, 1)
+        assert made.document["net"]["drawing"] == drawing.net_svg(net, standalone=False)
+        assert file is None or made.document["net"]["file"] == file
+        frames = [frame for traces in pytorch.snapshot(made)["device_traces"] for action in traces for frame in action["frames"]]
+        assert frames and all(type(frame["line"]) is int for frame in frames)
+        for node in made.nodes:     # of a net that was made by a program
+            node["line"] = None
+        assert {frame["line"] for traces in pytorch.snapshot(made)["device_traces"] for action in traces for frame in action["frames"]} == {0}
+
+
+def test_traces_of_before_memories_had_titles(on_cpu, make_solver):
+    with trace.record(make_solver()) as made:
+        pass
+    assert made.titles["conv data"] == "conv" and html.page(made).count("<title>small: a trace of minicaffe</title>") == 1
+    for entry in made.document["memories"]:
+        del entry["title"]
+    older = trace.Trace(made.document)
+    assert older.titles == {name: owner["name"] for name, owner in older.owners.items()} and older.titles["conv data"] == "conv data"
+    assert "<title>a net: a trace of minicaffe</title>" in html.page(trace.Trace(None))
+
+
+def test_names_of_any_letters_are_written_as_they_are(tmp_path):
+    """What is no UTF-8 becomes an escape of JSON."""
+    made = trace.Trace(None)
+    made.document["net"]["name"] = "Größe \N{SNOWMAN} <b>"
+    assert '"Größe \N{SNOWMAN} <b>"' in made.to_json() and ": " not in made.to_json()
+    made.document["net"]["file"] = "\udcff"
+    made.save(tmp_path / "t.json")
+    assert rb'"file":"\udcff"' in (tmp_path / "t.json").read_bytes()
+    assert trace.load(tmp_path / "t.json").document == made.document
+
+
+@pytest.mark.parametrize("name, copied", [("scratch", "scratch #2"), ("ip data", "ip data")])
+@pytest.mark.parametrize("kind", ["copy", "reorder", "alloc"])
+def test_a_copy_before_a_head_is_of_that_memory_if_it_has_its_name(name, copied, kind):
+    """Two memories have one name; the copy that another thread made in between keeps its own."""
+    head = "HEAD_AT_CPU -> SYNCED by gpu_data"
+    events = [reporter.Event(0, "head", None, 1, 8, "scratch", head, 0), reporter.Event(1, kind, None, 0, 8, name, "host to device", 0),
+              reporter.Event(2, "head", None, 2, 8, "scratch", head, 0)]
+    named, heads, called = build._with_unique_names(events, {}, {})
+    assert [event.name for event in named] == ["scratch", copied if kind != "alloc" else name, "scratch #2"]
+    assert heads == dict.fromkeys(("scratch", "scratch #2"), "HEAD_AT_CPU") and set(called.values()) == {"scratch"}
+
+
+def test_layers_of_another_net_are_called_so(on_cpu, make_solver):
+    net, other = make_solver().net, make_solver().net
+    for target, mark in ((net, " (another net)"), (None, "")):
+        with trace.record(target) as made:
+            other.forward_from_to(1, 1)
+            net.forward_from_to(1, 1)
+        steps = [(step["layer"], step["node"]) for step in made.steps if step["kind"] == "forward"]
+        assert steps == [(f"conv{mark}", None), ("conv", 1 if target else None)]

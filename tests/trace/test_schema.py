@@ -13,6 +13,7 @@ from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
 from minicaffe.solver.watch import Watch
 from minicaffe.trace import html, kernels, perfetto, pytorch, values
 from minicaffe.trace.model import Trace, launch_of
+from minicaffe.trace.schema import COLUMNS
 from minicaffe.trace.why import CopyReasons
 from minicaffe.workspace import Workspace
 
@@ -191,6 +192,74 @@ def test_errors_name_the_place(document, tmp_path, change, message):
     assert made.document is document
 
 
+@pytest.mark.parametrize("key", COLUMNS)
+def test_columns_have_one_length(document, key):
+    """Only traces of before there were times of events lack `took`, or have it empty."""
+    count = len(document["events"]["time"])
+    for length in (0, 1, count - 1, count + 1):
+        changed = copy.deepcopy(document)
+        column = changed["events"][key]
+        changed["events"][key] = (column + column)[:length]
+        if key == "took" and not length:
+            assert {event.took for event in Trace(changed).events} == {0}
+            continue
+        with pytest.raises(DataError) as caught:
+            Trace(changed)
+        wrong = "events." if key == "time" else f"events.{key}: "
+        assert str(caught.value).startswith(wrong) and f" entries, events.time has {length if key == 'time' else count};" in str(caught.value)
+
+
+def test_columns_of_others_and_an_order_of_steps(document):
+    changed = copy.deepcopy(document)
+    changed["events"]["theirs"] = 5
+    assert len(Trace(changed)) == len(document["events"]["time"])
+    changed["events"]["theirs"] = [1]
+    with pytest.raises(DataError, match="^events.theirs: has 1 entries, events.time has"):
+        Trace(changed)
+    changed = copy.deepcopy(document)
+    steps = changed["steps"]
+    first = next(i for i in range(len(steps)) if steps[i]["first"])
+    steps[first], steps[first + 1] = steps[first + 1], steps[first]
+    with pytest.raises(DataError, match=rf"^steps\[{first + 1}\]: must be of events from {steps[first]['first']} to "):
+        Trace(changed)
+
+
+@pytest.mark.parametrize("where, wrong, message", [
+    (["net", "nodes", 0, "tops"], "abc", "net.nodes[0].tops: must be a list, got 'abc'"),
+    (["net", "nodes", 0, "tops"], ["a", 1], "net.nodes[0].tops[1]: must be a text, got 1"),
+    (["net", "nodes", 0, "shapes", "x"], {3: 4}, "net.nodes[0].shapes['x']: must be a list, got {3: 4}"),
+    (["strings"], {}, "strings: must be a list, got {}"), (["strings", 0], 5, "strings[0]: must be a text, got 5"),
+    (["events", "time"], (0,), "events.time: must be a list, got (0,)"), (["events", "time", 2], "1", "events.time[2]: must be a whole number, got '1'"),
+    (["events", "time", 0], True, "events.time[0]: must be a whole number, got True"),
+    (["events", "time", 1], -2**64, "events.time[1]: must be between -2^64 and 2^64, got -18446744073709551616"),
+    (["events", "address", 1], 2**64, "events.address[1]: must be between -2^64 and 2^64, got 18446744073709551616"),
+    (["values", "arrays", 0, "maps", "levels"], "\nAAAA", "values.arrays[0].maps.levels: must be 2 x 3 x 3 bytes, at least one, in base64"),
+    (["values", "arrays", 0, "maps", "count"], 0, "values.arrays[0].maps.levels: must be 0 x 3 x 3 bytes, at least one, in base64")])
+def test_lists_have_items_of_one_type(document, where, wrong, message):
+    changed = copy.deepcopy(document)
+    place = changed
+    for key in where[:-1]:
+        place = place[key]
+    if where[-1] == "levels":       # characters that a lax reader of base64 leaves out
+        wrong = "\n" + place["levels"]
+    place[where[-1]] = wrong
+    with pytest.raises(DataError) as caught:
+        Trace(changed)
+    assert str(caught.value).startswith(message + "; it is no trace")
+
+
+@pytest.mark.parametrize("where", [["start", "heads"], ["why"], ["kernels"], ["net", "nodes", 0, "shapes"]])
+def test_keys_are_texts(document, where):
+    """JSON has no others: they would become texts in a file."""
+    changed = copy.deepcopy(document)
+    place = changed
+    for key in where:
+        place = place[key]
+    place[5] = next(iter(place.values()), "text")
+    with pytest.raises(DataError, match="must be an object whose keys are texts, got 5;"):
+        Trace(changed)
+
+
 @pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"'])
 def test_json_that_is_no_trace(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
@@ -206,6 +275,7 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
              lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: pytorch.snapshot(wrong), lambda wrong: trace.why(wrong, 0),
              lambda wrong: pytorch.write(wrong, tmp_path / "x"), lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
              lambda wrong: node.with_place(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
+             lambda wrong: values.add(wrong, solver), lambda wrong: values.add(made, wrong),
              lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]
     for call in calls:
         for wrong in (5, "x", [], object(), b"x", np.zeros(3), "x" * 100_000):

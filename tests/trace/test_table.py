@@ -183,3 +183,63 @@ def test_titles_say_what_a_memory_is(made, where):
     assert not [title for title in titles.values() if title.endswith(" data")]
     scratch = [memory for memory in made.memories if memory["blob"] == "scratch"]
     assert all(memory["title"].startswith("scratch of ") for memory in scratch) and (scratch or where == "cpu")
+
+
+@pytest.mark.parametrize(("width", "wide"), [(111, False), (112, True)])
+def test_a_wide_terminal_shows_more(made, width, wide, monkeypatch, capsys):
+    monkeypatch.setattr(table, "table_console", lambda: Console(width=width, highlight=False))
+    table.show(made)
+    assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
+
+
+@pytest.mark.parametrize(("terminal", "lines", "rows"), [(False, None, None), (True, None, 10), (False, "12", 10), (True, "12", 10)])
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 12, 19, 20, 25])
+def test_a_step_is_shown_in_screens(monkeypatch, terminal, lines, rows, count):
+    """Of a terminal, and where a program has set LINES; a screen has two rows for the prompt, and one for how many lines follow."""
+    monkeypatch.delenv("LINES", raising=False)
+    if lines is not None:
+        monkeypatch.setenv("LINES", lines)
+    monkeypatch.setattr(table, "describe", lambda trace, number, why: [f"line {i}" for i in range(count)])
+    out, screens = Console(file=io.StringIO(), width=80, height=12, force_terminal=terminal, color_system=None), []
+
+    def read(prompt):
+        screens.append(out.file.getvalue().splitlines())
+        out.file.seek(out.file.truncate(0))
+        if len(screens) > 5:
+            raise EOFError
+        return "m"
+
+    step = {"iteration": 0, "kind": "between", "layer": "", "node": None, "first": 0, "last": 0, "begin": 0, "end": 0, "with": None, "flops": None,
+            "bytes": 0, "touched": [], "loss": None}
+    table.walk(trace.Trace({**trace.Trace(None).document, "steps": [step]}), read, out)
+    left, wanted = [f"line {i}" for i in range(count)], []
+    while left:
+        if rows is None or len(left) <= rows:
+            wanted.append(left)
+            break
+        wanted.append([*left[:rows - 1], f"… {len(left) - rows + 1} more lines: m"])
+        left = left[rows - 1:]
+    nothing = ["there are no more lines of this step"]
+    assert screens == (wanted + [nothing] * 6)[:6]
+
+
+def test_sources_of_the_kernels_of_a_step():
+    """Kernels of one template have one source; a library's has none."""
+    document = trace.Trace(None).document
+    names = ["Each<A<float>>", "theirs", "Each<A<double>>", "Each<B<float>>", "theirs"]
+    kernel = {"functor": "", "source": None, "header": None, "ptx": None}
+    document["kernels"] = {"theirs": kernel, "Each<B<float>>": {**kernel, "source": "struct B {\n};", "header": "b.hpp"},
+                           **{f"Each<A<{kind}>>": {**kernel, "source": "struct A {};", "header": "a.hpp"} for kind in ("float", "double")}}
+    document["strings"] = ["launch", "", *names[:4], "cache hit", "4x1x2 blocks of 32 threads;  (8 bytes); x data (4 bytes)"]
+    count = len(names) + 1
+    number = [0] * len(names) + [6]
+    document["events"] = {**{key: [0] * count for key in ("time", "address", "bytes", "took")}, "kind": number, "place": [1] * count,
+                          "name": [document["strings"].index(name) for name in names] + [1], "detail": [7] * count}
+    step = {"iteration": 0, "kind": "forward", "layer": "x", "node": None, "begin": 0, "end": 0, "with": None, "flops": None, "bytes": 0, "touched": [],
+            "loss": None}
+    document["steps"] = [{**step, "first": 0, "last": count}, {**step, "first": count, "last": count}]
+    made = trace.Trace(document)
+    assert table.sources(made, 0) == ["Each<A<float>>; Each<A<double>>: in a.hpp", "struct A {};", "",
+                                      "theirs: its source is not in minicaffe's headers", "", "Each<B<float>>: in b.hpp", "struct B {", "};", ""]
+    assert table.sources(made, 1) == ["this step launches no kernels"]
+    assert table.describe(made, 0)[2:5] == ["  kernel Each<A<float>>, 4 x 2 blocks of 32 threads", "    0.000 ms", "    arrays: no name, x data"]

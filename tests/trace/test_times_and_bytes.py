@@ -76,6 +76,18 @@ def test_perfetto_has_each_event_at_its_time_in_microseconds(seed):
     assert times == sorted(times)
 
 
+def test_perfetto_has_names_and_an_order_of_tracks():
+    made = random_trace(1)
+    rows = perfetto.events(made)
+    about = [row for row in rows if row["ph"] == "M"]
+    assert rows[:len(about)] == about and {row["pid"] for row in rows} == {1}
+    assert about[0] == {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": f"minicaffe: {made.document['net']['name'] or 'a net'}"}}
+    names = ["layers", "kernels", "copies and reorders", "allocators", "gradient transfers"]
+    assert about[1:] == [{"ph": "M", "pid": 1, "tid": track, **about} for track, name in enumerate(names, 1) for about in (
+        {"name": "thread_name", "args": {"name": name}}, {"name": "thread_sort_index", "args": {"sort_index": track}})]
+    assert perfetto.events(Trace(None))[0]["args"] == {"name": "minicaffe: a net"}
+
+
 @SEEDS
 def test_transfers_at_one_time_count_once(seed):
     made = random_trace(seed)

@@ -131,6 +131,65 @@ def test_a_folder_is_refused_before_the_training(tmp_path):
     assert solver.listeners == [] and solver.net.observer_reason() is None
 
 
+def test_a_file_of_the_present_folder_and_folders_that_lack(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    solver = create_solver(parse_text(NET % ROOT, caffe_pb2.SolverParameter)[0])
+    with pytest.raises(FileError, match="^none/t.json: cannot be written: there is no such folder, or no permission"):
+        Trouble(solver, "none/t.json")
+    assert solver.listeners == [] and solver.net.observer_reason() is None
+    trouble = Trouble(solver, "t.json")
+    solver.step(1)
+    for blob in solver.net.layers[2].blobs:
+        blob.data[...] = 0
+    solver.step(1)
+    assert load("t.json").document["trouble"] == trouble.first
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.html"])
+def test_a_training_continues_without_a_trace_that_cannot_be_written(tmp_path, caplog, name):
+    """The reason is logged once; what was found is there, and nothing watches the training any longer."""
+    solver = create_solver(parse_text(NET % ROOT, caffe_pb2.SolverParameter)[0])
+    (tmp_path / "folder").mkdir()
+    trouble = Trouble(solver, tmp_path / "folder" / name)
+    solver.step(1)
+    for blob in solver.net.layers[2].blobs:
+        blob.data[...] = 0
+    (tmp_path / "folder").rmdir()
+    solver.step(2)
+    said = [record.getMessage() for record in caplog.records if record.name == "minicaffe.trace"]
+    assert len(said) == 1 and str(tmp_path / "folder" / name) in said[0] and "is the first that is not finite" not in said[0]
+    assert (trouble.first["layer"], trouble.first["diff"], solver.iter) == ("root", "b", 3)
+    assert solver.listeners == [] and solver.net.observer_reason() is None and not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_inputs_behind_a_split_are_those_of_the_blob_that_is_split(tmp_path, way):
+    """A Split has no samples of its own; its tops hold what its bottom holds."""
+    middle = """layer { name: "second" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 4 weight_filler { type: "constant" value: 1 } } }
+        layer { name: "root" type: "Power" bottom: "b" top: "r" power_param { power: 0.5 scale: 1 } }
+        layer { name: "side" type: "Power" bottom: "b" top: "unused" power_param { scale: 0 } }"""
+
+    def spoil(net):
+        second, root = (next(i for i, node in enumerate(net.nodes) if node.name == name) for name in ("second", "root"))
+        for blob in net.layers[second].blobs:
+            blob.data[...] = 0 if way == "backward" else -1     # the gradient of the root, or the root, is not finite
+        assert net.nodes[root].bottoms[0].name == "b_second_0_split_0"
+
+    found = trouble_of(tmp_path, middle, spoil).document["trouble"]
+    name = "b_second_0_split_0"
+    inputs = {(one["name"], one["part"]): one for one in found["inputs"]}
+    if way == "forward":
+        assert (found["layer"], found["blob"]) == ("root", "r") and list(inputs) == [(name, "data")]
+    else:       # the Split adds up the gradients of its tops, of which there are no samples
+        assert found["diff"] == "b" and found["before"]["layer"] == "second"
+        assert [part for _, part in inputs] == ["data"], inputs
+    value = inputs[(name if way == "forward" else "b"), "data"]
+    assert value["max"] == (0 if way == "backward" else pytest.approx(value["min"], abs=30)) and value["wrong"] == 0
+    assert value["before"]["min"] > 10
+    if way == "forward":
+        assert value["max"] < 0
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_the_first_of_random_samples(seed):
     """A chain of layers, some in place, of which each batch of an iteration is a step; arrays from the dice are not finite."""

@@ -4,6 +4,7 @@ import base64
 
 import numpy as np
 import pytest
+from small_net import NET
 
 from minicaffe import trace
 from minicaffe.errors import WrongTypeError
@@ -40,8 +41,33 @@ def test_values_of_each_array_of_one_more_iteration(where, make_solver):
     first = blobs["conv"].cpu_data[0]
     assert maps.shape == first.shape and found["conv"]["maps"]["of"] == 4
     np.testing.assert_allclose(maps / 254 * first.max(), first, atol=first.max() / 254)
+    # No gradients of what nothing computes one for.
+    assert set(found) == {"data", "label", "conv", "conv diff", "ip", "ip diff", "loss", "loss diff", *(
+        f"{blob.name}{part}" for blob in solver.net.param_table.params for part in ("", " diff"))}
+    assert {title: one["maps"]["what"] for title, one in found.items() if title[:7] == "conv[0]"} == dict.fromkeys(
+        ("conv[0]", "conv[0] diff"), "filters, the first channel of each")
     again = trace.Trace(made.document)
     assert again.document["values"] == made.document["values"]
+
+
+def test_tops_of_splits_are_left_out(on_cpu, make_solver):
+    """They hold what the blob that is split holds; its gradient is that of all who read it."""
+    more = 'layer { name: "more" type: "Power" bottom: "ip" top: "more" loss_weight: 1 }\n'
+    solver = make_solver(NET + more)
+    assert any(node.type == "Split" for node in solver.net.nodes)
+    parameters = [blob.name for blob in solver.net.param_table.params]
+    for target, parts in ((solver, ("", " diff")), (solver.net, ("",))):
+        made = trace.Trace(None)
+        values.add(made, target)
+        titles = [array["title"] for array in made.document["values"]["arrays"]]
+        assert sorted(titles) == sorted(["data", "label", *(f"{name}{part}" for name in ("conv", "ip", "loss", "more", *parameters) for part in parts)])
+
+
+def test_a_constant_array_has_the_least_level():
+    with np.errstate(all="raise"):
+        for array in np.full((2, 3), 5.0), np.full((2, 3, 1, 1), -7.0), np.zeros(4):
+            assert not levels_of(values.maps(array)).any() and values.values_of(array)["histogram"][16] == array.size
+    assert values.values_of(np.array([0.1]))["min"] == values.values_of([0.1])["min"] == float(np.float32(0.1))
 
 
 def test_a_net_alone_runs_forward(where, make_solver):

@@ -128,3 +128,24 @@ def test_a_head_prints_its_name():
     assert (str(memory.head), f"{memory.head}") == ("UNINITIALIZED", "UNINITIALIZED")
     memory.mutable_cpu_data()
     assert str(memory.head) == "HEAD_AT_CPU" and memory.head == SyncedHead.HEAD_AT_CPU == 1
+
+
+@pytest.mark.parametrize("name", ["x data", ""])
+@pytest.mark.parametrize("next_event", [None, ("head", "y data"), ("copy", "same"), ("head", "same")])
+def test_a_copy_whose_access_is_not_in_the_record(name, next_event):
+    """As at its end; the event behind a copy is its access only if it is a head event of that memory."""
+    document = trace.Trace(None).document
+    rows = [("copy", name, "host to device")]
+    if next_event:
+        rows.append((next_event[0], name if next_event[1] == "same" else next_event[1], "SYNCED -> HEAD_AT_GPU by mutable_gpu_data"))
+    document["strings"] = ["", *dict.fromkeys(value for row in rows for value in row if value)]
+    numbers = {key: [document["strings"].index(row[i]) for row in rows] for i, key in enumerate(("kind", "name", "detail"))}
+    document["events"] = {**{key: [0] * len(rows) for key in ("time", "place", "address", "took")}, "bytes": [1234] * len(rows), **numbers}
+    said = trace.why(trace.Trace(document), 0)
+    title = name or "A memory"
+    if next_event == ("head", "same"):
+        assert said == (f"{title} was copied from host to device (1,234 bytes): your code accessed it on the device (mutable_gpu_data). It was written "
+                        "before the record began. Its head was SYNCED, host and device hold the same; since then it is HEAD_AT_GPU, only the device's "
+                        "side is valid.")
+    else:
+        assert said == f"{title} was copied from host to device (1,234 bytes): your code accessed it there. It was written before the record began."

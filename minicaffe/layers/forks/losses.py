@@ -236,7 +236,7 @@ class SoftmaxWithLossOHEMLayer(SoftmaxWithLossLayer):
             top[2].reshape(*bottom[1].shape)
 
     def capture_obstacle(self):
-        return "the third top is computed on the CPU" if self.num_tops > 2 else super().capture_obstacle()
+        return "the third top is computed on the CPU" if len(self.loss_weights) > 2 else super().capture_obstacle()
 
     def forward_cpu(self, bottom, top):
         super().forward_cpu(bottom, top)

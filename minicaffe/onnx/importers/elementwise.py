@@ -88,8 +88,8 @@ def elu(made, node):
 
 @importer("PRelu")
 def prelu(made, node):
-    slopes, channels = made.constant(1, "slope"), made.shape()[1]
-    if slopes.size not in (1, channels) or slopes.size > 1 and slopes.shape[-(len(made.shape()) - 1)] != channels:
+    slopes, channels, axes = made.constant(1, "slope"), made.shape()[1], len(made.shape())
+    if slopes.size not in (1, channels) or slopes.size > 1 and ((1,) * (axes - slopes.ndim) + slopes.shape)[1] != channels:
         raise Unsupported(f"its slopes have the shape {list(slopes.shape)}, PReLU has one for each channel")
     shared = slopes.size == 1
     made.layer("PReLU", [made.bottom()], "prelu_param", [slopes.reshape(() if shared else (-1,))], last=True, channel_shared=shared)
@@ -161,12 +161,13 @@ def arithmetic(made, node):
 def span(sizes, given):
     """Return the axis at which a broadcast array of the shape `given` begins in `sizes`, and its shape without axes of size 1.
 
-    None if an axis between those of this shape has size 1 in `given` alone: Scale and Bias repeat no axis in the middle.
+    None if an axis between those of this shape has size 1 in `given` alone, or all axes have it and the first of `sizes` has not:
+    Scale and Bias repeat no axis in the middle, and their second bottom has none or begins at one of its own size.
     """
     whole = (1,) * (len(sizes) - len(given)) + tuple(given)
     axes = [i for i, size in enumerate(whole) if size != 1]
     if not axes:
-        return 0, (1,) if sizes[:1] == (1,) else ()
+        return (0, (1,)) if sizes[:1] == (1,) else None if given else (0, ())
     first, last = axes[0], axes[-1]
     if whole[first:last + 1] != tuple(sizes[first:last + 1]):
         return None

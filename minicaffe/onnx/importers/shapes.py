@@ -142,7 +142,8 @@ def pad(made, node):
     """Of zeros around pixels: a depthwise convolution with one tap that is not 0."""
     given, amounts = made.shape(), made.constant(1, "pads")
     value, axes = made.constant(2, "value"), made.constant(3, "axes")
-    amounts = made.attribute("pads") if amounts is None else amounts
+    if amounts is None:     # before opset 11
+        amounts, value = made.attribute("pads"), np.float32(made.attribute("value", 0.0))
     count = len(given)
     before, behind = np.zeros(count, int), np.zeros(count, int)
     where = range(count) if axes is None else axes

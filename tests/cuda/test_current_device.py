@@ -1,0 +1,432 @@
+"""Calls name their device themselves: any may be the current one of the thread, or none. A call that fails raises, and changes nothing."""
+
+import contextlib
+import gc
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from processes import run
+
+import minicaffe
+from minicaffe import cuda, memory
+from minicaffe.blob import Blob
+from minicaffe.cuda import driver
+from minicaffe.errors import DeviceError, OutOfMemoryError, WrongTypeError
+from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
+from minicaffe.memory.registry import registry
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+
+def test_each_call_finds_its_device():
+    """Each is the first call of a thread, which has no device, and comes after a call for another device."""
+    run("""
+    import threading
+    from minicaffe.cuda import driver
+    from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace
+    from minicaffe.memory.registry import registry
+    N = 4096
+    minicaffe.set_device(1)
+    minicaffe.set_mode_gpu()
+    zero, one = cuda.get_device(0), cuda.get_device(1)
+    gpu, pinned, side = CUDAPlace(1), PinnedPlace(), registry.device_side(CUDAPlace(1))
+    for place in gpu, pinned:
+        memory.use(place, "plain")
+    values, found = np.arange(N, dtype=np.uint32).astype(np.uint8), np.zeros(N, np.uint8)
+    source, host = Buffer(registry.allocator(gpu), N), Buffer(registry.allocator(pinned), N)
+    stream, event, start, end = cuda.Stream(one), cuda.Event(one), cuda.Event(one, timing=True), cuda.Event(one, timing=True)
+    late = np.frombuffer(host, np.uint8)
+    touch = cuda.kernel('extern "C" __global__ void touch() {}', "touch")
+    graphs = []
+
+    def first(call):
+        "Return what a call returns, once in a thread of its own, once after a call for the other device."
+        results, errors_ = [], []
+        def body():
+            try:
+                results.append(call())
+            except BaseException as error:
+                errors_.append(error)
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        zero.memory_info()
+        body()
+        assert not errors_, errors_
+        return results
+
+    def pushed(wait):
+        "The copy is done when the call has waited."
+        side.copy_to_device(source.address, values.ctypes.data, N)
+        def call():
+            late[:] = 0
+            memory.copy(host, source, stream=stream)
+            event.record(stream)
+            assert not late.any()
+            threading.Thread(target=zero.memory_info).start()
+        for around in "fresh", "other":
+            call()
+            if around == "fresh":
+                thread = threading.Thread(target=wait)
+                thread.start()
+                thread.join()
+            else:
+                zero.memory_info()
+                wait()
+            assert (late == values).all(), (wait, around)
+
+    block = memory.alloc(gpu, 1 << 20)
+    free = one.memory_info()[0]
+    assert first(one.memory_info) == [one.memory_info()] * 2 and free < zero.memory_info()[0]
+    assert [driver.allocation(at)[::2] for at in first(lambda: memory.alloc(gpu, N))] == [(1, N)] * 2
+    for allocated in first(lambda: memory.alloc(gpu, N)):
+        zero.memory_info()
+        memory.free(gpu, allocated)
+    blocks = [memory.alloc(gpu, N) for _ in range(2)]
+    first(lambda: memory.free(gpu, blocks.pop()))
+    blocks = first(lambda: memory.alloc(pinned, N))
+    first(lambda: memory.free(pinned, blocks.pop()))
+    pushed(one.synchronize)
+    pushed(stream.synchronize)
+    pushed(event.synchronize)
+    assert first(event.done) == [True, True]
+    first(lambda: event.record(stream))
+    first(lambda: event.record(cuda.computing(one)))
+    first(lambda: stream.wait(event))
+    for made in first(lambda: cuda.Event(one)):
+        made.record(stream)
+    assert all(made.address for made in first(lambda: cuda.Stream(one)))
+    streams = first(lambda: [cuda.Stream(one) for _ in range(3)])
+    for made in sum(streams, []):
+        event.record(made)          # it is of the same device
+    first(lambda: one.wait_for(stream.address))
+    first(lambda: one.make_stream_wait(stream.address))
+    side.copy_to_device(source.address, values.ctypes.data, N)
+    first(lambda: side.copy_to_host(found.ctypes.data, source.address, N))
+    assert (found == values).all()
+    target = Buffer(registry.allocator(gpu), N)
+    for call in (lambda: side.copy_to_device(target.address, values.ctypes.data, N),
+                 lambda: side.copy_within(target.address, source.address, N), lambda: memory.copy(target, source, stream=stream)):
+        side.zero(target.address, N)
+        first(call)
+        one.synchronize()
+        side.copy_to_host(found.ctypes.data, target.address, N)
+        assert (found == values).all(), call
+    first(lambda: side.zero(target.address, N))
+    side.copy_to_host(found.ctypes.data, target.address, N)
+    assert not found.any()
+    first(lambda: touch((1,), (1,)))        # loads it, then launches it alone
+    first(lambda: touch((1,), (1,)))
+    assert first(lambda: cuda.sleep(0)) == [None, None]
+
+    def record():
+        graph = cuda.Graph(one)
+        with graph:
+            touch((1,), (1,))
+        graphs.append(graph)
+    first(record)
+    assert [graph.nodes for graph in graphs] == [1, 1]
+    first(lambda: graphs[0].replay(0, 0))
+    kept = [Buffer(memory.allocator_of(gpu, "caching"), N) for _ in range(2)]
+    for buffer in kept:
+        buffer.record_stream(stream)
+    del buffer
+    first(lambda: kept.pop().nbytes)    # which frees it: an event is recorded
+    blob = Blob((1000,))
+    blob.data[...] = 1
+    blob.scale_data(1)
+    first(lambda: blob.scale_data(2))
+    assert first(blob.asum_data) == [4000, 4000]
+    start.record(stream), end.record(stream)
+    stream.synchronize()
+    assert all(milliseconds >= 0 for milliseconds in first(lambda: end.elapsed(start)))
+    """, "sim", "devices=2,deferred=1")
+
+
+def test_the_last_reference_may_end_in_a_thread_without_a_device():
+    """The check for leaks lists what was not destroyed."""
+    text = run("""
+    import threading
+    from minicaffe.cuda import Event, Graph
+    minicaffe.set_mode_gpu()
+    device = cuda.current()
+    touch = cuda.kernel('extern "C" __global__ void touch() {}', "touch")
+    touch((1,), (1,))
+    graph = Graph(device)
+    with graph:
+        touch((1,), (1,))
+    held = [Event(device), Event(device, timing=True), graph]
+    del graph
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    """, "sim", "leak=1")
+    assert "not given back" not in text, text
+
+
+def calls_of_a_device():
+    """List functions of the driver, which call of them is to fail, and what makes the call."""
+    device, place = cuda.current(), CUDAPlace(0)
+    side, order = registry.device_side(place), registry.stream_order(place)
+    event, start, stream = cuda.Event(device), cuda.Event(device, timing=True), cuda.Stream(device)
+    end = cuda.Event(device, timing=True)
+    for one in event, start, end:
+        one.record(stream)
+    stream.synchronize()
+    block, host = Buffer(registry.allocator(place), 64), Buffer(registry.allocator(PinnedPlace()), 64)
+    blob = Blob((10,))
+    blob.scale_data(1)
+    with cuda.Graph(device) as graph:
+        blob.scale_data(1)
+    touch = cuda.kernel('extern "C" __global__ void touch() {}', "touch")
+    touch((1,), (1,))
+    return [
+        ("cuMemGetInfo", 1, device.memory_info),
+        ("cuCtxSynchronize", 1, device.synchronize),
+        ("cuCtxSetCurrent", 1, device.memory_info),
+        ("cuDeviceGetPCIBusId", 1, lambda: device.bus_id),
+        ("cuDeviceGetAttribute", 1, lambda: device.clock_rate),
+        ("cuDeviceGetCount", 1, cuda.count),
+        ("cuEventCreate", 1, lambda: cuda.Event(device)),
+        ("cuEventRecord", 1, lambda: event.record(stream)),
+        ("cuEventQuery", 1, event.done),
+        ("cuThreadExchangeStreamCaptureMode", 1, event.done),
+        ("cuEventSynchronize", 1, event.synchronize),
+        ("cuEventElapsedTime", 1, lambda: end.elapsed(start)),
+        ("cuStreamWaitEvent", 1, lambda: stream.wait(event)),
+        ("cuStreamSynchronize", 1, stream.synchronize),
+        ("cuStreamGetCtx", 1, lambda: order.record(stream.address)),
+        ("cuEventRecord", 1, lambda: order.record(stream.address)),
+        ("cuEventRecord", 1, lambda: device.wait_for(stream.address)),
+        ("cuStreamWaitEvent", 1, lambda: device.wait_for(stream.address)),
+        ("cuEventRecord", 1, lambda: device.make_stream_wait(stream.address)),
+        ("cuStreamWaitEvent", 1, lambda: device.make_stream_wait(stream.address)),
+        ("cuPointerGetAttribute", 2, lambda: driver.allocation(block.address)),
+        ("cuPointerGetAttribute", 3, lambda: driver.allocation(block.address)),
+        ("cuPointerGetAttribute", 4, lambda: driver.allocation(block.address)),
+        ("cuPointerGetAttribute", 5, lambda: driver.allocation(block.address)),
+        ("cuMemcpyHtoDAsync", 1, lambda: side.copy_to_device(block.address, host.address, 64)),
+        ("cuMemcpyDtoHAsync", 1, lambda: side.copy_to_host(host.address, block.address, 64)),
+        ("cuStreamSynchronize", 1, lambda: side.copy_to_host(host.address, block.address, 64)),
+        ("cuStreamSynchronize", 1, lambda: side.copy_to_device(block.address, host.address, 64)),
+        ("cuMemcpyDtoDAsync", 1, lambda: side.copy_within(block.address, block.address + 32, 32)),
+        ("cuMemsetD8Async", 1, lambda: side.zero(block.address, 64)),
+        ("cuMemcpyHtoDAsync", 1, lambda: memory.copy(block, host, stream=stream)),
+        ("cuMemcpyDtoHAsync", 1, lambda: memory.copy(host, block, stream=stream)),
+        ("cuMemcpyPeerAsync", 1, lambda: memory.copy(block, Buffer(registry.allocator(place), 64), stream=stream)),
+        ("cuMemcpyHtoDAsync", 1, lambda: graph.replay(0, 0)),
+        ("cuGraphLaunch", 1, lambda: graph.replay(0, 0)),
+        ("cuLaunchKernel", 1, lambda: touch((1,), (1,))),
+        ("cuModuleLoadData", 1, lambda: cuda.kernel(touch.source, "touch")((1,), (1,))),
+        ("cuModuleGetFunction", 1, lambda: cuda.kernel(touch.source, "touch")((1,), (1,))),
+        ("cuMemHostAlloc", 1, lambda: memory.allocator_of(PinnedPlace(), "plain").alloc(64)),
+        ("cuMemAlloc", 1, lambda: memory.allocator_of(place, "plain").alloc(64)),
+    ]
+
+
+def test_each_call_that_fails_raises(sim):
+    """With the name of the driver's function; the next time it works, and the counters of launches count what was launched."""
+    gc.collect()
+    device = cuda.current()
+    silent = []
+    for function, nth, call in calls_of_a_device():
+        launches = device.launches
+        sim(f"fail={function}:{nth}:CUDA_ERROR_UNKNOWN")
+        try:
+            call()
+        except DeviceError as error:
+            assert function in str(error) and "CUDA_ERROR_UNKNOWN" in str(error), (nth, str(error))
+        else:
+            silent.append((function, nth))
+        assert device.launches == launches, (function, nth)
+        call()
+        assert device.launches == launches + (function in ("cuLaunchKernel", "cuModuleLoadData", "cuModuleGetFunction")), function
+    assert not silent
+
+
+@pytest.mark.parametrize("call", [lambda blob: blob.scale_data(2), lambda blob: blob.asum_data(), lambda blob: blob.cpu_data])
+def test_a_thread_that_cannot_use_the_device(sim, call):
+    """The error is that of the thread's call; afterwards it works there, and in other threads."""
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.scale_data(1)
+    errors = []
+
+    def body():
+        for _ in range(2):
+            try:
+                call(blob)
+            except DeviceError as error:
+                errors.append(str(error))
+
+    sim("fail=cuCtxSetCurrent:1")
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert len(errors) == 1 and errors[0].startswith("cuCtxSetCurrent(0): CUDA_ERROR_UNKNOWN"), errors
+    cuda.current().synchronize()
+    before = blob.asum_data()
+    blob.scale_data(2)
+    assert blob.asum_data() == 2 * before and before in (300, 600)
+
+
+@pytest.mark.parametrize("before", [lambda device: cuda.Event(device).done(),
+                                    lambda device: Buffer(memory.allocator_of(CUDAPlace(0), "plain"), 64)])
+def test_what_a_recording_may_not_do_is_refused_after_what_it_may(sim, before):
+    """A query of an event and an allocation are allowed there; the thread then has its mode of capture again."""
+    device, blob, other = cuda.current(), Blob((100,)), cuda.Event(cuda.current())
+    blob.data[...] = 3
+    blob.scale_data(1)
+    device.synchronize()
+    for within in False, True:
+        if not within:
+            before(device)
+        with pytest.raises(DeviceError, match="cuEventSynchronize"), cuda.Graph(device) as graph:
+            if within:
+                before(device)
+            other.synchronize()
+        assert graph.nodes == 0
+    with cuda.Graph(device) as graph:
+        before(device)
+        blob.scale_data(2)
+    assert graph.nodes == 1
+    graph.replay(0, 0)
+    assert (blob.cpu_data == 6).all()
+
+
+def test_a_graph_without_a_recording_is_not_replayed():
+    graph = cuda.Graph(cuda.current())
+    with pytest.raises(DeviceError, match="nothing was recorded in this graph"):
+        graph.replay(0, 0)
+
+
+CODES = {*driver.REMEDIES, *driver.LOST, "CUDA_ERROR_UNKNOWN", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_OUT_OF_MEMORY"}
+
+
+@pytest.mark.parametrize("code", sorted(CODES - {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"}))  # which the simulated driver never returns
+def test_the_message_of_an_error(sim, code):
+    """The call with its arguments, the driver's name and text, and a remedy where there is one."""
+    device = cuda.current()
+    for call, shown in (device.memory_info, "cuMemGetInfo()"), (lambda: device.bus_id, "cuDeviceGetPCIBusId(0)"):
+        sim(f"fail={shown.partition('(')[0]}:1:{code}")
+        with pytest.raises(DeviceError if code != "CUDA_ERROR_OUT_OF_MEMORY" else OutOfMemoryError) as caught:
+            call()
+        start, said = str(caught.value)[:len(shown) + len(code) + 4], str(caught.value)[len(shown) + len(code) + 4:]
+        assert start == f"{shown}: {code}: " and not said.startswith("no text")
+        remedy = driver.REMEDIES.get(code, "the device's memory is lost to this process; start the program again, from the last snapshot if "
+                                           "there is one (what is saved is whole)" if code in driver.LOST else "")
+        assert said.endswith(f"; {remedy}") and len(said) > len(remedy) + 5 if remedy else said and ";" not in said
+        assert code == "CUDA_ERROR_OUT_OF_MEMORY" or caught.value.code == code
+        call()
+
+
+@pytest.mark.parametrize("choose", [cuda.use_gpu, minicaffe.set_device])
+@pytest.mark.parametrize("mode", ["cpu", "gpu"])
+def test_numbers_that_no_device_has(choose, mode):
+    """Also those that no C int holds, and what is no number; what was chosen stays chosen."""
+    if mode == "cpu":
+        minicaffe.set_mode_cpu()
+    try:
+        before = cuda.current()
+        for number in (99, -1, 2**31 - 1, 2**31, 2**32, -2**31, -2**31 - 1, 10**30, -10**30):
+            with pytest.raises(DeviceError, match="there is no device -?[0-9]+; this machine has [0-9]+"):
+                choose(number)
+        for wrong in "0", 0.0, 1.5, [0], b"0":
+            with pytest.raises(WrongTypeError, match="device_id"):
+                choose(wrong)
+        assert cuda.current() is before and cuda.state().current == (None if before is None else before.index)
+        choose(np.int64(0))
+    finally:
+        minicaffe.set_mode_gpu()
+
+
+@pytest.mark.parametrize(("call", "ran"), [("cuEventRecord:1", False), ("cuEventRecord:2", True), ("cuEventSynchronize:1", True),
+                                           ("cuEventElapsedTime:1", True), ("cuLaunchKernel:1", False)])
+def test_a_launch_whose_time_cannot_be_taken(sim, call, ran):
+    """The error is raised once, by the next call that waits, and the launch is no event; the next launch is one, and has its time."""
+    device, blob = cuda.current(), Blob((100,))
+    blob.data[...] = 3
+    blob.scale_data(1)
+    device.record_launches(True)
+    try:
+        sim(f"fail={call}")
+        with memory.record() as events, pytest.raises(DeviceError, match=call.partition(":")[0]):
+            blob.scale_data(2)
+            device.synchronize()
+        assert not [event for event in events if event.kind == "launch"]
+        device.synchronize()
+        with memory.record() as events:
+            blob.scale_data(5)
+        assert [event.took >= 0 for event in events if event.kind == "launch"] == [True]
+        assert (blob.cpu_data == (30 if ran else 15)).all()
+    finally:
+        device.record_launches(False)
+
+
+def test_launches_are_recorded_while_anyone_wants_it():
+    """All sequences of five calls that may come: what `record_launches` set last, or a Recorder that is not closed."""
+    device, calls = cuda.current(), (("on", 0), ("off", 0), ("add", 1), ("remove", -1))
+    for sequence in itertools.product(calls, repeat=5):
+        by_hand, recorders = False, 0
+        if min(itertools.accumulate(change for _, change in sequence)) < 0:
+            continue        # ended before it began
+        try:
+            assert not device.recording
+            for name, change in sequence:
+                recorders += change
+                by_hand = {"on": True, "off": False}.get(name, by_hand)
+                {"on": lambda: device.record_launches(True), "off": lambda: device.record_launches(False),
+                 "add": device.add_launch_recorder, "remove": device.remove_launch_recorder}[name]()
+                assert device.recording == (by_hand or recorders > 0), sequence
+        finally:
+            for _ in range(recorders):
+                device.remove_launch_recorder()
+            device.record_launches(False)
+        assert not device.recording
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_work_after_a_recording_reads_nothing_of_the_graph(fails):
+    """Random numbers are drawn from the generator's place again, memory comes from the allocator, launches have their time."""
+    net = Net(parse_text("""
+        state { phase: TRAIN }
+        layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 4000 } } }
+        layer { name: "drop" type: "Dropout" bottom: "x" top: "y" }
+    """, caffe_pb2.NetParameter)[0])
+    net.blobs["x"].data[...] = 1
+
+    def drawn():
+        minicaffe.set_random_seed(3)
+        net.forward_from_to(0, 1)
+        return net.blobs["y"].cpu_data.copy()
+
+    device, blob, expected = cuda.current(), Blob((100,)), drawn()
+    blob.data[...] = 1
+    assert 1000 < np.count_nonzero(expected) < 3000
+    blob.scale_data(1)
+    graph = cuda.Graph(device)
+    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext(), graph:
+        blob.scale_data(2)
+        made = Blob((100,))
+        made.scale_data(1)
+        1 / (not fails)
+    if not fails:
+        graph.replay(0.5, 77)
+    np.testing.assert_array_equal(drawn(), expected)
+    device.record_launches(True)
+    try:
+        with memory.record() as events:
+            blob.scale_data(2)
+    finally:
+        device.record_launches(False)
+    assert [event.took > 0 for event in events if event.kind == "launch"] == [True]
+    gc.collect()
+    before = memory.stats(CUDAPlace(device.index)).live
+    later = Blob((100,))
+    later.gpu_data  # noqa: B018
+    assert memory.stats(CUDAPlace(device.index)).live == before + 400
+    del later       # no recording keeps it
+    assert memory.stats(CUDAPlace(device.index)).live == before
