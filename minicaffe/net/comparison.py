@@ -97,6 +97,6 @@ def difference(name, wanted, found):
     finite = np.isfinite(wanted)
     if not np.array_equal(wanted[~finite], found[~finite], equal_nan=True):
         return Difference(name, found.shape, np.inf, np.inf)
-    largest = float(np.abs(wanted - found, where=finite, out=np.zeros_like(wanted)).max())
+    largest = float(np.abs(np.subtract(wanted, found, where=finite, out=np.zeros_like(wanted))).max())
     scale = float(np.abs(wanted, where=finite, out=np.zeros_like(wanted)).max())
     return Difference(name, found.shape, largest, largest / scale if scale else largest)
