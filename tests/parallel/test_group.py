@@ -40,6 +40,27 @@ def test_ranks_tell_each_other_what_they_have_and_name_who_differs():
         assert rank["differs"].startswith(f"the weights differs: 7 on {rank['name']}, 3 on the others")
 
 
+@pytest.mark.parametrize("facts, words", [
+    (({}, {"clip": 5}, {}), "clip differs: 5 on rank 1 of 3 (here), nothing on the others"),
+    (({"clip": 5}, {}, {"clip": 5}), "clip differs: nothing on rank 1 of 3 (here), 5 on the others"),
+    (({"a": 1}, {"a": 1, "b": 2}, {"a": 1, "b": 2}), "b differs: nothing on rank 0 of 3 (here), 2 on the others")])
+def test_what_some_ranks_do_not_have_differs(monkeypatch, facts, words):
+    job = Job(3)
+    job.use(monkeypatch)
+    assert job.together(lambda rank: Group(job.comm(rank)).differences(facts[rank])) == [[words]] * 3
+
+
+def test_settings_of_mpi_libraries_that_the_environment_has_stay(monkeypatch):
+    *given, absent = launch.SETTINGS
+    for name in given:
+        monkeypatch.setenv(name, "mine")
+    monkeypatch.delenv(absent, raising=False)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI="the module"))
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", "the module")
+    assert launch.mpi() == "the module"
+    assert [os.environ.pop(name) for name in (*given, absent)] == ["mine"] * len(given) + [launch.SETTINGS[absent]]
+
+
 def test_errors_go_to_other_processes_whole():
     error = NotFiniteError("weights are not finite", remedy="lower the rate", since=7, file="solver.prototxt").at(field="nan")
     again = pickle.loads(pickle.dumps(error))

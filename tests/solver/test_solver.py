@@ -13,7 +13,7 @@ from minicaffe.errors import ConfigError, ConfigWarning, FileError, MissingNameE
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver import AdamSolver, NesterovSolver, SGDSolver, Solver, create_solver, finite, load_solver, solver_types
-from minicaffe.solver.report import batch_size
+from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.workspace import Workspace
 
 TESTED = "test_iter: 3 test_interval: 4"
@@ -223,6 +223,9 @@ def test_the_total_loss_of_a_test_is_a_mean():
     solver, recorder = recorded("max_iter: 1 test_compute_loss: true " + TESTED)
     solver.solve()
     record, = recorder.records("test")
+    assert record["loss"] == pytest.approx(record["outputs"][0]["value"])
+    solver.whole_tests[0] = RecordCounts(5, 2, "")      # the last batch, of one record, counts half
+    record = solver.test(0)
     assert record["loss"] == pytest.approx(record["outputs"][0]["value"])
 
 
@@ -615,6 +618,19 @@ def test_weights_field(tmp_path):
     make_solver("random_seed: 12").net.save(other)
     for fields in (f"weights: '{other}' weights: '{first}'", f"weights: '{other},{first}'"):  # the later one counts
         assert np.array_equal(weights(make_solver(fields))[0], weights(source)[0])
+
+
+def test_weights_of_a_layer_that_only_the_test_net_has(tmp_path):
+    own = """ layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 dim: 3 } } include { phase: TEST } }
+              layer { name: "own" type: "Bias" bottom: "x" top: "z" bias_param { filler { type: "uniform" } } include { phase: TEST } }
+              layer { name: "z" type: "Silence" bottom: "z" include { phase: TEST } }"""
+    own = BOWL + own
+    source = make_solver("random_seed: 11 " + TESTED, own)
+    path = str(tmp_path / "a.caffemodel")
+    source.test_nets[0].save(path)
+    solver = make_solver(f"random_seed: 12 weights: '{path}' {TESTED}", own)
+    found, wanted = (one.test_nets[0].learnable_params[-1].cpu_data for one in (solver, source))
+    assert wanted.any() and np.array_equal(found, wanted)
 
 
 def test_share_weights():
