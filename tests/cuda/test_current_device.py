@@ -366,7 +366,7 @@ def test_a_launch_whose_time_cannot_be_taken(sim, call, ran):
         device.record_launches(False)
 
 
-def test_launches_are_recorded_while_anyone_wants_it():
+def test_launches_are_recorded_until_the_last_recorder_ends():
     """All sequences of five calls that may come: what `record_launches` set last, or a Recorder that is not closed."""
     device, calls = cuda.current(), (("on", 0), ("off", 0), ("add", 1), ("remove", -1))
     for sequence in itertools.product(calls, repeat=5):

@@ -3,6 +3,7 @@
 import gc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_engine_onednn import compare, conv, input_layer, layer, make, step
 
@@ -95,6 +96,31 @@ def test_a_training_step_makes_no_reorder_in_the_stack(onednn, model):
     net = Net(param)
     # At its ends: what softmax reads, the gradients from outside and of the picture.
     assert set(reorders(net)) <= {"pool5 diff", "fc7 data", "fc7 diff", "conv1 diff"}
+
+
+def test_an_array_comes_from_any_of_several_layouts(onednn):
+    """Convolutions of 48, 24, and 12 channels a group have layouts of their own for one shape; each converts to each, in any order."""
+    onednn(True)
+    shape, layouts, nets = (2, 48, 6, 5), {}, []
+    for group in 1, 2, 4:
+        fields = f"num_output: 48 kernel_size: 3 pad: 1 group: {group}"
+        net = make(input_layer(shape) + conv("conv", "x", "y", fields) + conv("again", "y", "z", fields))
+        net.forward_from_to(0, len(net.layers) - 1)
+        layout = net.blob_by_name("y").layout_of_data()
+        layouts[id(layout)] = layout
+        nets.append(net)
+    assert len(layouts) > 1
+    plain = np.random.default_rng(1).normal(0, 1, shape).astype(np.float32)
+    arrays = {}
+    for name, layout in layouts.items():
+        arrays[name] = np.zeros(layout.nbytes, np.uint8)
+        layout.from_plain(arrays[name].ctypes.data, plain.ctypes.data)
+    for _ in range(2):
+        for target in layouts:
+            for source in layouts.keys() - {target}:
+                found = np.zeros(layouts[target].nbytes, np.uint8)
+                assert layouts[target].from_layout(found.ctypes.data, layouts[source], arrays[source].ctypes.data)
+                np.testing.assert_array_equal(found, arrays[target])
 
 
 def test_layouts_end_with_those_who_use_them(onednn):

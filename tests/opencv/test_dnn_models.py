@@ -347,7 +347,7 @@ def test_a_segmentation_of_more_classes_than_a_byte_counts(tmp_path):
         dnn.SegmentationModel(dnn.readNet(*files(tmp_path, NET.replace("num_output: 4", "num_output: 257"), "more"))).segment(frame(8, 6))
 
 
-def test_a_model_does_not_change_a_picture_unless_it_is_told_to(tmp_path):
+def test_a_model_changes_a_picture_by_its_options_alone(tmp_path):
     """It is resized to the input; red and blue are not swapped, and nothing is cut off."""
     pytest.importorskip("cv2")
     paths = files(tmp_path, NET + ENDS["places"])
