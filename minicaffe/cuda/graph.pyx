@@ -6,6 +6,7 @@ from elsewhere that this thread drops are kept by the graph. Numbers that change
 memory of the graph: the learning rate, and how many random numbers were drawn before (device/stream.hpp: rate, drawn).
 """
 
+cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uint64_t
 
@@ -33,6 +34,7 @@ cdef struct Inputs:
     uint64_t drawn
 
 
+@cython.no_gc_clear     # __dealloc__ needs device
 cdef class Graph:
     """The recorded work of one stream; use it as ``with graph: ...``, then call `replay`.
 
