@@ -1,0 +1,73 @@
+"""tools/mutants.py: without an active change a file computes what it did, and each change makes a difference."""
+
+import itertools
+
+import mutants
+import pytest
+
+TEXT = '''"""Documentation."""
+from math import floor
+
+LIMIT = 3
+
+
+def compute(a, b, limit=LIMIT, *, flag=True):
+    """Documentation."""
+    found, rest = [], None
+    if a < limit and b > 0 or flag and not a:
+        found.append(a)
+    for x in range(b):
+        if x == 4:
+            break
+        found += [x] if x <= 1 else [floor(-x)]
+    rest = sorted(found, reverse=True)
+    if a > 4: return
+    assert 0 <= len(rest) <= 99, f"{a} < {b}"
+    if a == 100:
+        raise ValueError(a < b)
+    return rest or (a, b)
+'''
+CYTHON = '''cdef class Box:
+    cdef int size
+
+    cdef int grown(self, int by) except -1:
+        cdef int found = <int> by
+        if <size_t> by < self.size:
+            self.size = by
+        return found
+'''
+
+
+def run(text, active):
+    scope = {"MUTANT": lambda number: number == active}
+    exec(text.replace(mutants.IMPORTS[".py"], ""), scope)
+    return [scope["compute"](a, b, limit, flag=flag) for a, b, limit, flag in itertools.product(range(6), range(6), (0, 3), (True, False))]
+
+
+def test_each_change_is_one_change():
+    changes = mutants.changes_of(TEXT)
+    kinds = [kind for kind, *_ in changes]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "statement": 5, "term of and": 3, "term of or": 3, "boundary": 4, "truth": 1, "condition": 1}
+    text, top = mutants.written(TEXT, ".py", changes, 7)
+    assert text.split("\n")[top - 1] == mutants.IMPORTS[".py"] and text.count("MUTANT(") == len(changes)
+    wanted = run(TEXT, None)
+    assert run(text, None) == wanted
+    for number in range(7, 7 + len(changes)):
+        try:
+            assert run(text, number) != wanted, text.split("\n")[changes[number - 7][1].start[0]]
+        except (TypeError, UnboundLocalError):      # of a statement that is left out
+            assert kinds[number - 7] == "statement"
+
+
+def test_casts_and_declarations_of_cython_stay():
+    changes = mutants.changes_of(CYTHON)
+    assert [(kind, first.text) for kind, first, *_ in changes] == [("boundary", "<"), ("statement", "self")]
+    assert "if (<size_t> by < self.size if not MUTANT(1) else <size_t> by <= self.size):" in mutants.written(CYTHON, ".pyx", changes, 1)[0]
+
+
+@pytest.mark.parametrize("body, seconds, found", [
+    (lambda: [1], 60, [1]), (lambda: exec("import os; os.kill(os.getpid(), 9)"), 60, ("CRASH", "")),
+    (lambda: exec("import time; time.sleep(60)"), 0.2, ("TIMEOUT", ""))])
+def test_what_a_forked_process_gives(body, seconds, found):
+    assert mutants.in_child(body, seconds) == found
