@@ -240,6 +240,10 @@ def plant(paths):
     """Put the changes of the files below `paths` into them; write the table of places."""
     files = [file for path in paths for file in (sorted(path.rglob("*.py*")) if path.is_dir() else [path])
              if file.suffix in IMPORTS and not LEFT_OUT.search(str(file))]
+    if missing := [str(path) for path in paths if not path.exists()]:
+        sys.exit(f"there is no {missing[0]}; name files and folders below minicaffe/ of the copy, which is the present folder")
+    if FOLDER.exists():
+        sys.exit(f"{FOLDER}/ exists: the files have their changes already; begin with a new copy")
     FOLDER.mkdir()
     for name, text in MODULES.items():
         Path("minicaffe", name).write_text(text)
