@@ -117,7 +117,7 @@ def test_a_layer_of_ones_own_in_the_middle(own_layers):
 
 
 @pytest.mark.parametrize("phase", [caffe.TEST, caffe.TRAIN])
-def test_a_shape_that_changes_in_the_middle_of_a_run(own_layers, phase):
+def test_a_shape_that_changes_in_the_middle_of_a_run(own_layers, onednn, phase):
     """What was fused for the former shape is computed layer by layer, with tops of the new one."""
     conv = "layer" + CONV.split("layer", 2)[1]
     text = (INPUT.replace("force_backward: true", "") + 'layer { name: "g" type: "Python" bottom: "x" top: "g" python_param { module: "own_layers" '
@@ -340,7 +340,7 @@ def test_a_sum_of_many_is_compiled_once(on_cpu):
 
 @pytest.mark.no_plan("compares a net without one")
 @pytest.mark.parametrize("keep", ["a", "b", "c", "d"])
-def test_what_is_kept_or_seen_is_written_though_it_could_be_fused(keep, on_cpu):
+def test_what_is_kept_or_seen_is_written_though_it_could_be_fused(keep, on_cpu, onednn):
     """A Convolution with a ReLU out of place, and two with a Concat, in phase TEST; a view of a blob or `keep` rule that out."""
     conv = CONV.split("layer", 2)[1]
     text = ("layer" + conv.format("a", "x") + 'layer { name: "b" type: "ReLU" bottom: "a" top: "b" } ' + CONV.format("c", "b") + CONV.format("d", "b")
