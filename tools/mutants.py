@@ -20,6 +20,7 @@ nothing. With ``MUTANT=number`` tests run with that change, without the plugin.
 """
 
 import argparse
+import contextlib
 import io
 import json
 import mmap
@@ -318,10 +319,8 @@ def in_child(body, seconds):
             found += piece
         else:
             found = pickle.dumps(("TIMEOUT", ""))
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     os.waitpid(child, 0)
     return pickle.loads(found) if found else ("CRASH", "")
 

@@ -21,7 +21,7 @@ from libcpp.algorithm cimport sort
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from minicaffe.cuda.driver cimport check, error_of, may_call
+from minicaffe.cuda.driver cimport check, error_of, exchange_context, may_call
 from minicaffe.device.threads cimport num_threads
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.reporter cimport Reporter
@@ -515,12 +515,11 @@ cdef class Event:
               "cuEventCreate")
 
     def __dealloc__(self):
+        cdef cydriver.CUcontext before
         if self.handle != NULL and may_call():
-            try:
-                self.device.activate()      # the last reference may end in a thread without a context
-            except DeviceError:     # the context is lost, and the event with it
-                return
+            before = exchange_context(self.device.context)
             cydriver.cuEventDestroy(self.handle)
+            exchange_context(before)
 
     def record(self, Stream stream not None):
         """Record this event after the work now queued on `stream`."""

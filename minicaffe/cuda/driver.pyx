@@ -50,6 +50,18 @@ cdef bint may_call() noexcept nogil:
     return _started and not _forked and not _closed
 
 
+cdef cydriver.CUcontext exchange_context(cydriver.CUcontext context) noexcept:
+    """Make a context current in this thread, and return the one before.
+
+    For deallocations: they come in threads without a context, and between the activation of another device and its use.
+    """
+    cdef cydriver.CUcontext before = NULL
+    cydriver.cuCtxGetCurrent(&before)
+    if before != context:
+        cydriver.cuCtxSetCurrent(context)
+    return before
+
+
 cdef error_of(cydriver.CUresult code, str call, arguments=()):
     """Return the exception for a failed call; never raises."""
     if _forked or _closed:

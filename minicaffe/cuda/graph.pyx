@@ -11,7 +11,7 @@ from cuda.bindings cimport cydriver
 from libc.stdint cimport uint64_t
 
 from minicaffe.cuda.device cimport Device
-from minicaffe.cuda.driver cimport check, may_call
+from minicaffe.cuda.driver cimport check, exchange_context, may_call
 from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.buffer cimport Buffer
 
@@ -66,12 +66,11 @@ cdef class Graph:
         self.on_device = Buffer(registry.allocator(CUDAPlace(device.index)), sizeof(Inputs), "CUDA graph inputs")
 
     def __dealloc__(self):
+        cdef cydriver.CUcontext before
         if self.executable != NULL and may_call():
-            try:
-                self.device.activate()      # as in Event
-            except DeviceError:
-                return
+            before = exchange_context(self.device.context)
             cydriver.cuGraphExecDestroy(self.executable)
+            exchange_context(before)
 
     def __enter__(self):
         """Begin to record what is launched on the device's computing stream by this thread; a graph is recorded once."""

@@ -245,6 +245,13 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
   return on_driver("cuCtxSetCurrent", [&] { this_thread().context = handle ? &context_of(handle) : nullptr; });
 }
 
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* out) {
+  return on_driver("cuCtxGetCurrent", out, "the pointer for the context", [&] {
+    const Context* context = this_thread().context;
+    return context ? mcsim::handle_of(*context) : nullptr;
+  });
+}
+
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
   return on_context("cuCtxGetDevice", device, "the pointer for the device",
                     [&](Context& context) { return context.device->ordinal; });
@@ -282,6 +289,7 @@ const Entry kEntries[] = {
     E(cuDeviceGet, 2000), E(cuDeviceGetCount, 2000), E(cuDeviceGetName, 2000), E(cuDeviceGetAttribute, 2000),
     E(cuDeviceGetPCIBusId, 4010), E(cuDeviceCanAccessPeer, 4000), E(cuDevicePrimaryCtxRetain, 7000),
     E(cuDevicePrimaryCtxReset, 7000), E(cuCtxEnablePeerAccess, 4000), E(cuCtxDisablePeerAccess, 4000), E(cuCtxSetCurrent, 4000),
+    E(cuCtxGetCurrent, 4000),
     E(cuCtxGetDevice, 2000), E(cuCtxSynchronize, 2000), E(cuMemAlloc, 3020), E(cuMemFree, 3020), E(cuMemGetInfo, 3020),
     E(mcsim_poison, 12000), E(mcsim_unpoison, 12000), E(cuMemHostAlloc, 2020), E(cuMemFreeHost, 2000), E(cuMemHostRegister, 4000),
     E(cuMemHostUnregister, 4000), E(cuPointerGetAttribute, 4000), E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020),

@@ -147,9 +147,10 @@ def test_each_call_finds_its_device():
 
 
 def test_the_last_reference_may_end_in_a_thread_without_a_device():
-    """There in a cycle that the collector ends. The check for leaks lists what was not destroyed."""
+    """There in a cycle that the collector ends. The check for leaks lists what was not destroyed; the thread's device stays current."""
     text = run("""
     import gc, threading
+    from cuda.bindings import driver
     from minicaffe.cuda import Event, Graph
     minicaffe.set_mode_gpu()
     device = cuda.current()
@@ -164,7 +165,12 @@ def test_the_last_reference_may_end_in_a_thread_without_a_device():
     thread = threading.Thread(target=gc.collect)
     thread.start()
     thread.join()
-    """, "sim", "leak=1")
+    other = cuda.get_device(1)
+    event = Event(other)
+    device.memory_info()
+    del event       # what was current stays so
+    assert int(driver.cuCtxGetDevice()[1]) == 0
+    """, "sim", "devices=2,leak=1")
     assert "not given back" not in text, text
 
 
