@@ -1,16 +1,17 @@
 """Dropout (Caffe dropout_layer.cpp; Srivastava et al., 2014).
 
 Different from Caffe: the mask is not stored. Random numbers are a function of seed and position in the stream
-(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it. The mask follows
-Caffe's order of elements, or on a device the order in which the bottom is.
+(ops/dropout/kernel.hpp), so backward draws the mask of the last forward again, and a resumed run repeats it. The position is
+that in Caffe's order of elements, in every layout.
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport channels_last
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
+
+import math
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
@@ -18,8 +19,8 @@ from minicaffe.errors import ConfigError
 cdef extern from "minicaffe/ops/dropout/caffe.hpp" nogil:
     const int kDropBlock "mc::kDropBlock"
     const int kDropLanes "mc::kDropLanes"
-    void dropout "mc::dropout"(const Context&, int, long long, unsigned long long, unsigned long long, unsigned int, double,
-                                    const void*, void*)
+    void dropout "mc::dropout"(const Context&, int, long long, long long, long long, unsigned long long, unsigned long long,
+                                    unsigned int, double, const void*, void*)
 
 
 cdef class DropoutLayer(DeviceLayer):
@@ -35,7 +36,6 @@ cdef class DropoutLayer(DeviceLayer):
     cdef double scale
     cdef unsigned int threshold
     cdef unsigned long long seed, start  # of the mask of the last forward
-    cdef Layout layout                   # ... in whose order it was drawn
 
     cpdef layer_setup(self, list bottom, list top):
         ratio = self.param.dropout_param.dropout_ratio
@@ -48,41 +48,35 @@ cdef class DropoutLayer(DeviceLayer):
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0]
+        cdef Layout layout = data_layout(on, bottom, True) if self.draws_in_layouts(on) else None
         if self.phase != TEST:
             self.seed = self.generator.seed
             self.start = self.generator.reserve((x.count + kDropBlock - 1) // kDropBlock * kDropLanes)
         elif top[0] is x:
             return 0
-        self.layout = data_layout(on, bottom, True) if self.phase == TEST or on.stream != NULL else None
-        self._apply(on, self.layout, stored(self.layout, x), x.data_in_layout(on, self.layout),
-                    (<Blob> top[0]).overwrite_data_in_layout(on, self.layout))
+        self._apply(on, layout, stored(layout, x), x.data_in_layout(on, layout),
+                    (<Blob> top[0]).overwrite_data_in_layout(on, layout))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0]
-        cdef Layout layout = diff_layout(on, top, True) if self.phase == TEST else self.layout
-        cdef Layout order
-        cdef Blob between
-        cdef void* values
+        cdef Layout layout = diff_layout(on, top, True) if self.draws_in_layouts(on) else None
         if not propagate_down[0] or self.phase == TEST and top[0] is x:
             return 0
-        if layout is not None and layout.on_device and on.stream == NULL:   # the mode changed since forward
-            order = channels_last(layout.dims, x.dtype)
-            layout = None
-            if order is not None:
-                between = Blob((x.count,), x.dtype)
-                values = between.mutable_cpu_data_ptr()
-                order.from_plain(<size_t> values, <size_t> (<Blob> top[0]).diff_on(on))
-                self._apply(on, None, x.count, values, values)
-                order.to_plain(<size_t> x.mutable_diff_on(on), <size_t> values)
-                return 0
         self._apply(on, layout, stored(layout, x), (<Blob> top[0]).diff_in_layout(on, layout),
                     x.overwrite_diff_in_layout(on, layout))
+
+    cdef bint draws_in_layouts(self, const Context& on) noexcept:
+        """Whether the arrays may have any layout of this mode. The CPU draws masks of plain arrays only."""
+        return self.phase == TEST or on.stream != NULL
 
     cdef int _apply(self, const Context& on, Layout layout, long long count, const void* source, void* target) except -1:
         cdef bint test = self.phase == TEST
         cdef int dtype = self.dtype if layout is None else layout.dtype
+        cdef long long channels = 0, pixels = 1
+        if layout is not None and not test:
+            channels, pixels = layout.dims[1], math.prod(layout.dims[2:])
         with nogil:
             if test:
                 copy_typed(on, dtype, count, source, target)
             else:
-                dropout(on, dtype, count, self.seed, self.start, self.threshold, self.scale, source, target)
+                dropout(on, dtype, count, channels, pixels, self.seed, self.start, self.threshold, self.scale, source, target)

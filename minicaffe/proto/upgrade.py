@@ -121,7 +121,7 @@ def load_net(net, phase, level=None, stages=(), skip_unknown_fields=False, conte
     state = definition.param.state
     state.phase = phase
     if level is not None:
-        if not -1 << 31 <= check_type(level, Integral, "level", "a whole number", field="level") < 1 << 31:
+        if not -1 << 31 <= check_type(level, Integral, "level", "a whole number") < 1 << 31:
             raise ConfigError(f"must be from -2^31 to 2^31 - 1, got {shown(level)}", field="level")
         state.level = level
     state.stage.extend(stages)

@@ -52,6 +52,8 @@ def norm(top, param="", more="", **rest):
 
 SCALE_RELU = ("layer {{ name: 'sc' type: 'Scale' bottom: '{0}' top: '{0}' scale_param {{ bias_term: true filler {{ type: 'uniform' min: 0.5 max: 1.5 }} "
               "bias_filler {{ type: 'uniform' }} }} }}\nlayer {{ name: 're' type: 'ReLU' bottom: '{0}' top: '{0}' }}\n")
+DROPPED = "dropout_param { dropout_ratio: 0.4 }"
+IP = "inner_product_param { num_output: 3 weight_filler { type: 'xavier' } }"
 GLOBAL = "batch_norm_param { use_global_stats: true }"
 # name: the net after its inputs `x`, `other` of c's shape and `t`, labels of c's pixels, where the text names them
 LAYERS = {
@@ -117,8 +119,10 @@ LAYERS = {
            ("channels", "y b", 1, "", True), ("odd channels", "b y", 1, "slice_point: 3", True), ("images", "y b", 0, "", False),
            ("rows", "y b", 2, "slice_point: 3", False), ("one channel", "b y", 1, "slice_point: 1", False))},
     "split": {"net": FIRST + conv("c", "y") + conv("c", "b", 5) + LAST, "keeps": True},
-    "split with a reader of plain order": {"net": FIRST + conv("c", "y") + layer("InnerProduct", "c", "b", IP := "inner_product_param { num_output: 3 "
-                                           "weight_filler { type: 'xavier' } }") + LAST, "keeps": True},
+    "split with a reader of plain order": {"net": FIRST + conv("c", "y") + layer("InnerProduct", "c", "b", IP) + LAST, "keeps": True},
+    "dropout": after("Dropout", "c", "c", DROPPED, tail=conv("c", "z", 4)), "dropout not in place": after("Dropout", "c", "y", DROPPED),
+    "dropout of 5 channels": after("Dropout", "c", "c", DROPPED, first=conv("x", "c", 5), tail=conv("c", "z", 4)),
+    "dropout flattened": {"net": FIRST + layer("Flatten", "c", "y") + layer("Dropout", "y", "b", DROPPED, "d") + layer("InnerProduct", "b", "z", IP, "ip"), "keeps": True},
     "softmax": after("Softmax", "c", "y"),
     "softmax rows": after("Softmax", "c", "y", "softmax_param { axis: 2 }", keeps=False),
     "softmax loss": after("SoftmaxWithLoss", "c t", "y", "loss_param { ignore_label: 1 }", tail="", keeps=False),

@@ -58,14 +58,16 @@ template <class T> struct DropoutBlock {
 
 }  // namespace cpu
 
-inline void dropout(const Context& on, int dtype, index_t n, u64 seed, u64 start, u32 threshold, double scale, const void* x,
-                    void* y) {
+/// `channels` of an array with channels last, on a device; 0 for plain order.
+inline void dropout(const Context& on, int dtype, index_t n, index_t channels, index_t pixels, u64 seed, u64 start, u32 threshold,
+                    double scale, const void* x, void* y) {
   const index_t blocks = (n + kDropBlock - 1) / kDropBlock;
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
-    Dropout<T> one{Philox{seed}, start, threshold, typename Element<T>::Compute(scale), static_cast<const T*>(x),
-                   static_cast<T*>(y)};
-    if (on.stream) return for_each(on, blocks * kDropLanes, DropoutLane<T>{one, n, on.stream->drawn});
+    Dropout<T> one{Philox{seed}, start, on.stream ? on.stream->drawn : nullptr, threshold, typename Element<T>::Compute(scale),
+                   static_cast<const T*>(x), static_cast<T*>(y)};
+    if (channels) return for_each(on, n, DropoutChannelsLast<T>{one, channels, pixels});
+    if (on.stream) return for_each(on, blocks * kDropLanes, DropoutLane<T>{one, n});
     if constexpr (!std::is_same_v<T, Bf16>)  // of which the CPU draws no masks
       cpu::for_each(on.threads, blocks, cpu::DropoutBlock<T>{one, n}, 2 * kDropBlock);
   });

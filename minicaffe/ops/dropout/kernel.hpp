@@ -10,32 +10,47 @@ namespace mc {
 
 constexpr int kDropLanes = 16, kDropBlock = 4 * kDropLanes;
 
-/// y = x scale where the random word is at least `threshold` = p 2^32, else 0.
+/// y = x scale where the random word is at least `threshold` = p 2^32, else 0. `drawn`, unless null, is added to the start.
 template <class T> struct Dropout {
   Philox random;
   u64 start;
+  const u64* drawn;
   u32 threshold;
   typename Element<T>::Compute scale;
   const T* x;
   T* y;
-  MC_HD void operator()(index_t i) const {
+  MC_HD void draw(index_t counter, u32* bits) const { random(start + (drawn ? *drawn : 0) + u64(counter), bits); }
+  MC_HD void write(u32 bits, index_t at) const { y[at] = bits >= threshold ? T(x[at] * scale) : T(0); }
+  MC_HD void operator()(index_t i) const { element(i, i); }
+
+  /// Element i of plain order, which is stored at `at`.
+  MC_HD void element(index_t i, index_t at) const {
     u32 bits[4];
-    random(start + u64(i / kDropBlock * kDropLanes + i % kDropLanes), bits);
-    y[i] = bits[i / kDropLanes % 4] >= threshold ? T(x[i] * scale) : T(0);
+    draw(i / kDropBlock * kDropLanes + i % kDropLanes, bits);
+    write(bits[i / kDropLanes % 4], at);
   }
 };
 
-/// The four elements that share counter i: one of each 16 in a block. `drawn`, unless null, is added to the start.
+/// The four elements that share counter i: one of each 16 in a block.
 template <class T> struct DropoutLane {
   Dropout<T> one;
   index_t count;
-  const u64* drawn;
   MC_HD void operator()(index_t i) const {
     u32 bits[4];
-    one.random(one.start + (drawn ? *drawn : 0) + u64(i), bits);
+    one.draw(i, bits);
     index_t at = i / kDropLanes * kDropBlock + i % kDropLanes;
     for (int k = 0; k < 4; ++k, at += kDropLanes)
-      if (at < count) one.y[at] = bits[k] >= one.threshold ? T(one.x[at] * one.scale) : T(0);
+      if (at < count) one.write(bits[k], at);
+  }
+};
+
+/// An array with channels last: each element takes the number that it has in plain order.
+template <class T> struct DropoutChannelsLast {
+  Dropout<T> one;
+  index_t channels, pixels;
+  MC_HD void operator()(index_t at) const {
+    const index_t row = at / channels, image = row / pixels;
+    one.element((image * channels + at % channels) * pixels + row % pixels, at);
   }
 };
 
