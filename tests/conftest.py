@@ -8,8 +8,10 @@ import gc
 import logging
 import os
 import signal
+import zlib
 from pathlib import Path
 
+import hypothesis
 import pytest
 from compile_kernels import ARCHITECTURES, find_nvrtc
 
@@ -34,6 +36,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow(seconds): a test for --every alone, so that the others take minutes; .ci/run has it")
     if config.getoption("--examples"):
         config.option.timeout = 0       # a long search is no hang
+    hypothesis.settings.register_profile("repeatable", derandomize=True, database=None)
+    hypothesis.settings.load_profile("repeatable")
     device = config.getoption("--device")
     os.environ["MINICAFFE_DEVICE"] = device
     if device == "gpu":
@@ -48,6 +52,9 @@ def pytest_configure(config):
 
 
 def pytest_runtest_setup(item):
+    # Nets without a seed have the same weights in each run of a test: what passes once passes again.
+    import minicaffe
+    minicaffe.set_random_seed(zlib.crc32(item.nodeid.encode()))
     if item.config.getoption("--examples"):
         faulthandler.cancel_dump_traceback_later()      # the second end of a test that hangs (pyproject.toml)
     marker = item.get_closest_marker("no_plan")

@@ -21,6 +21,7 @@ nothing. With ``MUTANT=number`` tests run with that change, without the plugin.
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import mmap
@@ -269,19 +270,22 @@ def plant(paths):
 
 # ---- the plugin of pytest
 
+@functools.cache
+def shared_page():
+    """Return the page. Processes that this one starts use it too."""
+    path = FOLDER / f"page-{os.getpid()}"
+    path.write_bytes(bytes(SIZE))
+    os.environ["MUTANTS_PAGE"] = str(path.resolve())
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), SIZE)
+
+
 def pytest_addoption(parser):
+    shared_page()       # before a conftest.py imports minicaffe, whose first switch opens it
     group = parser.getgroup("mutants")
     group.addoption("--mutants", choices=["reach", "run"], help="find out which tests reach which places; or try the changes")
     group.addoption("--mutants-part", default="0/1", help="I/N: every N-th file of tests, or change, from number I on")
     group.addoption("--mutants-seconds", type=float, default=3, help="of the tests of one change")
-
-
-def pytest_configure(config):
-    page = FOLDER / f"page-{os.getpid()}"
-    page.write_bytes(bytes(SIZE))
-    os.environ["MUTANTS_PAGE"] = str(page.resolve())
-    with open(page, "r+b") as file:
-        config.mutants_page = mmap.mmap(file.fileno(), SIZE)
 
 
 def pytest_unconfigure(config):
@@ -345,7 +349,7 @@ def run_tests(session, items, stop, after=lambda item, seconds: None):
 
 def reach(session, part, parts):
     """Run all tests once; write which places each reached, its time, and the tests that fail."""
-    page = session.config.mutants_page
+    page = shared_page()
     modules = list(dict.fromkeys(item.nodeid.partition("::")[0] for item in session.items))[part::parts]
     items = [item for item in session.items if item.nodeid.partition("::")[0] in modules]
     reached = {}
@@ -363,7 +367,7 @@ def reach(session, part, parts):
 
 def run(session, part, parts):
     """Try each change with the quickest tests that reach it; write a line for each."""
-    page, limit = session.config.mutants_page, session.config.getoption("mutants_seconds")
+    page, limit = shared_page(), session.config.getoption("mutants_seconds")
     tests, seconds, failing = {}, {}, set()
     for path in FOLDER.glob("reached-*.pkl"):
         reached, failed = pickle.loads(path.read_bytes())
