@@ -87,8 +87,6 @@ def _segments(count, edges):
             segments.append(range(begin, i + 1))
             begin = i + 1
         reach = max(reach, furthest[i])
-    if begin < count:
-        segments.append(range(begin, count))
     return segments
 
 

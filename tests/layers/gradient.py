@@ -17,6 +17,8 @@ FILE = "test.prototxt"
 def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
     """Return a net of one Input layer for each bottom and the given layer; the inputs hold `bottom_arrays`.
 
+    Nets of one text have the same parameters.
+
     Parameters
     ----------
     layer_text : str
@@ -32,6 +34,7 @@ def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
     del param.layer[:]
     param.layer.extend([*inputs, layer])
     param.state.phase = phase
+    caffe.seed(1701)
     net = Net(param, dtype, file=FILE)
     for name, array in zip(names, bottom_arrays):
         net.blob_by_name(name).data[...] = array
