@@ -1,9 +1,11 @@
 """tools/mutants.py: without an active change a file computes what it did, and each change makes a difference."""
 
 import itertools
+import subprocess
 
 import mutants
 import pytest
+from cplusplus import compiler
 
 TEXT = '''"""Documentation."""
 from math import floor
@@ -37,6 +39,49 @@ CYTHON = '''cdef class Box:
         return found
 '''
 
+CPP = '''// A file of C++.
+#include <vector>
+#define UNCHANGED(a) if ((a) < 0) return a
+
+namespace some {
+constexpr int least(int a, int b) { return b < a ? b : a; }
+struct Sums {
+  int total = 0, last = 0;
+  void add(int x) {
+    last = x;
+    total += x;
+  }
+};
+template <class T> T compute(T a, T b) {
+  std::vector<T> found(3), other;
+  T* first = found.data();
+  *first = a;
+  UNCHANGED(a);
+  if constexpr (sizeof(T) == 1) found.clear();
+  if (a == 3) return 100;
+  for (T i = 0; i < b; ++i) {
+    if (i == 2 && a > 1 || a == 5) continue;
+    other.push_back(i);
+  }
+  Sums sums{};
+  for (const auto& x : other) sums.add(x);
+  auto each = [&](T x) { found[1] += x; };
+  each(b);
+  return least(sums.total, 50) + 7 * sums.last + *first * 100 + found[1] * 1000;
+}
+}  // namespace some
+'''
+MAIN = '''
+#include <cstdio>
+int main() {
+  for (active = 0; active <= %d; ++active) {
+    for (int a = -1; a < 7; ++a)
+      for (int b = 0; b < 5; ++b) std::printf("%%d ", some::compute<int>(a, b));
+    std::printf("\\n");
+  }
+}
+'''
+
 
 def run(text, active):
     scope = {"MUTANT": lambda number: number == active}
@@ -64,6 +109,21 @@ def test_casts_and_declarations_of_cython_stay():
     changes = mutants.changes_of(CYTHON)
     assert [(kind, first.text) for kind, first, *_ in changes] == [("boundary", "<"), ("statement", "self")]
     assert "if (<size_t> by < self.size if not MUTANT(1) else <size_t> by <= self.size):" in mutants.written(CYTHON, ".pyx", changes, 1)[0]
+
+
+def test_each_change_of_cpp_is_one_change(tmp_path):
+    changes = mutants.changes_of_cpp(CPP)
+    kinds = [kind for kind, *_ in changes]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "statement": 9, "if": 2, "boundary": 2, "term of &&": 2, "term of ||": 1}
+    text, top = mutants.written(CPP, ".cpp", changes, 1)
+    assert text.split("\n")[top - 1] == mutants.IMPORTS[".cpp"]
+    source, program = tmp_path / "all.cpp", tmp_path / "all"
+    source.write_text("int active;\n" + text.replace(mutants.IMPORTS[".cpp"], "#define MUTANT(n) (active == n)") + MAIN % len(changes))
+    subprocess.run([*compiler(), "-std=c++17", "-w", source, "-o", program], check=True)
+    without, *each = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(each) == len(changes)
+    assert [text.split("\n")[changes[i][1].start[0]] for i, found in enumerate(each) if found == without] == []
 
 
 @pytest.mark.parametrize("body, seconds, found", [

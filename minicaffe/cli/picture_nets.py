@@ -98,7 +98,7 @@ def select_pretrained(given, default=None):
         --model is a single word, and no file and no net of the package has this name.
     """
     name, why = given["model"], ""
-    if name is None and given["weights"] is None and default is not None and not os.path.isdir(CAFFENET):
+    if name is None and given["weights"] is None and not os.path.isdir(CAFFENET):
         name, why = default, "no --model: "
     if name is None or not re.fullmatch(r"\w+", name) or os.path.isfile(name):
         return None

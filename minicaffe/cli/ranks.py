@@ -49,7 +49,7 @@ def join(command):
 @contextlib.contextmanager
 def one_output():
     """Discard the block's standard output, unless this is the only process or rank 0."""
-    if _group is SINGLE_PROCESS or not _group.rank:
+    if _group.rank == 0:
         yield
         return
     with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):

@@ -112,7 +112,6 @@ class FieldOption(click.Option):
         kind = FieldType(field)
         super().__init__([*option_names(field.name), f"field_{field.name}"], type=kind, metavar=kind.name,
                          multiple=is_repeated(field), help=HELP.get(field.name))
-        self.field = field
 
 
 def given_fields(params):

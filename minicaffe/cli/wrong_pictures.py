@@ -8,7 +8,7 @@ import numpy as np
 
 from minicaffe.cli.inputs import csv_bytes
 from minicaffe.cli.picture_nets import PictureSource
-from minicaffe.cli.pictures import stretched, to_rgb, write_png
+from minicaffe.cli.pictures import to_rgb, write_png
 from minicaffe.errors import ConfigError, Error, FileError
 from minicaffe.proto.atomic import check_free, check_writable, delayed_interrupts, temporary_folder, write_bytes
 from minicaffe.proto.files import read_bytes
@@ -149,8 +149,6 @@ class Restorer:
             pixels = picture / self.scale + mean
             if np.isfinite(pixels).all() and -1 < pixels.min() and pixels.max() < 256:
                 picture = pixels.round().clip(0, 255).astype(np.uint8)
-        if picture.dtype != np.uint8:
-            picture = stretched(picture)
         return to_rgb(picture[::-1] if self.rgb and len(picture) == 3 else picture)
 
 

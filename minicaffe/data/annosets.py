@@ -158,7 +158,7 @@ def _object(file, labels, name, corners, difficult=False):
     """Check an object; `name` is looked up, or the number itself without `labels`."""
     try:
         box = tuple(float(corner) for corner in corners)
-        if len(box) != 4 or not all(map(math.isfinite, box)):
+        if not all(map(math.isfinite, box)):
             raise ValueError
     except (TypeError, ValueError):
         raise DataError(f"the box of {shown(str(name))} must be four numbers, got {shown(list(corners))}", file=file) from None

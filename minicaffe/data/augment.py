@@ -151,7 +151,7 @@ class Augmenter:
         if flipped:
             objects[:, [2, 4]] = 1 - objects[:, [4, 2]]
         param = self.param.resize_param
-        if self.param.HasField("resize_param") and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale:
+        if param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale:
             # The boxes are in units of a fixed size, whatever size the picture has.
             objects[:, BOX_COLUMNS] *= np.tile([columns / param.width_scale, rows / param.height_scale], 2)
         return objects

@@ -4,6 +4,7 @@ Read without the lock file, so a read-only directory is enough, and the program 
 than its page table declares is refused at once: reading the missing pages of the mapped file would kill the process (SIGBUS).
 """
 
+import itertools
 import os
 
 import lmdb
@@ -50,10 +51,15 @@ class LMDB(Database):
         return cls(source, Handle(env), MAP_SIZE)
 
     def __len__(self):
-        return self._env.snapshot().entries
+        return self._env.stat()["entries"] if self._map_size else self._env.snapshot().entries
 
     def steps(self, skip=0):
-        return self._env.steps(skip)
+        return self._steps_while_writing(skip) if self._map_size else self._env.steps(skip)
+
+    def _steps_while_writing(self, skip):
+        with self._env.begin(buffers=True) as transaction:
+            for record in itertools.islice(transaction.cursor(), skip, None):
+                yield lambda record=record: record
 
     def _write(self, records):
         while True:

@@ -116,6 +116,6 @@ def boxes_to_pixels(param, boxes, height, width):
     `param` is the ResizeParameter by which it was resized; None counts as WARP.
     """
     pixels = np.tile([width, height], 2).astype(float)
-    if param is not None and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale and param.width_scale:
+    if param is not None and param.resize_mode == Resize.FIT_SMALL_SIZE and param.height_scale:     # with a width_scale
         return np.clip(boxes * np.tile([param.width_scale, param.height_scale], 2), 0, pixels)
     return np.clip(boxes_to_frame(content_box(param, height, width), boxes), 0, 1) * pixels

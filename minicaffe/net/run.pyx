@@ -269,7 +269,7 @@ cdef class Runner:
         if (<Blob> self.learnable_params[step.large]).diff_memory.has_external_view():       # a view needs all of it
             node.backward()
             return step.updates
-        operation.consumer = functools.partial(self.take, [step.large])
+        operation.consumer = functools.partial(self.take_part, step.large)
         try:
             node.backward()
             taken = operation.consumer is None
@@ -279,6 +279,10 @@ cdef class Runner:
             return step.updates
         schedule.free_updated_gradients([step.large])
         return [i for i in step.updates if i != step.large]
+
+    def take_part(self, large, part):
+        """Give a part of the gradient of parameter `large` to `take`."""
+        return self.take([large], part, False)
 
     cdef int report_gradients(self, Schedule schedule, list which, bint last=False) except -1:
         """Give complete gradients to `take`, small ones together; free those that it has used."""

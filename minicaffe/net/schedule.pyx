@@ -466,7 +466,7 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
     cdef int i, at, count = len(nodes)
     cdef dict lifetimes = {}
     cdef set joining = {index for index, _ in deferred_relus.values()}
-    for blob in {blob for node in nodes for blob in [*node.bottoms, *node.tops]}:
+    for blob in dict.fromkeys([blob for node in nodes for blob in [*node.bottoms, *node.tops]]):     # in the order of the listing
         for memory in (blob.data_memory, blob.diff_memory):
             lifetime = lifetime_of(lifetimes, memory)
             lifetime.blob_references += 1

@@ -94,7 +94,7 @@ def readNet(model, config="", framework="", **options):
         raise ConfigError(f"readNet takes a .prototxt and a .caffemodel of Caffe, got {other[0] if other else repr(framework)}; "
                           "cv2.dnn.readNet reads others, and readNetFromCaffe(prototxt, caffemodel) files of any name")
     prototxts, models = ([path for path in given if kinds[path] == kind] for kind in (".prototxt", ".caffemodel"))
-    if len(prototxts) != 1 or len(models) > 1:
+    if len(prototxts) != 1:     # and so at most one .caffemodel, of two files
         raise ConfigError(f"give one .prototxt, and a .caffemodel or none, got {', '.join(given) or 'nothing'}")
     return readNetFromCaffe(prototxts[0], models[0] if models else None, **options)
 
@@ -257,7 +257,7 @@ class Net:
         """Run as far as `names` need; return the first output of each layer, and of each other name the blob of that name."""
         found = []
         for name, tops in zip(names, self._run(names)):
-            layer = name in self._layers or name in self.caffe.layer_names
+            layer = name in self.caffe.layer_names      # a Convolution listed by its top has the top's name
             found.append(tops[0 if layer else [top.name for top in self.caffe.nodes[self._index(name)].tops].index(name)])
         return found
 

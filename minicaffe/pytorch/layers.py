@@ -12,7 +12,6 @@ from minicaffe.pytorch.source import number, numbers, plain, writer
 
 def as_argument(values):
     """Return the text of an argument of PyTorch: a tuple, or one number if all values are equal."""
-    values = list(values)
     return str(values[0]) if len(set(values)) == 1 else numbers(values)
 
 
@@ -23,7 +22,6 @@ def arguments(*given, **options):
 
 def unless_default(values, default):
     """Return the text of an argument; None, to leave it out, if all values are the default."""
-    values = list(values)
     return None if all(value == default for value in values) else as_argument(values)
 
 
@@ -291,8 +289,6 @@ def batch_norm(source, node):
             raise ConfigError("has one value for each channel, of which PyTorch's BatchNorm takes no statistics", field="bottom[0]")
         source.remark("BatchNorm: use_global_stats is false, so the statistics are those of the batch, also in evaluation.")
         module = source.module(f"{kind}({channels}, eps={number(p.eps)}, affine=False, track_running_stats=False)")
-    if len(given) == 1:
-        return [f"{module}({x}[:, None])[:, 0]"]
     return [f"{module}({x})" if len(given) <= 5 else f"{module}({x}.flatten(2)).reshape({x}.shape)"]
 
 

@@ -180,7 +180,7 @@ class Source:
     def _check_in_place(self, node):
         """Raise ConfigError where a layer in place writes into the memory of another blob that a later layer reads."""
         for blob in (blob for blob in node.tops if blob in node.bottoms):
-            written = (self.blobs[name] for name in self.values if name in self.blobs and name != blob.name)
+            written = (self.blobs[name] for name in self.values if name != blob.name)
             for other in written:
                 if other.data_memory is blob.data_memory and self.last_read.get(other.name, -1) > self.index:
                     raise ConfigError(f"writes in place into blob '{blob.name}', whose memory Caffe shares with '{other.name}', "

@@ -64,6 +64,12 @@ def test_without_a_place_it_is_the_cpu_where_that_computes(train):
     assert isinstance(memory.allocator_of(CPUPlace()), BuddyAllocator) and memory.allocator_of(CPUPlace()).stats().allocations > 0
 
 
+def test_the_allocator_of_the_cpu_is_that_alone(train, where):
+    train("--device", where, "--allocator", "cpu=buddy:max_chunk_size=16MiB")
+    kinds = [type(memory.allocator_of(place)) for place in (CPUPlace(), PinnedPlace(), CUDAPlace(0))]
+    assert kinds[0] is BuddyAllocator and BuddyAllocator not in kinds[1:]
+
+
 def test_without_a_place_it_is_the_gpu(train, where):
     train("--device", where, "--allocator", "buddy:max_chunk_size=16MiB")
     assert isinstance(memory.allocator_of(CUDAPlace(0)), BuddyAllocator)

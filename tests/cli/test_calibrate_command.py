@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -164,3 +165,16 @@ def test_ctrl_c_while_it_writes_leaves_no_file(minicaffe, there, monkeypatch):
     monkeypatch.setattr(command, "replacing", stop)
     minicaffe("calibrate", "net.prototxt", "w.caffemodel", *OUT, status=130)
     assert seen == ["o.table", "o.cache", "o.json"] and files(there) == []
+
+
+def test_a_layer_without_finite_inputs_has_a_row(capsys):
+    value = SimpleNamespace(name="x", thresholds={})
+    command.print_table(SimpleNamespace(percentile=99.9, layers=[SimpleNamespace(name="ip", input=value)]))
+    assert capsys.readouterr().out.splitlines()[1].split() == ["ip", "x", "not", "finite"]
+
+
+def test_layers_without_weights_are_refused(minicaffe, there):
+    layer = 'layer { name: "other" type: "InnerProduct" bottom: "data" top: "other" inner_product_param { num_output: 2 } }'
+    (there / "d.prototxt").write_text((there / "d.prototxt").read_text() + layer)
+    error = minicaffe("calibrate", "d.prototxt", "w.caffemodel", *OUT, "--images=list.txt", status=1)
+    assert "has no weights for other, whose ranges would be those of random numbers" in error and files(there) == []

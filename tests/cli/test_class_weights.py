@@ -208,3 +208,8 @@ def test_ranks_have_the_same_weights(minicaffe, net, tmp_path):
     assert ranks.run(2, __file__, "train_together", str(tmp_path)) == [0, 0]
     assert losses("all.jsonl") == pytest.approx(losses("one.jsonl"), rel=1e-5)
     assert (tmp_path / "s_class_weights.binaryproto").read_bytes() == (tmp_path / "one_class_weights.binaryproto").read_bytes()
+
+
+def test_a_loss_without_labels_is_named(minicaffe, net):
+    net.write_text((NET % "").replace('bottom: "ip" bottom: "label" top: "loss"', 'bottom: "ip" top: "loss"'))
+    assert "layer 'loss' (SoftmaxWithLoss)" in minicaffe(*TRAIN, "--class-weights=auto", status=2)

@@ -69,6 +69,12 @@ def test_a_mean_picture_is_cropped_in_the_middle():
         deploy.add_preprocessing(net, mean, None, (3, 5, 2), "net.prototxt")
 
 
+def test_the_parameters_of_a_mean_are_single_precision():
+    net = parse_text(TRAIN.partition("\n")[0] % ("Input", ""), caffe_pb2.NetParameter)[0]
+    bias = deploy.add_preprocessing(net, [1, 2, 3], None, (3, 5, 2), "net.prototxt")["minus_mean"]
+    assert bias.dtype == np.float32 and bias.tolist() == [-1, -2, -3] and net.layer[1].bias_param.num_axes == 1
+
+
 def test_a_database_and_no_weights(minicaffe, pictures, tmp_path):  # noqa: F811
     pictures("scale: 0.004")
     assert "layers; a record is 3 x 7 x 8, times 0.004" in minicaffe("deploy", "net.prototxt", "-o", "o")

@@ -11,6 +11,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import cli
+from minicaffe.cli import net_page
 from minicaffe.cli.draw import FOLDED_ABOVE
 
 BLOCK = """layer {{ name: "block{n}/conv" type: "Convolution" bottom: "{below}" top: "c{n}" param {{ lr_mult: 2 }} param {{ name: "bias{n}" decay_mult: 0 }}
@@ -86,10 +87,20 @@ def test_the_page_has_definitions_shapes_and_statistics(there, capsys):
     assert layers["in"]["type"] == "DummyData" and data["shapes"]["c5"] == "2×3×4×4" and "</script>" in layers
     assert cli.main(["draw", "net.prototxt", "o.html", "--phase", "TRAIN"]) == 0
     bare = data_of("o.html")
+    assert "net.prototxt, phase TEST, 83 layers, weights of w.caffemodel" in page and "net.prototxt, phase TRAIN, 83 layers<" in Path("o.html").read_text()
+    assert net_page.times(()) == "scalar"
     assert not bare["weights"] and {layer["name"]: layer for layer in bare["layers"]}["block3/conv"]["parameters"][0]["statistics"] == []
     assert "a page is of one phase" not in capsys.readouterr().err
     assert cli.main(["draw", "small.prototxt", "p.html"]) == 0 and data_of("p.html")["folded"] == 0
     assert "a page is of one phase: TEST; --phase TRAIN shows the other" in capsys.readouterr().err
+
+
+def test_a_page_has_colours_of_its_own(there, capsys):
+    """A drawing that is a file has a background, by the reader's setting a dark one; the drawings of a page have the page's."""
+    background = ".net-drawing { color: #e4e7eb; background: #16191d; }"
+    for path, count in (("n.html", 0), ("n.svg", 1)):
+        assert cli.main(["draw", "net.prototxt", path, "--quiet"]) == 0
+        assert Path(path).read_text().count(background) == count
 
 
 def test_a_page_needs_no_data_and_shows_the_layer_that_reads_them(there, capsys):

@@ -4,13 +4,15 @@ import csv
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli import wrong_pictures
+from minicaffe.cli import confusion, wrong_pictures
 from minicaffe.data.db import open_db
+from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
 
 COUNT, CLASSES = 36, 3
@@ -288,6 +290,7 @@ def test_a_matrix_that_does_not_fit(minicaffe, data, tmp_path):
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
     out = minicaffe(*TEST, "--confusion")
     assert "the matrix of 40 x 40 classes does not fit 80 columns; --confusion FILE.csv or FILE.png writes it" in out
+    assert "a row for each true class" not in out
     pairs = re.findall(r"^ +\d+  class \d+ taken for class \d+ ", out, re.M)
     assert len(pairs) == 10 and re.search(r"most confused pairs, \d+ more are left out:", out)
     pytest.importorskip("matplotlib")
@@ -306,3 +309,39 @@ def test_outputs_alone_as_json(minicaffe, data, tmp_path):
     result = json.loads((tmp_path / "o.json").read_text())
     assert "evaluation" not in result and {o["name"]: o["value"] for o in result["outputs"]}["right"] == pytest.approx(matrix(*data[1:]).trace() / COUNT)
     assert f"Loss: {result['loss']:g}" in out
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_that_was_made_during_the_test_is_kept(tmp_path, force):
+    kept = object.__new__(wrong_pictures.WrongPictures)
+    kept.confusion, kept.found, kept.kept = SimpleNamespace(name=str), 0, []
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "notes").write_text("mine")
+    with pytest.raises(FileError):
+        kept.write(folder, force)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["notes", "wrong"]
+    (folder / "notes").unlink()
+    kept.write(folder, True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["wrong", "wrong.csv"]
+
+
+def test_no_classes_were_confused():
+    made = confusion.Confusion(SimpleNamespace(classes=2))
+    made.counts[...] = [[3, 0], [0, 4]]
+    assert list(made.pair_lines()) == ["no classes were confused"]
+
+
+def test_the_picture_of_a_matrix(tmp_path, monkeypatch):
+    """Shares of the rows as colours, names at both axes, and counts that are not 0, white on a dark cell."""
+    pytest.importorskip("matplotlib")
+    figures, new_figure = [], confusion.new_figure
+    monkeypatch.setattr(confusion, "new_figure", lambda **how: figures.append(new_figure(**how)) or figures[-1])
+    made = confusion.Confusion(SimpleNamespace(classes=2), ["cat", "dog"])
+    made.counts[...] = [[3, 1], [0, 4]]
+    made.write(str(tmp_path / "m.png"))
+    axes = figures[0].axes[0]
+    assert [(image.get_array().tolist(), image.get_clim()) for image in axes.images] == [([[0.75, 0.25], [0, 1]], (0, 1))]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("answer", "true class", "accuracy 0.8750 of 8")
+    assert all([text.get_text() for text in labels] == ["cat", "dog"] for labels in (axes.get_xticklabels(), axes.get_yticklabels()))
+    assert [(text.get_position(), text.get_text(), text.get_color()) for text in axes.texts] == [((0, 0), "3", "w"), ((1, 0), "1", "k"), ((1, 1), "4", "w")]

@@ -27,6 +27,9 @@ def test_what_it_prints_and_writes(minicaffe, tmp_path):
     printed = minicaffe("export", LENET, "w.caffemodel", "-o", "b.onnx", "--batch", "2", "--inputs", "x.npz")
     assert printed.startswith("prob 2 x 10: differs by at most")
     assert minicaffe("export", LENET, "w.caffemodel", "-o", "c.onnx", "--no-check") == "wrote c.onnx, not compared with the net\n"
+    for words, first in ((("--mean", "33"), "Sub"), (("--scale", "0.5"), "Mul"), (("--channel-swap", "0"), "Gather"), ((), "Conv")):
+        minicaffe("export", LENET, "-o", "d.onnx", "--no-check", "--force", *words)
+        assert onnx.load("d.onnx").graph.node[0].op_type == first
 
 
 def test_import(minicaffe, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tiny import Process
 
+from minicaffe.cli import finetune
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.db import new_database
 from minicaffe.net.net import Net, read_net
@@ -209,3 +210,10 @@ def test_wrong_words_and_files_write_nothing(minicaffe, there, prepare, words, s
 def test_what_is_no_folder_of_databases(minicaffe, there):
     assert "db/train_lmdb: must be a folder with train_lmdb and test_lmdb; make it with: minicaffe data images --from-folders" in minicaffe(
         "finetune", "deploy.prototxt", "w.caffemodel", "db/train_lmdb", status=1)
+
+
+def test_databases_without_names_of_classes(there):
+    """Their numbers are those of the largest label."""
+    (there / "db" / "labels.txt").unlink()
+    made = finetune.Pictures("db", 4)
+    assert made.classes == range(3) and made.shape == (3, 10, 10)

@@ -84,6 +84,19 @@ def test_gradcheck_takes_a_batch_size_and_fails_without_anything_to_compare(mini
     assert app.run(["gradcheck", "none.prototxt"]) == 1
 
 
+def test_what_gradcheck_compares(minicaffe, folder, capsys):
+    """--elements=0 means all, and --kink-range needs --kink; where nothing was compared, no element is the worst."""
+    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
+        layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
+    for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):
+        assert f"\n{count} elements of 1 arrays compared" in "\n" + minicaffe("gradcheck", "net.prototxt", *words)
+    assert "--kink-range is how near to --kink, which is not given" in minicaffe("gradcheck", "net.prototxt", "--kink-range=1", status=2)
+    capsys.readouterr()
+    assert app.run(["gradcheck", "net.prototxt", "--kink=0", "--kink-range=1000"]) == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[:6] == ["power", "bottom[0]", "'x'", "2x50", "0", "-"] and " Use " in err.splitlines()[0]
+
+
 def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, onednn):
     """The first one converts the parameters, which is no part of an iteration; and what is assumed of missing data is reported."""
     onednn(True)
@@ -94,6 +107,21 @@ def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, on
     converted = [text for row in json.loads((folder / "s.json").read_text())["rows"] for text in row["converts"]]
     assert not [text for text in converted if "[0]" in text or "[1]" in text]
     assert out.splitlines()[-1] == "assumed, as the data are not there: x is 3x20x20, from crop_size"
+
+
+def test_conversions_of_a_training_are_in_its_schedule(minicaffe, folder, onednn):
+    """What one engine makes and another reads is converted, forward and backward."""
+    onednn(True)
+    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Data" top: "x" top: "y" transform_param { crop_size: 20 } data_param { source: "none" batch_size: 2 } }
+        layer { name: "a" type: "Convolution" bottom: "x" top: "a" convolution_param { num_output: 16 kernel_size: 3 } }
+        layer { name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param { num_output: 16 kernel_size: 3 } }
+        layer { name: "ip" type: "InnerProduct" bottom: "b" top: "ip" inner_product_param { num_output: 4 } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }""")
+    out = minicaffe("schedule", "net.prototxt", "--json=s.json")
+    rows = json.loads((folder / "s.json").read_text())["rows"]
+    assert [(row["direction"], *row["layers"], *row["converts"]) for row in rows if row["converts"]] == [("forward", "ip", "b data"), ("backward", "b", "b diff")]
+    assert "2 arrays brought from one layout to another" in out and "not known" not in out
+    assert "1 array brought from one layout to another" in minicaffe("schedule", "net.prototxt", "--phase=TEST")
 
 
 def test_a_picture_needs_matplotlib_before_the_test(minicaffe, folder, monkeypatch):

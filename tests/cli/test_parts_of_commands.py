@@ -15,15 +15,29 @@ import click
 import numpy as np
 import pytest
 
-from minicaffe.cli import earlier_files, extract_features, finetune, log, plot, ranks, show, signals, summary, training_file
+from minicaffe.cli import (
+    earlier_files,
+    extract_features,
+    finetune,
+    help,
+    log,
+    plot,
+    ranks,
+    records,
+    show,
+    signals,
+    summary,
+    training_file,
+)
 from minicaffe.cli.app import COMMANDS, command_first, command_of, explain
 from minicaffe.cli.bars import progress
 from minicaffe.cli.class_weights import inverse_frequencies
 from minicaffe.cli.deploy import remove_dropout
 from minicaffe.cli.options import OutputFile, normalize_arguments
 from minicaffe.cli.parse_log import Run
+from minicaffe.cli.pictures import half_blocks
 from minicaffe.cli.train import train
-from minicaffe.cli.wrong_pictures import Restorer, _safe
+from minicaffe.cli.wrong_pictures import Restorer, _safe, picture_source
 from minicaffe.common import caffe
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
@@ -89,6 +103,12 @@ def test_details_are_those_of_building_and_compiling(capsys):
         wanted = [f"{name} {level}" for name in ("minicaffe.net.build", "minicaffe.cuda.compile", "minicaffe.net") for level in (20, 30)
                   if details or level == 30 or name == "minicaffe.net"]
         assert capsys.readouterr().err.splitlines() == wanted
+
+
+def test_an_option_of_26_letters_is_beside_its_text():
+    formatter = help.Formatter(width=80)
+    formatter.write_dl([("a" * 26, "text"), ("b" * 27, "text"), ("c" * 27, "")])
+    assert formatter.getvalue() == f"{'a' * 26}  text\n{'b' * 27}\n{'':28}text\n{'c' * 27}\n"
 
 
 def test_a_command_in_a_line_stays_whole(monkeypatch):
@@ -353,6 +373,13 @@ def test_the_layer_that_finetune_replaces(text, wanted, suffix):
     assert len(net.layer) == 2
 
 
+def test_tops_that_nothing_reads_are_underlined():
+    net = parse_text('''layer { name: "a" type: "Slice" bottom: "x" top: "b" top: "c" loss_weight: 1 loss_weight: 2 }
+        layer { name: "d" type: "ReLU" bottom: "b" bottom: "y" top: "b" }''', caffe_pb2.NetParameter)[0]
+    found = [[[(str(cell)[span.start:span.end], str(span.style)) for span in cell.spans] for cell in (row[3], row[5])] for row in summary.rows(net)]
+    assert found == [[[("?x", "bold red")], [("2 * c", "bold underline")]], [[("?y", "bold red")], []]]
+
+
 @SEEDS
 def test_weights_of_classes_have_the_mean_1_over_the_records(seed):
     counts = np.random.default_rng(seed).integers(0, 5, 6)
@@ -474,6 +501,45 @@ def test_a_picture_as_the_net_sees_it_gets_its_pixels_back(seed, tmp_path, monke
     assert beyond.min() == 0 and beyond.max() == 255
 
 
+def test_pictures_of_unknown_preprocessing_are_stretched():
+    """Sources whose numbers are no pixels; the channels are blue, green, red."""
+    layer = caffe_pb2.LayerParameter(name="d", type="MemoryData")
+    layer.transform_param.scale = 0.5
+    seen = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    found = Restorer(SimpleNamespace(type="MemoryData", param=layer, tops=[SimpleNamespace(shape=(1, 3, 2, 2))]), "net.prototxt")(seen)
+    np.testing.assert_array_equal(found, np.rint(seen * (255 / 11))[::-1].transpose(1, 2, 0))
+
+
+def test_the_layer_that_gives_pictures():
+    def node(kind, axes, bottoms=()):
+        return SimpleNamespace(type=kind, tops=[SimpleNamespace(num_axes=count) for count in axes], bottoms=bottoms)
+
+    wanted = node("Data", [4, 1])
+    others = [node("Silence", []), node("Data", [2]), node("Parameter", [4]), node("Convolution", [4], ["x"])]
+    assert picture_source(SimpleNamespace(nodes=[*others, wanted, node("Data", [4])])) is wanted
+    assert picture_source(SimpleNamespace(nodes=others)) is None
+
+
+def test_a_picture_as_characters():
+    """Two pixels each, one above the other; below an odd last row it is black."""
+    text = half_blocks(np.arange(18, dtype=np.uint8).reshape(3, 2, 3))
+    assert text.plain == "▀▀\n▀▀\n"
+    assert [str(span.style) for span in text.spans] == [
+        "rgb(0,1,2) on rgb(6,7,8)", "rgb(3,4,5) on rgb(9,10,11)", "rgb(12,13,14) on rgb(0,0,0)", "rgb(15,16,17) on rgb(0,0,0)"]
+
+
+@pytest.mark.parametrize("end, rate", [(7.5, ", 32 images/s"), (5.0, "")])
+def test_the_time_of_a_training(monkeypatch, end, rate):
+    moments = iter([5.0, end])
+    monkeypatch.setattr(records.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(records, "images_per_iteration", lambda solver: 4)
+    solver, result = SimpleNamespace(iter=10, best=None, param=SimpleNamespace(max_iter=30)), records.Result()
+    result.on_start(solver)
+    solver.iter = 30
+    result.on_end(solver, False)
+    assert list(result.lines(solver, None)) == ["Finished at iteration 30 of 30", f"time: {end - 5:.1f} s for 20 iterations{rate} (with tests and snapshots)"]
+
+
 @SEEDS
 def test_batches_of_pictures(seed, monkeypatch):
     """Each picture once, in order, in batches of the net's size, of which the last may be smaller; each batch's arrays stay."""
@@ -522,7 +588,7 @@ def test_a_terminal_has_eight_curves(capsys, monkeypatch):
         plot.print_charts([("loss", [plot.Curve(f"curve {i}", [0, 1], [i, i + 1]) for i in range(count)])], [False], "iterations")
         out = capsys.readouterr().out
         assert [f"curve {i}," in out for i in range(9)] == [True] * 8 + [False]
-        assert ("loss: the first 8 of 9 curves; --out draws all\n" in out) == (count == 9)
+        assert out.startswith("loss: the first 8 of 9 curves; --out draws all\n" if count == 9 else "loss\n")
 
 
 def test_scales_of_panels(monkeypatch, tmp_path, minicaffe):

@@ -6,7 +6,9 @@ import re
 import sys
 
 import pytest
+from rich.console import Console
 
+from minicaffe.cli import bars
 from minicaffe.cli.chart import draw, histogram
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.plot import Curve, curves, plot_panel
@@ -139,7 +141,96 @@ def test_a_chart_shows_where_the_values_are():
     assert "not finite 2 times" in draw("t", [Curve("lost", [0, 1], [math.nan, math.inf])], 40).plain
 
 
+def test_a_logarithmic_chart_leaves_out_zero():
+    assert [line.split()[0] for line in draw("t", [Curve("c", [0, 1, 2], [0.0, 10.0, 1000.0])], 40, logarithmic=True, height=5).plain.splitlines()[1:6]] == \
+        ["1000", "316.2", "100", "31.62", "10"]
+
+
+def test_a_chart_of_a_straight_line():
+    """One mark in each column, and a mark of the axis beside each number."""
+    lines = draw("t", [Curve("up", [0, 1], [0.0, 8.0])], 40, height=9).plain.splitlines()[1:10]
+    assert [line[:3] for line in lines[::2]] == [f"{number} ┤" for number in "86420"]
+    assert all(line[:3] == "  │" for line in lines[1::2])
+    assert {sum(character != " " for character in column) for column in zip(*(line[3:] for line in lines), strict=True)} == {1}
+
+
+def test_a_bar_of_a_few_is_seen():
+    assert [line.split() for line in histogram([0, 1, 10000], 0.0, 3.0, 20)] == [["0", "0"], ["1", "▏", "1"], ["2", 11 * "█", "10000"]]
+
+
 def test_histogram():
     lines = list(histogram([0, 1, 5], 0.0, 3.0, 20, utf8=False))
     assert [line.split() for line in lines] == [["0", "0"], ["1", 3 * "#", "1"], ["2", 15 * "#", "5"]]
     assert all(len(line) <= 20 for line in lines)
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_the_look_of_a_panel(count):
+    """A grid, no frame above and at the right, and a legend without a frame, beside the curves if it is long."""
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    plot_panel(axes, "loss", [Curve(str(i), [0, 1], [1, 2]) for i in range(count)], False, 1)
+    assert axes.get_ylabel() == "loss" and axes.get_ylim()[0] < 1 < 2 < axes.get_ylim()[1]
+    assert all(line.get_visible() for line in axes.get_xgridlines() + axes.get_ygridlines())
+    assert [axes.spines[side].get_visible() for side in ("top", "right", "bottom", "left")] == [False, False, True, True]
+    legend = axes.get_legend()
+    assert not legend.get_frame_on() and len(legend.get_texts()) == count
+    figure.canvas.draw()
+    inside = axes.get_window_extent().x1 > legend.get_window_extent().x0
+    assert inside == (count == 1)
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_a_panel_without_a_finite_value(logarithmic):
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    plot_panel(axes, "loss", [Curve("lost", [0, 1], [math.nan, math.inf])], logarithmic, 1)
+    assert [line.get_label() for line in axes.lines] == ["lost"]
+
+
+def test_caffes_chart_of_a_log_without_an_end(minicaffe, logs):
+    pytest.importorskip("matplotlib")
+    (logs / "a.log").write_text("".join(LINES[:-1]))
+    minicaffe("plot", 6, "x.png", "a.log")
+    assert minicaffe.messages == "a.log: the training does not end in it; read up to iteration 10\n"
+
+
+def test_the_line_above_a_table_has_the_whole_path(minicaffe, logs, monkeypatch):
+    """It is not wrapped, and brackets are no markup."""
+    monkeypatch.setattr(bars, "table_console", lambda: Console(width=40))
+    name = "[bold]records of a training with a long name.jsonl"
+    (logs / "b.jsonl").rename(logs / name)
+    assert minicaffe("plot", name, "--table").splitlines()[0] == f"{name}: layers at iteration 0 (norms)"
+
+
+def test_train_and_test_of_one_run_have_colours_of_their_own():
+    axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
+    plot_panel(axes, "loss", [Curve("train", [0, 1], [1, 2]), Curve("test", [0, 1], [2, 3], test=True)], False, 1)
+    assert [line.get_color() for line in axes.lines] == ["C0", "C1"]
+
+
+def test_which_lines_of_a_log_are_read(tmp_path):
+    """None before the first iteration; of debug_info none of a test; outputs of another iteration begin a row."""
+    texts = ("lr = 0.5", "    Train net output #0: early = 1", "Iteration 0, Testing net (#0)", "    [Forward] Layer ip, top blob x data: 9",
+             "    Test net output #0: accuracy = 0.5", "    [Forward] Layer ip, top blob ip data: 2", "    [Forward] Layer ip, param blob 1 data: 7",
+             "    [Backward] Layer ip, param blob 0 diff: 3", "Iteration 0, loss = 2", "    Train net output #0: a = 1", "Iteration 10, loss = 1",
+             "    Train net output #0: b = 4", "Optimization Done.")
+    (tmp_path / "log").write_text("".join(f"I1121 03:31:00.000000 1 solver.py:1] {text}\n" for text in texts))
+    run, common = read_run(tmp_path / "log"), {"Seconds": 0.0, "LearningRate": None}
+    assert run.tables == {"train": [{"NumIters": 0, **common, "a": 1.0}, {"NumIters": 10, **common, "b": 4.0}],
+                          "test": [{"NumIters": 0, **common, "accuracy": 0.5}]}
+    samples = {"NumIters": 0, "Seconds": 0.0, "layer": "ip"}
+    assert run.samples == [{**samples, "blob": "ip", "mean": 2.0}, {**samples, "parameter": "ip[0]", "mean": 3.0}]
+
+
+@pytest.mark.parametrize("end, cut", [
+    ("Optimization Done.", None), ("Optimization stopped early.", None), ("Snapshotting.", "the training does not end in it")])
+def test_the_end_of_a_training(logs, end, cut):
+    (logs / "a.log").write_text("".join(LINES[:-1]) + LINES[-1].replace("Optimization Done.", end))
+    assert read_run(logs / "a.log").cut == cut
+
+
+def test_records_with_empty_lines_and_without_a_line_end(logs):
+    text = (logs / "b.jsonl").read_text()
+    (logs / "c.jsonl").write_text("\n" + text.replace("\n", "\n \n").rstrip())
+    run, wanted = read_run(logs / "c.jsonl"), read_run(logs / "b.jsonl")
+    assert run.cut is None and repr(run.tables) == repr(wanted.tables) and run.samples == wanted.samples and len(run.tables["train"]) == 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli.show import bin_counts, read_parameters, sparkline, statistics, to_tiles
+from minicaffe.cli.show import Parameter, bin_counts, picture, read_parameters, sparkline, statistics, to_tiles
 from minicaffe.data.mean_file import write_mean
 
 NET = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
@@ -149,3 +149,43 @@ def test_a_grey_picture_is_one_and_an_old_matrix_is_many():
     assert to_tiles(np.zeros((1, 1, 28, 30))).shape == (1, 1, 28, 30)
     assert to_tiles(np.zeros((1, 1, 10, 784))).shape == (10, 1, 28, 28)    # weights of an inner product
     assert to_tiles(np.zeros((1, 1, 1, 500))) is None                      # its bias
+
+
+@pytest.mark.parametrize("shape, wanted", [
+    ((5, 3, 3, 4), (5, 3, 3, 4)), ((5, 2, 3, 4), (10, 1, 3, 4)), ((1, 2, 3, 4), (2, 1, 3, 4)), ((4, 1, 1, 1), None),
+    ((0, 1, 3, 3), None), ((0, 2, 3, 3), None),
+    ((4, 1, 1, 2), (4, 1, 1, 2)), ((3, 4, 5), (1, 3, 4, 5)), ((1, 1), None),
+    ((1, 1, 16, 16), (1, 1, 16, 16)), ((7, 9), (7, 1, 3, 3)), ((7, 27), (7, 3, 3, 3)), ((7, 4), None), ((7, 10), None), ((7,), None)])
+def test_which_arrays_are_pictures(shape, wanted):
+    tiles = to_tiles(np.zeros(shape))
+    assert (None if tiles is None else tiles.shape) == wanted
+
+
+def test_a_name_of_a_picture_is_no_markup(minicaffe, files):
+    assert minicaffe("show", "a.caffemodel", "--filters", "[bold]f.png").splitlines()[-1].startswith("wrote [bold]f.png: conv[0] 5x3x3x3, ")
+
+
+def test_a_histogram_of_no_finite_value(minicaffe, tmp_path):
+    with h5py.File(tmp_path / "nan.h5", "w") as file:
+        file["data/[bold]scale/0"] = np.float32([np.nan, np.inf])
+    out = minicaffe("show", tmp_path / "nan.h5", "--histogram")
+    assert "[bold]scale[0]: 2 values are not finite, the first at [0]" in out and out.splitlines()[-1].split()[-1] == "0"
+
+
+@pytest.mark.parametrize("values, edges", [([1, 2, 4, 5], ["1", "3"]), ([7, 7, 7], ["6.5", "7"])])
+def test_a_histogram_begins_at_the_least_value(minicaffe, tmp_path, values, edges):
+    """That of equal values has them in its middle; brackets in a name are no markup."""
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        file["data/[bold]scale/0"] = np.float32(values)
+    lines = minicaffe("show", tmp_path / "w.h5", "--histogram=2").splitlines()
+    assert lines[-3] == f"[bold]scale[0] {len(values)}" and [line.split()[0] for line in lines[-2:]] == edges
+
+
+@pytest.mark.parametrize("count, columns, text", [(5, 3, ""), (9, 3, ""), (1024, 32, ""), (1025, 32, ", the first 1024 of 1025")])
+def test_the_sheet_of_filters(count, columns, text):
+    """Cells without a filter are white; of many filters the first are drawn."""
+    name, image = picture([Parameter("c[0]", "c", np.zeros((count, 1, 2, 2), np.float32))], "w")
+    assert name == f"c[0] {count}x1x2x2{text}"
+    side = (image.shape[1] + 1) // columns
+    assert image.shape[:2] == (-(-min(count, 1024) // columns) * side - 1, columns * side - 1)
+    assert (image[-side + 1:, -side + 1:] == 255).all() == (count == 5)

@@ -1,5 +1,6 @@
 """Caffe's tools as subcommands: what they write, their options in gflags' form too, and one line for what is wrong."""
 
+import contextlib
 import csv
 import gzip
 import json
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli import app
+from minicaffe.cli import app, detect
 from minicaffe.cli.parse_log import read_run, times_of
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
+from minicaffe.memory import budget
 from minicaffe.proto import caffe_pb2
 
 cv2 = pytest.importorskip("cv2")
@@ -139,6 +141,31 @@ def test_detect(minicaffe, there):
     (there / "bad.csv").write_text("filename,xmin\n0.png,0\n")
     assert "bad.csv:2" in minicaffe("detect", "bad.csv", "--out", "x.csv", *common, status=1)
     assert "selective_search" in minicaffe("detect", "w.csv", "--out", "x.csv", *common[:4], *common[5:], status=1)
+
+
+def test_windows_have_the_context_that_was_given(minicaffe, there, monkeypatch):
+    """Scores with and without it differ; the progress is that of the pictures."""
+    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,2,2,6,7\n1.png,1,1,6,5\n")
+    seen, found = [], []
+    monkeypatch.setattr(detect.bars, "progress", lambda: contextlib.nullcontext(lambda *one: seen.append(one)))
+    for pad in (0, 2):
+        minicaffe("detect", "w.csv", f"--out={pad}.csv", "--model_def=deploy.prototxt", "--pretrained_model=w.caffemodel", "--crop_mode=list", "--context_pad", pad)
+        found.append([row[5:] for row in csv.reader(open(f"{pad}.csv"))])
+    assert found[0][0] == found[1][0] and all(a != b for a, b in zip(found[0][1:], found[1][1:], strict=True))
+    assert seen == [("pictures", 1, 2), ("pictures", 2, 2)] * 2
+
+
+@pytest.mark.parametrize("mode, name", [("list", "w.csv"), ("selective_search", "w.CSV"), ("selective_search", "w.TXT")])
+def test_what_a_list_of_windows_holds(tmp_path, mode, name):
+    """For selective search it is a list of pictures, of which a .csv names each in a row for each window."""
+    lines = ["filename,xmin,ymin,xmax,ymax", "b.png,1,2,3,4", "a.png,1,2,5,6", "b.png,1,2,7,8"]
+    (tmp_path / name).write_text("\n".join(lines) if name.lower().endswith(".csv") else "b.png\n\n a.png \n")
+    found = detect.read_windows(str(tmp_path / name), mode)
+    assert found == ({"b.png": [(2, 1, 4, 3), (2, 1, 8, 7)], "a.png": [(2, 1, 6, 5)]} if mode == "list" else ["b.png", "a.png"])
+
+
+def test_the_page_of_convolution_is_written(minicaffe, there):
+    assert minicaffe("convolution", "--html", "p.html") == "Wrote p.html\n" and "<html" in (there / "p.html").read_text()
 
 
 def test_upgrade(minicaffe, there):
@@ -311,3 +338,22 @@ def test_times_of_a_log_hold_no_year(tmp_path, begin, moments, seconds):
     for year in range(2020, 2028):
         times = [moment for moment in times_of(log.read_text().splitlines(), year) if moment]
         assert len(times) == len(log.read_text().splitlines()) and times == sorted(times)
+
+
+def test_a_long_picture_is_refused_before_it_is_resized(minicaffe, there, monkeypatch):
+    """It would be a thousand times as high as the result."""
+    cv2.imwrite("long.png", np.zeros((1000, 1, 3), np.uint8))
+    (there / "list.txt").write_text("long.png\n0.png\n")
+    monkeypatch.setenv(budget.VARIABLE, "200000")
+    common = ("resize_and_crop", "--input", "list.txt", "--output_folder", "out", "--force", "--output_side_length")
+    assert minicaffe(*common, 8) == "out: 2 pictures\n"
+    assert minicaffe(*common, 40) == "out: 1 pictures, 1 could not be read\n"
+    assert "before the middle is cut out: a picture of 40 x 40000 would take 4800000 bytes" in minicaffe.log
+
+
+def test_resize_and_crop_by_pillow(minicaffe, there):
+    pytest.importorskip("PIL")
+    (there / "list.txt").write_text("0.png\n1.png\nmissing.png\n")
+    out = minicaffe("resize_and_crop", "--input", "list.txt", "--output_folder", "out/deep", "--output_side_length", 8, "--image_lib", "pil")
+    assert out == "out/deep: 2 pictures, 1 could not be read\n"
+    assert [cv2.imread(f"out/deep/{i}.png").shape for i in range(2)] == [(8, 8, 3)] * 2

@@ -497,6 +497,59 @@ def test_a_low_window_keeps_test_and_snapshot(folder):
     assert "at 7: output0 0.5" in lines[2] and "at 0: a_long_folder" in lines[3]
 
 
+def display_of(width, height):
+    return LiveDisplay(Console(file=io.StringIO(), force_terminal=True, width=width, height=height))
+
+
+@pytest.mark.parametrize("stopped, state", [(True, "stopped"), (False, "done")])
+def test_speed_from_the_first_iteration_and_the_state_at_the_end(folder, stopped, state):
+    solver, display = own_solver(), display_of(40, 20)
+    solver.iter = 300       # of an earlier training
+    display.on_start(solver)
+    display.tick(solver)
+    assert display._speed(solver) == ("", "...")
+    display.on_end(solver, stopped)
+    assert f" of {solver.param.max_iter} {state}" in ESCAPES.sub("", display.console.file.getvalue())
+
+
+@pytest.mark.parametrize("size, cleared", [((39, 20), 1), ((40, 19), 1), ((40, 20), 0), ((41, 21), 0)])
+def test_a_smaller_window_is_cleared_once(folder, size, cleared):
+    solver, display = own_solver(), display_of(40, 20)
+    display.on_start(solver)
+    display.console.width, display.console.height = size
+    for _ in range(3):
+        display._clear_if_smaller(solver)
+    display.close()
+    assert display.console.file.getvalue().count("\x1b[2J") == cleared
+
+
+def test_nothing_is_drawn_after_a_hang_up(folder):
+    solver, display, drawn = own_solver(), display_of(40, 20), []
+
+    def hung_up():
+        drawn.append(solver.iter)
+        raise OSError
+
+    display.on_start(solver)
+    live, display.live.refresh = display.live, hung_up
+    for _ in range(2):
+        display.next_draw = 0
+        display.tick(solver)
+    del live.refresh
+    live.stop()
+    assert drawn == [0] and display.live is None
+
+
+def test_the_table_of_layers_needs_a_line(folder):
+    solver = own_solver()
+    samples = [{"layer": "a", "blob": "a", "norm": 1.0, "zeros": None, "saturated": None, "not_finite": 0}]
+    for height, shown in ((8, False), (9, True)):
+        display = display_of(80, height)
+        display.on_watch(solver, 7, samples)
+        display.console.print(display.table(solver))
+        assert ("layers at iteration 7" in display.console.file.getvalue()) == shown
+
+
 def test_figures_of_an_earlier_iteration_say_so(folder, capsys):
     assert cli.main(["train", "solver.prototxt", "--max-iter=25", "--quiet"]) == 0
     out = capsys.readouterr().out

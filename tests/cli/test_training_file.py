@@ -2,6 +2,7 @@
 
 import os
 
+import click
 import pytest
 from click.testing import CliRunner
 from tiny import NET, SOLVER
@@ -218,3 +219,41 @@ def test_other_errors_are_left_alone():
     error = FileError("ilsvrc12_train_lmdb: no such database; check the path")
     suggest_data_command(error)
     assert error.message.endswith("check the path")
+
+
+@pytest.mark.parametrize("layers, size, wanted", [
+    ("IP, Data 4", None, 3), ("IP, Data 4", 5, 3), ("Data 4", 10, 2), ("Data 0", 11, 1), ("Data 0", None, 50), ("IP", 5, 50), ("IP, AnnotatedData 1", None, 11),
+    ("Data 4, Data 1", None, 3)])
+def test_batches_of_a_default_test(monkeypatch, layers, size, wanted):
+    """So many that the first layer with a database gives each of its 11 records; 50 where that is not known."""
+    found = []
+    for text in layers.split(", "):
+        kind, _, own = text.partition(" ")
+        found.append(caffe_pb2.LayerParameter(type="InnerProduct" if kind == "IP" else kind))
+        if own != "":
+            found[-1].data_param.batch_size = int(own)
+    monkeypatch.setattr(training_file, "check_database", lambda param: None)
+    monkeypatch.setattr(training_file, "count_records", lambda param: 11)
+    assert training_file._test_batches(found, size) == wanted
+
+
+def test_a_net_without_batches_is_divided_by_one(folder):
+    """A batch that is not divided needs no layer with a batch_size."""
+    seen = []
+    definition = upgrade.load("solver.prototxt")
+    solver = training_file.build_solver(definition.param, file="solver.prototxt", class_weights=lambda solver, net, *given: seen.append(net.state.phase))
+    assert seen == [caffe_pb2.TRAIN] and type(solver).__name__ == "SGDSolver"
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("base_lr", " ", "must have a value, NUMBER, got ' '"), ("max_iter", "", "must have a value, N, got ''"),
+    ("solver_mode", "", "must have a value, CPU|GPU, got ''"), ("max_iter", "1 max_iter: 2", None), ("net", "", ""), ("net_param", "", "")])
+def test_values_of_fields_that_are_none(name, text, message):
+    """An empty text is a value of a string and of a message alone."""
+    kind = solver_options.FieldType(caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name[name])
+    if message == "":
+        assert kind.convert(text, None, None) == ("" if name == "net" else caffe_pb2.NetParameter())
+    else:
+        with pytest.raises(click.BadParameter) as caught:
+            kind.convert(text, None, None)
+        assert message is None or caught.value.message == message

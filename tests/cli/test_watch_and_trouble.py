@@ -139,6 +139,27 @@ def test_a_narrow_table_of_layers_without_some_columns():
     assert [str(next(iter(column.cells))) for column in table([sample], width=40).columns] == ["layer", "activations", ""]
 
 
+def test_a_row_is_one_line():
+    """Names are at the left, numbers at the right, and what does not fit is cut off; only a row that is not finite is red."""
+    samples = [{"layer": name, "blob": name, "norm": norm, "zeros": None, "saturated": None, "not_finite": wrong}
+               for name, norm, wrong in (("a", 1.0, 0.0), ("a layer", 20.5, 0.5))]
+    shown = {}
+    for width in (80, 30):
+        console = Console(width=width, highlight=False, file=io.StringIO())
+        console.print(table(samples))
+        shown[width] = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert shown[80] == ["layer   activations", "a                 1", "a layer        20.5 a layer is not finite"]
+    assert len(shown[30]) == 3 and shown[30][2].endswith("…") and max(map(len, shown[30])) <= 30
+    made = table(samples)
+    assert [[str(cell.style) for cell in list(column.cells)[1:]] for column in made.columns] == [["", "bold red"], ["", "bold red"], ["bold red", "bold red"]]
+
+
+def test_a_table_as_wide_as_the_window_keeps_its_columns():
+    sample = {"layer": "a", "blob": "a", "norm": 1.0, "zeros": 0.5, "saturated": None, "not_finite": 0}
+    for width, shown in ((24, ["layer", "activations", "zeros", ""]), (23, ["layer", "activations", ""])):
+        assert [str(next(iter(column.cells))) for column in table([sample], width=width).columns] == shown
+
+
 @pytest.mark.parametrize("count", range(6))
 @pytest.mark.parametrize("most", range(8))
 def test_which_layers_a_low_table_has(count, most):
@@ -168,6 +189,7 @@ def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
     ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": None, "not_finite": 0},
       {"layer": "a", "diff": "x", "norm": 2.0, "zeros": 0, "saturated": None, "not_finite": 0.5}], {"diff": 2.0, "not_finite": "x diff"}),
     ([{"layer": "a", "blob": "x", "mean": 0.5}, {"layer": "a", "parameter": "a[0]", "mean": 0.25}], {"activations": 0.5, "gradient": 0.25}),
+    ([{"layer": "a", "parameter": f"a[{i}]", "mean": mean} for i, mean in enumerate((0.25, 0.5, 0.125))], {"gradient": 0.5}),
 ])
 def test_rows(samples, expected):
     [row] = rows(samples)

@@ -107,7 +107,9 @@ def test_the_command(folder, capsys):
     ("one.json", "{", "one.json: is no annotation in JSON"), ("one.json", "{}", "is no annotation in JSON: KeyError: 'annotation'"),
     ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, 3]}]}', "is no annotation in JSON"), ("one.json", "[]", "is no annotation"),
     ("one.txt", "cat 1 2 3 4", "one.txt:1: label 'cat' is not an integer"), ("one.txt", "1 2 3 4", "one.txt:1: a line must be a label's number and four corners"), ("one.txt", "7 1 2 3 4", "has label 7, which the label map lacks"),
-    ("one.txt", "1 1 2 3 x", "the box of '1' must be four numbers"),
+    ("one.txt", "1 1 2 3 x", "the box of '1' must be four numbers"), ("one.txt", "1 1 2 nan 4", "one.txt:1: the box of '1' must be four numbers, got"),
+    ("one.xml", XML.format(width=40, height=20).replace("<xmax>20<", "<xmax>inf<"), "one.xml: the box of 'cat' must be four numbers, got"),
+    ("one.json", '{"annotation": [{"category_id": "cat", "bbox": [1, 2, NaN, 3]}]}', "one.json: the box of 'cat' must be four numbers, got"),
 ])
 def test_wrong_annotations(folder, name, content, message):
     (folder / name).write_text(content)
@@ -220,6 +222,13 @@ def test_a_box_inside_out_on_either_axis(folder, box):
     (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
     with pytest.raises(DataError, match=r"one.txt:1: the box of '1' is turned inside out: \["):
         convert(folder, "txt")
+
+
+@pytest.mark.parametrize("box", [(4, 2, 4, 10), (4, 10, 20, 10)])
+def test_a_box_without_a_width_or_a_height_is_stored(folder, box):
+    (folder / "one.txt").write_text(f"1 {' '.join(map(str, box))}\n")
+    wanted = tuple(edge / side for edge, side in zip(box, (40, 20, 40, 20)))
+    assert objects(convert(folder, "txt")[1]["00000002_c.jpg"]) == [(1, 0, wanted, False)]
 
 
 def test_texts_of_xml_may_have_spaces_around_them(folder):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from records import datum
 
-from minicaffe.data.convert import compute_mean, convert_images, resize_size
+from minicaffe.data.convert import compute_mean, convert_images, quiet_opencv, resize_size
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db
-from minicaffe.data.image_list import ImageList, read_content
+from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
@@ -258,3 +258,29 @@ def test_three_sizes_are_named_and_more_are_said_to_be_there(folder, caplog, cou
     wanted = [f"{folder}/db: its pictures have {count} sizes: {named}; all pictures of a batch must have one size: resize them with --resize_width and "
               "--resize_height, or let the net's crop_size cut one out"]
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == wanted * (count > 1)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (bytes(range(200, 256)), "'file' is no picture: OpenCV cannot decode its 56 bytes; replace the file or drop it"),
+    (b"words\n", "'file' is text, where a picture is expected; name another file"),
+    (b"\x89PNG\r\n\x1a\n" + bytes(9), "'file' is no picture: OpenCV cannot decode its 17 bytes; replace the file or drop it")],
+    ids=["unknown", "text", "cut off"])
+def test_a_file_that_is_no_picture_is_named_by_what_it_is(content, message):
+    with pytest.raises(DataError) as caught:
+        decode_picture(content, "file")
+    assert str(caught.value) == message
+
+
+def test_progress_counts_the_entries_of_a_list(folder):
+    seen = []
+    convert(folder, progress=lambda *report: seen.append(report))
+    assert seen == [("pictures", done, 4) for done in (1, 3, 4)]
+
+
+def test_messages_of_opencv_are_on_again_afterwards(folder):
+    logging = cv2.utils.logging
+    before = logging.getLogLevel()
+    with pytest.raises(ValueError), quiet_opencv():
+        assert logging.getLogLevel() == 0 != before
+        raise ValueError
+    assert logging.getLogLevel() == before

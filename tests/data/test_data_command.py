@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import struct
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -153,6 +154,28 @@ def test_info(make_db, backend, tmp_path):
     assert lines[4].count("█") == 2 * lines[5].count("█")
     assert "▀" not in result.stdout  # pictures on a terminal only
     assert cv2.imread(str(tmp_path / "sheet.png")).shape == (4, 17, 3)  # widths 5, 5, 3 in columns of 6
+
+
+def test_info_of_long_names_and_many_labels(make_db, monkeypatch):
+    """Lines with a path or labels are not wrapped, and 50 labels are shown."""
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(command, "Console", lambda **how: Console(width=20, **how))
+    path = make_db([caffe_pb2.Datum(channels=1, height=1, width=1, data=b"x", float_data=range(count)).SerializeToString() for count in (50, 51)])
+    lines = run("info", path).stdout.splitlines()
+    shown = "; ".join(f"{i} to {i}, mean {i}" for i in range(50))
+    assert lines[0] == f"{path}: 2 records, LMDB"
+    assert lines[-2:] == [f"real-valued labels: {count} in each of 1 records: {shown}{more}" for count, more in ((50, ""), (51, "; ..."))]
+
+
+@pytest.mark.parametrize("count, shown", [(command.MOST_NAMES, ""), (command.MOST_NAMES + 1, ", ...")])
+def test_folders_inside_of_folders_are_named(capsys, count, shown):
+    names = [f"f{i}" for i in range(count)]
+    made = SimpleNamespace(train=9, test=1, shape=(3, 2, 1), classes=["a"] * 11, mean=[0.25, 7.0], unreadable=0, inner=dict.fromkeys(names, 2), left_out=None)
+    command._print_folder_results("db", made, "lmdb")
+    assert capsys.readouterr().out.splitlines() == [
+        "db/train_lmdb: 9 records of 3 x 2 x 1", "db/test_lmdb: 1 records", f"db/labels.txt: 11 classes: {', '.join(['a'] * 10)}, ...",
+        "db/mean.binaryproto: 0.25, 7",
+        f"{2 * count} pictures are in folders inside the classes' folders and count for these: {', '.join(names[:command.MOST_NAMES])}{shown}"]
 
 
 def test_info_names_a_wrong_record(make_db):

@@ -127,6 +127,7 @@ def test_progress_of_each_thousand_records(tmp_path):
     seen = []
     make_data_set("mnist", tmp_path, source=write(tmp_path / "in", files), progress=lambda *report: seen.append(report))
     assert seen == [(f"mnist_{split}_lmdb", done, 2001) for split in ("train", "test") for done in (1000, 2000)]
+    assert [count for _, count in make_data_set("mnist", tmp_path, source=tmp_path / "in", limit=1001, force=True)] == [1001, 1001]     # without progress
 
 
 def test_existing_output_is_refused_before_anything_is_done(tmp_path):
@@ -293,6 +294,8 @@ def test_a_server_without_ranges_starts_over(tmp_path, server):
     server.ranges = False
     fetch(server.base + "t10k-labels-idx1-ubyte.gz", tmp_path / "file", "sha256:" + hashlib.sha256(content).hexdigest())
     assert (tmp_path / "file").read_bytes() == content
+    fetch(server.base + "t10k-labels-idx1-ubyte.gz", str(tmp_path / "new" / "folder" / "file"), "sha256:" + hashlib.sha256(content).hexdigest())
+    assert os.listdir(tmp_path / "new" / "folder") == ["file"]
 
 
 def test_a_part_that_is_already_whole(tmp_path, server):

@@ -108,6 +108,8 @@ def test_bytes_that_are_no_datum(record, message):
     [
         ((1, 2, 3), "1 x 2 x 3 but 4 bytes"),
         ((0, 2, 2), "0 x 2 x 2, each must be at least 1"),
+        ((2, 0, 2), "2 x 0 x 2, each must be at least 1"),
+        ((2, 2, 0), "2 x 2 x 0, each must be at least 1"),
         ((-1, -2, 2), "-1 x -2 x 2, each"),
         ((1, 65536, 65536), "65536 x 65536 but 4 bytes"),  # 2^32 elements
         ((2147483647, 2147483647, 2147483647), "but 4 bytes"),
@@ -179,12 +181,32 @@ def test_force_gray_on_a_colour_file_is_opencvs_gray(pixels):
 def test_pictures_that_cannot_be_decoded():
     with pytest.raises(DataError, match="cannot decode its 7 bytes"):
         decode_image(b"no file")
-    with pytest.raises(DataError, match="0 bytes"):
+    with pytest.raises(DataError, match="^is marked encoded, but OpenCV cannot decode its 0 bytes$"):
         datum_array(caffe_pb2.Datum(encoded=True).SerializeToString())
     with pytest.raises(DataError, match="uint16 samples"):
         decode_image(cv2.imencode(".png", np.zeros((2, 2), np.uint16))[1].tobytes())
     with pytest.raises(ConfigError, match="cannot both"):
         decode_image(b"", True, True)
+
+
+def test_why_opencv_refuses_a_picture_is_in_the_message():
+    """A PGM that declares more pixels than OpenCV takes."""
+    with pytest.raises(DataError, match="^is marked encoded, but OpenCV cannot decode its 19 bytes: .*PIXELS"):
+        decode_image(b"P5 65536 65536 255\n")
+
+
+def test_bytes_behind_the_end_of_a_png_are_no_chunks(pixels):
+    image = np.ascontiguousarray(pixels[0].transpose(1, 2, 0))
+    np.testing.assert_array_equal(decode_image(cv2.imencode(".png", image)[1].tobytes() + b"\xff" * 20), image)
+
+
+@pytest.mark.parametrize("chunk", [(1 << 31) - 1, 14, 13])
+def test_a_png_that_declares_more_than_it_has_is_not_given_to_opencv(monkeypatch, chunk):
+    """OpenCV would allocate what a chunk declares."""
+    content = b"\x89PNG\r\n\x1a\n" + chunk.to_bytes(4, "big") + b"IHDR" + bytes(13 if chunk > 13 else 0)
+    monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("OpenCV was called"))
+    with pytest.raises(DataError, match=f"OpenCV cannot decode its {len(content)} bytes$"):
+        decode_image(content)
 
 
 def test_without_opencv_the_error_says_what_to_install(monkeypatch):

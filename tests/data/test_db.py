@@ -168,6 +168,7 @@ def test_pages_that_are_damaged_are_an_error(tmp_path):
 
 @pytest.mark.parametrize(("offset", "value", "error"), [
     (20, 2, "it has LMDB's data format 2, format 1"), (16, 7, "it has no magic number of one"), (40, 100, "its page size is 100"),
+    (40, 128, "its page size is 128"), (40, 256, "it has no magic number of one"), (40, 768, "its page size is 768"),
     (92, 4, "its keys have several values each"),
 ])
 def test_another_kind_of_lmdb(make_db, offset, value, error):
@@ -277,6 +278,16 @@ def test_truncated_lmdb_inside_its_first_pages(make_db):
     path = make_db([b"a"])
     os.truncate(path / "data.mdb", 3000)
     with pytest.raises(FileError, match="is not a readable LMDB|cut off"):
+        open_db(path, "LMDB")
+
+
+@pytest.mark.parametrize(("size", "error"), [(151, "data.mdb has 151 bytes"), (152, "its second page is missing"), (4247, "its second page is missing"),
+                                             (4248, "data.mdb is cut off: 4248 bytes of ")])
+def test_an_lmdb_that_ends_within_its_first_pages(make_db, size, error):
+    """The heads of the first two pages have 152 bytes each."""
+    path = make_db([b"a"])
+    os.truncate(path / "data.mdb", size)
+    with pytest.raises(FileError, match=f"^{path}: (is not a readable LMDB: )?{error}"):
         open_db(path, "LMDB")
 
 
@@ -419,6 +430,8 @@ def test_numbers_of_pages_have_48_bits():
     (10, (1).to_bytes(2, "little"), "page {page} has flags 0x1 on level 1 of 1"),
     (16, (4089).to_bytes(2, "little"), "page {page} has a pointer to 4089"),
     (10, (3).to_bytes(2, "little"), "page {page} has flags 0x3 on level 1 of 1"),
+    (12, (16).to_bytes(2, "little"), "it has 0 records, and declares 2"),
+    (16, (4088).to_bytes(2, "little"), "a value of 808464432 bytes does not fit into its page"),      # it takes "0000" for the length
 ])
 def test_each_field_of_a_page_is_checked(make_db, at, content, message):
     path = make_db([b"a", b"b"])
@@ -475,14 +488,16 @@ def test_what_was_written_is_on_the_disk_when_it_is_closed(tmp_path, monkeypatch
             self.env = env
 
         def __getattr__(self, name):
-            called.append(name)
-            return getattr(self.env, name)
+            def call(*arguments, **options):
+                called.append((name, *arguments, *options.items()))
+                return getattr(self.env, name)(*arguments, **options)
+            return call
 
     db, called = open_db(tmp_path / "db", "LMDB", "w"), []
     db._env = Recorded(db._env)
     db.put(b"a", b"b")
     db.close()
-    assert called == ["begin", "sync", "close"]
+    assert called == [("begin", ("write", True)), ("sync", True), ("close",)]       # without True nothing is synced
     db.close()
     assert len(called) == 3
 
@@ -545,6 +560,10 @@ def test_folders_with_databases_are_replaced_and_others_are_not(tmp_path, backen
             db.put(b"a", b"b")
         assert not (tmp_path / "old" / name).is_dir()
         shutil.rmtree(tmp_path / "old")
+    (tmp_path / "empty").mkdir()
+    with new_database(tmp_path / "empty", backend, force=True) as db:
+        db.put(b"a", b"b")
+    assert list((tmp_path / "empty").iterdir())
     for name in ("train_LMDB", "lock.mdb", "notes"):
         (tmp_path / "mine" / name).mkdir(parents=True)
         with pytest.raises(FileError, match=f"^{tmp_path}/mine: is a folder without a database, so --force does not replace it"), \
@@ -572,6 +591,17 @@ def test_a_database_that_another_program_has_emptied(make_db):
             assert str(caught.value) == f"{path}: holds no records any more; make the database again"
 
 
+def test_a_record_that_another_program_has_removed_is_no_end(make_db):
+    """A cursor that was moved to it begins again with the first record."""
+    path = make_db([b"a", b"b", b"c"], "LMDB")
+    with open_db(path, "LMDB") as db:
+        cursor = db.cursor()
+        cursor.seek(2)
+        with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
+            transaction.delete(b"00000002")
+        assert [bytes(cursor.next()[1]) for _ in range(3)] == [b"a", b"b", b"a"]
+
+
 @pytest.mark.parametrize(("options", "advice"), [({}, []), ({"readahead": True}, []), ({"readahead": False}, [mmap.MADV_RANDOM])])
 def test_whether_the_system_reads_ahead(make_db, monkeypatch, options, advice):
     given = []
@@ -582,6 +612,10 @@ def test_whether_the_system_reads_ahead(make_db, monkeypatch, options, advice):
 
     path = make_db([b"a"], "LMDB")
     monkeypatch.setattr(mmap, "mmap", Map)
+    with open_db(path, "LMDB", **options) as db:
+        assert bytes(db.cursor().next()[1]) == b"a" and given == advice
+    del db
+    monkeypatch.delattr(mmap, "MADV_RANDOM")        # not every system has it
     with open_db(path, "LMDB", **options) as db:
         assert bytes(db.cursor().next()[1]) == b"a" and given == advice
 
@@ -611,3 +645,31 @@ def test_what_is_replaced_by_force_is_the_name(tmp_path, backend, what):
         with open_db(target, backend) as db:
             assert [bytes(key) for key, _ in db.records()] == [b"old"]
     assert what != "link to a file" or target.read_bytes() == b"mine"
+
+
+def test_records_of_a_leveldb_are_counted_again_after_each_commit(tmp_path, leveldb):
+    with open_db(tmp_path / "db", "LEVELDB", "w") as db:
+        for count in 1, 2, 3:
+            db.put(b"%d" % count, b"value")
+            db.commit()
+            assert len(db) == count
+
+
+@pytest.mark.parametrize("backend", ["lmdb", "leveldb"])
+def test_a_database_that_is_written_is_read(backend, tmp_path):
+    if backend == "leveldb":
+        pytest.importorskip("plyvel")
+    with open_db(tmp_path / "db", backend, "w") as db:
+        assert len(db) == 0 and list(db.records()) == []
+        for number in range(5):
+            db.put(b"%d" % number, b"value %d" % number)
+        assert len(db) == 0     # nothing is committed
+        db.commit()
+        assert len(db) == 5 and [(bytes(key), bytes(value)) for key, value in db.records()] == [(b"%d" % n, b"value %d" % n) for n in range(5)]
+        cursor = db.cursor()
+        cursor.seek(4)
+        assert [bytes(key) for key, _ in cursor.take(2)] == [b"4", b"0"]
+        cursor.close()
+        db.put(b"5", b"")
+    with open_db(tmp_path / "db", backend) as db:
+        assert len(db) == 6

@@ -171,3 +171,12 @@ def test_pictures_that_are_all_in_inner_folders_of_two_classes(folder):
             cv2.imwrite(f"pets/{name}/2024/{i}.png", np.zeros((6, 5, 3), np.uint8))
     run("--from-folders", "pets", "db")
     assert (folder / "db" / "labels.txt").read_text() == "cat\ndog\n"
+
+
+def test_the_pictures_for_tests_are_drawn(folder):
+    """Not the first ones of each class, which may have been taken one after the other."""
+    drawn = set()
+    for seed in range(4):
+        convert_folders("zoo", "db", seed=seed, force=True)
+        drawn.add(frozenset(key.split("_", 1)[1] for key, _, _ in records("db/test_lmdb")))
+    assert len(drawn) > 1

@@ -14,7 +14,7 @@ import pytest
 from records import datum
 
 from minicaffe.data import database
-from minicaffe.data.prefetch import Prefetcher
+from minicaffe.data.prefetch import BatchArrays, Prefetcher
 from minicaffe.data.record_batches import RecordBatches
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error, FileError, OutOfMemoryError
@@ -292,7 +292,7 @@ def test_a_buffer_grows_for_a_larger_batch_and_serves_smaller_ones(make_db):
 def test_threads_are_named_after_what_they_read(make_db):
     path = make_db(numbered(2))
     prefetcher = over(path, "LMDB", 1, transformer())
-    assert [thread.name for thread in prefetch_threads()] == [f"prefetch {path}"]
+    assert [(thread.name, thread.daemon) for thread in prefetch_threads()] == [(f"prefetch {path}", True)]       # a slow disk does not block the exit
     prefetcher.close()
     assert prefetch_threads() == []
 
@@ -317,3 +317,41 @@ def test_a_message_of_no_memory_has_shape_and_bytes(make_db):
     with pytest.raises(OutOfMemoryError) as caught:
         over(make_db(numbered(2)), "LMDB", 2, transformer(), labels=False, allocate=allocate, dtype=np.float64).next()
     assert "no memory for a batch of shape [2, 1, 2, 2], 64 bytes (no more); make batch_size or prefetch smaller" in str(caught.value)
+
+
+def test_memory_of_a_smaller_batch_is_released_before_a_larger_one_gets_its_own():
+    made = []
+
+    def allocate(shape, dtype):
+        assert not [shape for shape, array in made if array() is not None]
+        array = np.empty(shape, dtype)
+        made.append((shape, weakref.ref(array)))
+        return array
+
+    buffer = BatchArrays(np.dtype("f4"), False, allocate)
+    for shape in (1, 3), (2, 3), (2, 2), (4, 3):
+        assert buffer.reshape(shape)[0].shape == shape
+    assert [shape for shape, _ in made] == [(3,), (6,), (12,)]
+
+
+def test_no_batch_is_begun_after_the_end():
+    """Free buffers are left as they are: filling them may take long."""
+    class Reader:
+        source, began, filled = "slow", threading.Event(), 0
+
+        def open(self, number):
+            pass
+
+        def fill(self, numbers, buffer):
+            self.began.set()
+            time.sleep(0.05)
+            self.filled += 1
+
+        def close(self):
+            pass
+
+    reader = Reader()
+    prefetcher = Prefetcher(reader, range(2), 2, depth=6)
+    assert reader.began.wait(5)
+    prefetcher.close()
+    assert reader.filled == 1 and prefetch_threads() == []

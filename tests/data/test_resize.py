@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from minicaffe.data import resize
 from minicaffe.data.resize import (
     add_border,
     boxes_from_frame,
@@ -12,7 +13,7 @@ from minicaffe.data.resize import (
     resize_picture,
     resized_shape,
 )
-from minicaffe.errors import ShapeError
+from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2
 
 cv2 = pytest.importorskip("cv2")
@@ -57,6 +58,17 @@ def test_a_picture_that_would_be_huge():
         resize_picture(param, np.zeros((1, 10000, 3), np.uint8), RANDOM)
 
 
+def test_the_largest_picture(monkeypatch):
+    monkeypatch.setattr(resize, "MOST_PIXELS", 30 * 60)
+    param = Resize(resize_mode=Resize.FIT_SMALL_SIZE, height=30, width=30)
+    assert resize_picture(param, np.zeros((20, 40, 3), np.uint8), RANDOM).shape == (30, 60, 3)
+    with pytest.raises(ShapeError, match="resize_param: a picture of 20 x 41 would become 30 x 61"):
+        resize_picture(param, np.zeros((20, 41, 3), np.uint8), RANDOM)
+    resize.check_resize(Resize(height=30, width=60), "resize_param")
+    with pytest.raises(ConfigError, match="resize_param.height: 31 x 60 pixels are too many for one picture"):
+        resize.check_resize(Resize(height=31, width=60), "resize_param")
+
+
 def test_boxes_there_and_back():
     boxes, frame = RANDOM.uniform(0, 1, (5, 4)), np.array([0.1, 0.2, 0.7, 0.5])
     np.testing.assert_allclose(boxes_to_frame(frame, boxes_from_frame(frame, boxes)), boxes, rtol=1e-12)
@@ -65,6 +77,8 @@ def test_boxes_there_and_back():
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.5, 0.5, 0.75, 2 / 3]]), 10, 30), [[15, 5, 22.5, 10]])
     param = Resize(resize_mode=Resize.FIT_SMALL_SIZE, height=30, width=30, height_scale=50, width_scale=60)
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.1, 0.1, 0.2, 3]]), 100, 200), [[6, 5, 12, 100]])
+    np.testing.assert_allclose(boxes_to_pixels(Resize(resize_mode=Resize.FIT_SMALL_SIZE, height=30, width=30), np.array([[0.1, 0.1, 0.2, 3]]), 100, 200),
+                               [[20, 10, 40, 100]])
     param.resize_mode = Resize.WARP
     np.testing.assert_allclose(boxes_to_pixels(param, np.array([[0.1, 0.1, 0.2, 3]]), 100, 200), [[20, 10, 40, 100]])
     np.testing.assert_allclose(boxes_to_pixels(None, np.array([[-1, 0.5, 0.5, 2]]), 100, 200), [[0, 50, 100, 100]])

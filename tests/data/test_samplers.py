@@ -7,6 +7,7 @@ import pytest
 
 from minicaffe.data.samplers import LIMITS, Samplers
 from minicaffe.data.transform import draw
+from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 
 
@@ -110,3 +111,10 @@ def test_a_part_that_equals_a_limit_is_accepted(name):
         setattr(param.sample_constraint, f"{end}_{name}", limit)
         got = Samplers([param], "x").draw(np.array([[0.0, 0, 1, 1]]), 0)
         assert got == ((0, 0, 1, 1) if limit == 1 else None)
+
+
+def test_a_ratio_without_a_limit_is_refused():
+    param = caffe_pb2.BatchSampler()
+    param.sampler.max_aspect_ratio = np.inf
+    with pytest.raises(ConfigError, match=r"^x\[0\].sampler.max_aspect_ratio: must be at least min_aspect_ratio, 1, got inf$"):
+        Samplers([param], "x")

@@ -1,6 +1,8 @@
 """The transformer against a slow NumPy version of Caffe's formula, and its checks."""
 
 import itertools
+import resource
+import sys
 
 import cv2
 import numpy as np
@@ -112,6 +114,11 @@ def test_images_have_eight_bits_or_are_float32():
     np.testing.assert_array_equal(data[0, 0], floats[:, :, 0] * 2.0)
     with pytest.raises(DataError, match="record 1: must be a uint8 or float32 picture.*uint16"):
         Transformer(param(), TEST).load_images([np.ones((2, 3), np.uint8), np.ones((2, 3), np.uint16)])
+    with pytest.raises(DataError, match="record 0: must be a uint8 or float32 picture.*, got int64"):
+        Transformer(param(), TEST).load_images([[[1, 2]]])
+    for shape in (6,), (1, 2, 3, 1), (0, 3, 1), (2, 3, 0):
+        with pytest.raises(DataError, match="record 0: must be a uint8 or float32 picture .height, width, channels., got uint8 .*,"):
+            Transformer(param(), TEST).load_images([np.ones(shape, np.uint8)])
 
 
 def test_draws_depend_on_seed_and_ordinal_only(pixels):
@@ -170,6 +177,11 @@ def test_crop_larger_than_the_picture(pixels):
         Transformer(param(crop_size=6), TEST).infer_shape(datum(pixels[0]))
 
 
+def test_a_crop_larger_than_all_pictures_of_a_batch_names_the_first(pixels):
+    with pytest.raises(ShapeError, match="^record 0: transform_param.crop_size: must be at most"):
+        Transformer(param(crop_size=6), TEST).load_images([picture.transpose(1, 2, 0) for picture in pixels])
+
+
 def test_number_of_mean_values(pixels):
     with pytest.raises(ShapeError, match=r"mean_value: give one value, or one for each of the 3 channels of the picture, got 2"):
         Transformer(param(mean_value=[1, 2]), TEST).infer_shape(datum(pixels[0]))
@@ -205,7 +217,7 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
         (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
         (caffe_pb2.BlobProto(), DataError, "is empty, where a mean file"),
         *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
-          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
+          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2], [1, 3, 0, 5], [0, 2, 2])),
     ],
 )
 def test_mean_files_that_are_none(tmp_path, content, kind, message):
@@ -216,14 +228,19 @@ def test_mean_files_that_are_none(tmp_path, content, kind, message):
         Transformer(param(mean_file=str(path)), TEST)
 
 
-def test_sizes_that_vary_inside_a_batch(pixels):
+def test_sizes_that_vary_inside_a_batch(pixels, tmp_path):
     records = [datum(pixels[0]), datum(pixels[1]), datum(pixels[2][:, :6])]
     with pytest.raises(DataError, match="record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5") as caught:
         Transformer(param(), TEST).load(records)
     assert caught.value.record == 2
+    write_mean(tmp_path / "mean", pixels[0].astype(np.float32))
+    with pytest.raises(DataError, match="record 2: is 3 x 6 x 5, the first of the batch is 3 x 7 x 5"):      # not: the mean does not fit
+        Transformer(param(mean_file=str(tmp_path / "mean")), TEST).load(records)
     assert Transformer(param(crop_size=5), TEST).load(records).shape == (3, 3, 5, 5)
     with pytest.raises((DataError, ShapeError), match="record 2: .*got 5 for 3 x 4 x 5|record 2: is 3 x 4 x 5"):
         Transformer(param(crop_size=5), TEST).load([*records[:2], datum(pixels[2][:, :4])])
+    with pytest.raises(DataError, match="record 1: is 3 x 7 x 4, the first of the batch is 3 x 7 x 5"):
+        Transformer(param(), TEST).load([records[0], datum(pixels[2][:, :, :4])])
     with pytest.raises(DataError, match="is 1 x 7 x 5, the first"):
         Transformer(param(crop_size=5), TEST).load([records[0], datum(pixels[2][:1])])
 
@@ -231,6 +248,10 @@ def test_sizes_that_vary_inside_a_batch(pixels):
 def test_a_bad_record_is_counted(pixels):
     with pytest.raises(DataError, match="record 1: is no Datum"):
         Transformer(param(), TEST).load([datum(pixels[0]), b"\x08"])
+    for wrong, message in ((datum(pixels[0], height=8), "3 x 8 x 5 but 105 bytes of data"), (datum(pixels[0] / 2, width=4), "3 x 7 x 4 but 105 elements"),
+                           (datum(pixels[0], height=0), "3 x 0 x 5, each must be at least 1")):
+        with pytest.raises(DataError, match=f"record 1: has channels x height x width = {message}"):
+            Transformer(param(), TEST).load([datum(pixels[0]), wrong])
     encoded = caffe_pb2.Datum(encoded=True, data=b"zz").SerializeToString()
     with pytest.raises(DataError, match="record 1: is marked encoded"):
         Transformer(param(), TEST).load([datum(pixels[0]), encoded])
@@ -251,6 +272,9 @@ def test_arrays_to_fill_are_checked(pixels):
         batch.write(np.empty((1, 3, 7, 4), np.float32))
     with pytest.raises(ShapeError, match="labels must be 1 of float32"):
         batch.write(np.empty(batch.shape, np.float32), np.empty(1))
+    for count in 0, 2:
+        with pytest.raises(ShapeError, match=f"labels must be 1 of float32, got .{count},. of float32"):
+            batch.write(np.empty(batch.shape, np.float32), np.empty(count, np.float32))
     with pytest.raises(ConfigError, match="float32 or float64, got int32"):
         batch.write(np.empty(batch.shape, np.int32))
     with pytest.raises(ConfigError, match="C-contiguous"):
@@ -392,12 +416,22 @@ def test_no_step_changes_the_picture_that_it_is_given(pixels, step, fields):
     before = picture.copy()
     picture.flags.writeable = False
     augmenter = Augmenter(param(**{step: fields}), seed=2)
-    assert augmenter.active and not Augmenter(param()).active
+    assert augmenter.active and Augmenter(param(), samplers=[1]).active and not Augmenter(param()).active
     made = [augmenter.picture(picture, number) for number in range(6)]
     np.testing.assert_array_equal(picture, before)
     assert any(one.shape != before.shape or (one != before).any() for one in made) or fields == {"height": 7, "width": 5}
     for number, one in enumerate(made):
         np.testing.assert_array_equal(augmenter.picture(picture, number), one)      # of the seed and the number alone
+
+
+@pytest.mark.parametrize("fields", [{"resize_param": {"height": 7, "width": 5, "resize_mode": caffe_pb2.ResizeParameter.FIT_LARGE_SIZE_AND_PAD}},
+                                    {"expand_param": {"prob": 1, "max_expand_ratio": 2}}])
+def test_no_step_changes_the_objects_that_it_is_given(pixels, fields):
+    objects = np.array([[1, 0, 0.25, 0.25, 0.75, 0.5, 0]])
+    before = objects.copy()
+    _, made = Augmenter(param(**fields))(np.ascontiguousarray(pixels[0].transpose(1, 2, 0)[:, :3]), objects, 0)
+    np.testing.assert_array_equal(objects, before)
+    assert made.shape == (1, 7) and (made != before).any()
 
 
 @pytest.mark.parametrize("prob", [0, 0.5, 1])
@@ -452,3 +486,18 @@ def test_a_force_field_is_said_to_have_no_effect_on_raw_pictures_alone(pixels, c
     for _ in range(3):
         transformer.load([record])
     assert len(caplog.records) == bool(fields and not encoded)
+
+
+def test_batches_leave_no_memory_behind(pixels):
+    """What the parsed fields of the records, the buffers and the pictures take, some 250 bytes a record."""
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    transformer, records = Transformer(param(), TEST), [datum(pixels[0])] * 4000
+    transformer.load(records)
+    before = resident()
+    for _ in range(250):
+        transformer.load(records)
+    assert resident() - before < 32 << 20      # each of the three arrays alone would be more
+    assert sys.getrefcount(records[0]) < 5000

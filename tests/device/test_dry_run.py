@@ -157,3 +157,15 @@ def test_runs_in_runs():
     with pytest.raises(ZeroDivisionError), dry_run():
         raise ZeroDivisionError
     assert not is_dry_run()
+
+
+def test_what_depends_on_data_alone_is_computed(on_cpu):
+    """As labels are checked, also those that other layers have changed; nothing behind a layer with parameters is."""
+    text = DATA + """layer { name: "two" type: "Power" bottom: "label" top: "two" power_param { shift: 1 } }
+      layer { name: "six" type: "Power" bottom: "two" top: "six" power_param { scale: 3 } }
+      layer { name: "ip" type: "InnerProduct" bottom: "six" top: "ip" inner_product_param { axis: 0 num_output: 2 bias_filler { type: "constant" value: 8 } } }"""
+    net = Net(parse_text(text, caffe_pb2.NetParameter)[0])
+    net.blobs["ip"].data[...] = -1
+    with dry_run():
+        net.forward_from_to(0, 3)
+    assert (net.blobs["two"].data == 2).all() and (net.blobs["six"].data == 6).all() and (net.blobs["ip"].data == -1).all()

@@ -286,6 +286,7 @@ def test_surroundings_that_would_be_huge(some, monkeypatch):
     monkeypatch.setattr("minicaffe.data.augment.MOST_PIXELS", 48 * 64)
     with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
         source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
+    source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed
 
 
 def test_a_part_has_a_pixel_at_least(tmp_path):
@@ -465,3 +466,9 @@ def test_pepper_of_another_number_of_channels_names_its_field():
         augmenter.picture(np.zeros((4, 4, 3), np.uint8), 0)
     made = augmenter.picture(np.zeros((4, 4, 2), np.uint8), 0)
     assert {tuple(pixel) for pixel in made.reshape(-1, 2)} <= {(0, 0), (1, 2)} and made.any()
+
+
+def test_boxes_without_an_area_are_left_out(recwarn):
+    augmenter = Augmenter(caffe_pb2.TransformationParameter(emit_constraint={"emit_type": "MIN_OVERLAP", "emit_overlap": 0}))
+    objects = np.array([[1, 0, 0.5, 0.5, 0.5, 0.7, 0], [2, 0, 0.25, 0.25, 0.75, 0.75, 0], [3, 0, 0.5, 0.5, 0.6, 0.4, 0]])
+    assert augmenter.project(objects, np.array([0, 0, 1, 1])).tolist() == objects[1:2].tolist() and not recwarn.list

@@ -350,13 +350,13 @@ def test_what_is_drawn(lists, monkeypatch, threshold, shown):
 
 def test_a_window(monkeypatch):
     cv2 = pytest.importorskip("cv2")
-    shown = []
+    shown, waits = [], []
     monkeypatch.setattr(cv2, "imshow", lambda name, image: shown.append(image.copy()))
-    monkeypatch.setattr(cv2, "waitKey", lambda _: -1)
+    monkeypatch.setattr(cv2, "waitKey", lambda milliseconds: waits.append((len(shown), milliseconds)))      # it draws the window
     loc, conf, priors = inputs()
     net = layer_net(layer("num_classes: 4 visualize: true", 4), [loc, conf, priors, np.full((3, 1, 40, 50), 7.0)])
     run_forward(net)
-    assert [image.shape for image in shown] == [(40, 50, 3)] * 3 and (shown[0][0, 0] == 7).all()
+    assert [image.shape for image in shown] == [(40, 50, 3)] * 3 and (shown[0][0, 0] == 7).all() and waits == [(1, 1), (2, 1), (3, 1)]
 
     def without_windows(name, image):
         raise cv2.error("no windows")
@@ -471,6 +471,31 @@ def test_an_untrusted_net_reads_no_names_from_elsewhere(lists, monkeypatch):
         assert made("labels.prototxt").names[1] == ("17", "a 17")
         with pytest.raises(ConfigError, match="^detection_output_param.save_output_param.label_map_file: the net is not trusted, and asks to read"):
             made("../labels.prototxt")
+        write_mean(lists / "in" / "mean", np.zeros((3, 1, 1), np.float32))
+        write_mean(lists / "mean", np.zeros((3, 1, 1), np.float32))
+        DetectionPictures(caffe_pb2.DetectionOutputParameter(), caffe_pb2.TransformationParameter(mean_file="mean"))
+        with pytest.raises(ConfigError, match="^transform_param.mean_file: the net is not trusted, and asks to read"):
+            DetectionPictures(caffe_pb2.DetectionOutputParameter(), caffe_pb2.TransformationParameter(mean_file="../mean"))
+
+
+def test_only_the_first_process_writes_files(lists, monkeypatch):
+    monkeypatch.setattr(caffe, "solver_rank", 1)
+    files = DetectionFiles(of_files(lists))
+    files.add(4, np.zeros((0, 7)))
+    assert files.seen < 4 and not list((lists / "out").iterdir())
+    monkeypatch.setattr(caffe, "solver_rank", 0)
+    files = DetectionFiles(of_files(lists))
+    files.add(4, np.zeros((0, 7)))
+    assert list((lists / "out").iterdir())
+
+
+def test_pictures_without_opencv_are_refused_when_the_net_is_built(monkeypatch):
+    def without_opencv():
+        raise DependencyError("pictures need OpenCV")
+
+    monkeypatch.setattr("minicaffe.data.detection_files.opencv", without_opencv)
+    with pytest.raises(DependencyError, match="need OpenCV"):
+        DetectionPictures(caffe_pb2.DetectionOutputParameter(), caffe_pb2.TransformationParameter())
 
 
 def test_boxes_and_texts_like_those_of_opencv(monkeypatch):

@@ -230,3 +230,15 @@ def test_ssd_steps_come_before_the_crop(pictures):
     np.testing.assert_array_equal(batch(net)[0], np.stack(gray)[:, None])
     with pytest.raises(ConfigError, match="transform_param.resize_param.width: must be given"):
         source_net(text("", "resize_param { height: 9 }"))
+
+
+def test_large_pictures_of_a_batch_with_a_crop_are_counted(tmp_path, monkeypatch):
+    """The crop is small; the decoded pictures before it are not."""
+    write_pictures(tmp_path, 4, 60, 50)
+    (tmp_path / "list.txt").write_text("".join(f"{i}.png {i}\n" for i in range(4)))
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "20KiB")
+    text = ('layer {{ name: "d" type: "ImageData" top: "data" top: "label" transform_param {{ crop_size: 4 }} image_data_param {{ source: "{0}/list.txt" '
+            'root_folder: "{0}/" batch_size: {1} }} }}')
+    assert batch(source_net(text.format(tmp_path, 2)))[0].shape == (2, 3, 4, 4)
+    with pytest.raises(ShapeError, match=r"list.txt:3: .*record 2: the 3 first decoded pictures of a batch would take 27000 bytes"):
+        batch(source_net(text.format(tmp_path, 4)))

@@ -161,6 +161,32 @@ def test_a_camera_gives_its_next_frames_whatever_their_number(monkeypatch, skip,
     assert capture.released == 1
 
 
+def test_a_camera_is_free_after_its_shape_is_known(monkeypatch):
+    """Another program may use it until the thread opens it again."""
+    reader, capture = reader_of(1, monkeypatch, 0)
+    reader.close()      # that was never opened
+    assert reader.infer_shape() == (3, 2, 3) and capture.released == 1
+    reader.open(0)
+    reader._load(range(2))
+    assert capture.released == 1
+    reader.close()
+    assert capture.released == 2
+
+
+def test_a_file_that_starts_over_is_closed_before(monkeypatch):
+    class Short(Capture):
+        def grab(self):
+            return super().grab() and self.grabbed <= 2
+
+    reader, _ = reader_of("film", monkeypatch, 0)
+    opened = []
+    monkeypatch.setattr(type(reader), "_opened", lambda reader: (opened.append(Short()), opened[-1])[1])
+    reader.open(0)
+    reader._load(range(5))
+    reader.close()
+    assert [(capture.decoded, capture.released) for capture in opened] == [([0, 1], 1), ([0, 1], 1), ([0], 1)]
+
+
 @pytest.mark.parametrize("skip", [0, 2])
 def test_frames_of_a_file_that_no_batch_has_are_not_decoded(monkeypatch, skip):
     reader, capture = reader_of("film", monkeypatch, skip)

@@ -209,7 +209,7 @@ GOOD = windows_of("0.png", (2, 0.9, *OBJECT), (1, 0.1, *BACKGROUND))
     (GOOD.replace("0.9", "nan"), "windows.txt:7: a window is"),
     (GOOD.replace("0.9 3", "0.9 3.5"), "windows.txt:7: a window is"),
     (GOOD.replace("2 0.9", "2.5 0.9"), "windows.txt:7: a window is"),
-    (GOOD.replace("2 0.9", "1_0 0.9"), "windows.txt:7: a window is"),
+    (GOOD.replace("2 0.9", "1_0 0.9"), "windows.txt:7: a window is"), (GOOD.replace("2 0.9", "\u0662 0.9"), "windows.txt:7: a window is"),
     (GOOD.replace("0.9 3", "0.9 9999999999"), "windows.txt:7: a window is"),
     (GOOD.replace("0.9 3", "0.9"), "windows.txt:7: a window is"),
     *((GOOD.replace("1 0.1 0 0 7 9", row), "windows.txt:8: a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got '" + row)

@@ -13,7 +13,9 @@ from minicaffe import memory
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError, WrongTypeError
 from minicaffe.memory import (
     BuddyAllocator,
+    Buffer,
     CachingAllocator,
+    CachingHostAllocator,
     CPUPlace,
     CUDAPlace,
     FailAllocator,
@@ -21,6 +23,8 @@ from minicaffe.memory import (
     PinnedPlace,
     SystemAllocator,
 )
+from minicaffe.memory.allocator import Allocator
+from minicaffe.memory.red_zones import RedZones
 
 
 def make(limit=1 << 20, pool=1024, max_pool=4096, place=None):
@@ -44,6 +48,55 @@ def test_splits_and_coalesces():
     buddy.free(whole)
     buddy.empty_cache()
     assert upstream.stats().live == buddy.stats().reserved == 0
+
+
+def test_splits_of_a_chunk_that_was_split_before_are_reported_alone():
+    buddy, _ = make()
+    with memory.record() as events:
+        for nbytes, splits in ((100, [512, 256, 128]), (100, []), (200, []), (100, [256, 128]), (100, [])):
+            events.clear()
+            buddy.alloc(nbytes)
+            assert [e.nbytes for e in events if e.kind == "split"] == splits
+
+
+def test_a_snapshot_names_the_live_blocks():
+    """Of one that waits for a stream the name is gone."""
+    buddy, _ = streamed()
+    weights, other = Buffer(buddy, 100, "weights"), Buffer(buddy, 300, "other")
+    late = other.address
+    buddy.record_stream(late, 5)
+    del other
+    (pool,) = buddy.snapshot()
+    blocks = {block.address: block[1:] for block in pool.blocks if block.state != "free"}
+    assert blocks == {weights.address: (128, 100, "live", "weights"), late: (512, 0, "waiting", "")}
+
+
+def test_events_of_pools():
+    buddy, _ = make()
+    with memory.record() as events:
+        block = buddy.alloc(1000)
+        buddy.free(block)
+        buddy.empty_cache()
+    assert [(e.kind, e.address, e.nbytes) for e in events] == [("pool taken", block, 1024), ("pool given back", block, 1024)]
+
+
+@pytest.mark.parametrize("nbytes", [2**64 - 1, 2**64 - 8, 2**64 - 9, 2**63])
+def test_requests_that_are_too_large_for_any_memory(nbytes):
+    """With its guard the first two have more than 2^64 bytes."""
+    buddy, upstream = make()
+    with pytest.raises(OutOfMemoryError, match=f"no memory for {nbytes:,} bytes"):
+        buddy.alloc(nbytes)
+    assert buddy.stats().count == upstream.stats().live == 0
+
+
+def test_an_error_gives_the_largest_free_chunk():
+    buddy, _ = make(limit=1024)
+    for nbytes, largest in ((500, 512), (200, 256), (200, 0)):
+        buddy.alloc(nbytes)
+        with pytest.raises(OutOfMemoryError) as caught:
+            buddy.alloc(900)
+        assert caught.value.largest_free == largest
+        assert f"1,024 bytes are reserved, the largest free block in them has {largest};" in str(caught.value)
 
 
 def test_pools_double_and_the_largest_empty_one_stays():
@@ -354,6 +407,46 @@ def test_pools_go_with_the_allocator():
     assert upstream.stats().count == 2
     del buddy
     assert upstream.stats().count == 0
+
+
+class ZonedUpstream(Allocator):
+    """Addresses that are no memory, with red zones of 64 bytes; `marks` has what was closed and opened."""
+
+    def __init__(self):
+        super().__init__(CUDAPlace(0))
+        self.marks, function = [], ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_size_t)
+        self.functions = [function(lambda address, nbytes, kind=kind: self.marks.append((kind, address - BASE, nbytes)))
+                          for kind in ("close", "open")]
+
+    def red_zones(self):
+        return RedZones(64, *(ctypes.cast(function, ctypes.c_void_p).value for function in self.functions))
+
+    def alloc(self, nbytes):
+        return BASE
+
+    def free(self, address):
+        pass
+
+
+BASE = 1 << 40
+
+
+@pytest.mark.parametrize(("kind", "pool", "chunk"), [(BuddyAllocator, 1 << 20, 1024), (CachingAllocator, 2 << 20, 576)])
+def test_what_is_closed_and_opened_where_memory_has_red_zones(kind, pool, chunk):
+    """A new pool as a whole, so that a request opens no more than its bytes; a block that is freed."""
+    upstream = ZonedUpstream()
+    allocator = kind(upstream)
+    block = allocator.alloc(500)
+    assert upstream.marks == [("close", 0, pool), ("open", block - BASE, 500)]
+    allocator.free(block)
+    assert upstream.marks[2:] == [("close", block - BASE, chunk)]
+
+
+def test_blocks_that_are_never_split_have_no_red_zones():
+    upstream = ZonedUpstream()
+    allocator = CachingHostAllocator(upstream)
+    allocator.free(allocator.alloc(500))
+    assert not upstream.marks
 
 
 class BuddyMachine(RuleBasedStateMachine):

@@ -8,6 +8,7 @@ import pytest
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import LayerDef, filter_layers, insert_splits
 from minicaffe.net.net import Net
+from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2, text
 
 
@@ -161,10 +162,12 @@ def test_force_backward_asks_every_bottom_that_may_have_a_gradient():
 
 def test_a_loss_that_a_later_layer_overwrites_in_place_counts_as_it_was():
     net = Net(text.parse_text("""
-        layer { name: "x" type: "DummyData" top: "x" dummy_data_param { shape { dim: 2 } } }
-        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "x" top: "loss" }
+        layer { name: "x" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 } data_filler { value: 1 } data_filler { value: 3 } } }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "x" bottom: "y" top: "loss" }
         layer { name: "shift" type: "Power" bottom: "loss" top: "loss" power_param { shift: 5 } }""", caffe_pb2.NetParameter)[0])
-    assert net.forward_from_to(0, len(net.nodes) - 1) == 0 and net.blob_by_name("loss").cpu_data == 5
+    assert net.forward_from_to(0, len(net.nodes) - 1) == 2 and net.blob_by_name("loss").cpu_data == 7
+    net.add_hook(BEFORE_FORWARD, lambda index: None)    # layer by layer
+    assert net.forward_from_to(0, len(net.nodes) - 1) == 2
 
 
 def activated(kind, later, place="a", phase=0):

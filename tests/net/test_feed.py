@@ -256,6 +256,18 @@ def test_a_late_loss_is_that_of_its_run():
         assert late() == expected == late()
 
 
+def test_a_late_loss_has_the_loss_weights_of_its_run():
+    """They are in the diff of the top, which a script may share with another blob."""
+    net = Net(definition())
+    net.feed(data=X, more=np.ones((4, 2)), label=np.arange(4) % 2)
+    before = net.forward_from_to(0, len(net.nodes) - 1)
+    assert net.late_loss()() == before != 0
+    other = Blob(net.blobs["loss"].shape)
+    other.diff[...] = 3
+    net.blobs["loss"].share_diff(other)
+    assert net.late_loss()() == net.loss_of_outputs() != before
+
+
 def test_a_training_whose_net_runs_before_its_loss_is_read(device):
     """A device has computed the later run when the loss is read; the solver's mean is that of the iterations alone."""
     late, at_once = make_solver(), make_solver()

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import random
+import weakref
 
 import numpy as np
 import pytest
@@ -320,17 +321,34 @@ def test_what_followers_read_ends_with_forward_where_they_are_carried(kind, gone
         np.testing.assert_allclose(got.diff * 0.01, expected.diff, 1e-4, 1e-8)     # which `trace` has scaled
 
 
+@pytest.mark.parametrize("slope", [0, 0.1])
+def test_a_concat_that_computes_the_gradient_of_relus_keeps_its_top(slope, poison, on_cpu, monkeypatch):
+    """Though backward of no other layer reads it. Of a ReLU with a slope it does not compute the gradient."""
+    monkeypatch.setattr(engine, "_preferred", "CAFFE")      # another would compute them with their Convolutions
+    text = INPUT
+    for name in "ab":
+        text += layer(name, "Convolution", ["x"], [name], CONV.format(4))
+        text += layer(f"{name}_relu", "ReLU", [name], [name], f"relu_param {{ negative_slope: {slope} }}")
+    text += layer("j", "Concat", ["a", "b"], ["j"]) + layer("p", "Pooling", ["j"], ["p"], "pooling_param { pool: AVE kernel_size: 2 stride: 2 }")
+    net = net_of(text + LOSS % "p", plan="memory")
+    frees = next(row.frees for row in net.schedule().rows if row.direction == "backward" and row.layers == ["j"])
+    assert ("j data" in frees) == (slope == 0)
+    same(trace(net, 2), trace(net_of(text + LOSS % "p"), 2))
+
+
 def test_weights_are_kept_in_one_order(onednn, poison):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + LOSS % "c"
     want, net = net_of(text), net_of(text, plan="memory")
     same(trace(net, 1), trace(want, 1))
     memory = net.learnable_params[0].data_memory
     values = want.learnable_params[0].cpu_data
-    if memory.layout() is not None:     # oneDNN has one of its own on every processor that it computes on, but need not
-        assert memory.head == SyncedHead.SYNCED_PRIVATE     # `trace` has looked
+    for _ in range(2):
         feed(net, 0)
         net.forward_from_to(0, len(net.nodes) - 1)
-        assert memory.head == SyncedHead.HEAD_AT_PRIVATE and not memory.own_cpu_data
+        if memory.layout() is not None:     # oneDNN has one of its own on every processor that it computes on, but need not
+            assert memory.head == SyncedHead.HEAD_AT_PRIVATE and not memory.own_cpu_data
+            net.learnable_params[0].cpu_data  # noqa: B018 - the second forward drops it again
+            assert memory.head == SyncedHead.SYNCED_PRIVATE
     np.testing.assert_array_equal(net.learnable_params[0].cpu_data, values)
     view = net.learnable_params[0].data     # its holder may write there
     view[...] = 0
@@ -543,12 +561,24 @@ def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(poison, on_c
     assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not overwritten.claim_lazy_zeros()
 
 
+def kept_blocks():
+    return sum(block.name == "[kept for backward] data" for block in minicaffe.memory.reporter.live())
+
+
 @pytest.mark.no_plan("a net without a plan goes backward several times")
 def test_what_a_layer_keeps_ends_with_its_backward(poison, onednn):
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(16)) + layer("b", "BatchNorm", ["c"], ["c"])
     text += layer("n", "LRN", ["c"], ["n"]) + layer("p", "Pooling", ["n"], ["p"], "pooling_param { kernel_size: 2 }") + LOSS % "p"
-    seen = trace(net_of(text, plan="memory"))
+    before, net = kept_blocks(), net_of(text, plan="memory")
+    seen = trace(net)
     assert not poison.nbytes and poison.most > 4 * 4 * 16 * 64      # one array of c's size at least
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert kept_blocks() > before
+    net.skip_backward()
+    assert kept_blocks() == before
+    tested = net_of(text, "TEST", plan="memory")
+    tested.forward_from_to(0, len(tested.nodes) - 1)
+    assert kept_blocks() == before
     alone = net_of(text)
     same(seen, trace(alone))
     for _ in range(2):      # without a plan backward runs as often as one likes
@@ -658,6 +688,29 @@ def test_large_gradients_that_are_needed_as_a_whole(change, poison, on_cpu):
     solver = solver_of(text)
     same(training_of(solver, 2), training_of(solver_of(text, plan=None), 2))
     assert gradients_gone(solver) == len(solver.net.learnable_params)
+
+
+@pytest.mark.no_plan("a plan gives them part by part")
+def test_large_gradients_are_given_whole_without_a_plan(on_cpu):
+    net, parts = net_of(LARGE), []
+    feed(net, 0)
+    net.clear_param_diffs()
+    net.forward_backward(take=lambda which, part, last: parts.append(part))
+    assert set(parts) == {None} and all(blob.diff.any() for blob in net.learnable_params)
+
+
+def test_what_takes_gradients_is_not_kept(poison, on_cpu):
+    """Not by a layer that gave its gradient as a whole either."""
+    class Take:
+        def __call__(self, which, part, last):
+            parts.append(part)
+
+    for transpose in "true", "false":
+        net, parts, take = net_of(LARGE.replace("num_output: 1000", f"num_output: 1000 transpose: {transpose}"), plan="memory"), [], Take()
+        kept = weakref.ref(take)
+        net.forward_backward(take=take)
+        del take
+        assert kept() is None and parts[-1] is None and (len(parts) > parts.count(None)) == (transpose == "false")
 
 
 def test_large_gradients_that_a_users_layer_changes(poison, on_cpu):

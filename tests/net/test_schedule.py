@@ -9,8 +9,8 @@ import pytest
 import minicaffe as caffe
 from minicaffe import memory
 from minicaffe.cli import main
-from minicaffe.errors import Error, RecycledError
-from minicaffe.layer import layer_class, register_layer
+from minicaffe.errors import Error, RecycledError, ShapeError
+from minicaffe.layer import Layer, layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
 from minicaffe.net.listing import Listing, ScheduleRow
 from minicaffe.net.net import Net
@@ -214,6 +214,33 @@ def test_settings_compile_it_again(device):
         engine.prefer(before)
 
 
+class OtherSizes(Layer):
+    """A source of batches of 2, 3 and so on values, of which its `reshape` knows the first alone."""
+
+    def reshape(self, bottom, top):
+        top[0].reshape(1, 16, 8, 8)
+
+    def forward_cpu(self, bottom, top):
+        OtherSizes.count += 1
+        top[0].reshape(OtherSizes.count, 16, 8, 8)
+        top[0].data[...] = OtherSizes.count
+
+    count = 1
+
+
+register_layer("OtherSizes", OtherSizes)
+
+
+@pytest.mark.parametrize("plan", ["memory", None])
+def test_a_source_of_ones_own_with_other_shapes_than_its_reshape_gives(plan, on_cpu):
+    OtherSizes.count = 1
+    net = Net(parse_text('state { phase: TEST } layer { name: "s" type: "OtherSizes" top: "s" } layer { name: "p" type: "Power" bottom: "s" top: "p" }',
+                         caffe_pb2.NetParameter)[0], plan=plan)
+    for size in (2, 3, 4):
+        net.forward_from_to(0, 1)
+        np.testing.assert_array_equal(net.blobs["p"].data, np.full((size, 16, 8, 8), size))
+
+
 class Careless(EltwiseLayer):
     """Changes the plan of its net in the middle."""
 
@@ -288,6 +315,8 @@ def test_slices_of_a_concat_after_an_error_before_it(on_cpu, winograd, phase, pl
     net.blobs["i"].data[...] = 99
     with pytest.raises(Error, match="99"):
         net.forward_from_to(0, last)
+    with pytest.raises(RecycledError, match="data of blob 'a'"):     # they were in the top of the Concat
+        net.blobs["a"].data  # noqa: B018
     net.blobs["i"].data[...] = 0
     for each in (net, plain):
         each.blobs["x"].data[...] = 1
@@ -296,6 +325,180 @@ def test_slices_of_a_concat_after_an_error_before_it(on_cpu, winograd, phase, pl
     net.add_hook(BEFORE_FORWARD, lambda index: None)
     net.forward_from_to(0, last), plain.forward_from_to(0, last)
     np.testing.assert_allclose(net.blobs["join"].data, plain.blobs["join"].data, 1e-4, 1e-4)
+
+
+def test_an_error_in_a_layer_in_place_leaves_its_bottom(own_layers, on_cpu):
+    """No byte of another blob is in it."""
+    conv = "layer" + CONV.split("layer", 2)[1]
+    text = (INPUT.replace("dim: 2", "dim: 1").replace("force_backward: true", "") + layer_text(
+        "Python", "g", "x", more='python_param { module: "own_layers" layer: "Growing" }') + conv.format("a", "x")
+        + layer_text("Bias", "plus", "a g", "a", "bias_param { axis: 0 }") + CONV.format("b", "a"))
+    net, plain = (made(text, plan, caffe.TEST) for plan in ("memory", None))
+    for each in (net, plain):
+        own_layers.Growing.count = 0
+        each.blobs["x"].data[...] = 2
+        with pytest.raises(ShapeError, match="layer 'plus'"):
+            each.forward_from_to(0, len(each.nodes) - 1)
+    assert plain.blobs["a"].data.any()
+    np.testing.assert_array_equal(net.blobs["a"].data, plain.blobs["a"].data)
+
+
+def test_an_error_in_layers_that_run_together_ends_with_their_run(onednn):
+    """A run layer by layer after it applies the ReLU once."""
+    text = CONV.format("a", "x").replace('type: "ReLU"', 'type: "ReLU" relu_param { negative_slope: 0.5 }')
+    net, plain = made(text, None, caffe.TEST), made(text, None, caffe.TEST)
+    net.forward_from_to(0, 2)
+    assert net.fused()[1] == ["a_relu"]
+    weights = net.learnable_params[0].cpu_data.copy()
+    net.learnable_params[0].data_memory.recycle()
+    with pytest.raises(RecycledError, match="layer 'a'"):
+        net.forward_from_to(0, 2)
+    net.learnable_params[0].data_memory.renew()
+    net.learnable_params[0].data[...] = weights
+    for each in (net, plain):
+        each.add_hook(BEFORE_FORWARD, lambda index: None)
+        each.forward_from_to(0, 2)
+    np.testing.assert_allclose(net.blobs["a"].data, plain.blobs["a"].data, 1e-4, 1e-4)
+
+
+def own_class(kind, name, forward_cpu):
+    """A user's class derived from that of `kind`, which changes the top behind its forward."""
+    def forward(self, bottom, top):
+        super(made_class, self).forward_cpu(bottom, top)
+        forward_cpu(bottom, top)
+
+    made_class = type(name, (layer_class(kind),), {"forward_cpu": forward})
+    register_layer(name, made_class)
+
+
+own_class("Convolution", "ConvolutionMinusOne", lambda bottom, top: np.subtract(top[0].data, 1, top[0].data))
+own_class("Concat", "ConcatPlusFirst", lambda bottom, top: np.add(top[0].data, bottom[0].data.max(), top[0].data))
+
+
+@pytest.mark.parametrize("text", [
+    CONV.format("a", "x").replace('"Convolution"', '"ConvolutionMinusOne"'),
+    CONV.format("a", "x") + CONV.format("b", "x") + 'layer { name: "join" type: "ConcatPlusFirst" bottom: "a" bottom: "b" top: "join" }',
+], ids=["convolution", "concat"])
+@pytest.mark.parametrize("plan", ["memory", None])
+def test_nothing_is_fused_into_a_users_class(text, plan, on_cpu, winograd):
+    """It changes its top behind the forward of the built-in class, and reads its bottoms."""
+    net, plain = made(text, plan, caffe.TEST), made(text, None, caffe.TEST)
+    plain.add_hook(BEFORE_FORWARD, lambda index: None)
+    for each in (net, plain):
+        each.forward_from_to(0, len(each.nodes) - 1)
+    own = "a" if len(net.nodes) == 3 else "join"
+    assert net.fused()[net.layer_index(own)] == [] and not any(own in names for names in net.fused())
+    np.testing.assert_allclose(net.output_blobs[0].data, plain.output_blobs[0].data, 1e-4, 1e-4)
+
+
+def test_another_list_of_kept_blobs_compiles_it_again(on_cpu):
+    net = made(CONV.format("a", "x") + CONV.format("b", "a") + CONV.format("c", "b"), "memory", caffe.TEST)
+    for kept in "a", "b":
+        net.set_plan("memory", [*net.output_blobs, net.blobs[kept]], False)
+        for _ in range(2):      # the first compiles it again where an engine refuses to compute layers together
+            net.forward_from_to(0, len(net.nodes) - 1)
+        gone = [name for name in "ab" if net.blobs[name].data_memory.head == memory.SyncedHead.RECYCLED]
+        assert gone == ["b" if kept == "a" else "a"]
+
+
+def test_a_layer_that_was_fused_for_no_backward_has_none(on_cpu, winograd):
+    net = made(CONV.format("a", "x"), "memory", caffe.TEST)
+    net.forward_from_to(0, 2)
+    assert net.fused()[1] == ["a_relu"]
+    with pytest.raises(Error, match="layer 'a_relu'.*was fused into an earlier layer, which saved nothing for its backward"):
+        net.backward_layer(2)
+
+
+@pytest.mark.no_plan("a plan frees what has the layouts")
+def test_engines_and_layouts_before_a_run_and_after(onednn):
+    """What depends on the layout of a bottom is not known before."""
+    text = CONV.format("a", "x") + layer_text("Pooling", "p", "a", more="pooling_param { kernel_size: 2 }") + layer_text("LRN", "n", "p")
+    net = made(text, None, caffe.TEST)
+    before = [(row.engine, row.layout) for row in net.schedule().rows]
+    assert before == [(None, None), ("ONEDNN", None), (None, None), (None, None)]
+    net.forward_from_to(0, len(net.nodes) - 1)
+    for row in net.schedule().rows[1:]:
+        blob = net.nodes[net.layer_index(row.layers[0])].tops[0]
+        assert row.engine and bool(row.layout) == (blob.data_memory.layout() is not None) and "bf16" not in str(row.layout)
+
+
+def test_sources_that_ran_already_do_not_run_again():
+    """Also one behind layers that have bottoms."""
+    noise = layer_text("DummyData", "noise", "", more='dummy_data_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } data_filler { type: "gaussian" } }')
+    net = made(CONV.format("a", "x") + noise + LOSS.replace('"b"', '"noise"'), None)
+    net.run_sources()
+    before = net.blobs["noise"].cpu_data.copy()
+    net.forward_backward(run_sources=False)
+    np.testing.assert_array_equal(net.blobs["noise"].cpu_data, before)
+    net.forward_backward()
+    assert (net.blobs["noise"].cpu_data != before).any()
+
+
+@pytest.mark.no_plan("compares a net without one")
+def test_what_layers_without_a_backward_read_ends_with_forward(on_cpu):
+    """Nothing is kept for them, and what has no writer in the net is not freed."""
+    text = layer_text("InnerProduct", "a", "x", more="param { lr_mult: 0 } param { lr_mult: 0 } " + IP) + layer_text("TanH", "b", "a")
+    text += layer_text("InnerProduct", "c", "b", more=IP) + layer_text("ArgMax", "aside", "c") + layer_text("Reduction", "d", "c", more="loss_weight: 1")
+    net = Net(parse_text("state { phase: TRAIN } " + INPUT.replace("force_backward: true", "") + text, caffe_pb2.NetParameter)[0], plan="memory")
+    frees = {(row.direction, *row.layers): sorted(row.frees) for row in net.schedule().rows if row.frees}
+    assert frees == {("forward", "b"): ["a data"], ("backward", "d"): ["c data"], ("backward", "c_c_0_split"): ["c_c_0_split_1 diff"],
+                     ("backward", "c"): ["b data", "c diff"]}
+
+
+def test_bytes_of_a_backward_of_several_layers(on_cpu):
+    """It writes the diffs of the first layer's bottoms alone."""
+    text = "".join(layer_text("InnerProduct", name, "x", more=IP) for name in "ab") + layer_text("Eltwise", "s", "a b")
+    net = made(text + layer_text("ReLU", "r", "s", "s") + layer_text("Reduction", "loss", "s", more="loss_weight: 1"), None)
+    row = next(row for row in net.schedule().rows if row.direction == "backward" and row.layers == ["s", "r"])
+    assert row.writes == 2 * 4 * 2 * 7
+
+
+@pytest.mark.no_plan("compares a net without one")
+def test_a_parameter_that_is_a_top_counts_as_a_parameter():
+    text = 'layer { name: "w" type: "Parameter" top: "w" parameter_param { shape { dim: 2 dim: 16 dim: 8 dim: 8 } } } '
+    listing = made(text + layer_text("Eltwise", "sum", "x w"), None, caffe.TEST).schedule()
+    assert listing.parameters == 8192 and {row.live for row in listing.rows} == {2 * 8192}      # x and sum
+
+
+def test_blobs_without_values_are_in_no_list():
+    """They have no memory that a plan could free."""
+    text = INPUT.replace("dim: 2", "dim: 0") + layer_text("Power", "a", "x") + layer_text("Exp", "b", "a") + layer_text("TanH", "c", "b")
+    rows = Net(parse_text("state { phase: TEST } " + text, caffe_pb2.NetParameter)[0], plan="memory").schedule().rows
+    assert len(rows) == 4 and not any(row.frees or row.saves or row.live for row in rows)
+
+
+def test_events_of_a_run_that_computes_layers_together(on_cpu):
+    """Each layer has its events, in the order in which a run layer by layer has them; only losses have a value."""
+    text = layer_text("InnerProduct", "ip", "x", more=IP) + layer_text("BatchNorm", "norm", "ip", "ip")
+    text += layer_text("Scale", "scale", "ip", "ip") + layer_text("ReLU", "relu", "ip", "ip") + layer_text("Reduction", "loss", "ip", more="loss_weight: 1")
+    net = made(text, None)
+    with memory.record() as events:
+        loss = net.forward_backward()
+    assert net.fused()[2] == ["scale", "relu"]
+    found = [(event.kind, event.name, event.detail) for event in events if event.kind in ("begin", "end", "loss")]
+    alone, together = [("begin", "forward"), ("end", "forward")], [("begin", "forward"), ("end", "forward with norm")]
+    backward, with_norm = [("begin", "backward"), ("end", "backward")], [("begin", "backward"), ("end", "backward with norm")]
+    wanted = [("x", alone), ("ip", alone), ("norm", alone), ("scale", together), ("relu", together), ("loss", alone), ("loss", [("loss", repr(loss))]),
+              ("loss", backward), ("relu", with_norm), ("scale", with_norm), ("norm", backward), ("ip", backward), ("x", backward)]
+    assert found == [(kind, name, detail) for name, pairs in wanted for kind, detail in pairs]
+
+
+@pytest.mark.no_plan("a forward without a plan comes after one with it")
+def test_backward_after_forwards_that_had_none(on_cpu, winograd):
+    """The first computes the ReLU with the Convolution for no backward, the second for one that computes the ReLU's by itself."""
+    net, plain = (made(CONV.format("a", "x") + LOSS.replace('bottom: "b"', 'bottom: "x"'), plan, caffe.TEST) for plan in ("memory", None))
+    last = len(net.nodes) - 1
+    net.forward_from_to(0, last)
+    assert "a_relu" in net.fused()[net.layer_index("a")]
+    net.set_plan(None, net.output_blobs, True)
+    plain.add_hook(BEFORE_FORWARD, lambda index: None)
+    for each in (net, plain):
+        each.clear_param_diffs()
+        each.forward_from_to(0, last)
+        each.backward_from_to(last, 0)
+    assert "a_relu" in net.fused()[net.layer_index("a")]
+    for blob, other in zip([*net.learnable_params, net.blobs["x"]], [*plain.learnable_params, plain.blobs["x"]], strict=True):
+        np.testing.assert_allclose(blob.diff, other.diff, 1e-3, 1e-3 * np.abs(other.diff).max())
 
 
 def test_a_layer_that_reads_what_it_wrote_before(own_layers):
@@ -652,3 +855,11 @@ def test_the_backward_of_single_layers_after_a_plan_has_freed_gradients():
             (kind, node.name, "backward") for node in net.nodes[:0:-1] for kind in ("begin", "end")]
         seen.append([blob.cpu_diff.copy() for blob in [*net.learnable_params, net.blobs["x"], net.blobs["a"]]])
     same(*seen)
+
+
+def test_listings_of_one_net_are_the_same():
+    """Blobs that are freed together are in the order of the net."""
+    text = "".join(CONV.format(name, "x") for name in "abcd") + layer_text("Eltwise", "s", "a b c d")
+    nets = [made(text + LOSS.replace('"b"', '"s"'), "memory") for _ in range(8)]
+    first, *others = [[row.frees for row in net.schedule().rows] for net in nets]
+    assert max(map(len, first)) > 3 and all(other == first for other in others)

@@ -76,6 +76,7 @@ def test_nms_by_hand():
     boxes = [(0, 0, 10, 10), (1, 0, 10, 10), (20, 20, 5, 5), (0, 0, 10, 10)]
     assert list(dnn.NMSBoxes(boxes, [0.5, 0.9, 0.3, 0.1], 0.2, 0.5)) == [1, 2]
     assert list(dnn.NMSBoxesBatched(boxes, [0.5, 0.9, 0.3, 0.1], [0, 1, 0, 2], 0.05, 0.5)) == [1, 0, 2, 3]
+    assert list(dnn.NMSBoxes(boxes[0], [0.5], 0.2, 0.5)) == [0]     # one box alone
     assert dnn.NMSBoxes([], [], 0.2, 0.5) == () and dnn.NMSBoxes(boxes, [0.1] * 4, 0.2, 0.5) == ()
     for arguments, words in (((boxes, [1], 0.1, 0.1), "scores: must have one score"), ((boxes, [1] * 4, -1, 0.1), "score_threshold: must be at least 0"),
                              ((boxes, [1] * 4, 0, float("nan")), "nms_threshold: must be at least 0, got nan"),
@@ -362,3 +363,58 @@ def test_a_model_changes_a_picture_by_its_options_alone(tmp_path):
         assert not np.array_equal(made.predict(picture)[0], wanted)
         change(False)
         np.testing.assert_array_equal(made.predict(picture)[0], wanted)
+
+
+def test_pictures_of_a_blob_that_is_no_array():
+    [picture] = dnn.imagesFromBlob([[[[1, 2, 3]], [[4, 5, 6]]]])
+    assert picture.tolist() == [[[1, 4], [2, 5], [3, 6]]]
+    with pytest.raises(Error, match="^blob: must be an array of real numbers"):
+        dnn.imagesFromBlob("blob")
+
+
+@pytest.mark.parametrize("call, failed_to_read", [(lambda: dnn.blobFromImage(None), True), (lambda: dnn.blobFromImage("a.jpg"), False),
+                                                  (lambda: dnn.blobFromImage(IMAGE, mean=None), False)])
+def test_the_remedy_for_a_picture_that_is_none(call, failed_to_read):
+    with pytest.raises(Error) as caught:
+        call()
+    assert ("cv2.imread gives None" in str(caught.value)) == failed_to_read
+
+
+def test_a_segmentation_has_one_picture(tmp_path):
+    halves = 'layer { name: "halves" type: "Reshape" bottom: "conv" top: "halves" reshape_param { shape { dim: 2 dim: 2 dim: 0 dim: 0 } } }'
+    with pytest.raises(ShapeError, match=r"segment needs an output \(1, classes up to 256, height, width\), the net's is \[2, 2, 6, 4\]"):
+        dnn.SegmentationModel(dnn.readNet(*files(tmp_path, NET + halves))).segment(frame(8, 6))
+
+
+@pytest.mark.parametrize("threshold, kept", [(0.5, [0, 1]), (0.51, [0])])
+def test_eta_lowers_thresholds_above_a_half(threshold, kept):
+    """The two boxes share a third of their union."""
+    assert list(dnn.NMSBoxes([(0, 0, 10, 10), (5, 0, 10, 10)], [0.9, 0.8], 0.1, threshold, 0.5)) == kept
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: dnn.NMSBoxes(None, [1], 0, 0), "bboxes: must be an array of real numbers, got None"),
+    (lambda: dnn.NMSBoxes([[0, 0, 1, 1]], None, 0, 0), "scores: must be an array of real numbers, got None"),
+    (lambda: dnn.NMSBoxes(5, [1], 0, 0), "bboxes: a box is (x, y, width, height), got shape []"),
+    (lambda: dnn.blobFromImage(np.zeros(3)), "images: a picture is (H, W) or (H, W, C) with 1 to 4 channels, got [3]"),
+    (lambda: dnn.blobFromImage(np.zeros((1, 2, 3, 3))), "images: a picture is (H, W) or (H, W, C) with 1 to 4 channels, got [1, 2, 3, 3]"),
+    (lambda: dnn.blobFromImage(np.zeros((0, 3))), "images: a picture is (H, W) or (H, W, C) with 1 to 4 channels, got [0, 3]")], ids=range(6))
+def test_arrays_of_the_wrong_form(call, message):
+    with pytest.raises(Error) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_rows_without_a_label_are_no_detections(tmp_path, monkeypatch):
+    """DetectionOutput has one, of -1, for a picture without an object; a threshold may be below its confidence."""
+    model = dnn.DetectionModel(dnn.readNet(*files(tmp_path, DETECTION)))
+    monkeypatch.setattr(model, "_only_output", lambda frame: np.float32([[[[0, -1, -1, -1, -1, -1, -1], [0, 0, 0.5, 1, 1, 9, 9]]]]))
+    for threshold in (-2, 0.5):     # a confidence that is the threshold is enough
+        classes, confidences, boxes = model.detect(frame(20, 30), threshold)
+        assert (classes.tolist(), confidences.tolist(), boxes.tolist()) == ([0], [0.5], [[1, 1, 9, 9]])
+    assert model.detect(frame(20, 30), 0.51) == ((), (), ())
+
+
+def test_the_smallest_size():
+    pytest.importorskip("cv2")
+    assert dnn.blobFromImage(IMAGE, 1, (1, 1)).shape == (1, 3, 1, 1)

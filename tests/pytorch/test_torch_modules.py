@@ -12,6 +12,7 @@ import zipfile
 import numpy as np
 import pytest
 from export_cases import BIG, BOXES, CASES, DEPLOY, IN_PLACE, MODELS, OF_DATA, X, detection, filled, layer, net_of
+from lines_of_modules import LINES, OTHERS
 
 from minicaffe import errors
 from minicaffe.layer import layer_types
@@ -95,6 +96,8 @@ def test_text_and_state(name):
         argument.arg for argument in forward.args.args}
     read = {node.id for node in ast.walk(forward) if isinstance(node, ast.Name)} - known
     assert read <= {"torch", "F", "len", *helper_texts()}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert {node.name for node in tree.body[:-1] if isinstance(node, ast.ClassDef | ast.FunctionDef)} == names & helper_texts().keys()
     found, _ = read_state(state_file(module))
     assert list(found) == list(module.state) and all(path.partition(".")[0].isidentifier() for path in found)
     for path, array in found.items():
@@ -102,6 +105,42 @@ def test_text_and_state(name):
     kept = [blob for node in net.nodes for blob in node.layer.blobs[:2 if node.type == "BatchNorm" else None] if "false" not in str(node.param.batch_norm_param)]
     learned = [array for path, array in found.items() if "num_batches" not in path][:len(kept)]
     assert [[n for n in array.shape if n > 1] for array in learned] == [[n for n in blob.shape if n > 1] for blob in kept]
+
+
+def lines_of(text, *shapes):
+    """The lines of the class without comments and line breaks."""
+    cls = to_module(net_of(text, *shapes)).text().rpartition("super().__init__()\n")[2]
+    lines = [line.partition("  #")[0].strip() for line in re.sub(r",\n +", ", ", cls).splitlines()]
+    return [line for line in lines if line and not line.startswith(("#", "def "))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lines_of_modules(name):
+    assert lines_of(*CASES[name]) == LINES[name]
+
+
+@pytest.mark.parametrize("kind, fields, shapes, wanted", OTHERS)
+def test_lines_of_other_fields(kind, fields, shapes, wanted):
+    text = layer(kind, fields, " ".join(f"x{i}" for i in range(len(shapes))))
+    assert lines_of(text, *shapes) == wanted + ["return y"] * (wanted != ["return x0"])
+
+
+@pytest.mark.parametrize("name, wanted", [("abs", []), ("maximum", ["import torch"]), ("im2col", ["import torch.nn.functional as F"]),
+                                          ("average beyond the padding", []), ("batch norm whose statistics are asked for", ["import torch", "import torch.nn.functional as F"])])
+def test_imports_are_those_that_the_text_uses(name, wanted):
+    text, *shapes = CASES[name]
+    lines = to_module(net_of(text, *shapes)).text().splitlines()
+    assert [line for line in lines if line.startswith(("import", "from"))] == [*wanted, "from torch import nn"]
+
+
+def test_each_top_is_probed():
+    """The comparison puts the tops of each layer through `_probe`."""
+    text, *shapes = CASES["slice"]
+    module = to_module(net_of(text + layer("AbsVal", "", "a", "d").replace('"l"', '"abs"'), *shapes))
+    plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
+    assert [line.strip() for line in probed if line not in plain] == [
+        f"{top} = self._probe({name!r}, {top!r}, {top})" for name, top in (("l", "a"), ("l", "b"), ("l", "c"), ("abs", "d"))]
+    assert [line for line in probed if "_probe" not in line] == plain and len(plain) == 3
 
 
 def test_every_type_has_a_writer():
@@ -189,6 +228,9 @@ def test_records_begin_at_multiples_of_64():
         file.seek(info.header_offset + 26)
         name, extra = np.frombuffer(file.read(4), "<u2")
         assert (info.header_offset + 30 + name + extra) % 64 == 0 and info.compress_type == zipfile.ZIP_STORED
+    archive = zipfile.ZipFile(file)
+    assert archive.namelist() == [f"archive/{name}" for name in ("data.pkl", "byteorder", "data/0", "data/1", "version")]
+    assert archive.read("archive/byteorder") == b"little" and archive.read("archive/version") == b"3\n"
 
 
 def test_no_array_without_elements_is_lost():
@@ -255,6 +297,13 @@ def test_numbers_and_long_lines():
     long = line_of(f"y = torch.cat(({', '.join(f'a_long_name_{i}' for i in range(30))}), 1)", "3 x 4")
     assert long.startswith("        # 3 x 4\n        y = torch.cat((") and max(map(len, long.splitlines())) <= 120
     assert ast.dump(ast.parse("if 1:\n" + long).body[0].body[0]).count("a_long_name") == 30
+    tops = f"{', '.join(f'a_long_name_{i}' for i in range(12))} = x0.chunk(12, 1)"        # commas outside of parentheses end no line
+    assert line_of(tops) == f"        {tops}\n" and line_of(tops, "2 x 3") == f"        # 2 x 3\n        {tops}\n"
+    for length in 120, 121:
+        call = f"y = f({'a' * (length - 18)}, b)"
+        assert len(line_of(call).splitlines()) == length - 119 and len(line_of(call[:-3], "c").splitlines()) == 2
+    for length in 120, 121:
+        assert len(line_of("y" * (length - 13), "c").splitlines()) == length - 119
 
 
 # ---- values and sharing
@@ -279,6 +328,11 @@ def test_blobs_that_share_their_memory():
         to_module(net("b"))
     lines = to_module(net("d")).text().splitlines()[-6:]
     assert [line.split("  #")[0].strip() for line in lines] == ["a = x0.abs()", "f = a.flatten(1)", "g = f.reshape(2, 3, 4)", "d = a - 5.0", "y = d + g", "return y"]
+    both = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Bias", "bias_param { axis: 0 }", "b c", "b").replace('"l"', '"e"')
+    assert "b = a + a\n" in to_module(net_of(both, (2, 3, 4))).text()       # the layer in place is the last that reads 'c'
+    output = layer("AbsVal", tops="a") + layer("Split", "", "a", "b c").replace('"l"', '"split"') + layer("Power", "power_param { shift: -5 }", "b", "b").replace('"l"', '"p"')
+    with pytest.raises(errors.ConfigError, match=r"layer 'p' .*writes in place into blob 'b', whose memory Caffe shares with 'c', which is read later"):
+        to_module(net_of(output, (2, 3, 4)))      # at the end, as an output
 
 
 def test_several_inputs_and_outputs():
@@ -294,6 +348,30 @@ def test_preprocessing_in_the_text():
     assert text.state["mean"].shape == (3, 1, 1)
     with pytest.raises(errors.ConfigError, match="preprocessing.order: must have each of the 3 channels of input 'x0' once"):
         to_module(net, preprocessing=Preprocessing(order=(0, 1)))
+
+
+def test_a_parameter_layer_that_is_shared():
+    text = "".join(layer("Parameter", 'parameter_param { shape { dim: 2 dim: 3 } } param { name: "w" }', "", top).replace('"l"', f'"{top}"') for top in ("v", "w"))
+    module = to_module(net_of(text, (1,)))
+    assert "        self.v = nn.Parameter(torch.zeros((2, 3)))\n        self.w = self.v  # shared parameter\n" in module.text()
+    assert read_state(state_file(module))[1] == {"v": "0", "w": "0"}
+
+
+def test_a_name_that_no_attribute_has_is_free():
+    text = layer("AbsVal", tops="a").replace('"l"', '"x/1"') + layer("ReLU", "", "a").replace('"l"', '"x.1"') + layer("TanH", "", "a", "z").replace('"l"', '"x-1"')
+    assert re.findall(r"self\.(\w+) = ", to_module(net_of(text, X)).text()) == ["x_1", "x_1_2"]
+
+
+@pytest.mark.parametrize("name, shapes", [("conv of no axis", {"l.weight": (3, 5, 1), "l.bias": (3,)}), ("prelu shared", {"l.weight": (1,)}), ("prelu", {"l.weight": (4,)}),
+                                          ("conv", {"l.weight": (6, 2, 3, 2), "l.bias": (6,)}), ("batch norm", {"l.num_batches_tracked": (), "l.running_mean": (4,), "l.running_var": (4,)})])
+def test_shapes_of_parameters(name, shapes):
+    text, *inputs = CASES[name]
+    assert {path: array.shape for path, array in to_module(net_of(text, *inputs)).state.items()} == shapes
+
+
+def test_the_size_of_a_number():
+    module = to_module(net_of(layer("Reduction"), (2, 3)))
+    assert module.description.endswith("\n    y: a number") and "    y = x0.sum((0, 1))  # a number\n" in module.text()
 
 
 # ---- refusals
@@ -328,6 +406,81 @@ def test_remarks_of_pooling_are_those_of_its_fields():
                             ("pool: AVE kernel_size: 3 stride: 2 round_mode: FLOOR", set()), ("kernel_size: 3 pad: 1 stride: 2", {up})):
         text = to_module(net_of(layer("Pooling", f"pooling_param {{ {fields} }}"), X)).text()
         assert {remark for remark in (up, divisor) if remark in text} == remarks, fields
+
+
+def test_windows_of_pooling_that_pytorch_does_not_take():
+    """A padding of more than half a window, or another number of windows than PyTorch's: a helper computes them."""
+    for fields in "kernel_size: 3 stride: 2 pad: 2", "kernel_size: 1 stride: 3 pad: 0":
+        module = to_module(net_of(layer("Pooling", f"pooling_param {{ {fields} }}"), (1, 2, 6, 6)))
+        assert "caffe_pool has windows that PyTorch's pooling does not take" in module.description and ' = caffe_pool(x0, "MAX", (' in module.text()
+    module = to_module(net_of(layer("Pooling", "pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }"), X))
+    assert "    y = caffe_stochastic_pool(x0, 2, 2)" in module.text() and "STOCHASTIC is the weighted mean of phase TEST" in module.description
+
+
+def test_sizes_that_depend_on_values():
+    """They are unknown from the first such layer on, also of outputs behind it."""
+    text = layer("AbsVal", tops="a") + layer("Filter", "", "x1 x0", "y").replace('"l"', '"f"') + layer("AbsVal", "", "y", "z").replace('"l"', '"after"')
+    module = to_module(net_of(text, (4,), (4, 3)))
+    assert "    a: 4\n    z: of a size that depends on values" in module.description
+    lines = [line.strip() for line in module.text().splitlines() if " = " in line and "abs" in line]
+    assert lines == ["a = x0.abs()  # 4", "z = y.abs()"]
+
+
+@pytest.mark.parametrize("fields, wanted", [("channel_shared: false", "(4,), (1, 2, 3), 2, 1e-10"), ("across_spatial: false", "(), (1,), 0, 1e-10"),
+                                            ("channel_shared: false across_spatial: false", "(4,), (1,), 2, 1e-10")])
+def test_the_scale_of_a_normalization_is_broadcast_over_the_picture(fields, wanted):
+    text = to_module(net_of(layer("Normalize", f"norm_param {{ {fields} }}"), X)).text()
+    assert f"self.l = Normalize({wanted})" in text
+
+
+@pytest.mark.parametrize("name, remark", [
+    ("lrn", "LRN: alpha is divided by the size"), ("batch norm", "BatchNorm: the stored statistics in evaluation, those of the batch in training"),
+    ("batch norm of the batch", "BatchNorm: use_global_stats is false"), ("batch norm whose statistics are asked for", "BatchNorm: use_global_stats is true"),
+    ("argmax", "ArgMax: has no gradient"), ("lstm", "LSTM: the state is kept from call to call"), ("rnn", "RNN: the state is kept from call to call"),
+    ("stochastic", "Pooling: STOCHASTIC is the weighted mean"), ("lstm with its state", None), ("lrn within", None), ("scale", None)])
+def test_remarks_of_types(name, remark):
+    text, *shapes = CASES[name]
+    lines = to_module(net_of(text, *shapes)).description.splitlines()
+    remarks = lines[lines.index("", 2) + 1:] if lines.count("") > 1 else []
+    assert [line[:4 + len(remark or "")] for line in remarks] == ([f"    {remark}"] if remark else [])
+
+
+def test_remarks_of_boxes_and_files():
+    description = to_module(detection("")).description
+    assert "\n    PriorBox: the boxes are in the state dict. They are those of pictures of the size below." in description
+    assert "\n    DetectionOutput: has no gradient. Its rows are (picture, label, score, xmin, ymin, xmax, ymax)." in description
+
+
+@pytest.mark.parametrize("fields, wanted", [
+    ("", 'False, threshold=-torch.inf, nms_threshold=0.3, eta=1.0, top_k=-1, keep_top_k=-1'),
+    ("confidence_threshold: 0.25 keep_top_k: 7 nms_param { nms_threshold: 0.5 eta: 0.75 top_k: 9 }",
+     'False, threshold=0.25, nms_threshold=0.5, eta=0.75, top_k=9, keep_top_k=7'),
+    ("variance_encoded_in_target: true", 'True, threshold=-torch.inf, nms_threshold=0.3, eta=1.0, top_k=-1, keep_top_k=-1')])
+def test_options_of_detections(fields, wanted):
+    text = re.sub(r",\n +", ", ", to_module(detection(fields)).text())
+    assert f'    y = caffe_detection_output(x0, x1, p, classes=3, share_location=True, background=0, code_type="CORNER", variance_in_target={wanted})' in text
+
+
+def test_a_layer_that_writes_a_file_is_left_out(tmp_path):
+    text = layer("HDF5Output", f'hdf5_output_param {{ file_name: "{tmp_path}/out.h5" }}', "a x1", "").replace('"l"', '"the \\"writer"')
+    module = to_module(net_of(layer("ReLU", tops="a") + layer("AbsVal", "", "a", "y").replace('"l"', '"abs"') + text, X, (2,)))
+    assert "\n    HDF5Output: layer 'the ?writer' is left out, no file is written." in module.description
+    assert "writer" not in module.text().partition("def __init__")[2]
+
+
+def test_what_is_compared(tmp_path, monkeypatch):
+    """The file is complete by then; inputs are those given, otherwise random ones of the seed."""
+    calls, net, x = [], net_of(IN_PLACE, (2, 4)), {"x0": np.ones((2, 4), np.float32)}
+
+    def record(net, module, state, inputs, preprocessing):
+        calls.append((list(read_state(state)[0]) == list(module.state), inputs, preprocessing))
+        return ["difference"]
+
+    monkeypatch.setattr(sys.modules["minicaffe.pytorch.export"], "compare", record)
+    how = Preprocessing(scale=2)
+    assert export(net, tmp_path / "a", inputs=x, preprocessing=how) == ["difference"] and export(net, tmp_path / "b", seed=5) == ["difference"]
+    assert calls[0][0] and calls[0][1] is x and calls[0][2] is how and calls[1][0] and calls[1][2] is None
+    np.testing.assert_array_equal(calls[1][1]["x0"], random_inputs(net, 5)["x0"])
 
 
 @pytest.mark.parametrize("axes", [2, 3, 4, 5, 6])
@@ -377,7 +530,10 @@ def test_parameters_that_are_shared_in_two_shapes():
 @pytest.mark.parametrize("text, shapes, wrong", [
     (layer("ReLU"), [X], "phase TRAIN"), ("", [X], "the net has no output"),
     (layer("BatchNorm", "batch_norm_param { use_global_stats: false }"), [(1, 4)], "one value for each channel"),
-    (layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 pad: 3 }", tops="y m"), [X], "has a mask and windows that PyTorch's MaxPool2d does not take")])
+    (layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 pad: 3 }", tops="y m"), [X], "has a mask and windows that PyTorch's MaxPool2d does not take"),
+    (layer("Im2col", "convolution_param { kernel_size: 1 }"), [(2, 3, 4, 5, 5)], r"needs two axes after axis 1 for PyTorch, got \[2, 3, 4, 5, 5\] and axis 1"),
+    (layer("Im2col", "convolution_param { kernel_size: 1 axis: 2 }"), [X], r"needs two axes after axis 1 for PyTorch, got \[2, 4, 7, 6\] and axis 2"),
+    (layer("Convolution", "convolution_param { num_output: 1 kernel_size: 1 }"), [(1, 1, 1, 1, 1, 1)], "has 4 axes after the channels; PyTorch's convolutions have at most 3")])
 def test_other_refusals(text, shapes, wrong):
     net = net_of(text, *shapes, phase=caffe_pb2.TRAIN if "TRAIN" in wrong else caffe_pb2.TEST)
     with pytest.raises(errors.ConfigError, match=wrong):
@@ -397,6 +553,9 @@ def test_a_writer_of_your_own():
         def own(source, node):
             return [f"{source.bottom()}.clamp(min=0)"]
         assert "        y = x0.clamp(min=0)  # 2 x 4 x 7 x 6\n" in to_module(net_of(layer("ReLU"), X)).text()
+        WRITERS["ReLU"] = lambda source, node: []       # an expression for each top is missing
+        with pytest.raises(ValueError, match="shorter"):
+            to_module(net_of(layer("ReLU"), X))
     finally:
         WRITERS["ReLU"] = before
 

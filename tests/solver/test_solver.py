@@ -1,11 +1,14 @@
 """The training loop: what happens when, what is logged and reported, which nets are built, and every refusal."""
 
+import itertools
 import logging
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from bowl import BOWL, make_solver, solver_param, weights
+from fake_mpi import Job
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN, caffe
@@ -13,6 +16,7 @@ from minicaffe.errors import ConfigError, ConfigWarning, FileError, MissingNameE
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.solver import AdamSolver, NesterovSolver, SGDSolver, Solver, create_solver, finite, load_solver, solver_types
+from minicaffe.solver import solver as solver_module
 from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.workspace import Workspace
 
@@ -97,6 +101,10 @@ def test_smoothing_follows_caffes_window(begin):
     assert solver.smoothed_loss == pytest.approx(losses[-1])
 
 
+def test_the_mean_of_no_losses():
+    assert make_solver().smoothed_loss == 0
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_loss_that_is_not_finite_leaves_the_mean_with_its_window(size):
     solver, shown = make_solver(f"average_loss: {size} base_lr: 0"), []
@@ -134,15 +142,32 @@ def test_a_subclass_may_change_the_update():
                 blob.diff[...] = 0
             return super().apply_update()
 
-    solver = Frozen(solver_param("", LINE))
-    before = weights(solver)
-    solver.step(5)
-    assert solver.iter == 5 and all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
+    class Derived(Frozen):
+        pass
+
+    for kind in Frozen, Derived:
+        for plan in None, "memory":
+            solver = kind(solver_param("", LINE), plan=plan)
+            before = weights(solver)
+            solver.step(5)
+            assert solver.iter == 5 and all(np.array_equal(a, b) for a, b in zip(before, weights(solver)))
+
+
+def test_a_subclass_of_two_classes_passes_options_on():
+    class Named:
+        def __init_subclass__(cls, **options):
+            cls.options = options
+
+    class Own(SGDSolver, Named, name="own"):
+        pass
+
+    assert Own.options == {"name": "own"}
 
 
 def test_seed_decides_the_weights():
     first, again, other = (weights(make_solver(f"random_seed: {seed}")) for seed in (7, 7, 8))
     assert np.array_equal(first[0], again[0]) and not np.array_equal(first[0], other[0])
+    assert make_solver("random_seed: 0").generator.seed == 0
 
 
 def test_each_rank_draws_numbers_of_its_own(monkeypatch):
@@ -282,6 +307,19 @@ def test_stop_ends_after_the_update(log):
     assert solver.iter == 9
 
 
+def test_tests_before_any_step():
+    solver, recorder = recorded(TESTED)
+    solver.test_all()
+    assert [record["iteration"] for record in recorder.records("test")] == [0]
+
+
+def test_the_log_names_the_state_that_a_training_continues(log, tmp_path):
+    solver = make_solver(f"max_iter: 1 snapshot_prefix: '{tmp_path}/s'")
+    _, state = solver.snapshot()
+    solver.solve(state)
+    assert log.messages.count(f"Restoring previous solver status from {state}") == 1
+
+
 def test_stop_in_a_test(log):
     solver, recorder = recorded("max_iter: 100 test_iter: 3 test_iter: 3 test_interval: 4")
     asked = []
@@ -298,6 +336,75 @@ def test_snapshot_action(tmp_path):
     solver.action = lambda: next(answers, "none")
     solver.step(1)  # asked before the first test batch, twice
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_0.caffemodel", "s_iter_0.solverstate"]
+
+
+def test_snapshot_action_after_an_update(tmp_path):
+    solver = make_solver(f"snapshot_prefix: '{tmp_path}/s'")
+    solver.action = lambda: "snapshot" if solver.iter == 2 else "none"
+    solver.step(3)
+    assert solver.iter == 3 and sorted(p.name for p in tmp_path.iterdir()) == ["s_iter_2.caffemodel", "s_iter_2.solverstate"]
+
+
+def test_a_step_after_one_that_was_stopped_runs_its_tests():
+    solver, recorder = recorded(TESTED)
+    solver.action = lambda: "stop" if solver.iter == 2 else "none"
+    solver.step(9)
+    assert solver.iter == 2
+    solver.action = None
+    solver.step(4)
+    assert solver.iter == 6 and [record["iteration"] for record in recorder.records("test")] == [0, 4]
+
+
+def test_of_solvers_that_a_program_numbers_the_first_alone_tests_displays_and_writes(monkeypatch, tmp_path):
+    """As pycaffe's do, which are joined by NCCL; all update."""
+    for rank in 0, 1:
+        monkeypatch.setattr(caffe, "solver_rank", rank)
+        solver, recorder = recorded(f"max_iter: 2 display: 1 test_iter: 1 test_interval: 1 snapshot: 1 snapshot_prefix: '{tmp_path}/{rank}'")
+        solver.solve()
+        kinds = [kind for kind, _ in recorder.events]
+        assert solver.iter == kinds.count("iteration") == 2
+        assert (kinds.count("display"), kinds.count("test"), len(list(tmp_path.glob(f"{rank}_*")))) == ((2, 3, 4) if rank == 0 else (0, 0, 0))
+
+
+@pytest.mark.parametrize("use", ["test", "snapshot"])
+def test_the_log_says_once_that_ranks_average_statistics(use, log, monkeypatch, tmp_path):
+    """Ranks that have all the same statistics keep them."""
+    job = Job(2, mirror=True)
+    job.use(monkeypatch)
+    net = LINE + 'layer { name: "norm" type: "BatchNorm" bottom: "x" top: "norm" }'
+    solver = make_solver(f"test_iter: 1 test_interval: 9 test_initialization: false snapshot_prefix: '{tmp_path}/s'", net)
+    solver.distribute(job.comm(0))
+    solver.step(1)
+    before = [blob.cpu_data.copy() for blob in solver.net.layer_dict["norm"].blobs]
+    for _ in range(2):
+        solver.test(0) if use == "test" else solver.snapshot()
+    assert sum(line.startswith("BatchNorm's running statistics are each rank's own") for line in log.messages) == 1
+    assert before[0].any() and all((blob.cpu_data == was).all() for blob, was in zip(solver.net.layer_dict["norm"].blobs, before, strict=True))
+
+
+@pytest.mark.parametrize("scale, factor", [("linear", 4), ("sqrt", 2)])
+def test_the_rate_rises_to_that_of_all_ranks(scale, factor, monkeypatch):
+    job = Job(4, mirror=True)
+    job.use(monkeypatch)
+    solver, factors = make_solver(), []
+    solver.distribute(job.comm(0), scale_lr=scale, warmup=4)
+    for _ in range(6):
+        factors.append(solver.rate_factor())
+        solver.step(1)
+    assert factors == [1 + min(1, n / 4) * (factor - 1) for n in range(1, 7)]
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"warmup": -1, "scale_lr": "linear"}, "warmup: must be a number of iterations, with scale_lr, got -1"),
+    ({"warmup": 1}, "warmup: must be a number of iterations, with scale_lr, got 1"),
+    ({"scale_lr": "cubic"}, "scale_lr: must be one of linear, sqrt, got 'cubic'"),
+    ({"timeout": -1}, "timeout: must be a number of seconds, or 0 for no limit, got -1"),
+    ({"timeout": np.inf}, "timeout: must be a number of seconds, or 0 for no limit, got inf"),
+])
+def test_options_of_ranks_that_cannot_be(options, message):
+    with pytest.raises(ConfigError) as caught:
+        make_solver().distribute(**options)
+    assert str(caught.value) == message
 
 
 # ---- numbers that are not finite
@@ -386,6 +493,18 @@ def test_no_snapshot_of_numbers_that_are_lost(log, tmp_path):
     assert len(warnings_of(log)) == 2
 
 
+@pytest.mark.parametrize("use", ["restore", "snapshot", "test_all", "step", "smoothed_loss"])
+def test_a_loss_that_a_device_still_computes_is_reported_with_its_iteration(use, log, tmp_path):
+    solver = make_solver(f"test_iter: 1 test_interval: 9 snapshot_prefix: '{tmp_path}/s'", LINE)
+    solver.step(1)
+    _, state = solver.snapshot()
+    solver.step(2)
+    solver._deferred_loss = lambda: np.nan, 0.1     # as `step` leaves it on a device
+    {"restore": lambda: solver.restore(state), "snapshot": solver.snapshot, "test_all": solver.test_all, "step": lambda: solver.step(0),
+     "smoothed_loss": lambda: solver.smoothed_loss}[use]()
+    assert [line.split(",")[0] for line in warnings_of(log)] == ["Iteration 2: the loss is nan"]
+
+
 def test_stop_raises(tmp_path):
     solver = make_solver(f"snapshot: 1 snapshot_prefix: '{tmp_path}/s' {DIVERGES}", LINE, file="solver.prototxt")
     solver.nan = "stop"
@@ -400,6 +519,21 @@ def test_stop_raises(tmp_path):
     with pytest.raises(NotFiniteError) as error:
         solver.step(1)
     assert error.value.remedy == finite.CHECK_START  # the numbers were lost before this training did anything
+
+
+def test_speeds_are_those_since_the_last_display(monkeypatch):
+    solver, recorder = recorded("display: 2")
+    monkeypatch.setattr(solver_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))    # a second between two calls
+    solver.step(6)
+    records = recorder.records("display")
+    assert [(r["seconds"], r["iters_per_second"]) for r in records] == [(1, 0), (1, 2), (1, 2)]
+
+
+def test_the_prefix_of_a_definition_that_is_not_trusted():
+    """Also of one that a program has made, which has no lines; `own_fields` are the program's."""
+    with pytest.raises(ConfigError, match="snapshot_prefix.*--snapshot-prefix, or own_fields of Solver"):
+        make_solver("snapshot_prefix: '/elsewhere/s'", trusted=False)
+    make_solver("snapshot_prefix: '/elsewhere/s'", trusted=False, own_fields=["snapshot_prefix"])
 
 
 @pytest.mark.parametrize("where", ["display: 1", "test_iter: 1 test_interval: 1", ""])

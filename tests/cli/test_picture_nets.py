@@ -1,0 +1,132 @@
+"""Which net and which preprocessing the options of classify and detect select: sizes, crops, means, channels, and the line about them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minicaffe.cli import picture_nets
+from minicaffe.errors import DataError, FileError
+
+NET = """layer { name: "in" type: "MemoryData" top: "data" top: "label" memory_data_param { batch_size: 2 channels: 3 height: 8 width: 6 }
+  transform_param { scale: %s } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 4 } }
+"""
+BOXES = """layer { name: "loss" type: "MultiBoxLoss" bottom: "ip" bottom: "label" top: "loss" include { phase: TRAIN } }
+layer { name: "found" type: "DetectionOutput" bottom: "ip" top: "found" include { phase: TEST } }
+"""
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """The notices."""
+    found = []
+    monkeypatch.setattr(picture_nets.options, "notify", found.append)
+    return found
+
+
+def a_net(channels=3, scores=4, side=8, last="Softmax"):
+    return SimpleNamespace(nodes=[SimpleNamespace(type="Input"), SimpleNamespace(type=last)], inputs=["x"], outputs=["y"],
+                           blobs={"y": SimpleNamespace(shape=(1, scores))},
+                           transformer=SimpleNamespace(inputs={"x": (1, channels, side, side)}))
+
+
+def a_training(rgb=False, size=(12, 14)):
+    mean = np.arange(3 * 12 * 14, dtype=np.float64).reshape(3, 12, 14)
+    return SimpleNamespace(file="train.prototxt", scale=0.5, is_rgb=lambda: rgb, size=lambda own, whole: whole or size,
+                           mean=lambda channels: (mean, "mean of m"))
+
+
+IMAGENET = list(picture_nets.IMAGENET_MEAN)
+WHOLE = a_training().mean(3)[0]
+
+
+@pytest.mark.parametrize("about, training, images_dim, windows, size, ten_crops, mean, swap", [
+    ({}, None, None, False, (8, 8), False, None, (2, 1, 0)),
+    ({"channels": 1}, None, None, False, (8, 8), False, None, None),
+    ({"scores": 1000}, None, None, False, (256, 256), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 1000, "side": 256}, None, None, False, (256, 256), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 1000, "side": 257}, None, None, False, (257, 257), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 200}, None, None, True, (8, 8), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 200}, None, None, False, (8, 8), False, None, (2, 1, 0)),
+    ({}, None, (20, 30), False, (20, 30), True, None, (2, 1, 0)),
+    ({}, a_training(), None, False, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0)),
+    ({}, a_training(True), None, False, (12, 14), False, WHOLE[:, 2:10, 3:11], None),
+    ({}, a_training(size=(11, 14)), None, False, (11, 14), False, WHOLE, (2, 1, 0)),
+    ({}, a_training(), (12, 14), False, (12, 14), True, WHOLE, (2, 1, 0)),
+    ({}, a_training(), (20, 30), False, (20, 30), True, WHOLE, (2, 1, 0)),
+    ({}, a_training(), None, True, (8, 8), False, WHOLE.mean(axis=(1, 2)), (2, 1, 0)),
+    ({"last": "DetectionOutput"}, a_training(), None, True, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0))])
+def test_preprocessing(monkeypatch, lines, about, training, images_dim, windows, size, ten_crops, mean, swap):
+    found, net = [], a_net(**about)
+    monkeypatch.setattr(picture_nets, "picture_transformer", lambda *given: found.append(given))
+    given = {"mean": None, "scale": None, "raw_scale": 255.0, "channel_swap": None}
+    picture_nets.set_preprocessing(net, training, "no training net", given, images_dim, windows)
+    [(_, its_mean, scale, raw_scale, its_swap)] = found
+    assert (tuple(net.image_dims), net.ten_crops) == (size, ten_crops)
+    assert (scale, raw_scale, its_swap) == (0.5 if training else None, 255, swap)
+    np.testing.assert_array_equal(its_mean, mean)
+    side = about.get("side", 8)
+    order = "1 channel" if "channels" in about else "3 channels (BGR)" if swap else "3 channels (RGB)"
+    resized = "" if size == (side, side) else f", resized to {size[0]} x {size[1]}"
+    [line] = lines
+    assert line.startswith(f"pictures: {order}, {side} x {side}{resized}, {'no mean' if mean is None else 'minus '}")
+    assert line.endswith("times 0.5; as in train.prototxt" if training else "no scale; no training net")
+
+
+@pytest.mark.parametrize("error, imagenet, taken", [(FileError, True, True), (FileError, False, False), (DataError, True, False), (DataError, False, False)])
+def test_a_mean_that_cannot_be_read(lines, error, imagenet, taken):
+    """Nets of ImageNet have another one if the file is missing; a damaged file is an error always."""
+    def mean(channels):
+        raise error("cannot be read", file="m")
+
+    training = SimpleNamespace(file="train.prototxt", mean=mean)
+    if taken:
+        values, text = picture_nets.find_mean(None, training, 3, imagenet)
+        assert values.tolist() == IMAGENET and text == "the channel means of ImageNet" and lines == ["m: cannot be read"]
+    else:
+        with pytest.raises(error, match="m: cannot be read; train.prototxt names it; give another by --mean, or --mean '' for none"):
+            picture_nets.find_mean(None, training, 3, imagenet)
+        assert lines == []
+
+
+@pytest.mark.parametrize("model, weights, folder, wanted", [
+    (None, None, False, "lenet"), (None, "w", False, None), (None, None, True, None), ("lenet", None, False, "lenet"), ("lenet", "w", True, "lenet"),
+    ("a.prototxt", "w", False, None)])
+def test_when_a_net_of_the_package_is_taken(monkeypatch, lines, model, weights, folder, wanted):
+    monkeypatch.setattr(picture_nets.os.path, "isdir", lambda path: folder)
+    given = {"model": model, "weights": weights}
+    found = picture_nets.select_pretrained(given, "lenet")
+    if wanted is None:
+        assert found is None and given == {"model": model, "weights": weights} and lines == []
+        return
+    assert given == {"model": found.model, "weights": weights or found.weights}
+    assert lines[0].startswith("lenet of the package, " if model else "no --model: lenet of the package, ")
+    assert ("with the weights w" in lines[0]) == (weights is not None)
+    assert picture_nets.select_pretrained({"model": None, "weights": None}) is None
+
+
+@pytest.fixture
+def opened(tmp_path, monkeypatch):
+    """A function that opens nets by their definitions alone; it returns the layers of the net and the file of the training."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(picture_nets.options, "net_options", lambda: {"skip_unknown_fields": False, "trusted": True, "plan": None})
+    monkeypatch.setattr(picture_nets.options, "print_ranks", lambda: None)
+    monkeypatch.setattr(picture_nets, "set_preprocessing", lambda *given: None)
+    (tmp_path / "own.prototxt").write_text(NET % 1)
+    (tmp_path / "other.prototxt").write_text(NET % 0.25)
+    (tmp_path / "boxes.prototxt").write_text(NET % 1 + BOXES)
+
+    def run(model, like=None):
+        net, training = picture_nets.open_net(lambda param, *_, **about: param, {"model": model, "weights": "w", "like": like})
+        return [layer.type for layer in net.layer], training.file
+    return run
+
+
+@pytest.mark.parametrize("like, file", [(None, "own.prototxt"), ("other.prototxt", "other.prototxt")])
+def test_like_counts_for_a_training_net_too(opened, like, file):
+    assert opened("own.prototxt", like) == (["Input", "InnerProduct"], file)
+
+
+def test_a_training_net_of_boxes_that_outputs_them(opened):
+    assert opened("boxes.prototxt") == (["Input", "InnerProduct", "DetectionOutput"], "boxes.prototxt")
