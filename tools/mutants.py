@@ -1,8 +1,8 @@
 """Change the product at one place at a time, and run the tests that reach the place: which changes does no test see?
 
 A change (a mutant) leaves out a statement or a term of `and` and `or`, exchanges `<` and `<=`, True and False, or the two sides of
-a conditional expression. All changes are put at once into the files of a copy of the checkout, each with a switch,
-so that one build serves them all::
+a conditional expression; in C++ also the body of an `if`. All changes are put at once into the Cython, Python and C++ files of a
+copy of the checkout, each with a switch, so that one build serves them all::
 
     git worktree add ../copy && cd ../copy
     python -m venv venv && . venv/bin/activate
@@ -20,6 +20,7 @@ nothing. With ``MUTANT=number`` tests run with that change, without the plugin.
 """
 
 import argparse
+import bisect
 import contextlib
 import functools
 import io
@@ -41,6 +42,10 @@ from pathlib import Path
 FOLDER = Path("mutants")
 SIZE = 1 << 17      # of the shared page: the active number as an int, then a byte for each place that was reached
 HEADER = """#pragma once
+#ifdef __CUDACC_RTC__
+#define MUTANT(number) 0
+#else
+#define MUTANT(number) mutant(number)
 #include <cstdlib>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -66,6 +71,7 @@ static inline int mutant(int number) {
   page[4 + number] = 1;
   return *reinterpret_cast<volatile int*>(page) == number;
 }
+#endif
 """.replace("SIZE", str(SIZE))
 MODULES = {
     "mutants.hpp": HEADER,
@@ -73,7 +79,8 @@ MODULES = {
     "mutants_of_python.pyx": '"""The switches of changes."""\n\nfrom minicaffe.mutants cimport mutant\n\n\n'
                              "cpdef int MUTANT(int number):\n    return mutant(number)\n",
 }
-IMPORTS = {".pyx": "from minicaffe.mutants cimport mutant as MUTANT", ".py": "from minicaffe.mutants_of_python import MUTANT"}
+IMPORTS = {".pyx": "from minicaffe.mutants cimport mutant as MUTANT", ".py": "from minicaffe.mutants_of_python import MUTANT",
+           ".hpp": '#include "minicaffe/mutants.hpp"', ".cpp": '#include "minicaffe/mutants.hpp"'}
 # Files that are imported before the switches can be, or that the build writes.
 LEFT_OUT = re.compile(r"__init__|__main__|_pb2|checkout\.py|alias\.py|as_caffe\.py|/course/")
 
@@ -91,8 +98,8 @@ DECLARATIONS = set("@ cdef cpdef ctypedef import from cimport global nonlocal cl
 class Token:
     """A token; `depth` is the number of brackets around it, `in_cast` whether it is part of a cast of Cython, such as ``<int>``."""
 
-    def __init__(self, found):
-        self.type, self.text, self.start, self.end = found.type, found.string, found.start, found.end
+    def __init__(self, type, text, start, end):
+        self.type, self.text, self.start, self.end = type, text, start, end
         self.depth, self.in_cast = 0, False
 
     @property
@@ -110,7 +117,7 @@ def read_lines(text):
             lines.append(line)
             line = []
         elif found.type not in left_out:
-            line.append(Token(found))
+            line.append(Token(*found[:4]))
     for line in lines:
         depth = 0
         for token in line:
@@ -199,6 +206,126 @@ def changes_of(text):
     return changes
 
 
+# ---- C++
+
+CPP_TOKEN = re.compile(r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/|(?<![^\n])[ ]*\#(?:\\\n|[^\n])*)
+    |(?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?P<name>[A-Za-z_]\w*)|(?P<number>\.?\d(?:[\w.']|[eEpP][+-])*)
+    |(?P<op>->|::|\+\+|--|<<=|>>=|&&|\|\||[-+*/%&|^=!<>]=|.)""", re.S | re.X)
+CPP_ASSIGNMENTS = {"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
+CPP_ENDS_OF_TERM = CPP_ASSIGNMENTS | {"&&", "||", "?", ":", ",", ";", "return"}
+CPP_ENDS_OF_SIDE = CPP_ENDS_OF_TERM | {"<", "<=", ">", ">=", "==", "!=", "!", "<<"}
+BEFORE_BLOCK = {")", "else", "do", "try", "const", "noexcept", "override", "mutable"}
+CPP_NO_STATEMENTS = set(
+    "if else for while do switch case default return using typedef static const constexpr auto struct class enum template goto "
+    "throw delete try catch extern public private protected static_assert union namespace friend".split())
+
+
+def read_cpp(text):
+    """Return the tokens of a C++ file."""
+    starts = [0, *(found.end() for found in re.finditer("\n", text))]
+
+    def place(at):
+        row = bisect.bisect_right(starts, at)
+        return row, at - starts[row - 1]
+    kinds = {"name": tokenize.NAME, "number": tokenize.NUMBER, "string": tokenize.STRING, "op": tokenize.OP}
+    tokens = [Token(kinds[found.lastgroup], found.group(), place(found.start()), place(found.end()))
+              for found in CPP_TOKEN.finditer(text) if found.lastgroup != "skip"]
+    depth = 0
+    for token in tokens:
+        depth -= token.text in CLOSING
+        token.depth = depth
+        depth += token.text in OPENING
+    return tokens
+
+
+def is_declaration(statement):
+    """Whether an assignment or call begins with a type: two names side by side, maybe with ``*``, ``&`` or ``>`` between."""
+    for one, two, three in zip(statement, statement[1:], [*statement[2:], statement[-1]]):
+        if two.text == "(" or two.text in CPP_ASSIGNMENTS and two.depth == statement[0].depth:
+            return False
+        of_type = two.text in ("*", "&", ">") and (three.type == tokenize.NAME or three.text == "*")
+        if (one.type == tokenize.NAME or one.text == ">") and (two.type == tokenize.NAME or of_type):
+            return True
+    return False
+
+
+def changes_of_statement(statement, rows):
+    """Yield the changes inside a statement, or the head of a block."""
+    for i, token in enumerate(statement):
+        if token.text in ("&&", "||"):
+            for step in (-1, 1):
+                j = last_of(statement, i, step, CPP_ENDS_OF_TERM)
+                if j != i and (step > 0 or not j or statement[j - 1].text not in ("&&", "||")):
+                    a, b = (j, i - 1) if step < 0 else (i + 1, j)
+                    before = "(MUTANT({}) || (" if token.text == "&&" else "(!MUTANT({}) && ("
+                    yield f"term of {token.text}", statement[a], statement[b], before, "))"
+        elif token.text in ("<", "<=", ">", ">=") and rows[token.start[0] - 1][token.start[1] - 1:token.start[1]] == " ":
+            row = rows[token.start[0] - 1]
+            a, b = last_of(statement, i, -1, CPP_ENDS_OF_SIDE), last_of(statement, i, 1, CPP_ENDS_OF_SIDE)
+            if row[token.end[1]:token.end[1] + 1] == " " and a < i < b and statement[a].start[0] == statement[b].end[0]:
+                other = token.text[0] if "=" in token.text else token.text + "="
+                swapped = f"{row[statement[a].start[1]:token.start[1]]}{other}{row[token.end[1]:statement[b].end[1]]}"
+                yield "boundary", statement[a], statement[b], "(MUTANT({}) ? " + _plain(swapped) + " : ", ")"
+        elif token.text == "if" and i + 2 < len(statement) and statement[i + 1].text == "(":
+            end = next(j for j in range(i + 2, len(statement)) if statement[j].depth == statement[i + 1].depth)
+            if not any(inner.text in ("=", ";") for inner in statement[i + 2:end]):
+                yield "if", statement[i + 2], statement[end - 1], "!MUTANT({}) && (", ")"
+
+
+def changes_of_cpp(text):
+    """Return the changes of a C++ file's functions, as `changes_of`."""
+    rows, changes, statement, blocks = text.split("\n"), [], [], []
+    for token in read_cpp(text):
+        if token.text == "{" and (not statement or statement[-1].depth <= token.depth):
+            words = {before.text for before in statement}
+            scope = bool(words & {"namespace", "struct", "class", "union", "enum", "extern"}) and "(" not in words
+            block = not scope and (not statement or statement[-1].text in BEFORE_BLOCK)
+            fixed = "constexpr" in words and "if" not in words
+            inside = blocks and blocks[-1][0] == "function"
+            if inside and block and "constexpr" not in words:
+                changes += changes_of_statement(statement, rows)
+            outer = blocks[-1][0] if blocks else "scope"
+            kind = "scope" if scope else "fixed" if fixed or outer == "fixed" else "function" if block else "value"
+            blocks.append((kind, token.depth, statement if kind == "value" else []))
+            if kind == "value":
+                statement.append(token)
+            else:
+                statement = []
+            continue
+        if token.text == "}" and blocks and blocks[-1][1] == token.depth:
+            kind, _, outer = blocks.pop()
+            statement = [*statement, token] if kind == "value" else []
+            continue
+        statement.append(token)
+        if token.text == ":" and statement[0].text in ("case", "default", "public", "private", "protected"):
+            statement = []
+        if token.text == ";" and blocks and blocks[-1][0] == "function" and token.depth == blocks[-1][1] + 1:
+            if "constexpr" not in {one.text for one in statement} and statement[0].text not in ("static_assert", "static", "using"):
+                changes += changes_of_statement(statement, rows)
+                changes += whole_statement(statement)
+            statement = []
+        elif token.text == ";" and (not blocks or token.depth == blocks[-1][1] + 1):
+            statement = []
+    return changes
+
+
+def whole_statement(statement):
+    """Yield the change that leaves out a statement, behind the heads of ``if``, ``for``, ``while`` and ``else``."""
+    at = 0
+    while statement[at].text in ("if", "for", "while", "else"):
+        at += 1
+        if statement[at].text == "(":
+            at = next(j for j in range(at + 1, len(statement)) if statement[j].depth == statement[at].depth) + 1
+    body = statement[at:]
+    first, before_end = body[0], body[-2] if len(body) > 1 else body[0]
+    alone = len(body) == 2 and first.text in ("break", "continue", "return")
+    assigns = any(one.text in CPP_ASSIGNMENTS and one.depth == first.depth for one in body)
+    does = assigns or before_end.text == ")" or first.text in ("++", "--")
+    begins = first.text in ("*", "++", "--") or first.type == tokenize.NAME and first.text not in CPP_NO_STATEMENTS
+    if alone or len(body) > 2 and does and begins and not is_declaration(body):
+        yield "statement", first, body[-1], "{{ if (!MUTANT({})) ", " }}"
+
+
 def written(text, kind, changes, number):
     """Return the text of a file with `changes`, numbered from `number` on."""
     lines = text.split("\n")
@@ -217,7 +344,11 @@ def written(text, kind, changes, number):
         made += text[at:where], part
         at = where
     made = ("".join(made) + text[at:]).split("\n")
-    top = next(line for line in read_lines(text) if line[0].type != tokenize.STRING)[0].start[0] - 1
+    if kind in (".hpp", ".cpp"):
+        top = next(i for i, line in enumerate(lines) if line.startswith("#"))
+        top += lines[top] == "#pragma once"
+    else:
+        top = next(line for line in read_lines(text) if line[0].type != tokenize.STRING)[0].start[0] - 1
     return "\n".join([*made[:top], IMPORTS[kind], *made[top:]]), top + 1
 
 
@@ -230,17 +361,22 @@ def wrong_rows(path, text, top):
         except SyntaxError as error:
             return [error.lineno - (error.lineno > top)]
         return []
-    done = subprocess.run([sys.executable, "-m", "cython", "--cplus", "-3", "-I", ".", "-o", FOLDER / "translated.cpp", path],
-                          capture_output=True, text=True)
-    rows = {int(row) for row in re.findall(rf"^{re.escape(str(path))}:(\d+):\d+: ", done.stderr, re.M)} if done.returncode else ()
+    if path.suffix == ".pyx":
+        error, command = "", [sys.executable, "-m", "cython", "--cplus", "-3", "-I", ".", "-o", FOLDER / "translated.cpp"]
+    else:
+        cuda = [f"-I{folder}" for folder in Path(sys.prefix).glob("lib/python3*/site-packages/nvidia/*/include")]
+        error, command = "error: ", ["g++", "-std=c++17", "-fsyntax-only", "-w", "-I.", f"-I{path.parent}", *cuda, "-x", "c++"]
+    done = subprocess.run([*command, path], capture_output=True, text=True)
+    found = re.findall(rf"^{re.escape(str(path))}:(\d+):\d+: {error}", done.stderr, re.M) if done.returncode else ()
+    rows = set(map(int, found))
     if done.returncode and not rows:
-        sys.exit(f"{path}: Cython fails: {done.stderr[-500:]}")
+        sys.exit(f"{path}: {command[0]} fails: {done.stderr[-500:]}")
     return [row - (row > top) for row in rows]
 
 
 def plant(paths):
     """Put the changes of the files below `paths` into them; write the table of places."""
-    files = [file for path in paths for file in (sorted(path.rglob("*.py*")) if path.is_dir() else [path])
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
              if file.suffix in IMPORTS and not LEFT_OUT.search(str(file))]
     if missing := [str(path) for path in paths if not path.exists()]:
         sys.exit(f"there is no {missing[0]}; name files and folders below minicaffe/ of the copy, which is the present folder")
@@ -252,7 +388,7 @@ def plant(paths):
     table = []
     for file in files:
         text = file.read_text()
-        changes = changes_of(text)
+        changes = (changes_of_cpp if file.suffix in (".hpp", ".cpp") else changes_of)(text)
         while rows := wrong_rows(file, *written(text, file.suffix, changes, len(table) + 1)):
             left = [change for change in changes if not any(change[1].start[0] <= row <= change[2].end[0] for row in rows)]
             if len(left) == len(changes):
