@@ -109,9 +109,9 @@ def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, on
     assert out.splitlines()[-1] == "assumed, as the data are not there: x is 3x20x20, from crop_size"
 
 
-def test_conversions_of_a_training_are_in_its_schedule(minicaffe, folder, onednn):
+def test_conversions_of_a_training_are_in_its_schedule(minicaffe, folder, onednn, monkeypatch):
     """What one engine makes and another reads is converted, forward and backward."""
-    onednn(True)
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     (folder / "net.prototxt").write_text("""layer { name: "in" type: "Data" top: "x" top: "y" transform_param { crop_size: 20 } data_param { source: "none" batch_size: 2 } }
         layer { name: "a" type: "Convolution" bottom: "x" top: "a" convolution_param { num_output: 16 kernel_size: 3 } }
         layer { name: "b" type: "Convolution" bottom: "a" top: "b" convolution_param { num_output: 16 kernel_size: 3 } }
