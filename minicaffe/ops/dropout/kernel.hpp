@@ -27,7 +27,8 @@ template <class T> struct Dropout {
   MC_HD void element(index_t i, index_t at) const {
     u32 bits[4];
     draw(i / kDropBlock * kDropLanes + i % kDropLanes, bits);
-    write(bits[i / kDropLanes % 4], at);
+    const index_t word = i / kDropLanes % 4;  // as an index it would put `bits` into the local memory of a GPU's thread
+    write(word < 2 ? (word == 0 ? bits[0] : bits[1]) : (word == 2 ? bits[2] : bits[3]), at);
   }
 };
 
