@@ -286,14 +286,11 @@ def changes_of_cpp(text):
                 changes += changes_of_statement(statement, rows)
             outer = blocks[-1][0] if blocks else "scope"
             kind = "scope" if scope else "fixed" if fixed or outer == "fixed" else "function" if block else "value"
-            blocks.append((kind, token.depth, statement if kind == "value" else []))
-            if kind == "value":
-                statement.append(token)
-            else:
-                statement = []
+            blocks.append((kind, token.depth))
+            statement = [*statement, token] if kind == "value" else []
             continue
         if token.text == "}" and blocks and blocks[-1][1] == token.depth:
-            kind, _, outer = blocks.pop()
+            kind, _ = blocks.pop()
             statement = [*statement, token] if kind == "value" else []
             continue
         statement.append(token)

@@ -485,7 +485,7 @@ def test_events_of_a_run_that_computes_layers_together(on_cpu):
 
 @pytest.mark.no_plan("a forward without a plan comes after one with it")
 def test_backward_after_forwards_that_had_none(on_cpu, winograd):
-    """The first computes the ReLU with the Convolution for no backward, the second for one that computes the ReLU's by itself."""
+    """The first fuses the ReLU into the Convolution for no backward, the second for one in which the ReLU has a step of its own."""
     net, plain = (made(CONV.format("a", "x") + LOSS.replace('bottom: "b"', 'bottom: "x"'), plan, caffe.TEST) for plan in ("memory", None))
     last = len(net.nodes) - 1
     net.forward_from_to(0, last)
