@@ -148,7 +148,7 @@ def test_blobs(dtype, shape):
     assert np.array_equal(result.data, blob.data) and not result.diff.any()
 
 
-def test_a_blob_that_nobody_touched_takes_no_bytes_and_no_memory(on_cpu):
+def test_a_blob_that_was_never_written_takes_no_bytes_and_no_memory(on_cpu):
     blob = Blob((1000, 1000))
     data = serialize(blob)
     assert len(data) < 50 and blob.data_memory.head == caffe.memory.SyncedHead.UNINITIALIZED

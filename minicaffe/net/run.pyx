@@ -95,9 +95,10 @@ cdef class Runner:
         for node in nodes:
             if not node.bottoms:
                 self.source_blobs.update(top for top in node.tops if written[top] == 1)
-            elif node.type == "Split" and node.bottoms[0] in self.source_blobs:    # whose tops are its bottom
-                if all(written[top] == 1 for top in node.tops):
-                    self.source_blobs.update(node.tops)
+            elif node.bottoms[0] in self.source_blobs:
+                views = [top for top in node.tops if (<Blob> top).data_memory is (<Blob> node.bottoms[0]).data_memory]
+                if all(written[top] == 1 for top in views):
+                    self.source_blobs.update(views)
                 else:
                     self.source_blobs.difference_update(node.bottoms)
         parameter_free = set()
@@ -659,7 +660,7 @@ cdef class Runner:
     def make_device_only(self, others, before=None, after=None):
         """Make the device's copy the only valid one of each blob that has one, also of `others`, except data of sources.
 
-        Labels are checked on the host, so data of sources stay valid there, also those that a Split's tops share.
+        Labels are checked on the host, so data of sources stay valid there, also where tops of a Split or a Reshape share them.
 
         Parameters
         ----------

@@ -1,7 +1,8 @@
 """Nets whose convolutions compute with channels last, compared with the same nets in plain order (test_channels_last.py).
 
 ``python channels_last_cases.py layers`` computes each of LAYERS in both layouts and prints how far results are apart and what was
-reordered; ``trainings`` does the same for each of TRAININGS. They run in a process of their own, as cuDNN is opened once.
+reordered; ``trainings`` does the same for each of TRAININGS, ``forwards`` compares CUDA graphs of FORWARDS with single launches. They
+run in a process of their own, as cuDNN is opened once.
 """
 
 import json
@@ -321,6 +322,36 @@ def layers(names):
         except Exception:
             result["error"] = traceback.format_exc()
         print("RESULT", json.dumps(result), flush=True)
+
+
+# ---- forwards
+
+# LRN computes in both orders of its bottom, with other bits. It reads `x`, or a view of it, before a convolution has converted it.
+VIEW = "reshape_param { shape { dim: 0 dim: 0 dim: 7 dim: 6 } }"
+NORMED = layer("LRN", "v", "n", name="n") + conv("v", "c") + conv("n", "y", 4)
+FORWARDS = {
+    "input": NORMED.replace('"v"', '"x"'),
+    "view of an input": layer("Reshape", "x", "v", VIEW, "view") + NORMED,
+    "view of a view": layer("Reshape", "x", "u", VIEW, "first") + layer("Reshape", "u", "v", VIEW, "view") + NORMED,
+    "split": layer("Split", "x", "v w", name="split") + NORMED + conv("w", "z"),
+}
+
+
+def forwards(names):
+    os.environ[LAYOUT] = "nhwc"
+    counts = Graphs()
+    for name in names or FORWARDS:
+        found, counts.replayed = [], 0
+        for graphs in (True, False):
+            net = net_of(FORWARDS[name], {"x": np.empty(SHAPE)}, TEST)
+            net.use_graphs = graphs
+            found.append([])
+            for seed in range(5):
+                net.blob_by_name("x").data[...] = np.random.default_rng(seed).standard_normal(SHAPE)
+                net.forward_from_to(0, len(net.nodes) - 1)
+                found[-1] += [np.array(blob.cpu_data) for blob in net.output_blobs]
+        same = [bool(np.array_equal(*arrays)) for arrays in zip(*found, strict=True)]
+        print("RESULT", json.dumps({"name": name, "same": same, "replayed": counts.replayed}), flush=True)
 
 
 # ---- trainings
@@ -763,7 +794,7 @@ def main():
             bottom[0].diff[...] = 2 * top[0].diff
 
     minicaffe.set_mode_gpu()
-    {"layers": layers, "trainings": trainings, "peers": peers}[sys.argv[1]](json.loads(sys.argv[2]) if len(sys.argv) > 2 else None)
+    {"layers": layers, "trainings": trainings, "forwards": forwards, "peers": peers}[sys.argv[1]](json.loads(sys.argv[2]) if len(sys.argv) > 2 else None)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from channels_last_cases import LAYERS, TRAININGS, variants
+from channels_last_cases import FORWARDS, LAYERS, TRAININGS, variants
 from processes import start
 
 
@@ -74,6 +74,13 @@ def check_training(result):
 # A CUDA graph is not recorded again because a caller read or wrote; it is after a change of the mode, as in "sums".
 REPLAYED = {"residual", "lenet", "mixed", "planes", "planes read", "residual read", "mixed read", "read now and then", "snapshot", "feed",
             "residual views", "lenet views"}
+
+
+def test_forwards_by_a_graph_give_the_same_bits(request, place):
+    found = {result["name"]: result for result in results(request, place, "forwards")}
+    assert found.keys() == FORWARDS.keys()
+    for name, result in found.items():
+        assert all(result["same"]) and result["replayed"] == 3, name
 
 
 @pytest.mark.parametrize("check", ["race=1", "uninitialized=1", "deferred=1"])

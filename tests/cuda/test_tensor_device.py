@@ -27,7 +27,7 @@ def numbered(count, dtype=f4):
     return tensor
 
 
-def test_copies_are_made_when_somebody_looks_and_counted():
+def test_copies_are_made_when_they_are_read_and_counted():
     x, y, z = Tensor((5,), f4), Tensor((5,), f4), Tensor((5,))
     x.mutable_data(f4)[...] = 1
     y.mutable_data(f4)[...] = 2

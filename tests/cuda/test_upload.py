@@ -90,7 +90,7 @@ def test_batches_of_several_sizes(place, settings):
 
 
 @pytest.mark.parametrize("allocator", ["caching", "buddy"])
-def test_what_is_dropped_while_a_push_runs_disturbs_nobody(allocator):
+def test_what_is_dropped_while_a_push_runs_changes_nothing_else(allocator):
     """The staging memory goes to others at once; the push that still writes there has to come first.
 
     On the simulated device, where the same block comes again: on a GPU it may wait for the push to end.

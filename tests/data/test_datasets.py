@@ -319,7 +319,7 @@ def test_not_found(tmp_path, server):
         make_data_set("cifar10", tmp_path, url=server.base)
 
 
-def test_nobody_listens(tmp_path, server):
+def test_no_server_listens(tmp_path, server):
     address = server.base
     server.server_close()
     with pytest.raises(FileError, match=f"^{address}: cannot be reached: [^<]+; --from DIR uses files you have$"):

@@ -270,7 +270,7 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
 
 
 @pytest.mark.parametrize("call", ["cpu_data", "gpu_data", "private_data"])
-def test_clearing_costs_nothing_until_somebody_looks(host, device, call):
+def test_clearing_costs_nothing_until_a_read(host, device, call):
     mem = in_state("SYNCED_PRIVATE")
     assert not mem.clear(N)      # the plain side is valid, too
     write(mem.mutable_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
@@ -293,7 +293,7 @@ def test_clearing_leaves_what_is_shown_or_is_a_part(host):
     assert read(mem.cpu_data()) == CONTENT
 
 
-def test_plain_memory_is_cleared_when_somebody_looks_unless_all_is_overwritten(host):
+def test_plain_memory_is_cleared_when_read_unless_all_is_overwritten(host):
     mem = in_state("HEAD_AT_CPU")
     assert not mem.claim_lazy_zeros()    # something to add to
     assert not mem.clear(N - 1) and read(mem.cpu_data()) == CONTENT
@@ -728,7 +728,7 @@ TestPrivateMachine = PrivateMachine.TestCase
 TestPrivateMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_recycling_gives_back_every_block_but_those_that_somebody_has(host, device):
+def test_recycling_gives_back_every_block_but_those_in_use(host, device):
     for step in ("mutable_cpu_data", "mutable_gpu_data"):
         mem = SyncedMemory(N)
         view = getattr(mem, step)()

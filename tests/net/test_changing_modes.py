@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from test_memory_plan import CONV, INPUT, LOSS, NETS, feed, layer, net_of
+from test_memory_plan import CHANNELS_LAST, CONV, INPUT, LOSS, NETS, feed, layer, net_of
 
 import minicaffe
 from minicaffe import sim
@@ -42,11 +42,13 @@ def both(device, monkeypatch):
 
 
 def passes(net, seed):
-    """Run forward and backward with gradients from zero; return the loss, data and gradients of the parameters, and the kernels launched."""
+    """Run forward and backward with gradients from zero; return the loss, data and gradients of the parameters, and the kernels launched.
+
+    Launches are not counted with channels last: gradients that the CPU left in plain order are converted once."""
     net.clear_param_diffs()
     feed(net, seed)
     minicaffe.set_random_seed(seed)
-    on_device = caffe.mode == "gpu" and sim.selected()      # on a GPU libraries launch more in their first passes
+    on_device = caffe.mode == "gpu" and sim.selected() and not CHANNELS_LAST      # on a GPU libraries launch more in their first passes
     before = minicaffe.cuda.current().launches if on_device else 0
     loss = np.array(net.forward_backward())
     launches = minicaffe.cuda.current().launches - before if on_device else 0

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import random
 import weakref
 
@@ -87,6 +88,9 @@ def trace(net, steps=3, accumulate=1, backward=True):
         net.update()
         seen += [blob.cpu_data.copy() for blob in net.learnable_params]
     return seen
+
+
+CHANNELS_LAST = os.environ.get("MINICAFFE_CUDNN_LAYOUT") == "nhwc"
 
 
 def same(one, other):
@@ -384,7 +388,7 @@ def test_diffs_that_are_kept(poison):
 
 
 @pytest.mark.parametrize("look", ["hook", "debug_info", "layer by layer"])
-def test_no_plan_where_somebody_looks(look, poison):
+def test_no_plan_with_a_hook_or_debug_info(look, poison):
     want, net = net_of(NETS["in place"]), net_of(NETS["in place"], plan="memory")
     trace(want, 2), trace(net, 1)
     seen = []
@@ -403,9 +407,11 @@ def test_no_plan_where_somebody_looks(look, poison):
         net.forward_backward()
     assert recycled(net) == []
     assert look != "hook" or len(seen) == len(net.nodes)
+    # A hook reads arrays that have channels last, and sums of what was read run in plain order.
+    tolerance = 1e-5 if look == "hook" and CHANNELS_LAST else 0
     for blob in net.blob_list:
-        np.testing.assert_array_equal(blob.data, want.blobs[blob.name].data)
-        np.testing.assert_array_equal(blob.diff, want.blobs[blob.name].diff)
+        np.testing.assert_allclose(blob.data, want.blobs[blob.name].data, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(blob.diff, want.blobs[blob.name].diff, rtol=tolerance, atol=tolerance)
 
 
 def test_views_and_memory_of_others_stay(poison, on_cpu):
@@ -503,7 +509,7 @@ def test_each_rule_along_with_backward(rule, poison, onednn):
 
 @pytest.mark.parametrize("fields", ["iter_size: 2", "clip_gradients: 0.1", "snapshot_diff: true snapshot_prefix: 'x'",
                                     "lr_policy: 'plateau' gamma: 0.5 plateau_winsize: 1", "callback"])
-def test_gradients_stay_where_somebody_needs_all_of_them(fields, poison, on_cpu):
+def test_gradients_stay_where_all_of_them_are_needed(fields, poison, on_cpu):
     def run(plan):
         solver = solver_of(NETS["in place"], fields if fields != "callback" else "", plan)
         norms = []
@@ -516,7 +522,7 @@ def test_gradients_stay_where_somebody_needs_all_of_them(fields, poison, on_cpu)
     same(run("memory"), run(None))
 
 
-def test_gradients_that_are_gone_come_back_where_somebody_looks(poison, on_cpu):
+def test_gradients_that_are_gone_come_back_when_read(poison, on_cpu):
     """An iteration with debug_info between others; and the error for who reads a gradient that was used."""
     solver = solver_of(NETS["in place"], "debug_info: true display: 2")
     seen = training_of(solver, 4)
@@ -610,7 +616,7 @@ for made in TwoRows, Frozen:
     register_layer(made.__name__, made)
 
 
-def test_what_nobody_has_written_is_zeros(poison, on_cpu):
+def test_memory_that_was_never_written_is_zeros(poison, on_cpu):
     """Not what other owners of the memory left: where a caller reads too early, and where a user's layer leaves a part."""
     text = INPUT + layer("c", "Convolution", ["x"], ["c"], CONV.format(4)) + layer("t", "TwoRows", ["c"], ["t"]) + LOSS % "t"
     net = net_of(text, plan="memory", keep=["c"])

@@ -167,7 +167,7 @@ def test_nets_go_with_their_workspace(no_gc):
     assert net() is None and blob() is None
 
 
-def test_a_net_that_somebody_holds_outlives_its_workspace(no_gc):
+def test_a_net_with_another_reference_outlives_its_workspace(no_gc):
     workspace = Workspace()
     net = workspace.create_net(text(), caffe.TEST)
     gone = weakref.ref(workspace)

@@ -54,7 +54,7 @@ def test_without_a_library_engine_caffe_computes_and_that_is_said_once(tmp_path,
     assert log.count(said) == 1, log
 
 
-def test_nobody_opens_it_unasked(tmp_path):
+def test_it_is_not_opened_before_it_is_needed(tmp_path):
     out, _ = run(FORWARD + "print('libdnnl' in open('/proc/self/maps').read())", tmp_path, MINICAFFE_ENGINE="caffe")
     assert out.split() == ["CAFFE", "CAFFE", "False"]
 

@@ -92,7 +92,7 @@ def test_the_place_of_a_process_among_those_started_together(monkeypatch, enviro
     assert (launch.rank(), launch.local_rank()) == numbers
 
 
-def test_a_process_that_ended_before_mpi_started_lets_nobody_wait_for_ever():
+def test_a_process_that_ended_before_mpi_started_ends_the_others():
     if ranks.open_mpi():
         pytest.skip("Open MPI ends all itself then, and on a busy machine its mpiexec sometimes hangs after that (PMIX_ERR_UNREACH)")
     program = ("import sys; from minicaffe.parallel import launch; launch.MPI_START_TIMEOUT = 3; launch.rank() and sys.exit(3); launch.mpi()")

@@ -100,7 +100,7 @@ def test_a_rank_in_trouble_is_named_and_all_end(folder, what):
         assert "test_trouble_of_ranks.py:" in said[0]
 
 
-def test_ranks_that_were_all_asleep_accuse_nobody(folder):
+def test_ranks_that_were_all_asleep_name_no_rank(folder):
     process = start(2, folder, "sleep")
     lines = [process.stdout.readline() for _ in range(2)]
     pids = [int(line.split()[2]) for line in lines]

@@ -161,7 +161,7 @@ def test_read_text_passes_the_options_on(tmp_path):
     ("LabelSpecificAdd", "it does nothing at inference"),
     ("SeluDropout", "have a field selu_dropout_param"),
     ("Convolutoin", r"^; did you mean 'Convolution'\? If it is a type of its own, write it in Python and call .*'Convolutoin', Class"),
-    ("NobodyHasThis", r"^; write it in Python and call [^;]*$"),
+    ("NotAnyForksType", r"^; write it in Python and call [^;]*$"),
 ])
 def test_layer_types(name, message):
     assert re.search(message, forks.about_layer(name, ["Convolution", "ReLU"]))

@@ -244,7 +244,7 @@ def read(tmp_path, text):
 
 @pytest.mark.parametrize("word, today", [
     ("BN", "BN"), ("LOCAL", "Local"), ("CONVOLUTION3D", "Convolution3D"), ("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"),
-    ("TRIPLET_LOSS", "TripletLoss"), ("NobodysType", "NobodysType"), ("NOBODYS_TYPE", "NobodysType"),
+    ("TRIPLET_LOSS", "TripletLoss"), ("NotAType", "NotAType"), ("NOT_A_TYPE", "NotAType"),
 ])
 def test_v1_types_of_forks_get_todays_names(tmp_path, word, today):
     """Who builds the net asks the registry for them; their fields go with them."""
@@ -469,7 +469,7 @@ def test_padding_of_v0_that_cannot_be_folded(padding, consumer, message):
     assert re.sub(r"(prototxt:[0-9]+):[0-9]+", r"\1", str(caught.value)) == f"net.prototxt:{message}"
 
 
-@pytest.mark.parametrize(("kind", "today"), [("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOBODYS_TYPE", "NobodysType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss")])
+@pytest.mark.parametrize(("kind", "today"), [("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"), ("NOT_A_TYPE", "NotAType"), ("SOFTMAX_LOSS", "SoftmaxWithLoss")])
 def test_a_mix_names_todays_type_as_the_upgrade_does(tmp_path, kind, today):
     layers = f"layers {{ name: 'y' type: {kind} }}"
     assert read(tmp_path, layers)[0].layer[0].type == today

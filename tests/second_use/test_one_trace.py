@@ -143,7 +143,7 @@ class TraceMachine(RuleBasedStateMachine):
     def stop(self, number, thread):
         one = self.running[number % len(self.running)]
         at_once(lambda: one.stop(self)) if thread else one.stop(self)
-        self.launches_are_recorded_while_somebody_wants_them()
+        self.launches_are_recorded_while_a_trace_needs_them()
         one.made = self.check(one)
 
     @precondition(lambda self: any(not one.runs for one in self.taken))
@@ -184,10 +184,10 @@ class TraceMachine(RuleBasedStateMachine):
         if self.on_gpu:
             minicaffe.cuda.current().record_launches(on)
             self.by_hand = on
-            self.launches_are_recorded_while_somebody_wants_them()
+            self.launches_are_recorded_while_a_trace_needs_them()
 
     @invariant()
-    def launches_are_recorded_while_somebody_wants_them(self):
+    def launches_are_recorded_while_a_trace_needs_them(self):
         if self.on_gpu and hasattr(self, "raw"):
             assert minicaffe.cuda.current().recording == bool(self.by_hand or self.running)
 
@@ -510,8 +510,8 @@ def test_sequences(machine, title, plan):
     one = machine()
     one.make(plan)
     try:
-        one.launches_are_recorded_while_somebody_wants_them()
+        one.launches_are_recorded_while_a_trace_needs_them()
         SEQUENCES[title](one)
-        one.launches_are_recorded_while_somebody_wants_them()
+        one.launches_are_recorded_while_a_trace_needs_them()
     finally:
         one.teardown()

@@ -468,7 +468,7 @@ def test_long_nets_take_no_longer_by_layer(on_cpu):
     assert time.perf_counter() - begin < 2      # else minutes
 
 
-def test_an_allocator_of_somebodys_own(on_cpu, make_solver):
+def test_an_allocator_of_the_users_own(on_cpu, make_solver):
     class Own(memory.Allocator):
         def alloc(self, nbytes):
             return super().alloc(nbytes)
