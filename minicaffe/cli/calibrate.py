@@ -7,21 +7,18 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.inputs import ext_option, picture_paths
-from minicaffe.cli.picture_nets import load_batch, open_net, preprocessing
+from minicaffe.cli.picture_nets import IMAGE_OPTIONS, NO_PICTURES, load_batch, open_data_net, open_net, preprocessing
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.net import weights as weights_files
 from minicaffe.net.activation_range import METHODS
 from minicaffe.net.calibration import PERCENTILE
 from minicaffe.net.calibration import calibrate as measure
 from minicaffe.net.int8_tables import TENSORRT_VERSION, ncnn_table, tensorrt_cache, to_json
-from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import delayed_interrupts, replacing
 from minicaffe.proto.files import read_bytes, read_lines
 from minicaffe.pycaffe import Classifier
 
 OWN_BATCHES = 10    # of a net that reads its own data
-IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 HEAD = 1024         # bytes in which a picture has a zero byte and a list has none
 
 
@@ -61,7 +58,10 @@ def calibrate(ctx, net_file, weights, out, images, ext, iterations, method, perc
     if images:
         net, batches = open_pictures(net_file, weights, images, ext, iterations, given)
     else:
-        net, batches = open_own_data(net_file, weights, given), iterations or OWN_BATCHES
+        net = open_data_net(net_file, weights, (given["level"], given["stage"]),
+                            f"so its ranges would be meaningless; {NO_PICTURES}")
+        batches = iterations or OWN_BATCHES
+    check_weights(net, weights)
     with bars.progress() as report:
         made = measure(net, batches, percentile, lambda name, done, total: report(f"{name} of batches", done, total))
     table, cache = ncnn_table(made, method), tensorrt_cache(made, method, tensorrt_version)
@@ -79,7 +79,6 @@ def open_pictures(net_file, weights, images, ext, iterations, given):
     """Return the net of a deploy or training net's file, and its batches of pictures."""
     paths = listed_pictures(images, ext)
     net, _ = open_net(Classifier, {**given, "model": net_file, "weights": weights})
-    check_weights(net, weights)
     if len(net.inputs) > 1:
         raise ConfigError(f"has the inputs {', '.join(net.inputs)}, and --images fills one; use minicaffe.calibrate of Python",
                           file=net_file)
@@ -88,20 +87,6 @@ def open_pictures(net_file, weights, images, ext, iterations, given):
         options.notify(f"{iterations} batches of {size} are {iterations * size} of {len(paths)} pictures; the others are left out")
         paths = paths[:iterations * size]
     return net, PictureBatches(net, paths, size)
-
-
-def open_own_data(net_file, weights, given):
-    """Return the net of a file, which reads its own data."""
-    about = options.net_options()
-    definition = read_net(net_file, caffe_pb2.TEST, given["level"], given["stage"], about["skip_unknown_fields"])
-    with options.suggests_data_command():
-        net = Net(definition, **about)
-    net.copy_from(weights)
-    check_weights(net, weights)
-    if net.input_blobs:
-        raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', so its ranges would be meaningless; give pictures "
-                          "by --images, or a net that reads its own data", file=net_file)
-    return net
 
 
 def check_weights(net, weights):

@@ -9,17 +9,14 @@ import click
 
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.inputs import ext_option, picture_paths
-from minicaffe.cli.picture_nets import load_batch, open_net, preprocessing
+from minicaffe.cli.picture_nets import IMAGE_OPTIONS, NO_PICTURES, load_batch, open_data_net, open_net, preprocessing
 from minicaffe.data.db import new_database
 from minicaffe.errors import ConfigError
-from minicaffe.net.net import Net, read_net
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
 from minicaffe.pycaffe import Classifier
 from minicaffe.solver.report import RecordCounts, run_batches
-
-IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")
 
 
 @click.command(cls=options.CaffeCommand)
@@ -61,12 +58,8 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
         paths = picture_paths(images, given["ext"])
         net, _ = open_net(Classifier, {**given, "model": net_file, "weights": weights})
     else:
-        about = options.net_options()
-        net = Net(read_net(net_file, caffe_pb2.TEST, given["level"], given["stage"], about["skip_unknown_fields"]), **about)
-        net.copy_from(weights)
-        if net.input_blobs:
-            raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', so its features would be meaningless; give "
-                              "pictures by --images, or a net that reads its own data", file=net_file)
+        net = open_data_net(net_file, weights, (given["level"], given["stage"]),
+                            f"so its features would be meaningless; {NO_PICTURES}")
     sources = [net.blob_by_name(name) for name in blobs]
     for blob in sources:
         _ = blob.num    # a Datum has no place for more than four axes: ShapeError

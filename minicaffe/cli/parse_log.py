@@ -94,17 +94,13 @@ def read_run(path):
     except OSError as error:
         raise file_error(path, error) from error
     run = Run(str(path), {"train": [], "test": []}, [])
-    cut = lines.pop() if lines and not lines[-1].endswith("\n") else None
-    if next((line for line in [*lines, cut or ""] if line.strip()), "").startswith("{"):
-        if cut is not None and not _is_json(cut):
-            cut = None
-            run.cut = "its last line is cut off"
-        _read_json([*lines, *([cut] if cut else [])], run)
+    cut = bool(lines) and not lines[-1].endswith("\n")
+    if next((line for line in lines if line.strip()), "").startswith("{"):
+        _read_json(lines, run, cut)
         return run
-    if cut is not None and not OUTPUT_END.search(cut):      # the line may lack digits of its number
+    if cut and not OUTPUT_END.search(lines[-1]):    # the line may lack digits of its number
         run.cut = "its last line is cut off"
-    elif cut is not None:
-        lines.append(cut)
+        lines.pop()
     iteration, rate, moments = None, None, times_of(lines, year)
     debug, testing = {}, False  # lines of debug_info precede the line with the iteration and its loss
     begin = next((moment for line, moment in zip(lines, moments) if moment and "Solving" in line), None)
@@ -140,16 +136,8 @@ def read_run(path):
     return run
 
 
-def _is_json(line):
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _read_json(lines, run):
-    """Put the records of ``minicaffe train --json`` into `run`."""
+def _read_json(lines, run, cut):
+    """Put the records of ``minicaffe train --json`` into `run`; with `cut` the last line may be incomplete."""
     begin = rate = None
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -168,6 +156,9 @@ def _read_json(lines, run):
             row.update((output["name"], math.nan if output["value"] is None else output["value"]) for output in record["outputs"])
             run.tables[record["event"]].append(row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if cut and number == len(lines) and isinstance(error, json.JSONDecodeError):
+                run.cut = "its last line is cut off"
+                return
             raise DataError(f"is no record of minicaffe train --json: {error}", file=run.path, line=number) from None
         if record["event"] == "train":
             _set_rate(run.tables, row["NumIters"], rate)

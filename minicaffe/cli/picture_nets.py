@@ -24,7 +24,7 @@ from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, located
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
-from minicaffe.net.net import read_net
+from minicaffe.net.net import Net, read_net
 from minicaffe.ops.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load, load_net
@@ -72,6 +72,8 @@ preprocessing = options.combine_options(
                  help="Factor before the mean."),
     click.option("--channel_swap", "--channel-swap", type=IntegerList(), help="Order of channels; pictures are read as RGB. By "
                  "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
+IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")     # those that --images alone needs
+NO_PICTURES = "give pictures by --images, or a net that reads its own data"
 picture_net_options = options.combine_options(     # all options of `open_net`
     click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
                  help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
@@ -146,6 +148,20 @@ def open_net(kind, given, images_dim=None, windows=False):
         set_preprocessing(net, training, why, given, images_dim, windows)
     options.print_ranks()
     return net, training
+
+
+def open_data_net(file, weights, state, why, **about):
+    """Return the net of `file` in phase TEST with its weights; it reads its own data. `state` is its level and stages.
+
+    `about` replaces values of `minicaffe.cli.options.net_options`. Raises ConfigError, which ends in `why`, if the net has inputs.
+    """
+    about = {**options.net_options(), **about}
+    with options.suggests_data_command():
+        net = Net(read_net(file, caffe_pb2.TEST, *state, about["skip_unknown_fields"]), **about)
+    net.copy_from(weights)
+    if net.input_blobs:
+        raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', {why}", file=file)
+    return net
 
 
 def set_preprocessing(net, training, why, given, images_dim, windows):

@@ -10,12 +10,10 @@ import click
 from minicaffe.cli import bars, confusion, options, ranks, training_file
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.inputs import json_bytes
-from minicaffe.cli.picture_nets import PictureSource
+from minicaffe.cli.picture_nets import PictureSource, open_data_net
 from minicaffe.cli.plot import new_figure
 from minicaffe.cli.records import finite_values
 from minicaffe.cli.wrong_pictures import WrongPictures, check_folder, picture_source
-from minicaffe.errors import ConfigError
-from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.solver.detection import VERSIONS, DetectionOutputs
@@ -55,17 +53,10 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     """
     file = options.one_file(file, model, "--model", "net")
     evaluates = check_options(asked, json_path, force)
-    definition = read_net(file, caffe_pb2.TEST, level, stage, options.net_options()["skip_unknown_fields"])
     options.log_device()
-    given = options.net_options()
-    if evaluates:
-        given["plan"] = None    # blobs from the middle of the net are read when it has run
-    with options.suggests_data_command():
-        net = Net(definition, **given)
-    net.copy_from(weights)
-    if net.input_blobs:
-        raise ConfigError(f"nothing fills its input '{net.input_blobs[0].name}', and a test would score zeros; give the net that "
-                          "reads test data, or score pictures by minicaffe classify", file=file)
+    # With an evaluation there is no plan: blobs from the middle of the net are read when it has run.
+    net = open_data_net(file, weights, (level, stage), "and a test would score zeros; give the net that reads test data, or score "
+                        "pictures by minicaffe classify", **({"plan": None} if evaluates else {}))
     evaluation = Evaluation(net, file, asked) if evaluates else None
     data = RecordCounts.of(net)
     training_file.report_records("test" if iterations is None else "--iterations", data, iterations)
