@@ -17,6 +17,7 @@ from minicaffe.solver.watch import measure
 from minicaffe.trace.model import Trace
 
 BINS = 32           # of a histogram
+BLOCK = 1 << 16     # values that are binned at once: an array may have GiB
 MAX_MAPS = 16       # of an array
 MAX_SIDE = 32       # of a picture of a channel; a larger one is sampled
 MAX_MATRIX = 96     # of a side of the picture of an array without height and width
@@ -85,9 +86,24 @@ def values_of(array, filters=False):
     found = {key: measured[key] for key in ("norm", "min", "max", "wrong")} | {"zeros": float(measured["zeros"])}
     finite = array[np.isfinite(array)] if measured["wrong"] else array.ravel()      # no copy of a finite array, which may have GiB
     mean = float(finite.mean(dtype=np.float64)) if finite.size else None
-    low, high = found["min"], found["max"]
-    counts = np.histogram(finite, BINS, (low, high) if low < high else None)[0].tolist() if finite.size else []
-    return {"shape": list(array.shape), **found, "mean": mean, "histogram": counts, "maps": maps(array, filters)}
+    return {"shape": list(array.shape), **found, "mean": mean, "histogram": bin_counts(finite, BINS), "maps": maps(array, filters)}
+
+
+def bin_counts(finite, bins):
+    """Return how many values lie in each of `bins` parts of their range: [] without values, all in the middle if they are equal.
+
+    np.histogram raises for ranges that the dtype cannot divide: two neighbouring float32, or the full range of float16.
+    """
+    if not finite.size:
+        return []
+    low, high = float(finite.min()) / 2, float(finite.max()) / 2    # the difference of halves cannot overflow
+    if low == high:
+        return [finite.size if i == bins // 2 else 0 for i in range(bins)]
+    counts = np.zeros(bins, int)
+    for part in np.array_split(finite.ravel(), -(-finite.size // BLOCK)):
+        places = ((part.astype(np.float64) / 2 - low) / (high - low) * bins).astype(int)
+        counts += np.bincount(np.minimum(places, bins - 1), minlength=bins)
+    return counts.tolist()
 
 
 def maps(array, filters=False):

@@ -105,6 +105,13 @@ def test_values_that_are_not_finite_are_counted_and_marked():
     assert (empty["min"], empty["mean"], empty["histogram"], empty["wrong"]) == (None, None, [], 4)
 
 
+@pytest.mark.parametrize("values_of_range", [(1, 1 + 1.2e-7), (-3e38, 3e38), (0, 1e-45)], ids=["neighbours", "large", "small"])
+def test_ranges_that_float32_cannot_divide_have_a_histogram(values_of_range):
+    """np.histogram raises ValueError for them, or counts nothing. More values than are binned at once."""
+    array = np.tile(np.float32(values_of_range), values.BLOCK)
+    assert values.values_of(array)["histogram"] == [values.BLOCK, *[0] * (values.BINS - 2), values.BLOCK]
+
+
 @pytest.mark.parametrize("fails", [None, "forward", "backward"])
 def test_nothing_of_it_stays_in_the_solver(on_cpu, make_solver, fails):
     """Also after an error in the further iteration: hooks would slow each later one, and change its fusion."""
