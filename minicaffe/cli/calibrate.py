@@ -42,8 +42,7 @@ HEAD = 1024         # bytes in which a picture has a zero byte and a list has no
 @options.force
 @options.net_state
 @options.run_options
-@click.pass_context
-def calibrate(ctx, net_file, weights, out, images, ext, iterations, method, percentile, tensorrt_version, force, **given):
+def calibrate(net_file, weights, out, images, ext, iterations, method, percentile, tensorrt_version, force, **given):
     """Measure the activations of NET with WEIGHTS on pictures or on its own data, and write the tables for int8.
 
     Each convolution, deconvolution and inner product has a line: the least and greatest value of its input, the percentile, the
@@ -51,7 +50,7 @@ def calibrate(ctx, net_file, weights, out, images, ext, iterations, method, perc
     int8 in the three ranges. The data are run twice.
     """
     if not images:
-        options.refuse_unused(ctx, IMAGE_OPTIONS, "the pictures of --images, which is not given")
+        options.refuse_unused(IMAGE_OPTIONS, "the pictures of --images, which is not given")
     files = [f"{out}.{ending}" for ending in ("table", "cache", "json")]
     options.check_outputs(*files, force=force)
     options.log_device()

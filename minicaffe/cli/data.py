@@ -78,8 +78,7 @@ for _name in DATA_SETS:
 @click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
 @options.messages
-@click.pass_context
-def images(ctx, paths, from_folders, test_share, seed, ext, shuffle, check_size, label_size, **how):
+def images(paths, from_folders, test_share, seed, ext, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures (convert_imageset).
 
     Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
@@ -88,12 +87,12 @@ def images(ctx, paths, from_folders, test_share, seed, ext, shuffle, check_size,
     the folder of a class are pictures of that class.
     """
     if not from_folders:
-        options.refuse_unused(ctx, ("test_share", "seed", "ext"), "the pictures of --from-folders, which is not given")
+        options.refuse_unused(("test_share", "seed", "ext"), "the pictures of --from-folders, which is not given")
     elif label_size:
-        raise click.UsageError("--float-labels is for ROOT and LIST: with --from-folders the folders are the labels", ctx)
+        raise click.UsageError("--float-labels is for ROOT and LIST: with --from-folders the folders are the labels")
     if len(paths) != (1 if from_folders else 3):
         wanted = "DB alone with --from-folders DIR" if from_folders else "ROOT, LIST and DB, or --from-folders DIR and DB"
-        raise click.UsageError(f"give {wanted}; got {' '.join(paths) or 'nothing'}", ctx)
+        raise click.UsageError(f"give {wanted}; got {' '.join(paths) or 'nothing'}")
     with bars.progress() as progress:
         if from_folders:
             made = convert_folders(from_folders, paths[0], test_share=test_share, seed=seed, endings=ext, progress=progress, **how)

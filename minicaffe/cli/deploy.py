@@ -20,7 +20,7 @@ def _sizes(ctx, param, text):
         return None
     sizes = text.split("x")
     if not all(size.isdecimal() and 0 < int(size) <= options.INT_MAX for size in sizes):
-        raise click.BadParameter(f"write CHANNELSxHEIGHTxWIDTH, such as 3x224x224, got '{text}'", ctx, param)
+        raise click.BadParameter(f"write CHANNELSxHEIGHTxWIDTH, such as 3x224x224, got '{text}'")
     return tuple(map(int, sizes))
 
 
@@ -44,7 +44,7 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
     layers that the prediction does not need are left out. With WEIGHTS the parameters of the layers that are left are written, too.
     """
     if half and not weights:
-        raise click.UsageError("--half: it is for the parameters; give WEIGHTS", click.get_current_context())
+        raise click.UsageError("--half: it is for the parameters; give WEIGHTS")
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel" if weights else None, force=force)
     given = options.net_options()
     param, _ = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
@@ -64,7 +64,7 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
     removed = remove_dropout(made)
     arrays = add_preprocessing(made, mean, scale, sizes, file) if preprocessing == "layers" else {}
     if arrays and not weights:
-        raise click.UsageError("--preprocessing layers: the mean is a parameter; give WEIGHTS", click.get_current_context())
+        raise click.UsageError("--preprocessing layers: the mean is a parameter; give WEIGHTS")
     record = " x ".join(map(str, sizes)) + (f", minus {name}" if mean is not None else "") + (f", times {scale:g}" if scale else "")
     own = "; the net computes that" if preprocessing == "layers" else ""
     text = f"# The deploy net of {file}.\n# A record is {record}{own}.\n"

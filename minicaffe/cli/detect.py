@@ -57,10 +57,9 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
     windows = None
     if any(path.lower().endswith(WINDOW_LIST_ENDINGS) for path in inputs):
         if len(inputs) > 1:
-            raise click.UsageError(f"give one .csv or .txt of windows, and --out FILE for the scores; got {' '.join(inputs)}",
-                                   click.get_current_context())
+            raise click.UsageError(f"give one .csv or .txt of windows, and --out FILE for the scores; got {' '.join(inputs)}")
         if out is None:
-            raise click.UsageError("give --out FILE, .csv or .h5, for the scores of the windows", click.get_current_context())
+            raise click.UsageError("give --out FILE, .csv or .h5, for the scores of the windows")
         check_ending(out, (".csv", ".h5"))
         if ranks.first():
             options.check_outputs(out, force=force)

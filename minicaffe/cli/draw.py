@@ -43,13 +43,12 @@ def _command(name, rankdir):
         of their parameters. It is one file that needs no network.
         """
         options.check_outputs(picture, force=force)
-        context = click.get_current_context()
         given = options.net_options()
         extension = picture.rpartition(".")[2]
         if weights and extension != "html":
-            raise click.UsageError(f"--weights is for .html, got {picture}", context)
+            raise click.UsageError(f"--weights is for .html, got {picture}")
         if fold and extension not in ("svg", "png", "html"):
-            raise click.UsageError(f"--fold is for .svg, .png and .html, got {picture}", context)
+            raise click.UsageError(f"--fold is for .svg, .png and .html, got {picture}")
         net, _ = read_net_file(net_file, given["skip_unknown_fields"])
         if not net.layer:
             raise ConfigError("has no layer to draw; give the prototxt of a net", file=net_file)
@@ -61,9 +60,9 @@ def _command(name, rankdir):
         chosen = None if phase == "ALL" else caffe_pb2.Phase.Value(phase)
         replaced = {}
         if shapes and chosen is None:
-            raise click.UsageError("--shapes: a net is built for one phase; give --phase TRAIN or TEST", context)
+            raise click.UsageError("--shapes: a net is built for one phase; give --phase TRAIN or TEST")
         if shapes and extension not in ("svg", "png", "html"):
-            raise click.UsageError(f"--shapes is for .svg, .png and .html, got {picture}", context)
+            raise click.UsageError(f"--shapes is for .svg, .png and .html, got {picture}")
         if shapes or extension == "html":
             net.state.phase = chosen
             made, sources = replace_sources(net, net_file)

@@ -85,11 +85,10 @@ def export(file, weights, out, to, opset, batch, dynamic_batch, mean, scale, cha
 
 def check_options_of_onnx():
     """Raise UsageError for an option of ONNX that is given with --to torch."""
-    context = click.get_current_context()
     for name, why in (("opset", "it is a version of ONNX"),
                       ("dynamic_batch", "a module of PyTorch takes any batch that its layers take")):
-        if given := options.given_options(context, [name]):
-            raise click.UsageError(f"{given} does not go with --to torch: {why}", context)
+        if given := options.given_options([name]):
+            raise click.UsageError(f"{given} does not go with --to torch: {why}")
 
 
 def read_arrays(path):

@@ -35,8 +35,7 @@ from minicaffe.solver.report import RecordCounts, run_batches
 @options.force
 @options.net_state
 @options.run_options
-@click.pass_context
-def extract_features(ctx, weights, net_file, blobs, databases, batches, backend, mode, device_id, images, force, **given):
+def extract_features(weights, net_file, blobs, databases, batches, backend, mode, device_id, images, force, **given):
     """Run BATCHES batches of NET, which has its own data layer, and write each BLOB to its own DB. BATCHES 0 takes each record
     of the data, or each picture of --images, once.
 
@@ -45,9 +44,9 @@ def extract_features(ctx, weights, net_file, blobs, databases, batches, backend,
     """
     blobs, databases = blobs.split(","), databases.split(",")
     if len(blobs) != len(databases) or len(set(databases)) != len(databases):
-        raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases", ctx)
+        raise click.UsageError(f"give one database for each blob, got {len(blobs)} blobs and {len(set(databases))} databases")
     if not images:
-        options.refuse_unused(ctx, IMAGE_OPTIONS, "the pictures of --images, which is not given")
+        options.refuse_unused(IMAGE_OPTIONS, "the pictures of --images, which is not given")
     if mode == "GPU":
         ranks.use_gpu(begin=device_id or 0)
     options.log_device()

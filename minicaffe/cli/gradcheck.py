@@ -46,7 +46,7 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
     """
     file = options.one_file(file, model, "--model", "net")
     if rule["kink_range"] is not None and rule["kink"] is None:
-        raise click.UsageError("--kink-range is how near to --kink, which is not given", click.get_current_context())
+        raise click.UsageError("--kink-range is how near to --kink, which is not given")
 
     def prepare(param):
         for one in param.layer:

@@ -22,7 +22,7 @@ MOST_NAMES = 5      # of files that are left out
 def _split_endings(ctx, param, text):
     endings = tuple(one.strip().lstrip(".").lower() for one in text.split(","))
     if not all(endings):
-        raise click.BadParameter(f"must be extensions with commas, such as jpg,png, got '{text}'", ctx, param)
+        raise click.BadParameter(f"must be extensions with commas, such as jpg,png, got '{text}'")
     return endings
 
 

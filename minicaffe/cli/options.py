@@ -167,7 +167,7 @@ def _use_device(ctx, param, device):
     ctx.meta["asked_for_sim"] = device == "sim"
     device = device or os.environ.get("MINICAFFE_DEVICE") or None
     if device not in (None, "cpu", "gpu", "sim"):
-        raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'", ctx)
+        raise click.UsageError(f"--device or MINICAFFE_DEVICE: must be cpu, gpu or sim, got '{device}'")
     ctx.meta["device"] = device
     if device is not None:
         os.environ["MINICAFFE_DEVICE"] = device
@@ -183,7 +183,7 @@ def _use_gpu(ctx, param, gpu):
     names = [str(i) for i in range(cuda.count())] if gpu == "all" else gpu.split(",")
     if not all(name.isdecimal() for name in names) or len(set(names)) < len(names):
         raise click.UsageError(f"--gpu: must be the number of a GPU, got '{gpu}'; several have commas between them, all takes "
-                               "every one, minicaffe device_query lists them", ctx)
+                               "every one, minicaffe device_query lists them")
     ids = list(map(int, names))
     if len(ids) > 1 and ranks.group().size == 1:
         ranks.start_on_gpus(ids, ctx.info_name.replace("-", "_"), ctx.meta.get("arguments"))
@@ -198,7 +198,7 @@ def _choose_allocators(ctx, param, names):
     for text in names:
         where, name = re.fullmatch(r"(?:(\w+)=)?(.*)", text).groups()
         if where not in (None, "cpu", "pinned", "cuda"):
-            raise click.UsageError(f"--allocator: '{where}' in '{text}' is no place; write cpu=NAME, pinned=NAME or cuda=NAME", ctx)
+            raise click.UsageError(f"--allocator: '{where}' in '{text}' is no place; write cpu=NAME, pinned=NAME or cuda=NAME")
         on_host = where == "cpu" or where is None and caffe.mode == "cpu"
         if on_host:
             memory.use(memory.CPUPlace(), name)
@@ -283,7 +283,7 @@ def named_shapes(form):
             found = re.fullmatch(r"(.+)=(\d+(?:x\d+)*)", text)
             sizes = tuple(map(int, found[2].split("x"))) if found else ()
             if not found or not all(0 < size <= INT_MAX for size in sizes):
-                raise click.BadParameter(f"write {form}, got '{text}'", ctx, param)
+                raise click.BadParameter(f"write {form}, got '{text}'")
             shapes[found[1]] = sizes
         return shapes
     return read
@@ -312,7 +312,7 @@ def one_file(file, option, option_name, what):
     """Return the file given as argument or, as in Caffe, as option."""
     if (file is None) == (option is None):
         got = "got none" if file is None else f"got {file} and {option_name} {option}"
-        raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}", click.get_current_context())
+        raise click.UsageError(f"give one {what}, as argument or as {option_name}; {got}")
     return file if file is not None else option
 
 
@@ -348,16 +348,17 @@ def suggests_data_command():
         raise
 
 
-def given_options(ctx, names):
+def given_options(names):
     """Return those options of the parameters `names` that the command line has, such as ``--ext, --seed``; "" if it has none."""
-    given = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in names if source(name) is ParameterSource.COMMANDLINE]
     return ", ".join(f"--{name.replace('_', '-')}" for name in given)
 
 
-def refuse_unused(ctx, names, purpose):
+def refuse_unused(names, purpose):
     """Raise UsageError if the command line has one of the options `names`, which are for `purpose` alone."""
-    if given := given_options(ctx, names):
-        raise click.UsageError(f"{given}: for {purpose}", ctx)
+    if given := given_options(names):
+        raise click.UsageError(f"{given}: for {purpose}")
 
 
 def notify(line):

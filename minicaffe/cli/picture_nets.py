@@ -126,10 +126,10 @@ def open_net(kind, given, images_dim=None, windows=False):
     if model is None and weights is None:
         if not os.path.isdir(CAFFENET):
             raise click.UsageError(f"give --model and --weights: without them Caffe's CaffeNet is taken, and {CAFFENET} is not in "
-                                   "the working directory", click.get_current_context())
+                                   "the working directory")
         model, weights = f"{CAFFENET}/deploy.prototxt", f"{CAFFENET}/bvlc_reference_caffenet.caffemodel"
     elif model is None or weights is None:
-        raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet", click.get_current_context())
+        raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet")
     check_precision()
     about = options.net_options()
     param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),

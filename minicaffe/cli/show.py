@@ -51,7 +51,7 @@ def show(weights, other, layers, bins, filters, force):
     """
     if filters:
         if other:
-            raise click.UsageError("--filters draws one file, give one", click.get_current_context())
+            raise click.UsageError("--filters draws one file, give one")
         options.check_outputs(filters, force=force)
     console = bars.table_console()
     first = select_layers(read_parameters(weights), layers, weights)

@@ -65,7 +65,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
     is_net = "net_files" in place
     param = place["net_files"][file].param if is_net else None
     if not is_net and phase == "TEST":
-        raise click.UsageError("--phase TEST is for nets; give the net of the solver", click.get_current_context())
+        raise click.UsageError("--phase TEST is for nets; give the net of the solver")
     wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or has_loss(param, file) else caffe_pb2.TEST
 
     tops = set()

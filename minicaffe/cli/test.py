@@ -105,10 +105,9 @@ def check_options(asked, json_path, force):
     given = [name for name in EVALUATIONS if asked[name] not in (None, False)]
     for name in ("labels", "prediction", "wrong_limit"):
         if asked[name] is not None and not given:
-            raise click.UsageError(f"--{name.replace('_', '-')} is for {', '.join(EVALUATIONS.values())}; give one of them",
-                                   click.get_current_context())
+            raise click.UsageError(f"--{name.replace('_', '-')} is for {', '.join(EVALUATIONS.values())}; give one of them")
     if asked["wrong_limit"] is not None and not asked["wrong"]:
-        raise click.UsageError("--wrong-limit limits the pictures of --wrong, which is not given", click.get_current_context())
+        raise click.UsageError("--wrong-limit limits the pictures of --wrong, which is not given")
     if ranks.first():
         options.check_outputs(asked["matrix"] or None, json_path, force=force)
         if asked["wrong"]:

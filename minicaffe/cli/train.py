@@ -92,12 +92,12 @@ def train(ctx, **params):
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
     if given["state"] and "weights" in fields:
-        raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both", ctx)
+        raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both")
     if given["scale_lr"] and given["global_batch"]:
-        raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given", ctx)
+        raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given")
     if given["warmup"] and not given["scale_lr"]:
-        raise click.UsageError("--warmup raises the rate to that of --scale-lr; give --scale-lr, too", ctx)
-    unused = options.given_options(ctx, RANK_OPTIONS)
+        raise click.UsageError("--warmup raises the rate to that of --scale-lr; give --scale-lr, too")
+    unused = options.given_options(RANK_OPTIONS)
     if unused and ranks.group().size == 1:
         logger.warning("%s: for several processes, and this one was started alone; mpiexec -n 4 minicaffe train starts four",
                        unused)
