@@ -440,29 +440,22 @@ class View {
     if (!dialog.open) dialog.showModal();
   }
 
-  /* Show the net: the drawing in the trace, or a column of its layers. */
+  /* Show the drawing of the net, if the trace has one. */
   net() {
     const {nodes, drawing} = this.trace.net, box = $("net");
+    $("net-panel").hidden = !drawing;
     if (drawing) {
       const svg = withoutScript(new DOMParser().parseFromString(drawing, "image/svg+xml").documentElement);
       svg.setAttribute("role", "group");
       svg.classList.toggle("large", +svg.getAttribute("width") > 460);
       box.replaceChildren(svg);
-    } else {
-      const shape = node => node ? node.tops.map(t => (node.shapes[t] || []).join(" × ")).find(Boolean) || "" : "";
-      box.replaceChildren(make("ul", {class: "column"}, ...nodes.map((node, i) => make("li", {"data-shape": shape(nodes[i - 1])},
-        make("button", {type: "button", "data-node": i,
-          title: node.tops.map(t => `${t}: ${(node.shapes[t] || []).join(" × ")}`).join("\n")},
-          node.name, make("span", {}, node.type))))));
     }
     this.layers = nodes.map((_, i) => box.querySelector(`[data-node="${i}"]`));
     this.blobs = [...box.querySelectorAll("g.blob")].map(g => [g, [g.dataset.blob, ...JSON.parse(g.dataset.aliases || "[]")]]);
-    for (const layer of this.layers)
-      if (layer && drawing) {
-        layer.setAttribute("tabindex", 0);
-        layer.setAttribute("role", "button");
-      }
-    $("net-zoom").hidden = !drawing;
+    for (const layer of this.layers) {
+      layer?.setAttribute("tabindex", 0);
+      layer?.setAttribute("role", "button");
+    }
     const choose = event => {
       const chosen = event.target.closest("[data-node]"), blob = event.target.closest("g.blob");
       if (chosen) this.goLayer(+chosen.dataset.node);
@@ -475,13 +468,12 @@ class View {
     }, {passive: false});
     box.addEventListener("click", choose);
     box.addEventListener("keydown", event => {
-      if (drawing && (event.key === "Enter" || event.key === " ")) {
+      if (event.key === "Enter" || event.key === " ") {
         event.preventDefault();
         event.stopPropagation();
         choose(event);
       }
     });
-    $("net-panel").hidden = !nodes.length;
   }
   /* Draw the net larger or smaller; 0: as wide as its panel. */
   zoomNet(factor) {
