@@ -24,8 +24,8 @@ from minicaffe.net import exporting, replace_sources
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import read_blob
 from minicaffe.proto.files import read_lines
-from minicaffe.proto.stored import parse_blob
 
 AUTO = "auto"
 OPTION = "--class-weights"
@@ -78,7 +78,7 @@ class ClassWeights:
             weights, text = ranks.group().run_on_root(self._weights, layers, label, classes[0], ignored)
         ranks.group().run_on_root(self._write, path, weights)
         if not ranks.first():
-            self._write(path, weights, keep=False)      # on a machine that does not share the folder
+            self._write(path, weights)      # on a machine that does not share the folder
         for layer in losses:
             _replace(layer.param, path)
         shown = ", ".join(f"{i}: {weight:.4g}" for i, weight in enumerate(weights[:WEIGHTS_SHOWN]))
@@ -114,16 +114,15 @@ class ClassWeights:
             notify(f"{OPTION}: no record of class {some}; weight 0")
         return inverse_frequencies(counts), f"inverse frequency of {counts.sum()} labels, with mean 1 over them"
 
-    def _write(self, path, weights, keep=None):
+    def _write(self, path, weights):
         matrix = np.diag(weights).astype(np.float32)
         if os.path.isfile(path):
             try:
-                with open(path, "rb") as file:
-                    if np.array_equal(parse_blob(file.read()).data, matrix.reshape(-1)):
-                        return
-            except (Error, OSError):
+                if np.array_equal(read_blob(path).data, matrix.reshape(-1)):
+                    return
+            except Error:
                 pass    # another file, which is replaced
-            if self.keep if keep is None else keep:
+            if self.keep and ranks.first():
                 earlier_files.keep_earlier_file(path)
         write_mean(path, matrix[None])
 

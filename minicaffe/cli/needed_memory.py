@@ -7,12 +7,11 @@ net. `train` and `trace` find it before they read data, and continue without it 
 import gc
 
 from minicaffe import memory
-from minicaffe.cli.training_file import divide_batch_size, set_batch_size, trial
+from minicaffe.cli.training_file import set_batch_sizes, trial
 from minicaffe.errors import ConfigError, Error
 from minicaffe.memory.sizes import size_text
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.replace_sources import replace_sources
-from minicaffe.proto import caffe_pb2
 from minicaffe.solver import memory_estimate
 
 COUNTED = "blobs, parameters, gradients, history, batches made ready"
@@ -40,13 +39,9 @@ def training_lines(param, place, about, batch_sizes=None, divide_by=1):
         As of `training_file.build_solver`.
     """
     def without_data(net_param, file):
-        phase = net_param.state.phase
         if any(layer.param.type == "Python" for layer in filter_layers(net_param.layer, net_param.state, file)):
             raise ConfigError("Python layers are not run on made-up data", file=file)
-        if batch_sizes and phase in batch_sizes:
-            set_batch_size(net_param, batch_sizes[phase])
-        if phase == caffe_pb2.TRAIN and divide_by > 1:
-            divide_batch_size(net_param, divide_by, file)
+        set_batch_sizes(net_param, batch_sizes, divide_by, file)
         return replace_sources(net_param, file)
 
     try:

@@ -73,13 +73,9 @@ def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1
     base = solver_types().get(param.type)
     if base is None or not batch_sizes and divide_by == 1 and class_weights is None:
         return create_solver(param, file=file, positions=positions, **options)
-    batch_sizes = batch_sizes or {}
 
     def make_net(self, net_param, **net_options):
-        if net_param.state.phase in batch_sizes:
-            set_batch_size(net_param, batch_sizes[net_param.state.phase], BATCH_OPTIONS[net_param.state.phase])
-        if net_param.state.phase == caffe_pb2.TRAIN and divide_by > 1:
-            divide_batch_size(net_param, divide_by, net_options.get("file"), net_options.get("positions"))
+        set_batch_sizes(net_param, batch_sizes, divide_by, net_options.get("file"), net_options.get("positions"))
         if net_param.state.phase == caffe_pb2.TRAIN and class_weights is not None:
             class_weights(self, net_param, trial, net_options.get("file"), net_options.get("positions"))
         return base.make_net(self, net_param, **net_options)
@@ -123,6 +119,15 @@ def report_records(name, data, batches=None):
     elif batches * size > records:
         notify(f"{name}: {batches} batches of {size} are {batches * size} records, and the test data hold {records}: they begin "
              "again, so some may count more often than others")
+
+
+def set_batch_sizes(net_param, sizes, divide_by=1, file=None, positions=None):
+    """Set the batch size of the net's phase in `sizes` (None: no sizes); divide that of a train net by `divide_by`."""
+    phase = net_param.state.phase
+    if sizes and phase in sizes:
+        set_batch_size(net_param, sizes[phase], BATCH_OPTIONS[phase])
+    if phase == caffe_pb2.TRAIN and divide_by > 1:
+        divide_batch_size(net_param, divide_by, file, positions)
 
 
 def set_batch_size(net_param, size, option="--batch-size"):

@@ -91,8 +91,7 @@ class Trace:
     def fill(self, document):
         """Replace the document, as when a record ends; raise DataError and keep the old one if it is no document of a trace."""
         schema.check(document)
-        for cached in ("events", "_firsts", "owners", "titles", "roles", "block_titles"):
-            self.__dict__.pop(cached, None)
+        vars(self).clear()      # all other attributes are cached properties of the old one
         self.document = document
 
     @property

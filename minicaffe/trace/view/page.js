@@ -9,6 +9,12 @@ const make = (tag, attributes = {}, ...children) => {
   element.append(...children);
   return element;
 };
+/* An entry of a legend: a mark in the colour `name` of the style, and words. */
+const legendEntry = (name, ...words) => {
+  const mark = make("i");
+  mark.style.background = `var(--${name})`;
+  return make("li", {}, mark, ...words);
+};
 /* Press one of the buttons of a toggle. */
 const press = (chosen, ...ids) => { for (const id of ids) $(id).setAttribute("aria-pressed", id === chosen); };
 
@@ -214,16 +220,12 @@ class View {
     const places = this.trace.places.filter(p => p);
     $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
     $("place").value = this.place;
-    const mark = (name, words) => {
-      const i = make("i", {class: name});
-      if (name !== "hatched") i.style.background = `var(--${name})`;
-      return make("li", {}, i, words);
-    };
     const kinds = new Set(steps.map(step => step.kind));
-    $("step-legend").replaceChildren(...[["forward", "forward"], ["backward", "backward"], ["update", "update"],
-      ["between", "between layers"]].filter(([kind]) => kinds.has(kind)).map(entry => mark(...entry)));
-    $("side-legend").replaceChildren(...this.strips.lanes().map(([side]) => mark(side, side === "private"
-      ? "private: in an engine's own layout" : side)), mark("hatched", "recycled: used by other blobs"));
+    $("step-legend").replaceChildren(...["forward", "backward", "update", "between"].filter(kind => kinds.has(kind))
+      .map(kind => legendEntry(kind, kind === "between" ? "between layers" : kind)));
+    $("side-legend").replaceChildren(
+      ...this.strips.lanes().map(([side]) => legendEntry(side, side === "private" ? "private: in an engine's own layout" : side)),
+      make("li", {}, make("i", {class: "hatched"}), "recycled: used by other blobs"));
     $("steps").setAttribute("aria-valuemax", this.last());
   }
 
@@ -243,14 +245,9 @@ class View {
 
   legend() {
     const usage = this.trace.usage(this.place), m = this.moment;
-    const entry = (role, bytes) => {
-      const mark = make("i");
-      mark.style.background = `var(--${role})`;
-      return make("li", {}, mark, role, make("b", {}, bytesText(bytes)));
-    };
     const there = ROLES.map((role, r) => [role, usage.roles[r]])
       .filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
-    $("legend").replaceChildren(...there.map(([role, values]) => entry(role, values[m])),
+    $("legend").replaceChildren(...there.map(([role, values]) => legendEntry(role, role, make("b", {}, bytesText(values[m])))),
       make("li", {}, "live", make("b", {}, bytesText(usage.live[m])), `, at most ${bytesText(usage.peak)}`),
       make("li", {}, make("i", {class: "held"}), "held", make("b", {}, bytesText(usage.reserved[m])),
         `: live and cache, at most ${bytesText(usage.most)}`));
