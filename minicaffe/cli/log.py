@@ -53,7 +53,8 @@ class LineWriter:
 
     def __init__(self, path, what, append=False):
         self.path, self.what = path, what
-        self.file = open(path, "a" if append else "w", encoding="utf-8")
+        # A name of a file may hold bytes that are not UTF-8.
+        self.file = open(path, "a" if append else "w", encoding="utf-8", errors="backslashreplace")
 
     def write(self, line):
         """Write a line; nothing once the file is closed."""
@@ -75,18 +76,6 @@ class LineWriter:
                 file.close()
 
 
-class FileHandler(logging.Handler):
-    """Writes to a LineWriter."""
-
-    def __init__(self, file):
-        super().__init__()
-        self.file = file
-        self.setFormatter(GlogFormatter())
-
-    def emit(self, record):
-        self.file.write(self.format(record))
-
-
 def add_log_file(path, append):
     """Write the whole log also to the file `path`, whatever standard error shows; return the handler for `remove_log_file`.
 
@@ -94,10 +83,12 @@ def add_log_file(path, append):
     """
     logger = logging.getLogger("minicaffe")
     try:
-        handler = FileHandler(LineWriter(path, "log", append))
+        handler = logging.StreamHandler(LineWriter(path, "log", append))
     except OSError as cause:
         logger.warning("%s: cannot be written: %s; the training leaves no log", path, cause.strerror)
         return None
+    handler.terminator = ""     # a LineWriter ends the line
+    handler.setFormatter(GlogFormatter())
     for shown in logger.handlers:
         shown.setLevel(logger.level)
     logger.addHandler(handler)
@@ -116,7 +107,7 @@ def writes_to(path):
 def remove_log_file(handler):
     """Close the file of `add_log_file`; a second call does nothing."""
     logging.getLogger("minicaffe").removeHandler(handler)
-    handler.file.close()
+    handler.stream.close()
 
 
 def is_terminal(stream):

@@ -134,7 +134,7 @@ def test_a_file_of_the_log_leaves_standard_error_as_it_was(tmp_path, capsys):
                 logger.log(level, text)
             log.remove_log_file(handler)
             log.remove_log_file(handler)
-            handler.file.write("after it was closed")
+            handler.stream.write("after it was closed")
             assert capsys.readouterr().err.split() == shown
             assert [line[-1] for line in open(tmp_path / "log").read().split("\n")[:-1]] == (["D"] if verbose else []) + ["I", "W"]
     finally:
@@ -620,6 +620,14 @@ def test_the_level_of_the_environment_hides_lines_here_alone(verbose, monkeypatc
     finally:
         logger.level, logger.handlers[:], logger.propagate = before
         logger.setLevel(before[0])
+
+
+def test_lines_with_names_that_are_not_utf8(tmp_path):
+    """A training that was resumed from a state of such a name failed when its log named the state."""
+    file = log.LineWriter(tmp_path / "log", "log")
+    file.write(os.fsdecode(b"Resuming from a\xff.solverstate"))
+    file.close()
+    assert open(tmp_path / "log").read() == "Resuming from a\\udcff.solverstate\n"
 
 
 # ---- nets and names that a command makes
