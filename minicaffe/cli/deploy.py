@@ -77,7 +77,7 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         for layer, array in arrays.items():
             net.layer_dict[layer].blobs[0].data[...] = array
         net.save(f"{out}.caffemodel", half=half)
-    write_bytes(f"{out}.prototxt", (text + write_text(made)).encode())
+    write_bytes(f"{out}.prototxt", (text + write_text(made)).encode(errors="backslashreplace"))
     files = f"{out}.prototxt" + (f" and {out}.caffemodel" if weights else "")
     left_out = f", {removed} Dropout left out" if removed else ""
     click.echo(f"wrote {files}: {len(made.layer)} layers{left_out}; a record is {record}")

@@ -73,7 +73,7 @@ def _command(name, rankdir):
             if weights:
                 net.copy_from(weights)
             content, folded = net_page.page(net, rankdir, display_lrm, replaced, fold, weights)
-            write_bytes(picture, content.encode())
+            write_bytes(picture, content.encode(errors="backslashreplace"))
         elif extension in ("svg", "png"):
             types = {one: layer.type for one, layer in replaced.items()}
             drawing = Drawing(net, rankdir, chosen, display_lrm, types, fold)

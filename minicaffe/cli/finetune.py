@@ -77,9 +77,10 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
     deployed = with_softmax(net)
     others = scale_learning_rates(net, head, weights, lr_mult, file, about)
     about_deploy = f"# The deploy net of {train_file}.\n# A record is {input_text}.\n"
-    write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode())
+    write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode(errors="backslashreplace"))
     about_train = f"# {file} with another last layer, for the pictures of {db}.\n"
-    write_bytes(train_file, (about_train + write_text(training_net(net, pictures, transform, mirror))).encode())
+    text = about_train + write_text(training_net(net, pictures, transform, mirror))
+    write_bytes(train_file, text.encode(errors="backslashreplace"))
     rates = f"lr_mult of {others} other layers times {lr_mult:g}" if lr_mult else f"{others} other layers frozen"
     click.echo(f"wrote {train_file} and {deploy_file}: layer '{head.name}' with {count} outputs in place of '{old}' with "
                f"{outputs}; {rates}")

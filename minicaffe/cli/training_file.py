@@ -37,6 +37,10 @@ def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None):
 
     `test_batch_size` is that of the test net if not as the file says.
     """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("its name is not UTF-8, and a solver, a prototxt, names its net; rename it", file=path) from None
     max_iter = max(1, max_iter)
     param = caffe_pb2.SolverParameter(
         net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,
