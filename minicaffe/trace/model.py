@@ -358,30 +358,26 @@ class LiveBytes:
     """
 
     def __init__(self, trace, roles):
-        self.roles = roles
-        self.replay = Replay({}, trace.document["start"]["blocks"], [])
-        self.live = {}
-        for block in self.replay.blocks.values():
-            self._add_bytes(block, 1)
+        self.roles, self.live, self.blocks = roles, {}, {}
+        blocks = {(block["place"], block["address"]): block for block in trace.document["start"]["blocks"]}
+        for block in blocks.values():
+            self._add_block(block["place"], block["address"], block["name"], block["bytes"])
 
-    def _add_bytes(self, block, sign):
-        by_role = self.live.setdefault(block["place"], {})
-        role = self.roles.get(block["name"], "other")
-        by_role[role] = by_role.get(role, 0) + sign * block["bytes"]
+    def _add_block(self, place, address, name, nbytes):
+        by_role, role = self.live.setdefault(place, {}), self.roles.get(name, "other")
+        by_role[role] = by_role.get(role, 0) + nbytes
+        self.blocks[place, address] = role, nbytes
 
     def apply(self, event):
         """Apply the next event; return whether the bytes in use at its place changed."""
         if event.kind not in ("alloc", "free"):
             return False
-        key = event.place, event.address
-        before = self.replay.blocks.get(key)
-        self.replay.apply(event)
-        after = self.replay.blocks.get(key)
+        before = self.blocks.pop((event.place, event.address), None)
         if before is not None:
-            self._add_bytes(before, -1)
-        if after is not None:
-            self._add_bytes(after, 1)
-        return before is not None or after is not None
+            self.live[event.place][before[0]] -= before[1]
+        if event.kind == "alloc":
+            self._add_block(event.place, event.address, event.name, event.nbytes)
+        return before is not None or event.kind == "alloc"
 
 
 def device_ns(events):

@@ -301,9 +301,8 @@ def why_lines(trace, number):
 def summary(trace):
     """Return the lines about a whole trace: steps, copies, kernels, and the peak of live memory by role."""
     events = trace.events
-    copies = [event for event in events if event.kind == "copy"]
-    reorders = [event for event in events if event.kind == "reorder"]
-    launches, calls = ([event for event in events if event.kind == kind] for kind in ("launch", "call"))
+    copies, reorders, launches, calls = ([event for event in events if event.kind == kind]
+                                         for kind in ("copy", "reorder", "launch", "call"))
     iterations, ms = len({step["iteration"] for step in trace.steps}), "ms simulated" if trace.simulated else "ms"
     lines = [f"{len(trace.steps)} steps in {iterations} iteration{'s' if iterations != 1 else ''}, {len(events)} events",
              *(f"{what}: {len(those)}, {size_text(sum(e.nbytes for e in those))}, {sum(e.took for e in those) / 1e6:.3f} {ms}"
