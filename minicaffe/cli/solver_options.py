@@ -71,7 +71,7 @@ METAVARS = {
 }
 
 
-class FieldType(click.ParamType):
+class FieldType(options.Text):
     """Turns an option's text into a value of `field` by the rules of a prototxt."""
 
     def __init__(self, field):
@@ -79,9 +79,6 @@ class FieldType(click.ParamType):
         self.name = METAVARS.get(field.cpp_type, "N")
         if field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
             self.name = "|".join(field.enum_type.values_by_name)
-
-    def shell_complete(self, ctx, param, incomplete):
-        return options.Text().shell_complete(ctx, param, incomplete)    # the metavar has the choices
 
     def convert(self, value, param, ctx):
         if not isinstance(value, str) or self.field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
