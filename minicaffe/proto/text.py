@@ -1,7 +1,5 @@
 """Read and write messages in protobuf's text format (prototxt), and the fields that a layer has besides its messages'."""
 
-import io
-
 import numpy as np
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -12,8 +10,6 @@ from minicaffe.proto import kinds
 from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
 from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.proto.reader import Reader
-
-NOT_FIELDS = ("blobs", "fork_fields")
 
 
 def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fields=False, content=None):
@@ -86,9 +82,7 @@ def write_text(message):
     """
     check_type(message, Message, "message", "a message")
     if _has_fork_fields(message):
-        out = io.StringIO()
-        _write(message, Fields(), out, 0)
-        return out.getvalue()
+        return "".join(f"{line}\n" for line in lines_of(_merged(message)))
     return text_format.MessageToString(message, as_utf8=True)
 
 
@@ -101,40 +95,21 @@ def _has_fork_fields(message):
         name == "LayerParameter" and message.fork_fields)
 
 
-def _write(message, extra, out, indent):
-    """Write a message as text in which the `fork_fields` of layers, and `extra`, are written as fields."""
-    if message.DESCRIPTOR.name == "LayerParameter" and message.fork_fields:
-        extra = parse_fields(message.fork_fields)
-    done = set()
-    for field, value in message.ListFields():
-        if field.name == "fork_fields" and message.DESCRIPTOR.name == "LayerParameter":
-            continue
-        for index, item in enumerate(value if is_repeated(field) else [value]):
-            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-                more = extra.all(field.name)[index:index + 1]
-                done.add(field.name)
-                out.write(f"{' ' * indent}{field.name} {{\n")
-                _write(item, more[0] if more else Fields(), out, indent + 2)
-                out.write(f"{' ' * indent}}}\n")
-            else:
-                text_format.PrintField(field, item, out, indent=indent, as_utf8=True)
-    for name in extra:
-        if name not in done:
-            part = Fields()
-            part.extend(name, extra.all(name))
-            out.writelines(line + "\n" for line in lines_of(part, " " * indent))
-
-
 def layer_fields(param):
     """Return the `Fields` of a layer: all that its LayerParameter sets but the blobs, and all that its messages lack."""
-    return _merged(param, parse_fields(param.fork_fields), "")
+    return _merged(param, without=("blobs",))
 
 
-def _merged(message, extra, path):
+def _merged(message, extra=None, path="", without=()):
+    """Return the `Fields` of a message and of `extra`; those that layers inside lack are added to each of these layers."""
+    if message.DESCRIPTOR.name == "LayerParameter":
+        extra = parse_fields(message.fork_fields)
+        without = (*without, "fork_fields")
+    extra = extra or Fields()
     result = Fields(path)
     for field, value in message.ListFields():
         name = field.name
-        if name in NOT_FIELDS:
+        if name in without:
             continue
         inner = f"{path}.{name}" if path else name
         if is_repeated(field):
@@ -142,7 +117,7 @@ def _merged(message, extra, path):
         for index, item in enumerate(value if is_repeated(field) else [value]):
             if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
                 more = extra.all(name)[index:index + 1]
-                item = _merged(item, more[0] if more else Fields(), inner)
+                item = _merged(item, more[0] if more else None, inner)
             elif field.cpp_type == FieldDescriptor.CPPTYPE_ENUM:
                 known = field.enum_type.values_by_number.get(item)
                 item = Word(known.name) if known is not None else item
