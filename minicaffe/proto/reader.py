@@ -111,8 +111,7 @@ class Reader:
     def __init__(self, text, filename, keep=False, skip=False):
         self.text = text
         self.keep, self.skip = keep, skip
-        self.kept = None       # Fields of the layer being read, if unknown ones are kept
-        self.kept_layer_path = ""    # its path
+        self.kept = None       # if unknown fields are kept: the path of the layer being read, and its unknown Fields
         self.starts = {}
         self.positions = Positions(filename, text, self.starts)
         self.kinds, self.words, self.offsets = bytearray(), [], array("Q")
@@ -138,33 +137,27 @@ class Reader:
     def read(self, message):
         """Fill a message, or `Fields` of any names, with the whole text and return it."""
         if isinstance(message, Fields):
-            return self.fields_of_any_name(message, "", 0, END, 0)
-        self.fields(message, _table(message.DESCRIPTOR), "", 0, END, 0)
+            return self.fields_of_any_name(message, "", 0, "", 0)
+        self.fields(message, _table(message.DESCRIPTOR), "", 0, "", 0)
         return message
 
     def fields(self, message, table, path, depth, close, opened):
-        """Read the fields of `message` up to the mark `close` (END for the file), whose opening is token `opened`."""
+        """Read the fields of `message` up to the mark `close` ("" for the file), whose opening is token `opened`."""
+        outer = self.kept
+        if self.keep and (table.is_layer or table.is_strict):
+            self.kept = (path, Fields()) if table.is_layer else None
         try:
-            if self.keep and (table.is_layer or table.is_strict):
-                self._kept_fields(message, table, path, depth, close, opened)
-            else:
-                self._fields(message, table, path, depth, close, opened)
+            self._fields(message, table, path, depth, close, opened)
         except ConfigError as error:
             if table.is_layer and error.layer is None:
                 _name_layer(error, message, path)
             raise
+        if self.keep and table.is_layer and self.kept[1]:
+            message.fork_fields = "\n".join(lines_of(self.kept[1]))
+        self.kept = outer
         for name in table.required:
             if not message.HasField(name):
                 raise self.error(f"required field '{name}' of {table.name} is missing; add it", path, opened)
-
-    def _kept_fields(self, message, table, path, depth, close, opened):
-        """As `_fields`, but store fields that a layer's messages lack in its `fork_fields`; a strict message stores none."""
-        before = self.kept, self.kept_layer_path
-        self.kept, self.kept_layer_path = Fields() if table.is_layer else None, path
-        self._fields(message, table, path, depth, close, opened)
-        if self.kept:
-            message.fork_fields = "\n".join(lines_of(self.kept))
-        self.kept, self.kept_layer_path = before
 
     def _fields(self, message, table, path, depth, close, opened):
         kinds, words = self.kinds, self.words
@@ -174,7 +167,7 @@ class Reader:
             at = self.at
             word = words[at]
             if kinds[at] != WORD:
-                if word == close or kinds[at] == close:
+                if word == close:
                     self.at = at + 1
                     return
                 raise self._no_field(table.name, path, close, opened)
@@ -209,7 +202,8 @@ class Reader:
         read = Fields()
         self.one(read, path, depth)
         if self.kept is not None:
-            self.kept.inside(path[len(self.kept_layer_path):]).extend(name, read.all(name))
+            layer_path, kept = self.kept
+            kept.inside(path[len(layer_path):]).extend(name, read.all(name))
             return
         values = read.all(name) or [None]
         enum = table.fields[name].descriptor.enum_type if value is not None else None
@@ -228,7 +222,7 @@ class Reader:
         """Read fields of any name into `into`, up to the mark `close`; return `into`."""
         while self.kinds[self.at] == WORD:
             self.one(into, f"{path}.{self.words[self.at]}" if path else self.words[self.at], depth)
-        if self.words[self.at] != close and self.kinds[self.at] != close:
+        if self.words[self.at] != close:
             raise self._no_field("a message", path, close, opened)
         self.at += 1
         return into
@@ -237,25 +231,17 @@ class Reader:
         """Read one field of any name, with all values of its list, into `into`."""
         name = self.words[self.at]
         self.at += 1
-        colon = self.words[self.at] == ":"
-        self.at += colon
-        if self.words[self.at] == "[" and self.kinds[self.at] == MARK:
-            self.at += 1
-            while self.words[self.at] != "]" or self.kinds[self.at] != MARK:
-                into.add(name, self.value_of_any_type(path, depth, True))
-                if self.words[self.at] == ",":
-                    self.at += 1
-                elif self.words[self.at] != "]":
-                    raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
-            self.at += 1
+        colon = self.skip_mark(":")
+        if self.words[self.at] == "[":
+            self.list(path, lambda: into.add(name, self.value_of_any_type(path, depth, True)))
         else:
             into.add(name, self.value_of_any_type(path, depth, colon))
-        if self.words[self.at] in (",", ";") and self.kinds[self.at] == MARK:
-            self.at += 1
+        if not self.skip_mark(","):
+            self.skip_mark(";")
 
     def value_of_any_type(self, path, depth, colon):
         """Read a message, a string, a number or a word of any type."""
-        close = CLOSING.get(self.words[self.at]) if self.kinds[self.at] == MARK else None
+        close = CLOSING.get(self.words[self.at])
         if close is not None:
             if depth >= MAX_DEPTH:
                 raise self.error(f"messages are nested more than {MAX_DEPTH} deep; flatten them", path)
@@ -272,34 +258,31 @@ class Reader:
                 return self.float(None, path)
             self.at += 1
             return {"true": True, "True": True, "false": False, "False": False}.get(word, Word(word))
-        start = self.at
-        number = self.words[self.at + 1] if word == "-" and self.at + 1 < len(self.words) else word
+        number = self.words[self.at + 1] if word == "-" else word
         if number.isdecimal() or number[:2] in ("0x", "0X"):
             return self.whole(path, -(2**63), 2**64 - 1)
-        self.at = start
         return self.float(None, path)
 
     def repeated(self, values, field, path, depth, start):
         """Read one value of a repeated field, or a list of them in brackets, into `values`."""
         if field.read is not None:
             self.colon(path)
-        elif self.words[self.at] == ":":
-            self.at += 1
-        if self.words[self.at] != "[":
+        else:
+            self.skip_mark(":")
+        if self.words[self.at] == "[":
+            self.list(path, lambda: self.element(values, field, path, depth, self.at))
+        else:
             self.element(values, field, path, depth, start)
-            return
+
+    def list(self, path, read_value):
+        """Read a list in brackets, which may be empty; ``read_value()`` reads and stores one value."""
         self.at += 1
-        if self.words[self.at] == "]":
-            self.at += 1
-            return
-        while True:
-            self.element(values, field, path, depth, self.at)
-            mark = self.words[self.at]
-            if mark not in (",", "]"):
+        closed = self.skip_mark("]")
+        while not closed:
+            read_value()
+            closed = self.skip_mark("]")
+            if not closed and not self.skip_mark(","):
                 raise self.error(f"expected ',' or ']' in the list, got {self.shown()}", path)
-            self.at += 1
-            if mark == "]":
-                return
 
     def element(self, values, field, path, depth, start):
         """Append one value to `values`; token `start` is where it begins for `Positions`."""
@@ -314,8 +297,7 @@ class Reader:
 
     def submessage(self, field, path, depth, message):
         """Read ``{...}`` or ``<...>`` into `message`."""
-        if self.words[self.at] == ":":
-            self.at += 1
+        self.skip_mark(":")
         opening = self.at
         close = CLOSING.get(self.words[opening])
         if close is None:
@@ -328,16 +310,14 @@ class Reader:
 
     def colon(self, path):
         """Skip the ':' between a scalar field and its value."""
-        if self.words[self.at] != ":":
+        if not self.skip_mark(":"):
             raise self.error(f"expected ':' and a value, got {self.shown()}", path)
-        self.at += 1
 
-    def minus(self):
-        """Skip a '-' if there is one; return whether there was."""
-        if self.words[self.at] == "-" and self.kinds[self.at] == MARK:
-            self.at += 1
-            return True
-        return False
+    def skip_mark(self, mark):
+        """Skip the next token if it is `mark`; return whether it was. Only a token of kind MARK can equal a mark."""
+        found = self.words[self.at] == mark
+        self.at += found
+        return found
 
     def integer(self, field, path):
         """Read a decimal, octal (0...) or hexadecimal (0x...) number within the field's range."""
@@ -345,7 +325,7 @@ class Reader:
 
     def whole(self, path, low, high, rule="must be a whole number"):
         start = self.at
-        negative = self.minus()
+        negative = self.skip_mark("-")
         word = self.words[self.at]
         if self.kinds[self.at] != NUMBER or not (word.isdecimal() or word[:2] in ("0x", "0X")):
             raise self.error(f"{rule}, got {self.shown(start)}", path, start)
@@ -363,7 +343,7 @@ class Reader:
     def float(self, field, path):
         """Read a decimal number, ``inf`` or ``nan``; a value past float's range becomes inf, as in Caffe."""
         start = self.at
-        negative = self.minus()
+        negative = self.skip_mark("-")
         word = self.words[self.at].lower()
         kind = self.kinds[self.at]
         if kind == NUMBER:
@@ -459,11 +439,9 @@ class Reader:
             line = self.positions.place(self.offsets[opened])[0]
             return self.error(f"the file ends inside {name}, opened on line {line}; close it with '{close}'", path)
         word = self.words[self.at]
-        if self.kinds[self.at] == OTHER and word[0] in "'\"":
-            return self.error(f"a string is not closed on its line; add the {word[0]}", path)
         if word == "[":
             return self.error("extensions and Any messages are not used by Caffe; remove it", path)
-        wanted = "a field" if close == END else f"a field or '{close}'"
+        wanted = f"a field or '{close}'" if close else "a field"
         return self.error(f"expected {wanted} of {name}, got {self.shown()}", path)
 
     def error(self, message, path, at=None):
