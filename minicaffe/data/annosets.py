@@ -19,7 +19,7 @@ from minicaffe.data.integers import integer
 from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, located, shown
 from minicaffe.proto import caffe_pb2, kinds
-from minicaffe.proto.files import parse_lines, read_bytes, read_lines, read_text_file
+from minicaffe.proto.files import parse_lines, read_bytes, read_lines
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ def _read_txt(file, labels, height, width):
         return _object(file, None, label, words[1:])
 
     wanted = "an annotation of lines"
-    return parse_lines(file, read_text_file(file, wanted).splitlines(), read, wanted), height, width
+    return parse_lines(file, read_lines(file, wanted), read, wanted), height, width
 
 
 def _size(file, said_height, said_width, height, width):

@@ -131,18 +131,12 @@ def read_whole(file, path, most=None):
     raise FileError(f"has more than {limit} bytes, the most that is read of such a file ({size or 'a pipe'}); {remedy}", file=path)
 
 
-def read_text_file(path, wanted):
-    """Return a text file as str; bytes that are not UTF-8 become surrogates, a byte order mark is removed.
-
-    Raises FileError as `read_bytes`; DataError, which names `wanted`, for a file that cannot be text (proto/kinds.py).
-    """
-    content = read_bytes(path)
-    kinds.check(content, wanted, path)
-    return os.fsdecode(content.removeprefix(b"\xef\xbb\xbf"))
-
-
 def read_lines(path, wanted="a list of files"):
-    """Return the lines of a text as `read_text_file`, without line ends; raise `FileError` for more lines than fit, too."""
+    """Return the lines of a text file without line ends; bytes that are not UTF-8 become surrogates, a byte order mark is removed.
+
+    Raises FileError as `read_bytes`, or for more lines than fit into the budget; DataError, which names `wanted`, for a file that
+    cannot be text (proto/kinds.py).
+    """
     content = read_bytes(path)
     kinds.check(content, wanted, path)
     count = len(content) - len(content.translate(None, b"\n\r\v\f\x1c\x1d\x1e\x85"))

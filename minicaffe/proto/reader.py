@@ -268,7 +268,7 @@ class Reader:
         if field.read is not None:
             self.colon(path)
         else:
-            self.skip_mark(":")
+            self.at += self.words[self.at] == ":"
         if self.words[self.at] == "[":
             self.list(path, lambda: self.element(values, field, path, depth, self.at))
         else:
@@ -297,7 +297,7 @@ class Reader:
 
     def submessage(self, field, path, depth, message):
         """Read ``{...}`` or ``<...>`` into `message`."""
-        self.skip_mark(":")
+        self.at += self.words[self.at] == ":"
         opening = self.at
         close = CLOSING.get(self.words[opening])
         if close is None:
@@ -310,8 +310,9 @@ class Reader:
 
     def colon(self, path):
         """Skip the ':' between a scalar field and its value."""
-        if not self.skip_mark(":"):
+        if self.words[self.at] != ":":
             raise self.error(f"expected ':' and a value, got {self.shown()}", path)
+        self.at += 1
 
     def skip_mark(self, mark):
         """Skip the next token if it is `mark`; return whether it was. Only a token of kind MARK can equal a mark."""

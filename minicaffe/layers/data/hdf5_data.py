@@ -11,7 +11,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
-from minicaffe.proto.files import read_text_file
+from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 
 # What a snapshot holds: row number `offset` of the stream is row `row` of that file.
@@ -136,7 +136,7 @@ class HDF5DataLayer(NumberedSource):
 def _read_list(source):
     """The paths in a list file, separated by white space."""
     with in_field("hdf5_data_param.source"):
-        files = read_text_file(source, "a list of HDF5 files").split()
+        files = " ".join(read_lines(source, "a list of HDF5 files")).split()
     if not files:
         raise ConfigError(f"the list '{source}' names no file", field="hdf5_data_param.source")
     return files
