@@ -129,6 +129,16 @@ def _shown(value):
     return str(value)
 
 
+def set_field(message, name, value):
+    """Set a field of a message to the value of a field of the same kind: one value, a message, or those of a repeated field."""
+    if hasattr(value, "CopyFrom"):
+        getattr(message, name).CopyFrom(value)
+    elif hasattr(value, "append"):
+        getattr(message, name).extend(value)
+    else:
+        setattr(message, name, value)
+
+
 def is_repeated(field):
     """Return whether a FieldDescriptor is of a repeated field."""
     # protobuf will remove FieldDescriptor.label, and its older releases lack is_repeated.

@@ -66,6 +66,7 @@ def find_layer(name):
     return _table().get(("layer", name))
 
 
+@functools.cache
 def layer_named(word):
     """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling, LOCAL is Local."""
     plain = word.replace("_", "").lower()

@@ -15,20 +15,19 @@ from minicaffe.errors import ConfigError, check_type, names_of, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.crop import crop_offset, producers_of
-from minicaffe.proto.fields import Fields, lines_of, pop_field
+from minicaffe.proto.fields import Fields, lines_of, pop_field, set_field
 from minicaffe.proto.forks import layer_named
 from minicaffe.proto.text import parse_fields, read_text
 from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
 
 logger = logging.getLogger(__name__)
 
-# V1 types whose name today is not made by joining the capitalised words.
+# V1 types whose name today `layer_named` does not give.
 V1_TYPES = {
     "NONE": "",
     "ABSVAL": "AbsVal",
     "ARGMAX": "ArgMax",
     "BNLL": "BNLL",
-    "CROP": "Crop",  # of a fork, see proto/crop.py
     "HDF5_DATA": "HDF5Data",
     "HDF5_OUTPUT": "HDF5Output",
     "LRN": "LRN",
@@ -220,7 +219,7 @@ class _Upgrade:
             kind = _fork_type(old) or caffe_pb2.V1LayerParameter.LayerType.Name(old.type)
             raise self.error(f"layers (the form of 2014, here '{old.name}') and layer (today's, here '{net.layer[0].name}') are "
                              "both given, and Caffe reads one of them in a file; write each layers { ... } as layer { ... }, the "
-                             f"type in quotes by today's name: {kind} is \"{V1_TYPES.get(kind) or layer_named(kind)}\"; or "
+                             f"type in quotes by today's name: {kind} is \"{_type_today(kind)}\"; or "
                              "put them in a file of their own, which 'minicaffe upgrade net_text IN OUT' rewrites",
                              "layers", self.paths[0])
         if is_v0(net):
@@ -279,7 +278,7 @@ class _Upgrade:
                 elif field.name == "fork_fields":
                     fields = parse_fields(value)
                     for word in pop_field(fields, "type"):
-                        layer.type = V1_TYPES.get(word) or layer_named(word)
+                        layer.type = _type_today(word)
                     _set_fork_fields(layer, fields)
                 elif field.name in V1_PARAM:
                     for index, item in enumerate(value):
@@ -288,12 +287,8 @@ class _Upgrade:
                         setattr(layer.param[index], V1_PARAM[field.name], item)
                 elif field.name == "layer":
                     self.note(logging.ERROR, f"Ignored a layer of version 0 inside layer '{old.name}'")
-                elif isinstance(value, str):
-                    setattr(layer, field.name, value)
-                elif hasattr(value, "CopyFrom"):
-                    getattr(layer, field.name).CopyFrom(value)
                 else:
-                    getattr(layer, field.name).extend(value)
+                    set_field(layer, field.name, value)
         self.net.ClearField("layers")
         self.note(logging.INFO, "Upgraded a net of version 1")
 
@@ -382,14 +377,12 @@ def _set_fork_fields(layer, fields):
 
 def _type_of(number):
     """Return today's name of a V1 layer type."""
-    enum = caffe_pb2.V1LayerParameter.LayerType
-    name = enum.Name(number)
-    return V1_TYPES.get(name, _camel_case(name))
+    return _type_today(caffe_pb2.V1LayerParameter.LayerType.Name(number))
 
 
-def _camel_case(name):
-    """Return today's name of a V1 type that `V1_TYPES` lacks."""
-    return "".join(word.capitalize() for word in name.split("_"))
+def _type_today(word):
+    """Return today's name of a layer type that V1 files, also those of forks, write as `word`."""
+    return V1_TYPES[word] if word in V1_TYPES else layer_named(word)
 
 
 def _located(error, positions, path):

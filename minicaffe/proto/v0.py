@@ -8,6 +8,7 @@ import logging
 
 from minicaffe.errors import close_matches
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.fields import set_field
 
 TYPES = {
     "accuracy": "ACCURACY", "bnll": "BNLL", "concat": "CONCAT", "conv": "CONVOLUTION", "data": "DATA", "dropout": "DROPOUT",
@@ -43,7 +44,7 @@ FIELDS = {
     "det_bg_threshold": ("bg_threshold", _WINDOW), "det_fg_fraction": ("fg_fraction", _WINDOW),
     "det_context_pad": ("context_pad", _WINDOW), "det_crop_mode": ("crop_mode", _WINDOW),
 }
-COPIED_FIELDS = ("blobs", "blobs_lr", "weight_decay")  # repeated, in V1LayerParameter itself
+COPIED_FIELDS = ("name", "blobs", "blobs_lr", "weight_decay")  # in V1LayerParameter itself
 IGNORED = ("new_num", "new_channels")
 
 
@@ -59,12 +60,11 @@ def upgrade_v0(net, note, error):
     ``error(message, index)`` returns the error to raise for entry `index` of ``net.layers``.
     """
     kept = _fold_padding(net, error)
-    upgraded = caffe_pb2.NetParameter(input=net.input, input_dim=net.input_dim)
-    for field in ("name", "force_backward"):
-        if net.HasField(field):
-            setattr(upgraded, field, getattr(net, field))
-    for field, _ in net.ListFields():
-        if field.name not in ("name", "force_backward", "input", "input_dim", "layers"):
+    upgraded = caffe_pb2.NetParameter()
+    for field, value in net.ListFields():
+        if field.name in ("name", "force_backward", "input", "input_dim"):
+            set_field(upgraded, field.name, value)
+        elif field.name != "layers":
             note(logging.ERROR, f"Ignored {field.name}, which nets of version 0 did not have")
     for index in kept:
         _upgrade_layer(net.layers[index], upgraded.layers.add(), note, lambda message, i=index: error(message, i))
@@ -113,14 +113,10 @@ def _upgrade_layer(entry, new, note, error):
         raise error(f"unknown type '{old.type}' of layer '{old.name}'{close_matches(old.type, TYPES)}")
     for field, value in old.ListFields():
         name = field.name
-        if name == "name":
-            new.name = value
-        elif name == "type":
+        if name == "type":
             new.type = v0_type(entry)
-        elif name in COPIED_FIELDS:
-            getattr(new, name).extend(value)
-        elif name == "hdf5_output_param" and old.type == "hdf5_output":
-            new.hdf5_output_param.CopyFrom(value)
+        elif name in COPIED_FIELDS or name == "hdf5_output_param" and old.type == "hdf5_output":
+            set_field(new, name, value)
         elif name not in IGNORED and not _move(new, name, value, old.type):
             note(logging.ERROR, f"Ignored {name} of layer '{old.name}': a {old.type} layer has no such parameter")
 
@@ -131,11 +127,6 @@ def _move(new, name, value, kind):
     holder = holder if isinstance(holder, str) else holder.get(kind)
     if holder is None:
         return False
-    message = getattr(new, holder)
-    if holder == "convolution_param" and target in ("pad", "kernel_size", "stride"):
-        getattr(message, target).append(value)
-    elif hasattr(value, "CopyFrom"):
-        getattr(message, target).CopyFrom(value)
-    else:
-        setattr(message, target, value)
+    repeated = holder == "convolution_param" and target in ("pad", "kernel_size", "stride")
+    set_field(getattr(new, holder), target, [value] if repeated else value)
     return True
