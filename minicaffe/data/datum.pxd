@@ -12,7 +12,6 @@ cdef struct Datum:
 
 # Return 0, or an index into datum.FAULTS.
 cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil
-cdef int datum_check_raw(const Datum* datum) noexcept nogil
 # The float_data, `count` floats, of a record that datum_parse accepted, as a new array.
 cdef object copy_float_data(const uint8_t* record, uint64_t size, uint64_t count)
 cdef str datum_fault(int reason, const Datum* datum)

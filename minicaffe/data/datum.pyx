@@ -42,7 +42,7 @@ DatumInfo.__doc__ = """The fields of a Datum without its content; `size` in byte
 
 
 cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcept nogil:
-    """Store the fields of a record in `datum`; return VALID or an index of FAULTS. The content is not checked."""
+    """Store the fields of a record in `datum`; return VALID or an index of FAULTS. A picture file in it is not checked."""
     cdef const uint8_t* at = record
     cdef const uint8_t* end = record + size
     cdef Field field
@@ -71,12 +71,9 @@ cdef int datum_parse(const uint8_t* record, uint64_t size, Datum* datum) noexcep
         elif field.tag == (7 << 3 | VARINT):
             datum.encoded = field.value != 0
         reason = next_field(&at, end, &field)
-    return reason
-
-
-cdef int datum_check_raw(const Datum* datum) noexcept nogil:
-    """Check the shape of a Datum that is not encoded against its content: `data` if it has any bytes, else float_data."""
-    cdef uint64_t have = datum.size if datum.size else datum.floats
+    if reason or datum.encoded:
+        return reason
+    cdef uint64_t have = datum.size if datum.size else datum.floats  # of the content: `data` if it has any bytes, else float_data
     if have == 0:
         return EMPTY
     if datum.channels < 1 or datum.height < 1 or datum.width < 1:
@@ -106,8 +103,6 @@ cdef str datum_fault(int reason, const Datum* datum):
 cdef int datum_read(const uint8_t[::1] record, Datum* datum) except -1:
     """Parse a record; raise DataError if it is wrong."""
     cdef int reason = datum_parse(&record[0] if record.shape[0] else NULL, record.shape[0], datum)
-    if reason == VALID and not datum.encoded:
-        reason = datum_check_raw(datum)
     if reason:
         raise DataError(datum_fault(reason, datum))
     return 0

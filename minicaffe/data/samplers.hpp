@@ -9,26 +9,23 @@
 
 namespace mc {
 
-/// One `batch_sampler`. A limit that is not given is NaN: every comparison with it is false.
+/// One `batch_sampler`. Its limits are of the overlap, of the part's share in an object, and of the object's share in the part. One
+/// that is not given is NaN: every comparison with it is false.
 struct SamplerRule {
   double min_scale, max_scale, min_ratio, max_ratio;
-  double min_overlap, max_overlap, min_sample, max_sample, min_object, max_object;
+  double least[3], greatest[3];
   long long most, trials;  // most: maximal number of parts; negative: no limit
 
-  bool free() const {
-    for (double limit : {min_overlap, max_overlap, min_sample, max_sample, min_object, max_object})
-      if (limit == limit) return false;
-    return true;
-  }
-  /// Whether one of the objects meets all limits at once.
+  /// Whether there is no limit, or one of the objects meets all limits at once.
   bool accepts(const cpu::Box<double>& part, const std::vector<cpu::Box<double>>& objects) const {
-    if (free()) return true;
-    for (const auto& object : objects) {
-      const double o = cpu::overlap(part, object), s = cpu::coverage(part, object), c = cpu::coverage(object, part);
-      if (o < min_overlap || o > max_overlap || s < min_sample || s > max_sample || c < min_object || c > max_object) continue;
+    const auto given = [](double limit) { return !std::isnan(limit); };
+    if (std::none_of(least, least + 3, given) && std::none_of(greatest, greatest + 3, given)) return true;
+    return std::any_of(objects.begin(), objects.end(), [&](const cpu::Box<double>& object) {
+      const double found[3] = {cpu::overlap(part, object), cpu::coverage(part, object), cpu::coverage(object, part)};
+      for (int k = 0; k < 3; ++k)
+        if (found[k] < least[k] || found[k] > greatest[k]) return false;
       return true;
-    }
-    return false;
+    });
   }
 };
 

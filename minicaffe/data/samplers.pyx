@@ -16,12 +16,13 @@ cdef extern from "minicaffe/data/samplers.hpp" nogil:
         double xmin, ymin, xmax, ymax
     struct SamplerRule "mc::SamplerRule":
         double min_scale, max_scale, min_ratio, max_ratio
-        double min_overlap, max_overlap, min_sample, max_sample, min_object, max_object
+        double least[3]
+        double greatest[3]
         long long most, trials
     long long sample_part "mc::sample_part"(const SamplerRule* rules, long long count, const vector[Box]& objects, uint64_t seed,
                                             Box* chosen)
 
-LIMITS = ("jaccard_overlap", "sample_coverage", "object_coverage")
+LIMITS = ("jaccard_overlap", "sample_coverage", "object_coverage")  # as SamplerRule numbers them
 
 
 cdef class Samplers:
@@ -38,18 +39,15 @@ cdef class Samplers:
             place, sampler, limits = f"{field}[{i}]", param.sampler, param.sample_constraint
             _check(place, sampler, "scale", 1.0)
             _check(place, sampler, "aspect_ratio", math.inf)
-            for name in LIMITS:
-                least, most = _limit(limits, "min_" + name), _limit(limits, "max_" + name)
-                if least > most:
-                    raise ConfigError(f"must be at least min_{name}, {least:g}, got {most:g}",
+            for k, name in enumerate(LIMITS):
+                rule.least[k], rule.greatest[k] = _limit(limits, "min_" + name), _limit(limits, "max_" + name)
+                if rule.least[k] > rule.greatest[k]:
+                    raise ConfigError(f"must be at least min_{name}, {rule.least[k]:g}, got {rule.greatest[k]:g}",
                                       field=f"{place}.sample_constraint.max_{name}")
             if not param.use_original_image:
                 continue
             rule.min_scale, rule.max_scale = sampler.min_scale, sampler.max_scale
             rule.min_ratio, rule.max_ratio = sampler.min_aspect_ratio, sampler.max_aspect_ratio
-            rule.min_overlap, rule.max_overlap = _limit(limits, "min_jaccard_overlap"), _limit(limits, "max_jaccard_overlap")
-            rule.min_sample, rule.max_sample = _limit(limits, "min_sample_coverage"), _limit(limits, "max_sample_coverage")
-            rule.min_object, rule.max_object = _limit(limits, "min_object_coverage"), _limit(limits, "max_object_coverage")
             rule.most = param.max_sample if param.HasField("max_sample") else -1
             rule.trials = param.max_trials
             self.rules.push_back(rule)

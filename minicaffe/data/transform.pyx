@@ -16,7 +16,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 
-from minicaffe.data.datum cimport Datum, copy_float_data, datum_check_raw, datum_fault, datum_parse
+from minicaffe.data.datum cimport Datum, copy_float_data, datum_fault, datum_parse
 
 import logging
 
@@ -289,8 +289,6 @@ cdef class Batch:
             with nogil:
                 for i in range(self.count):
                     reason = datum_parse(<const uint8_t*>self.views[i].buf, self.views[i].len, &datums[i])
-                    if reason == 0 and not datums[i].encoded:
-                        reason = datum_check_raw(&datums[i])
                     if reason:
                         break
                     self.pictures[i].label = datums[i].label
