@@ -133,21 +133,13 @@ def _endless_records(db, index):
         index = 0
 
 
-class Handle:
-    """Holds a library's open database; unlike plyvel's class it takes weak references."""
-
-    def __init__(self, handle):
-        self.handle = handle
-        self.pid = os.getpid()
-
-
 # One table per process: LevelDB forbids a second opening in one process, and one mapping of an LMDB is enough.
 _handles = weakref.WeakValueDictionary()
 _handles_lock = threading.Lock()
 
 
 def shared_handle(held_file, connect):
-    """Return the Handle of the database that keeps `held_file` open, made with `connect` if there is none.
+    """Return what `connect` returned for the database that keeps `held_file` open; call `connect` if that no longer exists.
 
     The key is the inode of the open file, which no other file can get; a path may refer to another file later.
     """
@@ -159,8 +151,7 @@ def shared_handle(held_file, connect):
     with _handles_lock:
         shared = _handles.get(key()) if os.path.exists(held_file) else None
         if shared is None:
-            shared = Handle(connect())
-            _handles[key()] = shared
+            _handles[key()] = shared = connect()
         return shared
 
 

@@ -7,9 +7,17 @@ database with the last reference to it, so nothing here closes one.
 import itertools
 import os
 
-from minicaffe.data.database import Database, Handle, damaged, shared_handle
+from minicaffe.data.database import Database, damaged, shared_handle
 from minicaffe.errors import DataError, DependencyError, FileError
 from minicaffe.proto import kinds
+
+
+class Handle:
+    """Holds an open database; unlike plyvel's class it takes weak references."""
+
+    def __init__(self, handle):
+        self.handle = handle
+        self.pid = os.getpid()
 
 
 class LevelDB(Database):
@@ -27,12 +35,9 @@ class LevelDB(Database):
     @classmethod
     def open(cls, source, readahead):
         plyvel = _plyvel()
-
-        def connect():
-            return plyvel.DB(source, create_if_missing=False, max_open_files=100)
-
         try:
-            shared = shared_handle(os.path.join(source, "LOCK"), connect)
+            shared = shared_handle(os.path.join(source, "LOCK"),
+                                   lambda: Handle(plyvel.DB(source, create_if_missing=False, max_open_files=100)))
             if shared.pid != os.getpid():  # its locks and threads are the parent's; LMDB readers have none
                 raise FileError("LevelDB cannot be used after a fork; open it in the child only", file=source)
             with shared.handle.iterator() as first:
@@ -50,14 +55,8 @@ class LevelDB(Database):
     def create(cls, source):
         plyvel = _plyvel()
         try:
-            handle = plyvel.DB(
-                source,
-                create_if_missing=True,
-                error_if_exists=True,
-                block_size=64 << 10,
-                write_buffer_size=256 << 20,
-                max_open_files=100,
-            )
+            handle = plyvel.DB(source, create_if_missing=True, error_if_exists=True, block_size=64 << 10,
+                               write_buffer_size=256 << 20, max_open_files=100)
         except (plyvel.Error, OSError) as error:
             raise FileError(f"cannot be created: {error}", file=source) from error
         return cls(source, Handle(handle))

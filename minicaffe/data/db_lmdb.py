@@ -9,7 +9,7 @@ import os
 
 import lmdb
 
-from minicaffe.data.database import Database, Handle, shared_handle
+from minicaffe.data.database import Database, shared_handle
 from minicaffe.data.lmdb_pages import PageFile
 from minicaffe.errors import DataError, FileError, shown
 from minicaffe.proto import kinds
@@ -23,22 +23,21 @@ class LMDB(Database):
     backend = "LMDB"
     marker = "data.mdb"
 
-    def __init__(self, source, shared, map_size=0):
+    def __init__(self, source, env, map_size=0):
         super().__init__(source)
-        self._shared = shared
-        self._env = shared.handle  # a PageFile when reading, an lmdb.Environment when writing
+        self._env = env  # a PageFile when reading, an lmdb.Environment when writing
         self._map_size = map_size  # bytes; 0 when reading
 
     @classmethod
     def open(cls, source, readahead):
         marker = os.path.join(source, cls.marker)
         try:
-            shared = shared_handle(marker, lambda: PageFile(source, readahead))
+            pages = shared_handle(marker, lambda: PageFile(source, readahead))
         except FileError as error:
             raise kinds.with_kind_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
-        if shared.handle.snapshot().entries == 0:
+        if pages.snapshot().entries == 0:
             raise DataError("holds no records; make the database again", file=source)
-        return cls(source, shared)
+        return cls(source, pages)
 
     @classmethod
     def create(cls, source):
@@ -48,7 +47,7 @@ class LMDB(Database):
             env = lmdb.open(source, map_size=MAP_SIZE, lock=False, sync=False, subdir=True)
         except (lmdb.Error, OSError) as error:
             raise FileError(f"cannot be created: {error}", file=source) from error
-        return cls(source, Handle(env), MAP_SIZE)
+        return cls(source, env, MAP_SIZE)
 
     def __len__(self):
         return self._env.stat()["entries"] if self._map_size else self._env.snapshot().entries
@@ -91,4 +90,4 @@ class LMDB(Database):
         finally:
             if self._map_size:  # a reader's file is shared and closed with its last user
                 self._env.close()
-            self._env = self._shared = None
+            self._env = None
