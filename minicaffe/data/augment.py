@@ -194,12 +194,23 @@ def distort(param, image, random):
 
     Half of the time contrast comes second, else fourth, where it acts on the new colours (Howard, 2013).
     """
+    def factor(name):
+        return random.uniform(getattr(param, f"{name}_lower"), getattr(param, f"{name}_upper"))
+
+    def offset(name):
+        delta = getattr(param, f"{name}_delta")
+        return random.uniform(-delta, delta)
+
     _need_bytes(image, "distort_param")
-    steps = [("brightness", _brightness), ("saturation", _saturation), ("hue", _hue), ("random_order", _channel_order)]
-    steps.insert(1 if random.random() < 0.5 else 3, ("contrast", _contrast))
+    steps = [
+        ("brightness", lambda image: _linear(image, 1, offset("brightness"))),
+        ("saturation", lambda image: _linear_in_hsv(image, 1, factor("saturation"), 0, "saturation_prob")),
+        ("hue", lambda image: _linear_in_hsv(image, 0, 1, offset("hue"), "hue_prob")),
+        ("random_order", lambda image: np.ascontiguousarray(image[:, :, random.permutation(image.shape[2])]))]
+    steps.insert(1 if random.random() < 0.5 else 3, ("contrast", lambda image: _linear(image, factor("contrast"), 0)))
     for name, step in steps:
         if random.random() < getattr(param, f"{name}_prob"):
-            image = step(param, image, random)
+            image = step(image)
     return image
 
 
@@ -208,35 +219,13 @@ def _linear(image, factor, offset):
     return _with_shape_of(opencv().addWeighted(image, factor, image, 0, offset), image)
 
 
-def _brightness(param, image, random):
-    return _linear(image, 1, random.uniform(-param.brightness_delta, param.brightness_delta))
-
-
-def _contrast(param, image, random):
-    return _linear(image, random.uniform(param.contrast_lower, param.contrast_upper), 0)
-
-
-def _saturation(param, image, random):
-    factor = random.uniform(param.saturation_lower, param.saturation_upper)
-    return _in_hsv(image, 1, lambda plane: _linear(plane, factor, 0), "saturation_prob")
-
-
-def _hue(param, image, random):
-    offset = random.uniform(-param.hue_delta, param.hue_delta)
-    return _in_hsv(image, 0, lambda plane: _linear(plane, 1, offset), "hue_prob")
-
-
-def _in_hsv(image, plane, change, name):
-    """Change a plane of the picture in the colour space HSV."""
+def _linear_in_hsv(image, plane, factor, offset, name):
+    """As `_linear`, for one plane of the picture in the colour space HSV."""
     cv2 = opencv()
     _need_colour(image, f"distort_param.{name}")
     hsv = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)
-    hsv[:, :, plane] = change(np.ascontiguousarray(hsv[:, :, plane]))
+    hsv[:, :, plane] = _linear(np.ascontiguousarray(hsv[:, :, plane]), factor, offset)
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
-
-
-def _channel_order(param, image, random):
-    return np.ascontiguousarray(image[:, :, random.permutation(image.shape[2])])
 
 
 # ---- noise

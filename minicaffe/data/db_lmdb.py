@@ -4,7 +4,6 @@ Read without the lock file, so a read-only directory is enough, and the program 
 than its page table declares is refused at once: reading the missing pages of the mapped file would kill the process (SIGBUS).
 """
 
-import itertools
 import os
 
 import lmdb
@@ -23,10 +22,9 @@ class LMDB(Database):
     backend = "LMDB"
     marker = "data.mdb"
 
-    def __init__(self, source, env, map_size=0):
+    def __init__(self, source, pages, env=None):
         super().__init__(source)
-        self._env = env  # a PageFile when reading, an lmdb.Environment when writing
-        self._map_size = map_size  # bytes; 0 when reading
+        self._pages, self._env = pages, env  # a PageFile; an lmdb.Environment when writing
 
     @classmethod
     def open(cls, source, readahead):
@@ -47,18 +45,13 @@ class LMDB(Database):
             env = lmdb.open(source, map_size=MAP_SIZE, lock=False, sync=False, subdir=True)
         except (lmdb.Error, OSError) as error:
             raise FileError(f"cannot be created: {error}", file=source) from error
-        return cls(source, env, MAP_SIZE)
+        return cls(source, PageFile(source), env)
 
     def __len__(self):
-        return self._env.stat()["entries"] if self._map_size else self._env.snapshot().entries
+        return self._pages.snapshot().entries
 
     def steps(self, skip=0):
-        return self._steps_while_writing(skip) if self._map_size else self._env.steps(skip)
-
-    def _steps_while_writing(self, skip):
-        with self._env.begin(buffers=True) as transaction:
-            for record in itertools.islice(transaction.cursor(), skip, None):
-                yield lambda record=record: record
+        return self._pages.steps(skip)
 
     def _write(self, records):
         while True:
@@ -68,8 +61,7 @@ class LMDB(Database):
                         transaction.put(key, value)
                 return
             except lmdb.MapFullError:
-                self._map_size *= 2
-                self._env.set_mapsize(self._map_size)
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
             except lmdb.BadValsizeError as error:
                 longest = max((key for key, _ in records), key=len)
                 raise DataError(
@@ -81,13 +73,11 @@ class LMDB(Database):
                 raise FileError(f"cannot be written: {error}", file=self.source) from error
 
     def close(self):
-        if self._env is None:
-            return
         try:
             self.commit()
-            if self._map_size:
+            if self._env is not None:
                 self._env.sync(True)
         finally:
-            if self._map_size:  # a reader's file is shared and closed with its last user
+            if self._env is not None:
                 self._env.close()
-            self._env = None
+            self._env = self._pages = None  # the file of `_pages` is shared, and closed with its last user

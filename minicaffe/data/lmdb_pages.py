@@ -95,16 +95,12 @@ class PageFile:
             raise self._unreadable(f"it has LMDB's data format {meta[1]}, format {FORMAT} (LMDB 0.9) is read")
         return meta
 
-    def _newest(self):
-        """Return the meta page of the newest transaction, of the two that there are."""
-        if len(self._bytes) < self.page_size + HEADER.size + META.size:
-            raise self._unreadable("its second page is missing")
-        return max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
-
     def snapshot(self):
         """Return the Snapshot of the newest transaction; map the file again if it has grown."""
         with self._lock:
-            meta = self._newest()
+            if len(self._bytes) < self.page_size + HEADER.size + META.size:
+                raise self._unreadable("its second page is missing")
+            meta = max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
             found = Snapshot(meta[-1], meta[7], meta[11], meta[12], meta[13])
             if (found.last + 1) * self.page_size > len(self._bytes):
                 self._map()
@@ -145,7 +141,7 @@ class PageFile:
             if leaf:
                 yield begin, pointers
             else:
-                stack.append(map(self._child, [pages] * len(pointers), [begin + pointer for pointer in pointers]))
+                stack.append(iter([self._child(pages, begin + pointer) for pointer in pointers]))
 
     def _page(self, pages, snapshot, number):
         """Return place, flags and pointers of a page of the tree."""

@@ -105,10 +105,10 @@ def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
         with open_db(tmp_path, "LMDB") as db:
             steps = db.steps()
             read = next(steps)
-            snapshot = db._env.snapshot()
+            snapshot = db._pages.snapshot()
             for size in (5000, 10, 5000, 10):
                 write(size)
-            pages = db._env
+            pages = db._pages
             for call in (read, lambda: [step() for step in steps], lambda: pages._page(pages._bytes, snapshot, snapshot.last + 1)):
                 with pytest.raises(FileError, match="was written to while it was read"):
                     call()
@@ -407,7 +407,7 @@ def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
 def test_a_file_that_has_not_grown_is_not_mapped_again(make_db):
     path = make_db([b"a"])
     with open_db(path, "LMDB") as db:
-        pages = db._env
+        pages = db._pages
         mapped = pages._bytes
         assert pages.snapshot() == pages.snapshot() and pages._bytes is mapped
         with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as transaction:
@@ -436,8 +436,8 @@ def test_numbers_of_pages_have_48_bits():
 def test_each_field_of_a_page_is_checked(make_db, at, content, message):
     path = make_db([b"a", b"b"])
     with open_db(path, "LMDB") as db:
-        page = db._env.snapshot().root
-        lower = int.from_bytes(db._env._bytes[page * 4096 + 12:page * 4096 + 14], "little")
+        page = db._pages.snapshot().root
+        lower = int.from_bytes(db._pages._bytes[page * 4096 + 12:page * 4096 + 14], "little")
     with open(path / "data.mdb", "r+b") as file:
         file.seek(page * 4096 + at)
         file.write(content)
@@ -451,7 +451,7 @@ def test_a_value_ends_with_its_page_at_most(make_db, more):
     """The node that lies last in its page, longer by a byte than what is there."""
     path = make_db([b"ab"])
     with open_db(path, "LMDB") as db:
-        page, pages = db._env.snapshot().root, db._env
+        page, pages = db._pages.snapshot().root, db._pages
         _, _, pointers = pages._page(pages._bytes, pages.snapshot(), page)
         room = 4096 - pointers[0] - 8 - len(b"00000000")
     with open(path / "data.mdb", "r+b") as file:
