@@ -29,6 +29,7 @@ HALF = 2
 LARGEST_HALF = 65504
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class StoredBlob:
     """A blob as a file holds it.
 
@@ -48,14 +49,14 @@ class StoredBlob:
         True where the file gives a `shape`. Without it and without the legacy numbers the blob is a scalar.
     """
 
-    __slots__ = ("data", "diff", "has_shape", "legacy", "shape")
+    shape: tuple
+    data: np.ndarray
+    diff: np.ndarray | None = None
+    legacy: bool = False
+    has_shape: bool = True
 
-    def __init__(self, shape, data, diff=None, legacy=False, has_shape=True):
-        self.shape = tuple(shape)
-        self.data = data
-        self.diff = diff
-        self.legacy = legacy
-        self.has_shape = has_shape
+    def __post_init__(self):
+        self.shape = tuple(self.shape)
 
     def __repr__(self):
         legacy = ", legacy" if self.legacy else ""
@@ -101,7 +102,11 @@ def parse_blob(data, start=0, end=None):
     Raises DataError if the shape is impossible, or the number of values is not its product. `blob_of` reads a BlobProto message.
     """
     end = len(data) if end is None else end
-    places, varints, rest = _fields(data, start, end)
+    numbers = range(1, 14)
+    contents, varints, rest = scan(data, start, end, numbers)
+    places = {number: [] for number in numbers}
+    for number, first, last in contents:
+        places[number].append(memoryview(data)[first:last])
     legacy = not varints.keys().isdisjoint(LEGACY)
     shape = tuple(int32(varints.get(number, 0)) for number in LEGACY) if legacy else read_dims(places[SHAPE])
     needed = _count(shape)
@@ -152,15 +157,6 @@ def blob_of(message, need_data=True):
     if found[0] is None and need_data:  # raw numbers, or none, which is an error
         return parse_blob(message.SerializeToString())
     return StoredBlob(shape, *found, legacy, message.HasField("shape"))
-
-
-def _fields(data, start, end):
-    """Return views of a BlobProto's fields by number, its varints, and the places of all other fields, as `scan` does."""
-    found, varints, rest = scan(data, start, end, range(1, 14))
-    places = {number: [] for number in range(1, 14)}
-    for number, first, last in found:
-        places[number].append(memoryview(data)[first:last])
-    return places, varints, rest
 
 
 def read_dims(pieces):

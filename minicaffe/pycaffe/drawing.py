@@ -284,16 +284,14 @@ class Drawing:
                          f'<path class="head" d="{self._head(points[-1])}"/>')
         count = 0
         for drawn in self.drawn:
-            if drawn.caption:
-                lines += self._fold_lines(drawn)
-            for k, ((i, layer), (x, y, width, height)) in enumerate(zip(drawn.layers, drawn.rows) if not drawn.caption else ()):
-                x, y, name, kind = drawn.x + x, drawn.y + y, escape(layer.name), escape(self.types.get(layer.name, layer.type))
-                texts = [layer.name, *self._text(layer)]
-                lines.append(f'<g class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
-                             f'data-type="{kind}"><title>{name} ({kind})</title>'
-                             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>')
-                lines += [_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n) for n, text in enumerate(texts)]
-                lines.append("</g>")
+            if drawn.caption:   # the box of a folded block
+                nodes, names = [i for i, _ in drawn.layers], ", ".join(layer.name for _, layer in drawn.layers)
+                lines += _box(drawn, drawn.rows[0], f'class="fold" id="node-{nodes[0]}" data-nodes="{json.dumps(nodes)}"',
+                              escape(names), drawn.caption)
+            for k, ((i, layer), row) in enumerate(zip(drawn.layers, drawn.rows) if not drawn.caption else ()):
+                name, kind = escape(layer.name), escape(self.types.get(layer.name, layer.type))
+                lines += _box(drawn, row, f'class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
+                              f'data-type="{kind}"', f"{name} ({kind})", [layer.name, *self._text(layer)])
             for blob, (x, y, width, height) in zip(drawn.blobs, drawn.pills):
                 x, y, name = drawn.x + x, drawn.y + y, escape(blob)
                 aliases = f' data-aliases="{escape(json.dumps(self.aliases[blob]))}"' if blob in self.aliases else ""
@@ -302,14 +300,6 @@ class Drawing:
                              + _line(x + width / 2, y + height - 5.5, self._blob_text(blob)) + "</g>")
                 count += 1
         return "\n".join([*lines, "</svg>"]) + "\n"
-
-    def _fold_lines(self, drawn):
-        """The box of a folded block."""
-        (x, y, width, height), nodes = drawn.rows[0], [i for i, _ in drawn.layers]
-        x, y, names = drawn.x + x, drawn.y + y, ", ".join(layer.name for _, layer in drawn.layers)
-        return [f'<g class="fold" id="node-{nodes[0]}" data-nodes="{json.dumps(nodes)}"><title>{escape(names)}</title>'
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>',
-                *(_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n) for n, text in enumerate(drawn.caption)), "</g>"]
 
     def _curve(self, points):
         """A path that is straight across ranks and curved between them; the first part is straight."""
@@ -329,6 +319,15 @@ class Drawing:
         dx, dy = {"TB": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}[self.rankdir]
         corners = (x + HEAD * dx, y + HEAD * dy), (x - half * dy, y - half * dx), (x + half * dy, y + half * dx)
         return "M" + " L".join("{:.1f} {:.1f}".format(*corner) for corner in corners) + " Z"
+
+
+def _box(drawn, rectangle, attributes, title, texts):
+    """Return the lines of a rectangle of `drawn` with texts, the first of them bold."""
+    left, top, width, height = rectangle
+    x, y = drawn.x + left, drawn.y + top
+    return [f'<g {attributes}><title>{title}</title>'
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>',
+            *(_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n) for n, text in enumerate(texts)), "</g>"]
 
 
 def _line(x, y, text, bold=False):
