@@ -12,9 +12,8 @@ import random
 from collections import namedtuple
 from xml.etree import ElementTree
 
-from minicaffe.data.convert import check_picture, picture_datum, read_pictures, resize_size
+from minicaffe.data.convert import check_picture, picture_datum, resize_size, write_records
 from minicaffe.data.datum import opencv
-from minicaffe.data.db import new_database
 from minicaffe.data.integers import integer
 from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, located, shown
@@ -73,20 +72,20 @@ def convert_annotated(root, list_file, path, *, label_map=None, label_type="xml"
     entries = _read_pairs(list_file)
     if shuffle:
         random.shuffle(entries)
-    written, oddities = 0, {}
-    with new_database(path, backend, force=force) as db:
-        for i, (picture, annotation), file, image in read_pictures(root, entries, gray, str(list_file)):
-            objects, height, width = READERS[label_type](root + annotation, labels, *image.shape[:2])
-            _count_oddities(oddities, root + annotation, objects, (width, height), image.shape[1::-1])
-            resized = _resize(cv2, image, min_dim, max_dim, size)
-            datum = picture_datum(resized, 0, file, encoded, encode_type, keep=resized is image and not gray)
-            db.put(b"%08d_" % i + picture.encode(errors="surrogateescape"), _record(datum, objects, height, width))
-            written += 1
-            if progress:
-                progress("pictures", i + 1, len(entries))
+    oddities = {}
+
+    def record_of(entry, file, image):
+        annotation = root + entry[1]
+        objects, height, width = READERS[label_type](annotation, labels, *image.shape[:2])
+        _count_oddities(oddities, annotation, objects, (width, height), image.shape[1::-1])
+        resized = _resize(cv2, image, min_dim, max_dim, size)
+        datum = picture_datum(resized, 0, file, encoded, encode_type, keep=resized is image and not gray)
+        return _record(datum, objects, height, width)
+
+    counts = write_records(root, entries, path, str(list_file), record_of, backend, gray, force, progress)
     for what, (count, first) in oddities.items():
         log.warning("%s: %d %s; the first: %s", path, count, what, first)
-    return written, len(entries) - written
+    return counts
 
 
 def _count_oddities(oddities, file, objects, size, picture):

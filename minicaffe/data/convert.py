@@ -73,25 +73,23 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
 def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, size=None, check_size=False, encoded=False,
                    encode_type="", force=False, progress=None):
     """As `convert_images`, for `entries` (path, label) and a `size` (width, height) or None; errors name `source`."""
-    cv2 = opencv()
     sizes = Counter()
-    with new_database(path, backend, force=force) as db:
-        for i, (name, label), file, image in read_pictures(root, entries, gray, source):
-            if size:
-                image = cv2.resize(image, size)
-            sizes[image.shape[:2]] += 1
-            if check_size and len(sizes) > 1:
-                raise DataError(f"is {_sizes(image.shape[:2])}, the first picture is {_sizes(next(iter(sizes)))}; --resize_width "
-                                "and --resize_height make all of one size", file=file)
-            value = picture_datum(image, label, file, encoded, encode_type, keep=size is None and not gray)
-            db.put(b"%08d_" % i + name.encode(errors="surrogateescape"), value)
-            if progress:
-                progress("pictures", i + 1, len(entries))
+
+    def datum_of(entry, file, image):
+        if size:
+            image = opencv().resize(image, size)
+        sizes[image.shape[:2]] += 1
+        if check_size and len(sizes) > 1:
+            raise DataError(f"is {_sizes(image.shape[:2])}, the first picture is {_sizes(next(iter(sizes)))}; --resize_width "
+                            "and --resize_height make all of one size", file=file)
+        return picture_datum(image, entry[1], file, encoded, encode_type, keep=size is None and not gray)
+
+    counts = write_records(root, entries, path, source, datum_of, backend, gray, force, progress)
     if len(sizes) > 1:
         few = ", ".join(f"{_sizes(shape)} ({count})" for shape, count in sizes.most_common(3)) + ", ..." * (len(sizes) > 3)
         log.warning("%s: its pictures have %d sizes: %s; all pictures of a batch must have one size: resize them with "
                     "--resize_width and --resize_height, or let the net's crop_size cut one out", path, len(sizes), few)
-    return sizes.total(), len(entries) - sizes.total()
+    return counts
 
 
 def check_picture(size, what):
@@ -116,32 +114,37 @@ def resize_size(width, height):
     return (width, height) if width else None
 
 
-def read_pictures(root, entries, gray, source):
-    """Yield (number, entry, file, picture) of the entries whose picture can be read; a warning names each of the others.
+def write_records(root, entries, path, source, record_of, backend, gray, force, progress):
+    """Write ``record_of(entry, file, picture)`` of the entries whose picture can be read; a warning names each of the others.
 
-    The file is `root` + the path of an entry, its first item; `source` is the list, for the error. Raises FileError if the first
-    picture exists only with a slash after `root`; DataError if no picture can be read.
+    The file is `root` + the path of an entry, its first item; `source` is the list, for the error. Returns the numbers of records
+    written and of pictures that could not be read. Raises FileError if the first picture exists only with a slash after `root`;
+    DataError if no picture can be read.
     """
     first = root + entries[0][0]
     if not os.path.exists(first) and os.path.exists(os.path.join(root, entries[0][0])):
         raise FileError(f"no such picture: ROOT ('{root}') is put before the paths of {source} unchanged; end it with a slash: "
                         f"'{root}/'", file=first)
-    found = 0
-    for number, entry in enumerate(entries):
-        file = root + entry[0]
-        try:
-            with quiet_opencv():
-                image = decode_picture(read_content(file), file, not gray)
-        except (FileError, DataError) as error:
-            log.warning("%s; skipped", error)
-            continue
-        found += 1
-        yield number, entry, file, image
-    if not found:
-        labels = entries[0][1]
-        count = f", and is {len(labels)} the number of labels in a line" if isinstance(labels, tuple) else ""
-        raise DataError(f"none of its {len(entries)} pictures can be read, the first would be '{first}'; "
-                        f"is ROOT ('{root}') right{count}?", file=source)
+    written = 0
+    with new_database(path, backend, force=force) as db:
+        for number, entry in enumerate(entries):
+            file = root + entry[0]
+            try:
+                with quiet_opencv():
+                    image = decode_picture(read_content(file), file, not gray)
+            except (FileError, DataError) as error:
+                log.warning("%s; skipped", error)
+                continue
+            db.put(b"%08d_" % number + entry[0].encode(errors="surrogateescape"), record_of(entry, file, image))
+            written += 1
+            if progress:
+                progress("pictures", number + 1, len(entries))
+        if not written:
+            labels = entries[0][1]
+            count = f", and is {len(labels)} the number of labels in a line" if isinstance(labels, tuple) else ""
+            raise DataError(f"none of its {len(entries)} pictures can be read, the first would be '{first}'; "
+                            f"is ROOT ('{root}') right{count}?", file=source)
+    return written, len(entries) - written
 
 
 @contextlib.contextmanager

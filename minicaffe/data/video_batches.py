@@ -27,11 +27,9 @@ class VideoBatches:
             self.close()
 
     def open(self, number):
-        """Open the video and step to frame number x (skip + 1); a camera is just opened."""
+        """Open the video; `fill` steps over the frames of a file before those of its records."""
         self._capture = self._opened()
-        self._at_first_frame = True
-        self._next_number = 0
-        self._skip_to(number)
+        self._records = self._frames = 0    # taken since then
 
     def fill(self, numbers, buffer):
         """Put the frames `numbers` into `buffer`; of a camera the next frames, with these numbers for random draws."""
@@ -53,20 +51,13 @@ class VideoBatches:
             raise FileError(f"OpenCV cannot open it; {remedy}", file=self.source)
         return capture
 
-    def _skip_to(self, number):
-        """Step over the frames of a file before record `number`; OpenCV cannot seek reliably."""
-        for _ in range(number - self._next_number if isinstance(self.video, str) else 0):
-            self._next(decode=False)
-        self._next_number = number
-
-    def _next(self, decode=True):
-        """Step to the next frame that is used; return it if `decode` is true, otherwise None."""
-        for _ in range(0 if self._at_first_frame else self.skip):
+    def _frame(self, number):
+        """Return the frame of record `number`: of a file frame number x (skip + 1), of a camera the next one that is used."""
+        record = number if isinstance(self.video, str) else self._records
+        while self._frames <= record * (self.skip + 1):     # OpenCV cannot seek reliably
             self._grab()
-        self._at_first_frame = False
-        self._grab()
-        if not decode:
-            return None
+            self._frames += 1
+        self._records = record + 1
         found, frame = self._capture.retrieve()
         if not found:
             raise DataError("holds a frame that OpenCV cannot decode", file=self.source)
@@ -83,11 +74,7 @@ class VideoBatches:
             raise DataError("holds no frame that OpenCV can read; check its format", file=self.source)
 
     def _load(self, numbers):
-        pictures = []
-        for number in numbers:
-            self._skip_to(number)
-            pictures.append(self.augmenter.picture(self._next(), number))
-            self._next_number = number + 1
+        pictures = [self.augmenter.picture(self._frame(number), number) for number in numbers]
         try:
             return self.transformer.load_images(pictures)
         except (DataError, ShapeError) as error:
