@@ -211,7 +211,8 @@ def write_solver_state(file, iter, learned_net, current_step, history, resume_st
     `plateau` has `minimum_loss` and `iter_last_event`, which only the policy plateau has.
     """
     # protobuf leaves a field unset that is None.
-    state = caffe_pb2.SolverState(iter=iter, current_step=current_step, learned_net=learned_net, resume_state=resume_state, **plateau)
+    state = caffe_pb2.SolverState(iter=iter, current_step=current_step, learned_net=learned_net, resume_state=resume_state,
+                                  **plateau)
     parts = [state.SerializeToString()]
     for index, blob in enumerate(history):
         with located(field=f"history[{index}]"):
