@@ -10,7 +10,6 @@ from minicaffe.errors import ConfigError, close_matches, located
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, forks
 from minicaffe.proto.fields import unknown_of
-from minicaffe.proto.reader import enum_name, no_value
 from minicaffe.proto.text import parse_fields
 
 log = logging.getLogger("minicaffe.net.build")
@@ -41,13 +40,7 @@ def _check_fields(layer, phase, skip, file, positions):
             return
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
-        known = message.fields_by_name.get(name)
-        if known is None or known.enum_type is None:  # `fork_fields` from another writer may hold a known field
-            found = forks.find_field(message.name, name)
-            names = [other for other in message.fields_by_name if other != "fork_fields"]
-            text = f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}"
-        else:
-            found, text = forks.find_value(enum_name(known.enum_type), value), no_value(known.enum_type, value)
+        found, text = forks.find_unknown(message, name, value)
         line, column = positions.place_of(f"{layer.path}.{path}") if positions is not None else (None, None)
         error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
                             layer_type=param.type)

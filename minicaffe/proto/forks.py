@@ -56,11 +56,6 @@ def find_field(message, name):
     return _table().get(("field", message, name))
 
 
-def find_value(enum, name):
-    """Return the `ForkField` of a value that an enum lacks here, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
-    return _table().get(("value", enum, name))
-
-
 def find_layer(name):
     """Return the `ForkLayer` of a layer type that BVLC Caffe lacks, None if no fork is known to have it."""
     return _table().get(("layer", name))
@@ -74,25 +69,40 @@ def layer_named(word):
     return next(known, "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word)
 
 
-def about_field(message, name, value, known):
-    """Return the hint of an error about a field that a message lacks: the forks that have it, and the remedy.
+def find_unknown(descriptor, name, value):
+    """Return the `ForkField`, if there is one, of a field that a message lacks, or of a value that its enum lacks; and the error.
 
-    `value` is its value in the file, as in `minicaffe.proto.fields.Fields`: the advice depends on it.
-    `known` are the fields that the message has.
+    `value` is that of the field in the file, as in `minicaffe.proto.fields.Fields`: the advice in the error depends on it.
     """
-    found = find_field(message, name)
-    other, remedy = OTHER_FILE.get(message, (None, ""))
-    if other is not None and name in other.DESCRIPTOR.fields_by_name:
-        return remedy
-    if found is None:
-        return close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
-    return f"; {_forks_have(found.forks, 'it')}; {_advice(found, value)}"
+    field = descriptor.fields_by_name.get(name)
+    if field is not None and field.enum_type is not None:
+        return _find_value(field.enum_type, value), no_value(field.enum_type, value)
+    found, message = find_field(descriptor.name, name), descriptor.name
+    known = [other for other in descriptor.fields_by_name if other != "fork_fields"]
+    other, about = OTHER_FILE.get(message, (None, ""))
+    if other is None or name not in other.DESCRIPTOR.fields_by_name:
+        about = f"; {_forks_have(found.forks, 'it')}; {_advice(found, value)}" if found is not None else (
+            close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else ""))
+    return found, f"unknown field in {message}{about}"
 
 
-def about_value(enum, name):
-    """Return the hint of an error about a value that an enum lacks; the empty string if nothing is known."""
-    found = find_value(enum, name)
-    return f"; {_forks_have(found.forks, name)}; {_advice(found, name)}" if found is not None else ""
+def no_value(enum, value):
+    """Return the error for a value that an enum lacks; it may also be a number or a message."""
+    found = _find_value(enum, value)
+    about = close_matches(str(value), enum.values_by_name) if found is None else \
+        f"; {_forks_have(found.forks, value)}; {_advice(found, value)}"
+    return f"{one_of(enum)}, got {value}{about}"
+
+
+def one_of(enum):
+    """Return the rule for a value of an enum; V1's layer types are too many to list."""
+    names = enum.values_by_name
+    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
+
+
+def _find_value(enum, value):
+    """Return the `ForkField` of a value that an enum lacks here, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
+    return _table().get(("value", enum.full_name.partition(".")[2], str(value)))
 
 
 def _advice(found, value):
@@ -139,7 +149,7 @@ def _forks_have(forks, what):
 def may_skip(known, value, training=True):
     """Return whether a net computes the same without a field; with `training`, whether training does, too.
 
-    `known` is from `find_field` or `find_value`, `value` as in `minicaffe.proto.fields.Fields`.
+    `known` is from `find_unknown`, `value` as in `minicaffe.proto.fields.Fields`.
     """
     if known is None or known.skip == "":
         return False

@@ -13,7 +13,7 @@ from array import array
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from minicaffe.errors import ConfigError, close_matches
+from minicaffe.errors import ConfigError
 from minicaffe.proto import forks
 from minicaffe.proto.fields import Fields, Word, is_repeated, is_required, lines_of
 from minicaffe.proto.files import MAX_LAYERS
@@ -54,7 +54,7 @@ class _Table:
     """The fields of a message type by name, and the names of the required ones."""
 
     def __init__(self, descriptor):
-        self.name = descriptor.name
+        self.descriptor, self.name = descriptor, descriptor.name
         self.fields = {field.name: _Field(field) for field in descriptor.fields if field.name != "fork_fields"}
         self.required = [field.name for field in descriptor.fields if is_required(field)]
         self.is_layer = descriptor.name in ("LayerParameter", "V1LayerParameter")
@@ -86,23 +86,6 @@ class _Field:
 
 
 _table = functools.cache(_Table)
-
-
-def _one_of(enum):
-    """Return the rule for a value of an enum; V1's layer types are too many to list."""
-    names = enum.values_by_name
-    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
-
-
-def no_value(enum, value):
-    """Return the error for a value that an enum lacks."""
-    near = close_matches(str(value), enum.values_by_name)  # it may be a number or a message
-    return f"{_one_of(enum)}, got {value}{forks.about_value(enum_name(enum), value) or near}"
-
-
-def enum_name(enum):
-    """Return the name of an enum as the tables have it, such as ``PoolingParameter.PoolMethod``."""
-    return enum.full_name.partition(".")[2]
 
 
 class Reader:
@@ -186,8 +169,8 @@ class Reader:
                 else:
                     self.colon(here)
                     if field.values is not None and kinds[self.at] == WORD and words[self.at] not in field.values:
-                        value, self.at = words[self.at], at
-                        self.unknown(table, word, here, depth, value)
+                        self.at = at
+                        self.unknown(table, word, here, depth)
                         continue
                     setattr(message, word, field.read(self, field, here))
             else:
@@ -195,8 +178,8 @@ class Reader:
             if words[self.at] == "," or words[self.at] == ";":
                 self.at += 1
 
-    def unknown(self, table, name, path, depth, value=None):
-        """Keep, skip or refuse a field that a message lacks, or one whose enum lacks its `value`; it is the next token."""
+    def unknown(self, table, name, path, depth):
+        """Keep, skip or refuse a field that a message lacks, or one whose enum lacks its value; it is the next token."""
         start = self.at
         self.starts.setdefault(path, self.offsets[start])
         read = Fields()
@@ -206,14 +189,11 @@ class Reader:
             kept.inside(path[len(layer_path):]).extend(name, read.all(name))
             return
         values = read.all(name) or [None]
-        enum = table.fields[name].descriptor.enum_type if value is not None else None
-        known = forks.find_value(enum_name(enum), value) if enum is not None else forks.find_field(table.name, name)
+        known, text = forks.find_unknown(table.descriptor, name, values[0])
         refused = [each for each in values if not forks.may_skip(known, each)]
-        if enum is not None:
-            error = self.error(no_value(enum, value), path, start + 2)  # the name and a colon are before it
-        else:
-            about = forks.about_field(table.name, name, (refused or values)[0], table.fields)
-            error = self.error(f"unknown field in {table.name}{about}", path, start)
+        if refused:
+            _, text = forks.find_unknown(table.descriptor, name, refused[0])
+        error = self.error(text, path, start + 2 * (name in table.fields))  # before a wrong value are the name and a colon
         if refused or not self.skip:
             raise error
         logger.warning("%s; skipped", error)
@@ -374,10 +354,10 @@ class Reader:
         if self.kinds[start] == WORD:
             value = enum.values_by_name.get(self.words[start])
         else:
-            value = enum.values_by_number.get(self.whole(path, -(2**31), 2**31 - 1, _one_of(enum)))
+            value = enum.values_by_number.get(self.whole(path, -(2**31), 2**31 - 1, forks.one_of(enum)))
             self.at -= 1
         if value is None:
-            raise self.error(no_value(enum, self.shown(start)), path, start)
+            raise self.error(forks.no_value(enum, self.shown(start)), path, start)
         self.at += 1
         return value.number
 

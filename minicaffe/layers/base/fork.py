@@ -91,9 +91,9 @@ class ForkLayer(Layer):
 def check_known(param):
     """Raise ConfigError for the first field of a LayerParameter that neither minicaffe nor a fork has: a misspelled message."""
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
-        if name not in message.fields_by_name and forks.find_field(message.name, name) is None:
-            names = [other for other in message.fields_by_name if other != "fork_fields"]
-            raise ConfigError(f"unknown field in {message.name}{forks.about_field(message.name, name, value, names)}", field=path)
+        found, text = forks.find_unknown(message, name, value)
+        if name not in message.fields_by_name and found is None:
+            raise ConfigError(text, field=path)
 
 
 def checked_message(fields, message, fields_of_message, ignored=()):
