@@ -321,3 +321,11 @@ def test_a_caffemodel_with_unknown_fields_loads(net_file, tmp_path):
     blob.data[...] = -1
     net.copy_from("net.caffemodel")
     assert (blob.data.ravel() == np.arange(blob.count)).all()
+
+
+def test_a_message_in_the_place_of_an_enums_value():
+    """No text can hold it, but the fields that another writer stored can; a message cannot be hashed."""
+    param, _ = parse_text(INPUT + 'layer { name: "e" type: "Eltwise" bottom: "a" bottom: "a" top: "e" }', caffe_pb2.NetParameter)
+    param.layer[1].fork_fields = "eltwise_param { operation { a: 1 } }"
+    with pytest.raises(ConfigError, match=r"layer 'e' \(Eltwise\): eltwise_param.operation: must be one of PROD, SUM, MAX, got a: 1"):
+        Net(param)
