@@ -183,20 +183,17 @@ def read_idx(path, axes):
 def read_cifar(directory, split):
     """Read pictures, uint8 (N, 3, 32, 32), and labels, uint8 (N,), of CIFAR-10's binary version."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-    first = _find(directory, f"cifar-10-batches-bin/{names[0]}", names[0], "cifar-10-binary.tar.gz")
-    if first.name == names[0]:
-        parts = [(_find(first.parent, name), None) for name in names]
-    else:
-        parts = [(first, f"cifar-10-batches-bin/{name}") for name in names]
-    images, labels = zip(*(_parse_cifar(*_cifar_bytes(path, member)) for path, member in parts), strict=True)
+    images, labels = zip(*(_parse_cifar(*_cifar_bytes(directory, name)) for name in names), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
-def _cifar_bytes(path, member):
-    """Return (content, name) of a file, or of a member of an archive."""
+def _cifar_bytes(directory, name):
+    """Return content and path of a file of the set, which may be in a folder or in the archive."""
+    member = f"cifar-10-batches-bin/{name}"
+    path = _find(directory, member, name, "cifar-10-binary.tar.gz")
     limit = 10_000 * CIFAR_RECORD + 1  # the largest file of the set
     with _reading(path):
-        if member is None:
+        if path.name == name:
             with open(path, "rb") as file:
                 return file.read(limit), str(path)
         with tarfile.open(path, "r:gz") as archive:

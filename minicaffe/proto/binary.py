@@ -61,11 +61,8 @@ def read_net(path):
     for layer, blobs in zip([*net.layer, *net.layers], places[NET_LAYER] + places[NET_LAYERS], strict=True):
         layers.append(_layer_blobs(layer))
         for index, (start, end) in enumerate(blobs):
-            try:
+            with located(file=path, layer=layers[-1].name, layer_type=layers[-1].type, field=f"blobs[{index}]"):
                 layers[-1].blobs.append(parse_blob(data, start, end))
-            except Error as error:
-                name, kind = layers[-1].name, layers[-1].type
-                raise error.at(file=path, layer=name, layer_type=kind, field=f"blobs[{index}]")
     return net, layers
 
 

@@ -7,7 +7,7 @@ picture is an error, and regions that are not square work.
 import numpy as np
 
 from minicaffe.common import TEST
-from minicaffe.errors import DependencyError, ShapeError
+from minicaffe.errors import DependencyError, ShapeError, located
 from minicaffe.pycaffe import io
 from minicaffe.pycaffe.classifier import picture_transformer
 from minicaffe.pycaffe.net import Net
@@ -56,10 +56,8 @@ class Detector(Net):
         for filename, windows in images_windows:
             image = io.load_image(filename, color=self.crop_dims[2] != 1)
             for window in windows:
-                try:
+                with located(file=str(filename)):
                     inputs.append(self.transformer.preprocess(name, self.crop(image, window)))
-                except ShapeError as error:
-                    raise error.at(file=str(filename))
                 found.append({"window": window, "filename": filename})
         if not found:
             return []

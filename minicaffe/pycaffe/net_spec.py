@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches
+from minicaffe.errors import ConfigError, MissingFieldError, MissingNameError, close_matches, located
 from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of
@@ -191,7 +191,7 @@ class Function:
         layer.name = names[self] if self in names else self._name(self.tops[0] if self.tops else self, names, counts)
         own = _own_message.get(self.type_name)
         extra = Fields()  # fields that the messages lack, for a type that is not minicaffe's
-        try:
+        with located(layer=layer.name, layer_type=self.type_name):
             for name, value in self.params.items():
                 if own and name in LAYER_FIELDS[own].message_type.fields_by_name:
                     assign_proto(getattr(layer, own), name, value)
@@ -201,8 +201,6 @@ class Function:
                     extra.extend(name, Fields.of({name: _without_numpy(value)}).all(name))
                 else:
                     raise self._unknown(name, own)
-        except ConfigError as error:
-            raise error.at(layer=layer.name, layer_type=self.type_name)
         if len(extra):
             layer.fork_fields = "\n".join(lines_of(extra))
         return layer
