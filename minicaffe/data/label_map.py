@@ -1,7 +1,7 @@
 """Label maps and lists of names and sizes, the text files beside a detection database (SSD's convert_annoset)."""
 
 from minicaffe.data.integers import integer
-from minicaffe.errors import DataError, shown
+from minicaffe.errors import DataError, located, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.files import parse_lines, read_lines
 from minicaffe.proto.text import read_text
@@ -15,14 +15,14 @@ def read_label_map(path):
     message, _ = read_text(path, caffe_pb2.LabelMap)
     names, labels = {}, {}
     for i, item in enumerate(message.item):
-        if not item.HasField("label"):
-            raise DataError(f"'{item.name}' has no label; add one (0 is the background)", file=str(path), field=f"item[{i}]")
-        if item.label in names:
-            raise DataError(f"label {item.label} was named '{names[item.label][0]}' before; each label needs one item",
-                            file=str(path), field=f"item[{i}]")
-        if item.name in labels:
-            raise DataError(f"label {item.label} has the name '{item.name}', as label {labels[item.name]} has; each needs its own",
-                            file=str(path), field=f"item[{i}]")
+        with located(file=str(path), field=f"item[{i}]"):
+            if not item.HasField("label"):
+                raise DataError(f"'{item.name}' has no label; add one (0 is the background)")
+            if item.label in names:
+                raise DataError(f"label {item.label} was named '{names[item.label][0]}' before; each label needs one item")
+            if item.name in labels:
+                raise DataError(f"label {item.label} has the name '{item.name}', as label {labels[item.name]} has; "
+                                "each needs its own")
         labels[item.name] = item.label
         names[item.label] = item.name, item.display_name or item.name
     return names

@@ -159,10 +159,6 @@ cdef class Transformer:
         else:
             self.rule.mean_plane = 1 if len(mean) > 1 else 0
 
-    def infer_shape(self, record):
-        """Return (C, height, width) of the output for a serialized Datum."""
-        return self.load([record]).shape[1:]
-
     def load(self, records):
         """Parse and check a batch of serialized Datums; decode those that are encoded.
 

@@ -64,7 +64,7 @@ def test_like_the_slow_version(pixels, tmp_path, dtype, kind, phase, crop_size, 
         files = [cv2.imencode(".png", p.transpose(1, 2, 0))[1].tobytes() for p in pixels]
         records = [caffe_pb2.Datum(data=f, encoded=True, label=i).SerializeToString() for i, f in enumerate(files)]
     transformer = Transformer(param(**fields), phase, seed=11)
-    shape = transformer.infer_shape(records[0])
+    shape = transformer.load([records[0]]).shape[1:]
     assert shape == ((3, crop_size, crop_size) if crop_size else (3, 7, 5))
     out, labels = np.full((10, *shape), np.nan, dtype), np.empty(10, dtype)
     transformer.transform(records, out, labels, first=1000, stride=3)
@@ -174,7 +174,7 @@ def test_fields_that_exclude_each_other(fields, message):
 
 def test_crop_larger_than_the_picture(pixels):
     with pytest.raises(ShapeError, match="record 0: transform_param.crop_size: must be at most.* got 6 for 3 x 7 x 5"):
-        Transformer(param(crop_size=6), TEST).infer_shape(datum(pixels[0]))
+        Transformer(param(crop_size=6), TEST).load([datum(pixels[0])]).shape[1:]
 
 
 def test_a_crop_larger_than_all_pictures_of_a_batch_names_the_first(pixels):
@@ -184,13 +184,13 @@ def test_a_crop_larger_than_all_pictures_of_a_batch_names_the_first(pixels):
 
 def test_number_of_mean_values(pixels):
     with pytest.raises(ShapeError, match=r"mean_value: give one value, or one for each of the 3 channels of the picture, got 2"):
-        Transformer(param(mean_value=[1, 2]), TEST).infer_shape(datum(pixels[0]))
+        Transformer(param(mean_value=[1, 2]), TEST).load([datum(pixels[0])]).shape[1:]
 
 
 def test_mean_file_of_another_size(pixels, tmp_path):
     write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
     with pytest.raises(ShapeError, match="mean_file.*3 x 4 x 4.*3 x 7 x 5.*uncropped"):
-        Transformer(param(mean_file=str(tmp_path / "mean"), crop_size=4), TEST).infer_shape(datum(pixels[0]))
+        Transformer(param(mean_file=str(tmp_path / "mean"), crop_size=4), TEST).load([datum(pixels[0])]).shape[1:]
 
 
 def test_mean_files_with_shape_and_double_data(tmp_path):
@@ -293,8 +293,8 @@ def test_force_on_raw_records_warns_once(pixels, caplog):
 def test_force_gray_decodes_to_one_channel(pixels):
     content = cv2.imencode(".png", pixels[0].transpose(1, 2, 0))[1].tobytes()
     record = caffe_pb2.Datum(data=content, encoded=True).SerializeToString()
-    assert Transformer(param(force_gray=True), TEST).infer_shape(record) == (1, 7, 5)
-    assert Transformer(param(force_color=True), TEST).infer_shape(record) == (3, 7, 5)
+    assert Transformer(param(force_gray=True), TEST).load([record]).shape[1:] == (1, 7, 5)
+    assert Transformer(param(force_color=True), TEST).load([record]).shape[1:] == (3, 7, 5)
 
 
 def test_a_rectangle_is_cut_out(pixels):
@@ -330,7 +330,7 @@ def test_a_mean_file_and_pictures_of_changing_size(pixels, tmp_path):
         Augmenter(param(mean_file=mean, expand_param=expand, resize_param={"height": 7, "width": 5, "prob": 0.99}))
     Augmenter(param(mean_file=mean, expand_param={"prob": 0.5, "max_expand_ratio": 1}))
     with pytest.raises(ShapeError, match="after expand_param and resize_param.; give a mean_value for each channel") as error:
-        Transformer(both, TEST).infer_shape(datum(pixels[0]))
+        Transformer(both, TEST).load([datum(pixels[0])]).shape[1:]
     assert "make the mean file" not in str(error.value)
     Augmenter(param(mean_value=[1], expand_param=expand))
     Augmenter(param(mean_file=mean, expand_param={"prob": 0, "max_expand_ratio": 4}))
