@@ -4,7 +4,6 @@ Different from Caffe: draws are a function of the seed and the window's number s
 picture is an error that names it, and does not end the process.
 """
 
-import contextlib
 import io
 import math
 from itertools import islice
@@ -95,13 +94,10 @@ class WindowList:
 
     def _table(self, rows):
         """Return the table of the windows in `rows`, and their overlaps."""
-        text, values = " ".join([text for _, text in rows]), None
-        if _is_ascii_number(text):
-            with contextlib.suppress(ValueError):
-                values = np.array(text.split(), np.float64).reshape(len(rows), 6)
-        if values is None or not (np.abs(values) < 2**31).all() or (values[:, [0, 2, 3, 4, 5]] % 1).any():
+        values = _windows(" ".join([text for _, text in rows]), len(rows))
+        if values is None:
             for number, text in rows:
-                if not _is_window(text.split()):
+                if _windows(text, 1) is None:
                     raise self._wrong(number, "a window is 'class overlap x1 y1 x2 y2', integers but for the overlap, got "
                                               f"{shown(text.strip())}")
             raise self._wrong(rows[0][0], "each window must be on a line of its own")
@@ -131,17 +127,16 @@ def _next(lines):
     return None
 
 
-def _is_ascii_number(text):
-    """Whether a text has no underscores and only digits 0 to 9; Python's float accepts others."""
-    return text.isascii() and "_" not in text
-
-
-def _is_window(words):
+def _windows(text, count):
+    """Return the numbers of the windows in a text, float64 of (count, 6); None if it does not hold these."""
+    if not text.isascii() or "_" in text:   # NumPy accepts underscores, and digits other than 0 to 9
+        return None
     try:
-        return len(words) == 6 and all(
-            _is_ascii_number(w) and abs(float(w)) < 2**31 and (i == 1 or float(w) % 1 == 0) for i, w in enumerate(words))
+        values = np.array(text.split(), np.float64).reshape(count, 6)
     except ValueError:
-        return False
+        return None
+    valid = (np.abs(values) < 2**31).all() and not (values[:, [0, 2, 3, 4, 5]] % 1).any()
+    return values if valid else None
 
 
 def _box(row):

@@ -45,7 +45,6 @@ TRANSFORM_FIELDS = ("scale", "mean_file", "crop_size", "mirror")
 # V1's repeated fields of one value for each parameter, and today's field of ParamSpec.
 V1_PARAM = {"param": "name", "blob_share_mode": "share_mode", "blobs_lr": "lr_mult", "weight_decay": "decay_mult"}
 SOLVER_TYPES = {name.upper(): name for name in ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")}
-INLINE_NETS = ("net_param", "train_net_param")
 
 
 class Definition(namedtuple("Definition", "param positions")):
@@ -190,7 +189,7 @@ def upgrade_solver(solver, positions=None):
         upgraded.type = SOLVER_TYPES[caffe_pb2.SolverParameter.SolverType.Name(solver.solver_type)]
         upgraded.ClearField("solver_type")
         logger.info("Upgraded solver_type to type: %s", upgraded.type)
-    for field in INLINE_NETS:
+    for field in ("net_param", "train_net_param"):
         if upgraded.HasField(field):
             net = getattr(upgraded, field)
             net.CopyFrom(upgrade_net(net, positions, f"{field}.")[0])
@@ -325,21 +324,20 @@ class _Upgrade:
         """Turn the net's own input fields into an Input layer before all others."""
         net = self.net
         if net.input and (net.input_shape or net.input_dim):
+            if net.input_shape:
+                field, each, remedy, shapes = "input_shape", 1, "give each its own", net.input_shape
+            else:
+                field, each, remedy = "input_dim", 4, "give 4 for each"
+                dims = net.input_dim[:4 * len(net.input)]
+                shapes = [caffe_pb2.BlobShape(dim=dims[at:at + 4]) for at in range(0, len(dims) - 3, 4)]
+            used, count = each * len(net.input), f"{len(getattr(net, field))} {field} for {len(net.input)} inputs"
+            if len(getattr(net, field)) > used:
+                self.note(logging.WARNING, f"{count}: those from {field}[{used}] on are not used")
+            if len(shapes) < len(net.input):
+                path = f"{self.prefix}input[{len(shapes)}]"
+                raise self.error(f"input '{net.input[len(shapes)]}' has no shape: {count}; {remedy}", path, path)
             layer = caffe_pb2.LayerParameter(name="input", type="Input", top=net.input)
-            field, each = ("input_shape", 1) if net.input_shape else ("input_dim", 4)
-            given, used = len(getattr(net, field)), each * len(net.input)
-            if given > used:
-                self.note(logging.WARNING,
-                          f"{given} {field} for {len(net.input)} inputs: those from {field}[{used}] on are not used")
-            for index, name in enumerate(net.input):
-                if given < each * (index + 1):
-                    count = f"{given} {field} for {len(net.input)} inputs"
-                    remedy, path = "give each its own" if each == 1 else "give 4 for each", f"{self.prefix}input[{index}]"
-                    raise self.error(f"input '{name}' has no shape: {count}; {remedy}", path, path)
-                if net.input_shape:
-                    layer.input_param.shape.add().CopyFrom(net.input_shape[index])
-                else:
-                    layer.input_param.shape.add(dim=net.input_dim[4 * index : 4 * index + 4])
+            layer.input_param.shape.extend(shapes[:len(net.input)])
             net.layer.insert(0, layer)
             self.paths.insert(0, f"{self.prefix}input[0]")
             self.note(logging.INFO, "Turned input fields into an Input layer")
