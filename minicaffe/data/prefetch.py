@@ -135,8 +135,8 @@ class BatchArrays:
 
     def __init__(self, dtype, wants_labels, allocate):
         self.data = self.labels = None
-        self._data_memory = _Memory(dtype, allocate)
-        self._label_memory = _Memory(dtype, allocate) if wants_labels else None
+        self._dtype, self._wants_labels, self._allocate = dtype, wants_labels, allocate
+        self._memory = {}   # arrays of one axis by "data" and "labels", allocated again only when a larger one is needed
 
     def reshape(self, shape, label_shape=None):
         """Return an array of `shape` for the data, and one of `label_shape` for the labels (None without labels).
@@ -144,31 +144,24 @@ class BatchArrays:
         By default the labels have shape (shape[0],).
         """
         self.data = self.labels = None  # released before larger ones are allocated
-        self.data = self._data_memory.as_shape(shape)
-        if self._label_memory is not None:
-            self.labels = self._label_memory.as_shape(shape[:1] if label_shape is None else label_shape)
+        self.data = self._array("data", shape)
+        if self._wants_labels:
+            self.labels = self._array("labels", shape[:1] if label_shape is None else label_shape)
         return self.data, self.labels
 
-
-class _Memory:
-    """An array that is allocated again only when a larger one is needed."""
-
-    def __init__(self, dtype, allocate):
-        self._dtype, self._allocate, self._array = dtype, allocate, None
-
-    def as_shape(self, shape):
-        """Return the first elements as an array of `shape`."""
+    def _array(self, part, shape):
+        """Return an array of `shape` in the memory of `part`."""
         count = math.prod(shape)
-        if self._array is None or self._array.size < count:
-            self._array = None
+        if part not in self._memory or self._memory[part].size < count:
+            self._memory.pop(part, None)
             try:
-                self._array = self._allocate((count,), self._dtype)
+                self._memory[part] = self._allocate((count,), self._dtype)
             except MemoryError as error:
                 if isinstance(error, Error):
                     raise
                 raise OutOfMemoryError(f"no memory for a batch of shape {list(shape)}, {count * self._dtype.itemsize} bytes "
                                        f"({error}); make batch_size or prefetch smaller") from None
-        return self._array[:count].reshape(shape)
+        return self._memory[part][:count].reshape(shape)
 
 
 class _ThreadState:

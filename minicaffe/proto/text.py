@@ -101,7 +101,7 @@ def layer_fields(param):
 
 
 def _merged(message, extra=None, path="", without=()):
-    """Return the `Fields` of a message and of `extra`; those that layers inside lack are added to each of these layers."""
+    """Return the `Fields` that a message sets but those `without`, and `extra`, which it lacks; of a layer its `fork_fields`."""
     if message.DESCRIPTOR.name == "LayerParameter":
         extra = parse_fields(message.fork_fields)
         without = (*without, "fork_fields")
