@@ -93,11 +93,8 @@ def content_box(param, height, width):
     if param is None or param.resize_mode != Resize.FIT_LARGE_SIZE_AND_PAD:
         return np.array([0.0, 0.0, 1.0, 1.0])
     ratio, new_ratio = width / height, param.width / param.height
-    if ratio > new_ratio:
-        margin = (1 - new_ratio / ratio) / 2
-        return np.array([0, margin, 1, 1 - margin])
-    margin = (1 - ratio / new_ratio) / 2
-    return np.array([margin, 0, 1 - margin, 1])
+    left, top = max(0, (1 - ratio / new_ratio) / 2), max(0, (1 - new_ratio / ratio) / 2)    # one of them is 0
+    return np.array([left, top, 1 - left, 1 - top])
 
 
 def boxes_from_frame(frame, boxes):

@@ -171,24 +171,24 @@ def get_pydot_graph(caffe_net, rankdir, label_edges=True, phase=None, display_lr
         Show learning-rate multipliers.
     """
     graph = Graph(caffe_net.name or "Net", rankdir=rankdir)
-    nodes, edges = {}, []
+    nodes = {}
+
+    def blob_node(name):
+        return nodes.setdefault(f"{name}_blob", Node(f"{name}_blob", label=name, **BLOB_STYLE))
+
     for layer in caffe_net.layer:
         if phase is not None and not is_included(layer, phase):
             continue
         name = f"{layer.name}_{layer.type}"
         in_place = len(layer.bottom) == 1 and len(layer.top) == 1 and layer.bottom[0] == layer.top[0]
         style = NEURON_LAYER_STYLE if in_place else {**LAYER_STYLE_DEFAULT, "fillcolor": choose_color_by_layertype(layer.type)}
-        nodes[name] = Node(name, label=get_layer_label(layer, rankdir, display_lrm), **style)
+        nodes[name] = node = Node(name, label=get_layer_label(layer, rankdir, display_lrm), **style)
         for bottom in layer.bottom:
-            nodes.setdefault(f"{bottom}_blob", Node(f"{bottom}_blob", label=bottom, **BLOB_STYLE))
-            edges.append((f"{bottom}_blob", name, ""))
+            graph.add_edge(blob_node(bottom), node)
         for top in layer.top:
-            nodes.setdefault(f"{top}_blob", Node(f"{top}_blob", label=top, **BLOB_STYLE))
-            edges.append((name, f"{top}_blob", get_edge_label(layer) if label_edges else ""))
+            graph.add_edge(node, blob_node(top), get_edge_label(layer) if label_edges else "")
     for node in nodes.values():
         graph.add_node(node)
-    for source, target, label in edges:
-        graph.add_edge(nodes[source], nodes[target], label)
     return graph
 
 
