@@ -142,10 +142,8 @@ def read_weights(path):
     Raises FileError or DataError as `minicaffe.proto.binary.read_net`.
     """
     net, layers = read_net(path)
-    old = [None] * len(net.layer) + list(net.layers)
-    for blobs, layer in zip(layers, old, strict=True):
-        if layer is not None:
-            blobs.type = _type_of(v0_type(layer) if layer.HasField("layer") else layer.type)
+    for blobs, layer in zip(layers[len(net.layer):], net.layers, strict=True):
+        blobs.type = _type_of(v0_type(layer) if layer.HasField("layer") else layer.type)
     return layers
 
 
