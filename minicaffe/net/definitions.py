@@ -56,7 +56,7 @@ def filter_layers(params, state, file=None, positions=None):
     """
     kept = []
     for i, param in enumerate(params):
-        line = positions.layer_line(i) if positions is not None else None
+        line = positions.line(f"layer[{i}]") if positions is not None else None
         if param.include and param.exclude:
             raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=line,
                               layer=param.name, layer_type=param.type)

@@ -37,10 +37,6 @@ class Positions:
         start = self._starts.get(self._in_file(path))
         return (None, None) if start is None else self.place(start)
 
-    def layer_line(self, index):
-        """Return the line where layer `index` of the (upgraded) net begins; None if unknown."""
-        return self.line(f"layer[{index}]")
-
     def place(self, offset):
         """Return line and column, both from 1, of a character of the file."""
         line = bisect_right(self._newlines, offset - 1)

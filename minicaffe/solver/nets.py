@@ -32,9 +32,9 @@ class InlinePositions:
         """Return line and column of a path of the net; None twice if it is unknown."""
         return self.positions.place_of(f"{self.path}.{path}")
 
-    def layer_line(self, index):
-        """Return the line where layer `index` begins; None if unknown."""
-        return self.positions.line(f"{self.path}.layer[{index}]")
+    def line(self, path):
+        """Return the line of a path of the net; None if it is unknown."""
+        return self.positions.line(f"{self.path}.{path}")
 
 
 class NetMaker:

@@ -139,7 +139,7 @@ def test_positions():
         "state": None,
     }
     assert {path: positions.line(path) for path in lines} == lines
-    assert positions.layer_line(0) == 2
+    assert positions.line("layer[0]") == 2
 
 
 def test_files(tmp_path):

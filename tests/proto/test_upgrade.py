@@ -76,7 +76,7 @@ def test_v0(tmp_path, caplog):
     path = tmp_path / "net.prototxt"
     path.write_text(V0)
     _, positions = read_net_file(path)
-    assert [positions.layer_line(i) for i in range(5)] == [3, 5, 12, 13, 14]
+    assert [positions.line(f"layer[{i}]") for i in range(5)] == [3, 5, 12, 13, 14]
     assert positions.line("layer[1].convolution_param.num_output") == 5
 
 
