@@ -51,11 +51,6 @@ def _table():
     return dict(sorted(rows.items()))
 
 
-def find_field(message, name):
-    """Return the `ForkField` of a field that a message lacks here, None if no fork is known to have it."""
-    return _table().get(("field", message, name))
-
-
 def find_layer(name):
     """Return the `ForkLayer` of a layer type that BVLC Caffe lacks, None if no fork is known to have it."""
     return _table().get(("layer", name))
@@ -77,20 +72,26 @@ def find_unknown(descriptor, name, value):
     field = descriptor.fields_by_name.get(name)
     if field is not None and field.enum_type is not None:
         return _find_value(field.enum_type, value), no_value(field.enum_type, value)
-    found, message = find_field(descriptor.name, name), descriptor.name
-    known = [other for other in descriptor.fields_by_name if other != "fork_fields"]
-    other, about = OTHER_FILE.get(message, (None, ""))
-    if other is None or name not in other.DESCRIPTOR.fields_by_name:
-        about = f"; {_forks_have(found.forks, 'it')}; {_advice(found, value)}" if found is not None else (
-            close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else ""))
+    message = descriptor.name
+    found = _table().get(("field", message, name))
+    other, remedy = OTHER_FILE.get(message, (None, ""))
+    if other is not None and name in other.DESCRIPTOR.fields_by_name:
+        about = remedy
+    elif found is not None:
+        about = f"; {_forks_have(found.forks, 'it')}; {_advice(found, value)}"
+    else:
+        known = [field for field in descriptor.fields_by_name if field != "fork_fields"]
+        about = close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
     return found, f"unknown field in {message}{about}"
 
 
 def no_value(enum, value):
     """Return the error for a value that an enum lacks; it may also be a number or a message."""
     found = _find_value(enum, value)
-    about = close_matches(str(value), enum.values_by_name) if found is None else \
-        f"; {_forks_have(found.forks, value)}; {_advice(found, value)}"
+    if found is None:
+        about = close_matches(str(value), enum.values_by_name)
+    else:
+        about = f"; {_forks_have(found.forks, value)}; {_advice(found, value)}"
     return f"{one_of(enum)}, got {value}{about}"
 
 

@@ -206,8 +206,9 @@ def test_nets_of_caffeonspark(caplog):
     layer = parse(text, skip_unknown_fields=True).layer[0]
     assert layer.memory_data_param == caffe_pb2.MemoryDataParameter(batch_size=64, channels=1, height=28, width=28)
     for name in ("source_class", "source", "share_in_parallel", "image_encoded", "dataframe_column_select"):
-        assert f"{name}: unknown field in" in caplog.text and forks.find_field(
-            "LayerParameter" if name == "source_class" else "MemoryDataParameter", name).forks == ("CaffeOnSpark",)
+        message = caffe_pb2.LayerParameter if name == "source_class" else caffe_pb2.MemoryDataParameter
+        found, _ = forks.find_unknown(message.DESCRIPTOR, name, None)
+        assert f"{name}: unknown field in" in caplog.text and found.forks == ("CaffeOnSpark",)
     assert "the fork CaffeOnSpark has it" in forks.about_layer("CoSData", [])
 
 
