@@ -11,9 +11,9 @@ CORNER, CENTER_SIZE = caffe_pb2.PriorBoxParameter.CORNER, caffe_pb2.PriorBoxPara
 LOWEST, LOW = -3.4e38, -3e38    # the score of a box that is not to be selected; a threshold above it
 
 
-def quarters(graph, x):
-    """Return the four columns of boxes, each of the shape (..., 1)."""
-    return graph.op("Split", x, np.ones(4, np.int64), count=4, axis=-1)
+def corners(graph, x):
+    """Return two columns each of boxes (..., 4): both corners, or centre and size."""
+    return graph.op("Split", x, np.array([2, 2], np.int64), count=2, axis=-1)
 
 
 def decode(graph, p, codes, priors):
@@ -23,20 +23,14 @@ def decode(graph, p, codes, priors):
         codes = graph.op("Mul", codes, graph.op("Gather", priors, 1, axis=0))
     if p.code_type == CORNER:
         return graph.op("Add", boxes, codes)
-    left, upper, right, lower = quarters(graph, boxes)
-    width, height = graph.op("Sub", right, left), graph.op("Sub", lower, upper)
+    low, high = corners(graph, boxes)
+    sizes = graph.op("Sub", high, low)
     if p.code_type != CENTER_SIZE:
-        return graph.op("Add", boxes, graph.op("Mul", codes, graph.op("Concat", width, height, width, height, axis=-1)))
-    x, y, w, h = quarters(graph, codes)
-
-    def centre(low, high, code, size):
-        return graph.op("Add", graph.op("Mul", code, size), graph.op("Mul", graph.op("Add", low, high), 0.5))
-
-    def half(code, size):
-        return graph.op("Mul", graph.op("Mul", graph.op("Exp", code), size), 0.5)
-
-    x, y, w, h = centre(left, right, x, width), centre(upper, lower, y, height), half(w, width), half(h, height)
-    return graph.op("Concat", graph.op("Sub", x, w), graph.op("Sub", y, h), graph.op("Add", x, w), graph.op("Add", y, h), axis=-1)
+        return graph.op("Add", boxes, graph.op("Mul", codes, graph.op("Concat", sizes, sizes, axis=-1)))
+    shifts, factors = corners(graph, codes)
+    centres = graph.op("Add", graph.op("Mul", shifts, sizes), graph.op("Mul", graph.op("Add", low, high), 0.5))
+    halves = graph.op("Mul", graph.op("Mul", graph.op("Exp", factors), sizes), 0.5)
+    return graph.op("Concat", graph.op("Sub", centres, halves), graph.op("Add", centres, halves), axis=-1)
 
 
 def candidates(graph, p, scores, images, classes, priors):
@@ -71,8 +65,8 @@ def detection_output(graph, node):
     scores, threshold = candidates(graph, p, scores, images, classes, priors)
     # Each class with boxes of its own is a picture of one class to NonMaxSuppression.
     boxes = graph.op("Reshape", graph.op("Transpose", boxes, perm=[0, 2, 1, 3]), [-1, priors, 4])
-    left, upper, right, lower = quarters(graph, boxes)      # a box whose sides are exchanged has no area, and overlaps none
-    areas = graph.op("Concat", left, upper, graph.op("Max", left, right), graph.op("Max", upper, lower), axis=-1)
+    low, high = corners(graph, boxes)
+    areas = graph.op("Concat", low, graph.op("Max", low, high), axis=-1)    # sides that are exchanged: no area, which overlaps none
     chosen = graph.op("NonMaxSuppression", areas, scores if shared else graph.op("Reshape", scores, [-1, 1, priors]),
                       [priors], [float(p.nms_param.nms_threshold)], [float(threshold)])
     if shared:
@@ -83,9 +77,9 @@ def detection_output(graph, node):
     columns = [graph.op("Unsqueeze", column, [1]) for column in (image, label, box)]
     score = graph.op("GatherND", scores, graph.op("Concat", *columns, axis=1))
     owner = columns[0] if shared else graph.op("Unsqueeze", both, [1])
-    corners = graph.op("GatherND", boxes, graph.op("Concat", owner, columns[2], axis=1))
+    sides = graph.op("GatherND", boxes, graph.op("Concat", owner, columns[2], axis=1))
     rows = graph.op("Concat", *[graph.op("Cast", column, to=TensorProto.FLOAT) for column in columns[:2]],
-                    graph.op("Unsqueeze", score, [1]), corners, axis=1)
+                    graph.op("Unsqueeze", score, [1]), sides, axis=1)
     if p.keep_top_k >= 0:
         rows = best_of_each(graph, rows, images, p.keep_top_k)
     rows = unless_empty(graph, rows, images)
