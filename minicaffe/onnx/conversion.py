@@ -90,8 +90,8 @@ class Conversion:
         field : str
             Name of the message of the type's parameters, such as convolution_param; `values` are its fields, a list those of a
             repeated one.
-        arrays : sequence of ndarray
-            The parameters, in the order and with the number of elements of the layer's blobs.
+        arrays : sequence of ndarray or None
+            The parameters, in the order and with the number of elements of the layer's blobs; None: the layer lacks this one.
         last : bool
             Whether the tops are the first outputs of the node; the layer has the node's name then.
         tops : int
@@ -116,12 +116,39 @@ class Conversion:
         if shape is not None:
             layer.parameter_param.shape.dim.extend(shape)
         if arrays:
-            self.arrays[name] = [np.asarray(array, np.float32) for array in arrays]
+            self.arrays[name] = [np.asarray(array, np.float32) for array in arrays if array is not None]
         if last:
             for i, blob in enumerate(names):
                 self.blobs[self.node.output[i]] = blob
                 self.checked[blob] = self.node.output[i]
         return names[0] if tops == 1 else names
+
+    def product(self, *blobs, last=False):
+        """Add a layer for the product of blobs of one shape, by element; return its top."""
+        return self.layer("Eltwise", blobs, "eltwise_param", last=last, operation=caffe_pb2.EltwiseParameter.PROD)
+
+    def part(self, blob, size, axis, start, count):
+        """Return `count` of the `size` values of a blob along an axis, from `start` on; without a layer if these are all."""
+        points = sorted({start, start + count} - {0, size})
+        if not points:
+            return blob
+        names = self.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
+        found = names.pop(1 if start else 0)
+        self.layer("Silence", names, tops=0)
+        return found
+
+    def is_fusable(self, kind, index=0):
+        """Whether the last layer is of a type and computes input `index`, and only the current node reads that."""
+        last, name = self.param.layer[-1] if self.param.layer else None, self.node.input[index]
+        return (last is not None and last.type == kind and list(last.top) == [self.blobs.get(name)]
+                and self.readers[name] == 1)
+
+    def remove_last(self):
+        """Remove the last layer, which the next one replaces; return its LayerParameter and its arrays."""
+        layer = self.param.layer.pop()
+        self.names.discard(layer.name)
+        self.checked.pop(layer.top[0], None)
+        return layer, self.arrays.pop(layer.name, [])
 
     def alias(self, index=0):
         """Let the output be input `index`."""

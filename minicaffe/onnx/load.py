@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, close_matches
 from minicaffe.memory.budget import check_bytes
-from minicaffe.net.comparison import TOLERANCE, Difference, difference, run_net
+from minicaffe.net.comparison import TOLERANCE, difference, run_net
 from minicaffe.net.net import Net
 from minicaffe.onnx import importers  # noqa: F401 (registers the operators)
 from minicaffe.onnx.check import run_model
@@ -181,9 +181,7 @@ def all_values(model, given, path):
         check_for_crash(model.graph, typed)
         probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
         return dict(zip(names, run_model(probe, given, names), strict=True))
-    except ShapeError as error:
-        raise error.at(file=str(path)) from None
-    except DataError as error:
+    except (ShapeError, DataError) as error:
         raise error.at(file=str(path)) from None
     except Exception as error:
         raise DataError(f"onnxruntime cannot run the model: {str(error).splitlines()[0][:200]}", file=str(path)) from error
@@ -259,5 +257,5 @@ def compare(net, made, values, given, path):
                 raise DataError(f"the net gives other numbers than the model: layer '{node.name}' ({node.type}) differs first, by "
                                 f"{one.absolute:.3g} ({one.relative:.2g} of the greatest)", file=str(path))
             if blob in net.output_blobs:
-                results.append(Difference(*one))
+                results.append(one)
     return results

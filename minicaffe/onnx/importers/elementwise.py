@@ -18,9 +18,8 @@ def batch_norm(made, node):
     plain = np.all(scale == 1) and not np.any(shift)
     top = made.layer("BatchNorm", [made.bottom()], "batch_norm_param", [mean, variance, np.ones(1)], last=plain,
                      eps=made.attribute("epsilon", 1e-5))
-    if plain:
-        return
-    made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
+    if not plain:
+        made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
 
 
 @importer("InstanceNormalization", "LayerNormalization", "GroupNormalization")
@@ -44,19 +43,17 @@ def sample_norm(made, node):
     made.layer("Scale", [blob], "scale_param", [scale, shift], last=True, bias_term=True, axis=axis, num_axes=scale.ndim)
 
 
-@importer("LRN")
-def lrn(made, node):
-    made.layer("LRN", [made.bottom()], "lrn_param", last=True, local_size=made.attribute("size"),
-               alpha=made.attribute("alpha", 1e-4), beta=made.attribute("beta", 0.75), k=made.attribute("bias", 1.0))
-
-
-# ---- elementwise
+# ---- operators that are one layer
 
 def simple(kind, field="", **values):
-    """Return the importer of an operator that is one layer."""
-    return lambda made, node: made.layer(kind, [made.bottom()], field, last=True, **values)
+    """Return the importer of an operator that is one layer; a tuple among the `values` is an attribute of it, and the default."""
+    def convert(made, node):
+        given = {name: made.attribute(*value) if isinstance(value, tuple) else value for name, value in values.items()}
+        made.layer(kind, [made.bottom()], field, last=True, **given)
+    return convert
 
 
+importer("LRN")(simple("LRN", "lrn_param", local_size=("size",), alpha=("alpha", 1e-4), beta=("beta", 0.75), k=("bias", 1.0)))
 importer("Relu")(simple("ReLU"))
 importer("Sigmoid")(simple("Sigmoid"))
 importer("Tanh")(simple("TanH"))
@@ -67,6 +64,8 @@ importer("Log")(simple("Log"))
 importer("Neg")(simple("Power", "power_param", scale=-1.0))
 importer("Sqrt")(simple("Power", "power_param", power=0.5))
 importer("Reciprocal")(simple("Power", "power_param", power=-1.0))
+importer("LeakyRelu")(simple("ReLU", "relu_param", negative_slope=("alpha", 0.01)))
+importer("Elu")(simple("ELU", "elu_param", alpha=("alpha", 1.0)))
 
 
 @importer("Identity", "Dropout", "Cast")
@@ -74,16 +73,6 @@ def identity(made, node):
     if node.op_type == "Cast" and made.attribute("to") not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
         raise Unsupported("blobs are of real numbers")
     made.alias()
-
-
-@importer("LeakyRelu")
-def leaky(made, node):
-    made.layer("ReLU", [made.bottom()], "relu_param", last=True, negative_slope=made.attribute("alpha", 0.01))
-
-
-@importer("Elu")
-def elu(made, node):
-    made.layer("ELU", [made.bottom()], "elu_param", last=True, alpha=made.attribute("alpha", 1.0))
 
 
 @importer("PRelu")
@@ -111,7 +100,7 @@ def hard(made, node):
                       shift=0.5 if swish else made.attribute("beta", 0.5))
     gate = made.layer("Clip", [line], "clip_param", last=not swish, min=0.0, max=1.0)
     if swish:
-        made.layer("Eltwise", [x, gate], "eltwise_param", last=True, operation=caffe_pb2.EltwiseParameter.PROD)
+        made.product(x, gate, last=True)
 
 
 @importer("Softmax", "LogSoftmax")
@@ -133,19 +122,15 @@ def power(made, node):
 @importer("Add", "Sub", "Mul", "Div")
 def arithmetic(made, node):
     """A constant becomes Power, Scale or Bias; two blobs Eltwise, or Scale and Bias with two bottoms."""
-    kind = node.op_type
-    left, right = (name in made.constants for name in node.input)
-    if left or right:
-        value = made.constants[node.input[0 if left else 1]]
-        index = 1 if left else 0
-        of_value = kind in ("Sub", "Div") and left
-        with_constant(made, kind, value, index, of_value)
-        return
+    multiplies = node.op_type in ("Mul", "Div")
+    inverse = {"Sub": {"scale": -1.0}, "Div": {"power": -1.0}}.get(node.op_type)     # what a Power does to the second operand
+    for index, name in enumerate(node.input):
+        if name in made.constants:
+            with_constant(made, made.constants[name], 1 - index, multiplies, inverse)
+            return
     a, b = made.shape(0), made.shape(1)
     first, second = made.bottom(0), made.bottom(1)
-    if kind in ("Sub", "Div"):
-        second = made.layer("Power", [second], "power_param", **({"scale": -1.0} if kind == "Sub" else {"power": -1.0}))
-    multiplies = kind in ("Mul", "Div")
+    second = made.layer("Power", [second], "power_param", **inverse) if inverse else second
     large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
     if a == b or made.result != sizes or span(sizes, given) is None:
         bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
@@ -174,52 +159,46 @@ def span(sizes, given):
     return first, whole[first:last + 1]
 
 
-def with_constant(made, kind, value, index, of_value):
-    """An operation of a blob and a constant; `of_value`: the constant is the first operand."""
-    blob, sizes = made.bottom(index), made.shape(index)
-    blob, sizes = made.broadcast(blob, sizes, made.result), made.result
-    if of_value:
-        blob = made.layer("Power", [blob], "power_param", **({"scale": -1.0} if kind == "Sub" else {"power": -1.0}))
-        kind = "Add" if kind == "Sub" else "Mul"
-    value = -value if kind == "Sub" else 1 / value if kind == "Div" else value
-    multiplies = kind in ("Mul", "Div")
+def with_constant(made, value, index, multiplies, inverse):
+    """A sum or product of operand `index` and a constant; `inverse`: what a Power does to the second of the two, or None."""
+    sizes = made.result
+    blob = made.broadcast(made.bottom(index), made.shape(index), sizes)
+    if inverse and index:
+        blob = made.layer("Power", [blob], "power_param", **inverse)
+    elif inverse:
+        value = 1 / value if multiplies else -value
     if value.size == 1:
         made.layer("Power", [blob], "power_param", last=True, **{"scale" if multiplies else "shift": value.item()})
         return
     value = value if span(sizes, value.shape) else np.broadcast_to(value, sizes)
     axis, shape = span(sizes, value.shape)
-    if kind in ("Add", "Sub") and joins_scale(made, blob, axis, shape, index):
-        name = made.param.layer[-1].name
-        scale, = made.arrays.pop(name)
-        bottom = made.param.layer[-1].bottom[0]
-        made.checked.pop(blob, None)
-        made.names.discard(name)
-        del made.param.layer[-1]
-        made.layer("Scale", [bottom], "scale_param", [scale, value.reshape(shape)], last=True, axis=axis, num_axes=len(shape),
+    if not multiplies and joins_scale(made, axis, shape, index):
+        before, (scale,) = made.remove_last()
+        made.layer("Scale", before.bottom, "scale_param", [scale, value.reshape(shape)], last=True, axis=axis, num_axes=len(shape),
                    bias_term=True)
         return
     made.layer("Scale" if multiplies else "Bias", [blob], "scale_param" if multiplies else "bias_param", [value.reshape(shape)],
                last=True, axis=axis, num_axes=len(shape))
 
 
-def joins_scale(made, blob, axis, shape, index):
+def joins_scale(made, axis, shape, index):
     """Whether the last layer is a Scale of this shape that only the present node reads; its bias is the constant then."""
-    if not made.param.layer:
+    if not made.is_fusable("Scale", index):
         return False
     last = made.param.layer[-1]
-    return (last.type == "Scale" and list(last.top) == [blob] and len(last.bottom) == 1 and not last.scale_param.bias_term
-            and last.scale_param.axis == axis and made.arrays[last.name][0].shape == tuple(shape)
-            and made.readers[made.node.input[index]] == 1)
+    return (len(last.bottom) == 1 and not last.scale_param.bias_term and last.scale_param.axis == axis
+            and made.arrays[last.name][0].shape == tuple(shape))
 
 
 @importer("Sum", "Mean", "Max", "Min")
 def several(made, node):
-    numbers = [name for name in node.input if name in made.constants and made.constants[name].size == 1]
+    least = node.op_type == "Min"
+    numbers = [i for i, name in enumerate(node.input) if name in made.constants and made.constants[name].size == 1]
     if node.op_type in ("Max", "Min") and len(node.input) == 2 and numbers:
-        bounds(made, node)
+        limits = {"min": -3.4e38, "max": 3.4e38, "max" if least else "min": made.constants[node.input[numbers[0]]].item()}
+        made.layer("Clip", [made.bottom(1 - numbers[0])], "clip_param", last=True, **limits)
         return
     bottoms = [made.broadcast(made.bottom(i), made.shape(i), made.result) for i in range(len(node.input))]
-    least = node.op_type == "Min"
     if len(bottoms) == 1:
         made.alias()
         return
@@ -230,11 +209,3 @@ def several(made, node):
     top = made.layer("Eltwise", bottoms, "eltwise_param", last=not least, operation=operation, coeff=coeff)
     if least:
         made.layer("Power", [top], "power_param", last=True, scale=-1.0)
-
-
-def bounds(made, node):
-    """The maximum or minimum of a blob and a number."""
-    index = 0 if node.input[1] in made.constants else 1
-    value = made.constants[node.input[1 - index]].item()
-    limits = {"min": value, "max": 3.4e38} if node.op_type == "Max" else {"min": -3.4e38, "max": value}
-    made.layer("Clip", [made.bottom(index)], "clip_param", last=True, **limits)

@@ -17,19 +17,14 @@ def linear(made, blob, scale=1.0, shift=0.0, power=1.0, last=False):
     return made.layer("Power", [blob], "power_param", last=last, scale=scale, shift=shift, power=power)
 
 
-def times(made, *blobs, last=False):
-    """Return the product of blobs of one shape."""
-    return made.layer("Eltwise", list(blobs), "eltwise_param", last=last, operation=ELTWISE.PROD)
-
-
 def error_function(made, x, scale=1.0, last=False):
     """Return erf(scale x)."""
     *terms, leading, highest = (c * scale ** (2 * k + 1) for k, c in enumerate(ERF))
     square = linear(made, x, power=2.0)
     polynomial = linear(made, square, highest, leading)
     for term in reversed(terms):
-        polynomial = linear(made, times(made, polynomial, square), shift=term)
-    return made.layer("TanH", [times(made, x, polynomial)], last=last)
+        polynomial = linear(made, made.product(polynomial, square), shift=term)
+    return made.layer("TanH", [made.product(x, polynomial)], last=last)
 
 
 @importer("Sign")
@@ -53,19 +48,19 @@ def gelu(made, node):
         inner = made.layer("TanH", [inner])
     else:
         inner = error_function(made, x, math.sqrt(0.5))
-    times(made, x, linear(made, inner, 0.5, 0.5), last=True)
+    made.product(x, linear(made, inner, 0.5, 0.5), last=True)
 
 
 @importer("Mish")
 def mish(made, node):
     x = made.bottom()
-    times(made, x, made.layer("TanH", [made.layer("BNLL", [x])]), last=True)
+    made.product(x, made.layer("TanH", [made.layer("BNLL", [x])]), last=True)
 
 
 @importer("Softsign")
 def softsign(made, node):
     x = made.bottom()
-    times(made, x, linear(made, made.layer("AbsVal", [x]), shift=1.0, power=-1.0), last=True)
+    made.product(x, linear(made, made.layer("AbsVal", [x]), shift=1.0, power=-1.0), last=True)
 
 
 @importer("Selu")
@@ -84,4 +79,4 @@ def celu(made, node):
 @importer("ThresholdedRelu")
 def thresholded_relu(made, node):
     x = made.bottom()
-    times(made, x, made.layer("Threshold", [x], "threshold_param", threshold=made.attribute("alpha", 1.0)), last=True)
+    made.product(x, made.layer("Threshold", [x], "threshold_param", threshold=made.attribute("alpha", 1.0)), last=True)

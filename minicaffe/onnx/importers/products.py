@@ -52,9 +52,8 @@ def conv(made, node):
     check_bytes(4 * math.prod([*weight.shape[:2], *extended]), "a kernel with zeros for unequal pads")
     weight = np.pad(weight, [(0, 0), (0, 0), *((f // d, b // d) for f, b, d in zip(front, back, dilation))])
     pad = [max(a, b) for a, b in zip(before, behind)]
-    made.layer("Convolution", [made.bottom()], "convolution_param", [weight, *([] if bias is None else [bias])], last=True,
-               num_output=weight.shape[0], kernel_size=weight.shape[2:], stride=stride, pad=pad, dilation=dilation, group=group,
-               bias_term=bias is not None)
+    made.layer("Convolution", [made.bottom()], "convolution_param", [weight, bias], last=True, num_output=weight.shape[0],
+               kernel_size=weight.shape[2:], stride=stride, pad=pad, dilation=dilation, group=group, bias_term=bias is not None)
 
 
 @importer("ConvTranspose")
@@ -68,29 +67,21 @@ def conv_transpose(made, node):
     whole = [s * (size - 1) + d * (k - 1) + 1 for s, size, d, k in zip(stride, made.shape()[2:], dilation, weight.shape[2:])]
     results = list(made.result[2:])
     symmetric = before == behind and [w - 2 * p for w, p in zip(whole, before)] == results
-    values = {"num_output": weight.shape[1] * group, "kernel_size": weight.shape[2:], "stride": stride, "dilation": dilation,
-              "group": group, "bias_term": bias is not None}
-    arrays = [weight, *([] if bias is None else [bias])]
-    if symmetric:
-        made.layer("Deconvolution", [made.bottom()], "convolution_param", arrays, last=True, pad=before, **values)
-        return
-    if any(p + r > w for p, r, w in zip(before, results, whole)):
+    if not symmetric and any(p + r > w for p, r, w in zip(before, results, whole)):
         raise Unsupported("its output_padding is beyond the kernel")
-    top = made.layer("Deconvolution", [made.bottom()], "convolution_param", arrays, pad=[0] * count, **values)
-    cropped(made, top, [*made.result[:2], *whole], [0, 0, *before], made.result)
+    top = made.layer("Deconvolution", [made.bottom()], "convolution_param", [weight, bias], last=symmetric,
+                     num_output=weight.shape[1] * group, kernel_size=weight.shape[2:], stride=stride, dilation=dilation,
+                     pad=before if symmetric else [0] * count, group=group, bias_term=bias is not None)
+    if not symmetric:
+        cropped(made, top, [*made.result[:2], *whole], [0, 0, *before], made.result)
 
 
 def cropped(made, blob, given, starts, wanted):
     """Cut a part out of a blob by Slice layers, one an axis; the last is the node's output."""
     if 0 in wanted:
         raise Unsupported("it keeps nothing of an axis")
-    axes = [axis for axis in range(len(given)) if given[axis] != wanted[axis]]
-    for axis in axes:
-        points = sorted({starts[axis], starts[axis] + wanted[axis]} - {0, given[axis]})
-        names = made.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
-        blob = names[1 if starts[axis] else 0]
-        unused = [name for name in names if name != blob]
-        made.layer("Silence", unused, tops=0)
+    for axis, sizes in enumerate(zip(given, starts, wanted)):
+        blob = made.part(blob, sizes[0], axis, *sizes[1:])
     made.layer("Power", [blob], last=True)
 
 
@@ -110,17 +101,11 @@ def gemm(made, node):
 
 def product(made, weight, bias):
     """Add an InnerProduct with a weight (outputs, inputs); a Flatten before it is part of it."""
-    blob = made.bottom()
-    before = made.param.layer[-1] if made.param.layer else None
-    axis = len(made.shape()) - 1
-    of_gemm = before is not None and before.type == "Flatten" and before.name == f"{made.node.name}/Flatten"    # of `export`
-    if of_gemm and list(before.top) == [blob] and made.readers[made.node.input[0]] == 1 and axis == 1:
-        blob = before.bottom[0]
-        made.checked.pop(before.top[0], None)
-        made.names.discard(before.name)
-        del made.param.layer[-1]
-    made.layer("InnerProduct", [blob], "inner_product_param", [weight, *([] if bias is None else [bias])], last=True,
-               num_output=weight.shape[0], bias_term=bias is not None, axis=axis)
+    blob, axis = made.bottom(), len(made.shape()) - 1
+    if axis == 1 and made.is_fusable("Flatten") and made.param.layer[-1].name == f"{made.node.name}/Flatten":    # of `export`
+        blob = made.remove_last()[0].bottom[0]
+    made.layer("InnerProduct", [blob], "inner_product_param", [weight, bias], last=True, num_output=weight.shape[0],
+               bias_term=bias is not None, axis=axis)
 
 
 @importer("MatMul")
@@ -165,7 +150,7 @@ def contracted(made, operands, result):
         shape = [given[letters.index(letter)] if letter in letters else 1 for letter in (*result, *summed)]
         factors.append(made.broadcast(made.reshaped(blob, [given[axis] for axis in order], shape), shape, whole))
     if len(factors) > 1:
-        factors = [made.layer("Eltwise", factors, "eltwise_param", last=not summed, operation=caffe_pb2.EltwiseParameter.PROD)]
+        factors = [made.product(*factors, last=not summed)]
     if summed:
         made.layer("Reduction", factors, "reduction_param", last=True, axis=len(result))
     elif len(operands) == 1:
@@ -190,18 +175,15 @@ def pool(made, node):
                  if [caffe_size(*one, mode, any(before)) for one in zip(sizes, kernel, stride, before)] == results), None)
     if mode is None or any(p >= k for p, k in zip(before, kernel)):
         raise Unsupported(f"no rounding of Pooling gives {results} windows of {kernel} with the pads {before} and {behind}")
-    values = {"kernel_h": kernel[0], "kernel_w": kernel[1], "stride_h": stride[0], "stride_w": stride[1], "pad_h": before[0],
-              "pad_w": before[1], "round_mode": mode}
-    if node.op_type == "MaxPool":
-        made.layer("Pooling", [made.bottom()], "pooling_param", last=True, pool=POOLING.MAX, **values)
-        return
-    counted = made.attribute("count_include_pad", 0)
-    factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
-    if np.all(factor == 1):
-        made.layer("Pooling", [made.bottom()], "pooling_param", last=True, pool=POOLING.AVE, **values)
-        return
-    top = made.layer("Pooling", [made.bottom()], "pooling_param", pool=POOLING.AVE, **values)
-    made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
+    factor, method = 1, POOLING.MAX
+    if node.op_type == "AveragePool":
+        counted, method = made.attribute("count_include_pad", 0), POOLING.AVE
+        factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
+    plain = bool(np.all(factor == 1))
+    top = made.layer("Pooling", [made.bottom()], "pooling_param", last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
+                     stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1], round_mode=mode)
+    if not plain:
+        made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
 
 
 def caffe_size(size, kernel, stride, pad, mode, padded):

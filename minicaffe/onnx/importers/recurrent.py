@@ -4,10 +4,8 @@
 import numpy as np
 
 from minicaffe.onnx.conversion import Unsupported, importer
-from minicaffe.proto import caffe_pb2
 
 MAX_STEPS = 1024    # of an operator that becomes layers for each step
-PROD = caffe_pb2.EltwiseParameter.PROD
 ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
 
 
@@ -57,15 +55,10 @@ def gru(made, node):
             else:
                 h_z, h_r = made.layer("Slice", [product(made, state, parts[0], None, names[0])], "slice_param", tops=2, axis=2)
             z, r = (made.layer("Sigmoid", [made.layer("Eltwise", pair)]) for pair in ([x_z, h_z], [x_r, h_r]))
-            if reset_behind:
-                h_n = made.layer("Eltwise", [r, h_n], "eltwise_param", operation=PROD)
-            else:
-                kept = made.layer("Eltwise", [r, state], "eltwise_param", operation=PROD)
-                h_n = product(made, kept, parts[1], None, names[1])
+            h_n = made.product(r, h_n) if reset_behind else product(made, made.product(r, state), parts[1], None, names[1])
             n = made.layer("TanH", [made.layer("Eltwise", [x_n, h_n])])
             change = made.layer("Eltwise", [state, n], "eltwise_param", coeff=[1, -1])
-            change = made.layer("Eltwise", [z, change], "eltwise_param", operation=PROD)
-            return made.layer("Eltwise", [n, change])
+            return made.layer("Eltwise", [n, made.product(z, change)])
 
         return unrolled(made, inputs, (1, batch, size), cell)
 
@@ -122,7 +115,7 @@ def directions(made, node, gates, add):
         blob = reversed_steps(made, made.bottom(), steps) if reverse else made.bottom()
         blob = add(blob, steps, batch, weight[i], recurrent[i], bias[i].reshape(2, -1))
         if has_last:
-            last.append(last_step(made, blob, steps))
+            last.append(made.part(blob, steps, 0, steps - 1, 1))
         if has_all:
             blob = reversed_steps(made, blob, steps) if reverse else blob
             every.append(made.reshaped(blob, (steps, batch, size), (steps, 1, batch, size), last=count == 1))
@@ -140,8 +133,8 @@ def _is_read(made, name):
 
 def product(made, blob, weight, bias, name=None):
     """Add an InnerProduct of the last of three axes; parameters of one `name` are shared."""
-    top = made.layer("InnerProduct", [blob], "inner_product_param", [weight, *([] if bias is None else [bias])], axis=2,
-                     num_output=len(weight), bias_term=bias is not None)
+    top = made.layer("InnerProduct", [blob], "inner_product_param", [weight, bias], axis=2, num_output=len(weight),
+                     bias_term=bias is not None)
     if name:
         for suffix in ("weight", "bias")[:1 if bias is None else 2]:
             made.param.layer[-1].param.add(name=f"{name}/{suffix}")
@@ -159,15 +152,6 @@ def reversed_steps(made, blob, steps):
     """Return a blob with the steps, axis 0, in reverse order."""
     parts = split_steps(made, blob, steps)
     return made.layer("Concat", parts[::-1], "concat_param", axis=0) if steps > 1 else blob
-
-
-def last_step(made, blob, steps):
-    """Return the last step of a blob."""
-    if steps == 1:
-        return blob
-    rest, last = made.layer("Slice", [blob], "slice_param", tops=2, axis=0, slice_point=[steps - 1])
-    made.layer("Silence", [rest], tops=0)
-    return last
 
 
 def unrolled(made, inputs, shape, cell):

@@ -123,13 +123,7 @@ def gather(made, node):
     if indices.ndim == 1:
         cropped(made, made.bottom(), given, [int(flat[0]) if i == axis else 0 for i in range(len(given))], part)
         return
-    points = sorted({int(flat[0]), int(flat[-1]) + 1} - {0, given[axis]})
-    blob = made.bottom()
-    if points:
-        names = made.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
-        blob = names[1 if flat[0] else 0]
-        made.layer("Silence", [name for name in names if name != blob], tops=0)
-    made.reshaped(blob, part, made.result, last=True)
+    made.reshaped(made.part(made.bottom(), given[axis], axis, int(flat[0]), len(flat)), part, made.result, last=True)
 
 
 @importer("Expand", "Tile")
