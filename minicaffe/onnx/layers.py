@@ -425,21 +425,16 @@ def dummy(graph, node):
 def scan(graph, inputs, states, body, results):
     """Add a Scan over axis 0 of `inputs`; return the names of the final states and of the results of all steps.
 
-    `body` has the arguments `op`, which adds an operation of a step, the names of the states, and those of the step's inputs. It
+    `body` has as arguments the names of the states and of the step's inputs. It adds the operations of a step to the graph, and
     returns the names of the new states and of the results. A step may read values outside.
     """
-    nodes, numbers = [], iter(range(10**6))
-
-    def op(kind, *names, count=1, **attributes):
-        outputs = [f"{graph.scope}/step/{kind}{next(numbers)}" for _ in range(count)]
-        nodes.append(helper.make_node(kind, list(names), outputs, **attributes))
-        return outputs[0] if count == 1 else outputs
-
     names = [f"{graph.scope}/step/{i}" for i in range(len(states) + len(inputs))]
-    after, made = body(op, names[:len(states)], names[len(states):])
-    outputs = [op("Identity", name) for name in [*after, *made]]
-    inner = helper.make_graph(nodes, f"{graph.scope}/step", [value_info(name, None) for name in names],
+    nodes, graph.nodes = graph.nodes, []
+    after, made = body(names[:len(states)], names[len(states):])
+    outputs = [graph.op("Identity", name) for name in [*after, *made]]
+    inner = helper.make_graph(graph.nodes, f"{graph.scope}/step", [value_info(name, None) for name in names],
                               [value_info(name, None) for name in outputs])
+    graph.nodes = nodes
     return graph.op("Scan", *states, *inputs, count=len(states) + results, body=inner, num_scan_inputs=len(inputs))
 
 
@@ -467,24 +462,16 @@ def recurrent(graph, node):
     begin = len(node.bottoms) - states
     start = [graph.reshape(graph.bottom(begin + i), graph.shape(begin + i), [batch, size]) if exposed
              else graph.constant(np.zeros((batch, size), np.float32)) for i in range(states)]
-    if lstm:
-        parts = graph.constant(np.array([size] * 4, np.int64))
+    outer, shift = (None, None) if lstm else (matrix(next(at)), graph.parameter(next(at)))
 
-        def step(op, state, now):
-            (h, c), (z, cont) = state, now
-            z = op("Add", z, op("MatMul", op("Mul", h, cont), inner))
-            i, f, o, g = op("Split", z, parts, axis=1, count=4)
-            f = op("Mul", op("Sigmoid", f), cont)
-            c = op("Add", op("Mul", f, c), op("Mul", op("Sigmoid", i), op("Tanh", g)))
-            h = op("Mul", op("Sigmoid", o), op("Tanh", c))
+    def step(state, now):
+        (h, *c), (z, cont) = state, now
+        z = graph.op("Add", z, graph.op("MatMul", graph.op("Mul", h, cont), inner))
+        if lstm:
+            c, h = lstm_step(graph, z, c[0], cont, size, axis=1)
             return [h, c], [h]
-    else:
-        outer, shift = matrix(next(at)), graph.parameter(next(at))
-
-        def step(op, state, now):
-            (h,), (z, cont) = state, now
-            h = op("Tanh", op("Add", z, op("MatMul", op("Mul", h, cont), inner)))
-            return [h], [op("Tanh", op("Add", op("MatMul", h, outer), shift))]
+        h = graph.op("Tanh", z)
+        return [h], [graph.op("Tanh", graph.op("Add", graph.op("MatMul", h, outer), shift))]
 
     made = scan(graph, [gates, going], start, step, 1)
     last = [graph.reshape(value, [batch, size], [1, batch, size]) for value in made[:states]] if exposed else []
@@ -495,7 +482,12 @@ def recurrent(graph, node):
 def lstm_unit(graph, node):
     size = graph.fixed(graph.shape()[2], "the state")
     going = graph.reshape(graph.bottom(2), graph.shape(2), [*graph.shape(2)[:2], 1])
-    i, f, o, g = graph.op("Split", graph.bottom(1), np.array([size] * 4, np.int64), axis=2, count=4)
-    kept = graph.op("Mul", graph.op("Mul", graph.op("Sigmoid", f), going), graph.bottom(0))
+    return lstm_step(graph, graph.bottom(1), graph.bottom(0), going, size, axis=2)
+
+
+def lstm_step(graph, gates, c, cont, size, axis):
+    """Add a step of an LSTM, whose gates are along `axis`; return the names of the next c and h."""
+    i, f, o, g = graph.op("Split", gates, np.array([size] * 4, np.int64), axis=axis, count=4)
+    kept = graph.op("Mul", graph.op("Mul", graph.op("Sigmoid", f), cont), c)
     c = graph.op("Add", kept, graph.op("Mul", graph.op("Sigmoid", i), graph.op("Tanh", g)))
     return [c, graph.op("Mul", graph.op("Sigmoid", o), graph.op("Tanh", c))]

@@ -126,25 +126,27 @@ def infogain_loss(graph, node):
     return class_loss(graph, node, labels, loss, probability)
 
 
-@exporter("MultinomialLogisticLoss")
-def logistic_loss(graph, node):
+def by_record(graph):
+    """Return the scores (batch, classes) and the labels (batch, 1) of a loss that has no axis of classes, and the first shape."""
     given = graph.shape()
     flat = [graph.fixed(given[0], "the batch of a loss"), math.prod(spatial(graph, given, 1))]
-    index = ints(graph, graph.op("Reshape", graph.bottom(1), [flat[0], 1]))
-    picked = graph.op("GatherElements", graph.reshape(graph.bottom(), given, flat), index, axis=1)
-    return [affine(graph, total(graph, graph.op("Log", graph.op("Max", picked, LEAST))), -1 / flat[0], 0)]
+    return graph.reshape(graph.bottom(), given, flat), ints(graph, graph.op("Reshape", graph.bottom(1), [flat[0], 1])), flat
+
+
+@exporter("MultinomialLogisticLoss")
+def logistic_loss(graph, node):
+    x, index, (batch, _) = by_record(graph)
+    picked = graph.op("GatherElements", x, index, axis=1)
+    return [affine(graph, total(graph, graph.op("Log", graph.op("Max", picked, LEAST))), -1 / batch, 0)]
 
 
 @exporter("HingeLoss")
 def hinge_loss(graph, node):
-    given = graph.shape()
-    flat = [graph.fixed(given[0], "the batch of a loss"), math.prod(spatial(graph, given, 1))]
-    index = ints(graph, graph.op("Reshape", graph.bottom(1), [flat[0], 1]))
-    own = graph.op("Equal", index, np.arange(flat[1]).reshape(1, -1))
-    x = graph.reshape(graph.bottom(), given, flat)
+    x, index, (batch, classes) = by_record(graph)
+    own = graph.op("Equal", index, np.arange(classes).reshape(1, -1))
     margin = graph.op("Relu", affine(graph, graph.op("Where", own, graph.op("Neg", x), x), 1, 1))
     p = node.param.hinge_loss_param
-    return [affine(graph, total(graph, graph.op("Mul", margin, margin) if p.norm == p.L2 else margin), 1 / flat[0], 0)]
+    return [affine(graph, total(graph, graph.op("Mul", margin, margin) if p.norm == p.L2 else margin), 1 / batch, 0)]
 
 
 @exporter("EuclideanLoss", "SmoothL1Loss")
