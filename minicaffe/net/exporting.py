@@ -20,6 +20,14 @@ LOSS = caffe_pb2.LossParameter
 log = logging.getLogger(__name__)
 
 
+def registration(table, names):
+    """Return a decorator that puts a function into a table under each of the names, in place of an earlier one."""
+    def register(function):
+        table.update(dict.fromkeys(names, function))
+        return function
+    return register
+
+
 def kind_of(node):
     """Return the type of a node's layer, or what a fork computes in place of it, such as "Normalize with normalize_param"."""
     registered = layer_class(node.type)
@@ -164,15 +172,6 @@ class Preprocessing(NamedTuple):
     order: tuple = ()
 
 
-def preprocessed(x, how):
-    """Return the input x, preprocessed as `how`, a `Preprocessing`, defines."""
-    x = x[:, list(how.order)] if how.order else x
-    if how.mean is not None:
-        mean = np.asarray(how.mean, np.float32)
-        x = x - (mean.reshape(-1, *[1] * (x.ndim - 2)) if mean.ndim == 1 and mean.size > 1 else mean)
-    return x * np.float32(how.scale)
-
-
 def check_net(net, known, target, register):
     """Return the output blobs of a net; raise ConfigError if it has none, is in phase TRAIN, or has types without an exporter.
 
@@ -221,7 +220,11 @@ def run_on(net, inputs, preprocessing):
     if inputs.keys() != set(names):
         raise ConfigError(f"must have an array for each input of the net, {names}, got {sorted(inputs)}", field="inputs")
     inputs = {name: np.array(inputs[name], np.float32, order="C") for name in names}
-    given = inputs if preprocessing is None else inputs | {names[0]: preprocessed(inputs[names[0]], preprocessing)}
+    given = inputs
+    if preprocessing is not None:
+        order, mean = checked_preprocessing(net, preprocessing)
+        x = inputs[names[0]][:, order] if order else inputs[names[0]]
+        given = inputs | {names[0]: (x if mean is None else x - mean) * np.float32(preprocessing.scale)}
     return inputs, given, run_net(net, given)
 
 

@@ -78,14 +78,20 @@ def run_model(model, inputs, outputs=None):
     return session.run(outputs, {info.name: inputs[info.name] for info in session.get_inputs()})
 
 
+def with_outputs(model, outputs):
+    """Return a copy of a model with other outputs, a list of ValueInfoProto."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.extend(outputs)
+    return copy
+
+
 def first_difference(net, model, inputs, wanted):
     """Return the first layer of which a top differs, and its Difference; (None, None) if none does."""
     made = {output for node in model.graph.node for output in node.output}
     names = list(dict.fromkeys(blob.name for node in net.nodes for blob in node.tops if blob.name in made))
-    probe = type(model)()
-    probe.CopyFrom(model)
-    del probe.graph.output[:]
-    probe.graph.output.extend(value_info(name, None) for name in names)
+    probe = with_outputs(model, [value_info(name, None) for name in names])
     for one in _compared(probe, names, inputs, wanted):
         if not one.relative <= TOLERANCE:
             return [node for node in net.nodes if any(blob.name == one.blob for blob in node.tops)][-1], one

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minicaffe.net.exporting import registration
 from minicaffe.onnx.graph import onnx
 from minicaffe.proto import caffe_pb2
 
@@ -19,11 +20,7 @@ def importer(*operators):
     The function has the arguments `made`, a `Conversion`, and `node`, a NodeProto. It adds layers by ``made.layer``, and raises
     `Unsupported` for what they cannot express.
     """
-    def register(function):
-        for operator in operators:
-            IMPORTERS[operator] = function
-        return function
-    return register
+    return registration(IMPORTERS, operators)
 
 
 class Conversion:

@@ -9,7 +9,7 @@ the prototxt.
 import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.net.exporting import kind_of
+from minicaffe.net.exporting import kind_of, registration
 
 try:
     import onnx
@@ -28,11 +28,7 @@ def exporter(*types):
     The function has the arguments `graph`, a `Graph`, and `node`, a `minicaffe.net.node.Node`. It returns a list of the
     names of the tops' values. It replaces an exporter that the type already has.
     """
-    def register(function):
-        for kind in types:
-            EXPORTERS[kind] = function
-        return function
-    return register
+    return registration(EXPORTERS, types)
 
 
 class Graph:
@@ -215,7 +211,7 @@ def finish(graph, name, inputs, outputs, metadata):
     """
     from minicaffe import __version__
     inner = {value for node in graph.nodes for value in node.output} - {info.name for info in outputs}
-    used = {value for node in graph.nodes for value in _inputs(node)} | {info.name for info in outputs}
+    used = {value for node in graph.nodes for value in reads(node)} | {info.name for info in outputs}
     made = helper.make_graph(graph.nodes, name or "net", inputs, outputs,
                              [tensor for key, tensor in graph.initializers.items() if key in used],
                              value_info=[value_info(name, shape) for name, shape in graph.shapes.items() if name in inner])
@@ -227,11 +223,12 @@ def finish(graph, name, inputs, outputs, metadata):
     return model
 
 
-def _inputs(node):
-    """Yield the names that a node and its subgraphs read."""
-    yield from node.input
+def reads(node):
+    """Return the names of the values that a node reads, also those that its subgraphs (If, Loop, Scan) read of the graph around."""
+    names = [name for name in node.input if name]
     for attribute in node.attribute:
-        if attribute.HasField("g"):
-            for inner in attribute.g.node:
-                yield from _inputs(inner)
-            yield from (info.name for info in attribute.g.output)
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            names += [info.name for info in graph.output]
+            for inner in graph.node:
+                names += reads(inner)
+    return names

@@ -16,9 +16,9 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.net.comparison import TOLERANCE, difference, run_net
 from minicaffe.net.net import Net
 from minicaffe.onnx import importers  # noqa: F401 (registers the operators)
-from minicaffe.onnx.check import run_model
+from minicaffe.onnx.check import run_model, with_outputs
 from minicaffe.onnx.conversion import IMPORTERS, Conversion, Unsupported
-from minicaffe.onnx.graph import numpy_helper, onnx, value_info
+from minicaffe.onnx.graph import numpy_helper, onnx, reads, value_info
 from minicaffe.proto import caffe_pb2
 
 DIALECTS = ("minicaffe", "ssd", "bvlc")
@@ -62,8 +62,7 @@ def read_model(path, batch=None, shapes=None):
     others = sorted({entry.domain for entry in model.opset_import} - {"", "ai.onnx"})
     if any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
         raise ConfigError(f"has operators of other domains than ONNX's own: {', '.join(others)}", file=str(path))
-    held = {tensor.name for tensor in model.graph.initializer}
-    inputs = {info.name: info.type.tensor_type.shape.dim for info in model.graph.input if info.name not in held}
+    inputs = {info.name: info.type.tensor_type.shape.dim for info in inputs_of(model.graph)}
     for name, sizes in (shapes or {}).items():
         if name not in inputs:
             raise ConfigError(f"has no input '{name}'{close_matches(name, list(inputs))}", file=str(path), field="shapes")
@@ -85,6 +84,12 @@ def read_model(path, batch=None, shapes=None):
             axis.dim_value = batch
     del model.graph.value_info[:]   # shapes of values that were inferred for other sizes of inputs
     return model
+
+
+def inputs_of(graph):
+    """Return the ValueInfoProtos of the inputs of a graph without those that are initializers, as in old models."""
+    held = {tensor.name for tensor in graph.initializer}
+    return [info for info in graph.input if info.name not in held]
 
 
 def check_names(graph):
@@ -132,8 +137,7 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
     if dialect not in DIALECTS:
         raise ConfigError(f"must be one of {', '.join(DIALECTS)}, got '{dialect}'", field="dialect")
     model = read_model(path, batch, shapes)
-    held = {tensor.name for tensor in model.graph.initializer}
-    inputs = [info for info in model.graph.input if info.name not in held]
+    inputs = inputs_of(model.graph)
     rng, given = np.random.default_rng(seed), {}
     for info in inputs:
         if info.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
@@ -168,10 +172,7 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
 
 def all_values(model, given, path):
     """Return the values of all nodes by onnxruntime."""
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
     names = [name for node in model.graph.node for name in node.output if name]
-    del probe.graph.output[:]
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
         typed = {info.name: info for info in (*inferred.value_info, *inferred.output)}
@@ -179,7 +180,7 @@ def all_values(model, given, path):
             shape = [axis.dim_value for axis in info.type.tensor_type.shape.dim]
             check_bytes(4 * math.prod(shape), f"'{name}' of shape {' x '.join(map(str, shape))}")
         check_for_crash(model.graph, typed)
-        probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
+        probe = with_outputs(model, [typed.get(name) or value_info(name, None) for name in names])
         return dict(zip(names, run_model(probe, given, names), strict=True))
     except (ShapeError, DataError) as error:
         raise error.at(file=str(path)) from None
@@ -223,17 +224,6 @@ def convert(made, model, values):
             if output and output not in made.constants:
                 made.blobs.setdefault(output, output)
     return trouble
-
-
-def reads(node):
-    """Return the names of the values that a node reads, also those that its subgraphs (If, Loop) read of the graph around them."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            names += [info.name for info in graph.output]
-            for inner in graph.node:
-                names += reads(inner)
-    return names
 
 
 def name_output(made, name):

@@ -25,11 +25,6 @@ def unless_default(values, default):
     return None if all(value == default for value in values) else as_argument(values)
 
 
-def padded(x, ends):
-    """Return the expression of x with `ends` zeros at the ends of its last axes."""
-    return f"F.pad({x}, ({', '.join(f'0, {end}' for end in reversed(ends))}))"
-
-
 # ---- products
 
 @writer("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution")
@@ -46,14 +41,14 @@ def convolution(source, node):
             given[axis], source.top_shape()[axis], as_argument(kernel or [1]), stride=unless_default(stride, 1),
             padding=unless_default(pad, 0), dilation=unless_default(dilation, 1),
             groups=None if group == 1 else group, bias=None if bias else False) + ")",
-        weight=weight, **({"bias": 1} if bias else {}))
+        weight=weight, bias=1 if bias else None)
     results = []
     for i in range(len(node.bottoms)):
         x, given, wanted = source.bottom(i), source.shape(i), source.top_shape(i)
         ends = pads(given[axis + 1:], wanted[axis + 1:], kernel, stride, pad, dilation)[count:]
         if not transposed and any(end > begin for end, begin in zip(ends, pad)):
             source.note("Caffe also computes a window that is larger than the picture: zeros are added")
-            x = padded(x, [max(0, end - begin) for end, begin in zip(ends, pad)])
+            x = f"F.pad({x}, ({', '.join(f'0, {max(0, end - begin)}' for end, begin in reversed([*zip(ends, pad)]))}))"
         x = x if axis == 1 else f"{x}[None]" if not axis else f"{x}.flatten(0, {axis - 1})"
         y = f"{module}({x})" if count else f"{module}({x}[..., None])[..., 0]"
         results.append(y if axis == 1 else f"{y}[0]" if not axis else f"{y}.unflatten(0, {source.bottom(i)}.shape[:{axis}])")
@@ -75,7 +70,7 @@ def inner_product(source, node):
     axis = axis_of(param.axis, given)
     kind = source.helper("TransposedLinear") if param.transpose else "nn.Linear"
     options = arguments(math.prod(given[axis:]), param.num_output, bias=None if param.bias_term else False)
-    module = source.module(f"{kind}({options})", weight=0, **({"bias": 1} if param.bias_term else {}))
+    module = source.module(f"{kind}({options})", weight=0, bias=1 if param.bias_term else None)
     return [f"{module}({x})" if axis == len(given) - 1 else f"{module}({x}.flatten({axis}))"]
 
 
@@ -83,7 +78,7 @@ def inner_product(source, node):
 def embed(source, node):
     p = node.param.embed_param
     kind = source.helper("BiasedEmbedding") if p.bias_term else "nn.Embedding"
-    module = source.module(f"{kind}({p.input_dim}, {p.num_output})", weight=0, **({"bias": 1} if p.bias_term else {}))
+    module = source.module(f"{kind}({p.input_dim}, {p.num_output})", weight=0, bias=1 if p.bias_term else None)
     return [f"{module}({source.bottom()}.long())"]
 
 
@@ -264,8 +259,8 @@ def scale(source, node):
     own, kind = node.layer.blobs[0].shape, "Scale" if scales and len(node.bottoms) == 1 else "Bias"
     both = kind == "Scale" and p.bias_term
     options = arguments(numbers(own), unit_axes(p, given, own), bias=True if both else None)
-    module = source.module(f"{source.helper(kind)}({options})", **({"weight": 0} if kind == "Scale" else {}),
-                           **({"bias": int(both)} if both or kind == "Bias" else {}))
+    module = source.module(f"{source.helper(kind)}({options})", weight=0 if kind == "Scale" else None,
+                           bias=1 if both else 0 if kind == "Bias" else None)
     return [f"{module}({x})"]
 
 

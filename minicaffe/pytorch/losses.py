@@ -6,6 +6,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.exporting import LOSS, axis_of, ignored, normalization
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
+from minicaffe.pytorch.layers import arguments
 from minicaffe.pytorch.source import number, writer
 
 
@@ -14,9 +15,9 @@ def mode_of(p, default):
     return f'"{LOSS.NormalizationMode.Name(normalization(p, default))}"'
 
 
-def call(source, helper, *arguments):
-    """Return the call of a helper with all bottoms and these arguments."""
-    return f"{source.helper(helper)}({', '.join(map(str, [*source.bottoms(), *arguments]))})"
+def call(source, helper, *more):
+    """Return the call of a helper with all bottoms and more arguments."""
+    return f"{source.helper(helper)}({arguments(*source.bottoms(), *more)})"
 
 
 def one_or_both(source, text):
@@ -88,12 +89,11 @@ def detection_output(source, node):
             raise ConfigError("the module writes no files and shows no pictures; remove the field",
                               field=f"detection_output_param.{field}")
     source.remark("DetectionOutput: has no gradient. Its rows are (picture, label, score, xmin, ymin, xmax, ymax).")
-    bottoms = ", ".join(source.bottoms()[:3])       # the fourth has pictures to show
     code = caffe_pb2.PriorBoxParameter.CodeType.Name(p.code_type)
-    options = {"classes": p.num_classes, "share_location": p.share_location, "background": p.background_label_id,
-               "code_type": f'"{code}"', "variance_in_target": p.variance_encoded_in_target,
-               "threshold": number(p.confidence_threshold if p.HasField("confidence_threshold") else -np.inf),
-               "nms_threshold": number(nms.nms_threshold), "eta": number(nms.eta),
-               "top_k": nms.top_k if nms.HasField("top_k") else -1, "keep_top_k": p.keep_top_k}
-    options = ", ".join(f"{name}={value}" for name, value in options.items())
-    return [f"{source.helper('caffe_detection_output')}({bottoms}, {options})"]
+    given = arguments(*source.bottoms()[:3],    # the fourth has pictures to show
+                      classes=p.num_classes, share_location=p.share_location, background=p.background_label_id,
+                      code_type=f'"{code}"', variance_in_target=p.variance_encoded_in_target,
+                      threshold=number(p.confidence_threshold if p.HasField("confidence_threshold") else -np.inf),
+                      nms_threshold=number(nms.nms_threshold), eta=number(nms.eta),
+                      top_k=nms.top_k if nms.HasField("top_k") else -1, keep_top_k=p.keep_top_k)
+    return [f"{source.helper('caffe_detection_output')}({given})"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.net.exporting import UNKNOWN_SIZES, kind_of
+from minicaffe.net.exporting import UNKNOWN_SIZES, kind_of, registration
 from minicaffe.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
 
 WIDTH = 120     # columns of the text
@@ -25,11 +25,7 @@ def writer(*types):
     The function has the arguments `source`, a `Source`, and `node`, a `minicaffe.net.node.Node`. It returns a list of an
     expression for each top, or one str that is a tuple of all tops. It replaces a writer that the type already has.
     """
-    def register(function):
-        for kind in types:
-            WRITERS[kind] = function
-        return function
-    return register
+    return registration(WRITERS, types)
 
 
 class Source:
@@ -89,15 +85,18 @@ class Source:
         ----------
         text : str
             The expression that creates it: "nn.Conv2d(3, 8, 1)".
-        **parameters : int, tuple or ndarray
+        **parameters : int, tuple, ndarray or None
             Name in the module -> the value in the state dict. An int is the index of a blob of the layer. A tuple has this index
-            and either another shape or an array that replaces the blob's values. An array alone is no blob of the layer.
+            and either another shape or an array that replaces the blob's values. An array alone is no blob of the layer. None is
+            left out.
         """
         comment = "" if self.attribute == self.node.name else f"layer '{plain(self.node.name)}'"
         self.init_lines.append((f"self.{self.attribute} = {text}", comment))
         shared = []
         for name, value in parameters.items():
             path = f"{self.attribute}.{name}"
+            if value is None:
+                continue
             if isinstance(value, np.ndarray):
                 self.state[path] = np.ascontiguousarray(value).reshape(value.shape)     # it makes a scalar 1-D
                 continue
