@@ -170,45 +170,39 @@ def renamed(source, name, other):
 
 def _compile(source, expression, options, kind, is_symbol=False):
     """Compile; return the result and the symbol. With `is_symbol`, return None if `expression` is not a symbol of the result."""
-    module = nvrtc()
     # Headers are passed as text: a search by path would first find those of a checkout in the current folder.
     names = [name.encode() for name in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
-    _, program = _checked(module, "nvrtcCreateProgram",
-                          module.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names))
-
-    def result(kind):
-        _, size = _checked(module, f"nvrtcGet{kind}Size", getattr(module, f"nvrtcGet{kind}Size")(program))
-        made = b" " * size
-        _checked(module, f"nvrtcGet{kind}", getattr(module, f"nvrtcGet{kind}")(program, made))
-        return made
-
+    program = _call("nvrtcCreateProgram", source.encode(), b"kernel.cu", len(names), texts, names)
     try:
         if not is_symbol:
-            _checked(module, "nvrtcAddNameExpression", module.nvrtcAddNameExpression(program, expression.encode()))
-        code = module.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
-        if code != module.nvrtcResult.NVRTC_SUCCESS:
-            raise DeviceError(f"{expression} does not compile:\n{_log(module, program)}{numbered(source)}", code=code.name)
+            _call("nvrtcAddNameExpression", program, expression.encode())
+        code = nvrtc().nvrtcCompileProgram(program, len(options), [o.encode() for o in options])[0]
+        if code != nvrtc().nvrtcResult.NVRTC_SUCCESS:
+            log_text = _result(program, "ProgramLog").decode("utf-8", "replace").rstrip("\0 \n")
+            raise DeviceError(f"{expression} does not compile:\n{log_text}\n{numbered(source)}", code=code.name)
         if is_symbol:
-            found = re.search(rb"\.entry\s+%s\b" % expression.encode(), result("PTX"))
-            return (result(kind), expression) if found else None
-        _, name = _checked(module, "nvrtcGetLoweredName", module.nvrtcGetLoweredName(program, expression.encode()))
-        return result(kind), name.decode() if isinstance(name, bytes) else name
+            found = re.search(rb"\.entry\s+%s\b" % expression.encode(), _result(program, "PTX"))
+            return (_result(program, kind), expression) if found else None
+        name = _call("nvrtcGetLoweredName", program, expression.encode())
+        return _result(program, kind), name.decode() if isinstance(name, bytes) else name
     finally:
-        module.nvrtcDestroyProgram(program)
+        nvrtc().nvrtcDestroyProgram(program)
 
 
-def _checked(module, call, result):
-    if result[0] != module.nvrtcResult.NVRTC_SUCCESS:
-        raise DeviceError(f"{call}: {result[0].name}", code=result[0].name)
-    return result if len(result) > 1 else (result[0], None)
+def _call(name, *arguments):
+    """Call a function of NVRTC; return what it gives beside its code. Raises DeviceError unless that is success."""
+    code, *results = getattr(nvrtc(), name)(*arguments)
+    if code != nvrtc().nvrtcResult.NVRTC_SUCCESS:
+        raise DeviceError(f"{name}: {code.name}", code=code.name)
+    return results[0] if results else None
 
 
-def _log(module, program):
-    _, size = _checked(module, "nvrtcGetProgramLogSize", module.nvrtcGetProgramLogSize(program))
-    text = b" " * size
-    module.nvrtcGetProgramLog(program, text)
-    return text.decode("utf-8", "replace").rstrip("\0 \n") + "\n"
+def _result(program, kind):
+    """Return the CUBIN, PTX or ProgramLog of a program."""
+    made = b" " * _call(f"nvrtcGet{kind}Size", program)
+    _call(f"nvrtcGet{kind}", program, made)
+    return made
 
 
 def numbered(source):
