@@ -44,10 +44,10 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
     if not OLDEST <= opset <= NEWEST:
         raise ConfigError(f"must be from {OLDEST} to {NEWEST}, got {shown(opset)}", field="opset")
     output_blobs = exporting.check_net(net, *TARGET)
-    graph = Graph(opset, batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()})
+    shapes = batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()}
+    graph = Graph(opset, shapes, net.nodes)
     for at in [i for i, node in enumerate(net.nodes) if node.type in exporting.UNKNOWN_SIZES][:1]:
         graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
-    graph.count_writes(net.nodes)
     inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
     for blob in net.input_blobs:
         graph.values[blob.name] = blob.name
@@ -95,7 +95,7 @@ def in_batches(net, *sizes):
 def _preprocess(graph, net, how):
     """Add the operations of a Preprocessing after the first input."""
     blob = net.input_blobs[0]
-    graph.scope, graph.own = "preprocessing", []
+    graph.scope = "preprocessing"
     x = graph.values[blob.name]
     order, mean = checked_preprocessing(net, how)
     if order:

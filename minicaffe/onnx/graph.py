@@ -39,16 +39,19 @@ class Graph:
     opset : int
     shapes : dict
         Blob name -> list of the sizes of its axes: an int, or a str where the size depends on the batch.
+    last : dict
+        Blob name -> the last layer that writes it.
     node : Node
         The layer that is exported now.
     """
 
-    def __init__(self, opset, shapes):
+    def __init__(self, opset, shapes, nodes):
         self.opset, self.shapes = opset, shapes
+        self.last = {blob.name: node for node in nodes for blob in node.tops}
         self.nodes, self.initializers, self.values = [], {}, {}
-        self.node, self.scope = None, None
+        self.node, self.scope, self.own = None, None, []    # own: the operations of the layer
         self.parameters = {}    # (address of the memory, shape) -> name of the initializer
-        self.taken = set()      # names of values
+        self.taken = set(self.last)     # names of values
 
     # ---- for exporters
 
@@ -154,11 +157,6 @@ class Graph:
             if not made.name:
                 kinds[made.op_type] = number = kinds.get(made.op_type, 0) + 1
                 made.name = f"{node.name}/{made.op_type}{'' if number == 1 else number}"
-
-    def count_writes(self, nodes):
-        """Note for each blob the last layer that writes it."""
-        self.last = {blob.name: node for node in nodes for blob in node.tops}
-        self.taken |= self.last.keys()
 
     def name_output(self, blob):
         """Give an output of the net its blob's name, if its value is another layer's."""

@@ -96,8 +96,6 @@ def pool(graph, x, method, sizes, results, kernel, stride, pad, mask=False):
         return [y, graph.op("Cast", plane, to=TensorProto.FLOAT)]
 
     def average(x):
-        if not any(ends):
-            return graph.op("AveragePool", x, **window)
         if all(end <= given for end, given in zip(ends[2:], pad)):
             return graph.op("AveragePool", x, pads=ends, count_include_pad=1, **window)
         # Caffe counts its padding, and does not count what of a window is beyond it.

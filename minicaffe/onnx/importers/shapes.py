@@ -98,15 +98,25 @@ def slice_(made, node):
 
 
 def strided(made, given, begin, stride):
-    """Take every n-th value of spatial axes: a depthwise convolution whose kernel is 1 at the first value."""
-    taps = np.zeros((given[1], 1, *(first + 1 for first in begin[2:])), np.float32)
-    taps[(slice(None), 0, *begin[2:])] = 1
+    """Take every n-th value of spatial axes, from the first one on."""
     whole = [*made.result[:2], *((size - first - 1) // step + 1 for size, first, step in zip(given[2:], begin[2:], stride[2:]))]
     cut = tuple(whole) != tuple(made.result)
-    top = made.layer("Convolution", [made.bottom()], "convolution_param", [taps], last=not cut, num_output=given[1], group=given[1],
-                     bias_term=False, kernel_size=taps.shape[2:], stride=stride[2:])
+    top = one_tap(made, given[1], [first + 1 for first in begin[2:]], begin[2:], last=not cut, stride=stride[2:])
     if cut:
         cropped(made, top, whole, [0] * len(given), made.result)
+
+
+def one_tap(made, channels, kernel, place, last=True, **windows):
+    """Return the top of a depthwise convolution whose kernels have a 1 at one place, and are 0 elsewhere."""
+    taps = np.zeros((channels, 1, *kernel))
+    taps[(slice(None), 0, *place)] = 1
+    return depthwise(made, "Convolution", taps, last, **windows)
+
+
+def depthwise(made, kind, taps, last=True, **windows):
+    """Return the top of a convolution or deconvolution of each channel by its own kernel, `taps` (channels, 1, ...)."""
+    return made.layer(kind, [made.bottom()], "convolution_param", [taps], last=last, num_output=len(taps), group=len(taps),
+                      bias_term=False, kernel_size=taps.shape[2:], **windows)
 
 
 @importer("Gather")
@@ -133,7 +143,6 @@ def tile(made, node):
 
 @importer("Pad")
 def pad(made, node):
-    """Of zeros around pixels: a depthwise convolution with one tap that is not 0."""
     given, amounts = made.shape(), made.constant(1, "pads")
     value, axes = made.constant(2, "value"), made.constant(3, "axes")
     if amounts is None:     # before opset 11
@@ -159,11 +168,7 @@ def pad(made, node):
         selected(made, made.bottom(), given, changes)
         return
     most = np.maximum(before, behind)[2:]
-    kernel = 1 + np.abs(before - behind)[2:]
-    taps = np.zeros((given[1], 1, *kernel), np.float32)
-    taps[(slice(None), 0, *np.maximum(0, behind - before)[2:])] = 1
-    made.layer("Convolution", [made.bottom()], "convolution_param", [taps], last=True, num_output=given[1], group=given[1],
-               bias_term=False, kernel_size=kernel.tolist(), pad=most.tolist())
+    one_tap(made, given[1], 1 + np.abs(before - behind)[2:], np.maximum(0, behind - before)[2:], pad=most.tolist())
 
 
 @importer("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL1", "ReduceL2", "ReduceSumSquare")
@@ -234,8 +239,7 @@ def resize(made, node):
         if len(given) < 3 or repeats[:2] != [1, 1]:
             selected(made, made.bottom(), given, changes)
             return
-        made.layer("Deconvolution", [made.bottom()], "convolution_param", [np.ones((given[1], 1, *repeats[2:]))], last=True,
-                   num_output=given[1], group=given[1], bias_term=False, kernel_size=repeats[2:], stride=repeats[2:])
+        depthwise(made, "Deconvolution", np.ones((given[1], 1, *repeats[2:])), stride=repeats[2:])
     else:
         blob, shape = made.bottom(), list(given)
         cubic = (made.attribute("cubic_coeff_a", -0.75), made.attribute("exclude_outside", 0)) if mode == "cubic" else ()
