@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from minicaffe.common import TEST
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError, DataError, Error
 from minicaffe.layer import layer_class
-from minicaffe.net.comparison import run_net
+from minicaffe.net.comparison import TOLERANCE, run_net
 from minicaffe.proto import caffe_pb2
 
 # Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
@@ -228,10 +228,37 @@ def run_on(net, inputs, preprocessing):
     return inputs, given, run_net(net, given)
 
 
-def warn_of_discontinuity(node):
-    """Log that outputs after a layer of `DISCONTINUOUS_TYPES` differ, though each layer gives equal tops on equal bottoms."""
+def check_layers(net, found, layers, target):
+    """Raise DataError for outputs that differ, unless only rounding errors before a layer of `DISCONTINUOUS_TYPES` are the reason.
+
+    Parameters
+    ----------
+    net : Net
+    found : list of Difference
+        Of the outputs.
+    layers : iterable of tuple
+        Node and Difference of each top of each layer, computed from bottoms that have the net's values.
+    target : str
+        "model" or "module", for the message.
+    """
+    for node, one in layers:
+        if not one.relative <= TOLERANCE:
+            wanted = next(blob.shape for blob in node.tops if blob.name == one.blob)
+            sizes = f", shape {list(one.shape)} in place of {list(wanted)}" if one.shape != wanted else ""
+            raise DataError(f"the {target} gives other numbers than the net: layer '{node.name}' ({node.type}) differs first, in "
+                            f"'{one.blob}' by {one.absolute:.3g} ({one.relative:.2g} of the greatest){sizes}", file=net.file)
+    first, affected = None, set()   # the first layer of such a type, and the blobs that depend on such layers
+    for node in net.nodes:
+        if node.type in DISCONTINUOUS_TYPES or affected & {blob.name for blob in node.bottoms}:
+            first = first or node
+            affected |= {blob.name for blob in node.tops}
+    worst = max(found, key=lambda one: one.relative)
+    if any(not one.relative <= TOLERANCE and one.blob not in affected for one in found):
+        raise DataError(f"output '{worst.blob}' of the {target} differs by {worst.absolute:.3g} ({worst.relative:.2g} of the "
+                        "greatest), though each layer gives equal tops on equal bottoms: rounding errors add up; --no-check writes "
+                        f"the {target} without the comparison", file=net.file)
     log.warning("the outputs after layer '%s' (%s) differ, as rounding errors decide what it selects; on equal bottoms each layer "
-                "gives equal tops", node.name, node.type)
+                "gives equal tops", first.name, first.type)
 
 
 def check_types(nodes, file, known, target, register):

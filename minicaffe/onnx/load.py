@@ -16,7 +16,7 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.net.comparison import TOLERANCE, difference, run_net
 from minicaffe.net.net import Net
 from minicaffe.onnx import importers  # noqa: F401 (registers the operators)
-from minicaffe.onnx.check import run_model, with_outputs
+from minicaffe.onnx.check import run_model
 from minicaffe.onnx.conversion import IMPORTERS, Conversion, Unsupported
 from minicaffe.onnx.graph import numpy_helper, onnx, reads, value_info
 from minicaffe.proto import caffe_pb2
@@ -180,7 +180,10 @@ def all_values(model, given, path):
             shape = [axis.dim_value for axis in info.type.tensor_type.shape.dim]
             check_bytes(4 * math.prod(shape), f"'{name}' of shape {' x '.join(map(str, shape))}")
         check_for_crash(model.graph, typed)
-        probe = with_outputs(model, [typed.get(name) or value_info(name, None) for name in names])
+        probe = onnx.ModelProto()
+        probe.CopyFrom(model)
+        del probe.graph.output[:]
+        probe.graph.output.extend(typed.get(name) or value_info(name, None) for name in names)
         return dict(zip(names, run_model(probe, given, names), strict=True))
     except (ShapeError, DataError) as error:
         raise error.at(file=str(path)) from None

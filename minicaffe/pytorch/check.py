@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from minicaffe.errors import DataError, DependencyError
+from minicaffe.errors import DependencyError
 from minicaffe.net.comparison import TOLERANCE, difference
-from minicaffe.net.exporting import DISCONTINUOUS_TYPES, run_on, warn_of_discontinuity
+from minicaffe.net.exporting import check_layers, run_on
 
 
 def load_torch():
@@ -42,24 +42,8 @@ def compare(net, module, state, inputs, preprocessing=None):
     state = torch.load(state, weights_only=True)
     outputs = _run(torch, module, state, inputs)
     found = [difference(name, expected[name], value) for name, value in zip(module.outputs, outputs, strict=True)]
-    if all(one.relative <= TOLERANCE for one in found):
-        return found
-    worst = max(found, key=lambda one: one.relative)
-    for node, one in _layer_by_layer(torch, net, module, state, inputs, given):
-        if not one.relative <= TOLERANCE:
-            raise DataError(f"the module gives other numbers than the net: layer '{node.name}' ({node.type}) differs first, in "
-                            f"'{one.blob}' by {one.absolute:.3g} ({one.relative:.2g} of the greatest), shape {list(one.shape)}",
-                            file=net.file)
-    first, affected = None, set()   # the first layer of such a type, and the blobs that depend on such layers
-    for node in net.nodes:
-        if node.type in DISCONTINUOUS_TYPES or affected & {blob.name for blob in node.bottoms}:
-            first = first or node
-            affected |= {blob.name for blob in node.tops}
-    if any(not one.relative <= TOLERANCE and one.blob not in affected for one in found):
-        raise DataError(f"output '{worst.blob}' of the module differs by {worst.absolute:.3g} ({worst.relative:.2g} of the "
-                        "greatest), though each layer gives equal tops on equal bottoms: rounding errors add up; --no-check writes "
-                        "the module without the comparison", file=net.file)
-    warn_of_discontinuity(first)
+    if any(not one.relative <= TOLERANCE for one in found):
+        check_layers(net, found, _layer_by_layer(torch, net, module, state, inputs, given), "module")
     return found
 
 

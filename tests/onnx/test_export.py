@@ -307,6 +307,37 @@ def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
         compare(net, to_model(net), x)
 
 
+@pytest.mark.parametrize("text", [layer("Dropout", "", "b", "c").replace('"l"', '"d"') + layer("AbsVal", "", "c"),
+                                  layer("AbsVal", "", "b", "c").replace('"l"', '"d"') + layer("AbsVal", "", "b"),
+                                  layer("ELU", "", "b", "b").replace('"l"', '"d"') + layer("Dropout", "", "b", "b").replace('"l"', '"p"')
+                                  + layer("AbsVal", "", "b")])
+def test_layers_that_select_before_layers_without_an_operation(text, monkeypatch, caplog):
+    """A Split or a Dropout has no value of its own in the model; layers in place have values of other names than the blob."""
+    net = net_of(layer("ReLU", tops="a").replace('"l"', '"r"') + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
+                 + text, (3,))
+    monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
+    found = compare(net, to_model(net), {"x0": np.array([0.5, 1, 2], np.float32)})
+    assert {one.absolute for one in found} == {1} and "the outputs after layer 't' (Threshold) differ" in caplog.text
+
+
+def test_a_wrong_exporter_after_preprocessing_and_in_place(monkeypatch):
+    """The layer that is wrong is named, not a right one that writes the same blob before or after it."""
+    net = net_of(layer("ReLU", tops="a") + layer("TanH", "", "a", "a").replace('"l"', '"wrong"') + layer("ELU", "", "a", "a").replace('"l"', '"after"'),
+                 (2, 3, 4, 4))
+    how = Preprocessing(1, 0.5, (2, 1, 0))
+    assert compare(net, to_model(net, preprocessing=how), random_inputs(net), how)[0].relative < 1e-5
+    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
+        compare(net, to_model(net, preprocessing=how), random_inputs(net), how)
+
+
+def test_rounding_errors_that_add_up(monkeypatch):
+    monkeypatch.setitem(EXPORTERS, "Power", lambda graph, node: [graph.op("Mul", graph.bottom(), 1.00006)])
+    net = net_of(layer("Power", tops="a") + layer("Power", "", "a").replace('"l"', '"m"'), X)
+    with pytest.raises(errors.DataError, match="output 'y' of the model differs by .*rounding errors add up; --no-check"):
+        compare(net, to_model(net), random_inputs(net))
+
+
 def test_an_exporter_of_your_own(monkeypatch):
     monkeypatch.setattr("minicaffe.onnx.graph.EXPORTERS", EXPORTERS)
     before = EXPORTERS["ReLU"]
