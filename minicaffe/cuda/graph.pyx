@@ -95,7 +95,7 @@ cdef class Graph:
         self.device.stream.rate = NULL
         self.device.stream.drawn = NULL
         code = cydriver.cuStreamEndCapture(stream, &graph)
-        if code != cydriver.CUDA_SUCCESS and is_capturing(stream):  # retry, or the stream would stay in capture mode
+        if code != cydriver.CUDA_SUCCESS:   # the stream may still be in capture mode; if it is not, this call has no effect
             cydriver.cuStreamEndCapture(stream, &graph)
         record_blocks(None)
         pause_collector(False)
@@ -161,9 +161,3 @@ cdef int pause_collector(bint pause) except -1:
     if _recording == 0 and _collects:
         gc.enable()
     return 0
-
-
-cdef bint is_capturing(cydriver.CUstream stream) noexcept:
-    cdef cydriver.CUstreamCaptureStatus status = cydriver.CU_STREAM_CAPTURE_STATUS_NONE
-    cydriver.cuStreamIsCapturing(stream, &status)
-    return status != cydriver.CU_STREAM_CAPTURE_STATUS_NONE
