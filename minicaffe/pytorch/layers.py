@@ -47,7 +47,7 @@ def convolution(source, node):
         x, given, wanted = source.bottom(i), source.shape(i), source.top_shape(i)
         ends = pads(given[axis + 1:], wanted[axis + 1:], kernel, stride, pad, dilation)[count:]
         if not transposed and any(end > begin for end, begin in zip(ends, pad)):
-            source.note("Caffe also computes a window that is larger than the picture: zeros are added")
+            source.add_line("# Caffe also computes a window that is larger than the picture: zeros are added")
             x = f"F.pad({x}, ({', '.join(f'0, {max(0, end - begin)}' for end, begin in reversed([*zip(ends, pad)]))}))"
         x = x if axis == 1 else f"{x}[None]" if not axis else f"{x}.flatten(0, {axis - 1})"
         y = f"{module}({x})" if count else f"{module}({x}[..., None])[..., 0]"

@@ -58,7 +58,7 @@ class Source:
         self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
         self.last_read |= dict.fromkeys(outputs, len(nodes))
-        self.node, self.index, self.attribute, self.notes = None, -1, None, []
+        self.node, self.index, self.attribute = None, -1, None
 
     # ---- for writers
 
@@ -126,28 +126,23 @@ class Source:
         self.used.add(name)
         return name
 
-    def note(self, text):
-        """Add a comment above the layer's line of ``forward``."""
-        self.notes.append(text)
-
     def remark(self, text):
         """Add a line to the docstring of the class, once for all layers: what is special in Caffe."""
         self.remarks[text] = None
 
-    # ---- for `to_source`
+    def add_line(self, text):
+        """Add a line of ``forward`` that computes no top, such as a comment above the layer's line."""
+        self.forward_lines.append((text, "", None, {}))
+
+    # ---- for `to_module`
 
     def add_input(self, blob):
         """Return the argument of ``forward`` for an input."""
-        name = self.variables[blob.name] = self.values[blob.name] = self.names.pick(blob.name)
-        return name
-
-    def add_line(self, text):
-        """Add a line of ``forward`` that belongs to no layer."""
-        self.forward_lines.append((text, "", None, {}))
+        return self._assign(blob.name)
 
     def add(self, index, node):
         """Add a layer by its type's writer."""
-        self.node, self.index, self.notes, before = node, index, [], len(self.init_lines)
+        self.node, self.index, before = node, index, len(self.init_lines)
         self.attribute = self.attributes.pick(node.name)
         self.sizes_known &= node.type not in UNKNOWN_SIZES
         self._check_in_place(node)
@@ -156,7 +151,6 @@ class Source:
             self.attributes.taken.discard(self.attribute)
         bottoms = blob_names(node.bottoms)
         comments = ["" if blob.name in bottoms or not self.sizes_known else sizes(blob.shape) for blob in node.tops]
-        self.forward_lines += [(f"# {note}", "", None, {}) for note in self.notes]
         if isinstance(found, str):
             names = [self._assign(blob.name) for blob in node.tops]
             comment = "; ".join(comment for comment in comments if comment)
@@ -179,8 +173,7 @@ class Source:
     def _check_in_place(self, node):
         """Raise ConfigError where a layer in place writes into the memory of another blob that a later layer reads."""
         for blob in (blob for blob in node.tops if blob in node.bottoms):
-            written = (self.blobs[name] for name in self.values if name != blob.name)
-            for other in written:
+            for other in (self.blobs[name] for name in self.values if name != blob.name):
                 if other.data_memory is blob.data_memory and self.last_read.get(other.name, -1) > self.index:
                     raise ConfigError(f"writes in place into blob '{blob.name}', whose memory Caffe shares with '{other.name}', "
                                       "which is read later; variables of Python do not share it: give the layer a top of another "
