@@ -7,17 +7,12 @@ import numpy as np
 from minicaffe.errors import ConfigError
 from minicaffe.net import exporting
 from minicaffe.net.exporting import POOLING, axis_of, pads, pool_windows, pyramid_windows, unit_axes, windows
-from minicaffe.pytorch.source import number, numbers, plain, writer
+from minicaffe.pytorch.source import arguments, number, numbers, plain, writer
 
 
 def as_argument(values):
     """Return the text of an argument of PyTorch: a tuple, or one number if all values are equal."""
     return str(values[0]) if len(set(values)) == 1 else numbers(values)
-
-
-def arguments(*given, **options):
-    """Return the text of arguments; an option that is None is left out."""
-    return ", ".join([*map(str, given), *(f"{name}={value}" for name, value in options.items() if value is not None)])
 
 
 def unless_default(values, default):
@@ -84,9 +79,6 @@ def embed(source, node):
 
 # ---- pooling
 
-METHODS = {POOLING.MAX: "MAX", POOLING.AVE: "AVE"}
-
-
 def fits_torch_pooling(given, wanted, kernel, stride, pad, ceil_mode=True):
     """Return whether PyTorch's pooling can have these windows: a padding of at most half a window, and as many windows as Caffe."""
     def count(size, k, s, p):
@@ -99,10 +91,10 @@ def pooled(source, x, method, given, wanted, kernel, stride, pad):
     """Return the expression of a pooling by a function, not by a module."""
     if method == POOLING.STOCHASTIC:
         source.remark("Pooling: STOCHASTIC is the weighted mean of phase TEST, also in training.")
-        return f"{source.helper('caffe_stochastic_pool')}({x}, {as_argument(kernel)}, {as_argument(stride)})"
+        return source.call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
     if not fits_torch_pooling(given, wanted, kernel, stride, pad):
         source.remark("Pooling: caffe_pool has windows that PyTorch's pooling does not take; they fit pictures of the size below.")
-        return f'{source.helper("caffe_pool")}({x}, "{METHODS[method]}", {", ".join(map(numbers, (kernel, stride, pad, wanted)))})'
+        return source.call("caffe_pool", x, f'"{POOLING.PoolMethod.Name(method)}"', *map(numbers, (kernel, stride, pad, wanted)))
     function = "max" if method == POOLING.MAX else "avg"
     options = arguments(x, as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0), ceil_mode=True)
     return f"F.{function}_pool2d({options})"
@@ -258,9 +250,8 @@ def scale(source, node):
         return [x]
     own, kind = node.layer.blobs[0].shape, "Scale" if scales and len(node.bottoms) == 1 else "Bias"
     both = kind == "Scale" and p.bias_term
-    options = arguments(numbers(own), unit_axes(p, given, own), bias=True if both else None)
-    module = source.module(f"{source.helper(kind)}({options})", weight=0 if kind == "Scale" else None,
-                           bias=1 if both else 0 if kind == "Bias" else None)
+    made = source.call(kind, numbers(own), unit_axes(p, given, own), bias=True if both else None)
+    module = source.module(made, weight=0 if kind == "Scale" else None, bias=1 if both else 0 if kind == "Bias" else None)
     return [f"{module}({x})"]
 
 
@@ -273,7 +264,7 @@ def batch_norm(source, node):
     state = {"running_mean": (0, mean), "running_var": (1, variance)}
     if mode:
         source.remark("BatchNorm: use_global_stats is true, so the stored statistics normalize, also in training.")
-        module = source.module(f"{source.helper('FrozenBatchNorm')}({channels}, eps={number(p.eps)})", **state)
+        module = source.module(source.call("FrozenBatchNorm", channels, eps=number(p.eps)), **state)
     elif mode is None:
         source.remark("BatchNorm: the stored statistics in evaluation, those of the batch in training. A learned scale is a Scale.")
         momentum = number(1 - float(number(p.moving_average_fraction)))     # of the decimal text: 0.001, not 0.0009999871
@@ -291,7 +282,7 @@ def batch_norm(source, node):
 def mvn(source, node):
     p, x = node.param.mvn_param, expanded(source.bottom(), 4 - len(source.shape()))     # Caffe's top has 4 axes
     axes = (1, 2, 3) if p.across_channels else (2, 3)
-    return [f"{source.helper('caffe_mvn')}({x}, {axes}, {p.normalize_variance}, {number(p.eps)})"]
+    return [source.call("caffe_mvn", x, axes, p.normalize_variance, number(p.eps))]
 
 
 @writer("LRN")
@@ -301,7 +292,7 @@ def lrn(source, node):
         source.remark("LRN: alpha is divided by the size, in Caffe as in PyTorch.")
         options = arguments(p.local_size, alpha=number(p.alpha), beta=number(p.beta), k=number(p.k))
         return [f"{source.module(f'nn.LocalResponseNorm({options})')}({x})"]
-    return [f"{source.helper('caffe_lrn_within_channel')}({x}, {p.local_size}, {number(p.alpha)}, {number(p.beta)})"]
+    return [source.call("caffe_lrn_within_channel", x, p.local_size, number(p.alpha), number(p.beta))]
 
 
 @writer("Reduction")
@@ -316,9 +307,9 @@ def reduction(source, node):
 def normalize(source, node):
     p, given = node.param.norm_param, source.shape()
     shape = node.layer.blobs[0].shape
-    options = arguments(numbers(shape), numbers(range(1, len(given)) if p.across_spatial else [1]), len(given) - 2 if shape else 0,
-                     number(p.eps))
-    module = source.module(f"{source.helper('Normalize')}({options})", weight=0)
+    axes = numbers(range(1, len(given)) if p.across_spatial else [1])
+    made = source.call("Normalize", numbers(shape), axes, len(given) - 2 if shape else 0, number(p.eps))
+    module = source.module(made, weight=0)
     return [f"{module}({source.bottom()})"]
 
 
@@ -406,10 +397,9 @@ def select(source, node):
 def argmax(source, node):
     p, given, wanted, x = node.param.argmax_param, source.shape(), source.top_shape(), source.bottom()
     source.remark("ArgMax: has no gradient. Of equal values the last is the first in Caffe.")
-    call = source.helper("caffe_arg_max")
     if p.HasField("axis"):
-        return [f"{call}({x}, {p.top_k}, {p.axis})[{int(not p.out_max_val)}]"]
-    both = f"{call}({x}.flatten(1), {p.top_k}, 1)" if len(given) > 1 else f"{call}({x}[:, None], {p.top_k}, 1)"
+        return [f"{source.call('caffe_arg_max', x, p.top_k, p.axis)}[{int(not p.out_max_val)}]"]
+    both = source.call("caffe_arg_max", f"{x}.flatten(1)" if len(given) > 1 else f"{x}[:, None]", p.top_k, 1)
     y = f"torch.stack({both}[::-1], 1)" if p.out_max_val else f"{both}[1][:, None]"
     return [expanded(y, len(wanted) - 3)]
 
@@ -441,8 +431,8 @@ def recurrent(source, node):
     states = (2 if lstm else 1) * p.expose_hidden
     static = len(node.bottoms) - 2 - states > 0
     order = ["weight_x", "bias", *["weight_static"] * static, "weight_h", *([] if lstm else ["weight_o", "bias_o"])]
-    options = arguments(math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
-    module = source.module(f"{source.helper(node.type)}({options})", **{name: i for i, name in enumerate(order)})
+    made = source.call(node.type, math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
+    module = source.module(made, **{name: i for i, name in enumerate(order)})
     if not states:
         source.remark(f"{node.type}: the state is kept from call to call, as in Caffe; cont is 0 where a sequence begins.")
     xs = source.bottoms()
@@ -453,4 +443,4 @@ def recurrent(source, node):
 
 @writer("LSTMUnit")
 def lstm_unit(source, node):
-    return f"{source.helper('caffe_lstm_unit')}({', '.join(source.bottoms())})"
+    return source.call("caffe_lstm_unit", *source.bottoms())

@@ -6,7 +6,6 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.exporting import LOSS, axis_of, ignored, normalization
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
-from minicaffe.pytorch.layers import arguments
 from minicaffe.pytorch.source import number, writer
 
 
@@ -15,26 +14,22 @@ def mode_of(p, default):
     return f'"{LOSS.NormalizationMode.Name(normalization(p, default))}"'
 
 
-def call(source, helper, *more):
-    """Return the call of a helper with all bottoms and more arguments."""
-    return f"{source.helper(helper)}({arguments(*source.bottoms(), *more)})"
-
-
-def one_or_both(source, text):
-    """Return `text`, a tuple of two values, for a layer of two tops; for a layer of one top, the first value."""
+def one_or_both(source, helper, *more):
+    """Return a call of a helper with all bottoms, which gives two values; for a layer of one top, the first value."""
+    text = source.call(helper, *source.bottoms(), *more)
     return text if len(source.node.tops) > 1 else [f"{text}[0]"]
 
 
 @writer("Accuracy")
 def accuracy(source, node):
     p = node.param.accuracy_param
-    return one_or_both(source, call(source, "caffe_accuracy", axis_of(p.axis, source.shape()), p.top_k, ignored(p)))
+    return one_or_both(source, "caffe_accuracy", axis_of(p.axis, source.shape()), p.top_k, ignored(p))
 
 
 @writer("SoftmaxWithLoss")
 def softmax_loss(source, node):
     p, axis = node.param.loss_param, axis_of(node.param.softmax_param.axis, source.shape())
-    return one_or_both(source, call(source, "caffe_softmax_loss", axis, ignored(p), mode_of(p, LOSS.VALID)))
+    return one_or_both(source, "caffe_softmax_loss", axis, ignored(p), mode_of(p, LOSS.VALID))
 
 
 @writer("InfogainLoss")
@@ -43,18 +38,18 @@ def infogain_loss(source, node):
     axis = axis_of(node.param.infogain_loss_param.axis, source.shape())
     if len(node.bottoms) < 3:
         more = [source.buffer(np.array(read_blob(node.param.infogain_loss_param.source).data, np.float32))]
-    return one_or_both(source, call(source, "caffe_infogain_loss", *more, axis, ignored(p), mode_of(p, LOSS.VALID)))
+    return one_or_both(source, "caffe_infogain_loss", *more, axis, ignored(p), mode_of(p, LOSS.VALID))
 
 
 @writer("MultinomialLogisticLoss")
 def logistic_loss(source, node):
-    return [call(source, "caffe_logistic_loss")]
+    return [source.call("caffe_logistic_loss", *source.bottoms())]
 
 
 @writer("HingeLoss")
 def hinge_loss(source, node):
     p = node.param.hinge_loss_param
-    return [call(source, "caffe_hinge_loss", f'"{p.Norm.Name(p.norm)}"')]
+    return [source.call("caffe_hinge_loss", *source.bottoms(), f'"{p.Norm.Name(p.norm)}"')]
 
 
 @writer("EuclideanLoss")
@@ -66,19 +61,19 @@ def euclidean_loss(source, node):
 
 @writer("SmoothL1Loss")
 def smooth_l1_loss(source, node):
-    return [call(source, "caffe_smooth_l1_loss")]
+    return [source.call("caffe_smooth_l1_loss", *source.bottoms())]
 
 
 @writer("SigmoidCrossEntropyLoss")
 def cross_entropy_loss(source, node):
     p = node.param.loss_param
-    return [call(source, "caffe_cross_entropy_loss", ignored(p), mode_of(p, LOSS.BATCH_SIZE))]
+    return [source.call("caffe_cross_entropy_loss", *source.bottoms(), ignored(p), mode_of(p, LOSS.BATCH_SIZE))]
 
 
 @writer("ContrastiveLoss")
 def contrastive_loss(source, node):
     p = node.param.contrastive_loss_param
-    return [call(source, "caffe_contrastive_loss", number(p.margin), p.legacy_version)]
+    return [source.call("caffe_contrastive_loss", *source.bottoms(), number(p.margin), p.legacy_version)]
 
 
 @writer("DetectionOutput")
@@ -90,10 +85,9 @@ def detection_output(source, node):
                               field=f"detection_output_param.{field}")
     source.remark("DetectionOutput: has no gradient. Its rows are (picture, label, score, xmin, ymin, xmax, ymax).")
     code = caffe_pb2.PriorBoxParameter.CodeType.Name(p.code_type)
-    given = arguments(*source.bottoms()[:3],    # the fourth has pictures to show
-                      classes=p.num_classes, share_location=p.share_location, background=p.background_label_id,
-                      code_type=f'"{code}"', variance_in_target=p.variance_encoded_in_target,
-                      threshold=number(p.confidence_threshold if p.HasField("confidence_threshold") else -np.inf),
-                      nms_threshold=number(nms.nms_threshold), eta=number(nms.eta),
-                      top_k=nms.top_k if nms.HasField("top_k") else -1, keep_top_k=p.keep_top_k)
-    return [f"{source.helper('caffe_detection_output')}({given})"]
+    return [source.call("caffe_detection_output", *source.bottoms()[:3],    # the fourth has pictures to show
+                        classes=p.num_classes, share_location=p.share_location, background=p.background_label_id,
+                        code_type=f'"{code}"', variance_in_target=p.variance_encoded_in_target,
+                        threshold=number(p.confidence_threshold if p.HasField("confidence_threshold") else -np.inf),
+                        nms_threshold=number(nms.nms_threshold), eta=number(nms.eta),
+                        top_k=nms.top_k if nms.HasField("top_k") else -1, keep_top_k=p.keep_top_k)]

@@ -126,6 +126,10 @@ class Source:
         self.used.add(name)
         return name
 
+    def call(self, name, *given, **options):
+        """Return the expression of a call of a helper; see `arguments`."""
+        return f"{self.helper(name)}({arguments(*given, **options)})"
+
     def remark(self, text):
         """Add a line to the docstring of the class, once for all layers: what is special in Caffe."""
         self.remarks[text] = None
@@ -209,6 +213,11 @@ def number(value):
     if np.isnan(value):
         return "torch.nan"
     return repr(float(str(value))) if np.isfinite(value) else "torch.inf" if value > 0 else "-torch.inf"
+
+
+def arguments(*given, **options):
+    """Return the text of arguments; an option that is None is left out."""
+    return ", ".join([*map(str, given), *(f"{name}={value}" for name, value in options.items() if value is not None)])
 
 
 def numbers(values):
