@@ -1,5 +1,7 @@
 """A net that is made from a model of ONNX node by node: its layers, and the functions that add those of each operator."""
 
+from collections import Counter
+
 import numpy as np
 
 from minicaffe.net.exporting import registration
@@ -36,11 +38,15 @@ class Conversion:
         Value -> the blob that holds it.
     checked : dict of str to str
         Blob -> the value that it must equal, see `load`.
+    readers : Counter
+        Value -> how many nodes read it; an output of the graph has one more reader, so that no other layer replaces it.
     """
 
-    def __init__(self, name, dialect):
-        self.param, self.dialect = caffe_pb2.NetParameter(name=name), dialect
+    def __init__(self, graph, dialect):
+        self.param, self.dialect = caffe_pb2.NetParameter(name=graph.name or "net"), dialect
         self.constants, self.shapes, self.blobs, self.arrays, self.checked = {}, {}, {}, {}, {}
+        self.readers = Counter(name for node in graph.node for name in node.input)
+        self.readers.update(info.name for info in graph.output)
         self.names, self.numbers, self.node, self.number = set(), {}, None, 0
 
     def attribute(self, name, default=None):

@@ -59,6 +59,10 @@ class Graph:
         """Return the name of the value of a bottom."""
         return self.values[self.node.bottoms[index].name]
 
+    def bottoms(self):
+        """Return the names of the values of all bottoms."""
+        return [self.bottom(i) for i in range(len(self.node.bottoms))]
+
     def shape(self, index=0):
         """Return the sizes of a bottom's axes; an int, or a str where the size depends on the batch."""
         return self.shapes[self.node.bottoms[index].name]

@@ -215,7 +215,7 @@ def logarithm(graph, node):
 
 @exporter("Eltwise")
 def eltwise(graph, node):
-    p, xs = node.param.eltwise_param, [graph.bottom(i) for i in range(len(node.bottoms))]
+    p, xs = node.param.eltwise_param, graph.bottoms()
     if p.operation == p.MAX:
         return [graph.op("Max", *xs)]
     if p.operation == p.SUM:
@@ -244,16 +244,12 @@ def operand(graph, node, param, index):
     return graph.parameter(index, own + [1] * unit_axes(param, given, own))
 
 
-@exporter("Scale")
+@exporter("Scale", "Bias")
 def scale(graph, node):
-    p = node.param.scale_param
-    y = graph.op("Mul", graph.bottom(), operand(graph, node, p, 0))
-    return [graph.op("Add", y, operand(graph, node, p, 1)) if p.bias_term else y]
-
-
-@exporter("Bias")
-def bias(graph, node):
-    return [graph.op("Add", graph.bottom(), operand(graph, node, node.param.bias_param, 0))]
+    scales = node.type == "Scale"
+    p = node.param.scale_param if scales else node.param.bias_param
+    y = graph.op("Mul" if scales else "Add", graph.bottom(), operand(graph, node, p, 0))
+    return [graph.op("Add", y, operand(graph, node, p, 1)) if scales and p.bias_term else y]
 
 
 @exporter("BatchNorm")
@@ -336,7 +332,7 @@ def reshape(graph, node):
 
 @exporter("Concat")
 def concat(graph, node):
-    xs = [graph.bottom(i) for i in range(len(node.bottoms))]
+    xs = graph.bottoms()
     return xs if len(xs) == 1 else [graph.op("Concat", *xs, axis=exporting.older_axis(node.param.concat_param, "concat_dim"))]
 
 
@@ -373,8 +369,9 @@ def batch_reindex(graph, node):
 
 @exporter("Filter")
 def select(graph, node):
-    chosen = graph.op("Cast", graph.op("Reshape", graph.bottom(len(node.bottoms) - 1), [-1]), to=TensorProto.BOOL)
-    return [graph.op("Compress", graph.bottom(i), chosen, axis=0) for i in range(len(node.tops))]
+    *xs, selector = graph.bottoms()
+    chosen = graph.op("Cast", graph.op("Reshape", selector, [-1]), to=TensorProto.BOOL)
+    return [graph.op("Compress", x, chosen, axis=0) for x in xs]
 
 
 @exporter("ArgMax")
@@ -391,9 +388,9 @@ def argmax(graph, node):
     indices = graph.op("Cast", graph.op("Sub", size - 1, indices), to=TensorProto.FLOAT)
     if p.HasField("axis"):
         return [values if p.out_max_val else indices]
-    both = [indices, values] if p.out_max_val else [indices]
-    made = [graph.op("Unsqueeze", one, [1]) for one in both]
-    y = graph.op("Concat", *made, axis=1) if len(made) > 1 else made[0]
+    y = graph.op("Unsqueeze", indices, [1])
+    if p.out_max_val:
+        y = graph.op("Concat", y, graph.op("Unsqueeze", values, [1]), axis=1)
     return [graph.reshape(y, wanted[:3], wanted)]
 
 

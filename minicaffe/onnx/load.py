@@ -59,8 +59,8 @@ def read_model(path, batch=None, shapes=None):
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise DataError(f"is no model of ONNX that can be used: {reason}", file=str(path)) from error
-    others = sorted({entry.domain for entry in model.opset_import} - {"", "ai.onnx"})
     if any(node.domain not in ("", "ai.onnx") for node in model.graph.node):
+        others = sorted({entry.domain for entry in model.opset_import} - {"", "ai.onnx"})
         raise ConfigError(f"has operators of other domains than ONNX's own: {', '.join(others)}", file=str(path))
     inputs = {info.name: info.type.tensor_type.shape.dim for info in inputs_of(model.graph)}
     for name, sizes in (shapes or {}).items():
@@ -146,7 +146,7 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
         check_bytes(8 * math.prod(shape), f"random numbers of shape {shape} for input '{info.name}'")
         given[info.name] = rng.normal(0, 1, shape).astype(np.float32)
     values = all_values(model, given, path)
-    made = Conversion(model.graph.name or "net", dialect)
+    made = Conversion(model.graph, dialect)
     for info in inputs:
         made.blobs[info.name] = info.name
         made.shapes[info.name] = given[info.name].shape
@@ -154,10 +154,6 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
         made.param.layer.add(name=info.name, type="Input", top=[info.name]).input_param.shape.add(dim=given[info.name].shape)
     made.constants.update((tensor.name, numpy_helper.to_array(tensor)) for tensor in model.graph.initializer)
     made.shapes.update((name, value.shape) for name, value in values.items())
-    made.readers = {info.name: 1 for info in model.graph.output}    # the program, so that no other layer takes an output in
-    for node in model.graph.node:
-        for name in node.input:
-            made.readers[name] = made.readers.get(name, 0) + 1
     trouble = convert(made, model, values)
     if trouble:
         raise ConfigError("Caffe cannot express: " + "; ".join(trouble), file=str(path))

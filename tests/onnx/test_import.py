@@ -434,7 +434,7 @@ def test_a_branch_that_reads_the_input_is_no_constant(tmp_path):
 
 
 def test_many_equal_names_take_no_time_for_each_other():
-    made = Conversion("n", "minicaffe")
+    made = Conversion(helper.make_graph([], "n", [], []), "minicaffe")
     names = {made._unique("Eltwise") for _ in range(20_000)}
     assert len(names) == 20_000 and "Eltwise_20000" in names
 
