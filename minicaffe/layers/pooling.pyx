@@ -81,7 +81,7 @@ cdef class PoolingLayer(DeviceLayer):
         cdef PoolShape* s = &self.op.shape
         if x.num_axes != 4:
             raise ShapeError(f"Pooling needs 4 axes (num, channels, height, width), got {list(x.shape)}", field="bottom[0]")
-        s.height, s.width = x.dims[2], x.dims[3]
+        s.images, s.channels, s.height, s.width = x.dims[0], x.dims[1], x.dims[2], x.dims[3]
         if self.whole:
             s.kernel_h, s.kernel_w = x.dims[2], x.dims[3]
         padded = s.pad_h or s.pad_w
@@ -104,7 +104,6 @@ cdef class PoolingLayer(DeviceLayer):
                                  "2^24; pool smaller planes, or use float64", field="bottom[0]")
             if self.mask is not None:
                 self.mask.reshape_like(top[0])
-        self.op.images, self.op.channels = x.dims[0], x.dims[1]
         self.op.changed()
 
     @property

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <stdexcept>
@@ -126,6 +127,9 @@ constexpr const char* kNames[] = {MC_DNNL_FUNCTIONS(MC_DNNL_NAME)};
 constexpr int kFunctions = sizeof(kNames) / sizeof(*kNames);
 static_assert(sizeof(Functions) == kFunctions * sizeof(void*), "one pointer for each name");
 
+/// Call a function of oneDNN, its name without dnnl_; throw std::runtime_error with the name if it fails.
+#define MC_DNNL(on, name, ...) (on)->check((on)->call.name(__VA_ARGS__), #name)
+
 /// The library that onednn/library.pyx opened: one per process, never closed.
 struct Library {
   Functions call;
@@ -139,8 +143,8 @@ struct Library {
     std::memcpy(reinterpret_cast<char*>(&call) + size_t(i) * sizeof(void*), &address, sizeof address);
   }
   void start() {
-    check(call.engine_create(&engine, kCpu, 0), "engine_create");
-    check(call.stream_create(&stream, engine, kInOrder), "stream_create");
+    MC_DNNL(this, engine_create, &engine, kCpu, 0);
+    MC_DNNL(this, stream_create, &stream, engine, kInOrder);
     attributes = new_attributes();
   }
   /// Attributes for a primitive whose scratch memory is an argument. By default oneDNN has one block of scratch memory for each
@@ -148,8 +152,8 @@ struct Library {
   /// block.
   void* new_attributes() const {
     void* made;
-    check(call.primitive_attr_create(&made), "primitive_attr_create");
-    check(call.primitive_attr_set_scratchpad_mode(made, kUserScratchpad), "primitive_attr_set_scratchpad_mode");
+    MC_DNNL(this, primitive_attr_create, &made);
+    MC_DNNL(this, primitive_attr_set_scratchpad_mode, made, kUserScratchpad);
     return made;
   }
   void use_threads(int threads) const {
@@ -182,13 +186,13 @@ class Array {
       strides[axis] = stride, stride *= dims[size_t(axis)];
     }
     void* md;
-    on->check(on->call.memory_desc_create_with_strides(&md, int(dims.size()), dims.data(), kFloat, strides), "memory_desc_create");
+    MC_DNNL(on, memory_desc_create_with_strides, &md, int(dims.size()), dims.data(), kFloat, strides);
     return Array(on, md);
   }
   /// In the layout that the primitive chooses, or of another tag.
   static Array any(const Library* on, const std::vector<int64_t>& dims, int type, int tag = kAnyTag) {
     void* md;
-    on->check(on->call.memory_desc_create_with_tag(&md, int(dims.size()), dims.data(), type, tag), "memory_desc_create");
+    MC_DNNL(on, memory_desc_create_with_tag, &md, int(dims.size()), dims.data(), type, tag);
     return Array(on, md);
   }
 
@@ -198,7 +202,7 @@ class Array {
     one[0] = 1;
     const Dims offsets = {};
     void* md;
-    on_->check(on_->call.memory_desc_create_submemory(&md, get(), one.data(), offsets), "memory_desc_create_submemory");
+    MC_DNNL(on_, memory_desc_create_submemory, &md, get(), one.data(), offsets);
     return Array(on_, md);
   }
 
@@ -206,14 +210,14 @@ class Array {
   size_t bytes() const { return md_ ? on_->call.memory_desc_get_size(get()) : 0; }
   int type() const {
     int type = kFloat;
-    on_->check(on_->call.memory_desc_query(get(), kQueryType, &type), "memory_desc_query");
+    MC_DNNL(on_, memory_desc_query, get(), kQueryType, &type);
     return type;
   }
   std::vector<int64_t> dims() const {
     int axes = 0;
     const Dims* dims = nullptr;
-    on_->check(on_->call.memory_desc_query(get(), kQueryAxes, &axes), "memory_desc_query");
-    on_->check(on_->call.memory_desc_query(get(), kQueryDims, &dims), "memory_desc_query");
+    MC_DNNL(on_, memory_desc_query, get(), kQueryAxes, &axes);
+    MC_DNNL(on_, memory_desc_query, get(), kQueryDims, &dims);
     return std::vector<int64_t>(*dims, *dims + axes);
   }
   bool operator==(const Array& other) const { return on_->call.memory_desc_equal(get(), other.get()) != 0; }
@@ -233,12 +237,12 @@ class Description {
   /// Whether the only implementation is oneDNN's slow reference.
   bool slow() const {
     const char* name = nullptr;
-    on_->check(on_->call.primitive_desc_query(get(), kQueryImplementation, 0, &name), "primitive_desc_query");
+    MC_DNNL(on_, primitive_desc_query, get(), kQueryImplementation, 0, &name);
     return !name || !std::strncmp(name, "ref", 3) || std::strstr(name, "+ref");
   }
   Array array(int what) const {
     void* md;
-    on_->check(on_->call.memory_desc_clone(&md, on_->call.primitive_desc_query_md(get(), what, 0)), "memory_desc_clone");
+    MC_DNNL(on_, memory_desc_clone, &md, on_->call.primitive_desc_query_md(get(), what, 0));
     return Array(on_, md);
   }
 
@@ -262,7 +266,7 @@ class PrimitiveCall {
   PrimitiveCall() = default;
   PrimitiveCall(const Library* on, const Description& description) : on_(on) {
     void* primitive;
-    on->check(on->call.primitive_create(&primitive, description.get()), "primitive_create");
+    MC_DNNL(on, primitive_create, &primitive, description.get());
     primitive_ = Handle(primitive, on->call.primitive_destroy);
     const Array scratch = description.array(kQueryScratch);
     scratch_ = scratch.bytes();
@@ -273,7 +277,7 @@ class PrimitiveCall {
 
   PrimitiveCall& takes(int index, const Array& array) {
     void* memory;
-    on_->check(on_->call.memory_create(&memory, array.get(), on_->engine, nullptr), "memory_create");
+    MC_DNNL(on_, memory_create, &memory, array.get(), on_->engine, nullptr);
     memories_.emplace_back(memory, on_->call.memory_destroy);
     arguments_.push_back({index, memory});
     return *this;
@@ -289,8 +293,7 @@ class PrimitiveCall {
     for (const DnnlArgument& argument : arguments_)
       on_->call.memory_set_data_handle(argument.memory, argument.index == kScratch ? scratch : const_cast<void*>(*address++));
     on_->use_threads(threads);
-    const int status = on_->call.primitive_execute(primitive_.get(), on_->stream, int(arguments_.size()), arguments_.data());
-    on_->check(status, "primitive_execute");
+    MC_DNNL(on_, primitive_execute, primitive_.get(), on_->stream, int(arguments_.size()), arguments_.data());
   }
 
  private:
@@ -305,8 +308,19 @@ class PrimitiveCall {
 class WorkspacePrimitive {
  public:
   Array x, y;
-  virtual ~WorkspacePrimitive() = default;
+  bool backward_reads_x = false;
 
+  /// Make forward, which is on an image arranged as `image`. Backward is made at first use, by describe_backward(forward, y).
+  /// `keeps`: whether there is a workspace; `name` is for the error if oneDNN has only its slow reference.
+  template <class Describe> void make(const Library* on, int threads, const char* name, const Array& image, Description&& forward,
+                                      bool keeps, const Describe& describe_backward) {
+    if (forward.slow()) throw std::runtime_error(std::string(name) + " for which oneDNN has only its slow reference");
+    on_ = on, threads_ = threads, keeps_ = keeps, x = image, y = forward.array(kQueryTop);
+    forward_step_ = PrimitiveCall(on, forward);
+    forward_step_.takes(kSource, x).takes(kTop, y);
+    if (keeps) forward_step_.takes(kWorkspace, workspace_ = forward.array(kQueryWorkspace));
+    describe_backward_ = [=, top = y] { return describe_backward(forward, top); };
+  }
   size_t workspace() const { return workspace_.bytes(); }  // 0: forward keeps nothing
   size_t forward_scratch() const { return forward_step_.scratch(); }
   // A step ignores trailing arguments that it does not take.
@@ -314,31 +328,24 @@ class WorkspacePrimitive {
     forward_step_.run(threads_, scratch, {x_at, y_at, kept});
   }
   void make_backward() {
-    if (!backward_step_) backward_step_ = new_backward();
+    if (backward_step_) return;
+    PrimitiveCall step(on_, describe_backward_());
+    step.takes(kTopDiff, y).takes(kSourceDiff, x);
+    if (keeps_) step.takes(kWorkspace, workspace_);
+    if (backward_reads_x) step.takes(kSource, x);
+    backward_step_ = std::move(step);
   }
   size_t backward_scratch() const { return backward_step_.scratch(); }
   void backward(const void* dy_at, void* dx_at, const void* kept, const void* x_at, void* scratch) {
     backward_step_.run(threads_, scratch, {dy_at, dx_at, kept, x_at});
   }
 
- protected:
-  virtual PrimitiveCall new_backward() const = 0;
-  /// Make forward as described; `name` is for the error if oneDNN has only its slow reference.
-  void start(Description&& forward, const char* name, bool keeps) {
-    forward_ = std::move(forward);
-    if (forward_.slow()) throw std::runtime_error(std::string(name) + " for which oneDNN has only its slow reference");
-    y = forward_.array(kQueryTop);
-    forward_step_ = PrimitiveCall(on_, forward_);
-    forward_step_.takes(kSource, x).takes(kTop, y);
-    if (keeps) forward_step_.takes(kWorkspace, workspace_ = forward_.array(kQueryWorkspace));
-  }
-
+ private:
   const Library* on_ = nullptr;
   int threads_ = 1;
-  Description forward_;
+  bool keeps_ = false;
   Array workspace_;
-
- private:
+  std::function<Description()> describe_backward_;
   PrimitiveCall forward_step_, backward_step_;
 };
 
@@ -347,28 +354,28 @@ class WorkspacePrimitive {
 class Attributes {
  public:
   explicit Attributes(const Library* on) : on_(on), attributes_(on->new_attributes()) {
-    on->check(on->call.post_ops_create(&operations_), "post_ops_create");
+    MC_DNNL(on, post_ops_create, &operations_);
   }
   Attributes(const Attributes&) = delete;
   Attributes& operator=(const Attributes&) = delete;
   ~Attributes() { on_->call.post_ops_destroy(operations_), on_->call.primitive_attr_destroy(attributes_); }
 
   /// Add the previous contents of the result's memory.
-  void sum() { on_->check(on_->call.post_ops_append_sum(operations_, 1.f, 0, 0), "post_ops_append_sum"); }
+  void sum() { MC_DNNL(on_, post_ops_append_sum, operations_, 1.f, 0, 0); }
   /// Add another array.
   void add(const Array& operand) {
-    on_->check(on_->call.post_ops_append_binary(operations_, kAdd, operand.get()), "post_ops_append_binary");
+    MC_DNNL(on_, post_ops_append_binary, operations_, kAdd, operand.get());
   }
   /// Multiply negative values by a slope, one for each channel or one for all.
   void rectify(bool channels) {
-    on_->check(on_->call.post_ops_append_prelu(operations_, channels ? 2 : 0), "post_ops_append_prelu");
+    MC_DNNL(on_, post_ops_append_prelu, operations_, channels ? 2 : 0);
   }
   /// Multiply an argument by a scale for each element of the axes whose bits are set in `mask`.
   void scale(int argument, int mask) {
-    on_->check(on_->call.primitive_attr_set_scales_mask(attributes_, argument, mask), "primitive_attr_set_scales_mask");
+    MC_DNNL(on_, primitive_attr_set_scales_mask, attributes_, argument, mask);
   }
   const void* get() {
-    on_->check(on_->call.primitive_attr_set_post_ops(attributes_, operations_), "primitive_attr_set_post_ops");
+    MC_DNNL(on_, primitive_attr_set_post_ops, attributes_, operations_);
     return attributes_;
   }
 
@@ -390,8 +397,7 @@ class Reorder {
     int axes = 0;
     for (int64_t count = 1; count < scales; ++axes) count *= from.dims()[size_t(axes)];
     if (scales) attributes.scale(kSource, (1 << axes) - 1);
-    on->check(on->call.reorder_primitive_desc_create(&description, from.get(), on->engine, to.get(), on->engine, attributes.get()),
-              "reorder_primitive_desc_create");
+    MC_DNNL(on, reorder_primitive_desc_create, &description, from.get(), on->engine, to.get(), on->engine, attributes.get());
     step_ = PrimitiveCall(on, Description(on, description));
     step_.takes(kSource, from).takes(kTop, to);
     if (scales) step_.takes(kScales | kSource, Array::plain(on, {scales}));

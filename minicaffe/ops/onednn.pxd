@@ -19,6 +19,7 @@ cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
                               void* scratch) except +refuse
     cppclass WorkspacePrimitive:
         Array x, y
+        bint backward_reads_x
         size_t workspace()
         size_t forward_scratch()
         void forward(const void* x, void* y, void* kept, void* scratch) except +refuse
@@ -38,8 +39,7 @@ cdef class OnednnWeightsPrimitive(Primitive):
 
 
 cdef class OnednnWorkspacePrimitive(Primitive):
-    cdef WorkspacePrimitive* steps
+    cdef WorkspacePrimitive steps
     cdef Layout x, y
     cdef long long workspace    # floats that forward keeps for backward
-    cdef bint backward_reads_x
-    cdef int bind_primitives(self, WorkspacePrimitive* steps) except -1
+    cdef int set_layouts(self) except -1

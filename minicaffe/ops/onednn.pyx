@@ -58,10 +58,9 @@ cdef class OnednnWeightsPrimitive(Primitive):
 cdef class OnednnWorkspacePrimitive(Primitive):
     """An operation whose forward keeps a workspace for backward."""
 
-    cdef int bind_primitives(self, WorkspacePrimitive* steps) except -1:
-        """Store `steps`, which are initialised and owned by the derived class."""
-        self.steps = steps
-        self.x, self.y, self.workspace = layout_of(steps.x), layout_of(steps.y), (steps.workspace() + 3) // 4
+    cdef int set_layouts(self) except -1:
+        """Set the layouts, and the size of the workspace, when `steps` has been made."""
+        self.x, self.y, self.workspace = layout_of(self.steps.x), layout_of(self.steps.y), (self.steps.workspace() + 3) // 4
 
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1:
         cdef Blob kept = operation.keep((self.workspace,))
@@ -76,4 +75,4 @@ cdef class OnednnWorkspacePrimitive(Primitive):
         with nogil:
             self.steps.backward(y.diff_in_layout(on, self.y), x.overwrite_diff_in_layout(on, self.x),
                                 operation.kept.data_on(on) if self.workspace else NULL,
-                                x.data_in_layout(on, self.x) if self.backward_reads_x else NULL, scratch)
+                                x.data_in_layout(on, self.x) if self.steps.backward_reads_x else NULL, scratch)

@@ -6,28 +6,18 @@
 namespace mc {
 namespace onednn {
 
-class Lrn : public WorkspacePrimitive {
- public:
-  /// For an image arranged as `image`, on `threads` threads. Refuses by std::runtime_error.
-  void make(const Library* on, const LrnShape& s, const Array& image, int threads) {
-    on_ = on, threads_ = threads, x = image;
-    size_ = 2 * s.half_rows + 1;
-    alpha_ = float(s.alpha * double(size_)), beta_ = float(s.beta), k_ = float(s.k);
-    start(describe(on, threads, "lrn_forward", on->call.lrn_forward_primitive_desc_create, kTraining, kLrnAcross, x.get(), x.get(),
-                   size_, alpha_, beta_, k_), "an LRN", true);
-  }
-
- private:
-  PrimitiveCall new_backward() const override {
-    PrimitiveCall step(on_, describe(on_, threads_, "lrn_backward", on_->call.lrn_backward_primitive_desc_create, kLrnAcross,
-                                     x.get(), x.get(), x.get(), size_, alpha_, beta_, k_, forward_.get()));
-    step.takes(kTopDiff, x).takes(kSourceDiff, x).takes(kWorkspace, workspace_).takes(kSource, x);
-    return step;
-  }
-
-  int64_t size_ = 0;
-  float alpha_ = 0, beta_ = 0, k_ = 0;
-};
+/// For an image arranged as `x`, on `threads` threads. Refuses by std::runtime_error.
+inline void make_lrn(WorkspacePrimitive& made, const Library* on, const LrnShape& s, const Array& x, int threads) {
+  const int64_t size = 2 * s.half_rows + 1;
+  const float alpha = float(s.alpha * double(size)), beta = float(s.beta), k = float(s.k);
+  made.backward_reads_x = true;
+  Description forward = describe(on, threads, "lrn_forward", on->call.lrn_forward_primitive_desc_create, kTraining, kLrnAcross,
+                                 x.get(), x.get(), size, alpha, beta, k);
+  made.make(on, threads, "an LRN", x, std::move(forward), true, [=](const Description& forward, const Array& y) {
+    return describe(on, threads, "lrn_backward", on->call.lrn_backward_primitive_desc_create, kLrnAcross, x.get(), y.get(), x.get(),
+                    size, alpha, beta, k, forward.get());
+  });
+}
 
 }  // namespace onednn
 }  // namespace mc

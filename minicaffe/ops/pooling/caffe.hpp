@@ -21,7 +21,7 @@ inline PoolFrame pool_frame(const PoolShape& s) {
   return {height, width, !s.pad_h && !s.pad_w && height <= s.height && width <= s.width};
 }
 
-/// Elements of scratch memory that the functions below need: on the CPU a frame for each thread, in backward for AVE only.
+/// Elements of scratch memory that pool_forward needs, or the backward of AVE: on the CPU a frame for each thread.
 inline index_t pool_scratch(const Context& on, const PoolShape& s, bool backward) {
   const PoolFrame frame = pool_frame(s);
   return on.stream || (frame.inside && !backward) ? 0 : on.threads * frame.height * frame.width;
@@ -113,45 +113,48 @@ template <class T, class Op, int K, int S> struct PoolPlane {
 };
 
 /// `scratch` holds a frame for each thread.
-template <class T, class Op, int K, int S>
-void pool_planes(cpu::Threads threads, index_t planes, const PoolForward<T, Op>& one, T* scratch) {
+template <int K, int S, class T, class Op> void pool_planes(cpu::Threads threads, const PoolForward<T, Op>& one, T* scratch) {
   PoolFrame frame = pool_frame(one.s);
-  index_t cost = K * K * one.s.out_height * one.s.out_width;
-  cpu::parallel(threads, planes, std::max<index_t>(1, cpu::kGrain / (cost + 1)), [&](int thread, index_t begin, index_t end) {
+  index_t grain = std::max<index_t>(1, cpu::kGrain / (K * K * one.s.out_height * one.s.out_width + 1));
+  cpu::parallel(threads, one.s.planes(), grain, [&](int thread, index_t begin, index_t end) {
     cpu::range(PoolPlane<T, Op, K, S>{one, frame, scratch + thread * frame.height * frame.width}, begin, end);
   });
 }
 
-/// One output at a time, by any of MaxOf, MeanOf, StochasticMean.
-template <template <class> class Op>
-void pool_outputs(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask) {
+/// MAX, with a mask, or AVE, where `mask` is null.
+inline void pool_forward(const Context& on, int dtype, const PoolShape& s, const void* x, void* y, void* mask, void* scratch) {
+  const bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
-    PoolForward<T, Op<T>> one{s, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
-    for_each(on, planes * s.out_height * s.out_width, one, s.kernel_h * s.kernel_w);
+    const auto run = [&](auto op) {
+      const PoolForward<T, decltype(op)> one{s, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
+      if constexpr (std::is_same_v<T, float>)
+        if (!on.stream && square && s.planes() >= on.threads) {
+          const auto frames = static_cast<T*>(scratch);
+          if (s.kernel_h == 2 && s.stride_h == 2) return pool_planes<2, 2>(on.threads, one, frames);
+          if (s.kernel_h == 3 && s.stride_h == 2) return pool_planes<3, 2>(on.threads, one, frames);
+          if (s.kernel_h == 3 && s.stride_h == 1) return pool_planes<3, 1>(on.threads, one, frames);
+        }
+      for_each(on, s.outputs(), one, s.kernel_h * s.kernel_w);
+    };
+    mask ? run(MaxOf<T>()) : run(MeanOf<T>());
   });
 }
 
-/// MAX or AVE; `mask` is written by MAX only and may be null for AVE.
-template <template <class> class Op>
-void pool_forward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* x, void* y, void* mask,
-                  void* scratch) {
-  bool square = s.kernel_h == s.kernel_w && s.stride_h == s.stride_w;
-  if (!on.stream && dtype == FLOAT && square && planes >= on.threads) {
-    PoolForward<float, Op<float>> one{s, static_cast<const float*>(x), static_cast<float*>(y), static_cast<float*>(mask)};
-    auto frames = static_cast<float*>(scratch);
-    if (s.kernel_h == 2 && s.stride_h == 2) return pool_planes<float, Op<float>, 2, 2>(on.threads, planes, one, frames);
-    if (s.kernel_h == 3 && s.stride_h == 2) return pool_planes<float, Op<float>, 3, 2>(on.threads, planes, one, frames);
-    if (s.kernel_h == 3 && s.stride_h == 1) return pool_planes<float, Op<float>, 3, 1>(on.threads, planes, one, frames);
-  }
-  pool_outputs<Op>(on, dtype, s, planes, x, y, mask);
-}
-
-inline void stochastic_forward(const Context& on, int dtype, const PoolShape& s, index_t planes, u64 seed, u64 start,
-                               const void* x, void* y, void* mask) {
+/// STOCHASTIC, with a mask of what is drawn, or its mean, where `mask` is null.
+inline void stochastic_forward(const Context& on, int dtype, const PoolShape& s, u64 seed, u64 start, const void* x, void* y,
+                               void* mask) {
   const u64* drawn = on.stream ? on.stream->drawn : nullptr;
-  each_typed<StochasticForward>(on, dtype, planes * s.out_height * s.out_width, 2 * s.kernel_h * s.kernel_w + 20, s, Philox{seed},
-                                start, drawn, x, y, mask);
+  dispatch(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto from = static_cast<const T*>(x);
+    const auto to = static_cast<T*>(y), where = static_cast<T*>(mask);
+    const index_t window = s.kernel_h * s.kernel_w;
+    if (mask)
+      for_each(on, s.outputs(), StochasticForward<T>{s, Philox{seed}, start, drawn, from, to, where}, 2 * window + 20);
+    else
+      for_each(on, s.outputs(), PoolForward<T, StochasticMean<T>>{s, from, to, nullptr}, window);
+  });
 }
 
 /// Adds each dy of one plane to the pixel of its mask; a mask outside the plane (-1: an empty window) is skipped.
@@ -239,13 +242,12 @@ template <class T, int K> struct MeanScatter {
   }
 };
 
-inline void mask_backward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* dy, const void* mask,
-                          void* dx) {
+inline void mask_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto from = static_cast<const T*>(dy), where = static_cast<const T*>(mask);
     auto to = static_cast<T*>(dx);
-    const index_t pixels = s.height * s.width;
+    const index_t pixels = s.height * s.width, planes = s.planes();
     if (on.stream || planes < on.threads)
       for_each(on, planes * pixels, PoolBackward<T, true>{s, from, where, to}, 16);
     else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
@@ -258,66 +260,65 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, inde
   });
 }
 
-/// Call work(pack) with the number of channels that a thread computes, as an integral constant: those of 16 bytes, or 1 if the
-/// channels are no multiple of that.
-template <class X, class Work> void with_pool_pack(index_t channels, const Work& work) {
-  constexpr int kMost = Pack<X>::kSize;
-  if (channels % kMost)
-    work(std::integral_constant<int, 1>());
-  else
-    work(std::integral_constant<int, kMost>());
-}
-
-/// Forward on a device, in the layout with channels last. `dtype` is that of x and y as stored; `mask` (or null) has the type that
-/// is computed in.
-template <template <class> class Op>
-void pool_forward_channels_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels, const void* x,
-                                void* y, void* mask) {
-  dispatch_layout(dtype, [&](auto type) {
-    using X = decltype(type);
-    using T = typename Element<X>::Compute;
-    with_pool_pack<X>(channels, [&](auto pack) {
-      cuda::for_each(*on.stream, images * s.out_height * s.out_width * (channels / pack),
-                     PoolForwardLast<X, Op<T>, decltype(pack)::value>{s, channels, static_cast<const X*>(x), static_cast<X*>(y),
-                                                                      static_cast<T*>(mask)});
-    });
-  });
-}
-
-/// The gradient of pool_forward_channels_last: of MAX if there is a mask, of AVE if `mask` is null.
-inline void pool_backward_channels_last(const Context& on, int dtype, const PoolShape& s, index_t images, index_t channels,
-                                        const void* dy, const void* mask, void* dx) {
-  dispatch_layout(dtype, [&](auto type) {
-    using X = decltype(type);
-    using T = typename Element<X>::Compute;
-    with_pool_pack<X>(channels, [&](auto pack) {
-      auto run = [&](auto masked) {
-        cuda::for_each(*on.stream, images * s.height * s.width * (channels / pack),
-                       PoolBackwardLast<X, decltype(masked)::value, decltype(pack)::value>{
-                           s, channels, static_cast<const X*>(dy), static_cast<const T*>(mask), static_cast<X*>(dx)});
-      };
-      mask ? run(std::true_type()) : run(std::false_type());
-    });
-  });
-}
-
-inline void mean_backward(const Context& on, int dtype, const PoolShape& s, index_t planes, const void* dy, void* dx,
-                          void* scratch) {
+inline void mean_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, void* dx, void* scratch) {
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     auto from = static_cast<const T*>(dy);
     auto to = static_cast<T*>(dx);
     PoolFrame frame = pool_frame(s);
     index_t pixels = frame.height * frame.width;
-    if (on.stream || planes < on.threads || pixels == 0)
-      return for_each(on, planes * s.height * s.width, PoolBackward<T, false>{s, from, nullptr, to}, 32);
+    if (on.stream || s.planes() < on.threads || pixels == 0)
+      return for_each(on, s.planes() * s.height * s.width, PoolBackward<T, false>{s, from, nullptr, to}, 32);
     index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
-    cpu::parallel(on.threads, planes, std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
+    cpu::parallel(on.threads, s.planes(), std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
       T* mine = static_cast<T*>(scratch) + thread * pixels;
       if (s.kernel_h == 3 && s.kernel_w == 3)
         cpu::range(MeanScatter<T, 3>{s, frame, from, to, mine}, begin, end);
       else
         cpu::range(MeanScatter<T, 0>{s, frame, from, to, mine}, begin, end);
+    });
+  });
+}
+
+/// dx of MAX and STOCHASTIC, which have a mask, or of AVE, where `mask` is null.
+inline void pool_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx,
+                          void* scratch) {
+  mask ? mask_backward(on, dtype, s, dy, mask, dx) : mean_backward(on, dtype, s, dy, dx, scratch);
+}
+
+// ---- on a device, in the layout with channels last. `dtype` is that of x, y and their gradients as stored; the mask has the type
+// that is computed in.
+
+/// work(pack, masked) as integral constants: how many channels a thread computes, those of 16 bytes, or 1 if the channels are no
+/// multiple of that; and whether there is a mask.
+template <class X, class Work> void with_pool_pack(index_t channels, const void* mask, const Work& work) {
+  constexpr int kMost = Pack<X>::kSize;
+  const auto choose = [&](auto pack) { mask ? work(pack, std::true_type()) : work(pack, std::false_type()); };
+  channels % kMost ? choose(std::integral_constant<int, 1>()) : choose(std::integral_constant<int, kMost>());
+}
+
+/// As pool_forward.
+inline void pool_forward_channels_last(const Context& on, int dtype, const PoolShape& s, const void* x, void* y, void* mask) {
+  dispatch_layout(dtype, [&](auto type) {
+    using X = decltype(type);
+    using T = typename Element<X>::Compute;
+    with_pool_pack<X>(s.channels, mask, [&](auto pack, auto masked) {
+      using Op = std::conditional_t<masked, MaxOf<T>, MeanOf<T>>;
+      cuda::for_each(*on.stream, s.outputs() / pack, PoolForwardLast<X, Op, pack>{
+          s, static_cast<const X*>(x), static_cast<X*>(y), static_cast<T*>(mask)});
+    });
+  });
+}
+
+/// As pool_backward.
+inline void pool_backward_channels_last(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask,
+                                        void* dx) {
+  dispatch_layout(dtype, [&](auto type) {
+    using X = decltype(type);
+    using T = typename Element<X>::Compute;
+    with_pool_pack<X>(s.channels, mask, [&](auto pack, auto masked) {
+      cuda::for_each(*on.stream, s.planes() * s.height * s.width / pack, PoolBackwardLast<X, masked, pack>{
+          s, static_cast<const X*>(dy), static_cast<const T*>(mask), static_cast<X*>(dx)});
     });
   });
 }

@@ -8,7 +8,9 @@
 namespace mc {
 
 struct PoolShape {
-  index_t height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+  index_t images, channels, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w;
+  MC_HD index_t planes() const { return images * channels; }
+  MC_HD index_t outputs() const { return planes() * out_height * out_width; }
 };
 
 /// The window of one output: rows top..bottom-1 and columns left..right-1 inside the image, and the area before clipping to
@@ -160,18 +162,17 @@ template <class X, class Op, int kPack> struct PoolForwardLast {
   using Values = Few<X, kPack>;
   using Places = Few<T, kPack>;
   PoolShape s;
-  index_t channels;
   const X* x;
   X* y;
   T* mask;  // null: none
   MC_HD void operator()(index_t i) const {
-    const PoolPlace<kPack> to(i, s.out_height, s.out_width, channels);
+    const PoolPlace<kPack> to(i, s.out_height, s.out_width, s.channels);
     const PoolWindow window = pool_window(s, to.h, to.w);
-    const X* image = x + to.image * s.height * s.width * channels + to.channel;
+    const X* image = x + to.image * s.height * s.width * s.channels + to.channel;
     Op op[kPack];
     for (index_t h = window.top; h < window.bottom; ++h)
       for (index_t w = window.left; w < window.right; ++w) {
-        const Values from = *reinterpret_cast<const Values*>(image + (h * s.width + w) * channels);
+        const Values from = *reinterpret_cast<const Values*>(image + (h * s.width + w) * s.channels);
         for (int l = 0; l < kPack; ++l) op[l].take(T(from.value[l]), int(h * s.width + w));
       }
     T values[kPack];
@@ -190,18 +191,17 @@ template <class X, bool kMasked, int kPack> struct PoolBackwardLast {
   using Values = Few<X, kPack>;
   using Places = Few<T, kPack>;
   PoolShape s;
-  index_t channels;
   const X* dy;
   const T* mask;
   X* dx;
   MC_HD void operator()(index_t i) const {
-    const PoolPlace<kPack> to(i, s.height, s.width, channels);
+    const PoolPlace<kPack> to(i, s.height, s.width, s.channels);
     const PoolCover rows = pool_cover(to.h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
     const PoolCover columns = pool_cover(to.w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
     T sum[kPack] = {};
     for (index_t ph = rows.begin; ph < rows.end; ++ph)
       for (index_t pw = columns.begin; pw < columns.end; ++pw) {
-        const index_t at = ((to.image * s.out_height + ph) * s.out_width + pw) * channels + to.channel;
+        const index_t at = ((to.image * s.out_height + ph) * s.out_width + pw) * s.channels + to.channel;
         const Values from = *reinterpret_cast<const Values*>(dy + at);
         if constexpr (kMasked) {
           const Places where = *reinterpret_cast<const Places*>(mask + at);

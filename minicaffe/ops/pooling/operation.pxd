@@ -2,7 +2,7 @@ from minicaffe.ops.engine cimport Operation
 
 cdef extern from "minicaffe/ops/pooling/kernel.hpp" nogil:
     struct PoolShape "mc::PoolShape":
-        long long height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
+        long long images, channels, height, width, out_height, out_width, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w
 
 cdef enum:
     MAX = 0          # minicaffe.proto PoolingParameter.PoolMethod
@@ -13,7 +13,6 @@ cdef enum:
 cdef class Pooling(Operation):
     cdef PoolShape shape
     cdef int method
-    cdef long long images, channels
     cdef bint drawn                         # STOCHASTIC draws, as in TRAIN
     cdef bint mask_shown                    # the mask is a top
     cdef unsigned long long seed, start     # of the random numbers for the next forward pass
