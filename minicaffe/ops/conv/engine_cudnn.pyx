@@ -106,16 +106,18 @@ cdef class CudnnConvolution(Primitive):
 
     cdef int compute_as(self, bint last, int what, const Context& on, Convolution op, Blob x,
                         Blob y, Blob weight, Blob bias) except -1:
-        cdef Layout x_layout = self.x if last else None, y_layout = self.y if last else None, w_layout = self.w if last else None
-        cdef const void *from_, *w, *b
         if what == PARAMS:
             return self.accumulate_gradients(last, on, op, x, y, weight, bias)
-        from_ = x.data_in_layout(on, x_layout) if what == FORWARD else y.diff_in_layout(on, y_layout)
-        w = self.weights(on, op, weight, w_layout, what == FORWARD)
-        if what == BACKWARD:
-            return self.across(last, on, op, not op.transposed, from_, w, x.overwrite_diff_in_layout(on, x_layout), NULL)
-        b = bias.data_on(on) if bias is not None else NULL
-        return self.across(last, on, op, op.transposed, from_, w, y.overwrite_data_in_layout(on, y_layout), b)
+        cdef Layout x_layout = self.x if last else None, y_layout = self.y if last else None, w_layout = self.w if last else None
+        cdef bint forward = what == FORWARD
+        cdef int layout = kNhwc if last else kNchw
+        cdef void* from_ = <void*> (x.data_in_layout(on, x_layout) if forward else y.diff_in_layout(on, y_layout))
+        cdef void* w = <void*> self.weights(on, op, weight, w_layout, forward)
+        cdef void* to = y.overwrite_data_in_layout(on, y_layout) if forward else x.overwrite_diff_in_layout(on, x_layout)
+        cdef const void* b = bias.data_on(on) if bias is not None else NULL
+        if forward == op.transposed:        # the image from columns
+            return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, w, from_, b, False))
+        return self.product(on, op, Arguments(kForward, self.dtype, layout, from_, w, to, b, False))
 
     cdef const void* weights(self, const Context& on, Convolution op, Blob weight, Layout layout, bint forward) except? NULL:
         """Give the weights in a layout and the type of the products; bf16 is rounded to in forward and kept for backward."""
@@ -129,14 +131,6 @@ cdef class CudnnConvolution(Primitive):
         with nogil:
             round_to_bf16(on, weight.count, w, rounded)
         return rounded
-
-    cdef int across(self, bint last, const Context& on, Convolution op, bint to_image, const void* from_, const void* w, void* to,
-                    const void* bias) except -1:
-        """Columns from the image, or with `to_image` the image from columns."""
-        cdef int layout = kNhwc if last else kNchw
-        if to_image:
-            return self.product(on, op, Arguments(kBackwardData, self.dtype, layout, to, <void*> w, <void*> from_, bias, False))
-        return self.product(on, op, Arguments(kForward, self.dtype, layout, <void*> from_, <void*> w, to, bias, False))
 
     cdef int accumulate_gradients(self, bint last, const Context& on, Convolution op, Blob x,
                                   Blob y, Blob weight, Blob bias) except -1:
