@@ -334,14 +334,12 @@ void gradients(const Context& on, const Channels& c, const StandardizeBy<C>& by,
   for_each(on, c.channels, store);
 }
 
-/// The part of backward to compute: all, or what is before, or after, the sum of two numbers of each channel over processes.
-enum class BackwardPart : int { kWhole, kBefore, kAfter };
-
-/// dx from dy, and the gradients of gamma and beta unless they are null, added if `add_gamma` and `add_beta`. `scratch`
-/// has 4 x channels values; kBefore writes the first 2 x channels of them and kAfter reads them.
-inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, BackwardPart which,
-                                 const void* x, const void* dy, void* dx, void* gamma, bool add_gamma, void* beta, bool add_beta,
-                                 void* scratch) {
+/// With `terms` the gradients of gamma and beta unless they are null, added if `add_gamma` and `add_beta`, and the terms that the
+/// gradient of x subtracts: 2 x channels of the 4 x channels values of `scratch`. With `apply` dx from dy and these terms. Both at
+/// once unless processes add their terms up in between.
+inline void standardize_backward(const Context& on, int dtype, const Channels& shape, const Standardization& s, bool terms,
+                                 bool apply, const void* x, const void* dy, void* dx, void* gamma, bool add_gamma, void* beta,
+                                 bool add_beta, void* scratch) {
   dispatch_layout(dtype, [&](auto type) {
     using T = decltype(type);
     using C = typename Element<T>::Compute;
@@ -353,14 +351,14 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
     const index_t count = std::max<index_t>(1, c.outer * c.inner + s.elsewhere);
     const StandardizeBy<C> by = s.by<C>();
     if constexpr (cpu::kPlain<T>)
-      if (!on.stream && c.lanes == 1 && which == BackwardPart::kWhole)
+      if (!on.stream && c.lanes == 1 && terms && apply)
         return cpu::for_each(on.threads, c.channels,
                              cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
                                                                 shift, add_gamma, add_beta}, count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
       C *dot = sum + part.channels, *own = dot + part.channels;
       const StandardizeBy<C> f = by.from(k);
-      if (which != BackwardPart::kAfter) {
+      if (terms) {
         const StandardizeGradients<C> store{s.given, s.by_x(), scale && add_gamma, shift && add_beta, C(1.0 / count), factor + k,
                                             sum, dot, scale ? scale + k : own, shift ? shift + k : own + part.channels};
         if (!s.given || scale || shift)
@@ -368,10 +366,9 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
         else
           for_each(on, part.channels, store);
       }
-      if (which == BackwardPart::kBefore) return;
-      broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
+      if (apply) broadcast_binary(on, part, StandardizeBackwardBy<C>{f, sum, dot}, values + at, from + at, to + at);
     };
-    if (which == BackwardPart::kWhole)
+    if (terms && apply)
       each_part(on, c, 2 * sizeof(T), work);
     else
       work(c, 0, 0);

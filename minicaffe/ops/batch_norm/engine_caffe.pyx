@@ -22,14 +22,11 @@ cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
         void *shift
         const void *gamma
         const void *beta
-    enum BackwardPart "mc::BackwardPart":
-        WHOLE "mc::BackwardPart::kWhole"
-        BEFORE "mc::BackwardPart::kBefore"
-        AFTER "mc::BackwardPart::kAfter"
     void standardize_moments(const Context&, int dtype, const Channels&, const void* x, void* mean, void* variance)
     void standardize_forward(const Context&, int dtype, const Channels&, const Standardization&, const void* x, void* y, void* kept)
-    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, BackwardPart, const void* x,
-                              const void* dy, void* dx, void* gamma, bint add_gamma, void* beta, bint add_beta, void* scratch)
+    void standardize_backward(const Context&, int dtype, const Channels&, const Standardization&, bint terms, bint apply,
+                              const void* x, const void* dy, void* dx, void* gamma, bint add_gamma, void* beta, bint add_beta,
+                              void* scratch)
 
 
 cdef class CaffeStandardize(Primitive):
@@ -101,14 +98,14 @@ cdef class CaffeStandardize(Primitive):
         cdef void* dx = x.overwrite_diff_in_layout(on, layout)
         op.sums.reshape_to((4 * op.shape.channels,))
         cdef void* scratch = op.sums.mutable_data_on(on)
-        cdef BackwardPart part = WHOLE
-        if op.group is not None and not op.given:
+        cdef bint together = op.group is not None and not op.given
+        if together:
             with nogil:
-                standardize_backward(on, dtype, shape, s, BEFORE, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
+                standardize_backward(on, dtype, shape, s, True, False, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
             op.allreduce_gradient_terms()
-            part, scratch = AFTER, op.sums.mutable_data_on(on)
+            scratch = op.sums.mutable_data_on(on)
         with nogil:
-            standardize_backward(on, dtype, shape, s, part, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
+            standardize_backward(on, dtype, shape, s, not together, True, v, dy, dx, gamma, add_gamma, beta, add_beta, scratch)
 
 
 cdef double slope_of(NormEpilogue epilogue):
