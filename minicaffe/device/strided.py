@@ -9,6 +9,7 @@ import abc
 import ctypes
 import math
 import operator
+import types
 
 import numpy as np
 
@@ -75,7 +76,7 @@ class DeviceArray:
         interface = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.address or 1, True), "version": 3,
                      "strides": self.strides}
         try:
-            return np.asarray(_Interface(interface))
+            return np.asarray(types.SimpleNamespace(__array_interface__=interface))
         except (ValueError, OverflowError) as error:
             raise ShapeError(f"no memory holds an array of shape {self.shape} and strides {self.strides}: {error}") from None
 
@@ -143,13 +144,6 @@ class DeviceArray:
     def __repr__(self):
         return (f"<DeviceArray {'x'.join(map(str, self.shape)) or 'scalar'} {self.dtype.name} at {self.address:#x}, strides "
                 f"{self.strides}{', read-only' if self.readonly else ''}>")
-
-
-class _Interface:
-    """What NumPy makes an array of."""
-
-    def __init__(self, interface):
-        self.__array_interface__ = interface
 
 
 def _integers(numbers):
