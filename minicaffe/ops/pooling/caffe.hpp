@@ -37,7 +37,7 @@ template <class T> MC_HD void copy_into_frame(const PoolShape& s, const PoolFram
 
 /// One plane with K x K windows at stride S, K <= 3.
 template <class T, class Op, int K, int S> struct PoolPlane {
-  PoolForward<T, Op> one;
+  PoolForward<T, Op, 0> one;
   PoolFrame frame;
   T* scratch;  // a frame, unless it is inside the image
 
@@ -113,7 +113,7 @@ template <class T, class Op, int K, int S> struct PoolPlane {
 };
 
 /// `scratch` holds a frame for each thread.
-template <int K, int S, class T, class Op> void pool_planes(cpu::Threads threads, const PoolForward<T, Op>& one, T* scratch) {
+template <int K, int S, class T, class Op> void pool_planes(cpu::Threads threads, const PoolForward<T, Op, 0>& one, T* scratch) {
   PoolFrame frame = pool_frame(one.s);
   index_t grain = std::max<index_t>(1, cpu::kGrain / (K * K * one.s.out_height * one.s.out_width + 1));
   cpu::parallel(threads, one.s.planes(), grain, [&](int thread, index_t begin, index_t end) {
@@ -127,7 +127,7 @@ inline void pool_forward(const Context& on, int dtype, const PoolShape& s, const
   dispatch(dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto op) {
-      const PoolForward<T, decltype(op)> one{s, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
+      const PoolForward<T, decltype(op), 0> one{s, static_cast<const T*>(x), static_cast<T*>(y), static_cast<T*>(mask)};
       if constexpr (std::is_same_v<T, float>)
         if (!on.stream && square && s.planes() >= on.threads) {
           const auto frames = static_cast<T*>(scratch);
@@ -153,7 +153,7 @@ inline void stochastic_forward(const Context& on, int dtype, const PoolShape& s,
     if (mask)
       for_each(on, s.outputs(), StochasticForward<T>{s, Philox{seed}, start, drawn, from, to, where}, 2 * window + 20);
     else
-      for_each(on, s.outputs(), PoolForward<T, StochasticMean<T>>{s, from, to, nullptr}, window);
+      for_each(on, s.outputs(), PoolForward<T, StochasticMean<T>, 0>{s, from, to, nullptr}, window);
   });
 }
 
@@ -249,7 +249,7 @@ inline void mask_backward(const Context& on, int dtype, const PoolShape& s, cons
     auto to = static_cast<T*>(dx);
     const index_t pixels = s.height * s.width, planes = s.planes();
     if (on.stream || planes < on.threads)
-      for_each(on, planes * pixels, PoolBackward<T, true>{s, from, where, to}, 16);
+      for_each(on, planes * pixels, PoolBackward<T, true, 0>{s, from, where, to}, 16);
     else if (s.kernel_h == 2 && s.kernel_w == 2 && s.stride_h == 2 && s.stride_w == 2 && s.height == 2 * s.out_height &&
              s.width == 2 * s.out_width && s.out_width >= 4)  // padding would make more windows
       s.out_width >= 8
@@ -268,7 +268,7 @@ inline void mean_backward(const Context& on, int dtype, const PoolShape& s, cons
     PoolFrame frame = pool_frame(s);
     index_t pixels = frame.height * frame.width;
     if (on.stream || s.planes() < on.threads || pixels == 0)
-      return for_each(on, s.planes() * s.height * s.width, PoolBackward<T, false>{s, from, nullptr, to}, 32);
+      return for_each(on, s.planes() * s.height * s.width, PoolBackward<T, false, 0>{s, from, nullptr, to}, 32);
     index_t cost = pixels + s.out_height * s.out_width * s.kernel_h * s.kernel_w;
     cpu::parallel(on.threads, s.planes(), std::max<index_t>(1, cpu::kGrain / cost), [&](int thread, index_t begin, index_t end) {
       T* mine = static_cast<T*>(scratch) + thread * pixels;
@@ -304,7 +304,7 @@ inline void pool_forward_channels_last(const Context& on, int dtype, const PoolS
     using T = typename Element<X>::Compute;
     with_pool_pack<X>(s.channels, mask, [&](auto pack, auto masked) {
       using Op = std::conditional_t<masked, MaxOf<T>, MeanOf<T>>;
-      cuda::for_each(*on.stream, s.outputs() / pack, PoolForwardLast<X, Op, pack>{
+      cuda::for_each(*on.stream, s.outputs() / pack, PoolForward<X, Op, pack>{
           s, static_cast<const X*>(x), static_cast<X*>(y), static_cast<T*>(mask)});
     });
   });
@@ -317,7 +317,7 @@ inline void pool_backward_channels_last(const Context& on, int dtype, const Pool
     using X = decltype(type);
     using T = typename Element<X>::Compute;
     with_pool_pack<X>(s.channels, mask, [&](auto pack, auto masked) {
-      cuda::for_each(*on.stream, s.planes() * s.height * s.width / pack, PoolBackwardLast<X, masked, pack>{
+      cuda::for_each(*on.stream, s.planes() * s.height * s.width / pack, PoolBackward<X, masked, pack>{
           s, static_cast<const X*>(dy), static_cast<const T*>(mask), static_cast<X*>(dx)});
     });
   });

@@ -50,20 +50,47 @@ template <class T> struct MeanOf {
   MC_HD void put(index_t i, T area, T* y, T*) const { y[i] = sum / area; }
 };
 
-/// One output of MAX or AVE pooling; `mask` is not touched by MeanOf.
-// e.g. PoolForward<T, MaxOf<T>>
-template <class T, class Op> struct PoolForward {
+/// Where index i is. In plain order, kPack 0, it is that of a pixel, and planes are images of one channel. Where channels are last
+/// it is that of kPack neighbouring channels of a pixel.
+template <int kPack> struct PoolPlace {
+  static constexpr int kTogether = kPack ? kPack : 1;
+  index_t channels, image, h, w, channel, at;  // at: the first element
+  MC_HD PoolPlace(index_t i, index_t height, index_t width, index_t all_channels) {
+    channels = kPack ? all_channels : 1;
+    const index_t packs = kPack ? channels / kTogether : 1, pixel = i / packs, row = pixel / width;
+    image = row / height, h = row - image * height, w = pixel - row * width;
+    channel = (i - pixel * packs) * kTogether, at = i * kTogether;
+  }
+};
+
+/// MAX or AVE pooling. Values are stored as X. The mask, null for AVE, is ordered as they are; its positions are those in a plane.
+// e.g. PoolForward<T, MaxOf<T>, 0>
+template <class X, class Op, int kPack> struct PoolForward {
+  using T = typename Element<X>::Compute;
+  using Place = PoolPlace<kPack>;
+  using Values = Few<X, Place::kTogether>;
+  using Positions = Few<T, Place::kTogether>;
   PoolShape s;
-  const T* x;
-  T *y, *mask;
+  const X* x;
+  X* y;
+  T* mask;
   MC_HD void operator()(index_t i) const {
-    index_t pw = i % s.out_width, ph = i / s.out_width % s.out_height;
-    const T* plane = x + i / s.out_width / s.out_height * s.height * s.width;
-    PoolWindow window = pool_window(s, ph, pw);
-    Op op;
+    const Place to(i, s.out_height, s.out_width, s.channels);
+    const PoolWindow window = pool_window(s, to.h, to.w);
+    const X* image = x + to.image * s.height * s.width * to.channels + to.channel;
+    Op op[Place::kTogether];
     for (index_t h = window.top; h < window.bottom; ++h)
-      for (index_t w = window.left; w < window.right; ++w) op.take(plane[h * s.width + w], int(h * s.width + w));
-    op.put(i, T(window.area), y, mask);
+      for (index_t w = window.left; w < window.right; ++w) {
+        const Values from = *reinterpret_cast<const Values*>(image + (h * s.width + w) * to.channels);
+        for (int l = 0; l < Place::kTogether; ++l) op[l].take(T(from.value[l]), int(h * s.width + w));
+      }
+    T values[Place::kTogether];
+    Positions where = {};
+    for (int l = 0; l < Place::kTogether; ++l) op[l].put(l, T(window.area), values, where.value);
+    Values result;
+    for (int l = 0; l < Place::kTogether; ++l) result.value[l] = X(values[l]);
+    *reinterpret_cast<Values*>(y + to.at) = result;
+    if (mask) *reinterpret_cast<Positions*>(mask + to.at) = where;
   }
 };
 
@@ -122,97 +149,36 @@ MC_HD PoolCover pool_cover(index_t at, index_t pad, index_t kernel, index_t stri
 }
 
 /// dx of one pixel: the dy of every window whose mask names it, or without masks dy / area of every window that covers it.
-// e.g. PoolBackward<T, true>
-template <class T, bool kMasked> struct PoolBackward {
-  PoolShape s;
-  const T *dy, *mask;
-  T* dx;
-  MC_HD void operator()(index_t i) const {
-    index_t w = i % s.width, h = i / s.width % s.height;
-    index_t plane = i / s.width / s.height * s.out_height * s.out_width;
-    PoolCover rows = pool_cover(h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
-    PoolCover columns = pool_cover(w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
-    T sum = 0;
-    for (index_t ph = rows.begin; ph < rows.end; ++ph)
-      for (index_t pw = columns.begin; pw < columns.end; ++pw) {
-        index_t o = plane + ph * s.out_width + pw;
-        if constexpr (!kMasked) sum += dy[o] / T(pool_window(s, ph, pw).area);
-        else if (index_t(mask[o]) == h * s.width + w) sum += dy[o];
-      }
-    dx[i] = sum;
-  }
-};
-
-// ---- where channels are last, of a device: an index is that of kPack neighbouring channels of a pixel. Values are stored as X;
-// the mask is as in plain order, with the channels last.
-
-/// Where index i is in [images, height, width, channels / kPack].
-template <int kPack> struct PoolPlace {
-  index_t image, h, w, channel, at;  // at: the first element
-  MC_HD PoolPlace(index_t i, index_t height, index_t width, index_t channels) {
-    const index_t packs = channels / kPack, pixel = i / packs, row = pixel / width;
-    image = row / height, h = row - image * height, w = pixel - row * width;
-    channel = (i - pixel * packs) * kPack, at = i * kPack;
-  }
-};
-
-// e.g. PoolForwardLast<T, MaxOf<T>, 1>
-template <class X, class Op, int kPack> struct PoolForwardLast {
+// e.g. PoolBackward<T, true, 0>
+template <class X, bool kMasked, int kPack> struct PoolBackward {
   using T = typename Element<X>::Compute;
-  using Values = Few<X, kPack>;
-  using Places = Few<T, kPack>;
-  PoolShape s;
-  const X* x;
-  X* y;
-  T* mask;  // null: none
-  MC_HD void operator()(index_t i) const {
-    const PoolPlace<kPack> to(i, s.out_height, s.out_width, s.channels);
-    const PoolWindow window = pool_window(s, to.h, to.w);
-    const X* image = x + to.image * s.height * s.width * s.channels + to.channel;
-    Op op[kPack];
-    for (index_t h = window.top; h < window.bottom; ++h)
-      for (index_t w = window.left; w < window.right; ++w) {
-        const Values from = *reinterpret_cast<const Values*>(image + (h * s.width + w) * s.channels);
-        for (int l = 0; l < kPack; ++l) op[l].take(T(from.value[l]), int(h * s.width + w));
-      }
-    T values[kPack];
-    Places where;
-    for (int l = 0; l < kPack; ++l) op[l].put(l, T(window.area), values, where.value);
-    Values result;
-    for (int l = 0; l < kPack; ++l) result.value[l] = X(values[l]);
-    *reinterpret_cast<Values*>(y + to.at) = result;
-    if (mask) *reinterpret_cast<Places*>(mask + to.at) = where;
-  }
-};
-
-// e.g. PoolBackwardLast<T, true, 1>
-template <class X, bool kMasked, int kPack> struct PoolBackwardLast {
-  using T = typename Element<X>::Compute;
-  using Values = Few<X, kPack>;
-  using Places = Few<T, kPack>;
+  using Place = PoolPlace<kPack>;
+  using Values = Few<X, Place::kTogether>;
+  using Positions = Few<T, Place::kTogether>;
   PoolShape s;
   const X* dy;
   const T* mask;
   X* dx;
   MC_HD void operator()(index_t i) const {
-    const PoolPlace<kPack> to(i, s.height, s.width, s.channels);
+    const Place to(i, s.height, s.width, s.channels);
     const PoolCover rows = pool_cover(to.h, s.pad_h, s.kernel_h, s.stride_h, s.out_height);
     const PoolCover columns = pool_cover(to.w, s.pad_w, s.kernel_w, s.stride_w, s.out_width);
-    T sum[kPack] = {};
+    T sum[Place::kTogether] = {};
     for (index_t ph = rows.begin; ph < rows.end; ++ph)
       for (index_t pw = columns.begin; pw < columns.end; ++pw) {
-        const index_t at = ((to.image * s.out_height + ph) * s.out_width + pw) * s.channels + to.channel;
+        const index_t at = ((to.image * s.out_height + ph) * s.out_width + pw) * to.channels + to.channel;
         const Values from = *reinterpret_cast<const Values*>(dy + at);
         if constexpr (kMasked) {
-          const Places where = *reinterpret_cast<const Places*>(mask + at);
-          for (int l = 0; l < kPack; ++l) sum[l] += index_t(where.value[l]) == to.h * s.width + to.w ? T(from.value[l]) : T(0);
+          const Positions where = *reinterpret_cast<const Positions*>(mask + at);
+          for (int l = 0; l < Place::kTogether; ++l)
+            sum[l] += index_t(where.value[l]) == to.h * s.width + to.w ? T(from.value[l]) : T(0);
         } else {
           const T area = T(pool_window(s, ph, pw).area);
-          for (int l = 0; l < kPack; ++l) sum[l] += T(from.value[l]) / area;
+          for (int l = 0; l < Place::kTogether; ++l) sum[l] += T(from.value[l]) / area;
         }
       }
     Values result;
-    for (int l = 0; l < kPack; ++l) result.value[l] = X(sum[l]);
+    for (int l = 0; l < Place::kTogether; ++l) result.value[l] = X(sum[l]);
     *reinterpret_cast<Values*>(dx + to.at) = result;
   }
 };
