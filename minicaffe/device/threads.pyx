@@ -40,7 +40,6 @@ def get_num_threads():
     return _threads.count
 
 
-@contextlib.contextmanager
 def dry_run():
     """Within a with block, do everything in the calling thread except arithmetic.
 
@@ -49,30 +48,27 @@ def dry_run():
     in an engine's layout, so the net cannot be used afterwards. Layers whose tops depend only on data and shapes do compute
     (`Node.parameter_free`), as labels and prior boxes are checked on the host.
     """
-    if num_threads().pool.dry():
-        yield
-        return
-    set_dry(True)
+    return _with_dry(True)
+
+
+def computing():
+    """Within a with block, compute even inside a `dry_run`."""
+    return _with_dry(False)
+
+
+@contextlib.contextmanager
+def _with_dry(bint now):
+    cdef bint before = num_threads().pool.dry()
+    set_dry(now)
     try:
         yield
     finally:
-        set_dry(False)
+        set_dry(before)
 
 
 def is_dry_run():
     """Return whether the calling thread is in a `dry_run`."""
     return num_threads().pool.dry() != 0
-
-
-@contextlib.contextmanager
-def computing():
-    """Within a with block, compute even inside a `dry_run`."""
-    cdef bint before = num_threads().pool.dry()
-    set_dry(False)
-    try:
-        yield
-    finally:
-        set_dry(before)
 
 
 def _default_threads():
