@@ -1,7 +1,7 @@
 """Local response normalisation by engine CAFFE (ops/lrn/caffe.hpp)."""
 
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.layouts cimport data_layout, element
+from minicaffe.ops.layouts cimport data_layout, element, of_images
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
 from minicaffe.ops.engines import CAFFE
@@ -23,9 +23,7 @@ cdef class CaffeLRN(Primitive):
         cdef void* scale = NULL
         self.layout, self.shape = None, op.shape
         if on.stream != NULL:
-            self.layout = data_layout(on, [x], True) if not op.shape.half_columns else None
-            if self.layout is not None and self.layout.dims != x.shape:
-                self.layout = None
+            self.layout = of_images(data_layout(on, [x], True), x) if not op.shape.half_columns else None
             if self.layout is not None:
                 self.shape.groups, self.shape.rows, self.shape.width = op.shape.groups * op.shape.width, 1, op.shape.rows
                 self.shape.half_rows, self.shape.half_columns = 0, min(op.shape.half_rows, op.shape.rows)
