@@ -1,6 +1,5 @@
 """Single operations of minicaffe on a GPU against PyTorch's and CuPy's; see gpu.py."""
 
-import ctypes
 import math
 import statistics
 
@@ -100,49 +99,20 @@ def pointwise(options, rows):
     row("fused SGD update", runners, 6)
 
 
-class Offsets(ctypes.Structure):
-    """OffsetInfo<unsigned, 3> (ops/strided/kernel.hpp)."""
-
-    _fields_ = [("axes", ctypes.c_int), ("divisor", ctypes.c_uint * 8), ("magic", ctypes.c_uint * 8), ("shift", ctypes.c_uint * 8),
-                ("stride", ctypes.c_uint * 3 * 8)]
-
-
-class Tiled(ctypes.Structure):
-    """TiledMap<Axpby<float>, float, 2>."""
-
-    _fields_ = [("alpha", ctypes.c_float), ("beta", ctypes.c_float), ("p_size", ctypes.c_uint), ("q_size", ctypes.c_uint),
-                ("p_tiles", ctypes.c_uint * 3), ("q_tiles", ctypes.c_uint * 3), ("others", Offsets),
-                ("p_stride", ctypes.c_longlong * 3), ("q_stride", ctypes.c_longlong * 3), ("turned", ctypes.c_int * 2),
-                ("x", ctypes.c_void_p * 2), ("y", ctypes.c_void_p)]
-
-
 def strided(options, rows):
-    """y = a + transposed b. No layer needs the strided kernels yet, so the kernel is launched from here."""
+    """y = a + transposed b, by `cuda.elementwise`."""
     from minicaffe import cuda
     from minicaffe.blob import Blob
-    from minicaffe.cuda import compile
-    from minicaffe.device.strided import divider
-    if options.device == "sim":
-        rows.add("strided pointwise", "skipped: the simulated device has only the kernels that the modules launch", "")
-        return
     modules, missing = peers_of(options, "torch", "cupy")
     sync = sync_all(modules)
-    n = 8192
+    n = 64 if options.device == "sim" else 8192
     random = np.random.default_rng(0)
     arrays = [random.standard_normal((n, n), np.float32) for _ in range(2)]
-    a, b = [blob_of(array) for array in arrays]
+    a, b = [blob_of(array).gpu_data for array in arrays]
+    turned = b.T
     y = Blob((n, n))
-    device = cuda.current()
-    kind = "TiledMap<Axpby<float>, float, 2>"
-    image, name = compile.image(compile.program_text(), f"mc::run<{kind}, {ctypes.sizeof(Tiled)}>", device.architecture)
-    function = device.function(device.load_module(image), name)
-    tiles = -(-n // 32)
-    k = Tiled(alpha=1, beta=1, p_size=n, q_size=n, p_tiles=divider(tiles), q_tiles=divider(tiles), turned=(0, 1))
-    k.others.axes = 1
-    k.others.divisor[0], k.others.magic[0], k.others.shift[0] = divider(1)
-    k.p_stride[:], k.q_stride[:] = (1, 1, n), (n, n, 1)  # of y, a and transposed b along a row, and along a column of y
-    k.x[:], k.y = (a.gpu_data.address, b.gpu_data.address), y.mutable_gpu_data.address
-    runners = {"minicaffe": lambda: device.launch(function, (tiles * tiles,), (256,), [k])}
+    add, top = cuda.elementwise("T a, T b", "T y", "y = a + b", "add"), y.mutable_gpu_data
+    runners = {"minicaffe": lambda: add(a, turned, top)}
     runners["minicaffe"]()
     np.testing.assert_allclose(y.cpu_data[:64], arrays[0][:64] + arrays[1].T[:64], rtol=1e-6)
     if "torch" in modules:
