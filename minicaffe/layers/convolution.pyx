@@ -1,7 +1,5 @@
 """Convolution (Caffe conv_layer.cpp)."""
 
-import math
-
 from minicaffe.layers.base.window cimport Blob, WindowLayer
 from minicaffe.ops.conv.operation cimport Convolution
 
@@ -66,7 +64,8 @@ cdef class ConvolutionLayer(WindowLayer):
             blob.reshape_to((*first.shape[:self.channel_axis], self.num_output, *outputs))
         if op.transposed:
             self.set_window(outputs, inputs)
-            op.describe_shape(self.images, self.num_output, self.channels, self.group, self.window, math.prod(outputs))
+            op.shape.set(self.images, self.num_output, self.channels, self.group, self.window)
         else:
             self.set_window(inputs, outputs)
-            op.describe_shape(self.images, self.channels, self.num_output, self.group, self.window, math.prod(outputs))
+            op.shape.set(self.images, self.channels, self.num_output, self.group, self.window)
+        op.changed()

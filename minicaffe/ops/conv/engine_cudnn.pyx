@@ -15,6 +15,7 @@ from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.ops.channels_last cimport channels_last
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
 from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
+from minicaffe.ops.lanes.caffe cimport Channels
 from minicaffe.ops.strided.caffe cimport round_to_bf16
 
 from minicaffe.cuda import compile
@@ -138,6 +139,7 @@ cdef class CudnnConvolution(Primitive):
         cdef const void *image, *columns
         cdef void* w
         cdef bint add = True
+        cdef Channels top
         if weight is not None:
             image, columns = x.data_in_layout(on, self.x if last else None), y.diff_in_layout(on, y_layout)
             w = weight.gradient_on(on, self.w if last else None, &add)
@@ -151,9 +153,9 @@ cdef class CudnnConvolution(Primitive):
                     weight.fill_diff_on(on, 0)      # the next engine adds to it
                 raise
         if bias is not None and self.dtype == BF16:     # last, so that nothing was added before a Refusal
-            columns, w = y.diff_in_layout(on, y_layout), bias.gradient_on(on, None, &add)
+            columns, w, top = y.diff_in_layout(on, y_layout), bias.gradient_on(on, None, &add), op.top()
             with nogil:
-                cudnn_bias_bf16(on, op.images * op.plane, op.outputs, columns, w, add)
+                cudnn_bias_bf16(on, top.outer * top.inner, top.channels, columns, w, add)
         elif bias is not None:
             backward_bias(on, op, y, bias, y_layout)
         return 0

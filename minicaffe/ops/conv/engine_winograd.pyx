@@ -50,8 +50,8 @@ cdef class WinogradConvolution(Primitive):
         cdef Window window = op.shape.window
         if lanes and is_faster(op.shape, False):
             try:
-                self.x = lanes_layout((op.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
-                self.y = lanes_layout((op.images, op.outputs, window.out[0], window.out[1]), lanes)
+                self.x = lanes_layout((op.shape.images, op.shape.channels, window.in_[0], window.in_[1]), lanes)
+                self.y = lanes_layout((op.shape.images, op.shape.outputs, window.out[0], window.out[1]), lanes)
                 self.lanes = True
             except DependencyError:
                 self.x = self.y = None      # without oneDNN no other layer uses lanes
@@ -66,13 +66,13 @@ cdef class WinogradConvolution(Primitive):
         cdef object _held
         cdef ConcatSlice part = None
         cdef char* to = NULL    # a part of another blob, of as many channels
-        cdef long long channels = op.outputs
+        cdef long long channels = op.shape.outputs
         if epilogue is not None:
             if epilogue.scale.size():
                 epilogue.round(bias)
                 factors, terms = epilogue.factors.data(), epilogue.terms.data()
             if epilogue.slopes.size():
-                epilogue.slopes.resize(op.outputs, epilogue.slopes[0])      # one for all
+                epilogue.slopes.resize(op.shape.outputs, epilogue.slopes[0])      # one for all
                 slopes = epilogue.slopes.data()
             if epilogue.addend is not None:
                 addend = epilogue.addend.data_in_layout(on, self.y)

@@ -2,6 +2,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.engine cimport Operation
+from minicaffe.ops.lanes.caffe cimport Channels
 
 cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
     cppclass Window:
@@ -14,6 +15,7 @@ cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
         int* out
     cppclass ConvShape:
         long long images, channels, outputs, groups, group_channels
+        long long pixels, positions     # of a plane of the image, and of the columns
         Window window
         void set(long long images, long long channels, long long outputs, long long groups, const Window& window) except +
 
@@ -21,9 +23,7 @@ cdef extern from "minicaffe/ops/conv/shape.hpp" namespace "mc" nogil:
 cdef class Convolution(Operation):
     cdef ConvShape shape
     cdef bint transposed           # a deconvolution: the image is its top
-    cdef long long images, outputs, plane   # of the top
-    cdef int describe_shape(self, long long images, long long channels, long long outputs, long long groups, const Window& window,
-                            long long plane) except -1
+    cdef Channels top(self)
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1
 
 cdef int backward_bias(const Context& on, Convolution op, Blob y, Blob bias, Layout layout=*) except -1
