@@ -84,6 +84,7 @@ template <class X, class Op, int kPack> struct PoolForward {
         const Values from = *reinterpret_cast<const Values*>(image + (h * s.width + w) * to.channels);
         for (int l = 0; l < Place::kTogether; ++l) op[l].take(T(from.value[l]), int(h * s.width + w));
       }
+    if constexpr (kPack == 0) return op[0].put(i, T(window.area), y, mask);  // without copies it takes fewer registers
     T values[Place::kTogether];
     Positions where = {};
     for (int l = 0; l < Place::kTogether; ++l) op[l].put(l, T(window.area), values, where.value);
@@ -167,6 +168,10 @@ template <class X, bool kMasked, int kPack> struct PoolBackward {
     for (index_t ph = rows.begin; ph < rows.end; ++ph)
       for (index_t pw = columns.begin; pw < columns.end; ++pw) {
         const index_t at = ((to.image * s.out_height + ph) * s.out_width + pw) * to.channels + to.channel;
+        if constexpr (kMasked && kPack == 0) {  // reads dy only where the mask names the pixel
+          if (index_t(mask[at]) == to.h * s.width + to.w) sum[0] += dy[at];
+          continue;
+        }
         const Values from = *reinterpret_cast<const Values*>(dy + at);
         if constexpr (kMasked) {
           const Positions where = *reinterpret_cast<const Positions*>(mask + at);
