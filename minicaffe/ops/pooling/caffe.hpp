@@ -283,7 +283,8 @@ inline void mean_backward(const Context& on, int dtype, const PoolShape& s, cons
 /// dx of MAX and STOCHASTIC, which have a mask, or of AVE, where `mask` is null.
 inline void pool_backward(const Context& on, int dtype, const PoolShape& s, const void* dy, const void* mask, void* dx,
                           void* scratch) {
-  mask ? mask_backward(on, dtype, s, dy, mask, dx) : mean_backward(on, dtype, s, dy, dx, scratch);
+  if (!mask) return mean_backward(on, dtype, s, dy, dx, scratch);
+  mask_backward(on, dtype, s, dy, mask, dx);
 }
 
 // ---- on a device, in the layout with channels last. `dtype` is that of x, y and their gradients as stored; the mask has the type
