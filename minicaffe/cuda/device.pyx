@@ -40,7 +40,10 @@ cdef extern from *:
     enum: kMaxDevices "mc::cuda::kMaxDevices"
 
 cdef enum:
-    WORKSPACE = 4 << 20     # bytes of a stream's workspace (ops/gemm/caffe.hpp)
+    # Bytes of a stream's workspace (ops/gemm/caffe.hpp): what cuBLAS's documentation recommends (cublasSetWorkspace), 32 MiB from
+    # compute capability 9.0 on. With less it uses slower algorithms. Small GPUs keep the memory, as in PyTorch.
+    WORKSPACE = 4 << 20
+    LARGE_WORKSPACE = 32 << 20
 
 cdef Reporter _reporter = reporter
 _devices = {}           # index -> Device
@@ -68,6 +71,11 @@ def devices_made():
     return dict(_devices)
 
 
+cdef size_t workspace_size(int major, size_t memory) noexcept:
+    """Return the bytes of a stream's workspace on a device of compute capability `major` with `memory` bytes."""
+    return LARGE_WORKSPACE if major >= 9 and memory >= <size_t> 8 << 30 else WORKSPACE
+
+
 cdef class Device:
     """One device; use `get_device(index)`.
 
@@ -86,6 +94,7 @@ cdef class Device:
         cdef cydriver.CUdevice handle
         cdef char name[128]
         cdef cydriver.CUdeviceptr scratch = 0, workspace = 0
+        cdef size_t free = 0, memory = 0
         cdef cydriver.CUstream stream
         if not 0 <= index < min(driver.count(), kMaxDevices):
             raise DeviceError(f"there is no device {index}; this machine has {driver.count()}, minicaffe device_query lists them",
@@ -102,9 +111,10 @@ cdef class Device:
         self.activate()
         check(cydriver.cuStreamCreate(&stream, cydriver.CU_STREAM_DEFAULT), "cuStreamCreate", (index,))
         check(cydriver.cuMemAlloc(&scratch, kScratch * 8), "cuMemAlloc", (kScratch * 8,))
-        check(cydriver.cuMemAlloc(&workspace, WORKSPACE), "cuMemAlloc", (WORKSPACE,))
+        check(cydriver.cuMemGetInfo(&free, &memory), "cuMemGetInfo")
+        self.stream.workspace_bytes = workspace_size(self.capability[0], memory)
+        check(cydriver.cuMemAlloc(&workspace, self.stream.workspace_bytes), "cuMemAlloc", (self.stream.workspace_bytes,))
         self.stream.workspace = <void*> <uintptr_t> workspace
-        self.stream.workspace_bytes = WORKSPACE
         self.stream.handle = <void*> stream
         self.stream.device = index
         self.stream.multiprocessors = self.multiprocessors
@@ -230,16 +240,24 @@ cdef class Device:
         """Load a module from `image`, the bytes of a cubin or PTX; return its address (int)."""
         cdef cydriver.CUmodule module
         cdef const unsigned char[::1] view = image
+        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.activate()
-        check(cydriver.cuModuleLoadData(&module, &view[0]), "cuModuleLoadData", (f"{len(image)} bytes",))
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)   # allows it during a graph capture, as in memory.pyx
+        code = cydriver.cuModuleLoadData(&module, &view[0])
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
+        check(code, "cuModuleLoadData", (f"{len(image)} bytes",))
         self.modules.append(<uintptr_t> module)
         return <uintptr_t> module
 
     def function(self, size_t module, str name):
         """Return the address (int) of a kernel in a module."""
         cdef cydriver.CUfunction function
+        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         encoded = name.encode()
-        check(cydriver.cuModuleGetFunction(&function, <cydriver.CUmodule> <void*> module, encoded), "cuModuleGetFunction", (name,))
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)   # it may load the kernel only now: CUDA_MODULE_LOADING=LAZY
+        code = cydriver.cuModuleGetFunction(&function, <cydriver.CUmodule> <void*> module, encoded)
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
+        check(code, "cuModuleGetFunction", (name,))
         return <uintptr_t> function
 
     def wait_for(self, size_t stream):

@@ -186,6 +186,7 @@ extern "C" {
 
 CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* data) {
   return on_context("cuModuleLoadData", out, "the pointer for the module", [&](Context& context) {
+    forbid_in_capture("cuModuleLoadData");
     auto image = static_cast<const mc::HostImage*>(data);
     uintptr_t end = uintptr_t(data) + sizeof *image - 1;
     if (!data || !is_mapped_host(uintptr_t(data)) || !is_mapped_host(end) || memcmp(image->magic, "MCHOST1", 8))
@@ -197,6 +198,7 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* out, const void* data) {
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
   return on_context("cuModuleUnload", [&](Context&) {
+    forbid_in_capture("cuModuleUnload");
     auto module = state().modules.find(handle);
     synchronize(*module->context);
     state().functions.remove_if([&](const Function& f) { return f.module == module; });

@@ -29,7 +29,11 @@ inline int launch(std::function<void()> work) {
   if (int code = driver("cuStreamGetCtx", stream, &context)) return code;
   void*& function = functions[context];
   if (!function) {
-    if (int code = driver("cuModuleLoadData", &module, static_cast<const void*>(&image))) return code;
+    int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED: a module may be loaded during a graph capture
+    driver("cuThreadExchangeStreamCaptureMode", &mode);
+    int code = driver("cuModuleLoadData", &module, static_cast<const void*>(&image));
+    driver("cuThreadExchangeStreamCaptureMode", &mode);
+    if (code) return code;
     if (int code = driver("cuModuleGetFunction", &function, module, kernel.name)) return code;
   }
   jobs.push_back(std::move(work));

@@ -115,6 +115,18 @@ def test_a_graph_that_could_not_be_made_keeps_nothing(sim):
     assert memory.stats(memory.CUDAPlace(0)).live == before
 
 
+def test_a_kernel_is_loaded_while_a_graph_is_recorded(plain):
+    """The driver refuses to load a module during a capture, unless the thread's mode is relaxed."""
+    blob = Blob((100,))
+    blob.data[...] = 3
+    blob.gpu_data  # noqa: B018
+    twice = cuda.kernel('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
+    with cuda.Graph(cuda.current()) as graph:
+        twice((1,), (100,), (blob,))
+    graph.replay(0, 0)
+    assert (blob.cpu_data == 6).all()
+
+
 def test_a_recording_is_not_broken_by_the_garbage_collector(plain):
     """Which may free any memory, of allocators too; an error ends the pause as the end of a recording does."""
     def leave_garbage():

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 from processes import run
 
 import minicaffe
@@ -10,6 +11,11 @@ from minicaffe import cuda, memory
 from minicaffe.blob import Blob
 from minicaffe.common import caffe
 from minicaffe.memory import CUDAPlace
+
+
+@pytest.mark.parametrize("settings, mib", [("memory=8GiB", 32), ("memory=8191MiB", 4), ("memory=8GiB,capability=8.9", 4)])
+def test_the_workspace_that_cublas_recommends(settings, mib):
+    run(f"assert cuda.get_device(0).workspace_bytes == {mib} << 20", "sim", settings)
 
 
 def test_one_device():
@@ -25,12 +31,12 @@ def test_one_device():
     assert one.streams["computing"] == device.compute_stream and one.streams["copies"] == device.copies.address
     assert one.stats == memory.stats(CUDAPlace(device.index)) and one.stats.live >= 4000
     assert one.allocator.startswith("CachingAllocator") and one.allocator.endswith("DriverAllocator")
-    assert one.scratch_bytes == 2 << 20 and one.workspace_bytes == 4 << 20
+    assert one.scratch_bytes == 2 << 20 and one.workspace_bytes == device.workspace_bytes
     assert set(one.handles) == {"cuBLAS", "cuDNN"}
     assert state.current == device.index and state.peers[0][0] == 1 and len(state.peers) == cuda.count()
     text = str(state)
     for words in (f"device {device.index}: {device.name}, {device.architecture}", f"computing {device.compute_stream:#x}",
-                  f"{one.stats.live:,} bytes live", "workspace 4,194,304 bytes", "GPU mode computes here", "page-locked host memory: "
+                  f"{one.stats.live:,} bytes live", f"workspace {one.workspace_bytes:,} bytes", "GPU mode computes here", "page-locked host memory: "
                   "CachingHostAllocator on PinnedAllocator", "1 yes, 0 no, -1 never requested"):
         assert words in text, text
 

@@ -1,7 +1,7 @@
 """Stream capture and graphs."""
 
 import numpy as np
-from sim_runner import configure, cu, download, driver, function, raises, scale, upload
+from sim_runner import configure, cu, download, driver, function, image, raises, scale, upload
 
 GLOBAL, THREAD_LOCAL, RELAXED = driver.CUstreamCaptureMode(0), driver.CUstreamCaptureMode(1), driver.CUstreamCaptureMode(2)
 NON_BLOCKING = 1
@@ -91,6 +91,7 @@ def what_breaks_a_capture():
     for code, words, call in (
         ("STREAM_CAPTURE_UNSUPPORTED", "cuStreamSynchronize: stream #", lambda s: cu.StreamSynchronize(s)),
         ("STREAM_CAPTURE_UNSUPPORTED", "cuMemAlloc is not allowed while", lambda s: cu.MemAlloc(64)),
+        ("STREAM_CAPTURE_UNSUPPORTED", "cuModuleLoadData is not allowed while", lambda s: cu.ModuleLoadData(image())),
         ("STREAM_CAPTURE_UNSUPPORTED", "cuMemcpyHtoD is not allowed while", lambda s: cu.MemcpyHtoD(p, x.ctypes.data, 64)),
         ("STREAM_CAPTURE_UNSUPPORTED", "cuCtxSynchronize is not allowed", lambda s: cu.CtxSynchronize()),
         ("STREAM_CAPTURE_ISOLATION", "recorded outside of the capture", lambda s: cu.StreamWaitEvent(s, outside, 0)),
@@ -126,6 +127,7 @@ def captured_events_are_no_times():
 def relaxed_capture_allows_allocations():
     f, s, x = _start(RELAXED)
     y = cu.MemAlloc(64)
+    cu.ModuleLoadData(image())
     scale(f, 4, x, y, 16, stream=s)
     run = cu.GraphInstantiate(cu.StreamEndCapture(s), 0)
     cu.GraphLaunch(run, 0)
