@@ -30,6 +30,7 @@ enum Number : int { MC_CUBLASLT_NUMBERS(MC_CUBLASLT_NUMBER) };
 // CUDA_R_32F, CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_STATUS_NOT_SUPPORTED
 constexpr int kReal32 = 0, kBf16 = 14, kCompute32 = 68, kComputeTf32 = 77, kNotSupported = 15;
 constexpr size_t kMostAligned = 256;  // what the heuristic expects of addresses, in bytes, unless it gets another number
+constexpr size_t kBiasAligned = 16;   // kernels read a bias by 16 bytes, whatever the heuristic is told: Marian's prod.cpp, of an A100
 
 struct Algorithm {
   uint64_t data[8];
@@ -142,10 +143,11 @@ inline LtPlan make_lt_plan(const Stream& stream, const CublasLt& blas, const LtP
 
 inline bool has_cublaslt(const Context& on) { return on.stream && on.stream->libraries && on.stream->libraries->cublaslt; }
 
-/// Compute it on the stream; false if cuBLASLt is missing or has no algorithm for this product. An error is stored in the stream.
+/// Compute it on the stream; false if cuBLASLt is missing, has no algorithm for this product, or cannot use a bias at this address.
+/// An error is stored in the stream.
 /// With `trial` nothing is computed, and `d` may be null.
 inline bool lt_product(const Context& on, const LtProduct& p, bool trial = false) {
-  if (!has_cublaslt(on) || p.m <= 0 || p.n <= 0 || p.k <= 0) return false;
+  if (!has_cublaslt(on) || p.m <= 0 || p.n <= 0 || p.k <= 0 || size_t(p.bias) % lt::kBiasAligned) return false;
   Stream& stream = *on.stream;
   const Libraries& libraries = *stream.libraries;
   CublasLt& blas = *libraries.cublaslt;

@@ -2,7 +2,7 @@
 //
 // What is wrong is said on standard error and is status 7: an attribute of another type, a leading dimension that is too small, matrices
 // that do not fit together, an epilogue without its bias, an algorithm for another product, addresses that are less aligned than was
-// said to the heuristic, too little workspace. FAKE_LT names what has no algorithm: epilogues "bias",
+// said to the heuristic, a bias that is not aligned to 16 bytes, too little workspace. FAKE_LT names what has no algorithm: epilogues "bias",
 // "relu", "sums"; "bf16" or its products "forward", "data", "weights".
 #pragma once
 #include <map>
@@ -179,6 +179,7 @@ int cublasLtMatmul(void* blas, void* product, const float* alpha, const void* a,
     lt::require(bytes <= prefer.workspace && bytes >= (prefer.reductions ? 4096u : 0u) && (workspace || !bytes), "workspace");
     lt::require(lt::is_aligned(a, prefer.aligned[0]) && lt::is_aligned(b, prefer.aligned[1]) && lt::is_aligned(c, prefer.aligned[2]) &&
                 lt::is_aligned(d, prefer.aligned[3]), "alignment");
+    lt::require(p.epilogue == 1 || p.epilogue == lt::kRelu || lt::is_aligned(p.bias, 16), "a bias that is not aligned to 16 bytes");
     lt::require(blas == (void*)0x77 && stream == slow::stream, "handle or stream");
     int status = call("cublasLtMatmul", "what", quoted(what), "a", show((const void*)a), "b", show((const void*)b), "d", show((const void*)d),
                       "bias", show((const void*)p.bias), "beta", show(double(*beta)), "bytes", show(bytes));

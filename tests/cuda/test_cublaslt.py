@@ -154,6 +154,18 @@ for shift in 16, 4:
     x.data[...] = values
     forward(net)
     assert found()[-1]["aligned"] == shift, found()[-1]
+# A bias is read by 16 bytes: at another address our kernels add it and its gradient.
+net, block = make(layers("num_output: 5", "")), Blob((64,), name="block")
+bias = net.layers[1].blobs[1]
+values = np.array(bias.data)
+forward(net)
+want = np.array(net.tops[-1][0].cpu_data)
+bias.data_memory.set_gpu_data(at(block) + 4, block)
+bias.data[...] = values
+before = len(calls())
+forward(net)
+np.testing.assert_allclose(net.tops[-1][0].cpu_data, want, rtol=1e-6)
+assert len(calls()) == before
 """, fake, tmp_path, MINICAFFE_DETERMINISTIC=deterministic)
 
 
