@@ -392,6 +392,25 @@ def test_first_and_second_gradients_together(fake, tmp_path, environment, precis
     assert all(result["worst"] < (1e-4 if precision == "float32" else 0.02) for result in results), results
 
 
+def test_a_bias_in_bf16_that_is_aligned_to_its_elements_alone(fake, tmp_path):
+    """cuDNN refuses a tensor of floats that is said to be aligned to two bytes."""
+    calls = tmp_path / "calls"
+    text = run(f"""
+    sys.path.insert(0, {str(HERE)!r})
+    from cudnn_cases import make
+    minicaffe.set_mode_gpu()
+    minicaffe.set_precision("bf16")
+    net, _ = make("conv", "DEFAULT")
+    block, bias = Blob((64,)), net.layers[-1].blobs[1]
+    bias.data_memory.set_gpu_data(block.gpu_data.__cuda_array_interface__["data"][0] + 4, block)
+    bias.data[...] = 1
+    net.forward_from_to(0, len(net.layers) - 1)
+    """, "sim", MINICAFFE_CUDNN=str(fake), FAKE_LOG=str(calls), MINICAFFE_CUDNN_TUNE="0", MINICAFFE_CACHE=str(tmp_path / "cache"))
+    assert "the slow cuDNN" not in text, text
+    found = named({"calls": [json.loads(line) for line in calls.read_text().splitlines()]})
+    assert [(call["product"], call["engine"] >= 100, call["pbias"] % 16) for call in found] == [("forward", True, 4)]
+
+
 # ---- the fake: who computes without it
 
 

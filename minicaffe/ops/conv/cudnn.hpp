@@ -82,7 +82,7 @@ inline CudnnNode cudnn_array(const Cudnn& cudnn, const CudnnArguments& of, int64
   CudnnNode node(cudnn, nv::BACKEND_TENSOR_DESCRIPTOR);
   node.put(nv::ATTR_TENSOR_DATA_TYPE, nv::TYPE_DATA_TYPE, cudnn_type(dtype)).put(nv::ATTR_TENSOR_UNIQUE_ID, uid);
   node.put(nv::ATTR_TENSOR_DIMENSIONS, sizes).put(nv::ATTR_TENSOR_STRIDES, strides);
-  node.put(nv::ATTR_TENSOR_BYTE_ALIGNMENT, of.alignment);
+  node.put(nv::ATTR_TENSOR_BYTE_ALIGNMENT, std::max<int64_t>(of.alignment, item_size(dtype)));  // cuDNN refuses less
   if (uid == kUnbiased) node.put(nv::ATTR_TENSOR_IS_VIRTUAL, nv::TYPE_BOOLEAN, true);
   return std::move(node.finalize());
 }
