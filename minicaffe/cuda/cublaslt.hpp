@@ -30,7 +30,7 @@ enum Number : int { MC_CUBLASLT_NUMBERS(MC_CUBLASLT_NUMBER) };
 // CUDA_R_32F, CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_STATUS_NOT_SUPPORTED
 constexpr int kReal32 = 0, kBf16 = 14, kCompute32 = 68, kComputeTf32 = 77, kNotSupported = 15;
 constexpr size_t kMostAligned = 256;  // what the heuristic expects of addresses, in bytes, unless it gets another number
-constexpr size_t kBiasAligned = 16;   // kernels read a bias by 16 bytes, whatever the heuristic is told: Marian's prod.cpp, of an A100
+constexpr size_t kBiasAligned = 16;   // of a bias, in bytes: Marian (src/tensors/gpu/prod.cpp) had errors with 8 on an A100
 
 struct Algorithm {
   uint64_t data[8];

@@ -458,6 +458,19 @@ cdef int activate(CudaStream* stream) noexcept with gil:
         return -1
 
 
+class RelaxedCapture:
+    """``with RelaxedCapture():`` this thread may make calls that a graph capture forbids, such as loading the code of a library."""
+
+    def __enter__(self):
+        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
+        check(cydriver.cuThreadExchangeStreamCaptureMode(&mode), "cuThreadExchangeStreamCaptureMode")
+        self.before = <int> mode
+
+    def __exit__(self, kind, error, trace):
+        cdef cydriver.CUstreamCaptureMode mode = <cydriver.CUstreamCaptureMode> <int> self.before
+        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
+
+
 # ---- streams and events
 
 @cython.no_gc_clear     # __dealloc__ needs device

@@ -251,6 +251,7 @@ int finalize(Node& node) {
     node.offers = offers_of(node.node(201), node.number(200));
   } else if (node.kind == PLAN) {
     const Offer& offer = node.node(401).offer;
+    require(slow::may_load(), "is made, which loads kernels, during a graph capture whose mode is not relaxed");
     call("cudnnBackendFinalize", "kind", quoted("plan"), "engine", show(offer.engine));
     if (offer.make) return int(offer.make);
   } else if (node.kind == PACK) {

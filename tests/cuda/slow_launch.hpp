@@ -19,6 +19,16 @@ template <class... A> int driver(const char* name, A... arguments) {
   return function ? function(arguments...) : -1;
 }
 
+/// Whether a module may be loaded now: the stream is not captured, or this thread's mode is CU_STREAM_CAPTURE_MODE_RELAXED.
+inline bool may_load() {
+  int status = 0, mode = 2;
+  if (!stream || driver("cuStreamIsCapturing", stream, &status) || !status) return true;
+  driver("cuThreadExchangeStreamCaptureMode", &mode);
+  const bool relaxed = mode == 2;
+  driver("cuThreadExchangeStreamCaptureMode", &mode);
+  return relaxed;
+}
+
 /// Put `work` on the stream; return the driver's code.
 inline int launch(std::function<void()> work) {
   static const unsigned sizes[] = {sizeof(int), 0};

@@ -161,6 +161,14 @@ cdef class CudnnConvolution(Primitive):
         return 0
 
     cdef int product(self, const Context& on, Convolution op, Arguments what) except -1:
+        """Compute, also while a graph is recorded, when a plan of a new shape loads its kernels."""
+        if on.stream.rate == NULL:
+            return self.by_plan(on, op, what)
+        from minicaffe.cuda.device import RelaxedCapture
+        with RelaxedCapture():
+            return self.by_plan(on, op, what)
+
+    cdef int by_plan(self, const Context& on, Convolution op, Arguments what) except -1:
         """Compute by the chosen plan; by another one if it fails, which adds nothing then."""
         cdef CudnnPlans* plans
         cdef int plan = -1
