@@ -1,11 +1,12 @@
 """Crop: a box cut out of a blob (Caffe crop_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.kernels.types cimport BF16, FLOAT, item_size
+from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
+from minicaffe.ops.channels_last cimport find_strides
 from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
-from minicaffe.ops.strips.caffe cimport copy_box
+from minicaffe.ops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import axis_of
@@ -22,8 +23,7 @@ cdef class CropLayer(DeviceLayer):
     exact_num_top_blobs = 1
     refuses_in_place = True
 
-    cdef int axes
-    cdef long long[32] size, whole, offset   # of the box and the bottom
+    cdef list offsets       # of the box, along all axes
     cdef Layout layout      # of the bottom in the last forward
 
     cpdef reshape(self, list bottom, list top):
@@ -38,26 +38,21 @@ cdef class CropLayer(DeviceLayer):
         if len(offsets) not in (1, cropped):
             raise ConfigError(f"give none, one, or one for each of the {cropped} axes from axis {start} on, got {len(offsets)}",
                               field="crop_param.offset")
-        offsets = [0] * start + (offsets * cropped if len(offsets) == 1 else offsets)
+        self.offsets = [0] * start + (offsets * cropped if len(offsets) == 1 else offsets)
         shape = x.shape[:start] + reference.shape[start:]
         for axis in range(start, x.num_axes):
-            if x.shape[axis] < offsets[axis] + shape[axis]:
-                raise ShapeError(f"offset {offsets[axis]} and size {shape[axis]} reach beyond axis {axis} of bottom[0], shape "
+            if x.shape[axis] < self.offsets[axis] + shape[axis]:
+                raise ShapeError(f"offset {self.offsets[axis]} and size {shape[axis]} reach beyond axis {axis} of bottom[0], shape "
                                  f"{list(x.shape)}", field="crop_param.offset")
         y.reshape_to(shape)
-        self.axes = x.num_axes
-        for axis in range(self.axes):
-            self.size[axis], self.whole[axis], self.offset[axis] = shape[axis], x.dims[axis], offsets[axis]
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef Blob x = bottom[0], y = top[0]
-        cdef Layout layout = of_images(data_layout(on, bottom[:1], True), x)
-        if layout is not None and layout.dtype == BF16 and (self.size[1] | self.whole[1] | self.offset[1]) % 2:
-            layout = None       # boxes are copied by words of 4 bytes
-        cdef Layout cropped = layout.with_shape(y.shape) if layout is not None else None
-        self.layout = layout if cropped is not None else None
-        self.copy(on, False, element(self.layout, x), <void*> x.data_in_layout(on, self.layout),
-                  y.overwrite_data_in_layout(on, cropped))
+        self.layout = of_images(data_layout(on, bottom[:1], True), x)
+        cdef Layout cropped = self.layout.with_shape(y.shape) if self.layout is not None else None
+        if cropped is None:
+            self.layout = None
+        self.copy(on, False, x, y, <char*> x.data_in_layout(on, self.layout), y.overwrite_data_in_layout(on, cropped))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if not propagate_down[0]:
@@ -72,19 +67,18 @@ cdef class CropLayer(DeviceLayer):
         else:
             dx = x.overwrite_diff_in_layout(on, self.layout)
             fill_typed(on, FLOAT, self.layout.nbytes // item_size(FLOAT), 0, dx)
-        self.copy(on, True, element(self.layout, x), dx, <void*> dy)
+        self.copy(on, True, x, y, <char*> dx, <void*> dy)
 
-    cdef int copy(self, const Context& on, bint back, int dtype, void* array, void* box) except -1:
-        """Copy the box out of the array of `dtype`, or `back` into it, both in the layout of the last forward."""
-        cdef long long[32] size, whole, offset
-        cdef long long unit
-        cdef int i, axis
-        for i in range(self.axes):
-            axis, unit = i, 1
-            if self.layout is not None and i:       # axis 1 is the last
-                axis = i + 1 if i < self.axes - 1 else 1
-            if i == self.axes - 1:                  # in bytes
-                unit = item_size(dtype)
-            size[i], whole[i], offset[i] = self.size[axis] * unit, self.whole[axis] * unit, self.offset[axis] * unit
+    cdef int copy(self, const Context& on, bint back, Blob x, Blob y, char* array, void* box) except -1:
+        """Copy the box out of the array, or `back` into it, both in the layout of the last forward."""
+        cdef long long[32] x_strides, y_strides
+        cdef int axis, dtype = element(self.layout, x)
+        find_strides(self.layout, x, x_strides)
+        find_strides(self.layout, y, y_strides)
+        for axis in range(x.num_axes):
+            array += <long long> self.offsets[axis] * x_strides[axis] * item_size(dtype)
         with nogil:
-            copy_box(on, self.axes, size, whole, offset, back, box, array)
+            if back:
+                copy_strided(on, dtype, dtype, y.num_axes, y.dims, box, y_strides, array, x_strides)
+            else:
+                copy_strided(on, dtype, dtype, y.num_axes, y.dims, array, x_strides, box, y_strides)

@@ -1,9 +1,8 @@
 """Tile: a blob repeated along an axis (Caffe tile_layer.cpp)."""
 
 from minicaffe.blob cimport Blob
-from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport Context, DeviceLayer
-from minicaffe.ops.strips.caffe cimport copy_strips, tile_backward
+from minicaffe.ops.strided.caffe cimport copy_strided, tile_backward
 
 from minicaffe.errors import located
 from minicaffe.layers.base.checks import axis_of, check_size
@@ -32,14 +31,11 @@ cdef class TileLayer(DeviceLayer):
             top[0].reshape_to((*shape[:axis], shape[axis] * self.tiles, *shape[axis + 1:]))
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        if (<Blob> top[0]).count == 0:
-            return 0    # the loop over tiles may be long
-        cdef long long strip = self.inner * item_size(self.dtype), t
-        cdef const void* x = (<Blob> bottom[0]).data_on(on)
-        cdef char* y = <char*> (<Blob> top[0]).mutable_data_on(on)
+        cdef Blob x = bottom[0], y = top[0]
+        cdef long long[3] sizes = [self.rows, self.tiles, self.inner]
+        cdef long long[3] x_strides = [self.inner, 0, 1], y_strides = [self.inner * self.tiles, self.inner, 1]
         with nogil:
-            for t in range(self.tiles):
-                copy_strips(on, self.rows, strip, x, strip, y + t * strip, strip * self.tiles)
+            copy_strided(on, self.dtype, self.dtype, 3, sizes, x.data_on(on), x_strides, y.mutable_data_on(on), y_strides)
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob x = bottom[0], y = top[0]

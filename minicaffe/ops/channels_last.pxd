@@ -1,3 +1,4 @@
+from minicaffe.blob cimport Blob
 from minicaffe.memory.layout cimport Layout
 
 cdef class ChannelsLast(Layout):
@@ -7,6 +8,6 @@ cdef class ChannelsLast(Layout):
     cdef long long last[3]      # ... and in this one
     cdef int copy(self, bint back, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
                   size_t stream) except -1
-    cdef long long stride(self, int axis)
 
 cdef Layout channels_last(tuple dims, int dtype)
+cdef int find_strides(Layout layout, Blob blob, long long* strides) except -1

@@ -4,11 +4,12 @@ GPUs multiply matrices in this order; for NCHW cuDNN converts each time. In prec
 engine chooses the layout, and the following operations keep it (ops/layouts.pyx). Operations by channel see rows of channels.
 """
 
+from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, CudaStream
 from minicaffe.device.threads cimport num_threads
 from minicaffe.kernels.types cimport BF16, FLOAT, item_size
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.strided.caffe cimport copy_strided, copy_strided_bf16
+from minicaffe.ops.strided.caffe cimport copy_strided
 
 import math
 from weakref import WeakValueDictionary
@@ -32,12 +33,11 @@ cdef class ChannelsLast(Layout):
     cdef int copy(self, bint back, size_t source, const long long* source_strides, size_t target, const long long* target_strides,
                   size_t stream) except -1:
         cdef Context on
+        cdef int plain_type = FLOAT if self.dtype == BF16 else self.dtype
         on.threads, on.stream = num_threads(), <CudaStream*> stream
         with nogil:
-            if self.dtype == BF16:
-                copy_strided_bf16(on, back, 3, self.sizes, <const void*> source, source_strides, <void*> target, target_strides)
-            else:
-                copy_strided(on, self.dtype, 3, self.sizes, <const void*> source, source_strides, <void*> target, target_strides)
+            copy_strided(on, self.dtype if back else plain_type, plain_type if back else self.dtype, 3, self.sizes,
+                         <const void*> source, source_strides, <void*> target, target_strides)
         return 0
 
     cpdef to_plain(self, size_t plain, size_t private, size_t stream=0):
@@ -46,14 +46,8 @@ cdef class ChannelsLast(Layout):
     cpdef from_plain(self, size_t private, size_t plain, size_t stream=0):
         self.copy(False, plain, self.plain, private, self.last, stream)
 
-    cdef long long stride(self, int axis):
-        """Return the stride of an axis of the array in Caffe's order of axes, in elements."""
-        if axis < 2:
-            return self.last[axis]
-        return self.sizes[1] * math.prod(self.dims[axis + 1:])
-
     def with_shape(self, shape):
-        if self.dtype == BF16 and shape[1] % 2:     # parts of rows are copied by words of 4 bytes
+        if self.dtype == BF16 and shape[1] % 2:     # parts of rows would not begin at words of 4 bytes
             return None
         return channels_last(tuple(shape), self.dtype)
 
@@ -66,3 +60,15 @@ cdef Layout channels_last(tuple dims, int dtype):
     if layout is None:
         layout = _layouts[dims, dtype] = ChannelsLast(dims, dtype)
     return layout
+
+
+cdef int find_strides(Layout layout, Blob blob, long long* strides) except -1:
+    """Store the stride of each axis of a blob, in elements: with channels last, or in plain order if `layout` is None."""
+    cdef int axis
+    for axis in range(blob.num_axes):
+        strides[axis] = blob.count_range(axis + 1, blob.num_axes)
+    if layout is not None:
+        strides[1] = 1
+        for axis in range(2, blob.num_axes):
+            strides[axis] *= blob.dims[1]
+    return 0

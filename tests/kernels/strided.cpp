@@ -101,7 +101,7 @@ template <class T> void strided_case(const std::vector<index_t>& sizes, std::min
   for (index_t s : sizes) name += text(" %lld", s);
   on_both(name, [&](const mc::Context& on) {
     std::copy(start.data, start.data + start.count, y.array->data);
-    mc::copy_strided(on, dtype<T>(), int(sizes.size()), sizes.data(), x.data(), x.stride.data(), y.data(), y.stride.data());
+    mc::copy_strided(on, dtype<T>(), dtype<T>(), int(sizes.size()), sizes.data(), x.data(), x.stride.data(), y.data(), y.stride.data());
     expect("y", y.array->data, want, 0);
   });
 }
@@ -130,7 +130,7 @@ CASE(wide_strides) {
   for (index_t i = 0; i < 2400; ++i) want.push_back(x[i / 1200 * far + i / 40 % 30 + i % 40 * 30]);
   on_both("wide strides", [&](const mc::Context& on) {
     Array<float> y(2400);
-    mc::copy_strided(on, mc::FLOAT, 3, sizes, x, strides, y.data, out);
+    mc::copy_strided(on, mc::FLOAT, mc::FLOAT, 3, sizes, x, strides, y.data, out);
     expect("y", y.data, want, 0);
   });
   munmap(reserved, bytes);

@@ -6,7 +6,7 @@ from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.layouts cimport element, concat_layouts, concat_rows
-from minicaffe.ops.strips.caffe cimport copy_strips
+from minicaffe.ops.strided.caffe cimport copy_strided
 
 
 cdef class StripLayer(DeviceLayer):
@@ -26,14 +26,13 @@ cdef class StripLayer(DeviceLayer):
 
     cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
         """Copy those parts that are wanted, None: all, into the whole, or with `join` false out of it."""
-        cdef long long offset = 0, strip, size, pitch
         cdef list layouts = [None] * (len(parts) + 1)
         if self.axis == 1 and whole.num_axes == 4:
             layouts = concat_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
         cdef Layout layout = layouts[len(parts)]
-        size = item_size(element(layout, whole))
+        cdef int dtype = element(layout, whole)
         cdef long long rows = self.rows if layout is None else concat_rows(layout, whole)
-        pitch = whole.count // max(rows, 1) * size
+        cdef long long[2] size = [rows, 0], stride = [0, 1], whole_stride = [whole.count // max(rows, 1), 1]
         cdef char* there
         if join and wanted is not None:
             there = <char*> (whole.mutable_diff_in_layout(on, layout) if diff else whole.mutable_data_in_layout(on, layout))
@@ -46,14 +45,14 @@ cdef class StripLayer(DeviceLayer):
         cdef int i
         for i in range(len(parts)):
             part, layout = parts[i], layouts[i]
-            strip = part.count // max(rows, 1) * size
+            size[1] = stride[0] = part.count // max(rows, 1)
             if wanted is None or wanted[i]:
                 if join:
                     here = <void*> (part.diff_in_layout(on, layout) if diff else part.data_in_layout(on, layout))
                     with nogil:
-                        copy_strips(on, rows, strip, here, strip, there + offset, pitch)
+                        copy_strided(on, dtype, dtype, 2, size, here, stride, there, whole_stride)
                 else:
                     here = part.overwrite_diff_in_layout(on, layout) if diff else part.overwrite_data_in_layout(on, layout)
                     with nogil:
-                        copy_strips(on, rows, strip, there + offset, pitch, here, strip)
-            offset += strip
+                        copy_strided(on, dtype, dtype, 2, size, there, whole_stride, here, stride)
+            there += size[1] * item_size(dtype)

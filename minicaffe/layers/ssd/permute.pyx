@@ -5,12 +5,11 @@ Caffe: the number of axes may change between iterations, and no gradient is writ
 """
 
 from minicaffe.blob cimport Blob
-from minicaffe.kernels.types cimport BF16
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport ChannelsLast
-from minicaffe.ops.layouts cimport data_layout, of_images, of_mode
-from minicaffe.ops.strided.caffe cimport copy_strided, copy_strided_bf16
+from minicaffe.ops.channels_last cimport find_strides
+from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
+from minicaffe.ops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
 
@@ -28,9 +27,7 @@ cdef class PermuteLayer(DeviceLayer):
     refuses_in_place = True
 
     cdef bint identity
-    cdef int axes
-    cdef long long[32] sizes, x_strides, y_strides   # of the top; in the order of its axes
-    cdef list order
+    cdef list order         # of all axes
     cdef Layout layout      # of the bottom in the last forward, on a device
 
     cpdef layer_setup(self, list bottom, list top):
@@ -41,7 +38,6 @@ cdef class PermuteLayer(DeviceLayer):
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob x = bottom[0], y = top[0]
-        cdef int axis
         order = list(self.param.permute_param.order)
         for i, named in enumerate(order):
             if named >= x.num_axes:
@@ -49,47 +45,36 @@ cdef class PermuteLayer(DeviceLayer):
                                   field=f"permute_param.order[{i}]")
         order += [axis for axis in range(x.num_axes) if axis not in order]
         self.order = order
-        self.axes = x.num_axes
         self.identity = order == sorted(order)
         y.reshape_to([x.dims[axis] for axis in order])
         if self.identity:
             y.share_data(x)
             y.share_diff(x)
-        for i in range(self.axes):
-            self.sizes[i] = y.dims[i]
-            self.x_strides[i] = x.count_range(order[i] + 1, x.num_axes)
-            self.y_strides[i] = y.count_range(i + 1, y.num_axes)
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         if self.identity:
             return 0
         cdef Blob x = bottom[0], y = top[0]
         self.layout = of_images(data_layout(on, bottom, True), x)
-        self.copy(on, False, <void*> x.data_in_layout(on, self.layout), y.mutable_data_on(on))
+        self.copy(on, False, x, y, <void*> x.data_in_layout(on, self.layout), y.mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         if self.identity or not propagate_down[0]:
             return 0
         cdef Blob y = top[0], x = bottom[0]
         self.layout = of_mode(on, self.layout)
-        self.copy(on, True, x.overwrite_diff_in_layout(on, self.layout), <void*> y.diff_on(on))
+        self.copy(on, True, x, y, x.overwrite_diff_in_layout(on, self.layout), <void*> y.diff_on(on))
 
-    cdef int copy(self, const Context& on, bint back, void* x, void* y) except -1:
+    cdef int copy(self, const Context& on, bint back, Blob x, Blob y, void* at_x, void* at_y) except -1:
         """Copy x, in the layout of the last forward, to y, in plain order, or `back`."""
-        cdef long long[32] last_strides
-        cdef const long long* strides = self.x_strides
-        cdef int i
-        if self.layout is not None:
-            for i in range(self.axes):
-                last_strides[i] = (<ChannelsLast> self.layout).stride(self.order[i])
-            strides = last_strides
-        cdef bint rounded = self.layout is not None and self.layout.dtype == BF16
+        cdef long long[32] strides, x_strides, y_strides
+        cdef int dtype = element(self.layout, x)
+        find_strides(self.layout, x, strides)
+        find_strides(None, y, y_strides)
+        for i, axis in enumerate(self.order):
+            x_strides[<int> i] = strides[<int> axis]
         with nogil:
-            if rounded and back:
-                copy_strided_bf16(on, False, self.axes, self.sizes, y, self.y_strides, x, strides)
-            elif rounded:
-                copy_strided_bf16(on, True, self.axes, self.sizes, x, strides, y, self.y_strides)
-            elif back:
-                copy_strided(on, self.dtype, self.axes, self.sizes, y, self.y_strides, x, strides)
+            if back:
+                copy_strided(on, self.dtype, dtype, y.num_axes, y.dims, at_y, y_strides, at_x, x_strides)
             else:
-                copy_strided(on, self.dtype, self.axes, self.sizes, x, strides, y, self.y_strides)
+                copy_strided(on, dtype, self.dtype, y.num_axes, y.dims, at_x, x_strides, at_y, y_strides)

@@ -2,10 +2,11 @@
 //
 // Axes are sorted by the strides of y and joined where both tensors step from one into the next (THC's collapseDims). What is
 // left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where x is contiguous along another
-// axis than y, CPU and device go by tiles; the rest computes offsets from indices.
+// axis than y, CPU and device go by tiles; the CPU copies rows that are contiguous in both at once; the rest computes offsets from
+// indices.
 #pragma once
 #include "minicaffe/ops/strided/kernel.hpp"
-#include "minicaffe/device/context.hpp"
+#include "minicaffe/device/typed.hpp"
 
 namespace mc {
 
@@ -124,10 +125,25 @@ template <class X, class Y> bool copy_tiles(const Context& on, Strides s, const 
   return true;
 }
 
+/// Copy rows that are contiguous in x and y, the last of at least two axes, on the CPU.
+template <class T> void copy_contiguous_rows(cpu::Threads threads, Strides s, const T* x, T* y) {
+  const index_t row = s.size[s.axes - 1];
+  s.remove(s.axes - 1);
+  const index_t run = s.size[s.axes - 1], *step = s.stride[s.axes - 1];  // rows one behind the other
+  const auto info = s.offset_info<unsigned long long>();
+  cpu::parallel(threads, s.count(), cpu::kGrain / row, [&](int, index_t begin, index_t end) {
+    for (index_t at[2]; begin < end;) {
+      info.offsets(begin, at);
+      for (const index_t stop = std::min(end, begin + run - begin % run); begin < stop; ++begin, at[0] += step[0], at[1] += step[1])
+        std::memcpy(y + at[0], x + at[1], size_t(row) * sizeof(T));
+    }
+  });
+}
+
 /// y = x, of collapsed strides.
 template <class X, class Y> void copy_collapsed(const Context& on, Strides s, const X* x, Y* y) {
   if constexpr (std::is_same_v<X, Y>)
-    if (s.contiguous()) return map(on, s.count(), Same<X>{}, x, y);
+    if (s.contiguous()) return on.stream ? map(on, s.count(), Same<X>{}, x, y) : cpu::copy(on.threads, s.count(), x, y);
   if (s.contiguous()) return for_each(on, s.count(), Convert<X, Y>{x, y});
   if (s.axes > kMaxStridedAxes) {  // rare enough for a launch to each index of the outermost axis
     const index_t outermost = s.size[0], y_step = s.stride[0][0], x_step = s.stride[0][1];
@@ -136,6 +152,9 @@ template <class X, class Y> void copy_collapsed(const Context& on, Strides s, co
     return;
   }
   if (copy_tiles(on, s, x, y)) return;
+  if constexpr (std::is_same_v<X, Y>)
+    if (const index_t* last = s.stride[s.axes - 1]; !on.stream && last[0] == 1 && last[1] == 1)
+      return copy_contiguous_rows(on.threads, s, x, y);
   auto run = [&](auto index) {
     using Index = decltype(index);
     for_each(on, s.count(), StridedCopy<X, Y, Index>{s.offset_info<Index>(), x, y}, 4);
@@ -143,36 +162,24 @@ template <class X, class Y> void copy_collapsed(const Context& on, Strides s, co
   s.narrow() ? run(0u) : run(0ull);
 }
 
-/// The strides of two tensors, with joined axes.
-inline Strides collapsed(int axes, const index_t* sizes, const index_t* x_strides, const index_t* y_strides) {
+/// y = x for tensors of one shape and element types known only at run time, which are equal, or float and Bf16. Strides are in
+/// elements; x may repeat its values by strides of 0.
+inline void copy_strided(const Context& on, int x_type, int y_type, int axes, const index_t* sizes, const void* x,
+                         const index_t* x_strides, void* y, const index_t* y_strides) {
   Strides s;
   s.axes = axes;
   for (int a = 0; a < axes; ++a) s.size[a] = sizes[a], s.stride[a][0] = y_strides[a], s.stride[a][1] = x_strides[a];
-  if (s.count()) s.collapse();
-  return s;
-}
-
-/// y = x for tensors of one shape and an element type known at run time. Strides are in elements; x may repeat its values by
-/// strides of 0.
-inline void copy_strided(const Context& on, int dtype, int axes, const index_t* sizes, const void* x, const index_t* x_strides,
-                         void* y, const index_t* y_strides) {
-  const Strides s = collapsed(axes, sizes, x_strides, y_strides);
   if (s.count() == 0) return;
-  dispatch(dtype, [&](auto type) {
-    using T = decltype(type);
-    copy_collapsed(on, s, static_cast<const T*>(x), static_cast<T*>(y));
-  });
-}
-
-/// The same from floats to Bf16, or with `back` from Bf16 to floats, on a device.
-inline void copy_strided_bf16(const Context& on, bool back, int axes, const index_t* sizes, const void* x, const index_t* x_strides,
-                              void* y, const index_t* y_strides) {
-  const Strides s = collapsed(axes, sizes, x_strides, y_strides);
-  if (s.count() == 0) return;
-  if (back)
-    copy_collapsed(on, s, static_cast<const Bf16*>(x), static_cast<float*>(y));
+  s.collapse();
+  auto copy = [&](auto from, auto to) {
+    copy_collapsed(on, s, static_cast<const decltype(from)*>(x), static_cast<decltype(to)*>(y));
+  };
+  if (x_type == y_type)
+    dispatch_layout(x_type, [&](auto type) { copy(type, type); });
+  else if (x_type == BF16)
+    copy(Bf16(), float());
   else
-    copy_collapsed(on, s, static_cast<const float*>(x), static_cast<Bf16*>(y));
+    copy(float(), Bf16());
 }
 
 /// y = x, rounded to Bf16, of n floats on a device.

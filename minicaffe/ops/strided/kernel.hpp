@@ -46,6 +46,19 @@ template <class X, class Y, class Index> struct StridedCopy {
   }
 };
 
+/// The gradient of Tile: dx[o][j] = the sum over t of dy[o][t][j], for rows of `inner` elements and `tiles` copies
+template <class T> struct TileBackward {
+  index_t inner, tiles;
+  const T* dy;
+  T* dx;
+  MC_HD void operator()(index_t i) const {
+    index_t o = i / inner, j = i - o * inner;
+    T sum = T(0);
+    for (index_t t = 0; t < tiles; ++t) sum += dy[(o * tiles + t) * inner + j];
+    dx[i] = sum;
+  }
+};
+
 constexpr int kTile = 32;
 
 /// The same for tensors that do not agree which axis is contiguous: along `p` it is y's, along `q` that of x. A block copies a tile
