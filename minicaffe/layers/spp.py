@@ -70,7 +70,7 @@ class SPPLayer(Layer):
 
     def backward_cpu(self, top, propagate_down, bottom):
         if propagate_down[0]:
-            self.inner.backward(("x",))
+            self.inner.backward()
 
     forward_gpu, backward_gpu = forward_cpu, backward_cpu  # the inner layers run where the mode says
 

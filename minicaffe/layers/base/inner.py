@@ -12,7 +12,10 @@ from minicaffe.proto import caffe_pb2
 
 
 class InnerNet:
-    """The net of one layer, of LayerParameters without inputs; `inputs` has the shape of each input by name."""
+    """The net of one layer, of LayerParameters without inputs; `inputs` has the shape of each input by name.
+
+    Inputs get a gradient unless a layer has ``propagate_down: false`` for them.
+    """
 
     def __init__(self, layer, layers, inputs):
         param = caffe_pb2.NetParameter(name=layer.name, force_backward=True)
@@ -25,7 +28,8 @@ class InnerNet:
             self.net = Net(param, layer.dtype)
         self.net.use_graphs = False  # it runs inside the run of another net
         self.last = len(self.net.nodes) - 1
-        self._wanted = None
+        for node in self.net.nodes:     # which force_backward has set, also against propagate_down
+            node.bottom_needs = list(node.param.propagate_down) or node.bottom_needs
 
     def blob(self, name):
         """Return the blob called `name`."""
@@ -49,22 +53,10 @@ class InnerNet:
         with as_outer_errors():
             self.net.forward_from_to(0, self.last)
 
-    def backward(self, wanted):
-        """Compute the gradients of the inputs in the tuple `wanted`."""
-        if wanted != self._wanted:
-            self._choose(wanted)
+    def backward(self):
+        """Compute the gradients of the inputs."""
         with as_outer_errors():
             self.net.backward_from_to(self.last, 0)
-
-    def _choose(self, wanted):
-        """Limit backward to the paths to the wanted inputs; `force_backward` computes all gradients."""
-        needing = {self.blob(name) for name in wanted}
-        for node in self.net.nodes:
-            node.bottom_needs = [blob in needing for blob in node.bottoms]
-            node.needs_backward = any(node.bottom_needs)
-            if node.needs_backward:
-                needing.update(node.tops)
-        self._wanted = wanted
 
     def release(self):
         """Free what the net holds. Its inputs have no values until they get some for the next forward, by `feed` for example."""

@@ -221,7 +221,7 @@ cdef class MultiBoxLossLayer(Layer):
         if propagate_down[0]:
             bottom[0].fill_diff(0)
             if self.with_loc and self.matched.positives.size():
-                self.loc_loss.backward(("prediction",))
+                self.loc_loss.backward()
                 image, prior, location, _ = positives_of(self.matched).T
                 gradient = scale * self.loc_loss.blob("prediction").cpu_diff.reshape(-1, 4)
                 if self.rule.variance_in_target:
@@ -231,7 +231,7 @@ cdef class MultiBoxLossLayer(Layer):
         if propagate_down[1]:
             bottom[1].fill_diff(0)
             if self.with_conf and self.matched.examples.size():
-                self.conf_loss.backward(("prediction",))
+                self.conf_loss.backward()
                 rows, _ = examples_of(self.matched).T
                 bottom[1].diff.reshape(-1, self.rule.classes)[rows] = scale * self.conf_loss.blob("prediction").cpu_diff
 
