@@ -6,7 +6,9 @@ Different from Caffe: a similarity that is no integer is an error; Caffe takes 0
 from libcpp cimport bool as cpp_bool
 
 from minicaffe.layers.base.loss cimport Blob, Context, LossLayer
-from minicaffe.ops.loss.caffe cimport contrastive, contrastive_backward, find_fraction
+from minicaffe.ops.loss.caffe cimport contrastive, contrastive_backward
+
+import numpy as np
 
 from minicaffe.errors import DataError, ShapeError
 
@@ -51,15 +53,10 @@ cdef class ContrastiveLossLayer(LossLayer):
         self.width = a.dims[1]
 
     cpdef inspect(self, list bottom):
-        cdef Blob similar = bottom[2]
-        cdef long long bad = find_fraction(self.dtype, similar.count, similar.cpu_data_ptr())
-        if bad >= 0:
-            raise DataError(f"similarity {similar.cpu_data.flat[bad]!s} of pair {bad} is not an integer; "
+        similar = bottom[2].cpu_data.reshape(-1)
+        for bad in np.flatnonzero(np.floor(similar) != similar)[:1]:    # NaN as well
+            raise DataError(f"similarity {similar[bad]!s} of pair {bad} is not an integer; "
                             "give 0 for a dissimilar pair, 1 for a similar one", field="bottom[2]")
-
-    cdef double prepare(self, const Context& on, list bottom) except? -1:
-        self.inspect(bottom)
-        return LossLayer.prepare(self, on, bottom)
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
         cdef Blob a = bottom[0], b = bottom[1], similar = bottom[2]

@@ -71,6 +71,10 @@ class ForkLayer(Layer):
             super().forward_cpu(bottom, top)
 
     def backward_cpu(self, top, propagate_down, bottom):
+        """Compute the gradients; those of bottoms in `no_gradient` are zeros, unless `backward` raises."""
+        for i in self.no_gradient:
+            if i < len(bottom) and propagate_down[i]:
+                bottom[i].fill_diff(0)
         with np.errstate(all="ignore"):
             super().backward_cpu(top, propagate_down, bottom)
 

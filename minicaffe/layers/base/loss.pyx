@@ -40,6 +40,7 @@ cdef class LossLayer(DeviceLayer):
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         """Check and compute what the loss needs first; return its divisor, of which at least 1 is taken."""
+        self.inspect(bottom)
         return (<Blob> bottom[0]).dims[0]
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:

@@ -149,8 +149,6 @@ class LabelSpecificAddLayer(ForkLayer):
     def backward(self, top, propagate_down, bottom):
         if propagate_down[0] and top[0] is not bottom[0]:
             bottom[0].diff[...] = top[0].diff
-        if propagate_down[1]:
-            bottom[1].diff[...] = 0
 
     def get_state(self):
         return {"iteration": self.iteration} if self.changes else None

@@ -66,8 +66,6 @@ class RegionLayer(ForkLayer):
             out[roi] = pooled
 
     def backward(self, top, propagate_down, bottom):
-        if propagate_down[1]:
-            bottom[1].fill_diff(0)
         if propagate_down[0]:
             planes, dy = np.ascontiguousarray(self.order(bottom[0].cpu_data)), top[0].cpu_diff.transpose(0, 2, 3, 1)
             dx = np.zeros_like(planes)

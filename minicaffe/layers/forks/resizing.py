@@ -97,8 +97,6 @@ class BilinearLayer(ForkLayer):
         if propagate_down[0]:
             rows, columns = self._matrices()
             bottom[0].diff[...] = _product(_transposed(rows), top[0].diff, columns)
-        if any(propagate_down[1:]):
-            bottom[1].diff[...] = 0
 
 
 def _transposed(matrix):
@@ -424,8 +422,6 @@ class UpsampleLayer(NearestLayer):
             bottom[0].diff[...] = top[0].diff.reshape(-1)[self._pixels(bottom, top)]
         else:
             super().backward(top, propagate_down, bottom)
-        if self.masked and propagate_down[1]:
-            bottom[1].diff[...] = 0
 
 
 for _type in (InterpLayer, ResizeLayer, UpsampleDarknetLayer, UpsampleLayer):

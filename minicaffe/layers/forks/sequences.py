@@ -168,8 +168,6 @@ class LstmLayer(ForkLayer):
             blob.diff[...] += diff
         if propagate_down[0]:
             bottom[0].diff[...] = (rows @ w_x).reshape(bottom[0].shape)
-        if len(bottom) > 1 and propagate_down[1]:
-            bottom[1].diff[...] = 0
 
     def reset(self):
         """Set the states before the next forward to zero."""

@@ -108,12 +108,10 @@ class RegionSmoothL1LossLayer(ForkLossLayer):
     def backward(self, top, propagate_down, bottom):
         sigma2 = self.values["sigma"] ** 2
         d = self.difference(bottom)
-        slope = np.where(np.abs(d) < 1 / sigma2, sigma2 * d, np.sign(d)) * (top[0].diff / max(1, len(d)))
+        slope = np.where(np.abs(d) < 1 / sigma2, sigma2 * d, np.sign(d))
         if len(bottom) > 2:
             slope *= bottom[2].data * bottom[3].data
-        for blob, needed, gradient in zip(bottom, propagate_down, (slope, -slope, 0, 0)):
-            if needed:
-                blob.diff[...] = gradient
+        self.write_gradients(top, propagate_down, bottom, (slope, -slope), max(1, len(d)))
 
     def difference(self, bottom):
         """Return wi (a - b)."""

@@ -1,8 +1,6 @@
 // The losses: mc::sum_typed of a term of ops/loss/kernel.hpp, and mc::each_typed of its gradient, or the functions here. Labels and
 // targets are checked and counted on the host, so that errors are found before anything is computed.
 #pragma once
-#include <cmath>
-
 #include "minicaffe/ops/loss/kernel.hpp"
 #include "minicaffe/ops/sums/caffe.hpp"
 
@@ -38,16 +36,6 @@ inline index_t check_targets(int dtype, index_t n, int ignore, const void* targe
       if (value[i] != T(ignore)) return i;
       --*valid;
     }
-    return -1;
-  });
-}
-
-/// Return the index of the first of `n` values that is no integer, or -1.
-inline index_t find_fraction(int dtype, index_t n, const void* x) {
-  return dispatch(dtype, [&](auto type) -> index_t {
-    auto value = static_cast<const decltype(type)*>(x);
-    for (index_t i = 0; i < n; ++i)
-      if (!(std::floor(value[i]) == value[i])) return i;  // true for NaN as well
     return -1;
   });
 }

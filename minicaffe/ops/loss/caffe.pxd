@@ -10,7 +10,6 @@ cdef extern from "minicaffe/ops/loss/caffe.hpp" namespace "mc" nogil:
         int ignore
     long long check_labels "mc::cpu::check_labels"(int dtype, const Labels&, const void* label, long long* valid)
     long long check_targets "mc::cpu::check_targets"(int dtype, long long n, int ignore, const void* target, long long* valid)
-    long long find_fraction "mc::cpu::find_fraction"(int dtype, long long n, const void* x)
     void log_loss "mc::sum_typed<mc::LogLossTerm>"(const Context&, int dtype, long long n, double coeff, void* out, const Labels&,
                                                    const void* p, const void* label, double floor)
     void log_loss_backward(const Context&, int dtype, const Labels&, const void* p, const void* label, double scale, double floor,
