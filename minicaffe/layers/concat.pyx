@@ -7,7 +7,7 @@ from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport spread
 from minicaffe.ops.epilogue cimport ConcatSlice
-from minicaffe.ops.layouts cimport element, concat_layouts, concat_rows, stored
+from minicaffe.ops.layouts cimport element, concat_layouts, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.base.checks import axis_or_legacy
@@ -33,7 +33,7 @@ cdef class ConcatLayer(StripLayer):
                                  f"{self.axis} must agree", field=f"bottom[{i}]")
         y.reshape_to((*first[:self.axis], sum([blob.shape[self.axis] for blob in bottom]), *first[self.axis + 1:]))
         self.parts = []
-        if self.set_rows(bottom, y):
+        if len(bottom) == 1:
             y.share_data(bottom[0])
             y.share_diff(bottom[0])
         elif self.axis == 1:
@@ -63,7 +63,8 @@ cdef class ConcatLayer(StripLayer):
         cdef list layouts = concat_layouts(on, bottom, y, [y], True) if y.num_axes == 4 else [None] * (len(bottom) + 1)
         cdef Layout layout = layouts[len(bottom)], own = layouts[which]
         cdef int dtype = element(layout, y)
-        cdef long long rows = self.rows if layout is None else concat_rows(layout, y)
+        cdef bint pixels = layout is not None and layout.on_device      # which are the rows if channels are last, else images
+        cdef long long rows = y.count // y.dims[1] if pixels else y.dims[0]
         cdef long long size = item_size(dtype), row = stored(layout, y) // rows, strip = stored(own, x) // rows
         cdef long long offset = row // y.dims[1] * (<ConcatSlice> self.parts[which]).first
         cdef const char* values = <const char*> y.data_in_layout(on, layout)

@@ -32,7 +32,7 @@ cdef class SliceLayer(StripLayer):
                              field="slice_param.slice_point")
         for i, part in enumerate(top):
             part.reshape_to((*shape[:self.axis], edges[i + 1] - edges[i], *shape[self.axis + 1:]))
-        if self.set_rows(top, x):
+        if len(top) == 1:
             (<Blob?> top[0]).share_data(x)
             (<Blob> top[0]).share_diff(x)
 

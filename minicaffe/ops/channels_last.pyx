@@ -63,11 +63,11 @@ cdef Layout channels_last(tuple dims, int dtype):
 
 
 cdef int find_strides(Layout layout, Blob blob, long long* strides) except -1:
-    """Store the stride of each axis of a blob, in elements: with channels last, or in plain order if `layout` is None."""
+    """Store the stride of each axis of a blob, in elements: with channels last, or in plain order if `layout` is not a device's."""
     cdef int axis
     for axis in range(blob.num_axes):
         strides[axis] = blob.count_range(axis + 1, blob.num_axes)
-    if layout is not None:
+    if layout is not None and layout.on_device:
         strides[1] = 1
         for axis in range(2, blob.num_axes):
             strides[axis] *= blob.dims[1]

@@ -88,11 +88,6 @@ cdef Layout of_images(Layout layout, Blob blob):
     return layout if layout is not None and layout.on_device and layout.dims == blob.shape else None
 
 
-cdef long long concat_rows(Layout layout, Blob blob):
-    """Return the number of rows to concatenate along axis 1 in this layout: pixels if channels are last, else images."""
-    return blob.count // blob.dims[1] if layout is not None and layout.on_device else blob.dims[0]
-
-
 cdef list concat_layouts(const Context& on, list parts, Blob whole, list sources, bint diff):
     """Return the layouts of all parts, and of the whole last, to concatenate the parts along the channels or to split the whole.
 

@@ -4,6 +4,4 @@ from minicaffe.layer cimport DeviceLayer
 
 cdef class StripLayer(DeviceLayer):
     cdef int axis
-    cdef long long rows
-    cdef int set_rows(self, list parts, Blob whole) except -1
     cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1

@@ -1,11 +1,12 @@
-"""StripLayer: along one axis a blob is rows of contiguous strips, one for each index before the axis."""
+"""StripLayer: parts of a blob along one axis, and the whole."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport element, concat_layouts, concat_rows
+from minicaffe.ops.channels_last cimport find_strides
+from minicaffe.ops.layouts cimport element, concat_layouts
 from minicaffe.ops.strided.caffe cimport copy_strided
 
 
@@ -19,11 +20,6 @@ cdef class StripLayer(DeviceLayer):
     flops_per_value = 0, 0
     refuses_in_place = True
 
-    cdef int set_rows(self, list parts, Blob whole) except -1:
-        """Find the number of rows; return whether there is one part only."""
-        self.rows = whole.count_range(0, self.axis)
-        return len(parts) == 1
-
     cdef int copy_parts(self, const Context& on, list parts, Blob whole, bint join, bint diff, list wanted) except -1:
         """Copy those parts that are wanted, None: all, into the whole, or with `join` false out of it."""
         cdef list layouts = [None] * (len(parts) + 1)
@@ -31,8 +27,8 @@ cdef class StripLayer(DeviceLayer):
             layouts = concat_layouts(on, parts, whole, parts if join and wanted is None else [whole], diff)
         cdef Layout layout = layouts[len(parts)]
         cdef int dtype = element(layout, whole)
-        cdef long long rows = self.rows if layout is None else concat_rows(layout, whole)
-        cdef long long[2] size = [rows, 0], stride = [0, 1], whole_stride = [whole.count // max(rows, 1), 1]
+        cdef long long[32] strides, whole_strides
+        find_strides(layout, whole, whole_strides)
         cdef char* there
         if join and wanted is not None:
             there = <char*> (whole.mutable_diff_in_layout(on, layout) if diff else whole.mutable_data_in_layout(on, layout))
@@ -45,14 +41,14 @@ cdef class StripLayer(DeviceLayer):
         cdef int i
         for i in range(len(parts)):
             part, layout = parts[i], layouts[i]
-            size[1] = stride[0] = part.count // max(rows, 1)
             if wanted is None or wanted[i]:
+                find_strides(layout, part, strides)
                 if join:
                     here = <void*> (part.diff_in_layout(on, layout) if diff else part.data_in_layout(on, layout))
                     with nogil:
-                        copy_strided(on, dtype, dtype, 2, size, here, stride, there, whole_stride)
+                        copy_strided(on, dtype, dtype, part.num_axes, part.dims, here, strides, there, whole_strides)
                 else:
                     here = part.overwrite_diff_in_layout(on, layout) if diff else part.overwrite_data_in_layout(on, layout)
                     with nogil:
-                        copy_strided(on, dtype, dtype, 2, size, there, whole_stride, here, stride)
-            there += size[1] * item_size(dtype)
+                        copy_strided(on, dtype, dtype, part.num_axes, part.dims, there, whole_strides, here, strides)
+            there += part.dims[self.axis] * whole_strides[self.axis] * item_size(dtype)
