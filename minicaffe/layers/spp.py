@@ -5,7 +5,7 @@ Different from Caffe: planes that are too small for the pyramid raise before any
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import Layer
-from minicaffe.layers.base.inner import InnerNet
+from minicaffe.layers.base.inner import InnerNet, share
 from minicaffe.proto import caffe_pb2
 
 
@@ -38,9 +38,9 @@ class SPPLayer(Layer):
             layers = self._layers(*shape[2:])
             self.inner = InnerNet(self, layers, {"x": shape})
             self.planes = shape[2:]
-        self.inner.feed("x", bottom[0])
+        share(self.inner.blob("x"), bottom[0])
         self.inner.reshape()
-        self.inner.give("y", top[0])
+        share(top[0], self.inner.blob("y"))
 
     def _layers(self, height, width):
         """Return the layers of the inner net for planes of this size."""

@@ -5,6 +5,7 @@ field numbers: its fields are kept in ``LayerParameter.fork_fields`` and read he
 in GPU mode unless they define `forward_gpu`.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -145,6 +146,11 @@ def _checked(field, value, path):
     if field.least is not None and not value >= field.least:
         raise ConfigError(f"must be at least {field.least}, got {value}", field=path)
     return value
+
+
+def as_planes(array):
+    """Return an array (N, C, ...) with the axes (N, C, all others)."""
+    return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
 
 
 def check_planes(blob, field="bottom[0]"):

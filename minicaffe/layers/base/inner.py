@@ -35,14 +35,6 @@ class InnerNet:
         """Return the blob called `name`."""
         return self.net.blob_by_name(name)
 
-    def feed(self, name, bottom):
-        """Share the shape, data and diff of `bottom` with an input."""
-        _take(self.blob(name), bottom)
-
-    def give(self, name, top):
-        """Share the shape, data and diff of the blob called `name` with `top`."""
-        _take(top, self.blob(name))
-
     def reshape(self):
         """Propagate changed shapes of the inputs."""
         with as_outer_errors():
@@ -59,7 +51,7 @@ class InnerNet:
             self.net.backward_from_to(self.last, 0)
 
     def release(self):
-        """Free what the net holds. Its inputs have no values until they get some for the next forward, by `feed` for example."""
+        """Free what the net holds. Its inputs have no values until they get some for the next forward, by `share` for example."""
         for blob in self.net.input_blobs:
             blob.release()      # or the net would copy the values of the outer net's blobs, to keep them
         self.net.release()
@@ -83,7 +75,8 @@ def as_outer_errors():
         raise
 
 
-def _take(blob, other):
+def share(blob, other):
+    """Give `blob` the shape, data and diff of `other`."""
     blob.reshape_like(other)
     blob.share_data(other)
     blob.share_diff(other)

@@ -5,7 +5,7 @@ import numpy as np
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layer import register_layer
-from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.base.fork import Field, ForkLayer, as_planes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields
 from minicaffe.proto.stored import equal_but_unit_axes
@@ -122,10 +122,6 @@ class BNLayer(ForkLayer):
         self.statistics.reshape(2, channels)
         self.saved_z.reshape(*bottom[0].shape if top[0] is bottom[0] and not self.frozen else (0,))
 
-    def _planes(self, array):
-        """Return an array of the bottom's shape with the axes (N, C, all others)."""
-        return array.reshape(*array.shape[:2], int(np.prod(array.shape[2:])))
-
     def _mean_and_variance(self, x):
         """Return mean and variance of each channel, in float64."""
         if not self.uses_batch_statistics:
@@ -142,7 +138,7 @@ class BNLayer(ForkLayer):
         return (x - mean) * inverse
 
     def forward(self, bottom, top):
-        x = self._planes(bottom[0].data)
+        x = as_planes(bottom[0].data)
         if not self.inference:
             mean, variance = self._mean_and_variance(x)
             self.statistics.data[0] = mean
@@ -157,14 +153,14 @@ class BNLayer(ForkLayer):
         if self.saved_z.count:
             self.saved_z.data[...] = z.reshape(bottom[0].shape)
         scale, shift = (blob.data.reshape(-1, 1) for blob in self.blobs[:2])
-        y = self._planes(top[0].data)
+        y = as_planes(top[0].data)
         np.multiply(scale, z, out=y)
         y += shift
 
     def backward(self, top, propagate_down, bottom):
-        dy = self._planes(top[0].diff)
+        dy = as_planes(top[0].diff)
         if not self.frozen:
-            z = self._planes(self.saved_z.data) if top[0] is bottom[0] else self._normalized(self._planes(bottom[0].data))
+            z = as_planes(self.saved_z.data) if top[0] is bottom[0] else self._normalized(as_planes(bottom[0].data))
             sums = (dy * z).sum(axis=(0, 2), dtype=np.float64), dy.sum(axis=(0, 2), dtype=np.float64)
             for i, blob in enumerate(self.blobs[:2]):
                 if self.param_propagate_down[i:i + 1] != [False]:
@@ -174,7 +170,7 @@ class BNLayer(ForkLayer):
                 mean_dy_z, mean_dy = ((part / (dy.size // len(part))).astype(dy.dtype)[:, None] for part in sums)
                 dy = dy - mean_dy - z * mean_dy_z
             factor = self.blobs[0].data.reshape(-1, 1)
-            self._planes(bottom[0].diff)[...] = dy * (factor if self.inference else factor * self.statistics.data[1][:, None])
+            as_planes(bottom[0].diff)[...] = dy * (factor if self.inference else factor * self.statistics.data[1][:, None])
 
 
 register_layer("BN", BNLayer)

@@ -10,7 +10,7 @@ from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.filler import fill_uniform
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import state_numbers
-from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.base.fork import Field, ForkLayer, as_planes
 
 
 class AxpyLayer(ForkLayer):
@@ -46,21 +46,17 @@ class AxpyLayer(ForkLayer):
             raise ShapeError(f"must have the shape of bottom[1], {list(x)}, got {list(y)}", field="bottom[2]")
         top[0].reshape(*x)
 
-    def _planes(self, blob, array):
-        """Return an array of the shape of x, or of a, with the axes (N, C, all others)."""
-        return array.reshape(*blob.shape[:2], int(np.prod(blob.shape[2:])))
-
     def forward(self, bottom, top):
-        a, x, y = (self._planes(blob, blob.data) for blob in bottom)
-        self._planes(top[0], top[0].data)[...] = a * x + y
+        a, x, y = (as_planes(blob.data) for blob in bottom)
+        as_planes(top[0].data)[...] = a * x + y
 
     def backward(self, top, propagate_down, bottom):
-        a, x = (self._planes(blob, blob.data) for blob in bottom[:2])
-        dy = self._planes(top[0], top[0].diff)
+        a, x = (as_planes(blob.data) for blob in bottom[:2])
+        dy = as_planes(top[0].diff)
         if propagate_down[0]:
-            self._planes(bottom[0], bottom[0].diff)[...] = (dy * x).sum(axis=2, keepdims=True)
+            as_planes(bottom[0].diff)[...] = (dy * x).sum(axis=2, keepdims=True)
         if propagate_down[1]:
-            self._planes(bottom[1], bottom[1].diff)[...] = a * dy
+            as_planes(bottom[1].diff)[...] = a * dy
         if propagate_down[2]:
             bottom[2].diff[...] = top[0].diff
 
