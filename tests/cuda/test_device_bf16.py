@@ -156,8 +156,8 @@ CASES = {f"{type} {fields} {outputs}": [conv("a", "data", outputs, 1), layer(typ
              (5, "Normalize", "norm_param { channel_shared: false }"), (8, "MVN", ""), (5, "MVN", ""),
              (8, "MVN", "mvn_param { across_channels: true }"), (8, "Interp", "interp_param { height: 9 width: 14 }"),
              (5, "Interp", "interp_param { height: 9 width: 14 }"), (5, "Permute", "permute_param { order: 0 order: 2 order: 3 order: 1 }"))}
-for axis, offset in (2, "offset: 1"), (1, "offset: 2 offset: 0 offset: 1"):
-    CASES[f"Crop {axis}"] = [conv("a", "data", 8, 1), conv("b", "data", 4).replace("pad: 1", "pad: 0"),
+for outputs, axis, offset in (8, 2, "offset: 1"), (8, 1, "offset: 2 offset: 0 offset: 1"), (7, 1, "offset: 3 offset: 0 offset: 1"):
+    CASES[f"Crop {outputs} {axis}"] = [conv("a", "data", outputs, 1), conv("b", "data", 4).replace("pad: 1", "pad: 0"),
                              layer("Crop", f"crop_param {{ axis: {axis} {offset} }}", 'bottom: "b"'), conv("last", "n", 7, 1)]
 found = {}
 for name, layers in CASES.items():
@@ -172,7 +172,7 @@ for name, layers in CASES.items():
     found[name] = errors, [event.name for event in events if event.kind == "reorder"]
 print("RESULT", json.dumps(found))
 """)
-    assert len(found) == 10
+    assert len(found) == 11
     for name, (errors, moves) in found.items():
         assert "a data" not in moves and "a diff" not in moves, (name, moves)
         assert name.startswith("Permute") or not {"n data", "n diff"}.intersection(moves), (name, moves)
