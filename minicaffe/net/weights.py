@@ -95,9 +95,7 @@ def copy_layers(net, stored):
         if len(layer.blobs) != len(target.blobs):
             raise ShapeError(_other_count(target, len(layer.blobs)), field="blobs", layer=target.name, layer_type=target.type)
         for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
-            if not _fits(target, blob, source.shape, source.legacy):
-                raise ShapeError(f"is {_times(source.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it "
-                                 "from scratch", field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
+            _check_shape(target, i, source.shape, source.legacy)
             plan.append((source, blob))
     for source, blob in plan:
         blob.data.reshape(-1)[:] = source.data
@@ -167,7 +165,7 @@ def load_hdf5(net, path):
             if isinstance(group, h5py.Group) and len(group):
                 stored.append(name)
             if name in nodes:
-                plan += _hdf5_layer(nodes[name], name, group, sharers, net.trusted)
+                plan += _hdf5_layer(nodes[name], group, sharers, net.trusted)
             else:
                 details.info("Ignoring source layer %s", name)
     for values, blob in plan:
@@ -189,13 +187,13 @@ def _other_count(target, count):
     return message + "rename the layer to train it from scratch"
 
 
-def _hdf5_layer(target, name, group, sharers, follow):
+def _hdf5_layer(target, group, sharers, follow):
     """Return the pairs (values, blob) of one stored layer; the file may lack the blobs whose id is in `sharers`.
 
     `follow` is passed to `find`.
     """
     import h5py
-    place = {"layer": name, "layer_type": target.type}
+    place = {"layer": target.name, "layer_type": target.type}
     if not isinstance(group, h5py.Group):
         raise DataError("is no group of datasets", **place)
     if len(group) > len(target.blobs):
@@ -210,9 +208,7 @@ def _hdf5_layer(target, name, group, sharers, follow):
             continue
         if not is_numbers(dataset):
             raise DataError("must be a dataset of numbers", field=field, **place)
-        if not _fits(target, blob, dataset.shape):
-            raise ShapeError(f"is {_times(dataset.shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from "
-                             "scratch", field=field, **place)
+        _check_shape(target, i, dataset.shape)
         pairs.append((read_array(dataset).reshape(blob.shape), blob))
     return pairs
 
@@ -243,9 +239,12 @@ def _matching_nodes(net, layers):
             details.info("Ignoring source layer %s", layer.name)
 
 
-def _fits(target, blob, shape, legacy=False):
-    """Whether a stored shape is that of a parameter of the layer of the node `target`."""
-    return target.layer.ignores_unit_axes and equal_but_unit_axes(shape, blob.shape) or blob.shape_equals(shape, legacy)
+def _check_shape(target, i, shape, legacy=False):
+    """Raise ShapeError unless a stored shape is that of parameter `i` of the node `target`."""
+    blob = target.blobs[i]
+    if not (target.layer.ignores_unit_axes and equal_but_unit_axes(shape, blob.shape) or blob.shape_equals(shape, legacy)):
+        raise ShapeError(f"is {_times(shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from scratch",
+                         field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
 
 
 def _times(shape):
