@@ -18,7 +18,6 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, located
 from minicaffe.memory.budget import check_bytes
-from minicaffe.net import weights
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, delayed_interrupts, hdf5_in_memory, replacing
 from minicaffe.proto.files import is_hdf5
@@ -87,12 +86,8 @@ def _write(solver, resume):
 
 
 def _write_model(solver, path):
-    param = solver.param
-    with replacing(path) as file:
-        if param.snapshot_format == caffe_pb2.SolverParameter.HDF5:
-            weights.save_hdf5(solver.net, file, param.snapshot_diff)
-        else:
-            weights.save(solver.net, file, param.snapshot_diff)
+    hdf5 = solver.param.snapshot_format == caffe_pb2.SolverParameter.HDF5
+    (solver.net.save_hdf5 if hdf5 else solver.net.save)(path, solver.param.snapshot_diff)
 
 
 def write_best(solver):
