@@ -12,6 +12,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.solver import snapshot
 
 log = logging.getLogger("minicaffe.solver")
+STATE = ("output", "value", "iteration", "count", "last", "path")   # of a BestTest, in a solver state
 
 
 class BestTest:
@@ -99,8 +100,7 @@ class BestTest:
 
     def get_state(self):
         """Return what a solver state stores of this, for JSON."""
-        return {"output": self.output, "value": self.value, "iteration": self.iteration, "count": self.count, "last": self.last,
-                "path": self.path}
+        return {name: getattr(self, name) for name in STATE}
 
     def set_state(self, state):
         """Take what `get_state` returned, None if the solver state has nothing of it; a warning says if it cannot be used."""
@@ -111,7 +111,7 @@ class BestTest:
             log.warning("The solver state has the best test %s, and this training measures %s: the best one is that of the tests "
                         "from here on", state["output"], self.output)
             return
-        for name in ("value", "iteration", "count", "last", "path"):
+        for name in STATE:
             setattr(self, name, state[name])
         if self.keep and self.value is not None and (self.path is None or not os.path.exists(self.path)):
             log.warning("The parameters of the best test so far, iteration %d, %s; the next better ones are kept", self.iteration,
