@@ -98,24 +98,17 @@ class RuleSolver(SGDSolver):
                 continue
             self._partly_updated = True     # until the iteration is counted; the rule may fail at any parameter
             gradient = diff if scale == 1 else diff * diff.dtype.type(scale)
-            step = self.update_rule.step(_read_only(data), gradient, history, rate * net.params_lr[i],
+            weight = data.view()
+            weight.flags.writeable = False
+            step = self.update_rule.step(weight, gradient, history, rate * net.params_lr[i],
                                          self.param.weight_decay * net.params_weight_decay[i])
             if np.shape(step) != data.shape:
-                raise ShapeError(f"{self.rule_class.__name__}.step returned {_what(step)} for the parameter {blob.name} of shape "
+                what = f"an array of shape {list(step.shape)}" if isinstance(step, np.ndarray) else shown(step)
+                raise ShapeError(f"{self.rule_class.__name__}.step returned {what} for the parameter {blob.name} of shape "
                                  f"{list(data.shape)}; return an array of that shape, which is subtracted", field="type")
             diff[...] = step
             data -= diff
         reporter.event("end", name=names, detail="update")
-
-
-def _read_only(array):
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _what(step):
-    return f"an array of shape {list(step.shape)}" if isinstance(step, np.ndarray) else shown(step)
 
 
 def make_solver_class(name, rule):
