@@ -21,6 +21,7 @@ from minicaffe.net.activation_range import Value
 from minicaffe.net.comparison import INDICES, LABELLED
 from minicaffe.net.fold import PRODUCTS
 from minicaffe.net.net import Net
+from minicaffe.net.weights import listed
 
 PERCENTILE = 99.99
 SHOWN = 6           # names in a note
@@ -276,8 +277,4 @@ def _notes(values, layers):
                                         if kl < whole - WORSE],
         "several bottoms, of which the range is that of the first": [f"layer {layer.name}" for layer in several],
         "output channels whose weights are all zero, so the range is taken as 1": [f"{count} of {name}" for name, count in empty]}
-    return [f"{text}: {_listed(names)}" for text, names in kinds.items() if names]
-
-
-def _listed(names):
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return [f"{text}: {listed(names, shown=SHOWN)}" for text, names in kinds.items() if names]

@@ -50,14 +50,14 @@ class Loaded:
         `given` are layers that another file has given weights.
         """
         if self.net and not self.taken:
-            reason = f"the file has {_listed(self.unused)}" if self.unused else "the file holds no parameters"
+            reason = f"the file has {listed(self.unused)}" if self.unused else "the file holds no parameters"
             warnings.warn(ConfigWarning(f"no layer of the net got weights: {reason}, the net has {self._new(self.net)}; a layer "
                                         "takes the weights of the layer with its name", file=self.file), stacklevel=2)
             return
         new = self.missing(given)
         log.log(logging.WARNING if new or self.unused else logging.INFO, "%s: took %d of %d layers%s%s", self.file, len(self.taken),
                 len(self.net), f"; new here: {self._new(new)}" if new else "",
-                f"; not used: {_listed(self.unused)}" if self.unused else "")
+                f"; not used: {listed(self.unused)}" if self.unused else "")
 
     def missing(self, given=()):
         """Return the layers of the net that got no weights, neither from this file nor as one of `given`."""
@@ -67,11 +67,12 @@ class Loaded:
     def _new(self, names):
         """Return a text with layers of the net, each with the most similar name in the file."""
         near = {name: difflib.get_close_matches(name, self.unused, n=1) for name in names[:SHOWN]}
-        return _listed(names, lambda name: f"{name} (near {near[name][0]})" if near[name] else name)
+        return listed(names, lambda name: f"{name} (near {near[name][0]})" if near[name] else name)
 
 
-def _listed(names, text=str):
-    return ", ".join(map(text, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+def listed(names, text=str, shown=SHOWN):
+    """Return a text with the first names of a list, and how many more there are."""
+    return ", ".join(map(text, names[:shown])) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def load(net, path):
