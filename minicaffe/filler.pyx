@@ -10,23 +10,17 @@ import numpy as np
 
 from minicaffe.blob cimport Blob, checked_blob, this_thread
 from minicaffe.common cimport Generator
-from minicaffe.device.context cimport Context, cpu_context
+from minicaffe.device.threads cimport Threads, num_threads
 
 from minicaffe.errors import ConfigError, Error, check_message, check_type
 
-cdef extern from "minicaffe/device/typed.hpp" nogil:
-    """
-    #include "minicaffe/kernels/random.hpp"
-    """
-    void uniform_numbers "mc::each_typed<mc::FillUniform>"(
-        const Context&, int dtype, long long n, long long cost, unsigned long long seed, unsigned long long start, double lo,
-        double hi, void* y)
-    void gaussian_numbers "mc::each_typed<mc::FillGaussian>"(
-        const Context&, int dtype, long long n, long long cost, unsigned long long seed, unsigned long long start, double mean,
-        double std, void* y)
-
-cdef enum:
-    COST = 16   # the time of one Philox call, in additions
+cdef extern from "minicaffe/ops/random/caffe.hpp" nogil:
+    void uniform_numbers "mc::fill_uniform"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
+                                            double lo, double hi, void* y)
+    void gaussian_numbers "mc::fill_gaussian"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
+                                              double mean, double std, void* y)
+    void keep_some "mc::keep_some"(Threads, int dtype, long long n, unsigned long long seed, unsigned long long start,
+                                   double p, void* y)
 
 
 def constant(Blob blob not None, filler, Generator generator not None):
@@ -51,9 +45,8 @@ def gaussian(Blob blob not None, filler, Generator generator not None):
     outputs = blob.shape[0] if blob.num_axes else 1
     if filler.sparse > outputs:
         raise ConfigError(f"must be at most the number of outputs {outputs}, got {filler.sparse}", field="sparse")
-    drawn = Blob(blob.shape, blob.dtype)
-    fill_uniform(drawn, generator, 0, 1)
-    blob.data[drawn.data >= np.float64(filler.sparse / outputs)] = 0
+    keep_some(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), filler.sparse / outputs,
+              blob.mutable_cpu_data_ptr())
 
 
 def positive_unitball(Blob blob not None, filler, Generator generator not None):
@@ -115,13 +108,13 @@ def fill(blob, filler, generator, field=""):
 
 def fill_uniform(Blob blob not None, Generator generator not None, double lo, double hi):
     """Fill with U[lo, hi)."""
-    uniform_numbers(cpu_context(), blob.dtype, blob.count, COST, generator.seed, generator.reserve(blob.count), lo, hi,
+    uniform_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), lo, hi,
                     blob.mutable_cpu_data_ptr())
 
 
 def fill_gaussian(Blob blob not None, Generator generator not None, double mean, double std):
     """Fill with N(mean, std)."""
-    gaussian_numbers(cpu_context(), blob.dtype, blob.count, COST, generator.seed, generator.reserve(blob.count), mean, std,
+    gaussian_numbers(num_threads(), blob.dtype, blob.count, generator.seed, generator.reserve(blob.count), mean, std,
                      blob.mutable_cpu_data_ptr())
 
 

@@ -62,4 +62,17 @@ template <class T> struct FillGaussian {
   }
 };
 
+/// y[i] *= 1 with probability p, else 0.
+template <class T> struct KeepWithProbability {
+  Philox random;
+  u64 start;
+  double p;
+  T* y;
+  MC_HD void operator()(index_t i) const {
+    u32 bits[4];
+    random(start + u64(i), bits);
+    y[i] = uniform_(bits[0]) < p ? y[i] : T(0);
+  }
+};
+
 }  // namespace mc
