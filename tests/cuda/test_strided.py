@@ -14,6 +14,9 @@ from minicaffe.blob import Blob
 from minicaffe.device import strided
 from minicaffe.device.strided import ANY, CONTIGUOUS, DeviceArray, Walk
 from minicaffe.errors import ConfigError, DeviceError, ShapeError, WrongTypeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 FLOAT, DOUBLE, INT = 0, 1, 2
 ALL = np.s_[...]
@@ -543,3 +546,22 @@ def test_what_is_packed_is_laid_out_as_the_kernel_expects(axes, narrow, monkeypa
     room = 8 if 3 < axes <= 8 else axes
     word = 4 if narrow else 8
     assert len(walk.axes) == axes and len(walk.pack()) == word * (1 + room * (3 if narrow else 1) + room * 3)
+
+
+@pytest.mark.parametrize(("channels", "word"), [((4, 8), "Pack<float>"), ((3, 8), "float"), ((4, 7), "float")])
+def test_rows_of_whole_words_are_copied_16_bytes_at_a_time(channels, word):
+    """Concat copies rows of `channels` pixels; one that is no multiple of 4 moves the next row off the words."""
+    net = Net(parse_text(f"""layer {{ name: "in" type: "Input" top: "a" top: "b"
+      input_param {{ shape {{ dim: 2 dim: {channels[0]} dim: 3 }} shape {{ dim: 2 dim: {channels[1]} dim: 3 }} }} }}
+      layer {{ name: "join" type: "Concat" bottom: "a" bottom: "b" top: "y" }}""", caffe_pb2.NetParameter)[0])
+    values = [np.random.default_rng(0).standard_normal(blob.shape).astype(np.float32) for blob in net.input_blobs]
+    for blob, value in zip(net.input_blobs, values, strict=True):
+        blob.data[...] = value
+    cuda.current().record_launches(True)
+    try:
+        with memory.record() as events:
+            net.forward_from_to(0, 1)
+    finally:
+        cuda.current().record_launches(False)
+    assert [event.name for event in events if event.kind == "launch"] == [f"Each<StridedCopy<{word}, {word}, unsigned int> >"] * 2
+    np.testing.assert_array_equal(net.output_blobs[0].cpu_data, np.concatenate(values, 1))

@@ -69,7 +69,7 @@ template <class T> void normalise(std::initializer_list<Shape> shapes) {
               const long long between = stream().launches;
               const T* values = in_place ? kept.data : from.data;
               C *gamma_diff = fused ? dscale.data : nullptr, *beta_diff = fused ? dshift.data : nullptr;
-              mc::standardize_backward(on, number, shape, how, mc::BackwardPart::kWhole, values, dy.data, diff.data, gamma_diff, true, beta_diff,
+              mc::standardize_backward(on, number, shape, how, true, true, values, dy.data, diff.data, gamma_diff, true, beta_diff,
                                        true, scratch.data);
               expect("dx", diff.data, dx, 20 * tolerance<C>() + rounding);
               const long long most = !on.stream ? 0 : s.outer * s.inner < 100 ? 2 : 3;  // without partial sums, and with
@@ -79,15 +79,15 @@ template <class T> void normalise(std::initializer_list<Shape> shapes) {
               if (!given) {  // as with several processes, of which the others have no values
                 std::copy(gamma_before.data, gamma_before.data + channels, dscale.data);
                 std::copy(beta_before.data, beta_before.data + channels, dshift.data);
-                for (mc::BackwardPart part : {mc::BackwardPart::kBefore, mc::BackwardPart::kAfter})
-                  mc::standardize_backward(on, number, shape, how, part, values, dy.data, diff.data, gamma_diff, true, beta_diff,
+                for (bool apply : {false, true})
+                  mc::standardize_backward(on, number, shape, how, !apply, apply, values, dy.data, diff.data, gamma_diff, true, beta_diff,
                                            true, scratch.data);
                 expect("dx in two parts", diff.data, dx, 20 * tolerance<C>() + rounding);
               }
               for (bool added : {true, false}) {  // then a gradient that is overwritten
                 if (!added && fused) {
                   std::fill(dscale.data, dscale.data + channels, C(NAN)), std::fill(dshift.data, dshift.data + channels, C(NAN));
-                  mc::standardize_backward(on, number, shape, how, mc::BackwardPart::kWhole, values, dy.data, diff.data, gamma_diff, false,
+                  mc::standardize_backward(on, number, shape, how, true, true, values, dy.data, diff.data, gamma_diff, false,
                                            beta_diff, false, scratch.data);
                   for (size_t k = 0; k < channels; ++k) dscale.data[k] += gamma_before[k], dshift.data[k] += beta_before[k];
                 }

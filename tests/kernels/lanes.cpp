@@ -76,9 +76,9 @@ CASE(lanes) {
           };
           same("mean", lane_mean, mean, tolerance<float>());
           same("factor", lane_factor, factor, 8 * tolerance<float>());
-          mc::standardize_backward(on, mc::FLOAT, plain, how, mc::BackwardPart::kWhole, x.data, pdy, dx.data,
+          mc::standardize_backward(on, mc::FLOAT, plain, how, true, true, x.data, pdy, dx.data,
                                    fused ? dscale.data : nullptr, true, fused ? dshift.data : nullptr, true, scratch.data);
-          mc::standardize_backward(on, mc::FLOAT, c, lane_how, mc::BackwardPart::kWhole, lx, ldy, lane_dx.data,
+          mc::standardize_backward(on, mc::FLOAT, c, lane_how, true, true, lx, ldy, lane_dx.data,
                                    fused ? lane_dscale.data : nullptr, true, fused ? lane_dshift.data : nullptr, true, scratch.data);
           expect_lanes("dx", c, lane_dx, dx, 40 * tolerance<float>());
           same("gradient of the scale", lane_dscale, dscale, 1e-5 * std::sqrt(double(n / k) + 1));

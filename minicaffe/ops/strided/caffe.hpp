@@ -2,8 +2,8 @@
 //
 // Axes are sorted by the strides of y and joined where both tensors step from one into the next (THC's collapseDims). What is
 // left decides: a single axis of stride 1 is contiguous data and takes the vectorised path; where x is contiguous along another
-// axis than y, CPU and device go by tiles; the CPU copies rows that are contiguous in both at once; the rest computes offsets from
-// indices.
+// axis than y, CPU and device go by tiles; of rows that are contiguous in both the CPU copies each at once, a device 16 bytes a
+// thread where that divides all sizes; the rest computes offsets from indices.
 #pragma once
 #include "minicaffe/ops/strided/kernel.hpp"
 #include "minicaffe/device/typed.hpp"
@@ -140,6 +140,27 @@ template <class T> void copy_contiguous_rows(cpu::Threads threads, Strides s, co
   });
 }
 
+template <class X, class Y> void copy_by_offsets(const Context& on, const Strides& s, const X* x, Y* y) {
+  auto run = [&](auto index) {
+    using Index = decltype(index);
+    for_each(on, s.count(), StridedCopy<X, Y, Index>{s.offset_info<Index>(), x, y}, 4);
+  };
+  s.narrow() ? run(0u) : run(0ull);
+}
+
+/// Copy rows that are contiguous in x and y by words of several elements, if addresses, sizes and strides allow. Return whether.
+template <class Word, class T> bool copy_words(const Context& on, Strides s, const T* x, T* y) {
+  constexpr index_t kCount = sizeof(Word) / sizeof(T);
+  index_t remainders = index_t((reinterpret_cast<std::uintptr_t>(x) | reinterpret_cast<std::uintptr_t>(y)) % sizeof(Word));
+  remainders |= s.size[s.axes - 1] % kCount;
+  s.size[s.axes - 1] /= kCount;
+  for (int a = 0; a + 1 < s.axes; ++a)
+    for (index_t& stride : s.stride[a]) remainders |= stride % kCount, stride /= kCount;
+  if (remainders) return false;
+  copy_by_offsets(on, s, reinterpret_cast<const Word*>(x), reinterpret_cast<Word*>(y));
+  return true;
+}
+
 /// y = x, of collapsed strides.
 template <class X, class Y> void copy_collapsed(const Context& on, Strides s, const X* x, Y* y) {
   if constexpr (std::is_same_v<X, Y>)
@@ -153,13 +174,13 @@ template <class X, class Y> void copy_collapsed(const Context& on, Strides s, co
   }
   if (copy_tiles(on, s, x, y)) return;
   if constexpr (std::is_same_v<X, Y>)
-    if (const index_t* last = s.stride[s.axes - 1]; !on.stream && last[0] == 1 && last[1] == 1)
-      return copy_contiguous_rows(on.threads, s, x, y);
-  auto run = [&](auto index) {
-    using Index = decltype(index);
-    for_each(on, s.count(), StridedCopy<X, Y, Index>{s.offset_info<Index>(), x, y}, 4);
-  };
-  s.narrow() ? run(0u) : run(0ull);
+    if (const index_t* last = s.stride[s.axes - 1]; last[0] == 1 && last[1] == 1) {
+      if (!on.stream) return copy_contiguous_rows(on.threads, s, x, y);
+      if (copy_words<Pack<X>>(on, s, x, y)) return;
+      if constexpr (sizeof(X) == 2)
+        if (copy_words<Few<X, 2>>(on, s, x, y)) return;
+    }
+  copy_by_offsets(on, s, x, y);
 }
 
 /// y = x for tensors of one shape and element types known only at run time, which are equal, or float and Bf16. Strides are in

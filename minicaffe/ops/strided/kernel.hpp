@@ -2,6 +2,7 @@
 #pragma once
 #include "minicaffe/kernels/divider.hpp"
 #include "minicaffe/kernels/grid.hpp"
+#include "minicaffe/kernels/vector.hpp"
 
 namespace mc {
 
