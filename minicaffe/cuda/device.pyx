@@ -71,11 +71,6 @@ def devices_made():
     return dict(_devices)
 
 
-cdef size_t workspace_size(int major, size_t memory) noexcept:
-    """Return the bytes of a stream's workspace on a device of compute capability `major` with `memory` bytes."""
-    return LARGE_WORKSPACE if major >= 9 and memory >= <size_t> 8 << 30 else WORKSPACE
-
-
 cdef class Device:
     """One device; use `get_device(index)`.
 
@@ -112,7 +107,7 @@ cdef class Device:
         check(cydriver.cuStreamCreate(&stream, cydriver.CU_STREAM_DEFAULT), "cuStreamCreate", (index,))
         check(cydriver.cuMemAlloc(&scratch, kScratch * 8), "cuMemAlloc", (kScratch * 8,))
         check(cydriver.cuMemGetInfo(&free, &memory), "cuMemGetInfo")
-        self.stream.workspace_bytes = workspace_size(self.capability[0], memory)
+        self.stream.workspace_bytes = LARGE_WORKSPACE if self.capability[0] >= 9 and memory >= <size_t> 8 << 30 else WORKSPACE
         check(cydriver.cuMemAlloc(&workspace, self.stream.workspace_bytes), "cuMemAlloc", (self.stream.workspace_bytes,))
         self.stream.workspace = <void*> <uintptr_t> workspace
         self.stream.handle = <void*> stream
@@ -240,24 +235,19 @@ cdef class Device:
         """Load a module from `image`, the bytes of a cubin or PTX; return its address (int)."""
         cdef cydriver.CUmodule module
         cdef const unsigned char[::1] view = image
-        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         self.activate()
-        cydriver.cuThreadExchangeStreamCaptureMode(&mode)   # allows it during a graph capture, as in memory.pyx
-        code = cydriver.cuModuleLoadData(&module, &view[0])
-        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
-        check(code, "cuModuleLoadData", (f"{len(image)} bytes",))
+        with RelaxedCapture():
+            check(cydriver.cuModuleLoadData(&module, &view[0]), "cuModuleLoadData", (f"{len(image)} bytes",))
         self.modules.append(<uintptr_t> module)
         return <uintptr_t> module
 
     def function(self, size_t module, str name):
         """Return the address (int) of a kernel in a module."""
         cdef cydriver.CUfunction function
-        cdef cydriver.CUstreamCaptureMode mode = cydriver.CU_STREAM_CAPTURE_MODE_RELAXED
         encoded = name.encode()
-        cydriver.cuThreadExchangeStreamCaptureMode(&mode)   # it may load the kernel only now: CUDA_MODULE_LOADING=LAZY
-        code = cydriver.cuModuleGetFunction(&function, <cydriver.CUmodule> <void*> module, encoded)
-        cydriver.cuThreadExchangeStreamCaptureMode(&mode)
-        check(code, "cuModuleGetFunction", (name,))
+        with RelaxedCapture():      # it may load the kernel only now: CUDA_MODULE_LOADING=LAZY
+            check(cydriver.cuModuleGetFunction(&function, <cydriver.CUmodule> <void*> module, encoded), "cuModuleGetFunction",
+                  (name,))
         return <uintptr_t> function
 
     def wait_for(self, size_t stream):
