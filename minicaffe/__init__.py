@@ -25,7 +25,7 @@ from minicaffe.tensor import Tensor
 from minicaffe.workspace import Workspace
 
 __all__ = [
-    *pycaffe.__all__, "Slot", "Tensor", "UpdateRule", "Workspace", "allow_python_layers", "calibrate", "cuda",  # noqa: F405
+    *pycaffe.__all__, "Slot", "Tensor", "UpdateRule", "Workspace", "allow_python_layers", "cuda",  # noqa: F405
     "errors", "get_exact", "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "memory",  # noqa: F405
     "register_layer", "register_solver",  # noqa: F405
     "set_exact", "set_num_threads", "set_precision",
@@ -38,9 +38,6 @@ def __getattr__(name):
     if name == "gradcheck":     # imported on first access: `import minicaffe` stays fast
         from minicaffe.gradient_check import gradcheck
         return gradcheck
-    if name == "calibrate":
-        from minicaffe.net.calibration import calibrate
-        return calibrate
     if name == "__version__":
         from importlib.metadata import version
         return version("minicaffe")

@@ -7,7 +7,6 @@ from minicaffe.device.threads import set_num_threads as set_num_threads
 from minicaffe.gradient_check import gradcheck as gradcheck
 from minicaffe.layer import register_layer as register_layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers
-from minicaffe.net.calibration import calibrate as calibrate
 from minicaffe.opencv import dnn as dnn
 from minicaffe.ops.engine import get_exact as get_exact
 from minicaffe.ops.engine import get_precision as get_precision

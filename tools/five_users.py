@@ -385,7 +385,6 @@ onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], 
 def engineer(user):
     """has a model of ONNX and a vendor's toolchain, which reads Caffe's files"""
     elsewhere = "docs/taking_your_net_elsewhere.md"
-    write_pictures(user.folder)
     (user.folder / "write.py").write_text(VENDOR)
     user.run("python write.py && rm write.py")
     bring = from_page("docs/bringing_a_net.md", "minicaffe import", {"resnet18": "vendor"}, "--dialect bvlc")
@@ -399,11 +398,6 @@ def engineer(user):
              "differs by at most", "^wrote folded.prototxt and folded.caffemodel: 10 layers of 14, 4 folded")
     user.run("minicaffe show folded.caffemodel --histogram", terminal=True)
     user.run("minicaffe show vendor.caffemodel folded.caffemodel")
-    calibrate = from_page(elsewhere, "minicaffe calibrate", {
-        "models/lenet/net": "folded", "lenet.caffemodel": "folded.caffemodel", "--iterations 10": "--images pictures/rose"})
-    user.run(f"{calibrate} --ext jpg --scale 0.0078125 --mean 128,128,128", "^layer +input",
-             "^wrote lenet.table, lenet.cache and lenet.json", terminal=True)
-    user.run("grep -c . lenet.table && head -1 lenet.cache", "TRT-")
     user.run("minicaffe export folded.prototxt folded.caffemodel -o folded.onnx", "^wrote folded.onnx")
 
 

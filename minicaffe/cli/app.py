@@ -45,7 +45,6 @@ COMMANDS = {
     "finetune": ("minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
     "deploy": ("minicaffe.cli.deploy", "Make the net that predicts from a training net."),
     "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
-    "calibrate": ("minicaffe.cli.calibrate", "Measure ranges for int8 toolchains."),
     "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
     "export": ("minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
     "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),

@@ -41,7 +41,6 @@ WRITERS = {     # the command, and the file that it writes
     "import": (["import", "m.onnx", "-o", "o"], "o.prototxt"),
     "deploy": (["deploy", "net.prototxt", "-o", "o"], "o.prototxt"),
     "fold": (["fold", "d.prototxt", "w.caffemodel", "-o", "o"], "o.prototxt"),
-    "calibrate": (["calibrate", "net.prototxt", "w.caffemodel", "-o", "o", "--iterations=1"], "o.cache"),
     "draw html": (["draw", "net.prototxt", "o.html", "--weights", "w.caffemodel"], "o.html"),
     "draw_net": (["draw_net", "net.prototxt", "o.dot"], "o.dot"),
     "plot": (["plot", "t.log", "--out", "o.svg"], "o.svg"),

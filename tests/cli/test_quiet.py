@@ -36,7 +36,6 @@ COMMANDS = {
     "schedule": (0, "schedule net.prototxt"),
     "deploy": (6, "deploy net.prototxt w.caffemodel -o o --shape 3x4x4"),
     "fold": (3, "fold deploy.prototxt w.caffemodel -o folded"),
-    "calibrate": (6, "calibrate net.prototxt w.caffemodel -o o --iterations 1"),
     "export": (3, "export deploy.prototxt w.caffemodel -o net.onnx --no-check"),
     "export --to torch": (3, "export deploy.prototxt w.caffemodel --to torch -o net --no-check"),
     "gradcheck": (6, "gradcheck net.prototxt --layer ip --elements 1"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minicaffe import calibrate, trace
+from minicaffe import trace
 from minicaffe.layer import Layer, register_layer
 from minicaffe.memory import reporter
 from minicaffe.net import comparison, timing
@@ -65,13 +65,9 @@ def compared(solver):
     comparison.run_net(solver.net, INPUTS)
 
 
-def calibrated(solver):
-    calibrate(solver.test_nets[0], [INPUTS])
-
-
 OBSERVERS = {function.__name__: (function, passes) for function, passes in (
     (recorded, ["forward", "backward"]), (values_of_a_solver, ["forward", "backward"]), (values_of_a_net, ["forward"]),
-    (measured, ["forward", "backward"]), (compared, ["forward"]), (calibrated, ["forward"]))}
+    (measured, ["forward", "backward"]), (compared, ["forward"]))}
 
 
 def make(make_solver, plan):
