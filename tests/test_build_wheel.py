@@ -7,6 +7,7 @@ from pathlib import Path
 
 import build_wheel
 import pytest
+from sources import INSTALLED, sources
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,8 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def names():
     """The files of a whole wheel."""
-    files = [path.relative_to(ROOT) for path in (ROOT / "minicaffe").rglob("*.*") if path.suffix in build_wheel.FILES]
-    return [str(path) for path in files] + [str(path.with_suffix(".cpython-311-x86_64-linux-gnu.so")) for path in files if path.suffix == ".pyx"]
+    return sources(*INSTALLED) + [name.replace(".pyx", ".cpython-311-x86_64-linux-gnu.so") for name in sources(".pyx")]
 
 
 def wheel_of(folder, names):

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import sources
 
 import minicaffe
 from minicaffe import cli
@@ -192,19 +193,33 @@ def test_the_version_has_one_place():
     assert project["license"] == "BSD-2-Clause" and project["authors"] and project["classifiers"]
 
 
+def kept_files(*folders):
+    """The files of a checkout that git keeps; a visible skip where that is not known."""
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        pytest.skip("this is not a git checkout, or there is no git: it is not known which files are kept")
+    git = ["git", "-C", str(ROOT), "ls-files", "-z", *folders]
+    return [name for name in subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0") if (ROOT / name).is_file()]
+
+
 def test_the_wheel_takes_every_source():
-    suffixes = re.search(r"foreach source : run_command\(py, 'tools/sources.py', ('\.py', .*?), check", (ROOT / "meson.build").read_text())[1]
-    kinds = {p.suffix for p in (ROOT / "minicaffe").rglob("*.*") if "__pycache__" not in p.parts} - {".pyc", ".typed", ".cpp", ".so"}
-    assert kinds == {part.strip(" '") for part in suffixes.split(",")} - {"py.typed"}
+    assert "foreach source : run_command(py, 'tools/sources.py', check: true)" in (ROOT / "meson.build").read_text()
+    installed = set(sources.sources(*sources.INSTALLED))
+    assert {name for name in kept_files("minicaffe") if not name.endswith(".cpp")} <= installed
+
+
+def test_the_wheel_takes_no_training(tmp_path, monkeypatch):
+    """Log, snapshots and pages that a user's commands wrote beside a net of the package are not installed."""
+    folder = tmp_path / "minicaffe" / "pretrained" / "lenet"
+    folder.mkdir(parents=True)
+    for name in ("deploy.caffemodel", "labels.txt", "net.log", "net_iter_5.caffemodel", "net_iter_5.solverstate", "notes.txt", "lenet.html", "old.prototxt"):
+        (folder / name).write_text("")
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    assert sources.sources(*sources.INSTALLED) == [f"minicaffe/pretrained/lenet/{name}" for name in ("deploy.caffemodel", "labels.txt")]
 
 
 def test_nothing_large_is_kept_but_pictures_and_trained_nets():
     """A wheel that lay in the folder of a benchmark was once committed with it: every clone carries its 190 MB since."""
-    git = ["git", "-C", str(ROOT), "ls-files", "-z"]
-    if not shutil.which("git") or not (ROOT / ".git").exists():
-        pytest.skip("this is not a git checkout, or there is no git: it is not known which files are kept")
-    kept = [ROOT / name for name in subprocess.run(git, capture_output=True, text=True, check=True).stdout.split("\0") if name]
-    large = {str(path.relative_to(ROOT)) for path in kept if path.is_file() and path.stat().st_size > 500_000}
+    large = {name for name in kept_files() if (ROOT / name).stat().st_size > 500_000}
     assert large == {"minicaffe/pretrained/lenet/deploy.caffemodel", "models/shapes/shapes.caffemodel",
                      "models/data/fashion_mnist_train_lmdb/data.mdb",
                      "models/data/fashion_mnist_test_lmdb/data.mdb"}

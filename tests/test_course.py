@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cplusplus import compiler
+from sources import copy_models
 from test_docs import ROOT, blocks
 
 import minicaffe
@@ -83,8 +84,7 @@ def needs_compiler(number):
 
 def run_session(steps, folder):
     """Run statements in one Python process in a folder; return what each of them prints."""
-    for net in ("lenet", "mlp"):
-        shutil.copytree(ROOT / "models" / net, folder / "models" / net)
+    copy_models(folder / "models", "lenet", "mlp")
     (folder / "session.py").write_text(SESSION + "".join(f"{step}\nprint({MARK!r}, flush=True)\n" for step in steps))
     environment = {name: value for name, value in os.environ.items() if name not in ("MINICAFFE_DEVICE", "MINICAFFE_SIM", "PYTHONSAFEPATH")}
     done = subprocess.run([sys.executable, "session.py"], cwd=folder, env={**environment, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)

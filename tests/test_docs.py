@@ -7,7 +7,6 @@ import ast
 import itertools
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import small_ssd
 from pages import blocks
+from sources import copy_models
 
 import minicaffe
 import minicaffe.cuda
@@ -143,10 +143,7 @@ def page_folder(tmp_path, monkeypatch, on_cpu):
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     monkeypatch.setattr(registry, "_types", registry.layer_types())  # what a page registers goes away with it
     monkeypatch.setattr(solver, "_types", solver.solver_types())
-    for path in itertools.chain(*((ROOT / "models" / folder).rglob("*.*") for folder in ("lenet", "mlp", "data"))):
-        link = tmp_path / path.relative_to(ROOT)
-        link.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, link)
+    copy_models(tmp_path / "models", "lenet", "mlp", "data")
     monkeypatch.chdir(tmp_path)
     threads = minicaffe.get_num_threads()
     minicaffe.set_num_threads(1)

@@ -20,8 +20,10 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+from sources import INSTALLED, copy_models, sources  # noqa: E402
+
 LARGEST = 15 << 20      # bytes of a wheel
-FILES = (".pyx", ".pxd", ".hpp", ".caffemodel")     # NVRTC reads headers, users' Cython layers cimport .pxd files
 COMPILERS = ("gcc", "g++", "cc", "c++", "clang", "clang++", "nvcc")
 TRAIN = ["train", "models/lenet/net.prototxt", "--max-iter", "100", "--seed", "1", "--snapshot-prefix", "out/lenet"]
 WEIGHTS = "out/lenet_iter_100.caffemodel"
@@ -70,12 +72,10 @@ def build(out):
 
 
 def missing(names):
-    """Return what of the package a wheel with the files `names` lacks: files with the endings `FILES`, and compiled modules."""
-    needed = sorted(path.relative_to(ROOT) for path in (ROOT / "minicaffe").rglob("*.*") if path.suffix in FILES)
+    """Return what of the package a wheel with the files `names` lacks: files that are installed, and compiled modules."""
     compiled = {name.partition(".")[0] for name in names if name.endswith(".so")}
-    modules = [path for path in needed if path.suffix == ".pyx"]
-    return ([path.as_posix() for path in needed if path.as_posix() not in names]
-            + [f"the compiled {path}" for path in modules if path.with_suffix("").as_posix() not in compiled])
+    return ([name for name in sources(*INSTALLED) if name not in names]
+            + [f"the compiled {name}" for name in sources(".pyx") if name.removesuffix(".pyx") not in compiled])
 
 
 def check(wheel):
@@ -97,8 +97,7 @@ def test(wheel):
     with tempfile.TemporaryDirectory() as place:
         place = Path(place)
         python = environment(place / "venv")
-        shutil.copytree(ROOT / "models" / "lenet", place / "models" / "lenet")
-        shutil.copytree(ROOT / "models" / "data", place / "models" / "data")
+        copy_models(place / "models", "lenet", "data")
         (place / "out").mkdir()
         own = {key: value for key, value in os.environ.items() if key not in ("CC", "CXX", "PYTHONPATH")}
         own["PATH"] = str(place / "venv" / "bin")

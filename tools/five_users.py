@@ -28,6 +28,7 @@ import time
 from pathlib import Path
 
 from pages import ROOT, blocks
+from sources import copy_models
 
 COLUMNS = 80
 LINES_OF_CLASSIFY = 12
@@ -291,7 +292,8 @@ def keeper(user):
 def student(user):
     """learns how a framework works: trace, pages, a chapter of the course"""
     start, course = "docs/quickstart.md", "docs/course/1_a_blob_and_its_memory.md"
-    user.run(f"mkdir models && cp -r {ROOT}/models/lenet {ROOT}/models/data models && cp -r {ROOT}/docs/course/exercises .")
+    copy_models(user.folder / "models", "lenet", "data")
+    user.run(f"cp -r {ROOT}/docs/course/exercises .")
     user.run("minicaffe --help", "^  classify ", "^  train ", terminal=True)
     user.run(from_page(start, "minicaffe summary"), "^conv2 +Convolution 5 50 ", "memory needed to train", terminal=True)
     user.run(from_page(start, "minicaffe draw"), "lenet.svg")
@@ -409,7 +411,7 @@ def contributor(user):
     for name in ("cube.py", "cube.prototxt", "test_cube.py"):
         user.save(layer, name)
     user.run("pytest -q test_cube.py", "1 passed")
-    user.run(f"mkdir models && cp -r {ROOT}/models/mlp {ROOT}/models/data models")
+    copy_models(user.folder / "models", "mlp", "data")
     for name in ("lion.py", "solver.prototxt", "train_lion.py", "check_rule.py"):
         user.save(solver, name)
     user.run("python train_lion.py train --solver solver.prototxt", "wrote lion_iter_20.caffemodel")

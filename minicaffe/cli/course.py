@@ -13,8 +13,7 @@ from minicaffe.proto.atomic import temporary_folder, write_error
 from minicaffe.proto.files import absolute
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# meson.build installs the course below the package, by its paths in a checkout.
-SOURCE = PACKAGE / "course" if (PACKAGE / "course").is_dir() else PACKAGE.parent
+SOURCE = PACKAGE / "course" if (PACKAGE / "course").is_dir() else PACKAGE.parent    # meson.build installs it below the package
 PAGE_LINK = re.compile(r"!?\[([^\]]*)\]\(\.\./[^)]*\)")
 
 
@@ -49,9 +48,10 @@ def course(folder):
 
 
 def copy_course(folder):
-    """Make `folder` with all files of the course, whose links lead to what is installed."""
-    without_caches = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(SOURCE / "docs" / "course", folder, ignore=without_caches)
-    shutil.copytree(SOURCE / "models" / "lenet", folder / "models" / "lenet", ignore=without_caches)
+    """Make `folder` with the files that docs/course/files.txt lists; links of the pages lead to what is installed."""
+    for name in (SOURCE / "docs" / "course" / "files.txt").read_text().split():
+        copy = folder / name.removeprefix("docs/course/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(SOURCE / name, copy)
     for page in folder.glob("*.md"):
         page.write_text(PAGE_LINK.sub(r"\1", page.read_text().replace("](../../minicaffe/", f"]({PACKAGE.as_uri()}/")))

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,17 +14,38 @@ from minicaffe.cli import course
 ROOT = Path(__file__).resolve().parents[2]
 
 
+LISTED = (ROOT / "docs/course/files.txt").read_text().split()
+
+
 def files_below(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def test_all_files_are_copied_and_the_next_command_is_said(minicaffe, tmp_path):
     said = minicaffe("course", "learn")
     assert "Copied 10 chapters" in said and "Next: cd learn && " in said and "pytest exercises/test_chapter1.py" in said
-    assert files_below(tmp_path / "learn") == files_below(ROOT / "docs" / "course") | {
-        f"models/lenet/{name}" for name in files_below(ROOT / "models" / "lenet")}
+    assert files_below(tmp_path / "learn") == {name.removeprefix("docs/course/") for name in LISTED}
     assert (tmp_path / "learn/exercises/conftest.py").read_text() == (ROOT / "docs/course/exercises/conftest.py").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["learn"], "a temporary folder is left"
+
+
+def test_list_names_every_kept_file():
+    if not shutil.which("git") or not (ROOT / ".git").exists():
+        pytest.skip("this is not a git checkout, or there is no git: it is not known which files are kept")
+    kept = subprocess.run(["git", "-C", str(ROOT), "ls-files", "docs/course", "models/lenet"], capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(LISTED) == sorted(set(kept) - {"docs/course/files.txt"})
+
+
+def test_files_of_a_training_stay(minicaffe, tmp_path, monkeypatch):
+    """In a checkout a training writes its log and snapshots beside the net, and a learner writes answers."""
+    checkout = tmp_path / "checkout"
+    own = ["models/lenet/net.log", "models/lenet/net_iter_1500.caffemodel", "docs/course/exercises/mine.py", "docs/course/exercises/__pycache__/mine.pyc"]
+    for name in [*LISTED, *own, "docs/course/files.txt"]:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_bytes((ROOT / name).read_bytes() if name not in own else b"mine")
+    monkeypatch.setattr(course, "SOURCE", checkout)
+    minicaffe("course", "learn")
+    assert files_below(tmp_path / "learn") == {name.removeprefix("docs/course/") for name in LISTED}
 
 
 def test_links_lead_to_files_that_are_there(minicaffe, tmp_path):
@@ -65,10 +87,13 @@ def test_a_failure_leaves_nothing(minicaffe, tmp_path, monkeypatch):
 
 @pytest.fixture
 def installed(tmp_path):
-    """A package with the folder that meson.build installs."""
+    """A package with the files that meson.build installs."""
     package = tmp_path / "site" / "minicaffe"
-    for folder in re.search(r"foreach folder : \[(.*)\]\n", (ROOT / "meson.build").read_text())[1].replace("'", "").split(", "):
-        shutil.copytree(ROOT / folder, package / "course" / folder)
+    text = (ROOT / "meson.build").read_text()
+    assert "foreach file : fs.read('docs/course/files.txt').split()" in text and "install_subdir" not in text
+    for name in [*LISTED, "docs/course/files.txt"]:
+        (package / "course" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, package / "course" / name)
     return package
 
 
