@@ -1,6 +1,7 @@
 """Methods of layers, called by a program of one's own: lists that are empty, too short, or of other objects end no process."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,8 +36,9 @@ print("refused", refused)
 """
 
 
-def test_no_process_ends():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=NETS, capture_output=True, text=True, timeout=200,
+def test_no_process_ends(tmp_path):
+    shutil.copytree(NETS, tmp_path / "nets")    # HDF5Output writes beside its net
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path / "nets", capture_output=True, text=True, timeout=200,
                           env={**os.environ, "GLOG_minloglevel": "3"})
     last = done.stdout.splitlines()[-1]
     assert done.returncode == 0, f"{done.returncode}: {last}\n{done.stderr[-2000:]}"
