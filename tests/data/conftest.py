@@ -1,9 +1,8 @@
 """Small databases for the tests of the data room; all content is synthetic and seeded."""
 
-import importlib.util
-
 import numpy as np
 import pytest
+from leveldb_package import need_leveldb
 
 from minicaffe.data.db import open_db
 
@@ -16,8 +15,8 @@ def pixels():
 
 def need(backend):
     """Skip the test if the library of a backend is not installed."""
-    if backend.upper() == "LEVELDB" and importlib.util.find_spec("plyvel") is None:
-        pytest.skip("no LevelDB library: pip install plyvel (no wheels from Python 3.13 on: it needs libleveldb-dev)")
+    if backend.upper() == "LEVELDB":
+        need_leveldb()
 
 
 @pytest.fixture(params=["LMDB", "LEVELDB"])

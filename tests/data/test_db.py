@@ -9,6 +9,7 @@ import sys
 import lmdb
 import numpy as np
 import pytest
+from leveldb_package import need_leveldb
 
 from minicaffe.data import db_lmdb
 from minicaffe.data.db import new_database, open_db
@@ -658,7 +659,7 @@ def test_records_of_a_leveldb_are_counted_again_after_each_commit(tmp_path, leve
 @pytest.mark.parametrize("backend", ["lmdb", "leveldb"])
 def test_a_database_that_is_written_is_read(backend, tmp_path):
     if backend == "leveldb":
-        pytest.importorskip("plyvel")
+        need_leveldb()
     with open_db(tmp_path / "db", backend, "w") as db:
         assert len(db) == 0 and list(db.records()) == []
         for number in range(5):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from leveldb_package import need_leveldb
 
 from minicaffe.data.db import open_db
 from minicaffe.data.prefetch import Prefetcher
@@ -216,7 +217,7 @@ def test_any_sequence(search):
 @pytest.mark.parametrize("kind", ["LMDB", "LEVELDB"])
 def test_any_sequence_of_a_cursor(search, tmp_path, kind):
     if kind == "LEVELDB":
-        pytest.importorskip("plyvel", reason="LevelDB needs plyvel: pip install -r tests/requirements.txt")
+        need_leveldb()
     path = str(tmp_path / "db")
     with open_db(path, kind, "w") as db:
         for i in range(COUNT):
