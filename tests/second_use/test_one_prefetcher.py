@@ -56,7 +56,7 @@ class PrefetcherMachine(RuleBasedStateMachine):
 
     @initialize(start=st.integers(0, 5), size=st.integers(1, 3), gap=st.integers(1, 3), pause=st.integers(0, 3), depth=st.integers(1, 5),
                 hold=st.integers(1, 3), labels=st.booleans(), double=st.booleans(),
-                faults=st.dictionaries(st.integers(0, 60), st.sampled_from([DataError("bad"), ZeroDivisionError("bad")]), max_size=1),
+                faults=st.dictionaries(st.integers(0, 60), st.sampled_from([DataError, ZeroDivisionError]).map(lambda kind: kind("bad")), max_size=1),
                 refused=st.none() | st.integers(1, 12), at_open=st.sampled_from([False, False, False, True]))
     def make(self, start, size, gap, pause, depth, hold, labels, double, faults, refused, at_open):
         self.allocated, self.refused, self.depth, self.hold, self.labels = 0, refused, depth, hold, labels
