@@ -28,7 +28,7 @@ def copy_models(target, *names):
     """Copy folders of models/ to `target`, without the logs and snapshots of trainings."""
     made_by_training = shutil.ignore_patterns("*.caffemodel*", "*.solverstate*", "*.log")
     for name in names:
-        shutil.copytree(ROOT / "models" / name, target / name, ignore=made_by_training)
+        shutil.copytree(ROOT / "models" / name, target / name, ignore=made_by_training, dirs_exist_ok=True)
 
 
 if __name__ == "__main__":
