@@ -1,6 +1,10 @@
-"""The blocks of code of the pages: tests/test_docs.py runs them, tools/five_users.py takes commands from them."""
+"""The blocks of code of the pages: tests/test_docs.py runs them, tools/five_users.py takes commands from them.
+
+    python tools/pages.py README.md docs/quickstart.md      # print the commands of minicaffe that these pages run, one a line
+"""
 
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,3 +29,10 @@ def blocks(page):
             language = ("session" if code.startswith("$ ") else "minicaffe" if re.fullmatch(r"(minicaffe .*\n)+", code)
                         else "shell" if SHELL.match(code) else "text")
         yield Block(text[:found.start()].count("\n") + 1, language, code, not_run)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        for block in blocks(name):
+            if block.language == "minicaffe" and not block.not_run:
+                print(block.text, end="")
