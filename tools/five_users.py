@@ -298,7 +298,8 @@ def student(user):
     user.run(from_page(start, "minicaffe summary"), "^conv2 +Convolution 5 50 ", "memory needed to train", terminal=True)
     user.run(from_page(start, "minicaffe draw"), "lenet.svg")
     user.run(from_page("docs/trace.md", "minicaffe trace"), "^wrote lenet.html$")
-    user.run(from_page("docs/trace.md", "minicaffe trace", {" --html lenet.html --json lenet.json --force": ""}), "> conv1", terminal=True)
+    to_files = " --html lenet.html --json lenet.json --force"
+    user.run(from_page("docs/trace.md", "minicaffe trace", {to_files: ""}), "> conv1", terminal=True)
     user.run("minicaffe convolution --html convolution.html", "convolution.html")
     user.run(from_page("docs/trouble.md", "minicaffe gradcheck"), "all agree", terminal=True)
     user.run("minicaffe layers Pooling", "^pooling_param", terminal=True)
