@@ -6,7 +6,7 @@ from minicaffe.proto import caffe_pb2
 
 
 class ParameterLayer(Layer):
-    """One parameter of ``parameter_param.shape``, zero at first; the top shares its data.
+    """One parameter of ``parameter_param.shape``, zero at first; the top shares its data, or is a copy if a layer changes it in place.
 
     Different from Caffe: the gradient is added to the parameter's diff, as in every other layer. There the top shares the
     diff too, so that each consumer overwrites it and ``iter_size`` > 1 loses all gradients but the last.
@@ -15,6 +15,7 @@ class ParameterLayer(Layer):
     exact_num_bottom_blobs = 0
     flops_per_value = 0, 0
     exact_num_top_blobs = 1
+    overwritten = ()    # as of SourceLayer
 
     def layer_setup(self, bottom, top):
         if not self.param.parameter_param.HasField("shape"):
@@ -23,11 +24,16 @@ class ParameterLayer(Layer):
 
     def reshape(self, bottom, top):
         top[0].reshape_like(self.blobs[0])
-        top[0].share_data(self.blobs[0])
+        if not self.overwritten:
+            top[0].share_data(self.blobs[0])
+            return
+        if top[0].data_memory is self.blobs[0].data_memory:
+            top[0].release()
+        top[0].copy_from(self.blobs[0])
 
     def forward_cpu(self, bottom, top):
         # Weight sharing between layers gives the parameter other memory after this layer was set up.
-        top[0].share_data(self.blobs[0])
+        self.reshape(bottom, top)
 
     def backward_cpu(self, top, propagate_down, bottom):
         if self.param_propagate_down[0]:

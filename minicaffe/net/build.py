@@ -1,7 +1,7 @@
 """Make nodes from layer definitions: create, connect, set up, choose the layers that run backward (Caffe net.cpp, Init)."""
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 
 from minicaffe.blob import NUMPY_TYPES, Blob
 from minicaffe.errors import ConfigError, close_matches, located
@@ -112,26 +112,53 @@ class Builder:
             log.info("%s %s backward computation.", node.name, "needs" if node.needs_backward else "does not need")
         readers = {blob: needs and node.needs_backward
                    for node in self.nodes for blob, needs in zip(node.bottoms, node.bottom_needs)}
+        overwritten = find_overwritten(self.nodes, force_backward or self.net.phase == caffe_pb2.TRAIN)
         for node in self.nodes:
             if node.type == "Split":
                 node.layer.leave_out([blob for blob in node.tops if not readers.get(blob, True)])
-        if self.net.phase == caffe_pb2.TRAIN:
-            warn_of_overwritten(self.nodes)
+            elif hasattr(node.layer, "overwritten"):
+                node.layer.overwritten = [i for i, blob in enumerate(node.tops) if overwritten[blob.data_memory]]
 
 
-def warn_of_overwritten(nodes):
-    """Warn of activations whose gradient may be wrong, as in Caffe: a later in-place layer overwrites the top that it reads."""
-    for i, node in enumerate(nodes):
-        is_activation = any(isinstance(operation, Activation) for operation in node.layer.operations())
-        if not is_activation or not node.needs_backward or not (node.layer.backward_reads_tops or node.bottoms == node.tops):
-            continue
+def find_overwritten(nodes, training):
+    """Return by memory the nodes that overwrite it in place; warn of layers, `training`: and gradients, that get other values by that.
+
+    Blobs share memory if one is a view of the other (Flatten, Reshape, Split, Slice into one, Concat of one).
+    """
+    writers, made, reads = defaultdict(list), {}, []    # `made`: by blob, how many had overwritten its memory when it was made
+    for node in nodes:
+        for blob in node.bottoms:
+            _warn_of_overwritten(node, writers[blob.data_memory][made[blob]:],
+                                 f"it reads '{blob.name}', whose memory %s has overwritten as '%s', and gradients do not fit these values")
+        for blob in node.tops:
+            if blob in node.bottoms and (node.type != "Dropout" or node.layer.phase == caffe_pb2.TRAIN):
+                writers[blob.data_memory].append(node)
+            made[blob] = len(writers[blob.data_memory])
+        if training and node.needs_backward:
+            reads += [(node, kind, blob, len(writers[blob.data_memory])) for kind, blob in _read_by_backward(node)]
+    for node, kind, blob, count in reads:
         harmless = ("ReLU", "Dropout") if node.type == "ReLU" else ()   # a ReLU's gradient needs to know where its top is 0
-        for later in nodes[i + 1:]:
-            if node.tops[0] in later.bottoms and node.tops[0] in later.tops and later.type not in harmless:
-                log.warning("layer '%s' (%s): its gradient is made from its top '%s', which layer '%s' (%s) overwrites, and may be "
-                            "wrong, as in Caffe; give the top of '%s' a name of its own",
-                            node.name, node.type, node.tops[0].name, later.name, later.type, later.name)
-                break
+        late = [later for later in writers[blob.data_memory][count:] if later.type not in harmless]
+        _warn_of_overwritten(node, late, f"its gradient is made from its {kind} '{blob.name}', which %s overwrites as '%s', and may be wrong")
+    return writers
+
+
+def _warn_of_overwritten(node, writers, text):
+    for writer in writers[:1]:
+        text %= f"layer '{writer.name}' ({writer.type})", writer.tops[0].name
+        log.warning("layer '%s' (%s): %s, as in Caffe; give the top of '%s' a name of its own", node.name, node.type, text, writer.name)
+
+
+def _read_by_backward(node):
+    """Return the blobs whose data backward reads where forward left them, with "bottom" or "top"; tops that are scratch, too (a loss).
+
+    `Layer.backward_reads_tops` is true by default, also of types that read none.
+    """
+    scratch, own = ({blob.data_memory for blob in blobs} for blobs in (node.layer.scratch_blobs(), node.tops))
+    tops = node.type == "Softmax" or any(isinstance(operation, Activation) for operation in node.layer.operations()) and (
+        node.layer.backward_reads_tops or node.bottoms == node.tops)
+    return [*(("bottom", blob) for blob in node.bottoms if node.layer.backward_reads_bottoms and blob.data_memory not in own),
+            *(("top", blob) for blob in node.tops if tops or blob.data_memory in scratch)]
 
 
 def cut_backward(nodes):

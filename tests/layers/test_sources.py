@@ -311,3 +311,44 @@ def test_a_bad_record_is_named_as_one_process_names_it(tmp_path, monkeypatch, ki
         messages.append(str(error.value))
         monkeypatch.setattr(caffe, "solver_rank", 0)
     assert messages[0] == messages[1]
+
+
+SHAPE = "{ shape { dim: 1 } data_filler { value: 1 } }"
+IN_PLACE = {
+    "DummyData": (f'top: "d" dummy_data_param {SHAPE}', [3, 3, 3, 3]),
+    "Parameter": ('top: "d" parameter_param { shape { dim: 1 } }', [3, 3, 3, 3]),
+    "MemoryData": ('top: "d" top: "l" memory_data_param { batch_size: 1 channels: 1 height: 1 width: 1 }', [3, 3, 3, 3]),
+    "HDF5Data": ('top: "d" hdf5_data_param { source: "ones.txt" batch_size: 1 }', [3, 3, 3, 3]),
+    "Data": ('top: "d" data_param { source: "one" backend: LMDB batch_size: 1 prefetch: 1 }', [3, 3, 3, 3]),
+    "ImageData": ('top: "d" top: "l" image_data_param { source: "one.list" batch_size: 1 }', [3, 3, 3, 3]),
+    "Input": ('top: "d" input_param { shape { dim: 1 } }', [3, 9, 27, 81]),     # the program fills it
+}
+
+
+@pytest.mark.parametrize("phase", [TRAIN, TEST])
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("kind", IN_PLACE)
+def test_source_overwritten_in_place(tmp_path, monkeypatch, kind, view, phase):
+    monkeypatch.chdir(tmp_path)
+    cv2.imwrite("one.png", np.ones((1, 1, 3), np.uint8))
+    (tmp_path / "one.list").write_text("one.png 1\n")
+    write_annotated(tmp_path / "one", [datum(np.ones((1, 1, 3), np.uint8), 1)])
+    with h5py.File("ones.h5", "w") as file:
+        file["d"] = np.ones((1, 1), np.float32)
+    (tmp_path / "ones.txt").write_text("ones.h5")
+    reshape = 'layer { name: "r" type: "Reshape" bottom: "d" top: "e" reshape_param { shape { dim: 1 dim: -1 } } }'
+    more, name = (reshape, "e") if view else ("", "d")
+    fields, expected = IN_PLACE[kind]
+    net = source_net(f'''layer {{ name: "d" type: "{kind}" {fields} }} {more}
+        layer {{ name: "x" type: "Power" bottom: "{name}" top: "{name}" power_param {{ scale: 3 }} }}''', phase=phase)
+    array = np.ones((1, 1, 1, 1), np.float32)
+    if kind == "MemoryData":
+        net.layers[0].reset(array, array)
+    for blob in net.layers[0].blobs or net.input_blobs:
+        blob.data[...] = 1
+    found = []
+    for _ in range(4):
+        net.forward_from_to(0, len(net.layers) - 1)
+        found.append(net.blobs[name].data.ravel()[0])
+    assert found == expected
+    assert array.item() == 1 and all(blob.data.item() == 1 for blob in net.layers[0].blobs)

@@ -333,5 +333,63 @@ def test_of_two_layers_that_overwrite_an_activation_the_first_is_named(caplog):
             layer { name: "p" type: "Power" bottom: "y" top: "y" } layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }""",
                            caffe_pb2.NetParameter)[0])
     assert [record.getMessage() for record in caplog.records] == [
-        "layer 's' (Sigmoid): its gradient is made from its top 'y', which layer 'd' (Dropout) overwrites, and may be wrong, as in Caffe; give the "
-        "top of 'd' a name of its own"]
+        "layer 's' (Sigmoid): its gradient is made from its top 'y', which layer 'd' (Dropout) overwrites as 'y', and may be wrong, as in Caffe; give "
+        "the top of 'd' a name of its own"]
+
+
+OF_C = 'layer { name: "i" type: "InnerProduct" bottom: "c" top: "i" inner_product_param { num_output: 1 weight_filler { value: 1 } } }'
+VIEWS = {"Flatten": "", "Reshape": "reshape_param { shape { dim: 0 dim: -1 } }", "Split": "", "Slice": "", "Concat": "",
+         "Permute": "permute_param { order: 0 }"}
+
+
+def aliased_net(layers, phase=0, plan=None):
+    """A net of `layers` behind a bottom c = -3 1 -2 5; it ran forward."""
+    net = Net(text.parse_text(f"""state {{ phase: {phase} }} force_backward: true
+        layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }} {layers}""", caffe_pb2.NetParameter)[0], plan=plan)
+    net.blobs["c"].data[...] = [-3, 1, -2, 5]
+    net.forward_from_to(0, len(net.layers) - 1)
+    return net
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+@pytest.mark.parametrize("kind", VIEWS)
+def test_overwritten_views_are_caffes(caplog, kind, plan):
+    view = f'layer {{ name: "f" type: "{kind}" bottom: "c" top: "r" {VIEWS[kind]} }} layer {{ name: "x" type: "ReLU" bottom: "r" top: "r" }}'
+    with caplog.at_level(logging.WARNING):
+        net = aliased_net(view + OF_C, 1, plan)
+    assert net.blobs["i"].data.item() == 6      # Caffe's, from 0 1 0 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "layer 'i' (InnerProduct): it reads 'c_in_0_split_1', whose memory layer 'x' (ReLU) has overwritten as 'r', and gradients do not fit "
+        "these values, as in Caffe; give the top of 'x' a name of its own"]
+
+
+@pytest.mark.parametrize("layers, top, reader", [
+    (OF_C + 'layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "Power" bottom: "r" top: "r" }',
+     "r", "layer 'i' (InnerProduct): its gradient is made from its bottom 'c_in_0_split_0'"),
+    ('layer { name: "s" type: "Sigmoid" bottom: "c" top: "s" } layer { name: "f" type: "Flatten" bottom: "s" top: "r" } '
+     'layer { name: "x" type: "Power" bottom: "r" top: "r" }', "r", "layer 's' (Sigmoid): its gradient is made from its top 's'"),
+    ('layer { name: "s" type: "Softmax" bottom: "c" top: "s" } layer { name: "x" type: "Power" bottom: "s" top: "s" }',
+     "s", "layer 's' (Softmax): its gradient is made from its top 's'"),
+    ('layer { name: "l" type: "Input" top: "l" input_param { shape { dim: 1 } } } layer { name: "s" type: "SoftmaxWithLoss" bottom: "c" '
+     'bottom: "l" top: "s" top: "p" } layer { name: "x" type: "Power" bottom: "p" top: "p" }',
+     "p", "layer 's' (SoftmaxWithLoss): its gradient is made from its top 'p'"),
+])
+@pytest.mark.parametrize("phase", [0, 1])       # force_backward: the same in TEST
+def test_overwritten_gradients(caplog, layers, top, reader, phase):
+    with caplog.at_level(logging.WARNING):
+        aliased_net(layers, phase)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{reader}, which layer 'x' (Power) overwrites as '{top}', and may be wrong, as in Caffe; give the top of 'x' a name of its own"]
+
+
+@pytest.mark.parametrize("layers, phase", [
+    ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "ReLU" bottom: "r" top: "r" }', 0),
+    ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "Dropout" bottom: "r" top: "r" }' + OF_C, 1),
+    ('layer { name: "r" type: "ReLU" bottom: "c" top: "c" } layer { name: "f" type: "Flatten" bottom: "c" top: "r" }'
+     'layer { name: "x" type: "Dropout" bottom: "r" top: "r" }', 0),
+    (OF_C + 'layer { name: "x" type: "ReLU" bottom: "i" top: "i" } layer { name: "d" type: "Dropout" bottom: "i" top: "i" }', 0),
+])
+def test_overwritten_where_nothing_changes(caplog, layers, phase):
+    with caplog.at_level(logging.WARNING):
+        aliased_net(layers, phase)
+    assert not caplog.records

@@ -9,6 +9,7 @@ class SourceLayer(Layer):
     host_only = True
     flops_per_value = 0, 0
     exact_num_bottom_blobs = 0
+    overwritten = ()    # numbers of tops that layers in place change, so that forward has to write them (net/build.py)
 
     def reshape(self, bottom, top):
         """Nothing to do: the tops have their shapes from layer_setup on, or each batch brings its own."""

@@ -12,8 +12,8 @@ LEGACY = ("num", "channels", "height", "width")
 class DummyDataLayer(SourceLayer):
     """Fill each top by its filler; constant ones once, all others before each forward.
 
-    A layer that works in place on a constant top therefore changes it for good. Different from Caffe: a constant top that
-    was given another shape or memory is filled again.
+    Different from Caffe: a constant top that was given another shape or memory is filled again, and one that a layer changes in
+    place before each forward, so that no forward gets what the one before left.
     """
 
     min_top_blobs = 1
@@ -50,7 +50,7 @@ class DummyDataLayer(SourceLayer):
         self.drawn = True
 
     def forward_cpu(self, bottom, top):
-        for i in self.varying:
+        for i in sorted({*self.varying, *self.overwritten}):
             self._fill(top, i)
 
     def _fill(self, top, i):

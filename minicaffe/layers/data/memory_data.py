@@ -10,7 +10,8 @@ from minicaffe.layers.base.source import SourceLayer
 class MemoryDataLayer(SourceLayer):
     """Tops: data (batch, channels, height, width) and label (batch,); each forward gives the next batch, wrapping around.
 
-    The arrays given to `reset` are used in place: they are neither copied nor transformed.
+    The arrays given to `reset` are used in place: they are neither copied nor transformed. Different from Caffe: a batch that a
+    layer changes in place is copied, so that the arrays stay as they are.
     """
 
     exact_num_top_blobs = 2
@@ -61,7 +62,7 @@ class MemoryDataLayer(SourceLayer):
             raise ConfigError("has no data yet; call net.set_input_arrays(data, labels) first")
         begin, end = self.position, self.position + self.batch_size
         # Caffe gives the labels four axes from the first forward on.
-        for blob, array in ((top[0], self.data), (top[1], self.labels)):
+        for i, (blob, array) in enumerate(zip(top, (self.data, self.labels))):
             blob.reshape(self.batch_size, *array.shape[1:])
-            blob.set_cpu_data(array[begin:end])
+            blob.set_cpu_data(array[begin:end].copy() if i in self.overwritten else array[begin:end])
         self.position = end % len(self.data)
