@@ -271,7 +271,7 @@ def scale_learning_rates(net, head, weights, factor, file, about):
         made.copy_from(weights)
     others = 0
     for layer in net.layer:
-        blobs = len(made.layer_dict[layer.name].blobs)
+        blobs = next(len(node.blobs) for node in made.nodes if (node.name, node.type) == (layer.name, layer.type))
         if layer == head or not blobs:
             continue
         others += 1

@@ -121,32 +121,27 @@ class Builder:
 
 
 def find_overwritten(nodes, training):
-    """Return by memory the nodes that overwrite it in place; warn of layers, `training`: and gradients, that get other values by that.
-
-    Blobs share memory if one is a view of the other (Flatten, Reshape, Split, Slice into one, Concat of one).
+    """Return by memory the nodes that overwrite it in place, with their tops; warn of layers, `training`: and gradients, that get
+    other values by that. Blobs share memory if one is a view of the other (Flatten, Reshape, Split, Slice into one, Concat of one).
     """
     writers, made, reads = defaultdict(list), {}, []    # `made`: by blob, how many had overwritten its memory when it was made
     for node in nodes:
-        for blob in node.bottoms:
-            _warn_of_overwritten(node, writers[blob.data_memory][made[blob]:],
-                                 f"it reads '{blob.name}', whose memory %s has overwritten as '%s', and gradients do not fit these values")
+        reads += [(node, f"it reads '{blob.name}', whose memory", blob.data_memory, made[blob], len(writers[blob.data_memory]),
+                   "has overwritten", "gradients do not fit these values") for blob in node.bottoms]
         for blob in node.tops:
             if blob in node.bottoms and (node.type != "Dropout" or node.layer.phase == caffe_pb2.TRAIN):
-                writers[blob.data_memory].append(node)
+                writers[blob.data_memory].append((node, blob))
             made[blob] = len(writers[blob.data_memory])
-        if training and node.needs_backward:
-            reads += [(node, kind, blob, len(writers[blob.data_memory])) for kind, blob in _read_by_backward(node)]
-    for node, kind, blob, count in reads:
-        harmless = ("ReLU", "Dropout") if node.type == "ReLU" else ()   # a ReLU's gradient needs to know where its top is 0
-        late = [later for later in writers[blob.data_memory][count:] if later.type not in harmless]
-        _warn_of_overwritten(node, late, f"its gradient is made from its {kind} '{blob.name}', which %s overwrites as '%s', and may be wrong")
+        reads += [(node, f"its gradient is made from its {kind} '{blob.name}', which", blob.data_memory,
+                   len(writers[blob.data_memory]), None, "overwrites", "may be wrong")
+                  for kind, blob in (_read_by_backward(node) if training and node.needs_backward else ())]
+    for node, read, memory, first, end, done, effect in reads:
+        # A ReLU's gradient needs to know where its top is 0.
+        harmless = ("ReLU", "Dropout") if node.type == "ReLU" and end is None else ()
+        for writer, top in [late for late in writers[memory][first:end] if late[0].type not in harmless][:1]:
+            log.warning("layer '%s' (%s): %s layer '%s' (%s) %s as '%s', and %s, as in Caffe; give the top of '%s' a name of its own",
+                        node.name, node.type, read, writer.name, writer.type, done, top.name, effect, writer.name)
     return writers
-
-
-def _warn_of_overwritten(node, writers, text):
-    for writer in writers[:1]:
-        text %= f"layer '{writer.name}' ({writer.type})", writer.tops[0].name
-        log.warning("layer '%s' (%s): %s, as in Caffe; give the top of '%s' a name of its own", node.name, node.type, text, writer.name)
 
 
 def _read_by_backward(node):

@@ -15,6 +15,7 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.exporting import axis_of, batch_statistics
 from minicaffe.net.net import Net
+from minicaffe.net.weights import check_names
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -70,12 +71,13 @@ def fold(net, param):
     Raises
     ------
     ConfigError
-        For a net in phase TRAIN.
+        For a net in phase TRAIN, or as `check_names`.
     """
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    nodes = {node.name: node for node in net.nodes}
-    entries = [Entry(layer.param, nodes[layer.param.name]) for layer in filter_layers(param.layer, param.state, net.file)]
+    check_names(net)
+    nodes = {(node.name, node.type): node for node in net.nodes}
+    entries = [Entry(layer.param, nodes[layer.param.name, layer.param.type]) for layer in filter_layers(param.layer, param.state, net.file)]
     users = {}
     for entry in entries:
         for blob in entry.node.layer.blobs:
@@ -87,8 +89,9 @@ def fold(net, param):
     made = caffe_pb2.NetParameter(name=param.name, state=param.state)
     made.layer.extend(entry.param for entry in entries)
     folded = Net(made, net.dtype, file=net.file)
+    nodes = {(node.name, node.type): node for node in folded.nodes}
     for entry in entries:
-        for blob, array in zip(folded.layer_dict[entry.param.name].blobs, entry.arrays, strict=True):
+        for blob, array in zip(nodes[entry.param.name, entry.param.type].blobs, entry.arrays, strict=True):
             blob.data[...] = array.reshape(blob.shape)
     return Folded(folded, made, removed, kept)
 

@@ -121,6 +121,10 @@ class Net(Runner):
         self._feeder = Feeder()
         self.params_lr = self.param_table.multipliers("lr_mult")
         self.params_weight_decay = self.param_table.multipliers("decay_mult")
+        try:
+            weights.check_names(self)
+        except ConfigError as error:
+            log.warning("%s", error)
         self.parameters.add_net(self)
         log.info("Network initialization done.")
 

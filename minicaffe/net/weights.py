@@ -4,11 +4,10 @@ import difflib
 import itertools
 import logging
 import warnings
-from collections import Counter
 
 import numpy as np
 
-from minicaffe.errors import ConfigWarning, DataError, FileError, ShapeError, located
+from minicaffe.errors import ConfigError, ConfigWarning, DataError, FileError, ShapeError, located
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.atomic import hdf5_in_memory
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
@@ -86,7 +85,7 @@ def load(net, path):
 
 
 def copy_layers(net, stored):
-    """Copy stored layers (name, type, blobs) into the first layer of the same name each; others are ignored.
+    """Copy stored layers (name, type, blobs) into the layers of the same names; others are ignored.
 
     Everything is checked before the first value is written, so that a net keeps its weights when the file does not fit. Raises
     ShapeError if the number of blobs or a shape differs.
@@ -107,9 +106,10 @@ def copy_layers(net, stored):
 def save(net, file, write_diff=False, half=False):
     """Write the net and its parameters to an open binary file as a NetParameter, one entry for each layer.
 
-    With `half` the data, not the diffs, are rounded to float16 and stored as raw_data. Raises DataError, before anything is
-    written, if float16 has no room for a number.
+    With `half` the data, not the diffs, are rounded to float16 and stored as raw_data. Raises as `check_names`, and DataError, before
+    anything is written, if float16 has no room for a number.
     """
+    check_names(net)
     param = caffe_pb2.NetParameter(name=net.name)
     stored = []
     for node in net.nodes:
@@ -127,19 +127,17 @@ def save(net, file, write_diff=False, half=False):
 def save_hdf5(net, file, write_diff=False):
     """Write the parameters to an open binary file as HDF5: ``/data/<layer>/<index>``, and ``/diff/...`` with `write_diff`.
 
-    Raises FileError if two layers have one name, or one that HDF5 has no group for: empty, ``.``, or with a ``/`` or NUL.
+    Raises as `check_names`.
     """
-    for name, repeats in Counter(node.name for node in net.nodes).items():
-        if name in ("", ".") or "/" in name or "\0" in name or repeats > 1:
-            raise FileError("cannot be saved as HDF5: layer names must be unique, not empty, and without '/' and NUL; save a "
-                            ".caffemodel instead",
-                            layer=name)
+    check_names(net, True)
     table = net.param_table
     owned = {id(table.params[i]) for i in table.learnable}
     with hdf5_in_memory(file) as hdf5:
         data = hdf5.create_group("data")
         diff = hdf5.create_group("diff") if write_diff else None
-        for node in net.nodes:
+        for node in sorted(net.nodes, key=lambda node: not node.blobs):
+            if node.name in data:   # another layer of the name, without parameters or with the same ones
+                continue
             places = data.create_group(node.name), diff.create_group(node.name) if write_diff else None
             for i, blob in enumerate(node.blobs):
                 if id(blob) in owned:
@@ -158,7 +156,7 @@ def load_hdf5(net, path):
         data = find(file, "data", net.trusted)
         if not isinstance(data, h5py.Group):
             raise DataError("has no group 'data'; it is no weights file of Caffe")
-        plan, nodes, table = [], {node.name: node for node in net.nodes}, net.param_table
+        plan, nodes, table = [], {name: group[-1] for name, group in by_name(net.nodes).items()}, net.param_table
         sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
         stored = []
         for name in data:
@@ -230,14 +228,39 @@ def share(net, other):
             blob.share_data(source)
 
 
-def _matching_nodes(net, layers):
-    """Yield (layer, first node of the net with its name) for those of `layers` that have one; log the names of the others."""
-    first = {node.name: node for node in reversed(net.nodes)}
+def check_names(net, hdf5=False):
+    """Raise ConfigError if files cannot hold the net's parameters by the names of its layers; FileError if only HDF5 cannot."""
+    parameters = {}
+    for node in net.nodes:
+        memories = [blob.data_memory for blob in node.blobs]
+        if memories and parameters.setdefault(node.name, memories) != memories:
+            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too, and files store them by the layer's "
+                                              "name, so that one would be lost; give each a name of its own", field="name"))
+        if hdf5 and (node.name in ("", ".") or "/" in node.name or "\0" in node.name):
+            raise FileError("cannot be saved as HDF5: layer names must be neither empty nor '.', and without '/' and NUL; save a "
+                            ".caffemodel instead (snapshot_format: BINARYPROTO)", layer=node.name)
+
+
+def by_name(layers):
+    """Return a dict with the layers of each name that have parameters, or the first of them if none has."""
+    found = {}
     for layer in layers:
-        if layer.name in first:
-            yield layer, first[layer.name]
-        else:
-            details.info("Ignoring source layer %s", layer.name)
+        found.setdefault(layer.name, []).append(layer)
+    return {name: [layer for layer in group if layer.blobs] or group[:1] for name, group in found.items()}
+
+
+def _matching_nodes(net, layers):
+    """Yield (layer, node) of one name; if several have parameters, in order, or all with the first node if it has fewer or more."""
+    nodes = by_name(net.nodes)
+    for name, group in by_name(layers).items():
+        targets = nodes.get(name, [])
+        if not targets:
+            details.info("Ignoring source layer %s", name)
+        elif len(targets) != len(group):
+            log.warning("layer '%s': %d layers of this name have stored parameters, %d of the net need some; as in Caffe the first one "
+                        "takes those of the last", name, len(group), len(targets))
+            targets = targets[:1] * len(group)
+        yield from zip(group, targets)
 
 
 def _check_shape(target, i, shape, legacy=False):

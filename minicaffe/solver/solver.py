@@ -18,6 +18,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, check_callable, check_type, float_of, int_of, shown
 from minicaffe.layers.data.sources import log_undivided_sources
 from minicaffe.net.net import Net
+from minicaffe.net.weights import check_names
 from minicaffe.parallel.single import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import delayed_interrupts
@@ -175,6 +176,8 @@ class Solver:
         make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace, plan=self.plan)
         maker = nets.NetMaker(param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields, net_files)
         self.net = maker.train_net()
+        if param.snapshot > 0 or param.snapshot_after_train:    # better now than after days of training
+            check_names(self.net, param.snapshot_format == caffe_pb2.SolverParameter.HDF5)
         self.test_nets = maker.test_nets()
         nets.load_weights([self.net, *self.test_nets], param, self.own_fields)
         # Parameters that a test net has for itself, such as those of layers whose definition holds blobs.

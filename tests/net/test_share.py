@@ -6,9 +6,9 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.net.fold import fold
 from minicaffe.net.net import Net
 from minicaffe.proto import binary, caffe_pb2, parse_text
-from minicaffe.proto.upgrade import read_weights
 from minicaffe.solver import create_solver
 
 NET = """
@@ -145,13 +145,85 @@ def test_weights_go_to_the_first_layer_of_a_name(tmp_path):
         np.testing.assert_array_equal(blob.cpu_data, expected)
 
 
-def test_the_last_entry_of_a_name_counts(tmp_path):
+@pytest.mark.parametrize("text, expected, warned", [
+    (SAME, [1, 2], 0),      # as a file of Caffe has them: each layer its own
+    (SAME.replace('name: "ip" type: "InnerProduct" bottom: "x"', 'name: "first" type: "InnerProduct" bottom: "x"'), [0, 2], 1),
+])
+def test_repeated_names_loaded(tmp_path, caplog, text, expected, warned):
+    net = Net(param(text=text))
+    for layer in net.layers[1:]:
+        layer.blobs[0].data[...] = 0
+    entry = caffe_pb2.NetParameter(layer=[caffe_pb2.LayerParameter(name="ip", type="InnerProduct")] * 2)
+    stored = [[binary.StoredBlob(v.shape, v) for v in (np.full((3, 3), i, np.float32), np.zeros(3, np.float32))] for i in (1, 2)]
+    with open(tmp_path / "w.caffemodel", "wb") as file:
+        binary.write_net(file, entry, [binary.LayerBlobs("ip", "InnerProduct", blobs) for blobs in stored])
+    caplog.clear()
+    net.copy_from(str(tmp_path / "w.caffemodel"))
+    assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == expected
+    found = [record.getMessage() for record in caplog.records if "of this name" in record.getMessage()]
+    assert found == ["layer 'ip': 2 layers of this name have stored parameters, 1 of the net need some; as in Caffe the first one takes "
+                     "those of the last"] * warned
+
+
+def test_repeated_names_shared():
+    net, other = Net(param(text=SAME)), Net(param(text=SAME))
+    net.share_with(other)
+    for mine, theirs in zip(net.layers[1:], other.layers[1:], strict=True):
+        assert mine.blobs[0].data_memory is theirs.blobs[0].data_memory
+
+
+REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too, and files store them by the layer's name, "
+            "so that one would be lost; give each a name of its own")
+
+
+def test_repeated_names_refused(tmp_path, caplog):
     net = Net(param(text=SAME))
-    net.save(str(tmp_path / "w.caffemodel"))
-    assert [layer.name for layer in read_weights(tmp_path / "w.caffemodel")] == ["in", "ip", "ip"]
-    other = Net(param(text=SAME))
-    other.copy_from(str(tmp_path / "w.caffemodel"))
-    np.testing.assert_array_equal(other.layers[1].blobs[0].cpu_data, net.layers[2].blobs[0].cpu_data)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [REPEATED]
+    for save in (net.save, net.save_hdf5):
+        with pytest.raises(ConfigError) as caught:
+            save(str(tmp_path / "w"))
+        assert str(caught.value) == f"{tmp_path / 'w'}: {REPEATED}" and not (tmp_path / "w").exists()
+    with pytest.raises(ConfigError, match="an earlier layer of this name has parameters"):
+        fold(Net(param(text=SAME)), param(text=SAME))
+
+
+@pytest.mark.parametrize("fields, refused", [
+    ({}, True), ({"snapshot": 5}, True), ({"snapshot_after_train": False}, False), ({"snapshot": 5, "snapshot_after_train": False}, True)])
+def test_repeated_names_trained(tmp_path, fields, refused):
+    text = SAME + 'layer { name: "loss" type: "Reduction" bottom: "z" top: "loss" loss_weight: 1 }'
+    solver = caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", max_iter=1, snapshot_prefix=str(tmp_path / "s"),
+                                       net_param=param(text=text), **fields)
+    if refused:
+        with pytest.raises(ConfigError, match="an earlier layer of this name has parameters"):
+            create_solver(solver)
+    else:
+        create_solver(solver).solve()
+    assert not list(tmp_path.iterdir())
+
+
+WITHOUT = 'layer { name: "ip" type: "ReLU" bottom: "y" top: "r" } layer { name: "ip" type: "Dropout" bottom: "r" top: "d" }'
+SHARED = SAME.replace('inner_product_param', 'param { name: "w" } param { name: "b" } inner_product_param')
+IN = SAME.splitlines()[1]
+ALLOWED = {
+    "behind": "\n".join(SAME.splitlines()[:3]) + WITHOUT,
+    "before": IN + WITHOUT.replace('"y"', '"x"') + SAME.splitlines()[2].replace('bottom: "x"', 'bottom: "d"'),
+    "shared": SHARED,
+}
+
+
+@pytest.mark.parametrize("write_diff", [False, True])
+@pytest.mark.parametrize("kind", ["caffemodel", "caffemodel.h5"])
+@pytest.mark.parametrize("name", ALLOWED)
+def test_repeated_names_allowed(tmp_path, caplog, name, kind, write_diff):
+    net, other, third = (Net(param(text=ALLOWED[name])) for _ in range(3))
+    net.learnable_params[0].data[...], path = np.arange(9).reshape(3, 3), str(tmp_path / f"w.{kind}")
+    (net.save_hdf5 if kind.endswith("h5") else net.save)(path, write_diff)
+    other.copy_from(path)
+    third.share_with(net)
+    made = fold(net, param(text=ALLOWED[name])).net
+    for got in (other, third, made):
+        np.testing.assert_array_equal(got.learnable_params[0].cpu_data, net.learnable_params[0].cpu_data)
+    assert not [record for record in caplog.records if "of this name" in record.getMessage()]
 
 
 def test_sharing_with_another_net_begins_at_the_first_layer_of_a_name():

@@ -443,6 +443,11 @@ def test_layer_names_that_hdf5_cannot_hold(tmp_path):
         solver.snapshot()
 
 
+def test_hdf5_names_checked_before_training(tmp_path):
+    with pytest.raises(FileError, match="layer 'a/bowl': cannot be saved as HDF5"):
+        built(tmp_path, "snapshot: 5", form="HDF5", net=BOWL.replace('name: "bowl"', 'name: "a/bowl"'))
+
+
 def test_snapshot_needs_a_prefix():
     with pytest.raises(ConfigError, match="snapshot_prefix"):
         make_solver().snapshot()
