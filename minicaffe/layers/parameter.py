@@ -6,10 +6,11 @@ from minicaffe.proto import caffe_pb2
 
 
 class ParameterLayer(Layer):
-    """One parameter of ``parameter_param.shape``, zero at first; the top shares its data, or is a copy if a layer changes it in place.
+    """One parameter of ``parameter_param.shape``, zero at first; the top shares its data.
 
-    Different from Caffe: the gradient is added to the parameter's diff, as in every other layer. There the top shares the
-    diff too, so that each consumer overwrites it and ``iter_size`` > 1 loses all gradients but the last.
+    Different from Caffe: a top that a layer changes in place is a copy. The gradient is added to the parameter's diff, as in every
+    other layer. There the top shares the diff too, so that each consumer overwrites it and ``iter_size`` > 1 loses all gradients
+    but the last.
     """
 
     exact_num_bottom_blobs = 0

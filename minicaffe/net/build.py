@@ -121,8 +121,9 @@ class Builder:
 
 
 def find_overwritten(nodes, training):
-    """Return by memory the nodes that overwrite it in place, with their tops; warn of layers, `training`: and gradients, that get
-    other values by that. Blobs share memory if one is a view of the other (Flatten, Reshape, Split, Slice into one, Concat of one).
+    """Return by memory the nodes that overwrite it in place, with their tops; warn of layers and gradients that get other values.
+
+    Of gradients only if `training`. Blobs share memory if one is a view of the other, such as the top of a Flatten.
     """
     writers, made, reads = defaultdict(list), {}, []    # `made`: by blob, how many had overwritten its memory when it was made
     for node in nodes:
@@ -139,13 +140,13 @@ def find_overwritten(nodes, training):
         # A ReLU's gradient needs to know where its top is 0.
         harmless = ("ReLU", "Dropout") if node.type == "ReLU" and end is None else ()
         for writer, top in [late for late in writers[memory][first:end] if late[0].type not in harmless][:1]:
-            log.warning("layer '%s' (%s): %s layer '%s' (%s) %s as '%s', and %s, as in Caffe; give the top of '%s' a name of its own",
-                        node.name, node.type, read, writer.name, writer.type, done, top.name, effect, writer.name)
+            log.warning("layer '%s' (%s): %s layer '%s' (%s) %s as '%s', and %s, as in Caffe; give the top of '%s' a name of its "
+                        "own", node.name, node.type, read, writer.name, writer.type, done, top.name, effect, writer.name)
     return writers
 
 
 def _read_by_backward(node):
-    """Return the blobs whose data backward reads where forward left them, with "bottom" or "top"; tops that are scratch, too (a loss).
+    """Return ("bottom" or "top", blob) for the data that backward reads; a loss may show its scratch memory as a top.
 
     `Layer.backward_reads_tops` is true by default, also of types that read none.
     """

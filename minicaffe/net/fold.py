@@ -15,7 +15,6 @@ from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.exporting import axis_of, batch_statistics
 from minicaffe.net.net import Net
-from minicaffe.net.weights import check_names
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -71,13 +70,13 @@ def fold(net, param):
     Raises
     ------
     ConfigError
-        For a net in phase TRAIN, or as `check_names`.
+        For a net in phase TRAIN.
     """
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_names(net)
-    nodes = {(node.name, node.type): node for node in net.nodes}
-    entries = [Entry(layer.param, nodes[layer.param.name, layer.param.type]) for layer in filter_layers(param.layer, param.state, net.file)]
+    layers = [layer.param for layer in filter_layers(param.layer, param.state, net.file)]
+    names = {layer.name for layer in layers}    # the nets have Splits in between; a name may be that of several layers
+    entries = [Entry(*pair) for pair in zip(layers, (node for node in net.nodes if node.name in names), strict=True)]
     users = {}
     for entry in entries:
         for blob in entry.node.layer.blobs:
@@ -89,9 +88,8 @@ def fold(net, param):
     made = caffe_pb2.NetParameter(name=param.name, state=param.state)
     made.layer.extend(entry.param for entry in entries)
     folded = Net(made, net.dtype, file=net.file)
-    nodes = {(node.name, node.type): node for node in folded.nodes}
-    for entry in entries:
-        for blob, array in zip(nodes[entry.param.name, entry.param.type].blobs, entry.arrays, strict=True):
+    for entry, node in zip(entries, (node for node in folded.nodes if node.name in names), strict=True):
+        for blob, array in zip(node.blobs, entry.arrays, strict=True):
             blob.data[...] = array.reshape(blob.shape)
     return Folded(folded, made, removed, kept)
 

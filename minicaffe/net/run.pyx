@@ -91,16 +91,9 @@ cdef class Runner:
         self.blob_list = list(written)
         self.loss_overwritten = any(weight and written[top] > 1
                                     for node in nodes for top, weight in zip(node.tops, node.loss_weights))
-        self.source_blobs = set()
-        for node in nodes:
-            if not node.bottoms:
-                self.source_blobs.update(top for top in node.tops if written[top] == 1)
-            elif node.bottoms[0] in self.source_blobs:
-                views = [top for top in node.tops if (<Blob> top).data_memory is (<Blob> node.bottoms[0]).data_memory]
-                if all(written[top] == 1 for top in views):
-                    self.source_blobs.update(views)
-                else:
-                    self.source_blobs.difference_update(node.bottoms)
+        changed = {(<Blob> top).data_memory for node in nodes for top in node.tops if top in node.bottoms}
+        sources = {(<Blob> top).data_memory for node in nodes if not node.bottoms for top in node.tops} - changed
+        self.source_blobs = {blob for blob in self.blob_list if (<Blob> blob).data_memory in sources}
         parameter_free = set()
         for node in nodes:
             node.parameter_free = (not len(node.bottoms) or node.layer.reads_shapes_only

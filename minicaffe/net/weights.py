@@ -106,8 +106,8 @@ def copy_layers(net, stored):
 def save(net, file, write_diff=False, half=False):
     """Write the net and its parameters to an open binary file as a NetParameter, one entry for each layer.
 
-    With `half` the data, not the diffs, are rounded to float16 and stored as raw_data. Raises as `check_names`, and DataError, before
-    anything is written, if float16 has no room for a number.
+    With `half` the data, not the diffs, are rounded to float16 and stored as raw_data. Raises, before anything is written, as
+    `check_names`, and DataError if float16 has no room for a number.
     """
     check_names(net)
     param = caffe_pb2.NetParameter(name=net.name)
@@ -133,17 +133,13 @@ def save_hdf5(net, file, write_diff=False):
     table = net.param_table
     owned = {id(table.params[i]) for i in table.learnable}
     with hdf5_in_memory(file) as hdf5:
-        data = hdf5.create_group("data")
-        diff = hdf5.create_group("diff") if write_diff else None
-        for node in sorted(net.nodes, key=lambda node: not node.blobs):
-            if node.name in data:   # another layer of the name, without parameters or with the same ones
-                continue
-            places = data.create_group(node.name), diff.create_group(node.name) if write_diff else None
-            for i, blob in enumerate(node.blobs):
-                if id(blob) in owned:
-                    places[0].create_dataset(str(i), data=blob.cpu_data)
-                if write_diff:
-                    places[1].create_dataset(str(i), data=blob.cpu_diff)
+        for kind in ("data", "diff") if write_diff else ("data",):
+            groups = hdf5.create_group(kind)
+            for name, (node, *_) in by_name(net.nodes).items():
+                group = groups.create_group(name)
+                for i, blob in enumerate(node.blobs):
+                    if kind == "diff" or id(blob) in owned:
+                        group.create_dataset(str(i), data=getattr(blob, f"cpu_{kind}"))
 
 
 def load_hdf5(net, path):
@@ -234,8 +230,8 @@ def check_names(net, hdf5=False):
     for node in net.nodes:
         memories = [blob.data_memory for blob in node.blobs]
         if memories and parameters.setdefault(node.name, memories) != memories:
-            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too, and files store them by the layer's "
-                                              "name, so that one would be lost; give each a name of its own", field="name"))
+            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too, and files store them by the "
+                                              "layer's name, so that one would be lost; give each a name of its own", field="name"))
         if hdf5 and (node.name in ("", ".") or "/" in node.name or "\0" in node.name):
             raise FileError("cannot be saved as HDF5: layer names must be neither empty nor '.', and without '/' and NUL; save a "
                             ".caffemodel instead (snapshot_format: BINARYPROTO)", layer=node.name)
@@ -257,8 +253,8 @@ def _matching_nodes(net, layers):
         if not targets:
             details.info("Ignoring source layer %s", name)
         elif len(targets) != len(group):
-            log.warning("layer '%s': %d layers of this name have stored parameters, %d of the net need some; as in Caffe the first one "
-                        "takes those of the last", name, len(group), len(targets))
+            log.warning("layer '%s': %d layers of this name have stored parameters, %d of the net need some; as in Caffe the first "
+                        "one takes those of the last", name, len(group), len(targets))
             targets = targets[:1] * len(group)
         yield from zip(group, targets)
 

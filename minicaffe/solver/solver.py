@@ -253,6 +253,7 @@ class Solver:
         param, net = self.param, self.net
         if param.snapshot_after_train or self.best is not None and self.best.keep:  # better now than after days of training
             self.group.run_on_root(snapshot.check_prefix, param)
+            check_names(self.net, param.snapshot_format == caffe_pb2.SolverParameter.HDF5)
         log.info("Solving %s", net.name)
         log.info("Learning Rate Policy: %s", param.lr_policy)
         self._stop = False

@@ -102,6 +102,14 @@ def test_frozen_layers_get_no_gradients(minicaffe, there):
     assert [node.name for node in net.nodes if node.needs_backward] == ["fc_db", "loss"]
 
 
+def test_frozen_layer_of_repeated_name(there):
+    param = read_net("deploy.prototxt", caffe_pb2.TEST)[0]
+    param.layer[2].name = "conv"    # the ReLU
+    Net(param).save("w.caffemodel")
+    assert finetune.scale_learning_rates(param, param.layer[3], "w.caffemodel", 0, "deploy.prototxt", {}) == 1
+    assert [spec.lr_mult for layer in param.layer for spec in layer.param] == [0, 0]
+
+
 def test_a_convolution_with_layers_behind_it(minicaffe, there):
     """As in SqueezeNet: the scores are those of a convolution, rectified and averaged. Its shared parameters are its own then."""
     scores = ('layer { name: "c2" type: "Convolution" bottom: "conv" top: "c2" param { name: "w" } convolution_param { num_output: 5 kernel_size: 1 } }\n'
