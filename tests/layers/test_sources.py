@@ -17,7 +17,8 @@ from minicaffe.errors import ConfigError, DataError, FileError  # noqa: E402
 from minicaffe.layer import register_layer  # noqa: E402
 from minicaffe.layers.data import hdf5_data  # noqa: E402
 from minicaffe.layers.data.sources import NumberedSource, RankSharding, log_undivided_sources, why_not_divisible  # noqa: E402
-from minicaffe.proto import caffe_pb2  # noqa: E402
+from minicaffe.proto import caffe_pb2, parse_text  # noqa: E402
+from minicaffe.solver import create_solver  # noqa: E402
 
 RECORDS, SIZE = 7, 32
 RANDOM = "transform_param { crop_size: 24 mirror: true }"
@@ -352,3 +353,20 @@ def test_source_overwritten_in_place(tmp_path, monkeypatch, kind, view, phase):
         found.append(net.blobs[name].data.ravel()[0])
     assert found == expected
     assert array.item() == 1 and all(blob.data.item() == 1 for blob in net.layers[0].blobs)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+@pytest.mark.parametrize("kind, loss", [("DummyData", 8), ("Parameter", 2)])
+def test_source_overwritten_in_training(kind, loss, plan):
+    """Also by the CUDA graph that a device may record."""
+    param, _ = parse_text(f"""layer {{ name: "d" type: "{kind}" {IN_PLACE[kind][0]} }}
+        layer {{ name: "r" type: "Reshape" bottom: "d" top: "r" reshape_param {{ shape {{ dim: 1 dim: -1 }} }} }}
+        layer {{ name: "x" type: "Power" bottom: "r" top: "r" power_param {{ scale: 3 shift: 1 }} }}
+        layer {{ name: "i" type: "InnerProduct" bottom: "r" top: "i" inner_product_param {{ num_output: 2 weight_filler {{ value: 1 }} }} }}
+        layer {{ name: "l" type: "Reduction" bottom: "i" top: "l" loss_weight: 1 }}""", caffe_pb2.NetParameter)
+    solver = create_solver(caffe_pb2.SolverParameter(base_lr=0, lr_policy="fixed", snapshot_after_train=False, net_param=param), plan=plan)
+    losses = []
+    for _ in range(6):
+        solver.step(1)
+        losses.append(solver.smoothed_loss)
+    assert losses == [loss] * 6
