@@ -201,6 +201,16 @@ def test_repeated_names_trained(tmp_path, fields, refused):
     assert not list(tmp_path.iterdir())
 
 
+def test_repeated_names_by_phase(tmp_path):
+    first, *layers = SAME.replace('bottom: "y" top: "z"', 'bottom: "x" top: "y"').splitlines()[1:]
+    layers = [layer.replace('name: "ip"', f'name: "ip" include {{ phase: {phase} }}') for layer, phase in zip(layers, ("TRAIN", "TEST"))]
+    text = "\n".join([first, *layers, 'layer { name: "loss" type: "Reduction" bottom: "y" top: "loss" loss_weight: 1 }'])
+    solver = create_solver(caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", test_iter=[1], test_interval=1, max_iter=2,
+                                                     snapshot_prefix=str(tmp_path / "s"), net_param=param(text=text)))
+    solver.solve()
+    assert (tmp_path / "s_iter_2.caffemodel").exists() and solver.test_nets[0].learnable_params[0] is solver.net.learnable_params[0]
+
+
 WITHOUT = 'layer { name: "ip" type: "ReLU" bottom: "y" top: "r" } layer { name: "ip" type: "Dropout" bottom: "r" top: "d" }'
 SHARED = SAME.replace('inner_product_param', 'param { name: "w" } param { name: "b" } inner_product_param')
 IN = SAME.splitlines()[1]

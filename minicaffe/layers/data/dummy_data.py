@@ -13,7 +13,7 @@ class DummyDataLayer(SourceLayer):
     """Fill each top by its filler; constant ones once, all others before each forward.
 
     Different from Caffe: a constant top that was given another shape or memory is filled again, and one that a layer changes in
-    place before each forward, so that no forward gets what the one before left.
+    place before each forward, also if a program wrote into it; Input is for that.
     """
 
     min_top_blobs = 1
