@@ -153,6 +153,13 @@ cdef class Layer:
         """
         return False
 
+    def counted_shares(self, bottom):
+        """Return, by index of a top, for the mean over a test: the share of the last batch that its values are means of.
+
+        A share is a number or an array as the top. Tops that are left out have the share 1.
+        """
+        return {}
+
     def capture_obstacle(self):
         """Return why a CUDA graph cannot hold this layer, or None."""
         return None if self.host_only else "it runs on the CPU"

@@ -91,7 +91,7 @@ def data_batches(net, batches, sources):
         if data.records is None or data.why:
             raise ConfigError(f"must be a number of batches: {data.why}", field="BATCHES")
         whole, batches = data.records, data.batches
-    return batches, (arrays for _, arrays in run_batches(net, batches, ranks.group(), blobs=sources, records=whole))
+    return batches, (arrays for _, arrays, _ in run_batches(net, batches, ranks.group(), blobs=sources, records=whole))
 
 
 def picture_batches(net, paths, batches, sources):

@@ -70,17 +70,13 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     means = OutputMeans(net)
     if finds:
         means = DetectionOutputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
-    loss = weight = 0.0
     records = whole.records if whole else None
     outputs, blobs = len(net.output_blobs), None if evaluation is None else [*net.output_blobs, *evaluation.blobs]
     with bars.progress() as report:
-        for i, (batch_loss, values) in enumerate(run_batches(net, iterations, ranks.group(), records=records, blobs=blobs)):
+        for i, (loss, values, counted) in enumerate(run_batches(net, iterations, ranks.group(), records=records, blobs=blobs)):
             if not values and blobs:    # of a rank other than 0
                 continue
-            share = whole.share(i) if whole else 1.0
-            loss += batch_loss * share
-            weight += share
-            means.add(values[:outputs], share)
+            means.add(values[:outputs], whole.share(i) if whole else 1.0, counted[:outputs], loss)
             if evaluation is not None:
                 left = evaluation.add(values[outputs:], left)
             for record in output_records(net, values[:outputs]) if logger.isEnabledFor(logging.INFO) and not finds else ():
@@ -88,13 +84,13 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
             report("testing", i + 1, iterations)
     if not ranks.first():
         return
-    for line in (f"Loss: {loss / weight:g}", *map(options.output_text, means.records())):
+    for line in (f"Loss: {means.loss():g}", *map(options.output_text, means.records())):
         logger.info("%s", line)
         click.echo(line)
     if evaluation is not None:
         evaluation.finish(force)
     if json_path:
-        result = {"net": file, "weights": weights, "batches": iterations, "records": data.records, "loss": loss / weight,
+        result = {"net": file, "weights": weights, "batches": iterations, "records": data.records, "loss": means.loss(),
                   "outputs": means.records(), **(evaluation.json() if evaluation else {})}
         write_bytes(json_path, json_bytes(finite_values(result)))
         click.echo(f"wrote {json_path}")

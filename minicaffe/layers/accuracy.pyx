@@ -37,10 +37,11 @@ cdef class AccuracyLayer(DeviceLayer):
 
     cdef Labels labels
     cdef long long top_k
+    cdef dict shares        # `counted_shares`, of the last forward that ran here
 
     cpdef layer_setup(self, list bottom, list top):
         param = self.param.accuracy_param
-        self.top_k = param.top_k
+        self.top_k, self.shares = param.top_k, {}
         self.labels.ignore = param.ignore_label if param.HasField("ignore_label") else kNoLabel
         check_size(param.top_k, "accuracy_param.top_k")
 
@@ -60,8 +61,10 @@ cdef class AccuracyLayer(DeviceLayer):
         cdef const void* score
         cdef const void* label
         cdef void* out
+        cdef long long positions = max(self.labels.outer * self.labels.inner, 1)
+        self.shares = {0: <double> valid / positions}
         if len(top) > 1:
-            return self.forward_by_class(bottom, top, valid)
+            return self.forward_by_class(bottom, top, valid, positions)
         score, label = (<Blob> bottom[0]).data_on(on), (<Blob> bottom[1]).data_on(on)
         out = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
@@ -70,12 +73,15 @@ cdef class AccuracyLayer(DeviceLayer):
     cpdef inspect(self, list bottom):
         count_labels(self.dtype, self.labels, bottom[1])
 
+    def counted_shares(self, bottom):
+        return self.shares
+
     def capture_obstacle(self):
         if self.labels.ignore != kNoLabel or len(self.param.top) > 1:
             return "it counts labels on the host"
         return None
 
-    cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
+    cdef int forward_by_class(self, list bottom, list top, long long valid, long long positions) except -1:
         """Count for each class too, on the host in GPU mode too."""
         shape = self.labels.outer, self.labels.classes, self.labels.inner
         scores, labels = bottom[0].cpu_data.reshape(shape), bottom[1].cpu_data.reshape(shape[0], 1, shape[2])
@@ -86,5 +92,6 @@ cdef class AccuracyLayer(DeviceLayer):
         mine = np.take_along_axis(scores, classes, 1)
         right = counted & (mine == mine) & ((scores >= mine).sum(1, keepdims=True) <= self.top_k)
         of_class = np.bincount(classes[counted], minlength=shape[1])
+        self.shares[1] = of_class / positions
         top[0].data[...] = right.sum() / valid if valid else 0
         top[1].data[...] = np.bincount(classes[right], minlength=shape[1]) / np.maximum(of_class, 1)

@@ -28,6 +28,9 @@ cdef class SigmoidCrossEntropyLossLayer(LossLayer):
             return "its divisor is the number of targets that are not ignored"
         return None
 
+    def counted_shares(self, bottom):
+        return {0: self.divisor / max(bottom[0].count, 1)} if self.mode == VALID else {}
+
     cpdef reshape(self, list bottom, list top):
         LossLayer.reshape(self, bottom, top)
         same_count(bottom)

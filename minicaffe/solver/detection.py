@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from minicaffe.errors import ConfigError, DataError
+from minicaffe.solver.report import OutputMeans
 
 VERSIONS = ("Integral", "MaxIntegral", "11point")
 
@@ -80,7 +81,7 @@ class MeanPrecision:
         return sum(values) / len(values) if values else math.nan
 
 
-class DetectionOutputs:
+class DetectionOutputs(OutputMeans):
     """What a solver with ``eval_type: "detection"`` reports of a test: the mean average precision of each output.
 
     The net's outputs are tops of DetectionEvaluate. Of the solver's parameters `ap_version` counts, and `show_per_class_result` for
@@ -90,15 +91,18 @@ class DetectionOutputs:
     def __init__(self, net, param):
         if param.ap_version not in VERSIONS:
             raise ConfigError(f"must be one of {', '.join(VERSIONS)}, got '{param.ap_version}'", field="ap_version")
-        self.net, self.each = net, param.show_per_class_result
+        super().__init__(net)
+        self.each = param.show_per_class_result
         self.outputs = [(blob.name, blob, MeanPrecision(param.ap_version)) for blob in net.output_blobs]
         for name, blob, _ in self.outputs:
             if blob.shape[-1:] != (5,):
                 raise ConfigError(f"eval_type: \"detection\" needs outputs of DetectionEvaluate, rows of 5 numbers; '{name}' has "
                                   f"shape {list(blob.shape)}", field="eval_type")
 
-    def add(self, values=None, share=1.0):
+    def add(self, values=None, share=1.0, counted=None, loss=0.0):
         """Take the outputs of a pass, by default as they are now; all rows count alike, however many records the pass had."""
+        self.loss_sum += loss * share
+        self.loss_weight += share
         for (_, _, precision), rows in zip(self.outputs, values or [blob.cpu_data for _, blob, _ in self.outputs], strict=True):
             precision.add(rows)
 

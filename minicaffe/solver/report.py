@@ -82,7 +82,8 @@ def _why_batch_rejected(net, sources, size, rest):
 
 
 def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=None, records=None):
-    """Run a net over the next batches of its data; yield for each, in order, its loss and its outputs as a list of arrays.
+    """Run a net over the next batches of its data; yield for each, in order, its loss, its outputs as a list of arrays, and for each
+    output the share of the batch that its values are means of (`Layer.counted_shares`).
 
     In a group all ranks must call this. A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a
     round the ranks exchange their results, so each yields all of them. If batches of the net depend on earlier ones
@@ -96,7 +97,7 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
         Of minicaffe.parallel.
     blobs : list of Blob, optional
         Of any shapes: yielded in place of the outputs, on rank 0 only. If the batches are divided, the other ranks yield loss 0 and
-        an empty list.
+        empty lists.
     records : int, optional
         Number of records of all batches, if the last one shall be smaller than the others; see `RecordCounts`.
     proceed : callable
@@ -113,6 +114,7 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
             log.info("This test is not divided over the ranks: %s", reason)
             size, rank = 1, 0
     sharding, done = RankSharding(net, size, rank, records), 0
+    blobs, all_ranks = (net.output_blobs, True) if blobs is None else (blobs, False)
     try:
         for first in range(0, batches, size):
             if not proceed():
@@ -121,13 +123,14 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
             if rank in owners:
                 sharding.advance_to(first + owners.index(rank))
                 loss = net.forward_from_to(0, len(net.nodes) - 1)
-                own_result = loss, [blob.cpu_data for blob in (net.output_blobs if blobs is None else blobs)]
+                shares = {node.tops[i]: share for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
+                own_result = loss, [blob.cpu_data for blob in blobs], [shares.get(blob, 1.0) for blob in blobs]
             if size == 1:
                 results = [own_result]
-            elif blobs is None:
+            elif all_ranks:
                 results = group.gather(own_result)
             else:
-                results = group.gather_to_root(own_result) or [(0.0, [])] * size
+                results = group.gather_to_root(own_result) or [(0.0, [], [])] * size
             for owner in owners:
                 done += 1
                 yield results[owner]
@@ -136,28 +139,34 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
 
 
 class OutputMeans:
-    """Collect the values of all outputs of a net over some forward passes.
+    """Collect the values of all outputs of a net, and its loss, over some forward passes.
 
     The first pass fixes how many values each output has, as in Caffe. If that changes, Caffe adds to wrong sums; add() raises.
+    Different from Caffe: a value is weighed by what it counted, such as labels that are not ignored.
     """
 
     def __init__(self, net):
         self.net = net
         self.passes = 0
         self.sums, self.weights = [], []
+        self.loss_sum = self.loss_weight = 0.0
 
-    def add(self, values=None, share=1.0):
+    def add(self, values=None, share=1.0, counted=None, loss=0.0):
         """Add the outputs of a pass, by default as they are now; ShapeError if one has another size than in the first pass.
 
-        `share` is the size of the pass as a fraction of a full batch, and the weight of its values. If it is below 1, an output
-        with values for each record is shorter: each of these values has weight 1.
+        `share` is the size of the pass as a fraction of a full batch. Times the value of `counted` for the output, by default 1, it
+        is the weight of its values. If it is below 1, an output with values for each record is shorter: each of these values has
+        weight 1. `loss` is that of the pass.
         """
         values = [value.ravel() for value in values or [blob.cpu_data for blob in self.net.output_blobs]]
+        self.loss_sum += loss * share
+        self.loss_weight += share
+        shares = [np.float64(share) * part for part in counted or [1.0] * len(values)]
         if not self.passes:
-            self.sums = [v * np.float64(share) for v in values]
-            self.weights = [np.full(v.shape, share) for v in values]
+            self.sums = [v * part for v, part in zip(values, shares, strict=True)]
+            self.weights = [np.full(v.shape, part) for v, part in zip(values, shares, strict=True)]
         else:
-            for blob, total, weights, value in zip(self.net.output_blobs, self.sums, self.weights, values, strict=True):
+            for blob, total, weights, value, part in zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True):
                 if share < 1 and value.size == round(total.size * share) < total.size:
                     total[:value.size] += value
                     weights[:value.size] += 1
@@ -165,8 +174,8 @@ class OutputMeans:
                 if total.size != value.size:
                     raise ShapeError(f"output '{blob.name}' has {value.size} values, in the first batch of this "
                                      f"test it had {total.size}; the mean needs equal batches", file=self.net.file)
-                total += value * np.float64(share)
-                weights += share
+                total += value * part
+                weights += part
         self.passes += 1
 
     def records(self):
@@ -174,9 +183,15 @@ class OutputMeans:
         records = []
         for blob, total, weights in zip(self.net.output_blobs, self.sums, self.weights, strict=bool(self.passes)):
             weight = self.net.loss_weights[blob]
-            for value in (total / weights).tolist():
+            for value in (total / np.where(weights, weights, 1)).tolist():     # 0 if nothing was counted, as of a batch
                 records.append({"name": blob.name, "index": len(records), "value": value, "loss_weight": weight})
         return records
+
+    def loss(self):
+        """Return the mean loss: by the means of the outputs, unless a loss is no output."""
+        if {blob for blob, weight in self.net.loss_weights.items() if weight} <= set(self.net.output_blobs):
+            return sum(record["value"] * record["loss_weight"] for record in OutputMeans.records(self)) + 0.0
+        return self.loss_sum / self.loss_weight
 
 
 def output_records(net, values=None):

@@ -554,19 +554,16 @@ class Solver:
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
-        loss, weight, passes = 0.0, 0.0, 0
-        for batch_loss, values in run_batches(net, batches, self.group, self._may_test, records=whole.records if whole else None):
-            share = whole.share(passes) if whole else 1.0
-            loss += batch_loss * share
-            weight += share
-            means.add(values, share)
+        passes = 0
+        for loss, values, counted in run_batches(net, batches, self.group, self._may_test, records=whole.records if whole else None):
+            means.add(values, whole.share(passes) if whole else 1.0, counted, loss)
             passes += 1
         if passes < batches:
             log.info("Test interrupted.")
             return None
         record = {"iteration": self.iter, "net": i, "loss": None, "outputs": means.records()}
         if self.param.test_compute_loss and batches:
-            record["loss"] = loss / weight
+            record["loss"] = means.loss()
             log.info("Test loss: %g", record["loss"])
         log_outputs("Test", record["outputs"])
         self._notify("on_test", record)

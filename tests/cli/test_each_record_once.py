@@ -162,7 +162,7 @@ def test_outputs_for_each_record(records, tmp_path):
     (tmp_path / "net.prototxt").write_text(NET % ("Data", DATA % 8, each))
     net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
     data, means = RecordCounts.of(net), OutputMeans(net)
-    for i, (_, arrays) in enumerate(run_batches(net, data.batches, records=data.records)):
+    for i, (_, arrays, _) in enumerate(run_batches(net, data.batches, records=data.records)):
         means.add([array.copy() for array in arrays], data.share(i))
     sums = records[0].reshape(COUNT, -1).sum(axis=1).astype(float)
     got = [r["value"] for r in means.records() if r["name"] == "each"]

@@ -52,8 +52,8 @@ cdef class LossLayer(DeviceLayer):
         raise Error(f"layer type {self.type} does not define gradient_to")
 
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        self.divisor = max(self.prepare(on, bottom), 1.0)
-        self.loss_to(on, bottom, 1 / self.divisor, (<Blob> top[0]).mutable_data_on(on))
+        self.divisor = self.prepare(on, bottom)
+        self.loss_to(on, bottom, 1 / max(self.divisor, 1.0), (<Blob> top[0]).mutable_data_on(on))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef double scale
@@ -61,7 +61,8 @@ cdef class LossLayer(DeviceLayer):
         if not any(propagate_down):
             return 0
         weight = (<Blob> top[0]).cpu_diff_ptr()
-        scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0]) / self.divisor
+        scale = ((<const float*> weight)[0] if self.dtype == FLOAT else (<const double*> weight)[0])
+        scale /= max(self.divisor, 1.0)
         for i in range(self.gradients):
             if propagate_down[i]:
                 self.gradient_to(on, bottom, -scale if i else scale, (<Blob> bottom[i]).mutable_diff_on(on))
@@ -85,6 +86,9 @@ cdef class ClassLossLayer(LossLayer):
         if self.labels.ignore != kNoLabel and self.mode == VALID:
             return "its divisor is the number of labels that are not ignored"
         return None
+
+    def counted_shares(self, bottom):
+        return {0: self.divisor / max(self.labels.outer * self.labels.inner, 1)} if self.mode == VALID else {}
 
     cdef double prepare(self, const Context& on, list bottom) except? -1:
         cdef long long valid = count_labels(self.dtype, self.labels, bottom[1])

@@ -169,6 +169,9 @@ cdef class MultiBoxLossLayer(Layer):
         objects = objects[(objects[:, 0] != -1) & ((objects[:, 7] == 0) | self.rule.use_difficult)]
         return objects[np.argsort(objects[:, 0], kind="stable")].astype(float)
 
+    def counted_shares(self, bottom):
+        return {0: self.divisor / max(self.rule.images * self.rule.priors, 1)} if self.mode == Loss.VALID else {}
+
     cpdef forward_cpu(self, list bottom, list top):
         cdef const double[:, ::1] objects = self._objects(bottom)
         cdef MultiBoxData data
