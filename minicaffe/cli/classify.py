@@ -19,7 +19,7 @@ from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
 from minicaffe.proto.atomic import replacing, write_bytes
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import read_lines
 from minicaffe.pycaffe import Classifier, io
 from minicaffe.pycaffe.net2014 import read_npy
 
@@ -130,7 +130,7 @@ def read_labels(path, model, training, count):
         if not path:
             with caffe.trusting(options.net_options()["trusted"]):
                 caffe.check_path(file, "data_param.source")
-        names = [line.strip() for line in read_bytes(file).decode(errors="replace").splitlines() if line.strip()]
+        names = [line.strip() for line in read_lines(file, "a list of names") if line.strip()]
         if len(names) == count:
             if not path:
                 options.notify(f"names of the classes: {file}")

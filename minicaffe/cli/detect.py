@@ -206,7 +206,7 @@ def find_boxes(net, pictures, names, threshold, out, targets):
 def read_windows(path, crop_mode):
     """Return the pictures of a .txt as a list, or the windows of each picture of a .csv as a dict."""
     try:
-        with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
             if path.lower().endswith(".txt") and crop_mode == "selective_search":
                 return [line.strip() for line in file if line.strip()]
             if not path.lower().endswith(".csv"):

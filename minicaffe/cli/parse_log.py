@@ -87,7 +87,7 @@ def no_log_error(path, message):
 def read_run(path):
     """Return the Run of a log or of lines of --json; a last line that is cut off is left out."""
     try:
-        with open(path, errors="replace") as file:
+        with open(path, encoding="utf-8-sig", errors="replace") as file:
             kinds.check(file.buffer.peek(kinds.HEAD), "the log of a training", path)
             lines = file.readlines()
         year = datetime.datetime.fromtimestamp(os.path.getctime(path)).year

@@ -15,7 +15,7 @@ from minicaffe.errors import DataError
 HEAD = 1024  # bytes of a file that the rules see: tar's signature is at byte 257
 FETCH_AGAIN = "fetch the file again"
 CONVERT_REMEDY = "set the parameters of a net to its arrays in Python (net.params), and write them with net.save"
-SPACE = rb"(?:\s|#[^\n]*\n|//[^\n]*\n|/\*(?:(?!\*/).)*\*/)*"
+SPACE = rb"(?:\s|#[^\r\n]*[\r\n]|//[^\r\n]*[\r\n]|/\*(?:(?!\*/).)*\*/)*"
 
 
 class Kind(NamedTuple):

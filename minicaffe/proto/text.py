@@ -1,5 +1,7 @@
 """Read and write messages in protobuf's text format (prototxt), and the fields that a layer has besides its messages'."""
 
+import re
+
 import numpy as np
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -53,6 +55,7 @@ def parse_text(text, message_class, filename="<text>", *, keep_layer_fields=Fals
     try:
         if "\0" in text:
             raise ConfigError("holds binary data, a prototxt is text", file=filename)
+        text = re.sub("\r(?!\n)", "\n", text)   # line ends of old Macs also end comments
         reader = Reader(text, filename, keep_layer_fields, skip_unknown_fields)
         if isinstance(message_class, tuple):
             message_class = _class_of(reader, message_class)

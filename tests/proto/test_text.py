@@ -7,10 +7,17 @@ from google.protobuf import descriptor_pb2, text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minicaffe.errors import ConfigError, FileError
+from minicaffe.cli.classify import read_labels
+from minicaffe.cli.detect import read_windows
+from minicaffe.cli.parse_log import read_run
+from minicaffe.data.image_list import ImageList
+from minicaffe.data.label_map import read_label_map
+from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
 from minicaffe.proto.files import MAX_TEXT
+from minicaffe.proto.kinds import kind_of
 from minicaffe.proto.reader import MAX_TOKENS
+from minicaffe.proto.upgrade import load
 
 ACCEPTED = [
     "",
@@ -325,3 +332,40 @@ def test_a_fault_has_as_much_of_its_layer_as_was_read(text, layer):
     head, _, rest = str(caught.value).partition("unknown field in ")
     place = f"f:1:{text.index('tops') + 1}: "
     assert head == place + (f"layer {layer}: tops: " if layer else f"{text.split()[0]}[0].tops: ") and rest
+
+
+LINE_ENDS = ["\n", "\r\n", "\r"]
+
+
+@pytest.mark.parametrize("end", LINE_ENDS)
+def test_comment_line_ends(tmp_path, end):
+    path = tmp_path / "net.prototxt"
+    lines = ["# a net", "name: 'n' # its name", "layer { name: 'a'", "  type: 'Silence' }  # the end", "layer {", "  nam: 'b' }"]
+    path.write_bytes(b"\xef\xbb\xbf" + end.join(lines[:4]).encode())
+    assert read_text(path, caffe_pb2.NetParameter)[0].layer[0].name == "a"
+    path.write_bytes(end.join(lines).encode())
+    with pytest.raises(ConfigError) as raised:
+        read_text(path, caffe_pb2.NetParameter)
+    assert (raised.value.line, raised.value.column) == (6, 3)
+
+
+@pytest.mark.parametrize("end", LINE_ENDS)
+def test_text_readers_line_ends(tmp_path, end):
+    """Lists, tables and logs have a line for each of their lines, also behind a byte order mark."""
+    def write(name, *lines):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + end.join(lines).encode() + end.encode())
+        return str(tmp_path / name)
+
+    assert ImageList(write("list.txt", "a.png 1", "b.png 2")).entries == [("a.png", 1), ("b.png", 2)]
+    with pytest.raises(DataError, match="list.txt:2: "):
+        ImageList(write("list.txt", "a.png 1", "b.png x"))
+    assert list(read_label_map(write("map.prototxt", "item { name: '0' # none", "label: 0 }", "item { name: 'x' label: 1 }"))) == [0, 1]
+    assert read_labels(write("labels.txt", "cat", "dog"), None, None, 2) == ["cat", "dog"]
+    windows = write("w.csv", "filename,xmin,ymin,xmax,ymax", "a.png,1,2,3,4")
+    assert read_windows(windows, "list") == {"a.png": [(2.0, 1.0, 4.0, 3.0)]}
+    assert read_windows(write("w.txt", "a.png", "b.png"), "selective_search") == ["a.png", "b.png"]
+    log = write("run.jsonl", '{"event": "train", "iteration": 5, "loss": 2, "lr": 0.1, "outputs": []}', "")
+    assert read_run(log).tables["train"][0]["NumIters"] == 5
+    solver = load(write("solver.prototxt", "# a solver", "net: 'n' # of it", "max_iter: 7")).param
+    assert (solver.net, solver.max_iter) == ("n", 7)
+    assert kind_of(end.join(("# a net", "layer { name: 'a' }")).encode()).name == "prototxt"
