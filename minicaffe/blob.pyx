@@ -466,7 +466,7 @@ cdef class Blob:
         if source.dtype != NUMPY_TYPES[self.dtype] or source.size != self.count or not (flags.c_contiguous and flags.writeable):
             raise ShapeError(f"set_cpu_data needs {self.count} contiguous, writable {NUMPY_TYPES[self.dtype].name} values, got "
                              f"{source.size} {'' if flags.c_contiguous else 'scattered '}{'' if flags.writeable else 'read-only '}"
-                             f"of {source.dtype.name}")
+                             f"of {source.dtype}")
         self.check_idle()
         self._fit_memory()
         cdef SyncedMemory memory = self.data_memory     # a reference, as another thread may replace it
@@ -486,7 +486,7 @@ cdef class Blob:
             array = packed_array(source, "set_gpu_data")
             if array.dtype != NUMPY_TYPES[self.dtype] or array.size != self.count or array.readonly:
                 raise ShapeError(f"set_gpu_data needs {self.count} writable {NUMPY_TYPES[self.dtype].name} values, got "
-                                 f"{array.size} {'read-only ' if array.readonly else ''}of {array.dtype.name}")
+                                 f"{array.size} {'read-only ' if array.readonly else ''}of {array.dtype}")
             if not array.size:      # mostly at address 0
                 return
             source, owner = array.address, array

@@ -313,3 +313,8 @@ def test_pictures_are_read_once_with_a_cache(picture, tmp_path, cache, monkeypat
     for _ in range(2):
         batches.fill(range(3), BatchArrays(np.dtype(np.float32), True, np.empty))
     assert files == [("0.png", str(tmp_path))] * (1 if cache else 6)
+
+
+def test_transform_param_ignored(picture, caplog):
+    source_net(text("batch_size: 1", "scale: 2 mirror: true force_gray: true"))
+    assert "layer 'd' (WindowData): transform_param: scale, force_gray ignored: " in caplog.text

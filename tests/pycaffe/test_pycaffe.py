@@ -103,10 +103,11 @@ X, L = np.arange(24, dtype=np.float32).reshape(4, 2, 3, 1), np.arange(4, dtype=n
 
 
 @pytest.mark.parametrize("data, labels, kind, message", [
-    (X.astype(float), L, ConfigError, "data: must be C-contiguous float32, got float64; use np.ascontiguousarray(data, 'float32')"),
-    (X, L.astype(int), ConfigError, "labels: must be C-contiguous float32, got int64; use np.ascontiguousarray(labels, 'float32')"),
-    (X[::-1], L, ConfigError, "data: must be C-contiguous float32, got float32; use np.ascontiguousarray(data, 'float32')"),
-    (X, L[::-1], ConfigError, "labels: must be C-contiguous float32, got float32; use np.ascontiguousarray(labels, 'float32')"),
+    (X.astype(float), L, ConfigError, "data: must be float32, got float64; use np.ascontiguousarray(data, 'float32')"),
+    (X, L.astype(int), ConfigError, "labels: must be float32, got int64; use np.ascontiguousarray(labels, 'float32')"),
+    (X[::-1], L, ConfigError, "data: must be contiguous in C order, got shape (4, 2, 3, 1) and strides (-24, 12, 4, 4); use np.ascontiguousarray(data)"),
+    (X, L[::-1], ConfigError, "labels: must be contiguous in C order, got shape (4, 1, 1, 1) and strides (-4, "),
+    (X.astype(">f4"), L, ConfigError, "data: must be float32, got >f4; use np.ascontiguousarray(data, 'float32')"),
     (X.reshape(4, 2, 1, 3), L, ShapeError, "data: must have shape (N, 2, 3, 1), got (4, 2, 1, 3)"),
     (X, L.reshape(2, 2), ShapeError, "labels: must have shape (N, 1, 1, 1), got (2, 2)"),
     (X, L[:2], ShapeError, "labels: 2 labels for 4 samples"),
@@ -126,6 +127,26 @@ def test_arrays_that_a_net_of_memory_data_refuses_change_nothing(tmp_path, data,
     np.testing.assert_array_equal(net.forward()["x"], X[2:])
     assert net.blobs["y"].data.ravel().tolist() == [2, 3]
     np.testing.assert_array_equal(net.forward()["x"], X[:2])
+
+
+IGNORING = {
+    "MemoryData": "memory_data_param { batch_size: 2 channels: 2 height: 3 width: 1 }",
+    "DummyData": "dummy_data_param { shape { dim: 2 } }",
+    "Input": "input_param { shape { dim: 2 } }",
+}
+
+
+@pytest.mark.parametrize("kind", IGNORING)
+def test_transform_param_ignored(tmp_path, caplog, kind):
+    tops = 'top: "x" top: "y"' if kind == "MemoryData" else 'top: "x"'
+    (tmp_path / "net.prototxt").write_text(
+        f'layer {{ name: "d" type: "{kind}" {tops} {IGNORING[kind]} transform_param {{ scale: 0.5 mean_value: 3 }} }}')
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    for _ in range(2 if kind == "MemoryData" else 0):
+        net.set_input_arrays(X, L)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"layer 'd' ({kind}): transform_param: scale, mean_value ignored: ")
 
 
 def test_a_part_of_a_pass(path):

@@ -19,6 +19,7 @@ class DummyDataLayer(SourceLayer):
     min_top_blobs = 1
 
     def layer_setup(self, bottom, top):
+        self.log_ignored("the values of data_filler are not transformed")
         self.fillers = self._one_each("data_filler", len(top), optional=True) or [caffe_pb2.FillerParameter()] * len(top)
         self.drawn = False
         self.varying = [i for i, filler in enumerate(self.fillers) if filler.type != "constant"]

@@ -13,6 +13,7 @@ class InputLayer(SourceLayer):
     min_top_blobs = 1
 
     def layer_setup(self, bottom, top):
+        self.log_ignored("the caller fills the tops")
         shapes = self.param.input_param.shape
         if len(shapes) not in (0, 1, len(top)):
             raise ConfigError(f"give none, one, or one for each of the {len(top)} tops, got {len(shapes)}",

@@ -45,9 +45,12 @@ class MemoryDataLayer(SourceLayer):
         dtype = (np.float32, np.float64)[self.dtype]
         labels = labels.reshape(-1, 1, 1, 1) if labels.ndim == 1 else labels
         for name, array, item in (("data", data, self.item_shape), ("labels", labels, (1, 1, 1))):
-            if array.dtype != dtype or not array.flags.c_contiguous:
-                raise ConfigError(f"must be C-contiguous {np.dtype(dtype).name}, got {array.dtype.name}; use "
-                                  f"np.ascontiguousarray({name}, '{np.dtype(dtype).name}')", field=name)
+            if array.dtype != dtype:
+                raise ConfigError(f"must be {np.dtype(dtype)}, got {array.dtype}; use np.ascontiguousarray({name}, "
+                                  f"'{np.dtype(dtype)}')", field=name)
+            if not array.flags.c_contiguous:
+                raise ConfigError(f"must be contiguous in C order, got shape {array.shape} and strides {array.strides}; use "
+                                  f"np.ascontiguousarray({name})", field=name)
             if array.shape[1:] != item:
                 raise ShapeError(f"must have shape (N, {', '.join(map(str, item))}), got {array.shape}", field=name)
         if len(data) != len(labels):
@@ -55,6 +58,8 @@ class MemoryDataLayer(SourceLayer):
         if len(data) == 0 or len(data) % self.batch_size:
             raise ShapeError(f"the number of samples must be a multiple of the batch size {self.batch_size}, got {len(data)}",
                              field="data")
+        if self.data is None:
+            self.log_ignored("set_input_arrays uses arrays as they are; transform them before")
         self.data, self.labels, self.position = data, labels, 0
 
     def forward_cpu(self, bottom, top):

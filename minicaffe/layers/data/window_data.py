@@ -37,6 +37,8 @@ class WindowDataLayer(PrefetchingLayer):
         caffe.check_path(param.source, "window_data_param.source")
         if param.root_folder:
             caffe.check_path(param.root_folder, "window_data_param.root_folder")
+        self.log_ignored("WindowData has none of it; window_data_param has scale",
+                         used=("crop_size", "mirror", "mean_file", "mean_value"))
         self.mean = self._mean(crop)
         with in_field("window_data_param.source"):
             self.windows = self._windows()
