@@ -32,6 +32,7 @@ logger = logging.getLogger("minicaffe.cli")
 
 RANK_OPTIONS = ("global_batch", "scale_lr", "warmup", "wire", "overlap", "carrier", "sync_batch_norm", "timeout")
 WATCH_INTERVAL = 100   # iterations between those that --watch measures, where there are no displays
+BEST_TESTS = 20       # least number of tests of a training made for a net, where the best one is wanted
 
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
@@ -119,8 +120,9 @@ for field in solver_options.FIELDS:
 
 def prepare(ctx, file, fields, given):
     """Return the solver of `file` and the options."""
+    least_tests = max(BEST_TESTS, 2 * (given["patience"] or 0)) if given["keep_best"] or given["patience"] else 0
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
-                                             given["test_batch_size"])
+                                             given["test_batch_size"], least_tests)
     is_net = "file" not in place
     solver_options.set_fields(param, fields)
     if given["state"]:
@@ -157,7 +159,20 @@ def prepare(ctx, file, fields, given):
     if given["keep_best"] or given["patience"]:
         with located(field="--keep-best" if given["keep_best"] else "--patience"):
             solver.best = BestTest(solver, given["keep_best"], given["patience"])
+    if given["patience"]:
+        report_patience(given["patience"], param)
     return solver
+
+
+def report_patience(patience, param):
+    """Report it if the tests of a SolverParameter are too few for `patience`, so that it never ends the training."""
+    least = patience + (not param.test_initialization)     # intervals up to the first test that can end it
+    if least * param.test_interval >= param.max_iter:
+        interval = (param.max_iter - 1) // least
+        remedy = f"give --test-interval={interval} or less, or a smaller --patience" if interval else \
+            "give a smaller --patience, or more iterations"
+        options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
+                       f"{param.test_interval} have too few tests; {remedy}")
 
 
 def count_tests(solver, chosen):

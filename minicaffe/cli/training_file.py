@@ -18,7 +18,7 @@ MAX_ITER, DISPLAY, TEST_INTERVAL = 1500, 100, 500  # of a solver made here: abou
 DEFAULT_TEST_ITER = 50  # where the size of the test data is not known; as in `caffe test`
 
 
-def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None):
+def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None, tests=0):
     """Return the SolverParameter of a solver's prototxt, or `default_solver` of a net's; and a dict of arguments of `build_solver`.
 
     `about` is what `minicaffe.cli.options.net_options` returns. The dict has `file` and `positions` of a solver, `net_files` and
@@ -28,14 +28,14 @@ def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None):
     if isinstance(definition.param, caffe_pb2.SolverParameter):
         return definition.param, {"file": path, "positions": definition.positions}
     with caffe.trusting(about["trusted"]):  # the test data are opened and counted
-        param = default_solver(definition.param, path, max_iter, test_batch_size)
+        param = default_solver(definition.param, path, max_iter, test_batch_size, tests)
     return param, {"net_files": {path: definition}, "own_fields": caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name}
 
 
-def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None):
+def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0):
     """Return the SolverParameter that trains `net`, read from `path`: SGD, with tests of all data if the net has a TEST phase.
 
-    `test_batch_size` is that of the test net if not as the file says.
+    `test_batch_size` is that of the test net if not as the file says. The training has at least `tests` tests.
     """
     try:
         path.encode()
@@ -50,8 +50,10 @@ def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None):
                    for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
     if test != train:
         param.test_iter.append(_test_batches(test, test_batch_size))
-        # A divisor, so that the training ends with a test.
-        param.test_interval = max_iter // next(n for n in range(max(1, max_iter // TEST_INTERVAL), 0, -1) if max_iter % n == 0)
+        # A divisor, so that the training ends with a test; with `tests` only if a number near them is one.
+        usual, tests = max(1, max_iter // TEST_INTERVAL), min(tests, max_iter)
+        counts = range(usual, 0, -1) if tests <= usual else range(tests, 2 * tests)
+        param.test_interval = max_iter // next((n for n in counts if n >= tests and max_iter % n == 0), max(tests, usual))
     return param
 
 

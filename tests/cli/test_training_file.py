@@ -78,6 +78,13 @@ def test_default_solver_ends_with_a_test(folder, max_iter):
     assert param.max_iter % param.test_interval == 0 and param.display >= 1
 
 
+@pytest.mark.parametrize("max_iter", [20, 31, 200, 211, 1500, 3001, 100_000])
+@pytest.mark.parametrize("tests", [20, 50])
+def test_default_solver_least_tests(folder, max_iter, tests):
+    interval = training_file.default_solver(upgrade.read_net_file("net.prototxt")[0], "net.prototxt", max_iter, tests=tests).test_interval
+    assert min(tests, max_iter) <= max_iter // interval <= max(2 * tests, max_iter // training_file.TEST_INTERVAL)
+
+
 @pytest.mark.parametrize("max_iter, display", [(0, 1), (10, 1), (60, 3), (training_file.MAX_ITER, 75), (10_000, training_file.DISPLAY)])
 def test_default_solver_displays_some_twenty_times(folder, max_iter, display):
     assert default_solver("net.prototxt", max_iter).display == display
