@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe import pretrained
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.inputs import check_ending, csv_bytes, ext_option, json_bytes, picture_paths
+from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
@@ -52,11 +52,14 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         check_ending(out, ENDINGS)
         if ranks.first():
             options.check_outputs(out, force=force)
+    paths = picture_paths(inputs, ext, listed)
+    numbers, files, errors = read_each(enumerate(paths), lambda path: read_npy(path) if path.endswith(".npy") else None)
     names, pictures = [], []    # a picture is a path, or an array
-    for path in picture_paths(inputs, ext, listed):
-        rows = read_npy(path) if path.endswith(".npy") else None
+    for path, rows in zip([paths[i] for i in numbers], files, strict=True):
         pictures += [path] if rows is None else list(rows)
         names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
+    skipped = SkippedInputs(len(pictures) + len(errors))
+    skipped.report(errors)
     if not pictures:
         raise DataError("holds no picture", file=inputs[0])
     if images_dim:
@@ -78,28 +81,32 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         click.echo(f"Classifying {len(pictures)} inputs.")
 
     def predict(chunk):
-        some = pictures[chunk * CHUNK:(chunk + 1) * CHUNK]
-        return net.predict([load(one) if isinstance(one, str) else one for one in some], net.ten_crops and not center_only)
+        first = chunk * CHUNK
+        numbers, some, errors = read_each(enumerate(pictures[first:first + CHUNK], first),
+                                          lambda one: load(one) if isinstance(one, str) else one)
+        return numbers, [net.predict(some, net.ten_crops and not center_only)] if some else [], errors
 
-    begin, scores = time.perf_counter(), []
+    begin, scores, read = time.perf_counter(), [], []
     with bars.progress() as report:
-        for part in ranks.map_over_ranks(-(-len(pictures) // CHUNK), predict):
-            scores.append(part)
-            report("pictures", sum(map(len, scores)), len(pictures))
+        for numbers, part, errors in ranks.map_over_ranks(-(-len(pictures) // CHUNK), predict):
+            skipped.report(errors)
+            read += numbers
+            scores += part
+            report("pictures", len(read) + skipped.count, skipped.total)
     if not ranks.first():
         return
-    scores = np.concatenate(scores)
+    names, scores = [names[i] for i in read], np.concatenate(scores)
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
         write_scores(out, names, scores, classes)
         click.echo(f"Saving results into {out}")
     if not ranked:
         options.notify(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
-        return
-    for name, row in zip(names, scores.reshape(len(pictures), -1), strict=True):
+    for name, row in zip(names, scores.reshape(len(names), -1), strict=True) if ranked else ():
         click.echo(f"{name}:")
         for best in np.argsort(-row, kind="stable")[:CLASSES_SHOWN]:
             click.echo(f"{row[best]:12.4f}  {classes[best] if classes else f'class {best}'}")
+    skipped.finish()
 
 
 def write_scores(path, names, scores, classes):

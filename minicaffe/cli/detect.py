@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.classify import read_labels
-from minicaffe.cli.inputs import check_ending, csv_bytes, ext_option, json_bytes, picture_paths
+from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
@@ -24,7 +24,7 @@ from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import hdf5_in_memory, replacing, write_bytes
 from minicaffe.proto.files import file_error
-from minicaffe.pycaffe import Detector
+from minicaffe.pycaffe import Detector, io
 
 COORDINATES = ("ymin", "xmin", "ymax", "xmax")
 COLUMNS = ("filename", "label", "name", "score", "xmin", "ymin", "xmax", "ymax")    # of a table of boxes
@@ -92,14 +92,20 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
 def score_windows(net, windows, crop_mode, context_pad, out, classes):
     """Write the scores of windows, of `read_windows`, to the file `out`."""
     net.configure_crop(context_pad)
-    begin = time.perf_counter()
+    begin, skipped = time.perf_counter(), SkippedInputs(len(windows))
     if crop_mode == "selective_search":
-        found = net.detect_selective_search(windows) if ranks.first() else []
+        found = []
+        if ranks.first():
+            numbers, _, errors = read_each(enumerate(windows), lambda path: io.load_image(path).size)
+            skipped.report(errors)
+            found = net.detect_selective_search([windows[i] for i in numbers])
     else:
         items, found = list(windows.items()), []
+        results = ranks.map_over_ranks(len(items), lambda i: read_each([(i, items[i])], lambda one: net.detect_windows([one])))
         with bars.progress() as report:
-            for number, one in enumerate(ranks.map_over_ranks(len(items), lambda i: net.detect_windows([items[i]])), 1):
-                found += one
+            for number, (_, scored, errors) in enumerate(results, 1):
+                skipped.report(errors)
+                found += scored[0] if scored else []
                 report("pictures", number, len(windows))
     if not ranks.first():
         return
@@ -110,6 +116,7 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
         with replacing(out) as file:
             write_hdf5(file, found)
     click.echo(f"Saved to {out}")
+    skipped.finish()
 
 
 def drawing_paths(pictures, out, force):
@@ -165,13 +172,18 @@ def find_boxes(net, pictures, names, threshold, out, targets):
     net.reshape()
 
     def find(number):
-        picture = load_picture(pictures[number], net=net)
-        net.blobs[name].data[0] = net.transformer.preprocess(name, picture)
+        _, found, errors = read_each([(number, pictures[number])], lambda path: load_picture(path, net))
+        if not found:
+            return None, errors
+        net.blobs[name].data[0] = net.transformer.preprocess(name, found[0])
         net.forward()
-        return net.blobs[net.outputs[0]].data.reshape(-1, 7).copy()
+        return net.blobs[net.outputs[0]].data.reshape(-1, 7).copy(), errors
 
-    table, left_out = [], 0
-    for path, rows in zip(pictures, ranks.map_over_ranks(len(pictures), find)):   # ranks but the first get none
+    table, left_out, skipped = [], 0, SkippedInputs(len(pictures))
+    for path, (rows, errors) in zip(pictures, ranks.map_over_ranks(len(pictures), find)):   # ranks but the first get none
+        skipped.report(errors)
+        if rows is None:
+            continue
         image = decode_picture(read_content(path), path, color=True)
         height, width = image.shape[:2]
         kept = rows[(rows[:, 1] >= 0) & (rows[:, 2] >= threshold)]
@@ -201,6 +213,7 @@ def find_boxes(net, pictures, names, threshold, out, targets):
         write_bytes(out, csv_bytes(COLUMNS, (row.values() for row in table)) if out.lower().endswith(".csv") else json_bytes(table))
     if out is not None:
         click.echo(f"wrote {out}")
+    skipped.finish()
 
 
 def read_windows(path, crop_mode):

@@ -8,8 +8,8 @@ import contextlib
 import click
 
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.inputs import ext_option, picture_paths
-from minicaffe.cli.picture_nets import IMAGE_OPTIONS, NO_PICTURES, load_batch, open_data_net, open_net, preprocessing
+from minicaffe.cli.inputs import SkippedInputs, ext_option, picture_paths, read_each
+from minicaffe.cli.picture_nets import IMAGE_OPTIONS, NO_PICTURES, input_batch, load_picture, open_data_net, open_net, preprocessing
 from minicaffe.data.db import new_database
 from minicaffe.errors import ConfigError
 from minicaffe.ops.engine import check_precision
@@ -66,32 +66,38 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
         count, results = picture_batches(net, paths, batches, sources)
     else:
         count, results = data_batches(net, batches, sources)
-    counts = [0] * len(blobs)
+    counts, skipped = [0] * len(blobs), SkippedInputs(len(paths) if images else 0)
     with contextlib.ExitStack() as stack:
         targets = [stack.enter_context(new_database(path, backend, force=force)) for path in databases if ranks.first()]
         report = stack.enter_context(bars.progress())
-        for batch, arrays in enumerate(results):
+        for batch, (arrays, numbers, errors) in enumerate(results):
+            skipped.report(errors)
             for i, (array, target) in enumerate(zip(arrays, targets)):  # ranks but the first have no targets
                 num, channels, height, width = (*array.shape, 1, 1, 1, 1)[:4]
-                for features in array.reshape(num, -1):
+                keys = numbers if len(numbers) == num else range(counts[i], counts[i] + num)
+                for key, features in zip(keys, array.reshape(num, -1)):
                     datum = caffe_pb2.Datum(channels=channels, height=height, width=width)
                     datum.float_data.extend(features.tolist())
-                    target.put(b"%010d" % counts[i], datum.SerializeToString())
-                    counts[i] += 1
+                    target.put(b"%010d" % key, datum.SerializeToString())
+                counts[i] += num
             report("batches", batch + 1, count)
     for name, path, count in zip(blobs, databases, counts, strict=True):
         click.echo(f"{path}: {count} records of {name}")
+    skipped.finish()
 
 
 def data_batches(net, batches, sources):
-    """Return the number of batches and an iterable of the arrays of `sources` for each batch; the net reads its own data."""
+    """Return the number of batches, and an iterable of what each gives: the arrays of `sources`, numbers of pictures, errors.
+
+    Here the net reads its own data, and the numbers are not known.
+    """
     whole = None
     if not batches:
         data = RecordCounts.of(net, mean=False)
         if data.records is None or data.why:
             raise ConfigError(f"must be a number of batches: {data.why}", field="BATCHES")
         whole, batches = data.records, data.batches
-    return batches, (arrays for _, arrays, _ in run_batches(net, batches, ranks.group(), blobs=sources, records=whole))
+    return batches, ((arrays, (), ()) for _, arrays, _ in run_batches(net, batches, ranks.group(), blobs=sources, records=whole))
 
 
 def picture_batches(net, paths, batches, sources):
@@ -103,14 +109,18 @@ def picture_batches(net, paths, batches, sources):
     if count < wanted:
         options.notify(f"{count} batches of {size} are {count * size} of {len(paths)} pictures; the others are left out, and "
                      "BATCHES 0 takes all")
+        del paths[count * size:]
     elif batches > wanted:
         options.notify(f"{len(paths)} pictures fill {wanted} batches of {size}, so there are no {batches}")
 
     def compute(number):
-        some = paths[number * size:(number + 1) * size]
-        net.blobs[name].reshape(len(some), *shape)
-        net.blobs[name].data[...] = load_batch(net, some)
+        first = number * size
+        numbers, pictures, errors = read_each(enumerate(paths[first:first + size], first), lambda path: load_picture(path, net))
+        if not pictures:
+            return [], [], errors
+        net.blobs[name].reshape(len(pictures), *shape)
+        net.blobs[name].data[...] = input_batch(net, pictures)
         net.forward()
-        return [blob.cpu_data.copy() for blob in sources]
+        return [blob.cpu_data.copy() for blob in sources], numbers, errors
 
     return count, ranks.map_over_ranks(count, compute)

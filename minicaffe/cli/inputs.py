@@ -1,9 +1,10 @@
-"""The input pictures of a command (files, folders, patterns and lists), and the table that it writes."""
+"""The input pictures of a command (files, folders, patterns and lists), those that cannot be read, and the table that it writes."""
 
 import csv
 import glob
 import io
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.data.image_list import PICTURE_ENDINGS, describe_endings, ending
-from minicaffe.errors import ConfigError, FileError
+from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto.files import read_lines
 
 OUTPUT_ENDINGS = (".npy", ".csv", ".json", ".h5")  # endings of output files: a missing INPUT with one of them was meant as --out
 
+logger = logging.getLogger("minicaffe.cli")
 MOST_NAMES = 5      # of files that are left out
 
 
@@ -66,6 +68,40 @@ def picture_paths(inputs, ext=PICTURE_ENDINGS, listed=False):
             raise FileError(why, file=path)
         paths += found
     return paths
+
+
+def read_each(items, read):
+    """Return numbers and values of ``read(item)`` of the pairs (number, item) that can be read, and the errors of the others."""
+    numbers, values, errors = [], [], []
+    for number, item in items:
+        try:
+            values.append(read(item))
+            numbers.append(number)
+        except (FileError, DataError) as error:
+            errors.append(str(error))
+    return numbers, values, errors
+
+
+class SkippedInputs:
+    """Counts the inputs, of `total`, that cannot be read."""
+
+    def __init__(self, total):
+        self.total, self.count = total, 0
+
+    def report(self, errors):
+        """Log the errors of `read_each`; raise DataError if no input can be read."""
+        self.count += len(errors)
+        if errors and self.total == 1:
+            raise DataError(errors[0])
+        for text in errors:
+            logger.warning("%s; skipped", text)
+        if errors and self.count == self.total:
+            raise DataError(f"none of the {self.total} inputs can be read")
+
+    def finish(self):
+        """Raise DataError if an input could not be read; call it when the results of the others are written."""
+        if self.count:
+            raise DataError(f"{self.count} of {self.total} inputs cannot be read; the results are those of the others")
 
 
 def check_ending(path, endings):

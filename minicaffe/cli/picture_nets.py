@@ -380,10 +380,9 @@ def load_picture(path, net):
     return image.astype(np.float32) / 255
 
 
-def load_batch(net, paths):
-    """Return pictures as an array for the first input of `net`, (N, channels, height, width): the centre crop, preprocessed."""
+def input_batch(net, pictures):
+    """Return pictures of `load_picture` as an array for the first input of `net`: the centre crop, preprocessed."""
     name = net.inputs[0]
     height, width = net.transformer.inputs[name][2:]
     top, left = (int(room) // 2 for room in net.image_dims - (height, width))
-    pictures = [load_picture(path, net)[top:top + height, left:left + width] for path in paths]
-    return np.stack([net.transformer.preprocess(name, picture) for picture in pictures])
+    return np.stack([net.transformer.preprocess(name, picture[top:top + height, left:left + width]) for picture in pictures])

@@ -13,6 +13,7 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.chart import draw, widen_range
+from minicaffe.cli.inputs import SkippedInputs, read_each
 from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.errors import ConfigError, DataError, DependencyError
@@ -55,11 +56,14 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         return plot_chart(logs, column, force)
     if picture is not None:
         check_picture(picture, force)
-    runs = [read_run(log) for log in logs]
+    skipped = SkippedInputs(len(logs))
+    _, runs, errors = read_each(enumerate(logs), read_run)
+    skipped.report(errors)
     for run in runs:
         report_incomplete_log(run)
     if table:
-        return show_layers(runs)
+        show_layers(runs)
+        return skipped.finish()
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
     for name in wanted:
         if name not in PANELS:
@@ -73,7 +77,8 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         raise no_log_error(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
     scales = [logarithmic or name in SAMPLE_PANELS for name, _ in drawn]
     if picture is None:
-        return print_charts(drawn, scales, along)
+        print_charts(drawn, scales, along)
+        return skipped.finish()
     figure = new_figure(figsize=(8, 1 + 2.8 * len(drawn)))
     every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, found), scale in zip(every, drawn, scales, strict=True):
@@ -81,6 +86,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
     axes.set_xlabel(along)
     figure.align_ylabels(every)
     save(figure, picture)
+    skipped.finish()
 
 
 def show_layers(runs):
@@ -105,12 +111,15 @@ def plot_chart(arguments, column, force):
                           f"{' '.join(arguments)}", field="CHART")
     (table, what, along), picture, logs = CHARTS[int(arguments[0])], arguments[1], arguments[2:]
     check_picture(picture, force)
-    found = [curve(log, number, table, what, along, column) for number, log in enumerate(logs)]
+    _, found, errors = read_each(enumerate(enumerate(logs)), lambda one: curve(one[1], one[0], table, what, along, column))
+    skipped = SkippedInputs(len(logs))
+    skipped.report(errors)
     figure = new_figure(figsize=(8, 5))
     axes = figure.subplots()
     plot_panel(axes, f"{table} {what}", found, False, len(found))
     axes.set(xlabel=NAMES[along], title=f"{table} {what} vs. {NAMES[along]}")
     save(figure, picture)
+    skipped.finish()
 
 
 def curve(log, number, table, what, along, column=None):

@@ -4,20 +4,18 @@ The shorter side is resized to the target length, then the middle square is crop
 uses threads.
 """
 
-import logging
 import os
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import click
 
 from minicaffe.cli import bars, options
+from minicaffe.cli.inputs import SkippedInputs
 from minicaffe.data.convert import check_picture
 from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.errors import DataError, DependencyError, shown
 from minicaffe.proto.atomic import check_free
 from minicaffe.proto.files import read_bytes, read_lines
-
-logger = logging.getLogger("minicaffe.cli")
 
 
 @click.command(cls=options.CaffeCommand)
@@ -39,18 +37,17 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
     names = read_names(list_file)
     for name in names:
         check_free(output_path(output_folder, name), force)
-    failed = 0
+    skipped = SkippedInputs(len(names))
     with bars.progress() as report, ThreadPoolExecutor(num_clients) as pool:
         jobs = {pool.submit(resize_file, os.path.join(input_folder, name), output_path(output_folder, name), output_side_length):
                 name for name in names}
         for done, job in enumerate(as_completed(jobs), 1):
             if error := job.exception():
-                failed += 1
-                logger.warning("%s: %s; skipped", shown(os.path.join(input_folder, jobs[job])),
-                               " ".join(str(getattr(error, "message", error)).split()))
+                text = " ".join(str(getattr(error, "message", error)).split())
+                skipped.report([f"{shown(os.path.join(input_folder, jobs[job]))}: {text}"])
             report("pictures", done, len(names))
-    click.echo(f"{output_folder}: {len(names) - failed} pictures" + (f", {failed} could not be read" if failed else ""))
-    return int(failed == len(names))
+    click.echo(f"{output_folder}: {len(names) - skipped.count} pictures")
+    skipped.finish()
 
 
 def read_names(path):

@@ -140,3 +140,13 @@ def test_classify_and_the_training_net_are_refused(minicaffe, ssd, tmp_path):
     training_net(tmp_path)
     for command in ("classify", "detect"):
         assert "layer 'mbox_loss' (MultiBoxLoss): the net is trained on boxes" in minicaffe(command, "0.png", "--model=train.prototxt", *model[2:], status=2)
+
+
+def test_unreadable_pictures_are_skipped(minicaffe, ssd, tmp_path):
+    (tmp_path / "1.png").write_bytes(b"none")
+    words = ("--out=boxes.json", "--mean=115", "--scale=0.0078125", *COMMON)
+    error = minicaffe("detect", "0.png", "1.png", "2.png", *words, status=1)
+    assert "1 of 3 inputs cannot be read" in error and minicaffe.log.count("1.png") == 1
+    both = (tmp_path / "boxes.json").read_text()
+    minicaffe("detect", "0.png", "2.png", *words)
+    assert (tmp_path / "boxes.json").read_text() == both

@@ -545,7 +545,8 @@ def test_batches_of_pictures(seed, monkeypatch):
     """Each picture once, in order, in batches of the net's size, of which the last may be smaller; each batch's arrays stay."""
     dice, said = random.Random(seed), []
     monkeypatch.setattr(extract_features.options, "notify", said.append)
-    monkeypatch.setattr(extract_features, "load_batch", lambda net, some: np.array(some, np.float32)[:, None])
+    monkeypatch.setattr(extract_features, "load_picture", lambda path, net: path)
+    monkeypatch.setattr(extract_features, "input_batch", lambda net, some: np.array(some, np.float32)[:, None])
     size, total = dice.randint(1, 5), dice.randint(1, 17)
     needed = (total + size - 1) // size
     batches = dice.choice([0, 1, needed, needed + 1, dice.randint(1, 9)])
@@ -561,7 +562,7 @@ def test_batches_of_pictures(seed, monkeypatch):
     blob, top = Blob(), SimpleNamespace(cpu_data=None)
     net = SimpleNamespace(inputs=["x"], blobs={"x": blob}, forward=lambda: setattr(top, "cpu_data", blob.data))
     count, arrays = extract_features.picture_batches(net, list(range(total)), batches, [top])
-    found = [one for one, in list(arrays)]
+    found = [one for (one,), _, _ in list(arrays)]
     taken = min(batches or needed, needed)
     assert count == taken and [one.ravel().tolist() for one in found] == [list(range(i * size, min(total, (i + 1) * size))) for i in range(taken)]
     few = [f"{batches} batches of {size} are {batches * size} of {total} pictures; the others are left out, and BATCHES 0 takes all"]

@@ -1,0 +1,88 @@
+"""Inputs that cannot be read are named, counted and left out; the results of the others are written, and the status is 1."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from test_classify import DEPLOY, pictures  # noqa: F401  (a fixture)
+
+from minicaffe.data.db import open_db
+from minicaffe.proto import caffe_pb2
+
+COMMON = ["--model", "deploy.prototxt", "--weights", "w.caffemodel"]
+
+
+@pytest.fixture
+def there(pictures, tmp_path):  # noqa: F811
+    """A folder with three pictures, 0, 1 and 3, and between them one that is none, 2."""
+    pictures("scale: 0.004")
+    (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 7, 8)).replace("dim: 1", "dim: 2", 1))
+    (tmp_path / "in").mkdir()
+    for target, source in ((0, 0), (1, 1), (3, 2)):
+        (tmp_path / "in" / f"{target}.png").write_bytes((tmp_path / f"{source}.png").read_bytes())
+    (tmp_path / "in" / "2.png").write_bytes(b"GIF89a no picture")
+    return tmp_path
+
+
+def run(minicaffe, *words):
+    """Run a command that skips 2.png of 4."""
+    error = minicaffe(*words, status=1)
+    assert minicaffe.log.count("in/2.png") == 1 and "; skipped" in minicaffe.log
+    assert "minicaffe: 1 of 4 inputs cannot be read; the results are those of the others" in error
+
+
+@pytest.mark.parametrize("more", [(), ("--images_dim=7,8",)])
+def test_classify_skips(minicaffe, there, more):
+    run(minicaffe, "classify", "in", "--out=r.csv", *COMMON, *more)
+    rows = list(csv.reader((there / "r.csv").open()))[1:]
+    assert [row[0] for row in rows] == ["in/0.png", "in/1.png", "in/3.png"]
+    minicaffe("classify", *(row[0] for row in rows), "--out=good.csv", *COMMON, *more)
+    assert (there / "good.csv").read_text() == (there / "r.csv").read_text()
+
+
+def test_classify_reads_nothing(minicaffe, there):
+    error = minicaffe("classify", "in/2.png", "in/2.png", "--out=r.csv", *COMMON, status=1)
+    assert "none of the 2 inputs can be read" in error and not (there / "r.csv").exists()
+    assert "'in/2.png' is no picture" in minicaffe("classify", "in/2.png", *COMMON, status=1)
+
+
+def test_classify_skips_arrays(minicaffe, there):
+    (there / "a.npy").write_bytes(b"none")
+    assert "1 of 2 inputs cannot be read" in minicaffe("classify", "a.npy", "0.png", "--out=r.json", *COMMON, status=1)
+    assert "a.npy" in minicaffe.log
+    assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]
+
+
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
+def test_extract_features_skips(minicaffe, there):
+    run(minicaffe, "extract_features", "w.caffemodel", "deploy.prototxt", "ip", "f", 0, "--images=in")
+    with open_db("f", "lmdb") as db:
+        records = {bytes(key): caffe_pb2.Datum.FromString(bytes(value)).float_data for key, value in db.records()}
+    assert list(records) == [b"0000000000", b"0000000001", b"0000000003"]
+    minicaffe("extract_features", "w.caffemodel", "deploy.prototxt", "ip", "g", 0, "--images=in/3.png")
+    with open_db("g", "lmdb") as db:
+        (_, value), = db.records()
+    np.testing.assert_allclose(records[b"0000000003"], caffe_pb2.Datum.FromString(bytes(value)).float_data, rtol=1e-5)
+
+
+def test_calibrate_skips(minicaffe, there):
+    run(minicaffe, "calibrate", "deploy.prototxt", "w.caffemodel", "-o", "o", "--images=in")
+    minicaffe("calibrate", "deploy.prototxt", "w.caffemodel", "-o", "p", "--images=list.txt")
+    assert (there / "o.table").read_text() == (there / "p.table").read_text()
+
+
+def test_detect_windows_skips(minicaffe, there):
+    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{i}.png,0,0,14,9\n" for i in range(4)))
+    run(minicaffe, "detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON)
+    assert [row[0] for row in csv.reader((there / "r.csv").open())][1:] == ["in/0.png", "in/1.png", "in/3.png"]
+
+
+def test_plot_skips(minicaffe, there):
+    pytest.importorskip("matplotlib")
+    (there / "a.jsonl").write_text('{"event": "train", "iteration": 1, "loss": 2, "outputs": [{"name": "loss", "value": 3}]}\n')
+    (there / "bad.jsonl").write_text("{ no json\n")
+    for words in (("--out=p.png",), ()):
+        assert "1 of 2 inputs cannot be read" in minicaffe("plot", "bad.jsonl", "a.jsonl", *words, status=1)
+        assert "bad.jsonl:1: " in minicaffe.log
+    assert (there / "p.png").exists()
