@@ -13,13 +13,17 @@ import numpy as np
 
 from minicaffe import pretrained
 from minicaffe.cli import bars, options, ranks
+from minicaffe.cli.confusion import TYPES
 from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options, select_pretrained
+from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
+from minicaffe.net.deploy import PREDICTION_TYPES
 from minicaffe.proto.atomic import replacing, write_bytes
 from minicaffe.proto.files import read_lines
+from minicaffe.proto.upgrade import load
 from minicaffe.pycaffe import Classifier, io
 from minicaffe.pycaffe.net2014 import read_npy
 
@@ -96,17 +100,47 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     if not ranks.first():
         return
     names, scores = [names[i] for i in read], np.concatenate(scores)
+    rows = scores.reshape(len(names), -1)
+    best_first, why = is_of_classes(net, training, classes, rows)
+    if ranked and why:
+        options.notify(f"{'the numbers are ranked as scores of classes' if best_first else 'the numbers in their order'}: {why}")
+    if not best_first and classes is None:
+        blob = net.outputs[0]
+        classes = [f"{blob}[{i}]" for i in range(len(rows[0]))] if len(rows[0]) > 1 else [blob]
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
         write_scores(out, names, scores, classes)
         click.echo(f"Saving results into {out}")
     if not ranked:
         options.notify(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
-    for name, row in zip(names, scores.reshape(len(names), -1), strict=True) if ranked else ():
+    for name, row in zip(names, rows, strict=True) if ranked else ():
         click.echo(f"{name}:")
-        for best in np.argsort(-row, kind="stable")[:CLASSES_SHOWN]:
-            click.echo(f"{row[best]:12.4f}  {classes[best] if classes else f'class {best}'}")
+        for i in np.argsort(-row, kind="stable")[:CLASSES_SHOWN] if best_first else range(len(row)):
+            click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
     skipped.finish()
+
+
+def is_of_classes(net, training, names, rows):
+    """Return whether the numbers of pictures, `rows`, are scores of classes, and the rule that says so; '' if the net ends in one.
+
+    `training` is the PictureSource of the training net and `names` are those of the numbers; either may be None.
+    """
+    blob = net.outputs[0]
+    if next(node.type for node in reversed(net.nodes) if net.blobs[blob] in node.tops) in PREDICTION_TYPES.values():
+        return True, ""
+    with trial():
+        layers = load(training.file).param.layer if training else ()
+    for layer in layers:
+        of_classes = layer.type in (*TYPES, *PREDICTION_TYPES)
+        if blob in layer.bottom and (of_classes or layer.type.endswith("Loss")):
+            what = "labels" if of_classes else "values"
+            return of_classes, f"layer '{layer.name}' ({layer.type}) of {training.file} compares them with {what}"
+    if names is not None:
+        return True, "they have names"
+    if rows.min() >= 0 and np.allclose(rows.sum(1), 1, atol=1e-3):
+        return True, "they are at least 0 and their sum is 1"
+    return False, ("no Softmax or Sigmoid ends the net, and no training net of it and no names are known; --labels FILE names "
+                   "classes")
 
 
 def write_scores(path, names, scores, classes):

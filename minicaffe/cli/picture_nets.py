@@ -15,6 +15,7 @@ import numpy as np
 
 from minicaffe import pretrained
 from minicaffe.cli import options
+from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.data.annotated_batches import parse
 from minicaffe.data.datum import opencv
@@ -128,8 +129,10 @@ def open_net(kind, given, images_dim=None, windows=False):
             raise click.UsageError(f"give --model and --weights: without them Caffe's CaffeNet is taken, and {CAFFENET} is not in "
                                    "the working directory")
         model, weights = f"{CAFFENET}/deploy.prototxt", f"{CAFFENET}/bvlc_reference_caffenet.caffemodel"
-    elif model is None or weights is None:
-        raise click.UsageError("give --model and --weights, or neither for Caffe's CaffeNet")
+    elif model is None:
+        raise click.UsageError(f"give --model FILE, the deploy or training net of {weights}")
+    elif weights is None:
+        raise click.UsageError(f"give --weights FILE, the trained parameters of {model}")
     check_precision()
     about = options.net_options()
     param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
@@ -349,8 +352,9 @@ def find_training(param, model, given):
         try:
             if os.path.samefile(path, model) or os.path.getsize(path) > MAX_PROTOTXT_BYTES:
                 continue
-            other = load(path).param
-            training = PictureSource.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
+            with trial():       # its log is of no interest
+                other = load(path).param
+                training = PictureSource.of(other, path) if isinstance(other, caffe_pb2.NetParameter) else None
         except (Error, OSError):
             continue  # the file is no net
         if training is not None and layers <= {(layer.name, layer.type) for layer in other.layer}:

@@ -165,7 +165,7 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     assert "no mean, no scale; no training net is beside deploy.prototxt" in minicaffe.messages
     assert "is a solver" in minicaffe(*common, "--like", "other.prototxt", status=2)
     assert "has no layer that reads pictures" in minicaffe(*common, "--like", "deploy.prototxt", status=2)
-    assert "give --model and --weights" in minicaffe(*common[:-2], status=2)
+    assert "give --weights FILE, the trained" in minicaffe(*common[:-2], status=2)
 
 
 def test_the_defaults_of_imagenet_are_for_its_nets(minicaffe, pictures, tmp_path):
@@ -254,3 +254,66 @@ def test_bundled_picture(minicaffe, monkeypatch, tmp_path):
     out = minicaffe("classify", "models/data/ankle_boot.png", "--model", "models/lenet/deploy.prototxt", "--weights", tmp_path / "w.caffemodel")
     assert "1 channel, 28 x 28, no mean, times 0.00390625" in minicaffe.messages
     assert len(out.splitlines()) == 6 and "class" not in out
+
+
+RANKED, ORDER = "ranked as scores of classes: ", "numbers in their order: "
+SOFTMAX = 'layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }\n'
+LAST = {    # what replaces Softmax, the training net's loss, more options: whether numbers are ranked, and the rule that is named
+    "Softmax": (SOFTMAX, "SoftmaxWithLoss", (), None, ""),
+    "Sigmoid": (SOFTMAX.replace("Softmax", "Sigmoid"), "SoftmaxWithLoss", (), None, ""),
+    "scores": ("", "SoftmaxWithLoss", (), RANKED, "layer 'right' (Accuracy) of net.prototxt compares them with labels"),
+    "values": ("", "EuclideanLoss", (), ORDER, "layer 'loss' (EuclideanLoss) of net.prototxt compares them with values"),
+    "named values": ("", "EuclideanLoss", ("--labels=names",), ORDER, "(EuclideanLoss)"),
+    "names": ("", None, ("--labels=names",), RANKED, "they have names"),
+    "unknown": ("", None, (), ORDER, "no Softmax or Sigmoid ends the net, and no training net of it and no names are known; --labels FILE names classes"),
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, case):
+    end, loss, words, said, rule = LAST[case]
+    shape = pictures("scale: 0.004")[1]
+    (tmp_path / "names").write_text("left\ntop\nright\nbottom\n")
+    (tmp_path / "deploy.prototxt").write_text((DEPLOY % shape).replace(SOFTMAX, end))
+    text = (TRAINING % "scale: 0.004").replace("SoftmaxWithLoss", loss or "SoftmaxWithLoss")
+    if loss:
+        text = re.sub(r'layer \{ name: "right".*\n', "", text) if loss == "EuclideanLoss" else text
+    else:
+        text = text.replace('name: "ip"', 'name: "other"')      # no training net of this one
+    (tmp_path / "net.prototxt").write_text(text)
+    lines = minicaffe("classify", "1.png", "--model=deploy.prototxt", "--weights=w.caffemodel", "--out=r.csv", *words).splitlines()[3:]
+    numbers, names = [float(line.split()[0]) for line in lines[-4:]], [line.split()[-1] for line in lines[-4:]]
+    if said == ORDER:
+        assert names == (["left", "top", "right", "bottom"] if words else [f"ip[{i}]" for i in range(4)])
+        assert (tmp_path / "r.csv").read_text().splitlines()[0] == ",".join(["filename", *names])
+    else:
+        assert numbers == sorted(numbers, reverse=True)
+    assert [found for found in (RANKED, ORDER) if found in minicaffe.messages] == [said] * (said is not None)
+    assert rule in minicaffe.messages
+
+
+def test_values_of_training_net(minicaffe, pictures, tmp_path):
+    """A training net of one value, as a deploy net that has it; its label has one, too."""
+    pictures("scale: 0.004")
+    text = re.sub(r'layer \{ name: "right".*\n', "", TRAINING % "scale: 0.004").replace("SoftmaxWithLoss", "EuclideanLoss")
+    (tmp_path / "net.prototxt").write_text(text.replace("num_output: 4", "num_output: 1"))
+    caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
+    out = minicaffe("classify", "1.png", "--model=net.prototxt", "--weights=w.caffemodel")
+    assert re.fullmatch(r"1.png:\n *-?[0-9.]+  ip\n", out) and ORDER in minicaffe.messages
+
+
+def test_nearby_files_log_no_upgrade(minicaffe, pictures, tmp_path):
+    shape = pictures("scale: 0.004")[1]
+    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
+    (tmp_path / "old.prototxt").write_text("layers { name: 'r' type: RELU bottom: 'x' top: 'y' } input: 'x' input_dim: 1 input_dim: 1 input_dim: 1 input_dim: 1")
+    minicaffe("classify", "1.png", "--model=deploy.prototxt", "--weights=w.caffemodel")
+    assert "old.prototxt" not in minicaffe.log + minicaffe.messages and "as in net.prototxt" in minicaffe.messages
+
+
+@pytest.mark.parametrize("words, message", [
+    (("--model=d.prototxt",), "give --weights FILE, the trained parameters of d.prototxt"),
+    (("--weights=w.caffemodel",), "give --model FILE, the deploy or training net of w.caffemodel")])
+@pytest.mark.parametrize("command", ["classify", "detect"])
+def test_missing_model_or_weights(minicaffe, pictures, command, words, message):
+    error = minicaffe(command, "1.png", *words, status=2)
+    assert message in error and "CaffeNet" not in error

@@ -97,8 +97,8 @@ def test_classify_with_weights_of_ones_own(minicaffe, tmp_path):
     assert "lenet of the package, with the weights zero.caffemodel" in minicaffe.messages
     (tmp_path / "lenet").write_text("name: 'own'")   # a file counts first
     assert "lenet: the net has no" in minicaffe("classify", BOOT, "--model", "lenet", "--weights", "zero.caffemodel", status=2)
-    assert "give --model and --weights" in minicaffe("classify", BOOT, "--model", "lenet", status=2)
-    assert "give --model and --weights" in minicaffe("classify", BOOT, "--weights", "zero.caffemodel", status=2)
+    assert "give --weights FILE, the trained parameters of lenet" in minicaffe("classify", BOOT, "--model", "lenet", status=2)
+    assert "give --model FILE, the deploy or training net of zero.caffemodel" in minicaffe("classify", BOOT, "--weights", "zero.caffemodel", status=2)
 
 
 def test_which_net_classify_takes(minicaffe, tmp_path):
