@@ -154,10 +154,7 @@ cdef class Layer:
         return False
 
     def counted_shares(self, bottom):
-        """Return, by index of a top, for the mean over a test: the share of the last batch that its values are means of.
-
-        A share is a number or an array as the top. Tops that are left out have the share 1.
-        """
+        """Return by index of a top, 1 for others, the share of the last batch of which its values are means: number or array."""
         return {}
 
     def capture_obstacle(self):

@@ -117,7 +117,6 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         click.echo(f"{name}:")
         for i in np.argsort(-row, kind="stable")[:CLASSES_SHOWN] if best_first else range(len(row)):
             click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
-    skipped.finish()
 
 
 def is_of_classes(net, training, names, rows):

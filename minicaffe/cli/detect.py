@@ -23,7 +23,7 @@ from minicaffe.data.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import hdf5_in_memory, replacing, write_bytes
-from minicaffe.proto.files import file_error
+from minicaffe.proto.files import read_lines
 from minicaffe.pycaffe import Detector, io
 
 COORDINATES = ("ymin", "xmin", "ymax", "xmax")
@@ -116,7 +116,6 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
         with replacing(out) as file:
             write_hdf5(file, found)
     click.echo(f"Saved to {out}")
-    skipped.finish()
 
 
 def drawing_paths(pictures, out, force):
@@ -213,21 +212,18 @@ def find_boxes(net, pictures, names, threshold, out, targets):
         write_bytes(out, csv_bytes(COLUMNS, (row.values() for row in table)) if out.lower().endswith(".csv") else json_bytes(table))
     if out is not None:
         click.echo(f"wrote {out}")
-    skipped.finish()
 
 
 def read_windows(path, crop_mode):
     """Return the pictures of a .txt as a list, or the windows of each picture of a .csv as a dict."""
+    lines = read_lines(path, "a list of windows")
+    if path.lower().endswith(".txt") and crop_mode == "selective_search":
+        return [line.strip() for line in lines if line.strip()]
+    if not path.lower().endswith(".csv"):
+        raise ConfigError(f"{path}: must be a .csv of windows with --crop_mode list, or a .txt of pictures with --crop_mode "
+                          "selective_search", field="INPUT")
     try:
-        with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-            if path.lower().endswith(".txt") and crop_mode == "selective_search":
-                return [line.strip() for line in file if line.strip()]
-            if not path.lower().endswith(".csv"):
-                raise ConfigError(f"{path}: must be a .csv of windows with --crop_mode list, or a .txt of pictures with "
-                                  "--crop_mode selective_search", field="INPUT")
-            rows = list(csv.DictReader(file))
-    except OSError as error:
-        raise file_error(path, error) from error
+        rows = list(csv.DictReader(lines))
     except csv.Error as error:
         raise DataError(f"is no table of windows: {error}", file=path) from None
     windows = {}

@@ -83,7 +83,6 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
             report("batches", batch + 1, count)
     for name, path, count in zip(blobs, databases, counts, strict=True):
         click.echo(f"{path}: {count} records of {name}")
-    skipped.finish()
 
 
 def data_batches(net, batches, sources):

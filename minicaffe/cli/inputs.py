@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -83,10 +84,11 @@ def read_each(items, read):
 
 
 class SkippedInputs:
-    """Counts the inputs, of `total`, that cannot be read."""
+    """Counts the inputs, of `total`, that cannot be read; at its end, the command fails if there are any."""
 
     def __init__(self, total):
         self.total, self.count = total, 0
+        click.get_current_context().call_on_close(self._finish)
 
     def report(self, errors):
         """Log the errors of `read_each`; raise DataError if no input can be read."""
@@ -98,9 +100,8 @@ class SkippedInputs:
         if errors and self.count == self.total:
             raise DataError(f"none of the {self.total} inputs can be read")
 
-    def finish(self):
-        """Raise DataError if an input could not be read; call it when the results of the others are written."""
-        if self.count:
+    def _finish(self):
+        if self.count and sys.exc_info()[0] is None:    # otherwise the command fails already
             raise DataError(f"{self.count} of {self.total} inputs cannot be read; the results are those of the others")
 
 

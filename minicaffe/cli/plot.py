@@ -56,14 +56,12 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         return plot_chart(logs, column, force)
     if picture is not None:
         check_picture(picture, force)
-    skipped = SkippedInputs(len(logs))
     _, runs, errors = read_each(enumerate(logs), read_run)
-    skipped.report(errors)
+    SkippedInputs(len(logs)).report(errors)
     for run in runs:
         report_incomplete_log(run)
     if table:
-        show_layers(runs)
-        return skipped.finish()
+        return show_layers(runs)
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
     for name in wanted:
         if name not in PANELS:
@@ -77,8 +75,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
         raise no_log_error(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
     scales = [logarithmic or name in SAMPLE_PANELS for name, _ in drawn]
     if picture is None:
-        print_charts(drawn, scales, along)
-        return skipped.finish()
+        return print_charts(drawn, scales, along)
     figure = new_figure(figsize=(8, 1 + 2.8 * len(drawn)))
     every = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (name, found), scale in zip(every, drawn, scales, strict=True):
@@ -86,7 +83,6 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
     axes.set_xlabel(along)
     figure.align_ylabels(every)
     save(figure, picture)
-    skipped.finish()
 
 
 def show_layers(runs):
@@ -112,14 +108,12 @@ def plot_chart(arguments, column, force):
     (table, what, along), picture, logs = CHARTS[int(arguments[0])], arguments[1], arguments[2:]
     check_picture(picture, force)
     _, found, errors = read_each(enumerate(enumerate(logs)), lambda one: curve(one[1], one[0], table, what, along, column))
-    skipped = SkippedInputs(len(logs))
-    skipped.report(errors)
+    SkippedInputs(len(logs)).report(errors)
     figure = new_figure(figsize=(8, 5))
     axes = figure.subplots()
     plot_panel(axes, f"{table} {what}", found, False, len(found))
     axes.set(xlabel=NAMES[along], title=f"{table} {what} vs. {NAMES[along]}")
     save(figure, picture)
-    skipped.finish()
 
 
 def curve(log, number, table, what, along, column=None):

@@ -47,7 +47,6 @@ def resize_and_crop(list_file, input_folder, output_folder, output_side_length, 
                 skipped.report([f"{shown(os.path.join(input_folder, jobs[job]))}: {text}"])
             report("pictures", done, len(names))
     click.echo(f"{output_folder}: {len(names) - skipped.count} pictures")
-    skipped.finish()
 
 
 def read_names(path):

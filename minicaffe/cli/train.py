@@ -168,11 +168,10 @@ def report_patience(patience, param):
     """Report it if the tests of a SolverParameter are too few for `patience`, so that it never ends the training."""
     least = patience + (not param.test_initialization)     # intervals up to the first test that can end it
     if least * param.test_interval >= param.max_iter:
-        interval = (param.max_iter - 1) // least
-        remedy = f"give --test-interval={interval} or less, or a smaller --patience" if interval else \
-            "give a smaller --patience, or more iterations"
+        most = (param.max_iter - 1) // least
+        remedy = f"--test-interval={most} or less, or a smaller --patience" if most else "a smaller --patience, or more iterations"
         options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
-                       f"{param.test_interval} have too few tests; {remedy}")
+                       f"{param.test_interval} have too few tests; give {remedy}")
 
 
 def count_tests(solver, chosen):

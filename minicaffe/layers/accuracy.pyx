@@ -61,10 +61,9 @@ cdef class AccuracyLayer(DeviceLayer):
         cdef const void* score
         cdef const void* label
         cdef void* out
-        cdef long long positions = max(self.labels.outer * self.labels.inner, 1)
-        self.shares = {0: <double> valid / positions}
+        self.shares = {0: <double> valid / max(self.labels.outer * self.labels.inner, 1)}
         if len(top) > 1:
-            return self.forward_by_class(bottom, top, valid, positions)
+            return self.forward_by_class(bottom, top, valid)
         score, label = (<Blob> bottom[0]).data_on(on), (<Blob> bottom[1]).data_on(on)
         out = (<Blob> top[0]).mutable_data_on(on)
         with nogil:
@@ -81,7 +80,7 @@ cdef class AccuracyLayer(DeviceLayer):
             return "it counts labels on the host"
         return None
 
-    cdef int forward_by_class(self, list bottom, list top, long long valid, long long positions) except -1:
+    cdef int forward_by_class(self, list bottom, list top, long long valid) except -1:
         """Count for each class too, on the host in GPU mode too."""
         shape = self.labels.outer, self.labels.classes, self.labels.inner
         scores, labels = bottom[0].cpu_data.reshape(shape), bottom[1].cpu_data.reshape(shape[0], 1, shape[2])
@@ -92,6 +91,6 @@ cdef class AccuracyLayer(DeviceLayer):
         mine = np.take_along_axis(scores, classes, 1)
         right = counted & (mine == mine) & ((scores >= mine).sum(1, keepdims=True) <= self.top_k)
         of_class = np.bincount(classes[counted], minlength=shape[1])
-        self.shares[1] = of_class / positions
+        self.shares[1] = self.shares[0] * of_class / max(valid, 1)
         top[0].data[...] = right.sum() / valid if valid else 0
         top[1].data[...] = np.bincount(classes[right], minlength=shape[1]) / np.maximum(of_class, 1)

@@ -105,7 +105,7 @@ X, L = np.arange(24, dtype=np.float32).reshape(4, 2, 3, 1), np.arange(4, dtype=n
 @pytest.mark.parametrize("data, labels, kind, message", [
     (X.astype(float), L, ConfigError, "data: must be float32, got float64; use np.ascontiguousarray(data, 'float32')"),
     (X, L.astype(int), ConfigError, "labels: must be float32, got int64; use np.ascontiguousarray(labels, 'float32')"),
-    (X[::-1], L, ConfigError, "data: must be contiguous in C order, got shape (4, 2, 3, 1) and strides (-24, 12, 4, 4); use np.ascontiguousarray(data)"),
+    (X[::-1], L, ConfigError, "data: must be contiguous in C order, got shape (4, 2, 3, 1) and strides (-24, 12, 4, 4); use np.ascontiguousarray(data, 'float32')"),
     (X, L[::-1], ConfigError, "labels: must be contiguous in C order, got shape (4, 1, 1, 1) and strides (-4, "),
     (X.astype(">f4"), L, ConfigError, "data: must be float32, got >f4; use np.ascontiguousarray(data, 'float32')"),
     (X.reshape(4, 2, 1, 3), L, ShapeError, "data: must have shape (N, 2, 3, 1), got (4, 2, 1, 3)"),

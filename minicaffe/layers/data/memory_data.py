@@ -45,12 +45,10 @@ class MemoryDataLayer(SourceLayer):
         dtype = (np.float32, np.float64)[self.dtype]
         labels = labels.reshape(-1, 1, 1, 1) if labels.ndim == 1 else labels
         for name, array, item in (("data", data, self.item_shape), ("labels", labels, (1, 1, 1))):
-            if array.dtype != dtype:
-                raise ConfigError(f"must be {np.dtype(dtype)}, got {array.dtype}; use np.ascontiguousarray({name}, "
-                                  f"'{np.dtype(dtype)}')", field=name)
-            if not array.flags.c_contiguous:
-                raise ConfigError(f"must be contiguous in C order, got shape {array.shape} and strides {array.strides}; use "
-                                  f"np.ascontiguousarray({name})", field=name)
+            if array.dtype != dtype or not array.flags.c_contiguous:
+                fault = f"{np.dtype(dtype)}, got {array.dtype}" if array.dtype != dtype else \
+                    f"contiguous in C order, got shape {array.shape} and strides {array.strides}"
+                raise ConfigError(f"must be {fault}; use np.ascontiguousarray({name}, '{np.dtype(dtype)}')", field=name)
             if array.shape[1:] != item:
                 raise ShapeError(f"must have shape (N, {', '.join(map(str, item))}), got {array.shape}", field=name)
         if len(data) != len(labels):
