@@ -82,8 +82,9 @@ def _why_batch_rejected(net, sources, size, rest):
 
 
 def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=None, records=None):
-    """Run a net over the next batches of its data; yield for each, in order, its loss, its outputs as a list of arrays, and for each
-    output the share of the batch that its values are means of (`Layer.counted_shares`).
+    """Run a net over the next batches of its data; yield for each, in order, loss, outputs as a list of arrays, and their shares.
+
+    A share is that of the batch of which the values are means (`Layer.counted_shares`).
 
     In a group all ranks must call this. A round is one batch for each rank (`RankSharding` in layers/data/sources.py). After a
     round the ranks exchange their results, so each yields all of them. If batches of the net depend on earlier ones
@@ -166,7 +167,8 @@ class OutputMeans:
             self.sums = [v * part for v, part in zip(values, shares, strict=True)]
             self.weights = [np.full(v.shape, part) for v, part in zip(values, shares, strict=True)]
         else:
-            for blob, total, weights, value, part in zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True):
+            collected = zip(self.net.output_blobs, self.sums, self.weights, values, shares, strict=True)
+            for blob, total, weights, value, part in collected:
                 if share < 1 and value.size == round(total.size * share) < total.size:
                     total[:value.size] += value
                     weights[:value.size] += 1

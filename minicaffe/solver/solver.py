@@ -554,8 +554,8 @@ class Solver:
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
-        passes = 0
-        for loss, values, counted in run_batches(net, batches, self.group, self._may_test, records=whole.records if whole else None):
+        passes, records = 0, whole.records if whole else None
+        for loss, values, counted in run_batches(net, batches, self.group, self._may_test, records=records):
             means.add(values, whole.share(passes) if whole else 1.0, counted, loss)
             passes += 1
         if passes < batches:
