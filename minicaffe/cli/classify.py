@@ -63,7 +63,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         pictures += [path] if rows is None else list(rows)
         names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
     skipped = SkippedInputs(len(pictures) + len(errors))
-    skipped.report(errors)
+    skipped.report(errors if ranks.first() else [])
     if not pictures:
         raise DataError("holds no picture", file=inputs[0])
     if images_dim:
@@ -101,12 +101,11 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         return
     names, scores = [names[i] for i in read], np.concatenate(scores)
     rows = scores.reshape(len(names), -1)
-    best_first, why = is_of_classes(net, training, classes, rows)
-    if ranked and why:
+    best_first, why = is_of_classes(net, training, classes, rows) if ranked else (True, "")
+    if why:
         options.notify(f"{'the numbers are ranked as scores of classes' if best_first else 'the numbers in their order'}: {why}")
     if not best_first and classes is None:
-        blob = net.outputs[0]
-        classes = [f"{blob}[{i}]" for i in range(len(rows[0]))] if len(rows[0]) > 1 else [blob]
+        classes = [f"{net.outputs[0]}[{i}]" for i in range(len(rows[0]))] if len(rows[0]) > 1 else [net.outputs[0]]
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
         write_scores(out, names, scores, classes)

@@ -473,3 +473,15 @@ def test_its_inner_nets_release_what_the_net_releases(loss):
     assert memory.used(memory.CPUPlace()) < before + 10_000     # the scores have 384 kB
     for array, again in zip(wanted, step(), strict=True):
         np.testing.assert_array_equal(again, array)
+
+
+def test_counted_shares_of_matches():
+    """In a test the loss is weighed by the matches, by which it is divided."""
+    losses, shares = {}, {}
+    for mode in ("VALID", "BATCH_SIZE"):
+        net = layer_net(layer(f"num_classes: {CLASSES}", f"loss_param {{ normalization: {mode} }}"), inputs())
+        losses[mode] = run_forward(net)
+        node = next(node for node in net.nodes if node.name == "l")
+        shares[mode] = node.layer.counted_shares(node.bottoms)
+    assert shares["BATCH_SIZE"] == {}
+    assert shares["VALID"][0] * IMAGES * PRIORS == pytest.approx(losses["BATCH_SIZE"] * IMAGES / losses["VALID"], rel=1e-6)
