@@ -2,6 +2,8 @@
 
 import csv
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -75,6 +77,16 @@ def test_calibrate_skips(minicaffe, there):
 def test_detect_windows_skips(minicaffe, there):
     (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{i}.png,0,0,14,9\n" for i in range(4)))
     run(minicaffe, "detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON)
+    assert [row[0] for row in csv.reader((there / "r.csv").open())][1:] == ["in/0.png", "in/1.png", "in/3.png"]
+
+
+def test_selective_search_skips(minicaffe, there, monkeypatch):
+    def get_windows(names, cmd):
+        return [[(0, 0, 9, 14)] for _ in names]
+
+    monkeypatch.setitem(sys.modules, "selective_search_ijcv_with_python", SimpleNamespace(get_windows=get_windows))
+    (there / "w.txt").write_text("".join(f"in/{i}.png\n" for i in range(4)))
+    run(minicaffe, "detect", "w.txt", "--out=r.csv", "--context_pad=0", *COMMON)
     assert [row[0] for row in csv.reader((there / "r.csv").open())][1:] == ["in/0.png", "in/1.png", "in/3.png"]
 
 
