@@ -68,12 +68,6 @@ def test_extract_features_skips(minicaffe, there):
     np.testing.assert_allclose(records[b"0000000003"], caffe_pb2.Datum.FromString(bytes(value)).float_data, rtol=1e-5)
 
 
-def test_calibrate_skips(minicaffe, there):
-    run(minicaffe, "calibrate", "deploy.prototxt", "w.caffemodel", "-o", "o", "--images=in")
-    minicaffe("calibrate", "deploy.prototxt", "w.caffemodel", "-o", "p", "--images=list.txt")
-    assert (there / "o.table").read_text() == (there / "p.table").read_text()
-
-
 def test_detect_windows_skips(minicaffe, there):
     (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{i}.png,0,0,14,9\n" for i in range(4)))
     run(minicaffe, "detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON)
