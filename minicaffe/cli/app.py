@@ -15,41 +15,56 @@ from click.shell_completion import CompletionItem
 from minicaffe.cli import help, ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
-# Command: module that defines it, and the line that `minicaffe --help` shows without importing that module.
-COMMANDS = {
-    "train": ("minicaffe.cli.train", "Train a net, with a solver or without."),
-    "test": ("minicaffe.cli.test", "Score the weights of a net on its test data."),
-    "time": ("minicaffe.cli.time", "Measure a net layer by layer."),
-    "trace": ("minicaffe.cli.trace", "Show what a net does in memory, step by step."),
-    "device_query": ("minicaffe.cli.device_query", "Show the processors that this build can use."),
-    "cache": ("minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
-    "data": ("minicaffe.cli.data", "Make databases and look into them."),
-    "convert": ("minicaffe.cli.convert", "Make databases as Caffe's converters do."),
-    "mean": ("minicaffe.cli.data", "Compute the mean picture of a database."),
-    "extract_features": ("minicaffe.cli.extract_features", "Write blobs of a net to databases."),
-    "classify": ("minicaffe.cli.classify", "Give pictures the scores of a classifier."),
-    "detect": ("minicaffe.cli.detect", "Give windows of pictures the scores of a detector."),
-    "upgrade": ("minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
-    "draw": ("minicaffe.cli.draw", "Draw a net."),
-    "draw_net": ("minicaffe.cli.draw", "The same, from left to right as Caffe does."),
-    "convolution": ("minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
-    "course": ("minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
-    "summary": ("minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
-    "schedule": ("minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
-    "summarize": ("minicaffe.cli.summary", "List the layers of a net as its file has them."),
-    "layers": ("minicaffe.cli.layers", "List the layer types, or show one with its fields."),
-    "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
-    "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
-    "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
-    "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
-    "finetune": ("minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
-    "deploy": ("minicaffe.cli.deploy", "Make the net that predicts from a training net."),
-    "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into the weights beside them."),
-    "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
-    "export": ("minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
-    "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),
-    "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
+# Heading of `minicaffe --help`: its commands. Command: module that defines it, and the line shown without importing that module.
+GROUPS = {
+    "Train and test": {
+        "finetune": ("minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
+        "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
+        "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
+        "test": ("minicaffe.cli.test", "Score the weights of a net on its test data."),
+        "train": ("minicaffe.cli.train", "Train a net, with a solver or without."),
+    },
+    "Use a trained net": {
+        "classify": ("minicaffe.cli.classify", "Give pictures the scores of a classifier."),
+        "detect": ("minicaffe.cli.detect", "Give windows of pictures the scores of a detector."),
+        "extract_features": ("minicaffe.cli.extract_features", "Write blobs of a net to databases."),
+    },
+    "Data": {
+        "convert": ("minicaffe.cli.convert", "Make databases as Caffe's converters do."),
+        "data": ("minicaffe.cli.data", "Make databases and look into them."),
+        "mean": ("minicaffe.cli.data", "Compute the mean picture of a database."),
+        "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
+    },
+    "Look into a net": {
+        "draw": ("minicaffe.cli.draw", "Draw a net."),
+        "draw_net": ("minicaffe.cli.draw", "Draw a net from left to right, as Caffe does."),
+        "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
+        "schedule": ("minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
+        "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
+        "summarize": ("minicaffe.cli.summary", "List the layers of a net as its file has them."),
+        "summary": ("minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
+        "time": ("minicaffe.cli.time", "Measure a net layer by layer."),
+        "trace": ("minicaffe.cli.trace", "Show what a net does in memory, step by step."),
+    },
+    "Convert a net": {
+        "deploy": ("minicaffe.cli.deploy", "Make the net that predicts from a training net."),
+        "export": ("minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
+        "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into weights beside them."),
+        "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
+        "upgrade": ("minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
+    },
+    "Learn": {
+        "convolution": ("minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
+        "course": ("minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
+        "layers": ("minicaffe.cli.layers", "List the layer types, or show one with its fields."),
+    },
+    "This machine": {
+        "cache": ("minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
+        "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),
+        "device_query": ("minicaffe.cli.device_query", "Show the processors that this build can use."),
+    },
 }
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 class Commands(click.Group):
@@ -67,8 +82,10 @@ class Commands(click.Group):
         return getattr(importlib.import_module(COMMANDS[name][0]), "import_" if name == "import" else name)
 
     def format_commands(self, ctx, formatter):
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        column = max(map(len, COMMANDS))
+        for heading, group in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:{column}}", text) for name, (_, text) in group.items()])
 
     def shell_complete(self, ctx, incomplete):
         names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]

@@ -1,11 +1,13 @@
 """The help of the commands: options under headings by subject, and lines that are broken at spaces only."""
 
+import shutil
 import textwrap
 
 import click
 
 NO_BREAK = "\u2011"     # a hyphen at which textwrap breaks no line
-LEAST_WIDTH = 60        # narrower help would break words
+LEAST_WIDTH = 38        # narrower help would break words
+LEAST_TEXT = 24         # columns for the text of an option beside its name; with fewer the text is below the name
 # Heading: names of the parameters of all commands below it. An option that is not listed is under "Options".
 SUBJECTS = {
     "Nets and weights": (
@@ -38,7 +40,7 @@ class Formatter(click.HelpFormatter):
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
-        self.width = max(self.width, LEAST_WIDTH)
+        self.width = max(min(self.width, shutil.get_terminal_size().columns - 2), LEAST_WIDTH)   # click's own least width is 50
 
     def write_usage(self, prog, args="", prefix=None):
         super().write_usage(prog, _unbroken(args), prefix)
@@ -49,6 +51,8 @@ class Formatter(click.HelpFormatter):
     def write_dl(self, rows, col_max=26, col_spacing=2):
         rows = list(rows)
         column = min(max(len(first) for first, _ in rows), col_max) + col_spacing
+        if self.width - self.current_indent - column < LEAST_TEXT:
+            column, col_max = 4, 0
         margin = " " * (self.current_indent + column)
         for first, second in rows:
             lines = textwrap.wrap(second, self.width - len(margin), break_long_words=False, break_on_hyphens=False)

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import click
 import pytest
@@ -70,6 +71,37 @@ def test_short_helps_are_one_list(capsys, monkeypatch):
     assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
 
 
+def groups_in(out):
+    """Return the headings of ``minicaffe --help``, with the commands below each in their order."""
+    return {heading: re.findall(r"^  (\w+) {2,}\S", body, re.MULTILINE)
+            for heading, body in re.findall(r"^([A-Z][\w ]+):\n((?:  .*\n?)+)", out, re.MULTILINE) if heading != "Options"}
+
+
+def test_commands_are_in_groups(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    found = groups_in(out)
+    assert list(found)[:3] == ["Train and test", "Use a trained net", "Data"] and max(map(len, found.values())) <= 9
+    assert found == {heading: sorted(group) for heading, group in app.GROUPS.items()}
+    assert sum(map(len, found.values())) == len(app.COMMANDS) == len(re.findall(r"^  \w+ {2,}\S.*$", out, re.MULTILINE))
+
+
+def test_the_page_has_the_same_groups():
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text().partition("## Options of all commands")[0]
+    found = {heading: list(dict.fromkeys(re.findall(r"^\| `(\w+)", body, re.MULTILINE)))
+             for heading, body in re.findall(r"^## (.*)\n((?:(?!## ).*\n)+)", page, re.MULTILINE)}
+    assert found == {heading: list(group) for heading, group in app.GROUPS.items()}
+
+
+def test_help_on_forty_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 38 and "  train" in lines
+    assert lines[lines.index("  train") + 1] == "      Train a net, with a solver or"
+
+
 # ---- completion
 
 def completions(words, shell="bash", cwd=None):
@@ -89,6 +121,11 @@ def completions(words, shell="bash", cwd=None):
     (["data", "i"], ["plain,images", "plain,info"]), (["data", "images", "--back"], ["plain,--backend"]), (["completion", "f"], ["plain,fish"])])
 def test_completions(words, wanted):
     assert completions(words) == wanted
+
+
+def test_commands_are_completed_in_their_groups():
+    assert [line.removeprefix("plain,") for line in completions([""])] == list(app.COMMANDS)
+    assert completions(["s"]) == ["plain,schedule", "plain,show", "plain,summarize", "plain,summary"]
 
 
 def test_an_unknown_command_is_no_error_of_a_completion():
@@ -125,7 +162,7 @@ def test_bash_completes(tmp_path):
               'echo "${COMPREPLY[@]}"; complete -p minicaffe')
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
                           env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
-    assert done.stdout.splitlines()[0] == "summary summarize" and "_minicaffe_completion" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[0] == "summarize summary" and "_minicaffe_completion" in done.stdout, done.stderr
 
 
 def test_another_shell_is_refused(capsys):
