@@ -12,7 +12,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from minicaffe.blob import Blob
-from minicaffe.errors import WrongTypeError
+from minicaffe.errors import MissingNameError, WrongTypeError, close_matches, shown
 
 
 class Vector(MutableSequence):
@@ -142,22 +142,15 @@ class BoolVec(Vector):
     item_type, item_name = (bool, np.bool_), "a bool"
 
 
-class FixedDict(OrderedDict):
-    """What a net holds by name; an assignment would not change what the net computes, so it is refused.
+class NamedDict(OrderedDict):
+    """What a net has by name. The error about a name that it lacks says `what` it lacks, and near names."""
 
-    `remedy` is what to write instead; ``{}`` in it is the name in quotes.
-    """
-
-    def __init__(self, items, remedy):
-        self._cure = None
+    def __init__(self, items, what):
+        self._what = what
         super().__init__(items)
-        self._cure = remedy
 
-    def __setitem__(self, name, value):
-        if self._cure is not None:
-            raise WrongTypeError(f"Invalid assignment: what is called {name!r} is the net's own; write "
-                                 + self._cure.format(repr(name)))
-        super().__setitem__(name, value)
+    def __missing__(self, name):
+        raise MissingNameError(f"the net has no {self._what} {shown(name)}{close_matches(name, self)}")
 
     # A copy is the program's own and may be changed.
     def copy(self):
@@ -172,3 +165,21 @@ class FixedDict(OrderedDict):
 
     def __reduce__(self):
         return OrderedDict, (list(self.items()),)
+
+
+class FixedDict(NamedDict):
+    """Such names where an assignment would not change what the net computes, so it is refused.
+
+    `remedy` is what to write instead; ``{}`` in it is the name in quotes.
+    """
+
+    def __init__(self, items, what, remedy):
+        self._cure = None
+        super().__init__(items, what)
+        self._cure = remedy
+
+    def __setitem__(self, name, value):
+        if self._cure is not None:
+            raise WrongTypeError(f"Invalid assignment: what is called {name!r} is the net's own; write "
+                                 + self._cure.format(repr(name)))
+        super().__setitem__(name, value)

@@ -7,11 +7,10 @@ fault raises and names file, line, layer and field.
 
 import functools
 import logging
-from collections import OrderedDict
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of
+from minicaffe.errors import ConfigError, WrongTypeError, check_type, located, names_of, shown
 from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
@@ -22,7 +21,7 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.upgrade import Definition
 from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
-from minicaffe.vectors import FixedDict
+from minicaffe.vectors import FixedDict, NamedDict
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.net.build")
@@ -149,7 +148,7 @@ class Net(Runner):
     @cached_view
     def layer_dict(self):
         """Layers by name, in order; of layers with one name the last."""
-        return OrderedDict(zip(self.layer_names, self.layers))
+        return NamedDict(zip(self.layer_names, self.layers), "layer")
 
     @cached_view
     def bottoms(self):
@@ -169,7 +168,7 @@ class Net(Runner):
     @cached_view
     def blobs(self):
         """Blobs by name, in the order in which layers made them, those of splits included."""
-        return FixedDict(((blob.name, blob) for blob in self.blob_list), "net.blobs[{}].data[...] = array to set values")
+        return FixedDict(((blob.name, blob) for blob in self.blob_list), "blob", "net.blobs[{}].data[...] = array to set values")
 
     @cached_view
     def input_blobs(self):
@@ -183,11 +182,11 @@ class Net(Runner):
 
     def blob_by_name(self, name):
         """Return the blob called `name`. Raises MissingNameError, with near names, or WrongTypeError if `name` is no str."""
-        return self.blobs[_known(name, self.blobs, "blob")]
+        return self.blobs[check_type(name, str, "name", "the name of a blob")]
 
     def layer_index(self, name):
         """Return the index of the layer called `name`, the last of several. Raises as `blob_by_name`."""
-        return len(self.layer_names) - 1 - self.layer_names[::-1].index(_known(name, self.layer_names, "layer"))
+        return self.layers.index(self.layer_dict[check_type(name, str, "name", "the name of a layer")])
 
     def engines(self):
         """Return which engine computes each operation of the layers, in order (ops/engine.pyx).
@@ -232,6 +231,11 @@ class Net(Runner):
 
     def __str__(self):
         return str(self.summary())
+
+    def __repr__(self):
+        inputs = ", ".join(f"{blob.name} {blob.shape}" for blob in self.input_blobs)
+        return (f"<{type(self).__name__} {shown(self.name)}: phase {caffe_pb2.Phase.Name(self.phase)}, "
+                f"{f'inputs {inputs}' if inputs else 'no inputs'}, {len(self.nodes)} layers>")
 
     def _repr_html_(self):
         return self.summary()._repr_html_()
@@ -332,11 +336,3 @@ class Net(Runner):
         raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from "
                              "the same file, then other.share_with(net) for the same weights, or net.save(path) and "
                              "other.copy_from(path) for a copy of them")
-
-
-def _known(name, names, what):
-    """Return `name` if it is one of `names`, those of a net's blobs or layers."""
-    check_type(name, str, "name", f"the name of a {what}")
-    if name not in names:
-        raise MissingNameError(f"the net has no {what} '{name}'{close_matches(name, names)}")
-    return name

@@ -5,7 +5,6 @@ Different from pycaffe: wrong input raises instead of ending the process, and a 
 
 import logging
 import os
-from collections import OrderedDict
 from itertools import zip_longest
 from numbers import Integral
 
@@ -20,7 +19,7 @@ from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
 from minicaffe.pycaffe.net2014 import Net2014
-from minicaffe.vectors import BlobVec, DtypeVec, FixedDict, IntVec, LayerVec, StringVec
+from minicaffe.vectors import BlobVec, DtypeVec, FixedDict, IntVec, LayerVec, NamedDict, StringVec
 from minicaffe.workspace import register_net_factory
 
 FIXED = "they follow from the prototxt"
@@ -96,7 +95,7 @@ class Net(Net2014, base_net.Net):
     @cached_view
     def blob_loss_weights(self):
         """Loss weight of each blob by name, 0 for most."""
-        return OrderedDict((blob.name, weight) for blob, weight in self.loss_weights.items())
+        return NamedDict(((blob.name, weight) for blob, weight in self.loss_weights.items()), "blob")
 
     @cached_view
     def layers(self):
@@ -108,7 +107,7 @@ class Net(Net2014, base_net.Net):
         """Parameter blobs of the layers that have any, by layer name: weight, bias."""
         return FixedDict(((name, BlobVec(list(layer.blobs), f"write net.params['{name}'][0].data[...] = array to set values"))
                           for name, layer in zip(self.layer_names, self.layers) if layer.blobs),
-                         "net.params[{}][0].data[...] = array to set values")
+                         "layer with parameters named", "net.params[{}][0].data[...] = array to set values")
 
     @cached_view
     def inputs(self):
@@ -123,12 +122,12 @@ class Net(Net2014, base_net.Net):
     @cached_view
     def top_names(self):
         """Names of the tops of each layer by layer name."""
-        return OrderedDict((node.name, [blob.name for blob in node.tops]) for node in self.nodes)
+        return NamedDict(((node.name, [blob.name for blob in node.tops]) for node in self.nodes), "layer")
 
     @cached_view
     def bottom_names(self):
         """Names of the bottoms of each layer by layer name."""
-        return OrderedDict((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes)
+        return NamedDict(((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes), "layer")
 
     @property
     def _layer_names(self):
@@ -193,11 +192,12 @@ class Net(Net2014, base_net.Net):
         """
         first = 0 if start is None else self.layer_index(start)
         last = len(self.layers) - 1 if end is None else self.layer_index(end)
-        wanted = [*(self.outputs if end is None else self.top_names[end]), *names_of(blobs, "blobs")]
+        names = [*(self.outputs if end is None else self.top_names[end]), *names_of(blobs, "blobs")]
+        wanted = {name: self.blobs[name] for name in names}
         with self.lock:
             self._feed(kwargs, self.inputs, "inputs", "data")
             self.forward_from_to(first, last)
-            return {name: self.blob_by_name(name).data for name in dict.fromkeys(wanted)}
+            return {name: blob.data for name, blob in wanted.items()}
 
     def backward(self, diffs=None, start=None, end=None, **kwargs):
         """Run the net backward, from layer `start` (the last) down to `end` (the first).
@@ -217,12 +217,13 @@ class Net(Net2014, base_net.Net):
         """
         first = len(self.layers) - 1 if start is None else self.layer_index(start)
         last = 0 if end is None else self.layer_index(end)
-        wanted = [*(self.inputs if end is None else self.bottom_names[end]), *names_of(diffs, "diffs")]
+        names = [*(self.inputs if end is None else self.bottom_names[end]), *names_of(diffs, "diffs")]
+        wanted = {name: self.blobs[name] for name in names}
         with self.lock:
             self._feed(kwargs, self.outputs, "outputs", "diff")
             self._warn_without_gradients(last, first)
             self.backward_from_to(first, last)
-            return {name: self.blob_by_name(name).diff for name in dict.fromkeys(wanted)}
+            return {name: blob.diff for name, blob in wanted.items()}
 
     def _warn_without_gradients(self, first, last):
         """Warn once, for a range of layers, that backward computes nothing."""
@@ -242,10 +243,13 @@ class Net(Net2014, base_net.Net):
         whole = {}
         for name, array in arrays.items():
             blob = self.blob_by_name(name)
-            if np.ndim(array) == 0 or len(array) != (blob.shape[0] if blob.shape else 1):
-                raise ShapeError(f"'{name}' has {np.shape(array)}, the blob {blob.shape}: the first dimension (batch) must be "
-                                 "equal; reshape the blob first", field=what)
-            if part == "data" and np.shape(array) == blob.shape:
+            shape = np.shape(array)
+            sides = zip_longest(shape[::-1], blob.shape[::-1], fillvalue=1)
+            if shape[:1] != (blob.shape[:1] or (1,)) or any(given not in (1, wanted) for given, wanted in sides):
+                remedy = f", or call net.blobs['{name}'].reshape{shape} first" if part == "data" and shape else ""
+                raise ShapeError(f"'{name}' has {shape}, the blob {blob.shape}: the first dimension (batch) must be equal, others "
+                                 f"equal or 1; give such an array{remedy}", field=what)
+            if part == "data" and shape == blob.shape:
                 whole[name] = blob, array
             else:  # NumPy broadcasts it
                 getattr(blob, part)[...] = array
@@ -271,6 +275,8 @@ class Net(Net2014, base_net.Net):
         """
         ahead = {name: value for name, value in kwargs.items() if name in self.inputs}
         back = {name: value for name, value in kwargs.items() if name in self.outputs}
+        if kwargs.keys() - {*ahead, *back}:
+            raise ConfigError(f"give arrays for the net's inputs {self.inputs} and outputs {self.outputs}, got {sorted(kwargs)}")
         values, gradients = {}, {}
         batches = zip_longest(self._batch(ahead), self._batch(back), fillvalue={})
         for forward_batch, backward_batch in batches:

@@ -227,6 +227,10 @@ class Solver:
     def nan(self, effect):
         self._finite_watch = FiniteWatch(effect, self._finite_watch.begin)
 
+    def __repr__(self):
+        return (f"<{type(self).__name__}: iteration {self.iter} of {self.param.max_iter}, net {self.net!r}, "
+                f"{len(self.test_nets)} test nets>")
+
     # ---- what a subclass defines
 
     def make_net(self, param, **options):

@@ -359,9 +359,10 @@ def test_messages_of_wrong_arrays_name_what_is_wrong(path, tmp_path):
             (lambda: net.forward(z=np.zeros((2, 3)), a=np.zeros(1)), ConfigError, "inputs: give arrays for exactly the net's inputs ['x'], got ['a', 'z']"),
             (lambda: net.backward(x=np.zeros((2, 3))), ConfigError, "outputs: give arrays for exactly the net's outputs ['y'], got ['x']"),
             (lambda: net.forward(x=np.zeros((5, 3))), ShapeError,
-             "inputs: 'x' has (5, 3), the blob (2, 3): the first dimension (batch) must be equal; reshape the blob first"),
+             "inputs: 'x' has (5, 3), the blob (2, 3): the first dimension (batch) must be equal, others equal or 1; "
+             "give such an array, or call net.blobs['x'].reshape(5, 3) first"),
             (lambda: net.backward(y=np.zeros(())), ShapeError,
-             "outputs: 'y' has (), the blob (2, 4): the first dimension (batch) must be equal; reshape the blob first"),
+             "outputs: 'y' has (), the blob (2, 4): the first dimension (batch) must be equal, others equal or 1; give such an array"),
             (lambda: net.set_input_arrays(np.zeros((2, 3, 1, 1), np.float32), np.zeros(2, np.float32)), ConfigError,
              "set_input_arrays needs a net whose first layer is MemoryData")):
         with pytest.raises(kind) as caught:
