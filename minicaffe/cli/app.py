@@ -4,6 +4,7 @@ Different from Caffe: errors never abort, and the options of gflags and glog its
 """
 
 import importlib
+import itertools
 import os
 import sys
 import traceback
@@ -15,56 +16,41 @@ from click.shell_completion import CompletionItem
 from minicaffe.cli import help, ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
-# Heading of `minicaffe --help`: its commands. Command: module that defines it, and the line shown without importing that module.
-GROUPS = {
-    "Train and test": {
-        "finetune": ("minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
-        "parse_log": ("minicaffe.cli.parse_log", "Turn a training log into CSV files."),
-        "plot": ("minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
-        "test": ("minicaffe.cli.test", "Score the weights of a net on its test data."),
-        "train": ("minicaffe.cli.train", "Train a net, with a solver or without."),
-    },
-    "Use a trained net": {
-        "classify": ("minicaffe.cli.classify", "Give pictures the scores of a classifier."),
-        "detect": ("minicaffe.cli.detect", "Give windows of pictures the scores of a detector."),
-        "extract_features": ("minicaffe.cli.extract_features", "Write blobs of a net to databases."),
-    },
-    "Data": {
-        "convert": ("minicaffe.cli.convert", "Make databases as Caffe's converters do."),
-        "data": ("minicaffe.cli.data", "Make databases and look into them."),
-        "mean": ("minicaffe.cli.data", "Compute the mean picture of a database."),
-        "resize_and_crop": ("minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
-    },
-    "Look into a net": {
-        "draw": ("minicaffe.cli.draw", "Draw a net."),
-        "draw_net": ("minicaffe.cli.draw", "Draw a net from left to right, as Caffe does."),
-        "gradcheck": ("minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
-        "schedule": ("minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
-        "show": ("minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
-        "summarize": ("minicaffe.cli.summary", "List the layers of a net as its file has them."),
-        "summary": ("minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
-        "time": ("minicaffe.cli.time", "Measure a net layer by layer."),
-        "trace": ("minicaffe.cli.trace", "Show what a net does in memory, step by step."),
-    },
-    "Convert a net": {
-        "deploy": ("minicaffe.cli.deploy", "Make the net that predicts from a training net."),
-        "export": ("minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
-        "fold": ("minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into weights beside them."),
-        "import": ("minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
-        "upgrade": ("minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
-    },
-    "Learn": {
-        "convolution": ("minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
-        "course": ("minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
-        "layers": ("minicaffe.cli.layers", "List the layer types, or show one with its fields."),
-    },
-    "This machine": {
-        "cache": ("minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
-        "completion": ("minicaffe.cli.completion", "Print the script by which a shell completes commands."),
-        "device_query": ("minicaffe.cli.device_query", "Show the processors that this build can use."),
-    },
+# Command: its heading in `minicaffe --help`, the module that defines it, and its line there, for which no module is imported.
+COMMANDS = {
+    "finetune": ("Train and test", "minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
+    "parse_log": ("Train and test", "minicaffe.cli.parse_log", "Turn a training log into CSV files."),
+    "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
+    "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),
+    "train": ("Train and test", "minicaffe.cli.train", "Train a net, with a solver or without."),
+    "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
+    "detect": ("Use a trained net", "minicaffe.cli.detect", "Give windows of pictures the scores of a detector."),
+    "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
+    "convert": ("Data", "minicaffe.cli.convert", "Make databases as Caffe's converters do."),
+    "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),
+    "mean": ("Data", "minicaffe.cli.data", "Compute the mean picture of a database."),
+    "resize_and_crop": ("Data", "minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
+    "draw": ("Look into a net", "minicaffe.cli.draw", "Draw a net."),
+    "draw_net": ("Look into a net", "minicaffe.cli.draw", "Draw a net from left to right, as Caffe does."),
+    "gradcheck": ("Look into a net", "minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
+    "schedule": ("Look into a net", "minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
+    "show": ("Look into a net", "minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
+    "summarize": ("Look into a net", "minicaffe.cli.summary", "List the layers of a net as its file has them."),
+    "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
+    "time": ("Look into a net", "minicaffe.cli.time", "Measure a net layer by layer."),
+    "trace": ("Look into a net", "minicaffe.cli.trace", "Show what a net does in memory, step by step."),
+    "deploy": ("Convert a net", "minicaffe.cli.deploy", "Make the net that predicts from a training net."),
+    "export": ("Convert a net", "minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
+    "fold": ("Convert a net", "minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into weights beside them."),
+    "import": ("Convert a net", "minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
+    "upgrade": ("Convert a net", "minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
+    "convolution": ("Learn", "minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
+    "course": ("Learn", "minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
+    "layers": ("Learn", "minicaffe.cli.layers", "List the layer types, or show one with its fields."),
+    "cache": ("This machine", "minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
+    "completion": ("This machine", "minicaffe.cli.completion", "Print the script by which a shell completes commands."),
+    "device_query": ("This machine", "minicaffe.cli.device_query", "Show the processors that this build can use."),
 }
-COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 class Commands(click.Group):
@@ -79,16 +65,16 @@ class Commands(click.Group):
         name = name.replace("-", "_")
         if name not in COMMANDS:
             return None
-        return getattr(importlib.import_module(COMMANDS[name][0]), "import_" if name == "import" else name)
+        return getattr(importlib.import_module(COMMANDS[name][1]), "import_" if name == "import" else name)
 
     def format_commands(self, ctx, formatter):
         column = max(map(len, COMMANDS))
-        for heading, group in GROUPS.items():
+        for heading, rows in itertools.groupby(COMMANDS.items(), lambda row: row[1][0]):
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:{column}}", text) for name, (_, text) in group.items()])
+                formatter.write_dl([(f"{name:{column}}", text) for name, (*_, text) in rows])
 
     def shell_complete(self, ctx, incomplete):
-        names = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=text) for name, (*_, text) in COMMANDS.items() if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)      # the group's own would import all commands
 
     def parse_args(self, ctx, args):
