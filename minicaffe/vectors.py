@@ -143,14 +143,25 @@ class BoolVec(Vector):
 
 
 class NamedDict(OrderedDict):
-    """What a net has by name. The error about a name that it lacks says `what` it lacks, and near names."""
+    """What a net has by name. The error about a name that it lacks says `what` it lacks, and near names.
 
-    def __init__(self, items, what):
-        self._what = what
+    With `remedy`, which says what to write instead, with ``{}`` for the name in quotes, an assignment is refused: it would not
+    change what the net computes.
+    """
+
+    def __init__(self, items, what, remedy=None):
+        self._what, self._remedy = what, None
         super().__init__(items)
+        self._remedy = remedy
 
     def __missing__(self, name):
         raise MissingNameError(f"the net has no {self._what} {shown(name)}{close_matches(name, self)}")
+
+    def __setitem__(self, name, value):
+        if self._remedy is not None:
+            raise WrongTypeError(f"Invalid assignment: what is called {name!r} is the net's own; write "
+                                 + self._remedy.format(repr(name)))
+        super().__setitem__(name, value)
 
     # A copy is the program's own and may be changed.
     def copy(self):
@@ -165,21 +176,3 @@ class NamedDict(OrderedDict):
 
     def __reduce__(self):
         return OrderedDict, (list(self.items()),)
-
-
-class FixedDict(NamedDict):
-    """Such names where an assignment would not change what the net computes, so it is refused.
-
-    `remedy` is what to write instead; ``{}`` in it is the name in quotes.
-    """
-
-    def __init__(self, items, what, remedy):
-        self._cure = None
-        super().__init__(items, what)
-        self._cure = remedy
-
-    def __setitem__(self, name, value):
-        if self._cure is not None:
-            raise WrongTypeError(f"Invalid assignment: what is called {name!r} is the net's own; write "
-                                 + self._cure.format(repr(name)))
-        super().__setitem__(name, value)

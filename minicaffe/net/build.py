@@ -4,7 +4,7 @@ import logging
 from collections import Counter, defaultdict
 
 from minicaffe.blob import NUMPY_TYPES, Blob
-from minicaffe.errors import ConfigError, close_matches, located
+from minicaffe.errors import ConfigError, located
 from minicaffe.layer import layer_class
 from minicaffe.net.node import Node
 from minicaffe.net.share import ParamTable
@@ -54,12 +54,8 @@ class Builder:
 
     def _take(self, param, i):
         """Return the blob that bottom `i` consumes."""
-        name = param.bottom[i]
-        if name not in self.available:
-            raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top, or it was consumed"
-                              f"{close_matches(name, self.available)}", field=f"bottom[{i}]")
-        log.info("%s <- %s", param.name, name)
-        return self.available.pop(name)
+        log.info("%s <- %s", param.name, param.bottom[i])
+        return self.available.pop(param.bottom[i])      # `insert_splits` has found its producer
 
     def _add_tops(self, node, param):
         for i, name in enumerate(param.top):

@@ -22,10 +22,22 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
     """Return the LayerDefs that a NetParameter's state includes; check that their layer types read all their fields.
 
     `positions` give the lines. With `skip_unknown_fields` fields of forks without which the net computes the same are left out with
-    a warning. Raises ConfigError as `filter_layers`, and for a field that neither the messages nor the layer's type know, or a
-    value of a field.
+    a warning. Raises ConfigError as `filter_layers`, for unknown layer types, all at once, and for a field that neither the
+    messages nor the layer's type know, or a value of a field.
     """
     kept = filter_layers(param.layer, param.state, file, positions)
+    unknown = {}    # type: the error about its first layer
+    for layer in kept:
+        try:
+            with located(file=file, line=layer.line, layer=layer.param.name, layer_type=layer.param.type):
+                layer_class(layer.param.type)
+        except ConfigError as error:
+            unknown.setdefault(error.layer_type, error)
+    if unknown:
+        first, *others = unknown.values()
+        first.message += "; also unknown: " * bool(others) + ", ".join(
+            f"'{error.layer_type}' of layer '{error.layer}'{f' (line {error.line})' if error.line else ''}" for error in others)
+        raise first
     for layer in kept:
         if layer.param.fork_fields:
             _check_fields(layer, param.state.phase, skip_unknown_fields, file, positions)
@@ -60,17 +72,22 @@ def filter_layers(params, state, file=None, positions=None):
         if param.include and param.exclude:
             raise ConfigError("give include rules or exclude rules, not both", field="include", file=file, line=line,
                               layer=param.name, layer_type=param.type)
-        if param.include:
-            keep = any(state_meets_rule(state, rule, param.name) for rule in param.include)
-        else:
-            keep = not any(state_meets_rule(state, rule, param.name) for rule in param.exclude)
-        if keep:
+        if not left_out(param, state):
             kept.append(LayerDef(param, line, f"layer[{i}]"))
     return kept
 
 
-def state_meets_rule(state, rule, layer_name):
-    """Whether a NetState meets a NetStateRule; logs the condition that fails."""
+def left_out(param, state):
+    """Return why the include and exclude rules of a layer leave it out under a NetState; "" if they admit it."""
+    if param.include:
+        reasons = [unmet_condition(state, rule, param.name) for rule in param.include]
+        return " and ".join(reasons) if all(reasons) else ""
+    rule = next((rule for rule in param.exclude if not unmet_condition(state, rule, param.name)), None)
+    return "" if rule is None else f"its rule exclude {{ {' '.join(str(rule).split())} }} fits"
+
+
+def unmet_condition(state, rule, layer_name):
+    """Return the condition of a NetStateRule that a NetState does not meet, which is logged; "" if it meets all."""
     name = caffe_pb2.Phase.Name
     if rule.HasField("phase") and rule.phase != state.phase:
         why = f"phase {name(state.phase)} differs from {name(rule.phase)}"
@@ -83,16 +100,17 @@ def state_meets_rule(state, rule, layer_name):
     elif unwanted := [s for s in rule.not_stage if s in state.stage]:
         why = f"stage {unwanted[0]} is set"
     else:
-        return True
+        return ""
     log.info("The NetState does not meet a rule of layer %s: %s", layer_name, why)
-    return False
+    return why
 
 
-def insert_splits(layers, file=None):
+def insert_splits(layers, file=None, net=None):
     """Give every top that several bottoms consume a Split layer right behind its producer.
 
     A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The LayerParameters
-    given are not changed. Raises ConfigError for a bottom that no earlier layer produces.
+    given are not changed. Raises ConfigError for a bottom that no earlier layer produces; it names a layer of the NetParameter `net`
+    that would.
     """
     producer = {}   # blob name -> (layer index, top index) of its latest producer
     consumers = {}  # (layer index, top index) -> number of consumers
@@ -100,7 +118,8 @@ def insert_splits(layers, file=None):
     for i, (param, line, _) in enumerate(layers):
         for j, name in enumerate(param.bottom):
             if name not in producer:
-                raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top{close_matches(name, producer)}",
+                hint = _other_producer(name, param, net) or close_matches(name, producer)
+                raise ConfigError(f"unknown bottom blob '{name}': no earlier layer has this top{hint}",
                                   field=f"bottom[{j}]", file=file, line=line, layer=param.name, layer_type=param.type)
             source[i, j] = producer[name]
             consumers[producer[name]] = consumers.get(producer[name], 0) + 1
@@ -134,6 +153,15 @@ def insert_splits(layers, file=None):
                 used[i, j] = 1
             result.append(LayerDef(split, line))
     return result
+
+
+def _other_producer(name, reader, net):
+    """Return why the layer of a NetParameter that has the top `name` does not make it for the layer `reader`; "" without one."""
+    for layer in net.layer if net is not None else ():
+        if name in layer.top and layer != reader:
+            reason = left_out(layer, net.state)
+            return f"; layer '{layer.name}' has it, but {f'is left out: {reason}' if reason else 'comes later; move it before this one'}"
+    return ""
 
 
 def split_layer_name(param, top_index):

@@ -21,7 +21,7 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.upgrade import Definition
 from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
-from minicaffe.vectors import FixedDict, NamedDict
+from minicaffe.vectors import NamedDict
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.net.build")
@@ -109,7 +109,7 @@ class Net(Runner):
             log.warning("%s: the net has no layers: %s", file or f"net '{self.name}'", why)
         with caffe.trusting(trusted):
             self.trusted = caffe.trusted
-            for definition in insert_splits(layers, file):
+            for definition in insert_splits(layers, file, param):
                 builder.add(definition)
         builder.finish(param.force_backward if force_backward is None else force_backward)
         self.output_blobs = [builder.available[name] for name in sorted(builder.available, key=str.encode)]
@@ -168,7 +168,7 @@ class Net(Runner):
     @cached_view
     def blobs(self):
         """Blobs by name, in the order in which layers made them, those of splits included."""
-        return FixedDict(((blob.name, blob) for blob in self.blob_list), "blob", "net.blobs[{}].data[...] = array to set values")
+        return NamedDict(((blob.name, blob) for blob in self.blob_list), "blob", "net.blobs[{}].data[...] = array to set values")
 
     @cached_view
     def input_blobs(self):

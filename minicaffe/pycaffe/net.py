@@ -19,7 +19,7 @@ from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
 from minicaffe.pycaffe.net2014 import Net2014
-from minicaffe.vectors import BlobVec, DtypeVec, FixedDict, IntVec, LayerVec, NamedDict, StringVec
+from minicaffe.vectors import BlobVec, DtypeVec, IntVec, LayerVec, NamedDict, StringVec
 from minicaffe.workspace import register_net_factory
 
 FIXED = "they follow from the prototxt"
@@ -105,7 +105,7 @@ class Net(Net2014, base_net.Net):
     @cached_view
     def params(self):
         """Parameter blobs of the layers that have any, by layer name: weight, bias."""
-        return FixedDict(((name, BlobVec(list(layer.blobs), f"write net.params['{name}'][0].data[...] = array to set values"))
+        return NamedDict(((name, BlobVec(list(layer.blobs), f"write net.params['{name}'][0].data[...] = array to set values"))
                           for name, layer in zip(self.layer_names, self.layers) if layer.blobs),
                          "layer with parameters named", "net.params[{}][0].data[...] = array to set values")
 

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 
+import minicaffe as caffe
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import LayerDef, filter_layers, insert_splits
 from minicaffe.net.net import Net
@@ -393,3 +394,50 @@ def test_overwritten_where_nothing_changes(caplog, layers, phase):
     with caplog.at_level(logging.WARNING):
         aliased_net(layers, phase)
     assert not caplog.records
+
+
+RULES = """
+layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }
+layer { name: "make" type: "Power" bottom: "x" top: "final" %s }
+layer { name: "read" type: "Power" bottom: "final" top: "y" }
+"""
+
+
+@pytest.mark.parametrize(("rules", "why"), [
+    ("include { phase: TRAIN }", "is left out: phase TEST differs from TRAIN"),
+    ("include { phase: TRAIN } include { stage: 'deploy' }", "is left out: phase TEST differs from TRAIN and stage deploy is not set"),
+    ("include { min_level: 2 }", "is left out: level 0 is below min_level 2"),
+    ("exclude { phase: TEST }", "is left out: its rule exclude { phase: TEST } fits")])
+def test_layer_left_out_is_named(tmp_path, rules, why):
+    path = tmp_path / "net.prototxt"
+    path.write_text(RULES % rules)
+    with pytest.raises(ConfigError) as caught:
+        caffe.Net(str(path), caffe.TEST)
+    assert str(caught.value) == (f"{path}:4: layer 'read' (Power): bottom[0]: unknown bottom blob 'final': no earlier layer has this top; "
+                                 f"layer 'make' has it, but {why}")
+
+
+@pytest.mark.parametrize(("layers", "hint"), [
+    ('layer { name: "a" type: "Power" bottom: "late" top: "y" } layer { name: "b" type: "Power" top: "late" }',
+     "; layer 'b' has it, but comes later; move it before this one"),
+    ('layer { name: "a" type: "Power" bottom: "own" top: "own" }', "")])
+def test_later_producer_is_named(layers, hint):
+    param, _ = text.parse_text(layers, caffe_pb2.NetParameter)
+    with pytest.raises(ConfigError) as caught:
+        caffe.Net(param, caffe.TEST)
+    assert caught.value.message.partition("has this top")[2] == hint
+
+
+def test_unknown_types_are_named_in_order(tmp_path):
+    path = tmp_path / "net.prototxt"
+    path.write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 0 } } }
+layer { name: "a" type: "Convolutoin" bottom: "x" top: "a" }
+layer { name: "b" type: "Fancy" bottom: "a" top: "b" fancy_param { a: 1 } }
+layer { name: "c" type: "Convolutoin" bottom: "b" top: "c" }
+layer { name: "d" type: "Later" bottom: "c" top: "d" include { phase: TRAIN } }
+layer { name: "e" type: "Last" bottom: "c" top: "e" }""")
+    with pytest.raises(ConfigError) as caught:
+        caffe.Net(str(path), caffe.TEST)
+    error = str(caught.value)
+    assert error.startswith(f"{path}:2: layer 'a' (Convolutoin): type: unknown layer type 'Convolutoin'; did you mean 'Convolution'")
+    assert error.endswith("; also unknown: 'Fancy' of layer 'b' (line 3), 'Last' of layer 'e' (line 6)")
