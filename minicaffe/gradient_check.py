@@ -112,12 +112,12 @@ class Rule:
             value = getattr(self, name)
             if value is not None and not 0 <= float_of(value, name, field=name) < np.inf:
                 raise ConfigError(f"must be a finite number at least 0, got {value}", field=name)
-        if self.elements is not None and int_of(self.elements, "elements", field="elements") < 1:
-            raise ConfigError(f"must be at least 1, got {self.elements}", field="elements")
+        if self.elements is not None and int_of(self.elements, "elements", field="elements") < 0:
+            raise ConfigError(f"must be at least 0, which means all, got {self.elements}", field="elements")
 
     def chosen(self, count):
         """Return the indices of the elements to check, of `count`."""
-        if self.elements is None or count <= self.elements:
+        if not self.elements or count <= self.elements:
             return range(count)
         return sorted(np.random.default_rng(self.seed).choice(count, self.elements, replace=False).tolist())
 
@@ -143,7 +143,7 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
         Without it, an element whose one-sided derivatives differ and that backward gives one of them, or one in between, counts
         as a kink, not as an error.
     elements : int or None
-        How many elements of each array are compared, drawn with `seed`; None: all.
+        How many elements of each array are compared, drawn with `seed`; 0 or None: all.
     seed : int
         Of the random numbers, of the layers too: Dropout drops the same elements in every run.
 

@@ -209,3 +209,14 @@ def test_the_command(tmp_path, monkeypatch, capsys, wrong):
     assert app.run(["gradcheck", "wrong.prototxt", "--batch-size", "2"]) == 2
     assert "no layer of the net has a batch_size" in capsys.readouterr().err
     assert app.run(["gradcheck", "net.prototxt", "--whole", "--layer", "ip", "--elements", "4"]) == 0
+
+
+@pytest.mark.parametrize("elements", [0, None])
+def test_no_limit_of_elements_means_all(elements):
+    report = minicaffe.gradcheck(message(NET), elements=elements, layers=["conv"])
+    assert all(c.checked + c.kinks >= np.prod(c.shape) for c in report.comparisons) and report.comparisons
+
+
+def test_negative_elements_are_refused():
+    with pytest.raises(ConfigError, match="elements: must be at least 0, which means all, got -1"):
+        minicaffe.gradcheck(message(NET), elements=-1)

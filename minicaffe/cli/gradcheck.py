@@ -3,7 +3,6 @@
 Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in minicaffe/gradient_check.py.
 """
 
-
 import click
 from rich.text import Text
 
@@ -63,7 +62,7 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
                          prepare=prepare, **options.net_options())
         for name in set(layers) - set(net.layer_names):
             raise ConfigError(f"the net has no layer '{name}'{close_matches(name, net.layer_names)}", field="--layer", file=file)
-        report = check(net, whole=whole, layers=layers or None, **{**rule, "elements": rule["elements"] or None})
+        report = check(net, whole=whole, layers=layers or None, **rule)
     show(report)
     return 0 if report.ok else 1
 

@@ -118,13 +118,13 @@ def write_records(root, entries, path, source, record_of, backend, gray, force, 
     """Write ``record_of(entry, file, picture)`` of the entries whose picture can be read; a warning names each of the others.
 
     The file is `root` + the path of an entry, its first item; `source` is the list, for the error. Returns the numbers of records
-    written and of pictures that could not be read. Raises FileError if the first picture exists only with a slash after `root`;
-    DataError if no picture can be read.
+    written and of pictures that could not be read. Raises FileError if the first picture exists only with a slash after `root`, or
+    without `root`; DataError if no picture can be read.
     """
     first = root + entries[0][0]
     if not os.path.exists(first) and os.path.exists(os.path.join(root, entries[0][0])):
-        raise FileError(f"no such picture: ROOT ('{root}') is put before the paths of {source} unchanged; end it with a slash: "
-                        f"'{root}/'", file=first)
+        remedy = "they are absolute, so give / as ROOT" if os.path.isabs(entries[0][0]) else f"end it with a slash: '{root}/'"
+        raise FileError(f"no such picture: ROOT ('{root}') is put before the paths of {source} unchanged; {remedy}", file=first)
     written = 0
     with new_database(path, backend, force=force) as db:
         for number, entry in enumerate(entries):

@@ -30,7 +30,7 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
     for layer in kept:
         try:
             with located(file=file, line=layer.line, layer=layer.param.name, layer_type=layer.param.type):
-                layer_class(layer.param.type)
+                _ = layer.param.type and layer_class(layer.param.type)      # without a type, a field of it may be misspelled
         except ConfigError as error:
             unknown.setdefault(error.layer_type, error)
     if unknown:
@@ -48,7 +48,7 @@ def _check_fields(layer, phase, skip, file, positions):
     """Raise for the first field of a layer that its type does not read and that may not be left out."""
     param = layer.param
     with located(file=file, line=layer.line, layer=param.name, layer_type=param.type):
-        if layer_class(param.type).for_param(param).takes_unknown_fields:
+        if param.type and layer_class(param.type).for_param(param).takes_unknown_fields:
             return
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):

@@ -120,6 +120,8 @@ def _advice(found, value):
 
 def about_layer(name, types):
     """Return the hint of an error about a layer type that is not in `types`, the registered ones."""
+    if not name:
+        return "; every layer needs a type, such as 'Convolution'"
     near = close_matches(name, types)
     found = find_layer(name)
     if found is not None:

@@ -264,6 +264,9 @@ class Solver:
         if resume_file:
             log.info("Restoring previous solver status from %s", resume_file)
             self.restore(resume_file)
+        if self.iter >= param.max_iter and self.group.rank == 0:
+            log.warning("nothing is trained: max_iter is %d, and %d iterations are done; set max_iter (--max-iter) higher",
+                        param.max_iter, self.iter)
         self._notify("on_start")
         self.step(param.max_iter - self.iter)
         self._read_deferred_loss()

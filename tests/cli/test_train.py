@@ -262,9 +262,12 @@ def test_faults_in_a_file_name_its_line(folder, capsys):
     (folder / "bad.prototxt").write_text("max_iter: 3\nlr_policy: \"fixed\"\nbase_lrr: 1\n")
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith("minicaffe: bad.prototxt:3:1: base_lrr: unknown field in SolverParameter")
-    (folder / "bad.prototxt").write_text('name: "x"\nlayer { name: "a" type: "Scal" }\nlayer { nam: "b" }\n')
+    (folder / "bad.prototxt").write_text('name: "x"\nlayer { name: "a" type: "Input" }\nlayer { name: "b" typ: "ReLU" }\n')
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
-    assert "bad.prototxt:3:" in capsys.readouterr().err
+    assert "bad.prototxt:3:19: layer 'b': typ: unknown field in LayerParameter; did you mean 'type'" in capsys.readouterr().err
+    (folder / "bad.prototxt").write_text('name: "x"\nlayer { name: "a" }\n')
+    assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
+    assert "bad.prototxt:2: layer 'a': type: unknown layer type ''; every layer needs a type" in capsys.readouterr().err
     (folder / "bad.prototxt").write_text('name: "x"\nlayer { name: "a" type: "Scal" }\n')
     assert cli.main(["train", "bad.prototxt", "--quiet"]) == 2
     err = capsys.readouterr().err

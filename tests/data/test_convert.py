@@ -284,3 +284,11 @@ def test_messages_of_opencv_are_on_again_afterwards(folder):
         assert logging.getLogLevel() == 0 != before
         raise ValueError
     assert logging.getLogLevel() == before
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_absolute_paths_need_no_root(folder, end):
+    (folder / "absolute.txt").write_text(f"{folder}/a.png 0\n")
+    with pytest.raises(FileError, match="they are absolute, so give / as ROOT$"):
+        convert_images(f"{folder}{end}", folder / "absolute.txt", folder / "db")
+    assert convert_images("/", folder / "absolute.txt", folder / "db") == (1, 0)

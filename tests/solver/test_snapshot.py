@@ -97,6 +97,17 @@ def test_solve_resumes(tmp_path, form):
     assert os.path.exists(f"{tmp_path}/s_iter_9.caffemodel{extension}")
 
 
+@pytest.mark.parametrize(("max_iter", "done", "words"), [(4, 4, "max_iter is 4, and 4 iterations are done"), (3, 4, "max_iter is 3, and 4"), (5, 4, ""), (0, 0, "max_iter is 0, and 0")])
+def test_resume_at_max_iter_warns(tmp_path, caplog, max_iter, done, words):
+    solver = built(tmp_path, "max_iter: 9")
+    solver.step(done)
+    _, state = solver.snapshot()
+    resumed = built(tmp_path, f"max_iter: {max_iter}")
+    resumed.solve(state)
+    lines = [record.getMessage() for record in caplog.records if "nothing is trained" in record.getMessage()]
+    assert len(lines) == bool(words) and all(words in line and line.endswith("; set max_iter (--max-iter) higher") for line in lines)
+
+
 def test_no_second_snapshot_of_the_last_iteration(tmp_path):
     solver = built(tmp_path, "max_iter: 4 snapshot: 4 snapshot_after_train: true")
     written = []
