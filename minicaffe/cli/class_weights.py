@@ -69,7 +69,7 @@ class ClassWeights:
         except ConfigError:
             raise ConfigError(f"the net is not trusted, and reads its matrix {path} in the working directory alone; give a "
                               "--snapshot-prefix there", field=OPTION, file=file) from None
-        classes = self._classes(net_param, trial, [layer.param.name for layer in losses], file)
+        classes = self._classes(net_param, trial, [layer.param.name for layer in losses], file, positions)
         if len(set(classes)) > 1:
             raise ConfigError(f"{OPTION} needs losses of the same number of classes, got {' and '.join(map(str, classes))}",
                               **place)
@@ -87,11 +87,11 @@ class ClassWeights:
         notify(f"class weights ({text}): {shown}{more}; InfogainLoss in place of SoftmaxWithLoss in {names}, with the matrix "
                f"{path}")
 
-    def _classes(self, net_param, trial, names, file):
+    def _classes(self, net_param, trial, names, file, positions):
         """Return how many classes each of the losses has."""
         with trial(), dry_run():
-            made, _ = replace_sources.replace_sources(net_param, file)
-            net = Net(made, file=file)
+            made, _ = replace_sources.replace_sources(net_param, file, positions=positions)
+            net = Net(made, file=file, positions=positions)
             nodes = {node.name: node for node in net.nodes}
             return [nodes[name].bottoms[0].shape[nodes[name].param.softmax_param.axis] for name in names]
 

@@ -7,6 +7,7 @@ from minicaffe.cli import options
 from minicaffe.cli.picture_nets import PictureSource
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
+from minicaffe.net.definitions import lines_from
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -47,8 +48,9 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         raise click.UsageError("--half: it is for the parameters; give WEIGHTS")
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel" if weights else None, force=force)
     given = options.net_options()
-    param, _ = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
-    with caffe.trusting(given["trusted"]):
+    definition = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
+    param = definition.param
+    with caffe.trusting(given["trusted"]), lines_from(definition):
         source = source_layer(param, file)
         if source is None or source.type == "Input":
             raise ConfigError("has no layer that reads data; it is a deploy net already, or is none for phase TEST", file=file)
@@ -72,7 +74,8 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         param = caffe_pb2.NetParameter()
         param.CopyFrom(made)
         param.state.phase = caffe_pb2.TEST
-        net = Net(param, file=file, **given)
+        with lines_from(definition):
+            net = Net(param, file=file, **given)
         net.copy_from(weights)
         for layer, array in arrays.items():
             net.layer_dict[layer].blobs[0].data[...] = array

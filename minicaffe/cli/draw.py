@@ -49,7 +49,7 @@ def _command(name, rankdir):
             raise click.UsageError(f"--weights is for .html, got {picture}")
         if fold and extension not in ("svg", "png", "html"):
             raise click.UsageError(f"--fold is for .svg, .png and .html, got {picture}")
-        net, _ = read_net_file(net_file, given["skip_unknown_fields"])
+        net, positions = read_net_file(net_file, given["skip_unknown_fields"])
         if not net.layer:
             raise ConfigError("has no layer to draw; give the prototxt of a net", file=net_file)
         if fold is None:
@@ -65,9 +65,9 @@ def _command(name, rankdir):
             raise click.UsageError(f"--shapes is for .svg, .png and .html, got {picture}")
         if shapes or extension == "html":
             net.state.phase = chosen
-            made, sources = replace_sources(net, net_file)
+            made, sources = replace_sources(net, net_file, positions=positions)
             replaced = {layer.name: layer for layer in net.layer if layer.name in sources and is_included(layer, chosen)}
-            net = Net(made, file=net_file, **given)
+            net = Net(made, file=net_file, positions=positions, **given)
         folded = 0
         if extension == "html":
             if weights:

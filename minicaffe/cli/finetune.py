@@ -17,6 +17,7 @@ from minicaffe.cli.picture_nets import IMAGENET_CLASSES, PictureSource, find_mea
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, Error, FileError
+from minicaffe.net.definitions import lines_from
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -64,18 +65,20 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
             raise ConfigError("is read, and would be written; give another NAME", file=path, field="--out")
     options.check_outputs(train_file, deploy_file, best_file, force=force)
     about = options.net_options()
-    with caffe.trusting(about["trusted"]):
+    definition = read_net(file, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
+    with caffe.trusting(about["trusted"]), lines_from(definition):
         pictures = Pictures(db, batch_size)
         count = classes or len(pictures.classes)
         if count < len(pictures.classes):
             raise ConfigError(f"must be at least {len(pictures.classes)}, the number of classes in {db}, got {count}",
                               field="--classes")
-        net, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, about)
+        net, training, why = open_deploy_net(definition.param, file, {"like": like, "mean": mean, "scale": scale})
         head = last_layer(net, file)
         transform, input_text = preprocessing(net, head, training, why, pictures, mean, scale, file)
     old, outputs = replace_last_layer(net, head, count, os.path.basename(out))
     deployed = with_softmax(net)
-    others = scale_learning_rates(net, head, weights, lr_mult, file, about)
+    with lines_from(definition):
+        others = scale_learning_rates(net, head, weights, lr_mult, file, about)
     about_deploy = f"# The deploy net of {train_file}.\n# A record is {input_text}.\n"
     write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode(errors="backslashreplace"))
     about_train = f"# {file} with another last layer, for the pictures of {db}.\n"
@@ -154,12 +157,11 @@ class Pictures:
         self.shape = PictureSource(db, layer).uncropped_shape()
 
 
-def open_deploy_net(file, given, about):
-    """Return the deploy net of `file`, its `PictureSource` or None, and the reason if it is None.
+def open_deploy_net(param, file, given):
+    """Return the deploy net of a NetParameter, read from `file`, its `PictureSource` or None, and the reason if it is None.
 
     A training net is reduced to its prediction; the Input of the result has the size that the net was trained with.
     """
-    param, _ = read_net(file, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
     source = source_layer(param, file)
     if source is None:
         raise ConfigError("has no data layer and no Input, so the net's input is not known; give a training net or a deploy net",

@@ -44,8 +44,6 @@ def gradcheck(file, model, weights, phase, batch_size, layers, whole, level, sta
     The exit status is 1 if one differs by more than the threshold, or if nothing could be compared.
     """
     file = options.one_file(file, model, "--model", "net")
-    if rule["kink_range"] is not None and rule["kink"] is None:
-        raise click.UsageError("--kink-range is how near to --kink, which is not given")
 
     def prepare(param):
         for one in param.layer:

@@ -38,11 +38,11 @@ def training_lines(param, place, about, batch_sizes=None, divide_by=1):
     batch_sizes, divide_by
         As of `training_file.build_solver`.
     """
-    def without_data(net_param, file):
-        if any(layer.param.type == "Python" for layer in filter_layers(net_param.layer, net_param.state, file)):
+    def without_data(net_param, file, positions):
+        if any(layer.param.type == "Python" for layer in filter_layers(net_param.layer, net_param.state, file, positions)):
             raise ConfigError("Python layers are not run on made-up data", file=file)
-        set_batch_sizes(net_param, batch_sizes, divide_by, file)
-        return replace_sources(net_param, file)
+        set_batch_sizes(net_param, batch_sizes, divide_by, file, positions)
+        return replace_sources(net_param, file, positions=positions)
 
     try:
         with trial():

@@ -24,6 +24,7 @@ from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, located
 from minicaffe.layers.data.data import check_database, first_record
+from minicaffe.net.definitions import lines_from
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.ops.engine import check_precision
@@ -135,9 +136,10 @@ def open_net(kind, given, images_dim=None, windows=False):
         raise click.UsageError(f"give --weights FILE, the trained parameters of {model}")
     check_precision()
     about = options.net_options()
-    param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
-                                skip_unknown_fields=about["skip_unknown_fields"])
-    with caffe.trusting(about["trusted"]):
+    definition = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
+                          skip_unknown_fields=about["skip_unknown_fields"])
+    param, positions = definition
+    with caffe.trusting(about["trusted"]), lines_from(definition):
         own = PictureSource.of(param, model)
         training, why = (own, "") if own and like is None else find_training(param, model, given)
         if own is not None:
@@ -146,7 +148,8 @@ def open_net(kind, given, images_dim=None, windows=False):
                 raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
                                   file=model, layer=loss.name, layer_type=loss.type)
             param, positions = deploy_net(param, (1, *training.input_shape()), model), None
-    net = kind(param, weights, file=model, positions=positions, **about)
+    with lines_from(definition):
+        net = kind(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
         set_preprocessing(net, training, why, given, images_dim, windows)
     options.print_ranks()

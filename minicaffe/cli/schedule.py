@@ -34,9 +34,9 @@ def schedule(file, phase, batch, as_json, force, level, stage):
     if as_json:
         options.check_outputs(as_json, force=force)
     given = inspection_options()
-    net = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"]).param
-    made, sources = replace_sources(net, file, batch=batch)
-    net = Net(made, file=file, **given)
+    net, positions = load_net(file, caffe_pb2.Phase.Value(phase.upper()), level, stage, given["skip_unknown_fields"])
+    made, sources = replace_sources(net, file, batch=batch, positions=positions)
+    net = Net(made, file=file, positions=positions, **given)
     not_run, events = None, []
     try:
         with dry_run():

@@ -63,16 +63,16 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
     given = inspection_options()
     solver_param, place = training_file.read_solver(file, given)
     is_net = "net_files" in place
-    param = place["net_files"][file].param if is_net else None
+    param, positions = place["net_files"][file] if is_net else (None, None)
     if not is_net and phase == "TEST":
         raise click.UsageError("--phase TEST is for nets; give the net of the solver")
-    wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or has_loss(param, file) else caffe_pb2.TEST
+    wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or has_loss(param, file, positions) else caffe_pb2.TEST
 
     tops = set()
 
-    def without_data(net_param, path):
+    def without_data(net_param, path, lines):
         tops.update(top for layer in net_param.layer if layer.type in replace_sources.READERS for top in layer.top)
-        return replace_sources.replace_sources(net_param, path, shapes, batch if net_param.state.phase == wanted else None)
+        return replace_sources.replace_sources(net_param, path, shapes, batch if net_param.state.phase == wanted else None, lines)
 
     needs, sources, not_run = [], [], None
 
@@ -81,7 +81,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
             raise ConfigError(f"no data layer has a top '{name}'{close_matches(name, tops)}", field="--shape", file=file)
 
     if is_net:
-        made, found = without_data(load_net(param, wanted, level, stage).param, file)
+        made, found = without_data(load_net(param, wanted, level, stage).param, file, positions)
         sources = [found]
         check_shapes()
     try:
@@ -92,12 +92,13 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
             net = solver.net
             check_shapes()
         else:
-            net, needs = memory_estimate.dry_run_net(lambda: Net(made, file=file, **given), sources[0])
+            net, needs = memory_estimate.dry_run_net(lambda: Net(made, file=file, positions=positions, **given), sources[0])
     except Error as error:
         if not is_net:
             raise
         try:
-            net, not_run = Net(made, file=file, **given), f"the net does not run on made-up data: {error}"
+            net = Net(made, file=file, positions=positions, **given)
+            not_run = f"the net does not run on made-up data: {error}"
         except Error as error:      # the net or the assumption is wrong
             assumed = [source for source in sources[0].values() if source.assumed]
             if assumed:
@@ -123,9 +124,9 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
         click.echo(f"memory is not known: {not_run}")
 
 
-def has_loss(param, file):
+def has_loss(param, file, positions):
     """Whether a net has a loss in phase TRAIN, by its definition."""
-    layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file)
+    layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file, positions)
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)
 
 
@@ -149,6 +150,8 @@ def summarize(net_file, width):
     A bottom that nothing makes is shown as ``?name``, a top that nothing reads underlined.
     """
     net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
+    if not net.layer:
+        raise ConfigError("has no layer to list; give the prototxt of a net", file=net_file)
     console = bars.table_console()
     table = Table.grid(padding=(0, 1))
     for limit in (None, None, None, width, None, width, None):

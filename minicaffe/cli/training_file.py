@@ -28,11 +28,11 @@ def read_solver(path, about, max_iter=MAX_ITER, test_batch_size=None, tests=0):
     if isinstance(definition.param, caffe_pb2.SolverParameter):
         return definition.param, {"file": path, "positions": definition.positions}
     with caffe.trusting(about["trusted"]):  # the test data are opened and counted
-        param = default_solver(definition.param, path, max_iter, test_batch_size, tests)
+        param = default_solver(definition.param, path, max_iter, test_batch_size, tests, definition.positions)
     return param, {"net_files": {path: definition}, "own_fields": caffe_pb2.SolverParameter.DESCRIPTOR.fields_by_name}
 
 
-def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0):
+def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0, positions=None):
     """Return the SolverParameter that trains `net`, read from `path`: SGD, with tests of all data if the net has a TEST phase.
 
     `test_batch_size` is that of the test net if not as the file says. The training has at least `tests` tests.
@@ -46,7 +46,7 @@ def default_solver(net, path, max_iter=MAX_ITER, test_batch_size=None, tests=0):
         net=path, type="SGD", base_lr=0.01, lr_policy="inv", gamma=1e-4, power=0.75, momentum=0.9, weight_decay=5e-4,
         max_iter=max_iter, display=min(DISPLAY, max(1, max_iter // 20)), snapshot_prefix=os.path.splitext(path)[0],
         solver_mode=caffe_pb2.SolverParameter.CPU)
-    train, test = ([layer.param for layer in filter_layers(net.layer, caffe_pb2.NetState(phase=phase), path)]
+    train, test = ([layer.param for layer in filter_layers(net.layer, caffe_pb2.NetState(phase=phase), path, positions)]
                    for phase in (caffe_pb2.TRAIN, caffe_pb2.TEST))
     if test != train:
         param.test_iter.append(_test_batches(test, test_batch_size))

@@ -3,10 +3,11 @@
 Everything here works on messages and names, before any layer exists (Caffe net.cpp FilterNet, util/insert_splits.cpp).
 """
 
+import contextlib
 import logging
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, close_matches, located
+from minicaffe.errors import ConfigError, Error, close_matches, located
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, forks
 from minicaffe.proto.fields import unknown_of
@@ -172,6 +173,19 @@ def split_layer_name(param, top_index):
 def split_blob_name(param, top_index, k):
     """Return ``<blob>_<layer>_<top index>_split_<k>``."""
     return f"{split_layer_name(param, top_index)}_{k}"
+
+
+@contextlib.contextmanager
+def lines_from(definition):
+    """Give errors about the layers of a net that is made of a Definition the lines that they have there, by their names."""
+    try:
+        yield
+    except Error as error:
+        net, positions = definition
+        for i, layer in sorted(enumerate(net.layer), key=lambda numbered: bool(left_out(numbered[1], net.state))):
+            if layer.name == error.layer and positions is not None:
+                error.at(file=positions.filename, line=positions.line(f"layer[{i}]"))
+        raise
 
 
 def with_batch_size(layer):

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, ShapeError, int_of, shown
+from minicaffe.errors import ConfigError, Error, ShapeError, int_of, located, shown
 from minicaffe.layer import layer_class
 from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.net.net import Net
@@ -34,8 +34,8 @@ class ReplacedSource:
         return self.batches * sum(4 * math.prod(shape) for shape in self.shapes)
 
 
-def replace_sources(param, file=None, shapes=None, batch=None):
-    """Return a copy of a net whose sources need no data, for the phase of its state.
+def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
+    """Return a copy of a net whose sources need no data, for the phase of its state. Layer by layer its positions are the net's.
 
     Parameters
     ----------
@@ -43,9 +43,11 @@ def replace_sources(param, file=None, shapes=None, batch=None):
     file : str, optional
         Its file; a deploy.prototxt beside it gives the shapes of inputs that are unknown otherwise.
     shapes : dict of str to tuple, optional
-        Known shapes of tops, without the batch.
+        Known shapes of tops, without the batch; errors suggest to give more, by --shape, unless it is None.
     batch : int, optional
         Pictures in a batch, in place of what the file says.
+    positions : Positions, optional
+        Give the lines for errors.
 
     Returns
     -------
@@ -62,10 +64,10 @@ def replace_sources(param, file=None, shapes=None, batch=None):
     result = caffe_pb2.NetParameter()
     result.CopyFrom(param)
     state = param.state
-    wanted = {layer.path for layer in filter_layers(result.layer, state, file)}
+    lines = {layer.path: layer.line for layer in filter_layers(result.layer, state, file, positions)}
     sources, batched, inputs = {}, False, _deploy_inputs(file)
     for i, layer in enumerate(result.layer):
-        if f"layer[{i}]" not in wanted:
+        if f"layer[{i}]" not in lines:
             continue
         if disable_file_output(layer):
             sources[layer.name] = ReplacedSource("HDF5Output", [])
@@ -73,7 +75,8 @@ def replace_sources(param, file=None, shapes=None, batch=None):
             continue
         batched |= batch is not None and set_batch(layer, batch)
         if layer.type in READERS:
-            sources[layer.name] = source = _source(layer, state.phase, file, shapes or {}, inputs, sources)
+            with located(file=file, line=lines[f"layer[{i}]"], layer=layer.name, layer_type=layer.type):
+                sources[layer.name] = source = _source(layer, state.phase, file, shapes, inputs, sources)
             made = caffe_pb2.LayerParameter(name=layer.name, type="DummyData", top=layer.top)
             made.include.extend(layer.include)
             made.exclude.extend(layer.exclude)
@@ -116,27 +119,29 @@ def set_batch(layer, batch):
 def _source(layer, phase, file, shapes, inputs, earlier):
     kind = layer_class(layer.type)
     ahead = layer.data_param.prefetch + 1 if hasattr(kind, "make_batches") else 0
-    if layer.top[0] not in shapes:
+    given = shapes or {}
+    if layer.top[0] not in given:
         try:
             alone = caffe_pb2.NetParameter(layer=[layer])
             alone.state.phase = phase
             alone.layer[0].ClearField("include")
             alone.layer[0].ClearField("exclude")
             return ReplacedSource(layer.type, [blob.shape for blob in Net(alone).nodes[0].tops], ahead, top=layer.top[0])
-        except (ConfigError, ShapeError) as error:
-            raise error.at(file=file)
+        except (ConfigError, ShapeError):
+            raise
         except Error as error:
             picture, why = _assumed(layer, file, inputs, earlier)
             if picture is None:
-                error.message += f"; to go without, say how large a picture is: --shape {layer.top[0]}=3x224x224"
-                raise error.at(file=file, layer=layer.name, layer_type=layer.type)
+                error.message += ("; to go without, say how large a picture is: --shape " + layer.top[0] + "=3x224x224"
+                                  if shapes is not None else "")
+                raise
     else:
-        picture, why = shapes[layer.top[0]], "as --shape says"
+        picture, why = given[layer.top[0]], "as --shape says"
     batch = next((value.batch_size for _, value in with_batch_size(layer)), 1)
     reals = next((value.label_size for _, value in layer.ListFields() if getattr(value, "label_size", 0)), None)
     rest = [(1, 1, batch, 8) if layer.type == "AnnotatedData" else (batch,) if reals is None else (batch, reals)
             for _ in layer.top[1:]]
-    rest = [(batch, *given) if (given := shapes.get(top, inputs.get(top))) is not None else shape
+    rest = [(batch, *known) if (known := given.get(top, inputs.get(top))) is not None else shape
             for shape, top in zip(rest, layer.top[1:])]
     return ReplacedSource(layer.type, [(batch, *picture), *rest], ahead, f"{layer.top[0]} is {'x'.join(map(str, picture))}, {why}",
                   layer.top[0])

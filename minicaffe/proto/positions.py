@@ -1,5 +1,6 @@
 """Lines of the messages and fields of a prototxt by path, for errors that are found after reading."""
 
+import copy
 import functools
 import re
 from bisect import bisect_right
@@ -15,12 +16,19 @@ class Positions:
     def __init__(self, filename, text="", starts=None):
         self.filename = filename
         self.moved = {}
+        self._prefix = ""
         self._starts = {} if starts is None else starts
         self._text = text
 
     @functools.cached_property
     def _newlines(self):
         return [match.start() for match in re.finditer("\n", self._text)]
+
+    def below(self, path):
+        """Return the Positions of the message in the field `path`, such as a net inside a solver."""
+        inner = copy.copy(self)
+        inner._prefix = f"{self._prefix}{path}."
+        return inner
 
     def line(self, path):
         """Return the line of `path`, or of the nearest enclosing message that is known; None if there is none."""
@@ -43,7 +51,7 @@ class Positions:
         return line + 1, offset - (self._newlines[line - 1] if line else -1)
 
     def _in_file(self, path):
-        prefix = path
+        prefix = path = self._prefix + path
         while prefix:
             if prefix in self.moved:
                 return self.moved[prefix] + path[len(prefix) :]

@@ -38,7 +38,7 @@ def dry_run_training(param, replace_sources, **options):
     ----------
     param : SolverParameter
     replace_sources : callable
-        ``replace_sources(net_param, file)`` returns the net without its data, and its ReplacedSources by name.
+        ``replace_sources(net_param, file, positions)`` returns the net without its data, and its ReplacedSources by name.
     options
         Of `minicaffe.solver.create_solver`.
 
@@ -61,9 +61,9 @@ def dry_run_training(param, replace_sources, **options):
     base = solver_types().get(param.type)
 
     def make_net(self, net_param, **net_options):
-        made, found = replace_sources(net_param, net_options.get("file"))
+        made, found = replace_sources(net_param, net_options.get("file"), net_options.get("positions"))
         sources.append(found)
-        return base.make_net(self, made, **{**net_options, "positions": None})
+        return base.make_net(self, made, **net_options)
 
     with dry_run(), memory.record() as events:
         if base is None:

@@ -21,22 +21,6 @@ NetSource.__doc__ = "A NetParameter ready for its state, where it is, and what C
 TRAIN_FIELDS = ("net", "net_param", "train_net", "train_net_param")
 
 
-class InlinePositions:
-    """The lines of a net inside a solver file, below the field `path`."""
-
-    def __init__(self, positions, path):
-        self.positions = positions
-        self.path = path
-
-    def place_of(self, path):
-        """Return line and column of a path of the net; None twice if it is unknown."""
-        return self.positions.place_of(f"{self.path}.{path}")
-
-    def line(self, path):
-        """Return the line of a path of the net; None if it is unknown."""
-        return self.positions.line(f"{self.path}.{path}")
-
-
 class NetMaker:
     """Makes the nets of a solver; a file that several of them come from is read once.
 
@@ -106,7 +90,7 @@ class NetMaker:
         path = field if index is None else f"{field}[{index}]"
         if field.endswith("_param"):
             net_param, _ = upgrade.upgrade_net(value, self.positions, path + ".")
-            inline = InlinePositions(self.positions, path) if self.positions is not None else None
+            inline = self.positions.below(path) if self.positions is not None else None
             return NetSource(net_param, self.file, inline, field)
         if field not in self.own_fields:
             caffe.check_path(value, path, who="solver")

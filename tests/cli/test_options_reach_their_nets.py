@@ -90,7 +90,7 @@ def test_what_gradcheck_compares(minicaffe, folder, capsys):
         layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
     for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):
         assert f"\n{count} elements of 1 arrays compared" in "\n" + minicaffe("gradcheck", "net.prototxt", *words)
-    assert "--kink-range is how near to --kink, which is not given" in minicaffe("gradcheck", "net.prototxt", "--kink-range=1", status=2)
+    assert "kink_range: is how near to kink, which is not given" in minicaffe("gradcheck", "net.prototxt", "--kink-range=1", status=2)
     capsys.readouterr()
     assert app.run(["gradcheck", "net.prototxt", "--kink=0", "--kink-range=1000"]) == 1
     out, err = capsys.readouterr()
