@@ -7,10 +7,9 @@ from minicaffe.cli import options
 from minicaffe.cli.picture_nets import PictureSource
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError
-from minicaffe.net.definitions import lines_from
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.stored import to_half
 from minicaffe.proto.text import write_text
@@ -48,18 +47,18 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
         raise click.UsageError("--half: it is for the parameters; give WEIGHTS")
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel" if weights else None, force=force)
     given = options.net_options()
-    definition = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
-    param = definition.param
-    with caffe.trusting(given["trusted"]), lines_from(definition):
-        source = source_layer(param, file)
+    param, positions = read_net(file, caffe_pb2.TEST, level, stage, skip_unknown_fields=given["skip_unknown_fields"])
+    with caffe.trusting(given["trusted"]):
+        source = source_layer(param, file, positions)
         if source is None or source.type == "Input":
-            raise ConfigError("has no layer that reads data; it is a deploy net already, or is none for phase TEST", file=file)
-        training = PictureSource.of(param, file)
+            why = f"is a deploy net, with the Input '{source.name}'" if source else "has no layer that reads data in phase TEST"
+            raise ConfigError(f"{why}; give a training net", file=file)
+        training = PictureSource.of(param, file, positions)
         if shape is None and training is None:
             raise ConfigError(f"the shape of a record of '{source.type}' is not known; give --shape", file=file, layer=source.name,
                               layer_type=source.type)
         sizes = shape or training.input_shape()
-        made = deploy_net(param, (batch, *sizes), file)
+        made = deploy_net(param, (batch, *sizes), file, positions)
         mean, name = training.mean(sizes[0]) if training is not None else (None, "")
     scale = training.scale if training is not None else None
     made.ClearField("state")
@@ -71,11 +70,9 @@ def deploy(file, weights, out, batch, shape, preprocessing, half, force, level, 
     own = "; the net computes that" if preprocessing == "layers" else ""
     text = f"# The deploy net of {file}.\n# A record is {record}{own}.\n"
     if weights:
-        param = caffe_pb2.NetParameter()
-        param.CopyFrom(made)
+        param = copy_of(made)
         param.state.phase = caffe_pb2.TEST
-        with lines_from(definition):
-            net = Net(param, file=file, **given)
+        net = Net(param, file=file, positions=positions, **given)
         net.copy_from(weights)
         for layer, array in arrays.items():
             net.layer_dict[layer].blobs[0].data[...] = array
@@ -108,8 +105,7 @@ def remove_dropout(net):
         if layer.type == "Dropout" and list(layer.top) == bottoms:
             removed += 1
             continue
-        one = caffe_pb2.LayerParameter()
-        one.CopyFrom(layer)
+        one = copy_of(layer)
         one.bottom[:] = bottoms
         one.top[:] = [names.get(name, name) if name in layer.bottom else name for name in layer.top]
         kept.append(one)

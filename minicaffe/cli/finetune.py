@@ -17,10 +17,9 @@ from minicaffe.cli.picture_nets import IMAGENET_CLASSES, PictureSource, find_mea
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, Error, FileError
-from minicaffe.net.definitions import lines_from
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.text import write_text
@@ -65,20 +64,18 @@ def finetune(ctx, file, weights, db, out, classes, lr_mult, mirror, like, mean, 
             raise ConfigError("is read, and would be written; give another NAME", file=path, field="--out")
     options.check_outputs(train_file, deploy_file, best_file, force=force)
     about = options.net_options()
-    definition = read_net(file, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
-    with caffe.trusting(about["trusted"]), lines_from(definition):
+    with caffe.trusting(about["trusted"]):
         pictures = Pictures(db, batch_size)
         count = classes or len(pictures.classes)
         if count < len(pictures.classes):
             raise ConfigError(f"must be at least {len(pictures.classes)}, the number of classes in {db}, got {count}",
                               field="--classes")
-        net, training, why = open_deploy_net(definition.param, file, {"like": like, "mean": mean, "scale": scale})
+        net, positions, training, why = open_deploy_net(file, {"like": like, "mean": mean, "scale": scale}, about)
         head = last_layer(net, file)
         transform, input_text = preprocessing(net, head, training, why, pictures, mean, scale, file)
     old, outputs = replace_last_layer(net, head, count, os.path.basename(out))
     deployed = with_softmax(net)
-    with lines_from(definition):
-        others = scale_learning_rates(net, head, weights, lr_mult, file, about)
+    others = scale_learning_rates(net, head, weights, lr_mult, file=file, positions=positions, **about)
     about_deploy = f"# The deploy net of {train_file}.\n# A record is {input_text}.\n"
     write_bytes(deploy_file, (about_deploy + write_text(deployed)).encode(errors="backslashreplace"))
     about_train = f"# {file} with another last layer, for the pictures of {db}.\n"
@@ -157,29 +154,29 @@ class Pictures:
         self.shape = PictureSource(db, layer).uncropped_shape()
 
 
-def open_deploy_net(param, file, given):
-    """Return the deploy net of a NetParameter, read from `file`, its `PictureSource` or None, and the reason if it is None.
+def open_deploy_net(file, given, about):
+    """Return the deploy net of `file`, its Positions, its `PictureSource` or None, and the reason if it is None.
 
     A training net is reduced to its prediction; the Input of the result has the size that the net was trained with.
     """
-    source = source_layer(param, file)
+    param, positions = read_net(file, caffe_pb2.TEST, skip_unknown_fields=about["skip_unknown_fields"])
+    source = source_layer(param, file, positions)
     if source is None:
         raise ConfigError("has no data layer and no Input, so the net's input is not known; give a training net or a deploy net",
                           file=file)
-    own = PictureSource.of(param, file) if source.type != "Input" else None
+    own = PictureSource.of(param, file, positions) if source.type != "Input" else None
     if source.type != "Input" and own is None:
         raise ConfigError(f"'{source.type}' reads no pictures, so the size of the net's input is not known; give the deploy net",
                           file=file, layer=source.name, layer_type=source.type)
     if own is None:
-        training, why = find_training(param, file, given)
-        return param, training, why
+        return param, positions, *find_training(param, file, given)
     try:
         shape = own.input_shape()
     except Error as error:
         raise ConfigError(f"its training data are needed for the size of the net's input ({error.message}); give the deploy net",
                           file=file, layer=source.name, layer_type=source.type) from error
     training, why = find_training(param, file, given) if given["like"] is not None else (own, "")
-    return deploy_net(param, (1, *shape), file), training, why
+    return deploy_net(param, (1, *shape), file, positions), positions, training, why
 
 
 def last_layer(net, file):
@@ -260,16 +257,16 @@ def unused_name(name, taken):
     return name
 
 
-def scale_learning_rates(net, head, weights, factor, file, about):
+def scale_learning_rates(net, head, weights, factor, **options):
     """Multiply the learning rates of all layers but `head` by `factor`; return the number of these layers.
 
-    With factor 0 BatchNorm uses the mean and variance in the file of weights. Raises an Error if `weights` do not fit `net`.
+    With factor 0 BatchNorm uses the mean and variance in the file of weights. `options` are for building `net`. Raises an Error if
+    `weights` do not fit it.
     """
-    built = caffe_pb2.NetParameter()
-    built.CopyFrom(net)
+    built = copy_of(net)
     built.state.phase = caffe_pb2.TEST
     with trial(), warnings.catch_warnings(action="error", category=ConfigWarning):
-        made = Net(built, file=file, **about)
+        made = Net(built, **options)
         made.copy_from(weights)
     others = 0
     for layer in net.layer:
@@ -290,8 +287,7 @@ def scale_learning_rates(net, head, weights, factor, file, about):
 
 def with_softmax(net):
     """Return a copy of the net with a Softmax after its last layer."""
-    made = caffe_pb2.NetParameter()
-    made.CopyFrom(net)
+    made = copy_of(net)
     made.ClearField("state")
     names = {layer.name for layer in net.layer} | {top for layer in net.layer for top in layer.top}
     name = unused_name("prob", names)

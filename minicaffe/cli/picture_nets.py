@@ -24,11 +24,10 @@ from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, located
 from minicaffe.layers.data.data import check_database, first_record
-from minicaffe.net.definitions import lines_from
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
 from minicaffe.ops.engine import check_precision
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import picture_transformer
 from minicaffe.pycaffe.net2014 import read_npy
@@ -136,20 +135,18 @@ def open_net(kind, given, images_dim=None, windows=False):
         raise click.UsageError(f"give --weights FILE, the trained parameters of {model}")
     check_precision()
     about = options.net_options()
-    definition = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
-                          skip_unknown_fields=about["skip_unknown_fields"])
-    param, positions = definition
-    with caffe.trusting(about["trusted"]), lines_from(definition):
-        own = PictureSource.of(param, model)
+    param, positions = read_net(model, caffe_pb2.TEST, given.get("level", 0), given.get("stage", ()),
+                                skip_unknown_fields=about["skip_unknown_fields"])
+    with caffe.trusting(about["trusted"]):
+        own = PictureSource.of(param, model, positions)
         training, why = (own, "") if own and like is None else find_training(param, model, given)
         if own is not None:
             loss = next((layer for layer in param.layer if layer.type == "MultiBoxLoss"), None)
             if loss is not None and not any(layer.type == "DetectionOutput" for layer in param.layer):
                 raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
                                   file=model, layer=loss.name, layer_type=loss.type)
-            param, positions = deploy_net(param, (1, *training.input_shape()), model), None
-    with lines_from(definition):
-        net = kind(param, weights, file=model, positions=positions, **about)
+            param = deploy_net(param, (1, *training.input_shape()), model, positions)
+    net = kind(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
         set_preprocessing(net, training, why, given, images_dim, windows)
     options.print_ranks()
@@ -231,10 +228,10 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
     """The layer of a training net that reads its pictures, and the net's file."""
 
     @classmethod
-    def of(cls, param, file):
+    def of(cls, param, file, positions=None):
         """Return the PictureSource of a NetParameter; None if no layer reads pictures."""
         for phase in (caffe_pb2.TEST, caffe_pb2.TRAIN):
-            layer = source_layer(load_net(param, phase).param, file)
+            layer = source_layer(load_net(param, phase).param, file, positions)
             if layer is not None and layer.type in ("Data", "AnnotatedData", "ImageData", "MemoryData"):
                 return cls(file, layer)
         return None
@@ -361,8 +358,7 @@ def find_training(param, model, given):
         except (Error, OSError):
             continue  # the file is no net
         if training is not None and layers <= {(layer.name, layer.type) for layer in other.layer}:
-            same = caffe_pb2.TransformationParameter()
-            same.CopyFrom(training.layer.transform_param)
+            same = copy_of(training.layer.transform_param)
             same.ClearField("mirror")
             found.setdefault((same.SerializeToString(), training.layer.image_data_param.new_height), []).append(training)
     if len(found) == 1:  # prefer a net whose database exists: it gives the size

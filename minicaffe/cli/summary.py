@@ -66,7 +66,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
     param, positions = place["net_files"][file] if is_net else (None, None)
     if not is_net and phase == "TEST":
         raise click.UsageError("--phase TEST is for nets; give the net of the solver")
-    wanted = caffe_pb2.Phase.Value(phase) if phase else caffe_pb2.TRAIN if not is_net or has_loss(param, file, positions) else caffe_pb2.TEST
+    wanted = caffe_pb2.Phase.Value(phase or ("TRAIN" if not is_net or has_loss(param, file, positions) else "TEST"))
 
     tops = set()
 

@@ -58,7 +58,8 @@ def open_db(source, backend, mode="r", *, readahead=True):
     if mode != "r":
         raise ConfigError(f"mode must be 'r' or 'w', got {shown(mode)}")
     if not os.path.exists(source):
-        raise FileError("no such database; check the path, which is relative to the working directory", file=source)
+        relative = "" if os.path.isabs(source) else ", which is relative to the working directory"
+        raise FileError(f"no such database; check the path{relative}", file=source)
     if not os.path.isdir(source):
         error = FileError(f"is a file, but a database of kind {kind.backend} is a directory", file=source)
         raise kinds.with_kind(error, kinds.head_of(source), f"the folder of a database of kind {kind.backend}")

@@ -44,7 +44,8 @@ class VideoBatches:
 
     def _opened(self):
         if isinstance(self.video, str) and not os.path.isfile(self.video):
-            raise FileError("no such video file; check the path, which is relative to the working directory", file=self.video)
+            relative = "" if os.path.isabs(self.video) else ", which is relative to the working directory"
+            raise FileError(f"no such video file; check the path{relative}", file=self.video)
         capture = opencv().VideoCapture(self.video)
         if not capture.isOpened():
             remedy = "check its format" if isinstance(self.video, str) else "check device_id, and whether another program uses it"

@@ -9,7 +9,7 @@ from minicaffe.layer import layer_class
 from minicaffe.net.node import Node
 from minicaffe.net.share import ParamTable
 from minicaffe.ops.activation.operation import Activation
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, copy_of
 
 log = logging.getLogger("minicaffe.net.build")
 
@@ -28,8 +28,7 @@ class Builder:
 
     def add(self, definition):
         """Make the node of a LayerDef; errors name its place."""
-        param = caffe_pb2.LayerParameter()
-        param.CopyFrom(definition.param)
+        param = copy_of(definition.param)
         with located(file=self.net.file, line=definition.line, layer=param.name, layer_type=param.type):
             layer = self._create(param)
             node = Node(layer, [self._take(param, i) for i in range(len(param.bottom))], [], self.net.file, definition.line)

@@ -3,13 +3,12 @@
 Everything here works on messages and names, before any layer exists (Caffe net.cpp FilterNet, util/insert_splits.cpp).
 """
 
-import contextlib
 import logging
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, Error, close_matches, located
+from minicaffe.errors import ConfigError, close_matches, located
 from minicaffe.layer import layer_class
-from minicaffe.proto import caffe_pb2, forks
+from minicaffe.proto import caffe_pb2, copy_of, forks
 from minicaffe.proto.fields import unknown_of
 from minicaffe.proto.text import parse_fields
 
@@ -110,8 +109,8 @@ def insert_splits(layers, file=None, net=None):
     """Give every top that several bottoms consume a Split layer right behind its producer.
 
     A non-zero explicit loss weight counts as one more consumer; it moves to the first output of the split. The LayerParameters
-    given are not changed. Raises ConfigError for a bottom that no earlier layer produces; it names a layer of the NetParameter `net`
-    that would.
+    given are not changed. Raises ConfigError for a bottom that no earlier layer produces; it names a layer of the NetParameter
+    `net` that has it.
     """
     producer = {}   # blob name -> (layer index, top index) of its latest producer
     consumers = {}  # (layer index, top index) -> number of consumers
@@ -132,8 +131,7 @@ def insert_splits(layers, file=None, net=None):
     result = []
     used = {}  # (layer index, top index) -> how many outputs of its split are taken
     for i, (given, line, _) in enumerate(layers):
-        param = caffe_pb2.LayerParameter()
-        param.CopyFrom(given)
+        param = copy_of(given)
         for j in range(len(param.bottom)):
             top = source[i, j]
             if consumers[top] > 1:
@@ -161,7 +159,8 @@ def _other_producer(name, reader, net):
     for layer in net.layer if net is not None else ():
         if name in layer.top and layer != reader:
             reason = left_out(layer, net.state)
-            return f"; layer '{layer.name}' has it, but {f'is left out: {reason}' if reason else 'comes later; move it before this one'}"
+            why = f"is left out: {reason}" if reason else "comes later; move it before this one"
+            return f"; layer '{layer.name}' has it, but {why}"
     return ""
 
 
@@ -173,19 +172,6 @@ def split_layer_name(param, top_index):
 def split_blob_name(param, top_index, k):
     """Return ``<blob>_<layer>_<top index>_split_<k>``."""
     return f"{split_layer_name(param, top_index)}_{k}"
-
-
-@contextlib.contextmanager
-def lines_from(definition):
-    """Give errors about the layers of a net that is made of a Definition the lines that they have there, by their names."""
-    try:
-        yield
-    except Error as error:
-        net, positions = definition
-        for i, layer in sorted(enumerate(net.layer), key=lambda numbered: bool(left_out(numbered[1], net.state))):
-            if layer.name == error.layer and positions is not None:
-                error.at(file=positions.filename, line=positions.line(f"layer[{i}]"))
-        raise
 
 
 def with_batch_size(layer):

@@ -7,15 +7,16 @@ from minicaffe.proto import caffe_pb2
 PREDICTION_TYPES = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
 
 
-def source_layer(param, file=None):
+def source_layer(param, file=None, positions=None):
     """Return the LayerParameter of a net's data layer, the first without bottoms that its state includes; or None.
 
-    A Parameter layer has none either, and is no source of data.
+    A Parameter layer has none either, and is no source of data. `file` and `positions` are for errors.
     """
-    return next((layer for layer in _layers(param, file) if layer.top and not layer.bottom and layer.type != "Parameter"), None)
+    layers = (layer.param for layer in filter_layers(param.layer, param.state, file, positions))
+    return next((layer for layer in layers if layer.top and not layer.bottom and layer.type != "Parameter"), None)
 
 
-def deploy_net(param, shape, file=None):
+def deploy_net(param, shape, file=None, positions=None):
     """Return the NetParameter that computes what a training net predicts, from an Input of `shape`.
 
     Everything that needs a label is left out; the last loss that has a prediction (`PREDICTION_TYPES`) becomes
@@ -30,16 +31,19 @@ def deploy_net(param, shape, file=None):
         Of the input.
     file : str, optional
         For errors.
+    positions : Positions, optional
+        Those of `param`; afterwards they are those of the result.
 
     Raises
     ------
     ConfigError
         If nothing is left.
     """
-    source = source_layer(param, file)
+    source = source_layer(param, file, positions)
     unknown = set(source.top[1:])  # blobs that need a label
     known, answer = [], None
-    for layer in _layers(param, file):
+    definitions = filter_layers(param.layer, param.state, file)
+    for layer in [definition.param for definition in definitions]:
         if layer == source or not layer.bottom and layer.type != "Parameter":
             unknown.update(layer.top if layer != source else ())
         elif layer.type in PREDICTION_TYPES and layer.bottom[0] not in unknown:
@@ -62,8 +66,7 @@ def deploy_net(param, shape, file=None):
     made = caffe_pb2.NetParameter(name=param.name, state=param.state)
     made.layer.add(name="data", type="Input", top=source.top[:1]).input_param.shape.add(dim=shape)
     made.layer.extend(reversed(kept))
+    if positions is not None:
+        paths = {one.param.name: positions.moved.get(one.path, one.path) for one in definitions}
+        positions.moved = {f"layer[{i}]": paths.get(layer.name, "") for i, layer in enumerate(made.layer)}
     return made
-
-
-def _layers(param, file):
-    return [layer.param for layer in filter_layers(param.layer, param.state, file)]

@@ -17,7 +17,7 @@ from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
 from minicaffe.net.feed import Feeder
 from minicaffe.net.run import Runner
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.upgrade import Definition
 from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
@@ -97,8 +97,7 @@ class Net(Runner):
         if workspace is not None:
             check_type(workspace, Workspace, "workspace", "a Workspace")
         self.name, self.file, self.dtype, self.phase = param.name, file, dtype, param.state.phase
-        self.state = caffe_pb2.NetState()
-        self.state.CopyFrom(param.state)
+        self.state = copy_of(param.state)
         self.parameters = workspace if workspace is not None else Workspace()
         self.workspace = self.parameters.child(self.name)
         builder = Builder(self)

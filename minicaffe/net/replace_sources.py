@@ -13,7 +13,7 @@ from minicaffe.errors import ConfigError, Error, ShapeError, int_of, located, sh
 from minicaffe.layer import layer_class
 from minicaffe.net.definitions import filter_layers, with_batch_size
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto import caffe_pb2, copy_of, upgrade
 
 READERS = ("Data", "AnnotatedData", "ImageData", "WindowData", "VideoData", "HDF5Data", "MemoryData")
 
@@ -61,8 +61,7 @@ def replace_sources(param, file=None, shapes=None, batch=None, positions=None):
     """
     if batch is not None and not 1 <= int_of(batch, "batch", field="batch") < 1 << 31:
         raise ConfigError(f"must be from 1 to 2^31 - 1, got {shown(batch)}", field="batch", file=file)
-    result = caffe_pb2.NetParameter()
-    result.CopyFrom(param)
+    result = copy_of(param)
     state = param.state
     lines = {layer.path: layer.line for layer in filter_layers(result.layer, state, file, positions)}
     sources, batched, inputs = {}, False, _deploy_inputs(file)

@@ -46,9 +46,9 @@ class ParamTable:
                 raise ShapeError(f"shares '{spec.name}' with {self.places[owner]} but has {blob.count} values against "
                                  f"{owner_blob.count}", field=field)
         elif blob.shape != owner_blob.shape:
+            other = ", or set share_mode: PERMISSIVE" if blob.count == owner_blob.count else ""
             raise ShapeError(f"shares '{spec.name}' with {self.places[owner]} but has shape {list(blob.shape)} against "
-                             f"{list(owner_blob.shape)}; make them equal, or set share_mode: PERMISSIVE for equal counts",
-                             field=field)
+                             f"{list(owner_blob.shape)}; make them equal{other}", field=field)
         mults = self._mults[owner]
         for name, value in given.items():
             if value is not None and mults[name] is not None and value != mults[name]:

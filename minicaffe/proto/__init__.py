@@ -9,7 +9,7 @@ import importlib
 _NAMES_OF_MODULE = {
     "positions": ("Positions",),
     "text": ("layer_fields", "parse_text", "read_text", "write_text"),
-    "fields": ("Fields",),
+    "fields": ("Fields", "copy_of"),
     "binary": (
         *("LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob"),
         *("read_blob", "read_net", "read_solver_state", "write_net", "write_solver_state"),

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError, Error, located
 from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.proto.fields import copy_of
 from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
 from minicaffe.proto.stored import (
     MAX_FILE,
@@ -186,13 +187,11 @@ def write_net(file, net, layers):
     """
     if len(net.layer) != len(layers):
         raise ValueError(f"blobs of {len(layers)} layers for the {len(net.layer)} layers of the net")
-    head = caffe_pb2.NetParameter()
-    head.CopyFrom(net)
+    head = copy_of(net)
     head.ClearField("layer")
     parts = [head.SerializeToString()]
     for layer, stored in zip(net.layer, layers, strict=True):
-        entry = caffe_pb2.LayerParameter()
-        entry.CopyFrom(layer)
+        entry = copy_of(layer)
         entry.ClearField("blobs")
         content = [entry.SerializeToString()]
         for index, blob in enumerate(stored.blobs):

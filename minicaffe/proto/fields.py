@@ -129,6 +129,13 @@ def _shown(value):
     return str(value)
 
 
+def copy_of(message):
+    """Return a copy of a message."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
 def set_field(message, name, value):
     """Set a field of a message to the value of a field of the same kind: one value, a message, or those of a repeated field."""
     if hasattr(value, "CopyFrom"):

@@ -15,7 +15,7 @@ from minicaffe.errors import ConfigError, check_type, names_of, shown
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.crop import crop_offset, producers_of
-from minicaffe.proto.fields import Fields, lines_of, pop_field, set_field
+from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field, set_field
 from minicaffe.proto.forks import layer_named
 from minicaffe.proto.text import parse_fields, read_text
 from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
@@ -109,8 +109,7 @@ def load_net(net, phase, level=None, stages=(), skip_unknown_fields=False, conte
         raise ConfigError(f"must be TRAIN (0) or TEST (1), got {shown(phase)}", field="phase")
     stages = names_of(stages, "stages", field="stages")
     if isinstance(net, caffe_pb2.NetParameter):
-        param = caffe_pb2.NetParameter()
-        param.CopyFrom(net)
+        param = copy_of(net)
         definition = Definition(upgrade_net(param)[0], None)
     else:
         check_type(net, (str, os.PathLike), "a net", "made from a NetParameter, a prototxt or a path to one")
@@ -178,8 +177,7 @@ def upgrade_solver(solver, positions=None):
     Raises ConfigError if `type` and `solver_type` are both given, or as `upgrade_net`.
     """
     check_type(solver, caffe_pb2.SolverParameter, "solver", "a SolverParameter")
-    upgraded = caffe_pb2.SolverParameter()
-    upgraded.CopyFrom(solver)
+    upgraded = copy_of(solver)
     if solver.HasField("solver_type"):
         if solver.HasField("type"):
             error = ConfigError("is given together with type; remove solver_type", field="solver_type")
@@ -200,8 +198,7 @@ class _Upgrade:
     """One upgrade: the net in its present state, and the path of each of its layers in the file."""
 
     def __init__(self, net, positions, prefix):
-        self.net = caffe_pb2.NetParameter()
-        self.net.CopyFrom(net)
+        self.net = copy_of(net)
         self.positions = positions
         self.prefix = prefix
         field = "layers" if net.layers else "layer"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
 from minicaffe.memory.registry import registry
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import copy_of
 from minicaffe.solver import create_solver, solver_types
 
 ITERATIONS = 2      # the first makes what is kept, the second uses it
@@ -51,8 +51,7 @@ def dry_run_training(param, replace_sources, **options):
         Of the net that is trained, and of those that test.
     """
     sources = []
-    quiet = caffe_pb2.SolverParameter()
-    quiet.CopyFrom(param)
+    quiet = copy_of(param)
     for name in ("snapshot", "weights"):
         quiet.ClearField(name)
     quiet.max_iter = quiet.test_interval = ITERATIONS

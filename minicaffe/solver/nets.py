@@ -11,7 +11,7 @@ from collections import namedtuple
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning
 from minicaffe.net import weights
-from minicaffe.proto import caffe_pb2, upgrade
+from minicaffe.proto import caffe_pb2, copy_of, upgrade
 
 log = logging.getLogger("minicaffe.solver")
 
@@ -90,8 +90,7 @@ class NetMaker:
         path = field if index is None else f"{field}[{index}]"
         if field.endswith("_param"):
             net_param, _ = upgrade.upgrade_net(value, self.positions, path + ".")
-            inline = self.positions.below(path) if self.positions is not None else None
-            return NetSource(net_param, self.file, inline, field)
+            return NetSource(net_param, self.file, self.positions and self.positions.below(path), field)
         if field not in self.own_fields:
             caffe.check_path(value, path, who="solver")
         if value not in self.net_files:
@@ -104,8 +103,7 @@ class NetMaker:
         merged = caffe_pb2.NetState(phase=phase)
         merged.MergeFrom(source.param.state)
         merged.MergeFrom(state)
-        net_param = caffe_pb2.NetParameter()
-        net_param.CopyFrom(source.param)
+        net_param = copy_of(source.param)
         net_param.state.CopyFrom(merged)
         return self.make_net(net_param, file=source.file, positions=source.positions, skip_unknown_fields=self.skip_unknown_fields)
 

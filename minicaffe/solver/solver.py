@@ -291,8 +291,7 @@ class Solver:
 
         A GPU may still compute the last one when this returns. Its loss is read when `smoothed_loss` is, or the next `step` begins.
         """
-        if type(n) is not int:
-            check_type(n, numbers.Integral, "n", "a number of iterations")
+        check_type(n, numbers.Integral, "n", "a number of iterations")
         param, net = self.param, self.net
         end = self.iter + n
         self._read_deferred_loss()

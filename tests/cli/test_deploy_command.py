@@ -85,7 +85,8 @@ def test_a_database_and_no_weights(minicaffe, pictures, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("text, words, status, wrong", [
     (MEMORY, ["--shape", "3x0x2"], 2, "write CHANNELSxHEIGHTxWIDTH"), (MEMORY, ["--preprocessing", "layers"], 2, "the mean is a parameter; give WEIGHTS"),
     (TRAIN % ("HDF5Data", 'hdf5_data_param { source: "s" batch_size: 1 }'), [], 2, "layer 'data' (HDF5Data): the shape of a record of 'HDF5Data' is not known"),
-    ('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }', [], 2, "has no layer that reads data")])
+    ('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 } } }', [], 2, "net.prototxt: is a deploy net, with the Input 'in'; give a training net"),
+    ('layer { name: "p" type: "Parameter" top: "x" parameter_param { shape { dim: 1 } } }', [], 2, "net.prototxt: has no layer that reads data in phase TEST; give")])
 def test_wrong_nets_and_words(minicaffe, tmp_path, text, words, status, wrong):
     (tmp_path / "net.prototxt").write_text(text)
     assert wrong in minicaffe("deploy", "net.prototxt", "-o", "o", *words, status=status)

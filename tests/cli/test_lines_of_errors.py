@@ -44,3 +44,19 @@ def test_errors_have_lines(folder, monkeypatch, capsys, command, fault):
     (folder / "bad.prototxt").write_text(NET % fields)
     assert cli.main([*command.split(), "--quiet"]) == 2
     assert f"bad.prototxt:2: layer 'first' (InnerProduct): {text}" in capsys.readouterr().err
+
+
+def test_nets_without_layers_are_refused(tmp_path, capsys):
+    (tmp_path / "empty.prototxt").write_text("")
+    for command in (["summarize"], ["draw"]):
+        assert cli.main([*command, str(tmp_path / "empty.prototxt"), *[str(tmp_path / "x.svg")] * (command == ["draw"])]) == 2
+        assert "has no layer to" in capsys.readouterr().err
+
+
+def test_missing_data_without_false_advice(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    (folder / "bad.prototxt").write_text(NET.replace("db/train_lmdb", "none") % "inner_product_param { num_output: 2 }")
+    for command, advised in (("schedule", False), ("summary", True)):
+        assert cli.main([command, "bad.prototxt"]) == 1
+        error = capsys.readouterr().err
+        assert "bad.prototxt:1: layer 'data' (Data): data_param.source: none: no such database" in error and ("--shape data=" in error) == advised

@@ -674,3 +674,11 @@ def test_a_database_that_is_written_is_read(backend, tmp_path):
         db.put(b"5", b"")
     with open_db(tmp_path / "db", backend) as db:
         assert len(db) == 6
+
+
+def test_absolute_paths_are_not_called_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match="check the path$"):
+        open_db(str(tmp_path / "nowhere"), "LMDB")
+    with pytest.raises(FileError, match="check the path, which is relative to the working directory$"):
+        open_db("nowhere", "LMDB")

@@ -99,13 +99,21 @@ def test_shapes_of_sharers():
         Net(net)
 
 
+def test_other_counts_get_no_permissive_advice():
+    text = """layer { name: "in" type: "Input" top: "a" input_param { shape { dim: 1 dim: 6 } } }
+      layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" } inner_product_param { num_output: 2 } }
+      layer { name: "two" type: "InnerProduct" bottom: "a" top: "z" param { name: "w" } inner_product_param { num_output: 4 } }"""
+    with pytest.raises(ShapeError, match=r"has shape \[4, 6\] against \[2, 6\]; make them equal$"):
+        Net(param(text=text))
+
+
 def test_equal_counts_may_be_shared():
     text = """layer { name: "in" type: "Input" top: "a" top: "b" input_param { shape { dim: 1 dim: 6 } shape { dim: 1 dim: 3 } } }
       layer { name: "one" type: "InnerProduct" bottom: "a" top: "y" param { name: "w" }
         inner_product_param { num_output: 2 bias_term: false weight_filler { type: "gaussian" } } }
       layer { name: "two" type: "InnerProduct" bottom: "b" top: "z" param { name: "w" MODE }
         inner_product_param { num_output: 4 bias_term: false } }"""
-    with pytest.raises(ShapeError, match="set share_mode: PERMISSIVE for equal counts"):
+    with pytest.raises(ShapeError, match=", or set share_mode: PERMISSIVE$"):
         Net(param(text=text.replace("MODE", "")))
     net = Net(param(text=text.replace("MODE", "share_mode: PERMISSIVE")))
     one, two = (layer.blobs[0] for layer in net.layers[1:])

@@ -123,6 +123,8 @@ def test_a_net_without_its_data(tmp_path):
     _, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3")))
     assert sources["data"].shapes == [(8, 3, 9, 9), (8, 3)]
     with pytest.raises(Error, match="/nowhere.*--shape data=3x224x224"):
+        replace_sources.replace_sources(parsed(DATA.format("")), shapes={})
+    with pytest.raises(Error, match="/nowhere: no such database; check the path$"):     # of a command without --shape
         replace_sources.replace_sources(parsed(DATA.format("")))
     _, sources = replace_sources.replace_sources(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)
     assert sources["data"].shapes == [(3, 2, 5), (3,)] and "as --shape says" in sources["data"].assumed
