@@ -85,7 +85,7 @@ def test_gradcheck_takes_a_batch_size_and_fails_without_anything_to_compare(mini
 
 
 def test_what_gradcheck_compares(minicaffe, folder, capsys):
-    """--elements=0 means all, and --kink-range needs --kink; where nothing was compared, no element is the worst."""
+    """--elements=0 means all, and kink_range needs kink; where nothing was compared, no element is the worst."""
     (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
         layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
     for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):
