@@ -124,7 +124,7 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
         click.echo(f"memory is not known: {not_run}")
 
 
-def has_loss(param, file, positions):
+def has_loss(param, file, positions=None):
     """Whether a net has a loss in phase TRAIN, by its definition."""
     layers = filter_layers(param.layer, caffe_pb2.NetState(phase=caffe_pb2.TRAIN), file, positions)
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)

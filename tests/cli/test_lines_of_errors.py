@@ -60,3 +60,12 @@ def test_missing_data_without_false_advice(folder, monkeypatch, capsys):
         assert cli.main([command, "bad.prototxt"]) == 1
         error = capsys.readouterr().err
         assert "bad.prototxt:1: layer 'data' (Data): data_param.source: none: no such database" in error and ("--shape data=" in error) == advised
+
+
+@pytest.mark.parametrize("command", ["summary", "train"])
+def test_lines_of_a_net_inside_its_solver(folder, monkeypatch, capsys, command):
+    monkeypatch.chdir(folder)
+    net = NET % "inner_product_param { num_output: 0 }"
+    (folder / "inline.prototxt").write_text(f'base_lr: 0.1 lr_policy: "fixed" max_iter: 1\nnet_param {{\n{net}}}\n')
+    assert cli.main([command, "inline.prototxt", "--quiet"]) == 2
+    assert "inline.prototxt:4: layer 'first' (InnerProduct): inner_product_param.num_output" in capsys.readouterr().err

@@ -302,7 +302,7 @@ def test_summary(minicaffe, there):
     assert "TOP=CHANNELSxHEIGHTxWIDTH" in minicaffe("summary", "net.prototxt", "--shape", "data", status=2)
     assert "nowhere.prototxt" in minicaffe("summary", "nowhere.prototxt", status=1)
     (there / "wrong.prototxt").write_text('layer { name: "c" type: "Convolution" bottom: "nowhere" top: "c" }')
-    assert "wrong.prototxt: layer 'c' (Convolution): bottom[0]: unknown bottom" in minicaffe("summary", "wrong.prototxt", status=2)
+    assert "wrong.prototxt:1: layer 'c' (Convolution): bottom[0]: unknown bottom" in minicaffe("summary", "wrong.prototxt", status=2)
     (there / "data.prototxt").write_text('''layer { name: "d" type: "Data" top: "x" transform_param { crop_size: 4 } data_param { source: "none" batch_size: 2 } }
         layer { name: "s" type: "Slice" bottom: "x" top: "a" top: "b" slice_param { slice_point: 3 } }''')
     assert "axis 1, got [3]; as the data are not there, it was assumed that x is 3x4x4, from crop_size; if that is wrong, give --shape x=" in \
