@@ -35,6 +35,16 @@ def kind_of(node):
     return node.type if made is registered else f"{node.type} with {made.message}"
 
 
+def unique(wanted, taken):
+    """Return `wanted`, or this with a number behind it: a name that is not in `taken`, a dict of names to numbers; add it."""
+    name = wanted
+    while name in taken:
+        taken[wanted] += 1
+        name = f"{wanted}_{taken[wanted]}"
+    taken[name] = 1
+    return name
+
+
 def axis_of(axis, shape):
     """Return an axis counted from the front."""
     return axis + len(shape) if axis < 0 else axis
@@ -183,7 +193,8 @@ def check_net(net, known, target, register):
     outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
     for blob in net.output_blobs:
         if blob in net.input_blobs:
-            log.warning("input '%s' is read by no layer; %s has it as an input and not as an output", blob.name, target)
+            log.warning("input '%s' is read by no layer, or changed in place by the last one, which needs a top of another name; "
+                        "%s has it as an input and not as an output", blob.name, target)
     if not outputs:
         raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
     return outputs

@@ -13,7 +13,7 @@ import numpy as np
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
-from minicaffe.net.exporting import axis_of, batch_statistics
+from minicaffe.net.exporting import axis_of, batch_statistics, unique
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 
@@ -74,9 +74,13 @@ def fold(net, param):
     """
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    layers = [layer.param for layer in filter_layers(param.layer, param.state, net.file)]
-    names = {layer.name for layer in layers}    # the nets have Splits in between; a name may be that of several layers
-    entries = [Entry(*pair) for pair in zip(layers, (node for node in net.nodes if node.name in names), strict=True)]
+    nodes, names = iter(net.nodes), {}      # the net has Split layers, too
+    entries = [Entry(layer.param, next(node for node in nodes if node.name == layer.param.name))
+               for layer in filter_layers(param.layer, param.state, net.file)]
+    for entry in entries:
+        name, entry.param.name = entry.param.name, unique(entry.param.name, names)
+        if name != entry.param.name:
+            log.warning("the net has several layers '%s'; the folded net has '%s' for one of them", name, entry.param.name)
     users = {}
     for entry in entries:
         for blob in entry.node.layer.blobs:
@@ -88,8 +92,8 @@ def fold(net, param):
     made = caffe_pb2.NetParameter(name=param.name, state=param.state)
     made.layer.extend(entry.param for entry in entries)
     folded = Net(made, net.dtype, file=net.file)
-    for entry, node in zip(entries, (node for node in folded.nodes if node.name in names), strict=True):
-        for blob, array in zip(node.blobs, entry.arrays, strict=True):
+    for entry in entries:
+        for blob, array in zip(folded.layer_dict[entry.param.name].blobs, entry.arrays, strict=True):
             blob.data[...] = array.reshape(blob.shape)
     return Folded(folded, made, removed, kept)
 

@@ -5,7 +5,7 @@ import numpy as np
 from minicaffe.errors import DependencyError
 from minicaffe.net.comparison import TOLERANCE, difference
 from minicaffe.net.exporting import check_layers, run_on
-from minicaffe.onnx.graph import helper, reads, value_info
+from minicaffe.onnx.graph import helper, reads, value_info, value_names
 
 
 def compare(net, model, inputs, preprocessing=None):
@@ -38,14 +38,14 @@ def compare(net, model, inputs, preprocessing=None):
 def _layer_by_layer(net, model, inputs, given):
     """Yield (node, Difference) for each top of each layer that the model computes; all layers get the net's values as bottoms."""
     computed = {name for node in model.graph.node for name in node.output}
-    last = {blob.name: node for node in net.nodes for blob in node.tops}
+    value_of = value_names(net.nodes)
     arrays, names = dict(inputs), {name: name for name in inputs}    # of the model's values; blob -> its value in the model
     net.feed(**given)
     for i, node in enumerate(net.nodes):
         net.forward_from_to(i, i)
         bottoms, tops = {names[blob.name]: arrays[names[blob.name]] for blob in node.bottoms}, {}
         for blob in node.tops:
-            name = blob.name if last[blob.name] is node else f"{blob.name}/{node.name}"     # as `Graph.add` names it
+            name = value_of[i, blob.name]
             if name in computed:
                 names[blob.name], arrays[name], tops[name] = name, np.array(blob.data), blob.name
             elif node.bottoms:      # the same value, or one that is computed together with the next layer's

@@ -4,11 +4,11 @@ from collections import Counter
 
 import numpy as np
 
-from minicaffe.net.exporting import registration
+from minicaffe.net.exporting import registration, unique
 from minicaffe.onnx.graph import onnx
 from minicaffe.proto import caffe_pb2
+from minicaffe.proto.forks import find_layer
 
-OF_SSD = ("Permute", "Normalize")   # layer types that BVLC Caffe lacks
 IMPORTERS = {}                      # operator -> function
 
 
@@ -40,14 +40,16 @@ class Conversion:
         Blob -> the value that it must equal, see `load`.
     readers : Counter
         Value -> how many nodes read it; an output of the graph has one more reader, so that no other layer replaces it.
+    opset : int
+        Version of the model's operators.
     """
 
-    def __init__(self, graph, dialect):
+    def __init__(self, graph, dialect, opset=17):
         self.param, self.dialect = caffe_pb2.NetParameter(name=graph.name or "net"), dialect
         self.constants, self.shapes, self.blobs, self.arrays, self.checked = {}, {}, {}, {}, {}
-        self.readers = Counter(name for node in graph.node for name in node.input)
+        self.readers = Counter(name for node in graph.node for name in node.input if name)
         self.readers.update(info.name for info in graph.output)
-        self.names, self.numbers, self.node, self.number = set(), {}, None, 0
+        self.names, self.node, self.number, self.opset = {}, None, 0, opset
 
     def attribute(self, name, default=None):
         """Return an attribute of the current node."""
@@ -92,7 +94,7 @@ class Conversion:
         bottoms : list of str
         field : str
             Name of the message of the type's parameters, such as convolution_param; `values` are its fields, a list those of a
-            repeated one.
+            repeated one; None: left out.
         arrays : sequence of ndarray or None
             The parameters, in the order and with the number of elements of the layer's blobs; None: the layer lacks this one.
         last : bool
@@ -101,10 +103,10 @@ class Conversion:
         shape : tuple of int
             Of a Parameter layer.
         """
-        if self.dialect == "bvlc" and kind in OF_SSD:
+        if self.dialect == "bvlc" and find_layer(kind):
             raise Unsupported(f"it needs the layer type {kind}, which BVLC Caffe lacks (--dialect ssd)")
         own = self.node.name or f"{self.node.op_type}{self.number}"
-        name = self._unique(own if last else f"{own}/{kind}")
+        name = unique(own if last else f"{own}/{kind}", self.names)
         layer = self.param.layer.add(name=name, type=kind, bottom=bottoms)
         names = list(self.node.output[:tops]) if last else [name] if tops == 1 else [f"{name}/{i}" for i in range(tops)]
         layer.top.extend(names)
@@ -114,7 +116,7 @@ class Conversion:
         for key, value in values.items():
             if isinstance(value, (list, tuple)):
                 getattr(message, key).extend(value)
-            else:
+            elif value is not None:
                 setattr(message, key, value)
         if shape is not None:
             layer.parameter_param.shape.dim.extend(shape)
@@ -149,7 +151,7 @@ class Conversion:
     def remove_last(self):
         """Remove the last layer, which the next one replaces; return its LayerParameter and its arrays."""
         layer = self.param.layer.pop()
-        self.names.discard(layer.name)
+        del self.names[layer.name]
         self.checked.pop(layer.top[0], None)
         return layer, self.arrays.pop(layer.name, [])
 
@@ -183,16 +185,7 @@ class Conversion:
 
     def parameter_name(self):
         """Return a name for parameters that several layers of the current node share."""
-        return self._unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared")
-
-    def _unique(self, wanted):
-        name, number = wanted, self.numbers.get(wanted, 1)
-        while name in self.names:
-            number += 1
-            name = f"{wanted}_{number}"
-        self.numbers[wanted] = number
-        self.names.add(name)
-        return name
+        return unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared", self.names)
 
 
 def _text(value):

@@ -53,7 +53,7 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
         graph.values[blob.name] = blob.name
     if preprocessing is not None:
         _preprocess(graph, net, preprocessing)
-    exporting.export_layers(net, graph.values, lambda index, node: graph.add(node))
+    exporting.export_layers(net, graph.values, graph.add)
     for blob in output_blobs:
         graph.name_output(blob)
     outputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in output_blobs]
@@ -103,8 +103,6 @@ def _preprocess(graph, net, how):
     if mean is not None:
         x = graph.op("Sub", x, mean)
     x = layers.affine(graph, x, how.scale, 0)
-    for made in graph.own:
-        made.name = f"preprocessing/{made.op_type}"
     graph.values[blob.name] = x
 
 

@@ -9,7 +9,7 @@ the prototxt.
 import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.net.exporting import kind_of, registration
+from minicaffe.net.exporting import kind_of, registration, unique
 
 try:
     import onnx
@@ -31,6 +31,15 @@ def exporter(*types):
     return registration(EXPORTERS, types)
 
 
+def value_names(nodes):
+    """Return (index of the layer, blob) -> name of the value: the blob's for its last value, or for an input, else BLOB/LAYER."""
+    last = {blob.name: i for i, node in enumerate(nodes) for blob in node.tops}
+    last |= {blob.name: i for i, node in enumerate(nodes) if node.type == "Input" for blob in node.tops}
+    taken = dict.fromkeys(last, 1)
+    return {(i, blob.name): blob.name if last[blob.name] == i else unique(f"{blob.name}/{node.name}", taken)
+            for i, node in enumerate(nodes) for blob in node.tops}
+
+
 class Graph:
     """Collects what a layer's exporter adds.
 
@@ -39,19 +48,18 @@ class Graph:
     opset : int
     shapes : dict
         Blob name -> list of the sizes of its axes: an int, or a str where the size depends on the batch.
-    last : dict
-        Blob name -> the last layer that writes it.
     node : Node
         The layer that is exported now.
     """
 
     def __init__(self, opset, shapes, nodes):
         self.opset, self.shapes = opset, shapes
-        self.last = {blob.name: node for node in nodes for blob in node.tops}
+        self.value_names, self.node_names = value_names(nodes), {}
+        self.scopes = [unique(node.name, self.node_names) for node in nodes]    # layers may have equal names
         self.nodes, self.initializers, self.values = [], {}, {}
         self.node, self.scope, self.own = None, None, []    # own: the operations of the layer
         self.parameters = {}    # (address of the memory, shape) -> name of the initializer
-        self.taken = set(self.last)     # names of values
+        self.taken = dict.fromkeys(self.value_names.values(), 1)
 
     # ---- for exporters
 
@@ -96,8 +104,9 @@ class Graph:
             Of the operator; those with the value None are left out.
         """
         inputs = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        outputs = [self._name(f"{self.scope}/{kind}") for _ in range(count)]
-        self.nodes.append(helper.make_node(kind, inputs, outputs, **{k: v for k, v in attributes.items() if v is not None}))
+        outputs = [unique(f"{self.scope}/{kind}", self.taken) for _ in range(count)]
+        self.nodes.append(helper.make_node(kind, inputs, outputs, unique(f"{self.scope}/{kind}", self.node_names),
+                                           **{k: v for k, v in attributes.items() if v is not None}))
         self.own.append(self.nodes[-1])
         return outputs[0] if count == 1 else outputs
 
@@ -149,23 +158,18 @@ class Graph:
 
     # ---- for `export`
 
-    def add(self, node):
+    def add(self, index, node):
         """Add a layer by its type's exporter."""
-        self.node, self.scope, self.own = node, node.name, []
+        self.node, self.scope, self.own = node, self.scopes[index], []
         results = EXPORTERS[kind_of(node)](self, node)
-        for index, (blob, value) in enumerate(zip(node.tops, results, strict=True)):
-            last = self.last[blob.name] is node
-            self.values[blob.name] = self._rename(value, blob.name if last else self._name(f"{blob.name}/{node.name}"), index == 0)
-        kinds = {}
-        for made in self.own:
-            if not made.name:
-                kinds[made.op_type] = number = kinds.get(made.op_type, 0) + 1
-                made.name = f"{node.name}/{made.op_type}{'' if number == 1 else number}"
+        for blob, value in zip(node.tops, results, strict=True):
+            self.values[blob.name] = self._rename(value, self.value_names[index, blob.name], blob is node.tops[0])
 
     def name_output(self, blob):
         """Give an output of the net its blob's name, if its value is another layer's."""
         if self.values[blob.name] != blob.name:
-            self.nodes.append(helper.make_node("Identity", [self.values[blob.name]], [blob.name], blob.name))
+            name = unique(blob.name, self.node_names)
+            self.nodes.append(helper.make_node("Identity", [self.values[blob.name]], [blob.name], name))
 
     def _rename(self, value, name, names_layer):
         """Give the result of an operation of this layer its blob's name; another layer's value keeps its own."""
@@ -177,21 +181,13 @@ class Graph:
                 for i, old in enumerate(names):
                     if old == value:
                         names[i] = name
-        self.taken.discard(value)
-        if names_layer and not maker.name:
+        del self.taken[value]
+        if names_layer:
             maker.name = self.scope
         return name
 
-    def _name(self, wanted):
-        name, number = wanted, 1
-        while name in self.taken:
-            number += 1
-            name = f"{wanted}{number}"
-        self.taken.add(name)
-        return name
-
     def _initializer(self, wanted, array):
-        name = self._name(wanted)
+        name = unique(wanted, self.taken)
         self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         return name
 

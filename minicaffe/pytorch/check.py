@@ -66,12 +66,11 @@ def _layer_by_layer(torch, net, module, state, inputs, given):
     expected, found = {}, []
     for i, node in enumerate(net.nodes):
         net.forward_from_to(i, i)
-        expected.update(((node.name, blob.name), np.array(blob.data)) for blob in node.tops)
-    nodes = {node.name: node for node in net.nodes}
+        expected.update(((i, blob.name), np.array(blob.data)) for blob in node.tops)
 
-    def probe(layer, blob, value):
-        value_of_net = expected[layer, blob]
-        found.append((nodes[layer], difference(blob, value_of_net, value.detach().numpy())))
+    def probe(index, blob, value):
+        value_of_net = expected[index, blob]
+        found.append((net.nodes[index], difference(blob, value_of_net, value.detach().numpy())))
         return torch.from_numpy(value_of_net)
 
     _run(torch, module, state, inputs, probe)

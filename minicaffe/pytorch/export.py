@@ -59,10 +59,10 @@ class Module(NamedTuple):
                 "    def __init__(self):\n", line_of("super().__init__()")]
         parts += [line_of(*line) for line in self.source.init_lines]
         parts += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
-        for text, comment, node, variables in self.source.forward_lines:
+        for text, comment, index, variables in self.source.forward_lines:
             parts.append(line_of(text, comment))
             if probed:
-                parts += [line_of(f"{variable} = self._probe({node.name!r}, {blob!r}, {variable})")
+                parts += [line_of(f"{variable} = self._probe({index}, {blob!r}, {variable})")
                          for blob, variable in variables.items()]
         given = [self.source.values[name] for name in self.outputs]
         parts.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))

@@ -6,6 +6,8 @@
 import keyword
 import unicodedata
 
+from minicaffe.net.exporting import unique
+
 # The attributes of torch.nn.Module that a layer must not replace (dir(nn.Module()), without those that begin with "_").
 MODULE_ATTRIBUTES = frozenset("""
     T_destination add_module apply bfloat16 buffers call_super_init children compile cpu cuda double dump_patches eval extra_repr
@@ -32,15 +34,9 @@ class Names:
     """Identifiers that differ from each other and from those of `reserved`; `prefix` as in `identifier`."""
 
     def __init__(self, reserved, prefix):
-        self.reserved, self.taken, self.prefix = set(reserved), set(), prefix
+        self.reserved, self.taken, self.prefix = set(reserved), dict.fromkeys(reserved, 1), prefix
 
     def pick(self, name):
         """Return an identifier for a name; later calls return other ones."""
         text = identifier(name, self.prefix)
-        text = base = f"{text}_" if text in self.reserved else text
-        number = 1
-        while text in self.taken or text in self.reserved:
-            number += 1
-            text = f"{base}_{number}"
-        self.taken.add(text)
-        return text
+        return unique(f"{text}_" if text in self.reserved else text, self.taken)

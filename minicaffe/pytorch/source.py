@@ -51,7 +51,7 @@ class Source:
         self.variables = {}     # blob -> its variable
         self.values = {}        # blob -> the variable with its value: its own, or that of another blob with the same value
         self.init_lines = []        # of __init__: (text, comment)
-        self.forward_lines = []     # of forward: (text, comment, node or None, variables by blob)
+        self.forward_lines = []     # of forward: (text, comment, index of the layer or None, variables by blob)
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
         self.used, self.remarks = set(), {}     # names of helpers; lines of the docstring, as keys
         self.sizes_known = True
@@ -152,20 +152,20 @@ class Source:
         self._check_in_place(node)
         found = WRITERS[kind_of(node)](self, node)
         if len(self.init_lines) == before:      # the layer has no attribute
-            self.attributes.taken.discard(self.attribute)
+            del self.attributes.taken[self.attribute]
         bottoms = blob_names(node.bottoms)
         comments = ["" if blob.name in bottoms or not self.sizes_known else sizes(blob.shape) for blob in node.tops]
         if isinstance(found, str):
             names = [self._assign(blob.name) for blob in node.tops]
             comment = "; ".join(comment for comment in comments if comment)
-            self.forward_lines.append((f"{', '.join(names)} = {found}", comment, node, dict(zip(blob_names(node.tops), names))))
+            self.forward_lines.append((f"{', '.join(names)} = {found}", comment, index, dict(zip(blob_names(node.tops), names))))
             return
         for blob, text, comment in zip(node.tops, found, comments, strict=True):
             if text in self.values.values():    # the value of another blob
                 self.values[blob.name] = text
                 continue
             name = self._assign(blob.name)
-            self.forward_lines.append((f"{name} = {text}", comment, node, {blob.name: name}))
+            self.forward_lines.append((f"{name} = {text}", comment, index, {blob.name: name}))
 
     def _assign(self, blob):
         """Return the variable of a blob, which gets a value."""

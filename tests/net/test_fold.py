@@ -108,6 +108,18 @@ def test_what_is_left(name):
     assert names == left.split() and reason in reasons[kept]
 
 
+def test_equal_names(caplog):
+    """Each layer has its own parameters, and the folded net has names that can be saved."""
+    text = (layer("c", "Convolution", "x0", "a", CONV % "") + layer("c", "BatchNorm", "a", "a") + layer("c", "Convolution", "a", "b", CONV % "pad: 1")
+            + layer("d", "ReLU", "b", "b") + layer("d", "Convolution", "x0", "e", CONV % ""))
+    net, param = net_of(text)
+    made, inputs = fold(net, param), random_inputs(net)
+    wanted, found = run_net(net, inputs), run_net(made.net, inputs)
+    assert all(difference(name, wanted[name], found[name]).relative < 1e-5 for name in ("b", "e"))
+    assert [one.name for one in made.param.layer] == ["in0", "c", "c_3", "d", "d_2"] and made.layers == {"c_2": "c"}
+    assert "the net has several layers 'c'; the folded net has 'c_3' for one of them" in caplog.text
+
+
 def test_a_second_bottom_is_not_constant():
     text = layer("c", "Convolution", "x0", "c", CONV % "") + layer("s", "Scale", "c x1", "c", "scale_param { axis: 0 }")
     assert folded(text, (2, 4, 7, 6), (2, 4)) == (["c", "s"], {"s": "its second bottom is not constant"})

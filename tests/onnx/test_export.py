@@ -356,3 +356,47 @@ def test_inputs_must_be_those_of_the_net():
     net = net_of(layer("ReLU"), X)
     with pytest.raises(errors.ConfigError, match=r"inputs: must have an array for each input of the net, \['x0'\], got \['z'\]"):
         compare(net, to_model(net), {"z": np.zeros(X)})
+
+
+# ---- layers and blobs of equal names
+
+EQUAL = (layer("InnerProduct", "inner_product_param { num_output: 4 }", "x0", "a") + layer("ReLU", "", "a", "a")
+         + layer("InnerProduct", "inner_product_param { num_output: 4 }", "a", "l") + layer("Dropout", "", "l", "l"))
+
+
+def test_equal_names():
+    """Two layers with parameters and one in place have one name, which is also that of the output; Dropout in place is the last."""
+    net = net_of(EQUAL, (2, 4))
+    model = to_model(net)
+    assert [one.relative < 1e-5 for one in compare(net, model, random_inputs(net))] == [True]
+    nodes, values = [node.name for node in model.graph.node], [*(name for node in model.graph.node for name in node.output), "x0"]
+    assert len({*nodes}) == len(nodes) == 4 and len({*values}) == len(values)
+    assert len({tensor.name for tensor in model.graph.initializer}) == 4 and [one.name for one in model.graph.output] == ["l"]
+
+
+@pytest.mark.parametrize("text", [
+    layer("AbsVal", "", "x0", "y").replace('"l"', '"a/Sub"') + layer("BNLL", "", "y", "z").replace('"l"', '"a"'),
+    layer("AbsVal", "", "x0", "y").replace('"l"', '"preprocessing/Sub"'),
+    layer("ReLU", "", "x0", "y").replace('"l"', '"y_2"') + layer("TanH", "", "y", "y").replace('"l"', '"y"') + layer("Split", "", "y", "z w").replace('"l"', '"z"')])
+def test_names_of_operations(text):
+    net = net_of(text, (2, 4))
+    model = to_model(net, preprocessing=Preprocessing(mean=0.5))
+    assert all(one.relative < 1e-5 for one in compare(net, model, random_inputs(net), Preprocessing(mean=0.5)))
+    assert len({node.name for node in model.graph.node}) == len(model.graph.node)
+
+
+def test_input_changed_in_place(caplog):
+    text = layer("ReLU", "", "x0", "x0") + layer("Power", "power_param { shift: 2 }", "x0", "x0") + layer("AbsVal", "", "x0", "y")
+    net = net_of(text, (2, 4))
+    model = to_model(net)
+    assert [one.relative for one in compare(net, model, random_inputs(net))] == [0] and [one.name for one in model.graph.input] == ["x0"]
+    with pytest.raises(errors.ConfigError, match="the net has no output"):
+        to_model(net_of(layer("ReLU", "", "x0", "x0"), (2, 4)))
+    assert "changed in place by the last one, which needs a top of another name" in caplog.text
+
+
+def test_wrong_exporter_of_equal_names(monkeypatch):
+    monkeypatch.setitem(EXPORTERS, "Dropout", lambda graph, node: [graph.op("Neg", graph.bottom())])
+    net = net_of(EQUAL + layer("Exp", "", "l", "z"), (2, 4))
+    with pytest.raises(errors.DataError, match=r"layer 'l' \(Dropout\) differs first, in 'l'"):
+        compare(net, to_model(net), random_inputs(net))

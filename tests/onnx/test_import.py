@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from minicaffe import errors
+from minicaffe.net.exporting import unique
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from test_export import DEPLOY, filled  # noqa: E402
 
 from minicaffe.onnx import export, load  # noqa: E402
-from minicaffe.onnx.conversion import IMPORTERS, Conversion  # noqa: E402
+from minicaffe.onnx.conversion import IMPORTERS  # noqa: E402
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 X = (2, 4, 7, 6)
@@ -41,7 +42,7 @@ def write(path, nodes, *shapes, outputs=("y",), opset=None, dims=None):
     """Write a model of nodes behind inputs x0, x1, ..."""
     if any("antialias" in attributes for *_, attributes in nodes):
         opset = 18
-    opset = opset or (21 if {"Gelu", "Mish", "GroupNormalization"} & {kind for kind, *_ in nodes} else 17)
+    opset = opset or (28 if any("SpaceToDepth" == kind and "mode" in values for kind, *_, values in nodes) else 21 if {"Gelu", "Mish", "GroupNormalization"} & {kind for kind, *_ in nodes} else 17)
     made, tensors = [], []
     for number, (kind, inputs, tops, attributes) in enumerate(nodes):
         names = []
@@ -74,6 +75,15 @@ CASES = {       # nodes, shapes of the inputs
     "conv of 3 axes": ([node("Conv", "x0", weight(3, 2, 2, 1, 3))], (2, 2, 4, 3, 5)),
     "transposed": ([node("ConvTranspose", "x0", weight(4, 3, 4, 4), weight(6), strides=[2, 2], pads=[1, 1, 1, 1], group=2)], X),
     "transposed with more": ([node("ConvTranspose", "x0", weight(4, 3, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1], output_padding=[1, 1])], X),
+    **{f"transposed {how}": ([node("ConvTranspose", "x0", weight(4, 3, 3, 4), weight(3), strides=[2, 3], **values)], X) for how, values in {
+        "SAME_UPPER": {"auto_pad": "SAME_UPPER"}, "SAME_LOWER": {"auto_pad": "SAME_LOWER"}, "VALID": {"auto_pad": "VALID"}, "to a shape": {"output_shape": [14, 16]},
+        "to an upper shape": {"output_shape": [14, 16], "auto_pad": "SAME_UPPER"}, "beyond the kernel": {"output_padding": [1, 2]},
+        "dilated beyond the kernel": {"output_padding": [1, 2], "dilations": [3, 2]}}.items()},
+    **{f"greatest over {axes}": ([node("ReduceMax", "x0", axes=axes, keepdims=keep)], X) for axes, keep in (([1], 1), ([1, 2], 0), ([0, 3], 1), ([2, 3], 0), ([0, 1, 2, 3], 1))},
+    "reduced by no axes": ([node("ReduceSum", "x0", np.array([], INT))], X), "clip of crossed limits": ([node("Clip", "x0", np.float32(0.6), np.float32(-0.6))], X),
+    "argmax": ([node("ArgMax", "x0", axis=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
+    "argmax without its axis": ([node("ArgMax", "x0", axis=-1, keepdims=0, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
+    "depth of CRD": ([node("SpaceToDepth", "x0", blocksize=2, mode="CRD")], (2, 3, 4, 6)),
     "gemm": ([node("Gemm", "x0", weight(5, 4), weight(5), transB=1, alpha=0.5, beta=2.0)], (3, 4)),
     "gemm without bias": ([node("Gemm", "x0", weight(4, 5))], (3, 4)), "matmul": ([node("MatMul", "x0", weight(6, 5))], X),
     "flatten and gemm": ([node("Flatten", "x0", outputs=["f"]), node("Gemm", "f", weight(5, 168), weight(1), transB=1)], X),
@@ -232,16 +242,23 @@ REFUSED = {     # nodes, shapes, the reason
     "einsum of three": ([node("Einsum", "x0", "x0", "x0", equation="ab,ab,ab->a")], (2, 3), "its equation is ab,ab,ab->a"),
     "pad of 1": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(1))], X, "pads with something other than 0"),
     "integers": ([node("Cast", "x0", to=TensorProto.INT64, outputs=["a"]), node("Cast", "a", to=TensorProto.FLOAT)], X, "blobs are of real numbers"),
-    "a cell state": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["", "", "c"]), node("Relu", "c")], (5, 2, 4), "its last cell state is read"),
-    "indices of a maximum": ([node("MaxPool", "x0", kernel_shape=[2, 2], outputs=["m", "i"]), node("Cast", "i", to=TensorProto.FLOAT)], X, "its indices count through the whole array"),
+    "a cell state": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["h", "", "c"]), node("Relu", "h", outputs=["r"]), node("Relu", "c")], (5, 2, 4),
+                     r"node 'n0' \(LSTM\): no layers for its output 'c'"),
+    "a cell state alone": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["", "", "c"]), node("Relu", "c")], (5, 2, 4), "neither all its states nor the last"),
+    "indices of a maximum": ([node("MaxPool", "x0", kernel_shape=[2, 2], outputs=["m", "i"]), node("Cast", "i", to=TensorProto.FLOAT)], X, "no layers for its output 'i'"),
+    "a mean of a norm": ([node("LayerNormalization", "x0", weight(6), outputs=["z", "m"]), node("Add", "z", "m")], X, "no layers for its output 'm'"),
+    "training": ([node("Dropout", "x0", np.float32(0.5), np.array(True))], X, r"it drops values \(training_mode\)"),
+    "a part of a picture": ([node("Resize", "x0", np.float32([.1, .1, .1, .1, .9, .9, .9, .9]), np.float32([1, 1, 1, 1]), mode="linear", coordinate_transformation_mode="tf_crop_and_resize")],
+                            X, "its mode is linear, stretch and tf_crop_and_resize"),
+    "no axis": ([node("ReduceSum", "x0", np.array([], INT), noop_with_empty_axes=1)], X, "it reduces no axis"),
+    "a sequence": ([node("SequenceConstruct", "x0", "x0", outputs=["s"]), node("SequenceAt", "s", np.int64(0))], X, r"node 'n0' \(SequenceConstruct\): a blob holds an array, no sequence"),
+    "a constant": ([node("Relu", "x0", outputs=["r"]), node("Neg", np.float32([1, 2]))], X, "output 'y' is a constant; export the model without these nodes, or cut it before them"),
+    "quotients of integers": ([node("ArgMax", "x0", outputs=["i"]), node("Div", "i", np.int64(2), outputs=["d"]), node("Cast", "d", to=TensorProto.FLOAT)], X, "it computes with integers"),
     "one value without axes": ([node("Squeeze", "x0", np.array([0], INT))], (1,), r"the shape \[\] is none of a Reshape layer"),
-    "transposed with auto_pad": ([node("ConvTranspose", "x0", weight(4, 3, 3, 3), auto_pad="SAME_UPPER", strides=[2, 2])], X, "its pads follow from a wanted shape"),
-    "transposed to a shape": ([node("ConvTranspose", "x0", weight(4, 3, 3, 3), output_shape=[14, 12], strides=[2, 2])], X, "its pads follow from a wanted shape"),
     **{f"einsum {equation}": ([node("Einsum", *["x0"] * (1 + equation.count(",")), equation=equation)], (3, 3), f"its equation is {equation}")
        for equation in ("ab", "ab,bc", "ab->", "aa->a", "aa,ab->b")},
     "slopes of each pixel": ([node("PRelu", "x0", weight(4, 7, 6))], X, r"its slopes have the shape \[4, 7, 6\], PReLU has one for each channel"),
     "slopes of another axis": ([node("PRelu", "x0", weight(4))], (2, 4, 7, 4), r"its slopes have the shape \[4\], PReLU has one for each channel"),
-    "greatest of a channel": ([node("ReduceMax", "x0", axes=[1])], X, "a maximum is of all pixels alone"),
 }
 
 
@@ -278,16 +295,52 @@ def test_the_most_steps(tmp_path, monkeypatch):
     ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}, X, None), ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "mode": "reflect"}, X, None),
     ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "value": 1.0}, X, "it pads with something other than 0"),
     ("Squeeze", 11, {"axes": [1]}, (2, 1, 3), None), ("Unsqueeze", 11, {"axes": [0]}, (2, 3), None), ("ReduceSum", 11, {"axes": [-1], "keepdims": 0}, X, None),
-    ("ReduceSum", 11, {"axes": [1, 2]}, X, None), ("Dropout", 10, {"ratio": 0.3}, X, None)])
+    ("ReduceSum", 11, {"axes": [1, 2]}, X, None), ("Dropout", 10, {"ratio": 0.3}, X, None),
+    ("Slice", 9, {"starts": [1, -4], "ends": [3, 100], "axes": [1, -1]}, X, None), ("Slice", 9, {"starts": [0, 1], "ends": [2, 3]}, X, None),
+    ("Upsample", 7, {"scales": [1.0, 1.0, 1.7, 1.5]}, X, None), ("Upsample", 8, {"scales": [1.0, 1.0, 1.7, 1.5], "mode": "linear"}, X, None),
+    *[(kind, opset, {} if axis is None else {"axis": axis}, X, None) for kind in ("Softmax", "LogSoftmax") for opset in (7, 12, 13) for axis in (None, 0, 2, -1)],
+    ("BatchNormalization", 7, {"spatial": 0}, X, "it has statistics for each value of a channel")])
 def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape, reason):
     """What is an input today was an attribute in opsets before."""
-    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["r"]), node(name, "r", outputs=["s"], **attributes), node("Neg", "s")], shape, opset=opset)
+    more = [positive(*shape[1:])] * 4 if name == "BatchNormalization" else []
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["r"]), node(name, "r", *more, outputs=["s"], **attributes), node("Neg", "s")], shape, opset=opset)
     if reason:
         with pytest.raises(errors.ConfigError, match=reason):
             load(path)
     else:
         one, = load(path).differences
         assert one.blob == "y" and one.relative < 1e-5
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_opset_10(tmp_path, mode):
+    """Its scales are input 1, and its coordinates asymmetric."""
+    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", np.float32([1, 1, 1.7, 0.6]), mode=mode)], X, opset=10)).differences
+    assert one.blob == "y" and one.relative < 1e-5
+
+
+def test_output_without_a_shape(tmp_path):
+    """Nor need a shape fit that is for inputs of other sizes."""
+    model = onnx.load(write(tmp_path / "a.onnx", [node("Relu", "x0")], X))
+    for given in None, (9, 9):
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, given))
+        onnx.save(model, tmp_path / "a.onnx")
+        assert [one.relative for one in load(tmp_path / "a.onnx").differences] == [0]
+
+
+@pytest.mark.parametrize("case, shape, said", [
+    (node("MaxPool", "x0", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), (1, 2, 8, 8), "Caffe 1.0 and OpenCV lack round_mode: FLOOR, and compute other tops of the layers 'n0' (Pooling)"),
+    (node("MaxPool", "x0", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]), (1, 2, 7, 7), None),
+    (node("AveragePool", "x0", kernel_shape=[2, 2]), X, None), (node("MaxPool", "x0", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), X, None),
+    (node("Transpose", "x0", perm=[0, 2, 3, 1]), X, "BVLC Caffe lacks the types of the layers 'n0' (Permute)"),
+    (node("Clip", "x0", np.float32(0)), X, "Caffe 1.0 lacks the type Clip of the layers 'n0' (Clip)"),
+    (node("ArgMax", "x0"), X, "node 'n0' (ArgMax): of equal maxima Caffe takes the last, this node takes the first")])
+def test_notes_for_other_caffes(tmp_path, caplog, case, shape, said):
+    kind, inputs, _, attributes = case
+    nodes = [case] if kind != "ArgMax" else [node(kind, *inputs, outputs=["i"], **attributes), node("Cast", "i", to=TensorProto.FLOAT)]
+    made = load(write(tmp_path / "a.onnx", nodes, shape))
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("minicaffe.onnx")] == ([said] if said else [])
+    assert [layer.name for layer in made.param.layer if layer.pooling_param.HasField("round_mode")] == ["n0"] * ("FLOOR" in (said or ""))
 
 
 def test_sequences_begin_anew_in_each_run(tmp_path):
@@ -434,8 +487,8 @@ def test_a_branch_that_reads_the_input_is_no_constant(tmp_path):
 
 
 def test_many_equal_names_take_no_time_for_each_other():
-    made = Conversion(helper.make_graph([], "n", [], []), "minicaffe")
-    names = {made._unique("Eltwise") for _ in range(20_000)}
+    taken = {}
+    names = {unique("Eltwise", taken) for _ in range(20_000)}
     assert len(names) == 20_000 and "Eltwise_20000" in names
 
 

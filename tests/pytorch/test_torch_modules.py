@@ -139,8 +139,18 @@ def test_each_top_is_probed():
     module = to_module(net_of(text + layer("AbsVal", "", "a", "d").replace('"l"', '"abs"'), *shapes))
     plain, probed = (module.text(probed).partition("def forward(self, x0):\n")[2].splitlines() for probed in (False, True))
     assert [line.strip() for line in probed if line not in plain] == [
-        f"{top} = self._probe({name!r}, {top!r}, {top})" for name, top in (("l", "a"), ("l", "b"), ("l", "c"), ("abs", "d"))]
+        f"{top} = self._probe({index}, {top!r}, {top})" for index, top in ((1, "a"), (1, "b"), (1, "c"), (2, "d"))]
     assert [line for line in probed if "_probe" not in line] == plain and len(plain) == 3
+
+
+def test_equal_names():
+    """Two layers of one name have their own attributes and parameters."""
+    ip = layer("InnerProduct", "inner_product_param { num_output: 4 }", "%s", "%s")
+    net = net_of(ip % ("x0", "a") + ip % ("a", "l"), (2, 4))
+    module = to_module(net)
+    assert list(module.state) == ["l.weight", "l.bias", "l_2.weight", "l_2.bias"]
+    for name, node in (("l", net.nodes[1]), ("l_2", net.nodes[2])):
+        assert np.array_equal(module.state[f"{name}.weight"], node.layer.blobs[0].data)
 
 
 def test_every_type_has_a_writer():

@@ -15,6 +15,8 @@ def batch_norm(made, node):
     scale, shift, mean, variance = (made.constant(i, "statistics") for i in range(1, 5))
     if made.attribute("training_mode", 0):
         raise Unsupported("it computes the statistics of the batch (training_mode); export the model for inference")
+    if scale.ndim != 1:
+        raise Unsupported("it has statistics for each value of a channel (spatial 0), BatchNorm has one for each channel")
     plain = np.all(scale == 1) and not np.any(shift)
     top = made.layer("BatchNorm", [made.bottom()], "batch_norm_param", [mean, variance, np.ones(1)], last=plain,
                      eps=made.attribute("epsilon", 1e-5))
@@ -54,13 +56,9 @@ def simple(kind, field="", **values):
 
 
 importer("LRN")(simple("LRN", "lrn_param", local_size=("size",), alpha=("alpha", 1e-4), beta=("beta", 0.75), k=("bias", 1.0)))
-importer("Relu")(simple("ReLU"))
-importer("Sigmoid")(simple("Sigmoid"))
-importer("Tanh")(simple("TanH"))
-importer("Softplus")(simple("BNLL"))
-importer("Abs")(simple("AbsVal"))
-importer("Exp")(simple("Exp"))
-importer("Log")(simple("Log"))
+for operator, kind in {"Relu": "ReLU", "Sigmoid": "Sigmoid", "Tanh": "TanH", "Softplus": "BNLL", "Abs": "AbsVal", "Exp": "Exp",
+                       "Log": "Log"}.items():
+    importer(operator)(simple(kind))
 importer("Neg")(simple("Power", "power_param", scale=-1.0))
 importer("Sqrt")(simple("Power", "power_param", power=0.5))
 importer("Reciprocal")(simple("Power", "power_param", power=-1.0))
@@ -72,6 +70,8 @@ importer("Elu")(simple("ELU", "elu_param", alpha=("alpha", 1.0)))
 def identity(made, node):
     if node.op_type == "Cast" and made.attribute("to") not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
         raise Unsupported("blobs are of real numbers")
+    if node.op_type == "Dropout" and made.constant(2, "training_mode") and made.constant(1, "ratio") != 0:
+        raise Unsupported("it drops values (training_mode); export the model for inference")
     made.alias()
 
 
@@ -86,10 +86,9 @@ def prelu(made, node):
 
 @importer("Clip")
 def clip(made, node):
-    low, high = made.constant(1, "minimum"), made.constant(2, "maximum")
-    low, high = made.attribute("min", low), made.attribute("max", high)
+    low, high = (made.attribute(name, made.constant(i, f"{name}imum")) for i, name in ((1, "min"), (2, "max")))
     low, high = -3.4e38 if low is None else float(low), 3.4e38 if high is None else float(high)
-    made.layer("Clip", [made.bottom()], "clip_param", last=True, min=low, max=high)
+    made.layer("Clip", [made.bottom()], "clip_param", last=True, min=min(low, high), max=high)
 
 
 @importer("HardSigmoid", "HardSwish")
@@ -105,10 +104,17 @@ def hard(made, node):
 
 @importer("Softmax", "LogSoftmax")
 def softmax(made, node):
-    axis, log = made.attribute("axis", -1) % len(made.shape()), node.op_type == "LogSoftmax"
-    top = made.layer("Softmax", [made.bottom()], "softmax_param", last=not log, axis=axis)
+    """Before opset 13 the default axis is 1, and all axes from this one on count as one."""
+    given, log = made.shape(), node.op_type == "LogSoftmax"
+    axis = made.attribute("axis", 1 if made.opset < 13 else -1) % len(given)
+    joined = made.opset < 13 and math.prod(given[axis + 1:]) != 1
+    shape, axis = ((math.prod(given[:axis]), math.prod(given[axis:])), 1) if joined else (given, axis)
+    blob = made.reshaped(made.bottom(), given, shape)
+    blob = made.layer("Softmax", [blob], "softmax_param", last=not log and not joined, axis=axis)
     if log:
-        made.layer("Log", [top], last=True)
+        blob = made.layer("Log", [blob], last=not joined)
+    if joined:
+        made.reshaped(blob, shape, given, last=True)
 
 
 @importer("Pow")

@@ -61,14 +61,17 @@ def conv_transpose(made, node):
     weight, bias = made.constant(1, "weight"), made.constant(2, "bias")
     count, group = weight.ndim - 2, made.attribute("group", 1)
     stride, dilation = made.attribute("strides", [1] * count), made.attribute("dilations", [1] * count)
-    if made.attribute("auto_pad", "NOTSET") not in ("NOTSET", "") or made.attribute("output_shape"):
-        raise Unsupported("its pads follow from a wanted shape (auto_pad, output_shape)")
-    before, behind = sides(made.attribute("pads"), count)
+    results, auto = list(made.result[2:]), made.attribute("auto_pad", "NOTSET")
     whole = [s * (size - 1) + d * (k - 1) + 1 for s, size, d, k in zip(stride, made.shape()[2:], dilation, weight.shape[2:])]
-    results = list(made.result[2:])
-    symmetric = before == behind and [w - 2 * p for w, p in zip(whole, before)] == results
-    if not symmetric and any(p + r > w for p, r, w in zip(before, results, whole)):
-        raise Unsupported("its output_padding is beyond the kernel")
+    before, _ = sides(made.attribute("pads"), count)
+    if auto.startswith("SAME") or made.attribute("output_shape"):
+        added = made.attribute("output_padding", [0] * count)
+        before = [max(0, w + a - r + (auto != "SAME_UPPER")) // 2 for w, a, r in zip(whole, added, results)]
+    # A result beyond the last window is of zeros: the kernel gets zeros there.
+    more = [max(0, -(-(p + r - w) // d)) for p, r, w, d in zip(before, results, whole, dilation)]
+    weight = np.pad(weight, [(0, 0), (0, 0), *((0, m) for m in more)])
+    whole = [w + d * m for w, d, m in zip(whole, dilation, more)]
+    symmetric = [w - 2 * p for w, p in zip(whole, before)] == results
     top = made.layer("Deconvolution", [made.bottom()], "convolution_param", [weight, bias], last=symmetric,
                      num_output=weight.shape[1] * group, kernel_size=weight.shape[2:], stride=stride, dilation=dilation,
                      pad=before if symmetric else [0] * count, group=group, bias_term=bias is not None)
@@ -161,8 +164,6 @@ def contracted(made, operands, result):
 
 @importer("MaxPool", "AveragePool")
 def pool(made, node):
-    if len(node.output) > 1 and node.output[1]:
-        raise Unsupported("its indices count through the whole array")
     kernel, given, wanted = made.attribute("kernel_shape"), made.shape(), made.result
     if len(kernel) != 2:
         raise Unsupported(f"Pooling has two spatial axes, this has {len(kernel)}")
@@ -181,7 +182,8 @@ def pool(made, node):
         factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
     plain = bool(np.all(factor == 1))
     top = made.layer("Pooling", [made.bottom()], "pooling_param", last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
-                     stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1], round_mode=mode)
+                     stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1],
+                     round_mode=mode or None)      # CEIL is the default, and older Caffe lacks the field
     if not plain:
         made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
 

@@ -16,8 +16,6 @@ def lstm(made, node):
         raise Unsupported("its input and forget gates are coupled (input_forget)")
     if made.constant(7, "peepholes") is not None:
         raise Unsupported("it has peepholes")
-    if len(node.output) > 2 and _is_read(made, node.output[2]):
-        raise Unsupported("its last cell state is read")
 
     def ordered(array, size):
         return array.reshape(4, size, -1)[[0, 2, 1, 3]].reshape(4 * size, -1)
@@ -106,10 +104,9 @@ def directions(made, node, gates, add):
         raise Unsupported(f"it becomes layers for each of at most {MAX_STEPS} steps, and has {steps}")
     bias = np.zeros((count, 2 * gates * size), np.float32) if bias is None else bias
     backward = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[made.attribute("direction", "forward")]
-    has_all = _is_read(made, node.output[0])
-    has_last = len(node.output) > 1 and _is_read(made, node.output[1])
+    has_all, has_last = (len(node.output) > i and node.output[i] in made.readers for i in (0, 1))
     if not has_all and not has_last:
-        raise Unsupported("none of its outputs is read")
+        raise Unsupported("neither all its states nor the last one are read")
     every, last = [], []
     for i, reverse in enumerate(backward):
         blob = reversed_steps(made, made.bottom(), steps) if reverse else made.bottom()
@@ -125,10 +122,6 @@ def directions(made, node, gates, add):
         blob = made.layer("Concat", last, "concat_param", axis=0) if count > 1 else last[0]
         made.blobs[node.output[1]] = blob
         made.checked[blob] = node.output[1]
-
-
-def _is_read(made, name):
-    return bool(name) and name in made.readers
 
 
 def product(made, blob, weight, bias, name=None):

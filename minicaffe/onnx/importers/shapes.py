@@ -1,5 +1,8 @@
 """Operators that move, cut, repeat, reduce and resize values."""
 
+import logging
+import math
+
 import numpy as np
 
 from minicaffe.memory.budget import check_bytes
@@ -8,6 +11,7 @@ from minicaffe.onnx.importers.products import cropped
 from minicaffe.proto import caffe_pb2
 
 POOLING = caffe_pb2.PoolingParameter
+log = logging.getLogger(__name__)
 
 
 @importer("Reshape", "Squeeze", "Unsqueeze")
@@ -74,8 +78,8 @@ def selected(made, blob, given, changes, last=True):
 
 @importer("Slice")
 def slice_(made, node):
-    starts = made.constant(1, "starts")
-    axes, steps = made.constant(3, "axes"), made.constant(4, "steps")
+    starts = made.attribute("starts", made.constant(1, "starts"))     # attributes before opset 10
+    axes, steps = made.attribute("axes", made.constant(3, "axes")), made.constant(4, "steps")
     given = made.shape()
     axes = range(len(starts)) if axes is None else axes
     begin, stride = [0] * len(given), [1] * len(given)
@@ -173,38 +177,51 @@ def pad(made, node):
 
 @importer("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 def reduce(made, node):
-    axes, given = made.constant(1, "axes"), made.shape()
-    axes = made.attribute("axes", list(range(len(given)))) if axes is None else axes.tolist()
-    axes = sorted(axis % len(given) for axis in axes)
-    if axes == [2, 3] and len(given) == 4 and node.op_type in ("ReduceMean", "ReduceMax"):
-        keep = len(made.result) == 4
-        top = made.layer("Pooling", [made.bottom()], "pooling_param", last=keep, global_pooling=True,
-                         pool=POOLING.AVE if node.op_type == "ReduceMean" else POOLING.MAX)
-        if not keep:
-            made.reshaped(top, (*given[:2], 1, 1), made.result, last=True)
+    axes, given = made.attribute("axes", made.constant(1, "axes")), made.shape()
+    axes = [] if axes is None else sorted(int(axis) % len(given) for axis in axes)
+    if not axes and made.attribute("noop_with_empty_axes", 0):
+        raise Unsupported("it reduces no axis (noop_with_empty_axes)")
+    axes = axes or list(range(len(given)))
+    kept, blob = [axis for axis in range(len(given)) if axis not in axes], made.bottom()
+    order, keep = kept + axes, len(made.result) == len(given)
+    if order != sorted(order):      # Reduction and Pooling are over the last axes
+        blob = made.layer("Permute", [blob], "permute_param", order=order)
+    planes = axes == [2, 3] and len(given) == 4
+    if node.op_type == "ReduceMax" or node.op_type == "ReduceMean" and planes:
+        shape = given if planes else (math.prod(given[axis] for axis in kept), 1, math.prod(given[axis] for axis in axes), 1)
+        blob = made.reshaped(blob, [given[axis] for axis in order], shape)
+        blob = made.layer("Pooling", [blob], "pooling_param", last=keep and planes, global_pooling=True,
+                          pool=POOLING.AVE if node.op_type == "ReduceMean" else POOLING.MAX)
+        if not keep or not planes:
+            made.reshaped(blob, (*shape[:2], 1, 1), made.result, last=True)
         return
-    kind = caffe_pb2.ReductionParameter
+    kind, root = caffe_pb2.ReductionParameter, node.op_type == "ReduceL2"
     operations = {"ReduceMean": kind.MEAN, "ReduceSum": kind.SUM, "ReduceL1": kind.ASUM, "ReduceSumSquare": kind.SUMSQ,
                   "ReduceL2": kind.SUMSQ}
-    operation = operations.get(node.op_type)
-    if operation is None:
-        raise Unsupported(f"a maximum is of all pixels alone, this is over the axes {axes} of {len(given)}")
-    kept, blob = [axis for axis in range(len(given)) if axis not in axes], made.bottom()
-    if axes[0] < len(kept):     # Reduction is over the last axes
-        blob = made.layer("Permute", [blob], "permute_param", order=kept + axes)
-    keep, root = len(made.result) == len(given), node.op_type == "ReduceL2"
-    top = made.layer("Reduction", [blob], "reduction_param", last=not keep and not root, operation=operation, axis=len(kept))
+    top = made.layer("Reduction", [blob], "reduction_param", last=not keep and not root, operation=operations[node.op_type],
+                     axis=len(kept))
     if root:
         top = made.layer("Power", [top], "power_param", last=not keep, power=0.5)
     if keep:
         made.reshaped(top, [given[axis] for axis in kept], made.result, last=True)
 
 
+@importer("ArgMax")
+def arg_max(made, node):
+    if not made.attribute("select_last_index", 0):
+        log.warning("node '%s' (ArgMax): of equal maxima Caffe takes the last, this node takes the first", node.name)
+    keep, axis = bool(made.attribute("keepdims", 1)), made.attribute("axis", 0) % len(made.shape())
+    top = made.layer("ArgMax", [made.bottom()], "argmax_param", last=keep, axis=axis)
+    if not keep:
+        made.reshaped(top, (), made.result, last=True)
+
+
 @importer("DepthToSpace", "SpaceToDepth")
 def depth_to_space(made, node):
     (batch, channels, height, width), size = made.shape(), made.attribute("blocksize")
     if node.op_type == "SpaceToDepth":
-        shape, order = (batch, channels, height // size, size, width // size, size), [0, 3, 5, 1, 2, 4]
+        shape = batch, channels, height // size, size, width // size, size
+        order = [0, 3, 5, 1, 2, 4] if made.attribute("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
     elif made.attribute("mode", "DCR") == "DCR":
         shape, order = (batch, size, size, channels // size**2, height, width), [0, 3, 4, 1, 5, 2]
     else:
@@ -217,21 +234,23 @@ def depth_to_space(made, node):
 @importer("Resize", "Upsample")
 def resize(made, node):
     """Nearest neighbours by whole factors are a depthwise deconvolution with ones, all else a matrix product for each axis."""
-    given, wanted, upsample = made.shape(), made.result, node.op_type == "Upsample"
-    mode, scales = made.attribute("mode", "nearest"), made.constant(1 if upsample else 2, "scales")
-    if made.attribute("antialias", 0) or mode not in ("nearest", "linear", "cubic"):
-        raise Unsupported(f"its mode is {mode}{', with antialias' * made.attribute('antialias', 0)}")
+    given, wanted, old = made.shape(), made.result, made.opset < 11
+    mode, policy = made.attribute("mode", "nearest"), made.attribute("keep_aspect_ratio_policy", "stretch")
+    how = made.attribute("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
+    scales = made.attribute("scales", made.constant(1 if old else 2, "scales"))     # an attribute in opset 7
+    if made.attribute("antialias", 0) or policy != "stretch" or how == "tf_crop_and_resize":
+        raise Unsupported(f"its mode is {mode}{', with antialias' * made.attribute('antialias', 0)}, {policy} and {how}")
     factors = [result / size for size, result in zip(given, wanted)]
-    if scales is not None and scales.size:
-        for axis, scale in zip(made.attribute("axes", range(len(given))), scales):
-            factors[axis] = scale
-    places = {axis: positions(made, given[axis], wanted[axis], factors[axis], "asymmetric" if upsample else "half_pixel")
+    for axis, scale in zip(made.attribute("axes", range(len(given))), () if scales is None else scales):
+        factors[axis] = scale
+    places = {axis: positions(made, given[axis], wanted[axis], factors[axis], how)
               for axis in range(len(given)) if wanted[axis] != given[axis]}
     if not places:
         made.alias()
     elif mode == "nearest":
-        kind, repeats = made.attribute("nearest_mode", "floor" if upsample else "round_prefer_floor"), [1] * len(given)
-        changes = {axis: nearest(place, kind).clip(0, given[axis] - 1) for axis, place in places.items()}
+        kind, repeats = made.attribute("nearest_mode", "round_prefer_floor"), [1] * len(given)
+        changes = {axis: nearest(place, ("ceil" if factors[axis] < 1 else "floor") if old else kind).clip(0, given[axis] - 1)
+                   for axis, place in places.items()}
         for axis, indices in changes.items():
             repeats[axis] = max(1, wanted[axis] // given[axis])
             if not np.array_equal(indices, np.arange(given[axis]).repeat(repeats[axis])):
@@ -248,9 +267,9 @@ def resize(made, node):
             shape[axis] = wanted[axis]
 
 
-def positions(made, size, result, scale, usual):
+def positions(made, size, result, scale, how):
     """Return where the results of a Resize lie among the values of an axis, as float32 (results,), in which runtimes compute it."""
-    how, x = made.attribute("coordinate_transformation_mode", usual), np.arange(result, dtype=np.float32)
+    x = np.arange(result, dtype=np.float32)
     check_bytes(8 * result * size, f"the matrix of a {made.node.op_type} from {size} to {result}")
     if how == "align_corners":
         return x * (size - 1) / max(1, result - 1)
