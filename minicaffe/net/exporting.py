@@ -193,8 +193,7 @@ def check_net(net, known, target, register):
     outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
     for blob in net.output_blobs:
         if blob in net.input_blobs:
-            log.warning("input '%s' is read by no layer, or changed in place by the last one, which needs a top of another name; "
-                        "%s has it as an input and not as an output", blob.name, target)
+            log.warning("no layer reads the last value of input '%s', which is no output of %s", blob.name, target)
     if not outputs:
         raise ConfigError("the net has no output: its layers have no top that is left for one", file=net.file)
     return outputs

@@ -33,8 +33,7 @@ def exporter(*types):
 
 def value_names(nodes):
     """Return (index of the layer, blob) -> name of the value: the blob's for its last value, or for an input, else BLOB/LAYER."""
-    last = {blob.name: i for i, node in enumerate(nodes) for blob in node.tops}
-    last |= {blob.name: i for i, node in enumerate(nodes) if node.type == "Input" for blob in node.tops}
+    last = {blob.name: i for i, node in sorted(enumerate(nodes), key=lambda one: one[1].type == "Input") for blob in node.tops}
     taken = dict.fromkeys(last, 1)
     return {(i, blob.name): blob.name if last[blob.name] == i else unique(f"{blob.name}/{node.name}", taken)
             for i, node in enumerate(nodes) for blob in node.tops}
@@ -167,9 +166,8 @@ class Graph:
 
     def name_output(self, blob):
         """Give an output of the net its blob's name, if its value is another layer's."""
-        if self.values[blob.name] != blob.name:
-            name = unique(blob.name, self.node_names)
-            self.nodes.append(helper.make_node("Identity", [self.values[blob.name]], [blob.name], name))
+        if (value := self.values[blob.name]) != blob.name:
+            self.nodes.append(helper.make_node("Identity", [value], [blob.name], unique(blob.name, self.node_names)))
 
     def _rename(self, value, name, names_layer):
         """Give the result of an operation of this layer its blob's name; another layer's value keeps its own."""

@@ -249,7 +249,7 @@ REFUSED = {     # nodes, shapes, the reason
     "a mean of a norm": ([node("LayerNormalization", "x0", weight(6), outputs=["z", "m"]), node("Add", "z", "m")], X, "no layers for its output 'm'"),
     "training": ([node("Dropout", "x0", np.float32(0.5), np.array(True))], X, r"it drops values \(training_mode\)"),
     "a part of a picture": ([node("Resize", "x0", np.float32([.1, .1, .1, .1, .9, .9, .9, .9]), np.float32([1, 1, 1, 1]), mode="linear", coordinate_transformation_mode="tf_crop_and_resize")],
-                            X, "its mode is linear, stretch and tf_crop_and_resize"),
+                            X, "its mode is linear, its coordinates are tf_crop_and_resize"),
     "no axis": ([node("ReduceSum", "x0", np.array([], INT), noop_with_empty_axes=1)], X, "it reduces no axis"),
     "a sequence": ([node("SequenceConstruct", "x0", "x0", outputs=["s"]), node("SequenceAt", "s", np.int64(0))], X, r"node 'n0' \(SequenceConstruct\): a blob holds an array, no sequence"),
     "a constant": ([node("Relu", "x0", outputs=["r"]), node("Neg", np.float32([1, 2]))], X, "output 'y' is a constant; export the model without these nodes, or cut it before them"),
@@ -310,6 +310,13 @@ def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape,
     else:
         one, = load(path).differences
         assert one.blob == "y" and one.relative < 1e-5
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller", "stretch"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_to_a_ratio(tmp_path, mode, policy):
+    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", "", "", np.array([9, 4], INT), axes=[2, 3], mode=mode, keep_aspect_ratio_policy=policy)], X, opset=19)).differences
+    assert one.blob == "y" and one.relative < 1e-5
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])

@@ -182,8 +182,7 @@ def pool(made, node):
         factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
     plain = bool(np.all(factor == 1))
     top = made.layer("Pooling", [made.bottom()], "pooling_param", last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
-                     stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1],
-                     round_mode=mode or None)      # CEIL is the default, and older Caffe lacks the field
+                     stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1], round_mode=mode or None)
     if not plain:
         made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
 

@@ -209,7 +209,7 @@ def reduce(made, node):
 @importer("ArgMax")
 def arg_max(made, node):
     if not made.attribute("select_last_index", 0):
-        log.warning("node '%s' (ArgMax): of equal maxima Caffe takes the last, this node takes the first", node.name)
+        log.warning("node '%s' (ArgMax): of equal maxima Caffe takes the last, this node takes the first", node.name or made.number)
     keep, axis = bool(made.attribute("keepdims", 1)), made.attribute("axis", 0) % len(made.shape())
     top = made.layer("ArgMax", [made.bottom()], "argmax_param", last=keep, axis=axis)
     if not keep:
@@ -238,10 +238,13 @@ def resize(made, node):
     mode, policy = made.attribute("mode", "nearest"), made.attribute("keep_aspect_ratio_policy", "stretch")
     how = made.attribute("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     scales = made.attribute("scales", made.constant(1 if old else 2, "scales"))     # an attribute in opset 7
-    if made.attribute("antialias", 0) or policy != "stretch" or how == "tf_crop_and_resize":
-        raise Unsupported(f"its mode is {mode}{', with antialias' * made.attribute('antialias', 0)}, {policy} and {how}")
-    factors = [result / size for size, result in zip(given, wanted)]
-    for axis, scale in zip(made.attribute("axes", range(len(given))), () if scales is None else scales):
+    if made.attribute("antialias", 0) or how == "tf_crop_and_resize":
+        raise Unsupported(f"its mode is {mode}{', with antialias' * made.attribute('antialias', 0)}, its coordinates are {how}")
+    axes, factors = made.attribute("axes", range(len(given))), [result / size for size, result in zip(given, wanted)]
+    if policy != "stretch":     # one factor for all axes
+        factor = min if policy == "not_larger" else max
+        scales = [factor(size / given[axis] for axis, size in zip(axes, made.constant(3, "sizes")))] * len(axes)
+    for axis, scale in zip(axes, () if scales is None else scales):
         factors[axis] = scale
     places = {axis: positions(made, given[axis], wanted[axis], factors[axis], how)
               for axis in range(len(given)) if wanted[axis] != given[axis]}
