@@ -45,6 +45,14 @@ def unique(wanted, taken):
     return name
 
 
+def value_names(nodes):
+    """Return (index of the layer, blob) -> name of the value: the blob's for its last value, or for an input, else BLOB/LAYER."""
+    last = {blob.name: i for i, node in sorted(enumerate(nodes), key=lambda one: one[1].type == "Input") for blob in node.tops}
+    taken = dict.fromkeys(last, 1)
+    return {(i, blob.name): blob.name if last[blob.name] == i else unique(f"{blob.name}/{node.name}", taken)
+            for i, node in enumerate(nodes) for blob in node.tops}
+
+
 def axis_of(axis, shape):
     """Return an axis counted from the front."""
     return axis + len(shape) if axis < 0 else axis

@@ -4,8 +4,8 @@ import numpy as np
 
 from minicaffe.errors import DependencyError
 from minicaffe.net.comparison import TOLERANCE, difference
-from minicaffe.net.exporting import check_layers, run_on
-from minicaffe.onnx.graph import helper, reads, value_info, value_names
+from minicaffe.net.exporting import check_layers, run_on, value_names
+from minicaffe.onnx.graph import helper, reads, value_info
 
 
 def compare(net, model, inputs, preprocessing=None):

@@ -9,7 +9,7 @@ the prototxt.
 import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.net.exporting import kind_of, registration, unique
+from minicaffe.net.exporting import kind_of, registration, unique, value_names
 
 try:
     import onnx
@@ -29,14 +29,6 @@ def exporter(*types):
     names of the tops' values. It replaces an exporter that the type already has.
     """
     return registration(EXPORTERS, types)
-
-
-def value_names(nodes):
-    """Return (index of the layer, blob) -> name of the value: the blob's for its last value, or for an input, else BLOB/LAYER."""
-    last = {blob.name: i for i, node in sorted(enumerate(nodes), key=lambda one: one[1].type == "Input") for blob in node.tops}
-    taken = dict.fromkeys(last, 1)
-    return {(i, blob.name): blob.name if last[blob.name] == i else unique(f"{blob.name}/{node.name}", taken)
-            for i, node in enumerate(nodes) for blob in node.tops}
 
 
 class Graph:
