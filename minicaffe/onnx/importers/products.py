@@ -96,7 +96,7 @@ def gemm(made, node):
         raise Unsupported("its first matrix is transposed")
     weight = (weight if made.attribute("transB", 0) else weight.T) * alpha
     if bias is not None:
-        if bias.size not in (1, weight.shape[0]):
+        if bias.size != 1 and (bias.size, bias.shape[-1]) != (weight.shape[0], weight.shape[0]):
             raise Unsupported("its bias is a matrix")
         bias = np.broadcast_to(bias * beta, (1, weight.shape[0]))[0]
     product(made, weight, bias)

@@ -46,6 +46,8 @@ def split(made, node):
     if len(sizes) == 1:
         made.alias()
         return
+    if 0 in sizes:
+        raise Unsupported("it keeps nothing of an axis")
     points = np.cumsum(sizes)[:-1].tolist()
     made.layer("Slice", [made.bottom()], "slice_param", last=True, tops=len(sizes), axis=axis, slice_point=points)
 
@@ -178,7 +180,7 @@ def pad(made, node):
 @importer("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL1", "ReduceL2", "ReduceSumSquare")
 def reduce(made, node):
     axes, given = made.attribute("axes", made.constant(1, "axes")), made.shape()
-    axes = [] if axes is None else sorted(int(axis) % len(given) for axis in axes)
+    axes = [] if axes is None else sorted({int(axis) % len(given) for axis in axes})
     if not axes and made.attribute("noop_with_empty_axes", 0):
         raise Unsupported("it reduces no axis (noop_with_empty_axes)")
     axes = axes or list(range(len(given)))
