@@ -174,6 +174,8 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
         name_output(made, info.name)
     warn_of_other_caffes(made.param)
     net = Net(made.param, file=str(path))
+    for name in sorted({info.name for info in model.graph.output} - {blob.name for blob in net.output_blobs}):
+        log.warning("output '%s' is read by another layer: it is a blob of the net, and none of its outputs", name)
     for name, arrays in made.arrays.items():
         for blob, array in zip(net.layer_dict[name].blobs, arrays, strict=True):
             blob.data[...] = array.reshape(blob.shape)

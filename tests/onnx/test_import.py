@@ -352,6 +352,13 @@ def test_notes_for_other_caffes(tmp_path, caplog, case, shape, said):
     assert [layer.name for layer in made.param.layer if layer.pooling_param.HasField("round_mode")] == ["n0"] * ("FLOOR" in (said or ""))
 
 
+def test_output_that_a_layer_reads(tmp_path, caplog):
+    """Caffe's outputs are the blobs that no layer reads."""
+    path = write(tmp_path / "a.onnx", [node("Relu", "x0", outputs=["a"]), node("Neg", "a")], X, outputs=("a", "y"))
+    assert [blob.name for blob in load(path).net.output_blobs] == ["y"]
+    assert "output 'a' is read by another layer: it is a blob of the net, and none of its outputs" in caplog.text and "'y'" not in caplog.text
+
+
 def test_sequences_begin_anew_in_each_run(tmp_path):
     net = load(write(tmp_path / "a.onnx", [node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), weight(1, 24), hidden_size=3)], (5, 2, 4))).net
     net.feed(x0=weight(5, 2, 4))
