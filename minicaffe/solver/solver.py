@@ -228,8 +228,7 @@ class Solver:
         self._finite_watch = FiniteWatch(effect, self._finite_watch.begin)
 
     def __repr__(self):
-        return (f"<{type(self).__name__}: iteration {self.iter} of {self.param.max_iter}, net {self.net!r}, "
-                f"{len(self.test_nets)} test nets>")
+        return f"<{type(self).__name__}: iteration {self.iter}/{self.param.max_iter}, {self.net!r}, {len(self.test_nets)} test nets>"
 
     # ---- what a subclass defines
 
@@ -291,7 +290,8 @@ class Solver:
 
         A GPU may still compute the last one when this returns. Its loss is read when `smoothed_loss` is, or the next `step` begins.
         """
-        check_type(n, numbers.Integral, "n", "a number of iterations")
+        if type(n) is not int:
+            check_type(n, numbers.Integral, "n", "a number of iterations")
         param, net = self.param, self.net
         end = self.iter + n
         self._read_deferred_loss()
