@@ -228,7 +228,7 @@ class Solver:
         self._finite_watch = FiniteWatch(effect, self._finite_watch.begin)
 
     def __repr__(self):
-        return f"<{type(self).__name__}: iteration {self.iter}/{self.param.max_iter}, {self.net!r}, {len(self.test_nets)} test nets>"
+        return f"<{type(self).__name__} iteration {self.iter}/{self.param.max_iter}, {self.net!r}, {len(self.test_nets)} test nets>"
 
     # ---- what a subclass defines
 

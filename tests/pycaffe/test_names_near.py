@@ -88,4 +88,4 @@ def test_repr_of_a_solver(tmp_path):
     (tmp_path / "net.prototxt").write_text(NET + 'layer { name: "loss" type: "EuclideanLoss" bottom: "out" bottom: "out" top: "loss" }')
     (tmp_path / "solver.prototxt").write_text(f'net: "{tmp_path}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 7')
     solver = caffe.SGDSolver(str(tmp_path / "solver.prototxt"))
-    assert repr(solver) == f"<SGDSolver: iteration 0/7, {solver.net!r}, 0 test nets>"
+    assert repr(solver) == f"<SGDSolver iteration 0/7, {solver.net!r}, 0 test nets>"
