@@ -2,10 +2,11 @@
 
 The sources are the tables proto/fork_fields.tsv, fork_enums.tsv and fork_layers.tsv: every message field, enum value and layer
 type of some sixty forks that BVLC Caffe and the SSD fork do not have. Their column `skip` says whether a net computes the same at
-inference without the field: ``yes`` (in training too), ``test`` (training would change), ``default`` (where the value is the
-default, which switches it off); empty: it does not, or this is unknown. Column `use` of the layers: ``infer`` (computes outputs),
-``identity`` (passes its bottom on, except in training), ``train`` (losses, targets and scores), ``data`` (a source), or the type
-of BVLC Caffe that it is an alias of.
+inference without the field: ``always`` (in training too, and it is left out without being asked for), ``yes`` (the same, on
+request), ``test`` (training would change), ``default`` (where the value is the default, which switches it off); empty: it does
+not, or this is unknown. Column `use` of the layers: ``infer`` (computes
+outputs), ``identity`` (passes its bottom on, except in training), ``train`` (losses, targets and scores), ``data`` (a source), or
+the type of BVLC Caffe that it is an alias of.
 
 The package's table holds what a reader can meet: fields and values of messages that proto/caffe.proto has and that lack them.
 So it shrinks when messages are added there, and this tool is to be run again.
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "minicaffe" / "proto" / "forks.tsv"
 HEAD = "# Written by tools/gen_forks.py from proto/fork_*.tsv; do not edit. Kind, of, names, skip or use, default, forks.\n"
 WIDTH = 132  # columns of a line, beyond which the names that have the rest of a row in common continue in another row
-SKIPS = ("", "yes", "test", "default")
+SKIPS = ("", "always", "yes", "test", "default")
 USES = ("infer", "identity", "train", "data")
 
 

@@ -56,7 +56,7 @@ def _check_fields(layer, phase, skip, file, positions):
         line, column = positions.place_of(f"{layer.path}.{path}") if positions is not None else (None, None)
         error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
                             layer_type=param.type)
-        if not skip or not forks.may_skip(found, value, training):
+        if not forks.may_skip(found, value, training, skip):
             raise error
         log.warning("%s; skipped", error)
 

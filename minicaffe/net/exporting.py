@@ -217,7 +217,7 @@ def export_layers(net, values, add):
         if node.type == "Input":
             continue
         try:
-            if node.type in ("PriorBox", "DummyData"):
+            if node.type in ("PriorBox", "PriorBoxClustered", "DummyData"):
                 net.forward_from_to(index, index)
             add(index, node)
         except Error as error:

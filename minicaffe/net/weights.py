@@ -79,7 +79,7 @@ def load(net, path):
     if binary.is_hdf5(path):
         return load_hdf5(net, path)
     with located(file=str(path)):
-        stored = upgrade.read_weights(path)
+        stored = [part for layer in upgrade.read_weights(path) for part in _with_scale(net, layer)]
         copy_layers(net, stored)
     return Loaded(path, net, [layer.name for layer in stored if layer.blobs])
 
@@ -168,13 +168,20 @@ def load_hdf5(net, path):
     return Loaded(path, net, stored)
 
 
+def _with_scale(net, layer):
+    """Return a stored layer; NVCaffe's BatchNorm with scale and bias as the two layers that the net has (proto/fork_forms.py)."""
+    scale = f"{layer.name}_1"
+    if len(layer.blobs) != 5 or scale not in net.layer_dict or net.layer_dict[scale].type != "Scale":
+        return [layer]
+    return [binary.LayerBlobs(layer.name, layer.type, layer.blobs[:3]), binary.LayerBlobs(scale, "Scale", layer.blobs[3:])]
+
+
 def _other_count(target, count):
     """Return the message for a stored layer of `count` blobs where the net's layer `target` has another number."""
     message = f"the file has {count} parameter blobs, the net needs {len(target.blobs)}; "
     if target.type == "BatchNorm" and count == 5:
-        return message + ("NVCaffe's BatchNorm keeps scale and bias as its blobs 3 and 4, BVLC Caffe in a layer Scale: give the "
-                          "net a Scale with bias_term: true after this layer, and copy blobs 0 to 2 to this layer's parameters, "
-                          "3 and 4 to its (minicaffe.proto.read_net reads the file)")
+        return message + ("NVCaffe's BatchNorm keeps scale and bias as its blobs 3 and 4: give the net "
+                          "batch_norm_param { scale_bias: true }")
     if target.type == "Scale" and len(target.blobs) - count == 1 or count == 1 and len(target.blobs) == 2:
         return message + "bias_term: false leaves the bias out as the file does, or rename the layer to train it from scratch"
     if count == 2 and len(target.blobs) == 1:

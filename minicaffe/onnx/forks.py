@@ -4,18 +4,11 @@ import numpy as np
 from onnx import TensorProto
 
 from minicaffe.errors import ConfigError
-from minicaffe.layers.base.fork import checked_message
 from minicaffe.layers.forks.variants import EPS
 from minicaffe.onnx.graph import exporter
-from minicaffe.proto.text import layer_fields
 
 
-@exporter("Transpose")
-def transpose(graph, node):
-    return [graph.op("Transpose", graph.bottom(), perm=node.layer.values["dim"])]
-
-
-@exporter("Reverse", "ReverseAxis")
+@exporter("Reverse")
 def reverse(graph, node):
     return [flipped(graph, graph.bottom(), node.layer.axes())]
 
@@ -77,7 +70,7 @@ def interp(graph, node):
     return [resized(graph, x, wanted, mode="linear", coordinate_transformation_mode="align_corners")]
 
 
-@exporter("Upsample", "UpsampleDarknet")
+@exporter("Upsample")
 def upsample(graph, node):
     given, wanted = list(graph.shape()), graph.known_top_shape()
     if len(node.bottoms) == 1:
@@ -94,8 +87,7 @@ def upsample(graph, node):
 
 @exporter("ReLU6", "ReLUX")
 def relu_x(graph, node):
-    values, _ = checked_message(layer_fields(node.param), node.layer.message, node.layer.fields_of_message, node.layer.ignored)
-    slope, bound = values["negative_slope"], values.get("maximal_value", 6.0)
+    slope, bound = node.layer.slope, node.layer.bound
     if not slope:
         return [graph.op("Clip", graph.bottom(), 0.0, bound)]
     return [graph.op("Min", graph.op("LeakyRelu", graph.bottom(), alpha=slope), bound)]

@@ -406,7 +406,7 @@ def constant(graph, node):
     return [graph.op("Identity", np.array(blob.data, np.float32)) for blob in node.tops]
 
 
-exporter("PriorBox")(constant)
+exporter("PriorBox", "PriorBoxClustered")(constant)
 
 
 @exporter("DummyData")

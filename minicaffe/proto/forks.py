@@ -110,6 +110,8 @@ def _advice(found, value):
     """Return the advice for a `ForkField` field or value that has `value` in the file."""
     if found.skip == "yes":
         return "it changes no result, and skip_unknown_fields leaves it out"
+    if found.skip == "always":
+        return "it changes no result"
     if found.skip == "test":
         return "it changes training only, and skip_unknown_fields leaves it out of a net of phase TEST"
     if may_skip(found, value):
@@ -149,16 +151,16 @@ def _forks_have(forks, what):
     return f"the forks {', '.join(shown[:-1])} and {shown[-1]} have {what}"
 
 
-def may_skip(known, value, training=True):
+def may_skip(known, value, training=True, asked=True):
     """Return whether a net computes the same without a field; with `training`, whether training does, too.
 
-    `known` is from `find_unknown`, `value` as in `minicaffe.proto.fields.Fields`.
+    `known` is from `find_unknown`, `value` as in `minicaffe.proto.fields.Fields`. `asked`: by skip_unknown_fields.
     """
-    if known is None or known.skip == "":
+    if known is None or known.skip == "" or not asked and known.skip != "always":
         return False
     if known.skip == "default":
         return _equal(value, known.default)
-    return known.skip == "yes" or not training
+    return known.skip != "test" or not training
 
 
 def _equal(value, default):

@@ -194,7 +194,7 @@ class Reader:
         if refused:
             _, text = forks.find_unknown(table.descriptor, name, refused[0])
         error = self.error(text, path, start + 2 * (name in table.fields))  # before a wrong value are the name and a colon
-        if refused or not self.skip:
+        if refused or not forks.may_skip(known, values[0], asked=self.skip):
             raise error
         logger.warning("%s; skipped", error)
 

@@ -16,6 +16,7 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.crop import crop_offset, producers_of
 from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field, set_field
+from minicaffe.proto.fork_forms import is_form, rewrite
 from minicaffe.proto.forks import layer_named
 from minicaffe.proto.text import parse_fields, read_text
 from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
@@ -149,7 +150,7 @@ def read_weights(path):
 def needs_upgrade(net):
     """Return whether anything in `net` is not in today's form. False for every result of `upgrade_net`."""
     return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer))
-                or any(_ceil_mode(layer) is not None for layer in net.layer))
+                or any(_ceil_mode(layer) is not None or is_form(layer) for layer in net.layer))
 
 
 def upgrade_net(net, positions=None, prefix=""):
@@ -227,6 +228,7 @@ class _Upgrade:
             self.layers_from_v1()
         self.crops(crops)
         self.ceil_modes()
+        self.fork_forms()
         if self.net.input or self.net.input_dim or self.net.input_shape:
             self.input_layer()
         for layer in filter(_is_old_batch_norm, self.net.layer):
@@ -314,6 +316,18 @@ class _Upgrade:
                 param.round_mode = mode
             elif param.round_mode != mode:
                 self.note(logging.WARNING, f"Ignored ceil_mode of layer '{layer.name}', whose round_mode says otherwise")
+
+    def fork_forms(self):
+        """Write layers of forks that are formulas of others as these."""
+        for index in reversed([index for index, layer in enumerate(self.net.layer) if is_form(layer)]):
+            name, kind = self.net.layer[index].name, self.net.layer[index].type
+            try:
+                count = rewrite(self.net.layer, index)
+            except ConfigError as error:
+                raise _located(error.at(layer=name, layer_type=kind), self.positions, self.paths[index])
+            self.paths[index:index + 1] = self.paths[index:index + 1] * count
+            made = ", ".join(f"{part.name} ({part.type})" for part in self.net.layer[index:index + count])
+            self.note(logging.INFO, f"Wrote {kind} layer '{name}' of a fork as {made}")
 
     def input_layer(self):
         """Turn the net's own input fields into an Input layer before all others."""

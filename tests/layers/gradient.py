@@ -10,6 +10,7 @@ from minicaffe.net.net import Net
 from minicaffe.net.node import overwrites_outputs
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
+from minicaffe.proto.upgrade import upgrade_net
 
 FILE = "test.prototxt"
 
@@ -34,6 +35,7 @@ def layer_net(layer_text, bottom_arrays, dtype=Dtype.DOUBLE, phase=TRAIN):
     del param.layer[:]
     param.layer.extend([*inputs, layer])
     param.state.phase = phase
+    param, _ = upgrade_net(param)
     caffe.seed(1701)
     net = Net(param, dtype, file=FILE)
     for name, array in zip(names, bottom_arrays):

@@ -1,4 +1,4 @@
-"""Transpose, Reverse, ReverseAxis, Flip, Squeeze, ShuffleChannel and Reorg of forks, against plain loops; and fields of forks' messages."""
+"""Reverse, Flip, Squeeze, ShuffleChannel and Reorg of forks, against plain loops; and fields of forks' messages."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ RANDOM = np.random.default_rng(3)
 
 
 def layer(kind, fields="", message=None):
-    message = message or {"ReverseAxis": "reverse_axis_param", "ShuffleChannel": "shuffle_channel_param"}.get(kind, f"{kind.lower()}_param")
+    message = message or {"ShuffleChannel": "shuffle_channel_param"}.get(kind, f"{kind.lower()}_param")
     return f'layer {{ name: "l" type: "{kind}" bottom: "x" top: "y" {message} {{ {fields} }} }}'
 
 
@@ -52,12 +52,9 @@ def depth_to_space(x, s):
 
 
 CASES = {
-    "Transpose": ("dim: [2, 0, 1, 3]", (2, 3, 4, 5), lambda x: np.moveaxis(x, 2, 0)),
-    "Transpose, two axes": ("dim: 1 dim: 0", (4, 6), lambda x: x.T),
     "Reverse": ("", (3, 2, 4), lambda x: x[::-1]),
     "Reverse, axis 2": ("axis: 2", (3, 2, 4, 1), lambda x: x[:, :, ::-1]),
     "Reverse, two axes": ("axis: 0 axis: 1", (3, 2, 4), lambda x: x[::-1, ::-1]),
-    "ReverseAxis": ("axis: 1", (3, 2, 4), lambda x: x[:, ::-1]),
     "Flip": ("", (2, 3, 4, 5), lambda x: x[..., ::-1]),
     "Flip, height alone": ("flip_width: false flip_height: true", (2, 3, 4, 5), lambda x: x[:, :, ::-1]),
     "Flip, both": ("flip_height: true", (2, 1, 3, 2), lambda x: x[:, :, ::-1, ::-1]),
@@ -106,7 +103,7 @@ def test_another_shape_and_no_pictures():
         np.testing.assert_array_equal(net.blob_by_name("y").data, darknet(x, 2))
 
 
-@pytest.mark.parametrize("kind", ["Transpose", "Squeeze"])
+@pytest.mark.parametrize("kind", ["Squeeze"])
 def test_a_bottom_that_never_got_a_shape(kind):
     text = 'layer { name: "in" type: "Input" top: "x" input_param { } }' + layer(kind)
     net = Net(parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0])
@@ -116,8 +113,6 @@ def test_a_bottom_that_never_got_a_shape(kind):
 
 
 @pytest.mark.parametrize("kind, fields, shape, wrong", [
-    ("Transpose", "dim: 0 dim: 0", (2, 3), r"transpose_param.dim: must name each axis of the bottom once, whose shape is \[2, 3\], got \[0, 0\]"),
-    ("Transpose", "dim: 0", (2, 3), "must name each axis of the bottom once"),
     ("Reverse", "axis: 2", (2, 3), r"reverse_param.axis: must be an axis of the bottom, whose shape is \[2, 3\], got \[2\]"),
     ("Reverse", "axis: -1", (2, 3), "reverse_param.axis: must be at least 0, got -1"),
     ("Flip", "", (2, 3), r"bottom\[0\]: must have 4 axes"),

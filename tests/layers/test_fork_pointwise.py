@@ -19,7 +19,7 @@ def layer(kind, more="", bottoms=("x",), tops=("y",)):
 # ---- ReLU6, ReLUX
 
 RELUS = [("ReLU6", "", 0, 6), ("ReLU6", "relu6_param { negative_slope: 0.25 }", 0.25, 6), ("ReLUX", "", 0, 6),
-         ("ReLUX", "relux_param { negative_slope: 0.5 maximal_value: 2 engine: CAFFE }", 0.5, 2)]
+         ("ReLUX", "relux_param { maximal_value: 2 engine: CAFFE }", 0, 2)]
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
@@ -36,6 +36,17 @@ def test_relu(kind, more, slope, bound, top, dtype):
     run_backward(net, [0], [dy])
     passed = np.array([(value > 0) + slope * (value <= 0) if value < bound else 0 for value in x])
     np.testing.assert_allclose(net.blob_by_name("x").diff, dy * passed.astype(x.dtype), rtol=1e-6)
+
+
+@pytest.mark.parametrize("top", ["y", "x"])
+@pytest.mark.parametrize("slope", [0.5, -0.5])
+def test_relux_is_bounded_below(slope, top, caplog):
+    net = layer_net(layer("ReLUX", f"relux_param {{ negative_slope: {slope} maximal_value: 2 }}", tops=(top,)), [np.array([-30., -1, 1, 3])])
+    run_forward(net)
+    np.testing.assert_array_equal(net.blob_by_name(top).data, [0, 0, 1, 2])
+    run_backward(net, [0], [np.full(4, 10.)])
+    np.testing.assert_array_equal(net.blob_by_name("x").diff, [10 * slope, 10 * slope, 10, 0])
+    assert "layer 'l': relux_param.negative_slope changes the gradient alone" in caplog.text
 
 
 def test_relu_keeps_nan():

@@ -371,6 +371,25 @@ def test_decode_bbox(dtype):
             np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, mean, std), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["bbox_mean", "bbox_std"])
+def test_decode_bbox_lone_field(name, caplog):
+    rois, codes = some_rois(3), RANDOM.standard_normal((3, 8))
+    net = layer_net(layer("DecodeBBox", f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}"), [codes, rois], phase=TEST)
+    run_forward(net)
+    np.testing.assert_allclose(top(net)[:, :, 0, 0], decoded(rois, codes, 0, 1), rtol=1e-9)
+    assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["bbox_mean", "bbox_std"])
+def test_box_output_lone_field(name, caplog):
+    maps = [RANDOM.standard_normal((1, 7, 6, 8))]
+    fields = "box_output_param { fg_thr: 0.5 field_h: 30 field_w: 20 downsample_rate: 8 } "
+    net = layer_net(layer("BoxOutput", fields + f"bbox_reg_param {{ {name}: [0.5, 0.5, 2, 2] }}", 1, 2), maps, phase=TEST)
+    run_forward(net)
+    np.testing.assert_allclose(top(net, 1), box_output(maps, [30], [20], [8], 0.5), rtol=1e-9)
+    assert f"layer 'l': bbox_reg_param.{name} is ignored" in caplog.text
+
+
 def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
     rois, codes = some_rois(5), np.zeros((5, 8))
     rois[2, 3] = rois[2, 1] - 5
@@ -393,7 +412,7 @@ def test_decode_bbox_in_training_leaves_out_what_fits_and_what_is_inverted():
     ("", [(3, 8), (3, 5)], TRAIN, r"bottom: give codes and ROIs, and in phase TRAIN their objects too, got 2 in TRAIN"),
     ("", [(3, 8), (3, 5), (3, 5)], TEST, r"bottom: .* got 3 in TEST"),
     ("", [(3, 8), (3, 5), (2, 5)], TRAIN, r"bottom\[2\]: must have a row for each of 3 ROIs, got \[2, 5\]"),
-    ("bbox_reg_param { bbox_std: [1, 2] }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.bbox_std: give none or four, .* got 2"),
+    ("bbox_reg_param { bbox_mean: 0 bbox_std: [1, 2] }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.bbox_mean: give none or four, .* got 1"),
     ("bbox_reg_param { box_std: 1 }", [(3, 8), (3, 5)], TEST, r"bbox_reg_param.box_std: unknown field; did you mean 'bbox_std'"),
     ("decode_bbox_param { gt_iou_thr: -1 }", [(3, 8), (3, 5)], TEST, r"decode_bbox_param.gt_iou_thr: must be at least 0, got -1"),
 ])

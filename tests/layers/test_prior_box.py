@@ -141,3 +141,32 @@ def test_wrong_bottoms():
         layer_net(layer("min_size: 5", 1), [MAP])
     with pytest.raises(ShapeError, match=r"bottom\[1\]: the picture has no pixels"):
         layer_net(layer("min_size: 5"), [MAP, np.zeros((1, 3, 0, 4))])
+
+
+# ---- PriorBoxClustered
+
+def clustered(param):
+    return layer(param).replace("PriorBox", "PriorBoxClustered")
+
+
+def test_clustered_values():
+    net = layer_net(clustered("width: 9.5 width: 20 height: 12 height: 5.25 clip: true variance: [0.1, 0.1, 0.2, 0.2] step: 16"),
+                    [MAP, PICTURE])
+    run_forward(net)
+    boxes, variances = net.blob_by_name("y").data[0]
+    wanted = [[(16 * (w + 0.5) + x * bw / 2) / 100 if axis == 0 else (16 * (h + 0.5) + x * bh / 2) / 60 for x in (-1, 1)
+               for axis in (0, 1)] for h in range(3) for w in range(4) for bw, bh in ((9.5, 12), (20, 5.25))]
+    np.testing.assert_allclose(boxes.reshape(-1, 4), np.clip(wanted, 0, 1), rtol=1e-12)
+    np.testing.assert_allclose(variances.reshape(-1, 4), np.tile([0.1, 0.1, 0.2, 0.2], (24, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("param, message", [
+    ("min_size: 30", r"prior_box_param.width: give at least one, and as many as width, got 0"),
+    ("width: 3 width: 4 height: 2", r"prior_box_param.height: give at least one, and as many as width, got 1"),
+    ("width: 3 height: -2", r"prior_box_param.height\[0\]: must be above 0, got -2"),
+    ("width: 'a' height: 2", r"prior_box_param.width\[0\]: must be above 0, got 'a'"),
+    ("width: 3 height: 2 yx_order: true", r"prior_box_param.yx_order: unknown field in PriorBoxParameter; the fork synopsys has it"),
+])
+def test_clustered_wrong(param, message):
+    with pytest.raises(ConfigError, match=rf"layer 'l' \(PriorBoxClustered\): {message}"):
+        layer_net(clustered(param), [MAP, PICTURE])

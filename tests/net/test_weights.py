@@ -165,8 +165,7 @@ def test_another_number_of_blobs_names_the_remedy(tmp_path):
     text = """layer {{ name: "in" type: "Input" top: "x" input_param {{ shape {{ dim: 2 dim: 3 }} }} }}
               layer {{ name: "a" type: "{0}" bottom: "x" top: "y" {1} }}"""
     for kind, fields, count, words in (
-            ("BatchNorm", "", 5, r"5 parameter blobs, the net needs 3; NVCaffe's BatchNorm keeps scale and bias .* a Scale with "
-                                 r"bias_term: true after this layer, and copy blobs 0 to 2"),
+            ("BatchNorm", "", 5, r"5 parameter blobs, the net needs 3; NVCaffe's BatchNorm keeps scale and bias .* scale_bias: true }$"),
             ("InnerProduct", "inner_product_param { num_output: 3 }", 1, "bias_term: false leaves the bias out as the file does"),
             ("InnerProduct", "inner_product_param { num_output: 3 bias_term: false }", 2, "leave bias_term: false out"),
             ("Scale", "scale_param { bias_term: true }", 1, "bias_term: false leaves the bias out as the file does, or rename the layer"),

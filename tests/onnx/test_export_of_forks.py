@@ -16,19 +16,18 @@ from minicaffe.onnx import compare, random_inputs, to_model  # noqa: E402
 from minicaffe.onnx.graph import EXPORTERS  # noqa: E402
 
 CASES = {
-    "transpose": (layer("Transpose", "transpose_param { dim: [0, 2, 1, 3] }"), X),
-    "reverse": (layer("Reverse", "reverse_param { axis: 1 axis: 3 }"), X), "reverse axis": (layer("ReverseAxis", "reverse_axis_param { axis: 2 }"), X),
+    "reverse": (layer("Reverse", "reverse_param { axis: 1 axis: 3 }"), X),
     "flip": (layer("Flip", "flip_param { flip_height: true }"), X), "flip nothing": (layer("Flip", "flip_param { flip_width: false }"), X),
     "squeeze": (layer("Squeeze"), (2, 1, 3, 1)),
     "shuffle": (layer("ShuffleChannel", "shuffle_channel_param { group: 3 }"), (2, 6, 3, 2)), "shuffle flat": (layer("ShuffleChannel", "shuffle_channel_param { group: 2 }"), (2, 6)),
     "reorg": (layer("Reorg", "reorg_param { stride: 2 }"), (2, 8, 4, 6)), "reorg back": (layer("Reorg", "reorg_param { stride: 2 reverse: true }"), (2, 8, 3, 2)),
     "interp": (layer("Interp", "interp_param { height: 11 width: 4 }"), X), "interp larger": (layer("Interp", "interp_param { zoom_factor: 3 }"), X),
     "interp of a part": (layer("Interp", "interp_param { shrink_factor: 2 pad_beg: -1 pad_end: -2 }"), X),
-    "nearest": (layer("Upsample", "upsample_param { scale: 3 }"), X), "darknet": (layer("UpsampleDarknet", "upsample_darknet_param { stride: 2 }"), X),
+    "nearest": (layer("Upsample", "upsample_param { scale: 3 }"), X),
     "unpooling": (layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", tops="p m").replace('"l"', '"p"')
                   + layer("Upsample", "upsample_param { upsample_h: 8 upsample_w: 7 }", "p m"), (2, 3, 8, 7)),
     "relu6": (layer("ReLU6"), X), "relu6 leaky": (layer("ReLU6", "relu6_param { negative_slope: 0.1 }"), X),
-    "relux": (layer("ReLUX", "relux_param { maximal_value: 0.7 }"), X), "relux of a slope below 0": (layer("ReLUX", "relux_param { negative_slope: -0.5 maximal_value: 1 }"), X),
+    "relux": (layer("ReLUX", "relux_param { maximal_value: 0.7 }"), X), "relux of a slope": (layer("ReLUX", "relux_param { negative_slope: -0.5 maximal_value: 1 }"), X),
     "axpy": (layer("Axpy", "", "x0 x1 x2"), (2, 4), X, X), "axpy of planes": (layer("Axpy", "", "x0 x1 x2"), (2, 4, 1, 1), X, X),
     "bn": (layer("BN"), X), "bn of 2 axes": (layer("BN", "bn_param { eps: 0.1 }"), (3, 4)), "bn frozen": (layer("BN", "bn_param { frozen: true }"), X),
     "bn of segnet": (layer("BN", "bn_param { bn_mode: INFERENCE }"), X), "bn of the batch": (layer("BN", "bn_param { bn_mode: LEARN }", tops="y m v"), X),

@@ -79,7 +79,7 @@ def test_few_fields_may_be_skipped():
     ("layer {\n pooling_param { torch_pooling: false } }", caffe_pb2.NetParameter,
      r"net.prototxt:2:\d+: .*unknown field in PoolingParameter; the forks nvcaffe-0.16 and nvcaffe-0.17 have it; it changes no result, "
      "and skip_unknown_fields leaves it out"),
-    ("layer { relu_param { maximum: 4 } }", caffe_pb2.NetParameter, "results depend on it unless it is 0, its default: see docs/forks.md$"),
+    ("layer { relu_param { minimum: 4 } }", caffe_pb2.NetParameter, "results depend on it unless it is 0, its default: see docs/forks.md$"),
     ("layer { relu_param { maximum: 0 } }", caffe_pb2.NetParameter, "at 0, its default, it changes nothing, and skip_unknown_fields leaves"),
     ("layer { batch_norm_param { scale_bias: true } }", caffe_pb2.NetParameter, "results depend on it unless it is false, its default"),
     ("layer { dropout_param { sqrt_scale: true } }", caffe_pb2.NetParameter, "changes training only"),
@@ -138,6 +138,12 @@ def test_marked_fields_are_skipped_on_request_with_a_warning(caplog):
 def test_what_is_not_marked_or_not_well_written_stays_an_error(text):
     with pytest.raises(ConfigError):
         parse(text, skip_unknown_fields=True)
+
+
+def test_always_skipped_field(caplog):
+    net = parse("layer { convolution_param { cudnn_worspace_allow_on_groups: true num_output: 3 } }")
+    assert net == parse("layer { convolution_param { num_output: 3 } }")
+    assert "cudnn_worspace_allow_on_groups: unknown field in ConvolutionParameter; the fork MyCaffe has it; it changes no result; skipped" in caplog.text
 
 
 def test_binary_files_may_hold_any_field():

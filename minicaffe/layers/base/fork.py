@@ -93,11 +93,14 @@ class ForkLayer(Layer):
         return self.add_param(shape, filler, path)
 
 
-def check_known(param):
-    """Raise ConfigError for the first field of a LayerParameter that neither minicaffe nor a fork has: a misspelled message."""
+def check_known(param, reads=None):
+    """Raise ConfigError for the first field of a LayerParameter that neither minicaffe nor a fork has: a misspelled message.
+
+    With `reads`, the paths of the fields of forks that the layer reads, also for a field that is not one of these.
+    """
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
         found, text = forks.find_unknown(message, name, value)
-        if name not in message.fields_by_name and found is None:
+        if path not in reads if reads else name not in message.fields_by_name and found is None:
             raise ConfigError(text, field=path)
 
 

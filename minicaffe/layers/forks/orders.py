@@ -34,28 +34,10 @@ class RearrangedLayer(ForkLayer):
             ordered[...] = top[0].diff.reshape(ordered.shape)
 
 
-class TransposeLayer(RearrangedLayer):
-    """Axis i of the top is axis `transpose_param.dim`[i] of the bottom; as Permute with all axes.
-
-    Source: ctpn transpose_layer.cpp.
-    """
-
-    message = "transpose_param"
-    fields_of_message = (Field("dim", [int], "the bottom's axis for each axis of the top", 0),)
-
-    def top_shape(self, shape):
-        if sorted(self.values["dim"]) != list(range(len(shape))):
-            raise self.value_error("dim", f"must name each axis of the bottom once, whose shape is {list(shape)}")
-        return [shape[axis] for axis in self.values["dim"]]
-
-    def order(self, array):
-        return array.transpose(self.values["dim"])
-
-
 class ReverseLayer(RearrangedLayer):
     """The bottom with the values along `reverse_param.axis` in reverse order.
 
-    Source: ctpn reverse_layer.cpp.
+    ReverseAxis of textspotter is read as this type. Source: ctpn reverse_layer.cpp.
     """
 
     message = "reverse_param"
@@ -73,15 +55,6 @@ class ReverseLayer(RearrangedLayer):
 
     def order(self, array):
         return np.flip(array, self.axes())
-
-
-class ReverseAxisLayer(ReverseLayer):
-    """The bottom with the values along `reverse_axis_param.axis` in reverse order; as Reverse.
-
-    Source: textspotter reverse_axis_layer.cpp.
-    """
-
-    message = "reverse_axis_param"
 
 
 class FlipLayer(RearrangedLayer):
@@ -177,5 +150,5 @@ class ReorgLayer(RearrangedLayer):
         return array.reshape(num, inner, height, stride, width, stride).transpose(0, 3, 5, 1, 2, 4)
 
 
-for _type in (TransposeLayer, ReverseLayer, ReverseAxisLayer, FlipLayer, SqueezeLayer, ShuffleChannelLayer, ReorgLayer):
+for _type in (ReverseLayer, FlipLayer, SqueezeLayer, ShuffleChannelLayer, ReorgLayer):
     register_layer(_type.__name__.removesuffix("Layer"), _type)

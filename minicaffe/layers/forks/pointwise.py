@@ -1,6 +1,6 @@
 """Layers of forks that compute each value from those at the same place: Axpy, LabelSpecificAdd, SpatialDropout.
 
-ReLU6 and ReLUX are in relu_x.pyx.
+ReLU6 and ReLUX are in relu_x.py.
 """
 
 import numpy as np

@@ -3,6 +3,7 @@
 They pass no gradient: backward writes zeros, as in the forks. Nets of the forks train the layers before them by separate losses.
 """
 
+import logging
 import math
 
 import numpy as np
@@ -13,8 +14,10 @@ from minicaffe.layer import register_layer
 from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
-CODES = (Field("bbox_mean", [float], "added to the codes dx, dy, dw, dh after bbox_std; 0 without it"),
-         Field("bbox_std", [float], "the codes are multiplied by it; 1 without it"),
+log = logging.getLogger(__name__)
+
+CODES = (Field("bbox_mean", [float], "added to the codes dx, dy, dw, dh after bbox_std; ignored without bbox_std"),
+         Field("bbox_std", [float], "the codes are multiplied by it; ignored without bbox_mean"),
          Field("cls_aware", True, "changes nothing here"))
 
 
@@ -43,10 +46,16 @@ class BoxesLayer(ForkLayer):
     def read_codes(self):
         """Return the mean and the standard deviation of codes, from bbox_reg_param."""
         values = self.read_message("bbox_reg_param", CODES)
-        for name in ("bbox_mean", "bbox_std"):
-            if len(values[name]) not in (0, 4):
+        given = [name for name in ("bbox_mean", "bbox_std") if values[name]]
+        if len(given) < 2:
+            for name in given:
+                log.warning("layer '%s': bbox_reg_param.%s is ignored, as in the forks, which need both of bbox_mean and bbox_std",
+                            self.name, name)
+            return np.zeros(4), np.ones(4)
+        for name in given:
+            if len(values[name]) != 4:
                 raise ConfigError(f"give none or four, for dx, dy, dw, dh, got {len(values[name])}", field=f"bbox_reg_param.{name}")
-        return np.array(values["bbox_mean"] or [0] * 4), np.array(values["bbox_std"] or [1] * 4)
+        return np.array(values["bbox_mean"]), np.array(values["bbox_std"])
 
 
 class ProposalLayer(BoxesLayer):

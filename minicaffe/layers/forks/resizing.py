@@ -43,8 +43,8 @@ class BilinearLayer(ForkLayer):
         top[0].reshape(*bottom[0].shape[:2], *(top_size for *_, top_size in self.current))
 
     def _matrix(self, size, skipped, read_size, top_size):
-        """Return the weights as a matrix of shape (top_size, size); None if the top has the bottom's size, which is a copy."""
-        if top_size == size:
+        """Return the weights as a matrix of shape (top_size, size); None if all pixels are read and copied."""
+        if size == read_size == top_size:
             return None
         matrix = np.zeros((top_size, size), NUMPY_TYPES[self.dtype])
         first, *both = self.weights(read_size, top_size)
@@ -55,7 +55,7 @@ class BilinearLayer(ForkLayer):
 
     def _table(self, size, skipped, read_size, top_size):
         """Return the weights as a table for a device."""
-        if top_size == size:
+        if size == read_size == top_size:
             first, first_weight, next_weight = np.arange(size), np.ones(size), np.zeros(size)
         else:
             first, first_weight, next_weight = self.weights(read_size, top_size)
@@ -259,56 +259,11 @@ class ResizeLayer(BilinearLayer):
         return first, 1 - rest, rest
 
 
-class NearestLayer(ForkLayer):
-    """Base: each pixel becomes a block of ``factor()`` x ``factor()`` pixels."""
-
-    exact_num_bottom_blobs = 1
-    exact_num_top_blobs = 1
-    refuses_in_place = True
-    flops_per_value = 0, 1
-    backward_reads_bottoms = backward_reads_tops = False
-
-    def reshape(self, bottom, top):
-        shape = bottom[0].shape
-        if len(shape) < 2:
-            raise ShapeError(f"must have at least 2 axes, the last are height and width, got {list(shape)}", field="bottom[0]")
-        top[0].reshape(*shape[:-2], *(size * self.factor() for size in shape[-2:]))
-
-    def _blocks(self, shape, array):
-        """Return an array of the top's shape with the axes (..., H, factor, W, factor)."""
-        return array.reshape(*shape[:-1], self.factor(), shape[-1], self.factor())
-
-    def forward(self, bottom, top):
-        self._blocks(bottom[0].shape, top[0].data)[...] = bottom[0].data[..., None, :, None]
-
-    def backward(self, top, propagate_down, bottom):
-        if propagate_down[0]:
-            bottom[0].diff[...] = self._blocks(bottom[0].shape, top[0].diff).sum(axis=(-3, -1))
-
-
-class UpsampleDarknetLayer(NearestLayer):
-    """Each pixel becomes a block of `upsample_darknet_param.stride` x `stride` pixels.
-
-    Source: synopsys upsample_darknet_layer.cpp (Redmon and Farhadi 2018, YOLOv3).
-
-    Parameters
-    ----------
-    bottom[0] : Blob, shape (..., H, W)
-    top[0] : Blob, shape (..., H stride, W stride)
-    """
-
-    message = "upsample_darknet_param"
-    fields_of_message = (Field("stride", 1, "the side of a block", 1),)
-
-    def factor(self):
-        """Return the side of a block."""
-        return self.values["stride"]
-
-
-class UpsampleLayer(NearestLayer):
+class UpsampleLayer(ForkLayer):
     """With one bottom the layer of YOLO, with two that of SegNet.
 
-    YOLO: each pixel becomes a block of `scale` x `scale` pixels; `scale` is 1 unless given.
+    YOLO: each pixel becomes a block of `scale` x `scale` pixels; `scale` is 1 unless given. UpsampleDarknet of synopsys is read as
+    this. Unpooling of DeconvNet and FuseNet is read as SegNet's.
 
     SegNet: value i of a plane of bottom[0] is written to pixel ``bottom[1][i]`` of the top's plane; all others are 0. If two
     values have the same pixel, the later one is written. The gradient of each value is that of its pixel, also of a value that a
@@ -333,8 +288,11 @@ class UpsampleLayer(NearestLayer):
         If the mask has a value that is no pixel of the top's plane.
     """
 
-    exact_num_bottom_blobs = -1
     min_bottom_blobs, max_bottom_blobs = 1, 2
+    exact_num_top_blobs = 1
+    refuses_in_place = True
+    flops_per_value = 0, 1
+    backward_reads_tops = False
     no_gradient = {1: "the mask"}
 
     message = "upsample_param"
@@ -355,6 +313,7 @@ class UpsampleLayer(NearestLayer):
     def layer_setup(self, bottom, top):
         super().layer_setup(bottom, top)
         values, self.masked = self.values, len(bottom) == 2
+        self.side = values["scale"] if "scale" in self.given else 1     # of a block, for YOLO's Upsample
         if not self.masked:
             more = sorted(self.given - {"scale"})
             if more:
@@ -379,15 +338,13 @@ class UpsampleLayer(NearestLayer):
     def _scale(self, name):
         return self.values[f"scale_{name}" if f"scale_{name}" in self.given else "scale"]
 
-    def factor(self):
-        """Return the side of a block, for YOLO's Upsample."""
-        return self.values["scale"] if "scale" in self.given else 1
-
     def reshape(self, bottom, top):
-        if not self.masked:
-            super().reshape(bottom, top)
-            return
         shape = bottom[0].shape
+        if not self.masked:
+            if len(shape) < 2:
+                raise ShapeError(f"must have at least 2 axes, the last are height and width, got {list(shape)}", field="bottom[0]")
+            top[0].reshape(*shape[:-2], *(size * self.side for size in shape[-2:]))
+            return
         check_planes(bottom[0])
         if bottom[1].shape != shape:
             raise ShapeError(f"the mask must have the shape of bottom[0], {list(shape)}, got {list(bottom[1].shape)}",
@@ -408,9 +365,13 @@ class UpsampleLayer(NearestLayer):
         planes = np.arange(mask.shape[0] * mask.shape[1], dtype=np.int64).reshape(*mask.shape[:2], 1, 1)
         return mask.astype(np.int64) + pixels * planes
 
+    def _blocks(self, shape, array):
+        """Return an array of the top's shape with the axes (..., H, side, W, side)."""
+        return array.reshape(*shape[:-1], self.side, shape[-1], self.side)
+
     def forward(self, bottom, top):
         if not self.masked:
-            super().forward(bottom, top)
+            self._blocks(bottom[0].shape, top[0].data)[...] = bottom[0].data[..., None, :, None]
             return
         pixels = self._pixels(bottom, top)
         values = top[0].data.reshape(-1)
@@ -420,9 +381,9 @@ class UpsampleLayer(NearestLayer):
     def backward(self, top, propagate_down, bottom):
         if propagate_down[0] and self.masked:
             bottom[0].diff[...] = top[0].diff.reshape(-1)[self._pixels(bottom, top)]
-        else:
-            super().backward(top, propagate_down, bottom)
+        elif propagate_down[0]:
+            bottom[0].diff[...] = self._blocks(bottom[0].shape, top[0].diff).sum(axis=(-3, -1))
 
 
-for _type in (InterpLayer, ResizeLayer, UpsampleDarknetLayer, UpsampleLayer):
+for _type in (InterpLayer, ResizeLayer, UpsampleLayer):
     register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -36,7 +36,7 @@ inline void activation_backward(const Context& on, int function, int dtype, inde
     case kLog: return map2<LogBackward>(on, dtype, n, x, dy, dx, p[0], p[1], p[2]);
     case kPower: return map3<PowerBackward>(on, dtype, n, x, y, dy, dx, p[0], p[1], p[2]);
     case kRelu: return map2<ReluBackward>(on, dtype, n, x, dy, dx, p[0]);
-    case kReluX: return map2<ReluXBackward>(on, dtype, n, x, dy, dx, p[0], p[1]);
+    case kReluX: return map2<ReluXBackward>(on, dtype, n, x, dy, dx, p[2], p[1]);
     case kSigmoid: return map2<SigmoidBackward>(on, dtype, n, y, dy, dx);
     case kSwish: return map3<SwishBackward>(on, dtype, n, x, y, dy, dx, p[0]);
     case kTanh: return map2<TanhBackward>(on, dtype, n, y, dy, dx);

@@ -17,7 +17,7 @@ template <class T> struct ReluBackward {
   MC_HD T operator()(T x, T dy) const { return x > T{} ? dy : slope * dy; }
 };
 
-/// ReLU with an upper bound, as the types ReLU6 and ReLUX of forks of Caffe have it.
+/// ReLU with an upper bound, as ReLU6 and ReLUX of forks of Caffe have it; the gradient's slope of ReLUX is not that of y.
 /// y = min(max(x, 0) + slope min(x, 0), bound). NaN stays NaN.
 template <class T> struct ReluXForward {
   T slope, bound;

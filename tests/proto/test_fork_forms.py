@@ -1,0 +1,159 @@
+"""Layers of forks that are read as formulas of other layers: values, gradients, names, weights, and what is refused."""
+
+import logging
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto.upgrade import needs_upgrade, upgrade_net
+
+RANDOM = np.random.default_rng(49)
+X = RANDOM.standard_normal((2, 3, 5, 6)) * 3
+
+
+def text_of(kind, fields="", bottoms="x", tops="y", more=""):
+    names = "".join(f' bottom: "{name}"' for name in bottoms.split()) + "".join(f' top: "{name}"' for name in tops.split())
+    return f'layer {{ name: "l" type: "{kind}"{names} {fields} }} {more}'
+
+
+def net_of(tmp_path, layer, phase=caffe.TEST, before="", shape=X.shape):
+    dims = " ".join(f"dim: {size}" for size in shape)
+    path = tmp_path / "net.prototxt"
+    path.write_text(f'force_backward: true layer {{ name: "in" type: "Input" top: "in" input_param {{ shape {{ {dims} }} }} }}\n'
+                    f'layer {{ name: "copy" type: "Power" bottom: "in" top: "x" }}\n{before}\n{layer}')
+    return caffe.Net(str(path), phase)
+
+
+def run(net, x=X):
+    net.blobs["in"].data[...] = x
+    return net.forward()
+
+
+def average(x, kernel, stride, pad):
+    """The mean of the pixels of each window that lie in the image."""
+    count = [-(-(size + 2 * pad - kernel) // stride) + 1 for size in x.shape[2:]]
+    count = [n - 1 if pad and (n - 1) * stride >= size + pad else n for n, size in zip(count, x.shape[2:])]
+    y = np.zeros((*x.shape[:2], *count))
+    for i, j in np.ndindex(*count):
+        rows, columns = (slice(max(k * stride - pad, 0), k * stride - pad + kernel) for k in (i, j))
+        y[:, :, i, j] = x[:, :, rows, columns].mean((2, 3))
+    return y
+
+
+VALUES = {
+    "Mish": ("Mish", "", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "Mish, engine": ("Mish", "mish_param { engine: CAFFE }", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "HSwish": ("HSwish", "", lambda x: x * np.clip(x + 3, 0, 6) / 6),
+    "relu6": ("ReLU", "relu_param { relu6: true }", lambda x: np.clip(x, 0, 6)),
+    "relu6, slope": ("ReLU", "relu_param { relu6: true negative_slope: 0.5 }", lambda x: np.minimum(np.where(x > 0, x, x / 2), 6)),
+    "maximum": ("ReLU", "relu_param { maximum: 1.5 }", lambda x: np.clip(x, 0, 1.5)),
+    "average without padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad: 1 }",
+                                lambda x: average(x, 3, 2, 1)),
+    "average, no padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 stride: 2 }", lambda x: average(x, 2, 2, 0)),
+    "transpose": ("Transpose", "transpose_param { dim: [2, 0, 1, 3] }", lambda x: x.transpose(2, 0, 1, 3)),
+    "reverse": ("ReverseAxis", "reverse_axis_param { axis: 1 }", lambda x: x[:, ::-1]),
+    "nearest": ("UpsampleDarknet", "upsample_darknet_param { stride: 2 }", lambda x: np.kron(x, np.ones((2, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_forms_values(tmp_path, name):
+    kind, fields, wanted = VALUES[name]
+    net = net_of(tmp_path, text_of(kind, fields))
+    np.testing.assert_allclose(run(net)["y"], wanted(X), rtol=1e-5, atol=1e-6)
+    gradient = RANDOM.standard_normal(net.blobs["y"].data.shape)
+    dx = net.backward(y=gradient)["in"]
+    step = 1e-3 * RANDOM.standard_normal(X.shape)
+    moved = [(wanted(X + sign * step) * gradient).sum() for sign in (1, -1)]
+    np.testing.assert_allclose((dx * step).sum() * 2, moved[0] - moved[1], rtol=0.02, atol=2e-3)
+
+
+def test_forms_in_place(tmp_path):
+    net = net_of(tmp_path, text_of("Mish", tops="x") + text_of("HSwish", bottoms="x", tops="x").replace('"l"', '"h"')
+                 + 'layer { name: "e" type: "Eltwise" bottom: "x" bottom: "before" top: "e" }',
+                 before='layer { name: "b" type: "Power" bottom: "x" top: "before" power_param { scale: 2 } }')
+    mish = X * np.tanh(np.log1p(np.exp(X)))
+    np.testing.assert_allclose(run(net)["e"], mish * np.clip(mish + 3, 0, 6) / 6 + 2 * X, rtol=1e-5, atol=1e-6)
+
+
+# ---- BatchNorm with scale and bias
+
+NORM = "batch_norm_param { %s }"
+
+
+def test_batch_norm_scale_and_weights(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        net = net_of(tmp_path, text_of("BatchNorm", NORM % "scale_bias: true eps: 1e-7 use_global_stats: true"
+                                       "} param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param {", tops="x"))
+    assert "Wrote BatchNorm layer 'l' of a fork as l (BatchNorm), l_1 (Scale)" in caplog.text
+    stored = caffe_pb2.NetParameter()
+    entry = stored.layer.add(name="l", type="BatchNorm")
+    blobs = [RANDOM.uniform(0.5, 2, 3) for _ in range(5)]
+    blobs[2] = np.ones(1)
+    for values in blobs:
+        blob = entry.blobs.add(data=values)
+        blob.shape.dim.append(len(values))
+    (tmp_path / "w.caffemodel").write_bytes(stored.SerializeToString())
+    net.copy_from(str(tmp_path / "w.caffemodel"))
+    mean, variance, _, scale, bias = (values.reshape(-1, 1, 1) for values in blobs)
+    run(net)
+    np.testing.assert_allclose(net.blobs["x"].data, scale * (X - mean) / np.sqrt(variance + 1e-5) + bias, rtol=1e-4, atol=1e-5)
+
+
+def test_batch_norm_fillers_and_phase(tmp_path):
+    fields = NORM % "scale_filler { type: 'constant' value: 3 } bias_filler { value: 0.5 } use_global_stats: true"
+    net = net_of(tmp_path, text_of("BatchNorm", fields), caffe.TRAIN)
+    y = run(net)["y"]
+    np.testing.assert_allclose((y.mean((0, 2, 3)), y.std((0, 2, 3))), ([0.5] * 3, [3] * 3), rtol=1e-4)
+    assert [len(net.params[name]) for name in ("l", "l_1")] == [3, 2]
+
+
+# ---- Unpooling
+
+UNPOOLING = {"unpool_size: 6": (6, 6), "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 5 unpool_w: 6": (5, 6),
+             "output_h: 5 output_w: 6": (5, 6), "scale: 2": (6, 6)}
+
+
+@pytest.mark.parametrize("fields", UNPOOLING)
+def test_unpooling(tmp_path, fields):
+    net = net_of(tmp_path, text_of("Unpooling", f"unpooling_param {{ {fields} }}", "p mask"),
+                 before='layer { name: "p" type: "Pooling" bottom: "x" top: "p" top: "mask" pooling_param { kernel_size: 2 stride: 2 } }')
+    x = np.zeros((2, 3, *UNPOOLING[fields]))
+    net.blobs["in"].reshape(2, 3, *x.shape[2:])
+    x[...] = RANDOM.permutation(x.size).reshape(x.shape)
+    y = run(net, x)["y"]
+    top = np.zeros_like(x)
+    for index in np.ndindex(2, 3, *net.blobs["p"].data.shape[2:]):
+        window = x[index[0], index[1], 2 * index[2]:2 * index[2] + 2, 2 * index[3]:2 * index[3] + 2]
+        i, j = np.unravel_index(window.argmax(), window.shape)
+        top[index[0], index[1], 2 * index[2] + i, 2 * index[3] + j] = window.max()
+    np.testing.assert_array_equal(y, top)
+
+
+@pytest.mark.parametrize("layer, message", [
+    (text_of("Mish", "mish_param { threshold: 20 }"), r"layer 'l' \(Mish\): mish_param.threshold: is not supported here; known are engine"),
+    (text_of("HSwish", tops="y z"), r"layer 'l' \(HSwish\): bottom: must be 1, and one top, got 1 and 2"),
+    (text_of("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 }", tops="y z"), r"layer 'l' \(Pooling\): bottom: must be 1"),
+    (text_of("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 pad_type: 1 }"), r"pooling_param.pad_type: unknown field"),
+    (text_of("ReLU", "relu_param { maximum: 2 negative_slope: 0.5 }"), r"layer 'l' \(ReLU\): relu_param.maximum: must be at least 0, and"),
+    (text_of("ReLU", "relu_param { relu6: true input_scale: 2 }"), r"relu_param.input_scale: is not supported here; known are relu6, maximum"),
+    (text_of("Unpooling", "unpooling_param { unpool: AVE unpool_size: 4 }", "x x"), r"layer 'l' \(Unpooling\): unpooling_param: needs unpool: MAX"),
+    (text_of("Unpooling", "unpooling_param { unpool_h: 4 }", "x x"), r"unpooling_param: needs unpool: MAX, and unpool_size"),
+    (text_of("Unpooling", "unpooling_param { unpool_size: 4 }"), r"layer 'l' \(Unpooling\): bottom: must be 2, and one top, got 1 and 1"),
+    (text_of("BatchNorm", NORM % "scale_filler { typ: 'constant' }"), r"layer 'l_1' \(Scale\): scale_param.filler.typ: unknown field in"),
+    (text_of("BatchNorm", NORM % "scale_bias: true disable_mean: true"), r"batch_norm_param.disable_mean: unknown field in BatchNormParameter; the"),
+])
+def test_forms_refused(tmp_path, layer, message):
+    with pytest.raises(ConfigError, match=r"net.prototxt:4:?\d*: " + (message if message.startswith("layer") else ".*" + message)):
+        net_of(tmp_path, layer)
+
+
+def test_forms_are_rewritten_once():
+    net, _ = parse_text(text_of("Mish", "include { phase: TEST }") + text_of("ReLU", "relu_param { relu6: true }", "y", "z"),
+                        caffe_pb2.NetParameter, keep_layer_fields=True)
+    made, notes = upgrade_net(net)
+    assert [layer.type for layer in made.layer] == ["BNLL", "TanH", "Eltwise", "ReLU6"] and len(notes) == 2
+    assert all(len(layer.include) == 1 for layer in made.layer[:3]) and not needs_upgrade(made)
