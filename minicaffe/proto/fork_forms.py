@@ -33,6 +33,13 @@ def _batch_norm(layer, own):
             f'layer {{ type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {fillers} }} }}')
 
 
+def _dilated(layer, own):
+    """DeepLab's first version calls dilation hole."""
+    sizes = " ".join(f"dilation: {own.get(f'hole_{axis}', own.get('hole', 1))}" for axis in "hw")
+    layer.convolution_param.ClearField("dilation")
+    return f'layer {{ type: "Convolution" bottom: "x" top: "y" convolution_param {{ {sizes} }} }}'
+
+
 def _relu(layer, own):
     slope, bound = layer.relu_param.negative_slope, min(6 if own.get("relu6") else 2**31, own.get("maximum") or 2**31)
     if bound != 6 and (slope or bound < 0):
@@ -59,6 +66,7 @@ def renamed(kind, message, field, value):
 FORMS = {
     "BatchNorm": ("batch_norm_param", "scale_bias scale_filler bias_filler",
                   lambda own: own.get("scale_bias") or "scale_filler" in own or "bias_filler" in own, _batch_norm),
+    "Convolution": ("convolution_param", "hole hole_h hole_w", lambda own: any("hole" in name for name in own), _dilated),
     "HSwish": ("", "", lambda own: True, HSWISH),
     "Mish": ("mish_param", "engine", lambda own: True, MISH),
     "Pooling": ("pooling_param", "pool", lambda own: own.get("pool") == "AVE_EXC_PAD", AVE_EXC_PAD),

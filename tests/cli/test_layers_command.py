@@ -114,7 +114,7 @@ def test_a_type_is_described(name):
     assert entry.text and all("----" not in paragraph for paragraph in entry.text)
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name != "Python"])
+@pytest.mark.parametrize("name", [name for name in OWN if name not in ("Python", "PriorBoxClustered")])
 def test_the_fields_are_those_that_the_source_reads(name):
     """Each message that the classes of a type read is among its fields, and its own field is read."""
     cls = layer_types()[name]

@@ -34,6 +34,8 @@ CASES = {
     "lstm": (layer("Lstm", "lstm_param { num_output: 3 }"), (5, 2, 4)), "lstm of rows": (layer("Lstm", "lstm_param { num_output: 3 batch_size: 2 }"), (8, 4, 1)),
     "indicator": (layer("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "", "c") + layer("Eltwise", "", "x0 c").replace('"l"', '"e"'), (2, 3)),
     "label specific": (layer("LabelSpecificAdd", "label_specific_add_param { bias: -0.3 }", "x0 x1"), (3, 4), (3,)), "spatial dropout": (layer("SpatialDropout"), X),
+    "clustered": (layer("PriorBoxClustered", "prior_box_param { width: 3 height: 2 img_size: 9 }", tops="p")
+                  + layer("ReLU").replace('"l"', '"r"'), X),
     "normalize": (layer("Normalize", "normalize_param { }", tops="y n"), X), "normalize L1": (layer("Normalize", 'normalize_param { normalize_type: "L1" }'), X),
 }
 # Boxes whose number depends on values, and losses; Resize darkens its borders.

@@ -71,6 +71,14 @@ def test_forms_values(tmp_path, name):
     np.testing.assert_allclose((dx * step).sum() * 2, moved[0] - moved[1], rtol=0.02, atol=2e-3)
 
 
+@pytest.mark.parametrize("fields, dilation", [("hole: 2", [2, 2]), ("hole_h: 1 hole_w: 3", [1, 3])])
+def test_convolution_with_holes(tmp_path, fields, dilation):
+    given, wanted = (net_of(tmp_path, text_of("Convolution", f"convolution_param {{ num_output: 2 kernel_size: 2 bias_term: false {text} }}"))
+                     for text in (fields, f"dilation: {dilation[0]} dilation: {dilation[1]}"))
+    given.params["l"][0].data[...] = wanted.params["l"][0].data
+    np.testing.assert_array_equal(run(given)["y"], run(wanted)["y"])
+
+
 def test_forms_in_place(tmp_path):
     net = net_of(tmp_path, text_of("Mish", tops="x") + text_of("HSwish", bottoms="x", tops="x").replace('"l"', '"h"')
                  + 'layer { name: "e" type: "Eltwise" bottom: "x" bottom: "before" top: "e" }',
@@ -141,6 +149,7 @@ def test_unpooling(tmp_path, fields):
     (text_of("ReLU", "relu_param { maximum: 2 negative_slope: 0.5 }"), r"layer 'l' \(ReLU\): relu_param.maximum: must be at least 0, and"),
     (text_of("ReLU", "relu_param { relu6: true input_scale: 2 }"), r"relu_param.input_scale: is not supported here; known are relu6, maximum"),
     (text_of("Unpooling", "unpooling_param { unpool: AVE unpool_size: 4 }", "x x"), r"layer 'l' \(Unpooling\): unpooling_param: needs unpool: MAX"),
+    (text_of("Convolution", "convolution_param { num_output: 1 kernel_size: 1 hole: 'a' }"), r"layer 'l' \(Convolution\): convolution_param: "),
     (text_of("Unpooling", "unpooling_param { unpool_h: 4 }", "x x"), r"unpooling_param: needs unpool: MAX, and unpool_size"),
     (text_of("Unpooling", "unpooling_param { unpool_size: 4 }"), r"layer 'l' \(Unpooling\): bottom: must be 2, and one top, got 1 and 1"),
     (text_of("BatchNorm", NORM % "scale_filler { typ: 'constant' }"), r"layer 'l_1' \(Scale\): scale_param.filler.typ: unknown field in"),

@@ -1,10 +1,16 @@
-"""Layers of forks that have the name of an SSD type and another formula: `Layer.for_param` chooses by fields and bottoms."""
+"""Layers of forks that have the name of an SSD type and another formula: `Layer.for_param` chooses by fields and bottoms.
+
+And PriorBoxClustered, SSD's PriorBox with other box shapes.
+"""
 
 import numpy as np
 
-from minicaffe.errors import ShapeError
-from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layer import register_layer
+from minicaffe.layers.base.fork import Field, ForkLayer, check_known
 from minicaffe.layers.forks.losses import ForkLossLayer
+from minicaffe.layers.ssd.prior_box import PriorBoxLayer, check_above_zero
+from minicaffe.proto.text import layer_fields
 
 EPS = 1e-6      # added to the sum of squares, or of absolute values
 
@@ -117,3 +123,25 @@ class RegionSmoothL1LossLayer(ForkLossLayer):
         """Return wi (a - b)."""
         d = bottom[0].data - bottom[1].data
         return d * bottom[2].data if len(bottom) > 2 else d
+
+
+class PriorBoxClusteredLayer(PriorBoxLayer):
+    """PriorBox of OpenVINO with a box shape for each pair of `prior_box_param.width` and `height`, in pixels of the picture.
+
+    Other fields of box shapes have no effect. Source: openvino prior_box_clustered_layer.cpp.
+    """
+
+    takes_unknown_fields = True
+
+    def _box_sides(self, param):
+        fields = layer_fields(self.param).prior_box_param
+        check_known(self.param, ("prior_box_param.width", "prior_box_param.height"))
+        sides = {name: fields.all(name) for name in ("width", "height")}
+        for name, values in sides.items():
+            check_above_zero(name, values)
+            if not values or len(values) != len(sides["width"]):
+                raise ConfigError(f"give at least one, and as many as width, got {len(values)}", field=f"prior_box_param.{name}")
+        return list(zip(*sides.values()))
+
+
+register_layer("PriorBoxClustered", PriorBoxClusteredLayer)

@@ -11,10 +11,8 @@ import numpy as np
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, ShapeError, shown
-from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.base.fork import check_known
+from minicaffe.layer import Layer
 from minicaffe.proto.fields import Fields
-from minicaffe.proto.text import layer_fields
 
 
 class PriorBoxLayer(Layer):
@@ -48,7 +46,7 @@ class PriorBoxLayer(Layer):
     def layer_setup(self, bottom, top):
         param = self.param.prior_box_param
         self.sides = np.array(self._box_sides(param))
-        _check_above_zero("variance", param.variance)
+        check_above_zero("variance", param.variance)
         if len(param.variance) not in (0, 1, 4):
             raise ConfigError(f"give none, one for all, or four, got {len(param.variance)}", field="prior_box_param.variance")
         for field, height_and_width in (("img_size", ("img_h", "img_w")), ("step", ("step_h", "step_w"))):
@@ -61,7 +59,7 @@ class PriorBoxLayer(Layer):
         if not param.min_size:
             raise ConfigError("give at least one", field="prior_box_param.min_size")
         for name in ("min_size", "aspect_ratio"):
-            _check_above_zero(name, getattr(param, name))
+            check_above_zero(name, getattr(param, name))
         for i, value in enumerate(param.min_size):
             if value < 1:
                 raise ConfigError(f"must be at least 1, as it is truncated to whole pixels, got {value:g}",
@@ -118,26 +116,8 @@ class PriorBoxLayer(Layer):
                 blob.fill_diff(0)
 
 
-class PriorBoxClusteredLayer(PriorBoxLayer):
-    """PriorBox of OpenVINO with a box shape for each pair of `prior_box_param.width` and `height`, in pixels of the picture.
-
-    Other fields of box shapes have no effect. Source: openvino prior_box_clustered_layer.cpp.
-    """
-
-    takes_unknown_fields = True
-
-    def _box_sides(self, param):
-        fields = layer_fields(self.param).prior_box_param
-        check_known(self.param, ("prior_box_param.width", "prior_box_param.height"))
-        sides = {name: fields.all(name) for name in ("width", "height")}
-        for name, values in sides.items():
-            _check_above_zero(name, values)
-            if not values or len(values) != len(sides["width"]):
-                raise ConfigError(f"give at least one, and as many as width, got {len(values)}", field=f"prior_box_param.{name}")
-        return list(zip(*sides.values()))
-
-
-def _check_above_zero(name, values):
+def check_above_zero(name, values):
+    """Raise ConfigError unless all values of a field are finite and above 0."""
     for i, value in enumerate(values):
         if isinstance(value, (bool, str, Fields)) or not value > 0 or math.isinf(value):
             raise ConfigError(f"must be above 0, got {shown(value)}", field=f"prior_box_param.{name}[{i}]")
@@ -154,6 +134,3 @@ def _check_size(param, field, height_and_width):
     for name in (field, *height_and_width):
         if param.HasField(name) and (not getattr(param, name) > 0 or math.isinf(getattr(param, name))):
             raise ConfigError(f"must be above 0, got {getattr(param, name):g}", field=f"prior_box_param.{name}")
-
-
-register_layer("PriorBoxClustered", PriorBoxClusteredLayer)
