@@ -6,6 +6,7 @@ import numpy as np
 
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.proto.upgrade import upgrade_net
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
 DEPLOY = sorted(path.relative_to(MODELS).as_posix() for path in MODELS.glob("*/deploy*.prototxt"))
@@ -18,7 +19,7 @@ def net_of(text, *shapes, phase=caffe_pb2.TEST):
                      for i, shape in enumerate(shapes))
     param = parse_text(f'name: "t"\n{inputs}{text}', caffe_pb2.NetParameter, keep_layer_fields=True)[0]
     param.state.phase = phase
-    return filled(Net(param))
+    return filled(Net(upgrade_net(param)[0]))
 
 
 def filled(net, seed=3):

@@ -93,13 +93,6 @@ def relu_x(graph, node):
     return [graph.op("Min", graph.op("LeakyRelu", graph.bottom(), alpha=slope), bound)]
 
 
-@exporter("Axpy")
-def axpy(graph, node):
-    given, wanted = list(graph.shape(0)), list(graph.shape(1))
-    a = graph.reshape(graph.bottom(0), given, [*wanted[:2], *[1] * (len(wanted) - 2)])
-    return [graph.op("Add", graph.op("Mul", a, graph.bottom(1)), graph.bottom(2))]
-
-
 # ---- regions
 
 @exporter("ROIPooling")

@@ -1,6 +1,6 @@
 """Layer types and fields of forks that are formulas of other layers: `rewrite` puts those in their place when a net is read.
 
-A formula is the text of layers. Its blobs x and m are the bottoms of the fork's layer, y its top; others get names of their own.
+A formula is the text of layers. Its blobs x, m, n are the bottoms of the fork's layer, y its top; others get names of their own.
 The first layer keeps the name, so that weights find it; a layer of the same type keeps the fields.
 """
 
@@ -9,6 +9,9 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of, pop_field
 from minicaffe.proto.text import parse_fields, parse_text
 
+AXPY = ('layer { type: "Reshape" bottom: "x" top: "a" reshape_param { shape { dim: 0 dim: 0 } } }'
+        'layer { type: "Scale" bottom: "m" bottom: "a" top: "b" scale_param { axis: 0 } }'
+        'layer { type: "Eltwise" bottom: "b" bottom: "n" top: "y" }')
 PRODUCT = 'layer { type: "Eltwise" bottom: "x" bottom: "b" top: "y" eltwise_param { operation: PROD } }'
 MISH = 'layer { type: "BNLL" bottom: "x" top: "a" } layer { type: "TanH" bottom: "a" top: "b" }' + PRODUCT
 HSWISH = ('layer { type: "Power" bottom: "x" top: "a" power_param { scale: 0.16666667 shift: 0.5 } }'
@@ -64,6 +67,9 @@ def renamed(kind, message, field, value):
 
 # Type: the message of the fork, its fields that are rewritten, whether there is one with these, and the formula or what returns it.
 FORMS = {
+    "Axpy": ("", "", lambda own: True, AXPY),
+    "BReLU": ("brelu_param", "minval maxval", lambda own: True, lambda layer, own: (
+        f'layer {{ type: "Clip" bottom: "x" top: "y" clip_param {{ min: {own.minval} max: {own.maxval} }} }}')),
     "BatchNorm": ("batch_norm_param", "scale_bias scale_filler bias_filler",
                   lambda own: own.get("scale_bias") or "scale_filler" in own or "bias_filler" in own, _batch_norm),
     "Convolution": ("convolution_param", "hole hole_h hole_w", lambda own: any("hole" in name for name in own), _dilated),
@@ -107,7 +113,7 @@ def rewrite(layers, index):
         parts = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0].layer
     except ConfigError as error:
         raise ConfigError(error.message, field=message) from None
-    bottoms = 1 + ('"m"' in text)
+    bottoms = 1 + ('"m"' in text) + ('"n"' in text)
     if len(layer.bottom) != bottoms or len(layer.top) > 1:
         raise ConfigError(f"must be {bottoms}, and one top, got {len(layer.bottom)} and {len(layer.top)}", field="bottom")
     left = [name for name in own if name not in names.split()]
@@ -116,7 +122,7 @@ def rewrite(layers, index):
     pop_field(fields, message)
     for name in left:
         fields.inside(f"{message}.{name}").extend(name, own.all(name))
-    blobs = {"x": layer.bottom[0], "y": layer.top[0], "m": layer.bottom[-1]}
+    blobs = {"y": layer.top[0], **dict(zip("xmn", layer.bottom))}
     if PRODUCT in text and blobs["x"] == blobs["y"]:
         blobs["x"] = f"{layer.name}_x"
         for given in (given for before in layers[:index] for given in (before.bottom, before.top)):

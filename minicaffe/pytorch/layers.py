@@ -411,7 +411,7 @@ def parameter(source, node):
     return [source.parameter(0)]
 
 
-@writer("PriorBox", "PriorBoxClustered")
+@writer("PriorBox")
 def prior_box(source, node):
     source.remark("PriorBox: the boxes are in the state dict. They are those of pictures of the size below.")
     return [source.buffer(node.tops[0].data)]

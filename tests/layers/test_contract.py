@@ -50,7 +50,7 @@ LAYERS = [
 ]
 ROIS = np.array([[0.0, 0, 0, 2, 2], [1, 1, 0, 2, 2]])
 FORKS = [
-    ("Axpy", [(2, 4), X, X], 1, [1, 1, 1], ""), ("LabelSpecificAdd", [Y, LABEL], 1, [1, 0], "label_specific_add_param { bias: -0.1 }"),
+    ("LabelSpecificAdd", [Y, LABEL], 1, [1, 0], "label_specific_add_param { bias: -0.1 }"),
     ("SpatialDropout", [X], 1, [1], ""), ("ReLU6", [Y], 1, [1], ""), ("ReLUX", [Y], 1, [1], "relux_param { maximal_value: 0.5 }"),
     ("BN", [X], 1, [1], ""), ("BN", [X], 1, [1], "bn_param { bn_mode: LEARN }"), ("BN", [X], 1, [1], "bn_param { bn_mode: INFERENCE }"),
     ("Reverse", [X], 1, [1], "reverse_param { axis: 1 }"),

@@ -1,4 +1,4 @@
-"""ReLU6, ReLUX, Axpy, LabelSpecificAdd and SpatialDropout of forks."""
+"""ReLU6, ReLUX, LabelSpecificAdd and SpatialDropout of forks."""
 
 import numpy as np
 import pytest
@@ -67,63 +67,6 @@ def test_relu_of_a_negative_slope_in_place_has_no_gradient():
     run_forward(net)
     with pytest.raises(ConfigError, match=r"top\[0\]: ReLU6 cannot go backward in place, its gradient needs the bottom's values"):
         run_backward(net, [0], [np.ones(3)])
-
-
-# ---- Axpy
-
-def axpy(top="y"):
-    return layer("Axpy", bottoms=("a", "x", "b"), tops=(top,))
-
-
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
-@pytest.mark.parametrize("shape, tail", [((2, 3, 4, 5), ()), ((2, 3, 4, 5), (1, 1)), ((2, 3), ()), ((2, 3, 1, 1), (1, 1)),
-                                         ((0, 3, 2, 2), ()), ((2, 3, 4), (1,))])
-def test_axpy(shape, tail, dtype):
-    a, x, b = RANDOM.standard_normal((*shape[:2], *tail)), RANDOM.standard_normal(shape), RANDOM.standard_normal(shape)
-    dy = RANDOM.standard_normal(shape)
-    net = layer_net(axpy(), [a, x, b], dtype)
-    run_forward(net)
-    wanted, da, dx = np.zeros(shape), np.zeros(a.shape), np.zeros(shape)
-    for index in np.ndindex(shape):
-        channel = index[:2] + (0,) * len(tail)
-        wanted[index] = a[channel] * x[index] + b[index]
-        da[channel] += dy[index] * x[index]
-        dx[index] = a[channel] * dy[index]
-    tolerance = dict(rtol=1e-5, atol=1e-5) if dtype == Dtype.FLOAT else dict(rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(net.blob_by_name("y").data, wanted, **tolerance)
-    run_backward(net, [0, 1, 2], [dy])
-    for name, diff in ("a", da), ("x", dx), ("b", dy):
-        np.testing.assert_allclose(net.blob_by_name(name).diff, diff, **tolerance)
-
-
-def test_axpy_gradient_and_a_new_shape():
-    net = check_gradient(axpy(), [RANDOM.standard_normal(shape) for shape in ((2, 3), (2, 3, 2, 2), (2, 3, 2, 2))])
-    arrays = {"a": np.full((1, 2), 3.), "x": np.full((1, 2, 5), 2.), "b": np.ones((1, 2, 5))}
-    for name, array in arrays.items():
-        net.blob_by_name(name).reshape(*array.shape)
-        net.blob_by_name(name).data[...] = array
-    run_forward(net)
-    assert (net.blob_by_name("y").data == 7).all() and net.blob_by_name("y").shape == (1, 2, 5)
-
-
-def test_values_that_are_not_finite_pass_on_without_warnings(recwarn):
-    net = layer_net(axpy(), [np.array([[np.inf, 0]]), np.array([[0, np.nan]]), np.ones((1, 2))])
-    run_forward(net)
-    run_backward(net, [0, 1, 2], [np.full((1, 2), np.inf)])
-    assert np.isnan(net.blob_by_name("y").data).all() and not recwarn.list
-
-
-@pytest.mark.parametrize("top, shapes, error, message", [
-    ("a", [(2, 3)] * 3, ConfigError, r"top\[0\]: Axpy cannot work in place"),
-    ("y", [(2,)] * 3, ShapeError, r"bottom\[1\]: must have at least 2 axes \(num, channels\), got \[2\]"),
-    ("y", [(2, 4), (2, 3, 5), (2, 3, 5)], ShapeError, r"bottom\[0\]: must have shape \[2, 3\], and further axes of size 1 if any, for "
-                                                      r"x of shape \[2, 3, 5\], got \[2, 4\]"),
-    ("y", [(2, 3, 2), (2, 3, 2), (2, 3, 2)], ShapeError, r"bottom\[0\]: must have shape \[2, 3\].*got \[2, 3, 2\]"),
-    ("y", [(2, 3), (2, 3, 5), (2, 3, 4)], ShapeError, r"bottom\[2\]: must have the shape of bottom\[1\], \[2, 3, 5\], got \[2, 3, 4\]"),
-])
-def test_wrong_axpy(top, shapes, error, message):
-    with pytest.raises(error, match=message):
-        layer_net(axpy(top), [np.zeros(shape) for shape in shapes])
 
 
 # ---- LabelSpecificAdd

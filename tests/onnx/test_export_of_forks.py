@@ -16,6 +16,12 @@ from minicaffe.onnx import compare, random_inputs, to_model  # noqa: E402
 from minicaffe.onnx.graph import EXPORTERS  # noqa: E402
 
 CASES = {
+    # Read as other layers (proto/fork_forms.py).
+    "axpy": (layer("Axpy", "", "x0 x1 x2"), (2, 4), X, X), "mish": (layer("Mish"), X), "hswish": (layer("HSwish"), X),
+    "transpose": (layer("Transpose", "transpose_param { dim: [0, 2, 1, 3] }"), X),
+    "darknet": (layer("UpsampleDarknet", "upsample_darknet_param { stride: 2 }"), X), "relu with 6": (layer("ReLU", "relu_param { relu6: true }"), X),
+    "average": (layer("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad: 1 }"), X),
+    "scaled": (layer("BatchNorm", "batch_norm_param { scale_bias: true }"), X),
     "reverse": (layer("Reverse", "reverse_param { axis: 1 axis: 3 }"), X),
     "flip": (layer("Flip", "flip_param { flip_height: true }"), X), "flip nothing": (layer("Flip", "flip_param { flip_width: false }"), X),
     "squeeze": (layer("Squeeze"), (2, 1, 3, 1)),
@@ -28,7 +34,6 @@ CASES = {
                   + layer("Upsample", "upsample_param { upsample_h: 8 upsample_w: 7 }", "p m"), (2, 3, 8, 7)),
     "relu6": (layer("ReLU6"), X), "relu6 leaky": (layer("ReLU6", "relu6_param { negative_slope: 0.1 }"), X),
     "relux": (layer("ReLUX", "relux_param { maximal_value: 0.7 }"), X), "relux of a slope": (layer("ReLUX", "relux_param { negative_slope: -0.5 maximal_value: 1 }"), X),
-    "axpy": (layer("Axpy", "", "x0 x1 x2"), (2, 4), X, X), "axpy of planes": (layer("Axpy", "", "x0 x1 x2"), (2, 4, 1, 1), X, X),
     "bn": (layer("BN"), X), "bn of 2 axes": (layer("BN", "bn_param { eps: 0.1 }"), (3, 4)), "bn frozen": (layer("BN", "bn_param { frozen: true }"), X),
     "bn of segnet": (layer("BN", "bn_param { bn_mode: INFERENCE }"), X), "bn of the batch": (layer("BN", "bn_param { bn_mode: LEARN }", tops="y m v"), X),
     "lstm": (layer("Lstm", "lstm_param { num_output: 3 }"), (5, 2, 4)), "lstm of rows": (layer("Lstm", "lstm_param { num_output: 3 batch_size: 2 }"), (8, 4, 1)),

@@ -49,6 +49,7 @@ VALUES = {
     "HSwish": ("HSwish", "", lambda x: x * np.clip(x + 3, 0, 6) / 6),
     "relu6": ("ReLU", "relu_param { relu6: true }", lambda x: np.clip(x, 0, 6)),
     "relu6, slope": ("ReLU", "relu_param { relu6: true negative_slope: 0.5 }", lambda x: np.minimum(np.where(x > 0, x, x / 2), 6)),
+    "bilateral": ("BReLU", "brelu_param { minval: -0.5 maxval: 2 }", lambda x: np.clip(x, -0.5, 2)),
     "maximum": ("ReLU", "relu_param { maximum: 1.5 }", lambda x: np.clip(x, 0, 1.5)),
     "average without padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad: 1 }",
                                 lambda x: average(x, 3, 2, 1)),
@@ -77,6 +78,24 @@ def test_convolution_with_holes(tmp_path, fields, dilation):
                      for text in (fields, f"dilation: {dilation[0]} dilation: {dilation[1]}"))
     given.params["l"][0].data[...] = wanted.params["l"][0].data
     np.testing.assert_array_equal(run(given)["y"], run(wanted)["y"])
+
+
+@pytest.mark.parametrize("shape, tail", [((2, 3, 4, 5), ()), ((2, 3, 4, 5), (1, 1)), ((2, 3), ()), ((2, 3, 4), (1,))])
+def test_axpy(tmp_path, shape, tail):
+    arrays = [RANDOM.standard_normal(size) for size in ((*shape[:2], *tail), shape, shape)]
+    inputs = "".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ '
+                     f'{" ".join(f"dim: {n}" for n in array.shape)} }} }} }}\n' for name, array in zip("axb", arrays))
+    (tmp_path / "net.prototxt").write_text("force_backward: true " + inputs + text_of("Axpy", bottoms="a x b"))
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    for name, array in zip("axb", arrays):
+        net.blobs[name].data[...] = array
+    a, x, b = arrays[0].reshape(*shape[:2], *[1] * (len(shape) - 2)), *arrays[1:]
+    np.testing.assert_allclose(net.forward()["y"], a * x + b, rtol=1e-5, atol=1e-5)
+    dy = RANDOM.standard_normal(shape)
+    given = net.backward(y=dy)
+    np.testing.assert_allclose(given["a"].reshape(shape[:2]), (dy * x).reshape(*shape[:2], -1).sum(2), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(given["x"], a * dy, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(given["b"], dy, rtol=1e-6)
 
 
 def test_forms_in_place(tmp_path):
@@ -143,6 +162,8 @@ def test_unpooling(tmp_path, fields):
 
 @pytest.mark.parametrize("layer, message", [
     (text_of("Mish", "mish_param { threshold: 20 }"), r"layer 'l' \(Mish\): mish_param.threshold: is not supported here; known are engine"),
+    (text_of("BReLU", "brelu_param { minval: 0 }"), r"layer 'l' \(BReLU\): brelu_param.maxval: is not given"),
+    (text_of("Axpy", bottoms="x x"), r"layer 'l' \(Axpy\): bottom: must be 3, and one top, got 2 and 1"),
     (text_of("HSwish", tops="y z"), r"layer 'l' \(HSwish\): bottom: must be 1, and one top, got 1 and 2"),
     (text_of("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 }", tops="y z"), r"layer 'l' \(Pooling\): bottom: must be 1"),
     (text_of("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 pad_type: 1 }"), r"pooling_param.pad_type: unknown field"),

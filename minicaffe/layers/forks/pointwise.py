@@ -1,4 +1,4 @@
-"""Layers of forks that compute each value from those at the same place: Axpy, LabelSpecificAdd, SpatialDropout.
+"""Layers of forks that compute each value from those at the same place: LabelSpecificAdd, SpatialDropout.
 
 ReLU6 and ReLUX are in relu_x.py.
 """
@@ -10,55 +10,7 @@ from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.filler import fill_uniform
 from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import state_numbers
-from minicaffe.layers.base.fork import Field, ForkLayer, as_planes
-
-
-class AxpyLayer(ForkLayer):
-    """``top = a x + y``, where a has a number for each channel.
-
-    Source: SENet axpy_layer.cpp (Hu et al. 2018).
-
-    Parameters
-    ----------
-    bottom[0] : Blob, shape (N, C) or (N, C, 1, ...)
-        a.
-    bottom[1] : Blob, shape (N, C, ...)
-        x.
-    bottom[2] : Blob, of the shape of x
-        y.
-    top[0] : Blob, of the shape of x
-    """
-
-    exact_num_bottom_blobs = 3
-    exact_num_top_blobs = 1
-    refuses_in_place = True
-    flops_per_value = 2, 1
-    backward_reads_tops = False
-
-    def reshape(self, bottom, top):
-        a, x, y = (blob.shape for blob in bottom)
-        if len(x) < 2:
-            raise ShapeError(f"must have at least 2 axes (num, channels), got {list(x)}", field="bottom[1]")
-        if a[:2] != x[:2] or any(size != 1 for size in a[2:]):
-            raise ShapeError(f"must have shape {list(x[:2])}, and further axes of size 1 if any, for x of shape {list(x)}, got "
-                             f"{list(a)}", field="bottom[0]")
-        if y != x:
-            raise ShapeError(f"must have the shape of bottom[1], {list(x)}, got {list(y)}", field="bottom[2]")
-        top[0].reshape(*x)
-
-    def forward(self, bottom, top):
-        a, x, y = (as_planes(blob.data) for blob in bottom)
-        as_planes(top[0].data)[...] = a * x + y
-
-    def backward(self, top, propagate_down, bottom):
-        a, x = (as_planes(blob.data) for blob in bottom[:2])
-        dy = as_planes(top[0].diff)
-        if propagate_down[0]:
-            as_planes(bottom[0].diff)[...] = (dy * x).sum(axis=2, keepdims=True)
-        if propagate_down[1]:
-            as_planes(bottom[1].diff)[...] = a * dy
-        if propagate_down[2]:
-            bottom[2].diff[...] = top[0].diff
+from minicaffe.layers.base.fork import Field, ForkLayer
 
 
 class LabelSpecificAddLayer(ForkLayer):
@@ -209,5 +161,5 @@ class SpatialDropoutLayer(ForkLayer):
             bottom[0].diff[...] = top[0].diff if self.phase == TEST else top[0].diff * self.factors.data
 
 
-for _type in (AxpyLayer, LabelSpecificAddLayer, SpatialDropoutLayer):
+for _type in (LabelSpecificAddLayer, SpatialDropoutLayer):
     register_layer(_type.__name__.removesuffix("Layer"), _type)
