@@ -626,7 +626,7 @@ def test_memory_that_was_never_written_is_zeros(poison, on_cpu):
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
 
 
-@pytest.mark.parametrize("name", FORK_NETS)
+@pytest.mark.parametrize("name", [name for name in FORK_NETS if name != "senet"])    # read as layers of BVLC Caffe
 def test_layers_of_forks_write_all_of_what_they_write(name, poison, on_cpu):
     """So that a plan ends the lives of their tops, and of the diffs of their bottoms."""
     text = FORK_NETS[name].replace('"data" input_param', '"data" top: "target" input_param')
