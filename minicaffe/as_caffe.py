@@ -2,10 +2,11 @@
 
 ``--install`` writes a module caffe.py into the environment, so that ``import caffe`` gives minicaffe in all its programs, also in
 processes that they start; ``--remove`` deletes it. MINICAFFE_DEVICE=gpu (or sim) selects the GPU, even if the script never calls
-set_mode_gpu().
+set_mode_gpu(). Without a GPU the CPU computes after set_mode_gpu(). A script in Python 2 is recognized, and not run.
 """
 
 import os
+import re
 import runpy
 import sys
 
@@ -18,6 +19,13 @@ USAGE = """usage: python -m minicaffe.as_caffe [--force] script.py [argument ...
 HELP = """--install: write caffe.py into the environment (or FOLDER), so that import caffe gives minicaffe in all its programs
 --remove: delete it
 --force: even if another caffe is installed"""
+CONVERT = "convert it with 2to3, which is part of Python up to 3.12: 2to3 -w FILE"
+# Python 3's messages about syntax of Python 2, and what is in lines about which it says "invalid syntax"; then names, and print >>file.
+SYNTAX_2 = re.compile(r"call to '(print|exec)'|multiple exception types|leading zeros|`|<>|^\s*raise\s+[\w.]+\s*,|"
+                      r"\b\d\w*[lL]\b|\b[uU][rR]['\"]", re.MULTILINE)
+NAMES_2 = re.compile(r"name '(xrange|unicode|raw_input|basestring|unichr|long|reduce|reload|file|execfile|cmp)'|"
+                     r"attribute '(iteritems|itervalues|iterkeys|has_key)'|>>: 'builtin_function|"
+                     r"named '(cPickle|c?StringIO|urllib2|urlparse|ConfigParser|Queue|Tkinter)'")
 
 
 def main(arguments):
@@ -42,7 +50,17 @@ def main(arguments):
     if os.environ.get("MINICAFFE_DEVICE") not in (None, "", "cpu"):
         minicaffe.set_mode_gpu()
     sys.argv = arguments
-    runpy.run_path(script, run_name="__main__")
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SyntaxError as error:    # of the script, or of a module that it imports
+        if not SYNTAX_2.search(f"{error.msg}\n{error.text}"):
+            raise
+        print(f"{error.filename}:{error.lineno}: this is Python 2: {CONVERT}", file=sys.stderr)
+        return 1
+    except (NameError, AttributeError, ImportError, TypeError) as error:
+        if NAMES_2.search(str(error)):
+            error.add_note(f"This is Python 2: {CONVERT}")
+        raise
     return 0
 
 

@@ -254,3 +254,68 @@ def test_an_alias_that_cannot_be_written_or_deleted(tmp_path, monkeypatch):
     with pytest.raises(minicaffe.errors.FileError, match="the folder cannot be made"):
         alias.write_alias(str(tmp_path / "file" / "below"))
     assert alias.is_alias(path)
+
+
+# ---- GPU mode without a GPU
+
+USES_GPU = "import {0} as caffe\ncaffe.set_device(0)\ncaffe.set_mode_gpu()\ncaffe.set_mode_gpu()\nprint(caffe.common.caffe.mode)\n"
+NO_DRIVER = pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has a GPU")
+
+
+@NO_DRIVER
+@pytest.mark.parametrize("way", ["as_caffe", "alias", "install_as_caffe"])
+def test_gpu_mode_without_a_driver(way, alias, tmp_path):
+    before = "import minicaffe\nminicaffe.install_as_caffe()\n" if way == "install_as_caffe" else ""
+    (tmp_path / "old.py").write_text(before + USES_GPU.format("caffe"))
+    arguments, path = (["-m", "minicaffe.as_caffe"], "") if way == "as_caffe" else ([], str(alias) if way == "alias" else "")
+    done = run(*arguments, "old.py", cwd=tmp_path, MINICAFFE_DEVICE="", PYTHONPATH=path)
+    assert (done.returncode, done.stdout) == (0, "cpu\n"), done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("set_device(0): no CUDA driver")
+    assert done.stderr.endswith("; the CPU computes. MINICAFFE_DEVICE=gpu makes this an error\n")
+    done = run(*arguments, "old.py", cwd=tmp_path, MINICAFFE_DEVICE="gpu", PYTHONPATH=path)
+    assert done.returncode == 1 and "no CUDA driver" in done.stderr and not done.stdout
+
+
+@NO_DRIVER
+@pytest.mark.parametrize("call", ["minicaffe.set_mode_gpu()", "minicaffe.set_device(0)", "net.set_mode_gpu()",
+                                  "dnn.readNetFromCaffe('net.prototxt').setPreferableTarget(dnn.DNN_TARGET_CUDA)"])  # fmt: skip
+def test_gpu_mode_by_minicaffes_name(call, tmp_path):
+    (tmp_path / "net.prototxt").write_text('layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 } } }')
+    program = f"import minicaffe\nfrom minicaffe import dnn\nnet = minicaffe.Net('net.prototxt', 1)\n{call}\nprint(minicaffe.common.caffe.mode)"
+    done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="")
+    assert done.returncode == 1 and done.stderr.endswith("; with MINICAFFE_DEVICE=cpu set_mode_gpu() computes on the CPU\n"), done.stderr
+    done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="cpu")
+    assert done.stdout == "cpu\n" and done.stderr.count(": MINICAFFE_DEVICE is cpu; the CPU computes\n") == 1, done.stderr
+
+
+def test_the_cpu_of_the_environment(tmp_path):
+    program = "import minicaffe, os\nminicaffe.set_mode_gpu()\nos.environ['MINICAFFE_DEVICE'] = 'cpu'\nminicaffe.set_mode_gpu()\nprint(minicaffe.common.caffe.mode)"
+    done = run("-c", program, cwd=tmp_path, MINICAFFE_DEVICE="sim")
+    assert done.stdout == "cpu\n" and done.stderr == "set_mode_gpu(): MINICAFFE_DEVICE is cpu; the CPU computes\n"
+
+
+# ---- scripts in Python 2
+
+@pytest.mark.parametrize("line", ['print "a"', "print x, y", "x = `1`", "1 <> 2", 'raise ValueError, "x"', "x = 10L", "x = 0xffL", "x = 0777",
+                                  'exec "x = 1"', 'x = ur"a"', "try: pass\nexcept ValueError, e: print e"])  # fmt: skip
+def test_python_2_syntax(line, tmp_path):
+    (tmp_path / "old.py").write_text(f"# old\n{line}\n")
+    (tmp_path / "new.py").write_text("import old\n")
+    for script in "old.py", "new.py":
+        done = run("-m", "minicaffe.as_caffe", script, cwd=tmp_path)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+        assert f"old.py:{2 + line.count(chr(10))}: this is Python 2: convert it with 2to3" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["xrange(3)", "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'"])
+def test_python_2_names(line, tmp_path):
+    (tmp_path / "old.py").write_text(f"{line}\n")
+    done = run("-m", "minicaffe.as_caffe", "old.py", cwd=tmp_path)
+    assert done.returncode == 1 and 'old.py", line 1' in done.stderr and "\nThis is Python 2: convert it with 2to3" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1"])
+def test_faults_of_python_3(line, tmp_path):
+    (tmp_path / "new.py").write_text(f"{line}\n")
+    done = run("-m", "minicaffe.as_caffe", "new.py", cwd=tmp_path)
+    assert done.returncode == 1 and "new.py" in done.stderr and "Python 2" not in done.stderr

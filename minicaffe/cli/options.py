@@ -215,11 +215,7 @@ def _choose_allocators(ctx, param, names):
 def _may_use_gpu(ctx):
     """Whether a solver file may still select a GPU: no device was chosen, and there is a driver."""
     from minicaffe import cuda
-    from minicaffe.errors import DependencyError
-    try:
-        return ctx.meta.get("device") != "cpu" and cuda.count() > 0
-    except DependencyError:
-        return False
+    return ctx.meta.get("device") != "cpu" and cuda.missing() is None
 
 
 def combine_options(*options):

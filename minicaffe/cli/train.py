@@ -19,7 +19,7 @@ from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DependencyError, Error, NotFiniteError, located
+from minicaffe.errors import ConfigError, Error, NotFiniteError, located
 from minicaffe.ops.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
@@ -136,10 +136,10 @@ def prepare(ctx, file, fields, given):
     param.train_state.level = given["level"]
     param.train_state.stage.extend(given["stage"])
     if param.HasField("solver_mode") and param.solver_mode == caffe_pb2.SolverParameter.GPU and not ctx.meta.get("device"):
-        try:
+        if why := cuda.missing():
+            logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, why)
+        else:
             ranks.use_gpu(begin=param.device_id if param.device_id >= 0 else None)
-        except DependencyError as error:
-            logger.warning("%s: solver_mode: GPU: %s; the CPU trains", file, error)
     options.log_device()
     suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}

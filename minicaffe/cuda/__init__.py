@@ -8,7 +8,7 @@ import importlib
 import warnings
 
 from minicaffe.device.strided import DeviceArray
-from minicaffe.errors import DependencyError
+from minicaffe.errors import DependencyError, DeviceError
 from minicaffe.ops.engine import prefer, set_precision
 
 _HOME = {name: module for module, names in {
@@ -38,6 +38,16 @@ def allow_tf32(allow):
     name = "tf32" if allow else "float32"
     warnings.warn(f"cuda.allow_tf32 is deprecated; use minicaffe.set_precision('{name}')", DeprecationWarning, stacklevel=2)
     set_precision(name)
+
+
+def missing():
+    """Return the error that says why this machine has no GPU: no package, driver or device. None if it has one."""
+    try:
+        __getattr__("count")()
+    except (DependencyError, DeviceError) as error:
+        if getattr(error, "code", "CUDA_ERROR_NO_DEVICE") != "CUDA_ERROR_NO_DEVICE":
+            raise
+        return error
 
 
 def __getattr__(name):

@@ -113,8 +113,8 @@ def start():
             code = cydriver.cuInit(0)
         except RuntimeError as error:   # cuda-pathfinder's DynamicLibNotFoundError
             raise DependencyError(f"no CUDA driver (libcuda.so.1) on this machine ({' '.join(str(error).split())[:200]}); "
-                                  "install the NVIDIA driver, or run on the simulated device with --device sim or "
-                                  "MINICAFFE_DEVICE=sim") from None
+                                  "install the NVIDIA driver, or simulate a GPU by MINICAFFE_DEVICE=sim (commands: "
+                                  "--device sim)") from None
         check(code, "cuInit", (0,))
         os.register_at_fork(after_in_child=_forget)
         _started = True

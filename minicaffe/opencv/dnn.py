@@ -167,18 +167,16 @@ class Net:
         """Accept any backend: there is one."""
 
     def setPreferableTarget(self, targetId):
-        """Compute on the CPU, or with DNN_TARGET_CUDA on the GPU; counts for the whole process."""
-        if targetId == DNN_TARGET_CUDA:
-            cuda.use_gpu()
-        elif targetId == DNN_TARGET_CUDA_FP16:
-            log.warning("DNN_TARGET_CUDA_FP16: the GPU computes in float32; minicaffe.set_precision('tf32') makes it faster")
-            cuda.use_gpu()
+        """Compute on the CPU, or with DNN_TARGET_CUDA as after `minicaffe.set_mode_gpu`; counts for the whole process."""
+        if targetId == DNN_TARGET_CUDA_FP16:
+            log.warning("DNN_TARGET_CUDA_FP16: a GPU computes in float32; minicaffe.set_precision('tf32') makes it faster")
+        if targetId in (DNN_TARGET_CUDA, DNN_TARGET_CUDA_FP16):
+            pycaffe.set_mode_gpu()
         else:
             if targetId != DNN_TARGET_CPU:
                 log.warning("there is no target %s here, so the CPU computes; give DNN_TARGET_CPU or DNN_TARGET_CUDA",
                             targetId)
-            if caffe.mode != "cpu":
-                cuda.use_cpu()
+            pycaffe.set_mode_cpu()
 
     def setInput(self, blob, name="", scalefactor=1.0, mean=(0, 0, 0, 0)):
         """Set an input, the first by default, to ``scalefactor * (blob - mean)``; the net takes its shape.

@@ -8,7 +8,7 @@ import warnings
 
 from minicaffe import cuda
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, ConfigWarning, int_of, shown
+from minicaffe.errors import ConfigError, ConfigWarning, Error, int_of, shown
 from minicaffe.layer import layer_types
 from minicaffe.vectors import StringVec
 
@@ -18,6 +18,7 @@ __all__ = [
 ]
 log_ = logging.getLogger("minicaffe")
 LEVELS = logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL     # of glog's severities 0 to 3
+_reported = []      # the call of `set_mode_gpu` or `set_device` that was reported
 ISAS = "baseline", "avx2", "avx512"                    # of device/apply.hpp
 
 
@@ -62,14 +63,15 @@ def set_mode_cpu():
 def set_mode_gpu():
     """Compute on the GPU that `set_device` chose, by default the first; with MINICAFFE_DEVICE=sim on the simulated one.
 
-    Different from Caffe: threads started later compute there too.
+    Different from Caffe: threads started later compute there too. With MINICAFFE_DEVICE=cpu the CPU computes, as it does without a
+    GPU if the program uses the name caffe (minicaffe/alias.py); the first call warns.
 
     Raises
     ------
     DependencyError, DeviceError
         If there is no CUDA driver, or the GPU cannot be used.
     """
-    cuda.use_gpu()
+    cuda.use_gpu() if _may_use_gpu("set_mode_gpu()") else set_mode_cpu()
 
 
 def set_device(device_id):
@@ -78,9 +80,23 @@ def set_device(device_id):
     Raises
     ------
     DependencyError, DeviceError
-        If there is no CUDA driver or no such GPU.
+        If there is no CUDA driver or no such GPU. Where `set_mode_gpu` computes on the CPU, the number is ignored.
     """
-    cuda.select(device_id)
+    if _may_use_gpu(f"set_device({device_id})"):
+        cuda.select(device_id)
+
+
+def _may_use_gpu(call):
+    """Whether `call` may choose a GPU, see `set_mode_gpu`; the first one that may not is reported."""
+    device = os.environ.get("MINICAFFE_DEVICE")
+    why = "MINICAFFE_DEVICE is cpu" if device == "cpu" else cuda.missing()
+    if isinstance(why, Error) and (device or sys.modules.get("caffe") is not sys.modules["minicaffe"]):
+        why.message += "; with MINICAFFE_DEVICE=cpu set_mode_gpu() computes on the CPU"
+        raise why
+    if why and not _reported:
+        _reported.append(call)
+        log_.warning("%s: %s; the CPU computes%s", call, why, "" if device else ". MINICAFFE_DEVICE=gpu makes this an error")
+    return not why
 
 
 def set_random_seed(seed):
