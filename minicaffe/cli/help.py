@@ -12,7 +12,7 @@ LEAST_TEXT = 24         # columns for the text of an option beside its name; wit
 SUBJECTS = {
     "Nets and weights": (
         "solver net train_net test_net net_param train_net_param test_net_param train_state test_state weights model labels like "
-        "level stage"),
+        "level stage modules"),
     "Data": (
         "batch batch_size test_batch_size images_dim center_only listed ext crop_mode context_pad mean scale raw_scale "
         "channel_swap shapes images class_weights classes mirror"),

@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import importlib
 import logging
 import math
 import os
 import re
 import sys
+import traceback
 from pathlib import Path
 
 import click
@@ -14,7 +16,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from minicaffe.cli import help, log, ranks
-from minicaffe.errors import Error
+from minicaffe.errors import ConfigError, Error
 from minicaffe.proto.atomic import check_free, check_writable
 
 logger = logging.getLogger("minicaffe.cli")
@@ -158,6 +160,21 @@ def _allow_python_layers(ctx, param, allow):
     caffe.allow_python_layers = allow
 
 
+def _import_modules(ctx, param, names):
+    """Import modules that register layer types; the working directory is searched last."""
+    sys.path += [os.getcwd()] if names else []
+    for name in names:
+        try:
+            importlib.import_module(os.path.relpath(name).removesuffix(".py").replace(os.sep, "."))
+        except (Exception, SystemExit) as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (frame.filename, frame.lineno)
+            known = None if file.startswith("<") or file == importlib.__file__ else file    # else there is no such module
+            where = "" if known else " in the working directory or on Python's path"
+            raise ConfigError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}{where}", field="--import",
+                              file=known, line=known and line) from error
+
+
 def _start_log(ctx, param, quiet):
     ctx.meta["quiet"] = quiet = quiet or not ranks.first()
     log.start(quiet=quiet, verbose=ctx.meta.get("verbose", False), prefix="" if ranks.first() else f"[rank {ranks.group().rank}] ")
@@ -251,6 +268,8 @@ model_file = combine_options(
     skip_unknown_fields,
     click.option("--allow-python-layers", is_flag=True, expose_value=False, callback=_allow_python_layers,
                  help="Let Python layers of the model file run the modules that they name."),
+    click.option("--import", "modules", multiple=True, expose_value=False, callback=_import_modules, metavar="MODULE", help=(
+        "Import a Python module that registers layer types; it may lie in the working directory. Repeatable.")),
     click.option("--untrusted", is_flag=True, expose_value=False, callback=_store_in_meta, help=(
         "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
 plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_store_in_meta, help=(

@@ -25,7 +25,8 @@ USES = {
     "train": "; it is for training and scoring: a net that only computes its outputs does without it",
     "data": "; it is a source of data: for inference put a layer of type Input in its place",
 }
-REGISTER_REMEDY = "write it in Python and call minicaffe.register_layer('{}', Class) before the net is made (docs/forks.md)"
+REGISTER_REMEDY = ("write it in Python and call minicaffe.register_layer('{}', Class) before the net is made, in a module that "
+                   "commands import by --import MODULE (docs/forks.md)")
 
 
 # Remedy for a field of the other kind of file.
