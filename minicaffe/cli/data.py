@@ -69,8 +69,9 @@ for _name in DATA_SETS:
 @click.argument("paths", nargs=-1, metavar="[ROOT LIST] DB")
 @click.option("--from_folders", "--from-folders", metavar="DIR", help="Instead of ROOT and LIST: a folder with one folder of "
               "pictures for each class.")
-@click.option("--test_share", "--test-share", type=options.Real(0, 1, min_open=True, max_open=True), default=0.2,
-              show_default=True, help="With --from-folders: what part of each class is for tests.")
+@click.option("--test_share", "--test-share", type=options.Real(0, 1, max_open=True), default=0.2, show_default=True,
+              help="With --from-folders: what part of each class is for tests; 0: no test database.")
+@click.option("--test_from", "--test-from", metavar="DIR", help="With --from-folders: such a folder with the pictures for tests.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="With --from-folders: of the shuffling.")
 @ext_option("the folders of --from-folders")
 @from_list
@@ -78,7 +79,7 @@ for _name in DATA_SETS:
 @click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
 @options.messages
-def images(paths, from_folders, test_share, seed, ext, shuffle, check_size, label_size, **how):
+def images(paths, from_folders, test_share, test_from, seed, ext, shuffle, check_size, label_size, **how):
     """Make the database DB from pictures (convert_imageset).
 
     Each line of LIST is a path, a space and an integer label; ROOT is put before the path unchanged.
@@ -87,15 +88,18 @@ def images(paths, from_folders, test_share, seed, ext, shuffle, check_size, labe
     the folder of a class are pictures of that class.
     """
     if not from_folders:
-        options.refuse_unused(("test_share", "seed", "ext"), "the pictures of --from-folders, which is not given")
+        options.refuse_unused(("test_share", "test_from", "seed", "ext"), "the pictures of --from-folders, which is not given")
     elif label_size:
         raise click.UsageError("--float-labels is for ROOT and LIST: with --from-folders the folders are the labels")
+    elif test_from:
+        options.refuse_unused(("test_share",), "folders that are not divided; with --test-from they are")
     if len(paths) != (1 if from_folders else 3):
         wanted = "DB alone with --from-folders DIR" if from_folders else "ROOT, LIST and DB, or --from-folders DIR and DB"
         raise click.UsageError(f"give {wanted}; got {' '.join(paths) or 'nothing'}")
     with bars.progress() as progress:
         if from_folders:
-            made = convert_folders(from_folders, paths[0], test_share=test_share, seed=seed, endings=ext, progress=progress, **how)
+            made = convert_folders(from_folders, paths[0], test_share=test_share, test_from=test_from, seed=seed, endings=ext,
+                                   progress=progress, **how)
         else:
             written, skipped = convert_images(*paths, shuffle=shuffle, check_size=check_size, label_size=label_size,
                                               progress=progress, **how)
@@ -109,7 +113,7 @@ def images(paths, from_folders, test_share, seed, ext, shuffle, check_size, labe
 
 def _print_folder_results(db, made, backend):
     click.echo(f"{db}/train_{backend}: {made.train} records of {' x '.join(map(str, made.shape))}")
-    click.echo(f"{db}/test_{backend}: {made.test} records")
+    click.echo(f"{db}/test_{backend}: {made.test} records" if made.test else "no database for tests")
     click.echo(f"{db}/labels.txt: {len(made.classes)} classes: {', '.join(made.classes[:10])}{', ...' * (len(made.classes) > 10)}")
     click.echo(f"{db}/mean.binaryproto: {', '.join(f'{value:g}' for value in made.mean)}")
     if made.unreadable:

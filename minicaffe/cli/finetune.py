@@ -29,8 +29,8 @@ TEST_COUNT = 20                                 # by default, in a training
 TRAIN_BATCH, TEST_BATCH = 16, 50                # pictures
 DEFAULT_WEIGHT_STD = 0.01                       # of the new layer if NET has no filler for it, as in Caffe's fine-tuning example
 # Options of `minicaffe train` that this command sets, or that have no effect here.
-NOT_PASSED = {"file", "solver", "state", "batch_size", "test_batch_size", "keep_best", "level", "stage", *train.RANK_OPTIONS,
-              *(f"field_{name}" for name in (
+NOT_PASSED = {"file", "solver", "state", "resume", "batch_size", "test_batch_size", "keep_best", "level", "stage",
+              *train.RANK_OPTIONS, *(f"field_{name}" for name in (
                   "net net_param train_net train_net_param test_net test_net_param train_state test_state weights test_iter "
                   "snapshot_prefix solver_type eval_type ap_version show_per_class_result").split())}
 

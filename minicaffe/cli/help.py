@@ -23,7 +23,7 @@ SUBJECTS = {
     "Tests": (
         "test_iter test_interval test_initialization test_compute_loss eval_type ap_version show_per_class_result "
         "keep_best patience"),
-    "Snapshots": "state snapshot snapshot_prefix snapshot_diff snapshot_format snapshot_after_train",
+    "Snapshots": "state resume keep snapshot snapshot_prefix snapshot_diff snapshot_format snapshot_after_train",
     "Reports and files": (
         "display average_loss debug_info json_path as_json watch trouble_path html out force"),
     "Signals and numbers that are not finite": "sigint_effect sighup_effect nan",

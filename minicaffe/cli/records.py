@@ -1,14 +1,20 @@
 """Listeners that record a training: JSON lines for programs, and the result for the terminal."""
 
 import json
+import logging
 import math
+import os
 import shlex
 import time
 
+from minicaffe.cli import ranks
 from minicaffe.cli.log import LineWriter
 from minicaffe.cli.options import output_text
 from minicaffe.errors import FileError
 from minicaffe.solver.report import images_per_iteration
+from minicaffe.solver.snapshot import complete_states
+
+logger = logging.getLogger("minicaffe.cli")
 
 
 class JsonLines(LineWriter):
@@ -53,15 +59,17 @@ class Result:
     def __init__(self):
         self.tests = {}  # the last record of each test net
         self.display = None  # the last record of the train net
-        self.files = []
         self.stopped = False
         self.log_path = None
-        self.states = []  # path and iteration of each solver state that was written
+        self.keep = self.resumed = None  # how many snapshots of this training, which may be resumed, are kept (None: all)
+        self.earlier, self.states = [], []  # snapshots before the resume and written since: state, iteration, model
         self.seconds = 0.0
 
     def on_start(self, solver):
         self._start_time = time.perf_counter()
         self.first_iter = solver.iter
+        if self.keep and self.resumed:
+            self.earlier = [one for one in complete_states(solver.param.snapshot_prefix) if one[1] <= solver.iter]
 
     def on_display(self, solver, record):
         self.display = record
@@ -70,8 +78,15 @@ class Result:
         self.tests[record["net"]] = record
 
     def on_snapshot(self, solver, model_path, state_path):
-        self.files += [path for path in (model_path, state_path) if path not in self.files]
-        self.states.append((state_path, solver.iter))
+        self.earlier, self.states = ([one for one in some if one[0] != state_path] for some in (self.earlier, self.states))
+        self.states.append((state_path, solver.iter, model_path))
+        while self.keep and len(self.earlier) + len(self.states) > self.keep:
+            state, _, model = (self.earlier or self.states).pop(0)
+            for path in (state, model) if ranks.first() else ():    # the state first: it is never without its model
+                try:
+                    os.remove(path)
+                except OSError as error:
+                    logger.warning("%s: cannot be deleted: %s", path, error.strerror)
 
     def on_end(self, solver, stopped):
         self.stopped = stopped
@@ -98,15 +113,14 @@ class Result:
                 yield f"{name} total loss = {record['loss']:g}" + iteration_suffix(record, solver)
         if solver.best is not None:
             yield from solver.best.lines()
-        for path in self.files:
-            yield f"wrote {path}"
+        yield from (f"wrote {path}" for state, _, model in self.states for path in (model, state))
         if self.log_path:
             yield f"wrote {self.log_path}; draw it: minicaffe plot {shlex.quote(self.log_path)}"
         if impatient and self.states:
             more = f"--patience={2 * solver.best.patience}"
             yield f"resume with more patience: {resume_command(self.states[-1][0], more)}"
         elif self.stopped and self.states:
-            state, iteration = self.states[-1]
+            state, iteration, _ = self.states[-1]
             yield f"resume{iteration_suffix({'iteration': iteration}, solver)} with: {resume_command(state)}"
         elif self.stopped and not solver.param.snapshot_after_train:
             yield "wrote no snapshot: snapshot_after_train is false"

@@ -41,6 +41,9 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 @click.argument("file", required=False)
 @click.option("--solver", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
+@click.option("--resume", is_flag=True, help="Resume from the newest complete snapshot; without one start at the beginning.")
+@click.option("--keep", type=click.IntRange(min=1), metavar="N", help=(
+    "Keep the last N snapshots of this training; older ones are deleted when a newer one is complete."))
 @click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the train net's data layers.")
 @click.option("--test-batch-size", type=options.batch_size, help="Pictures in a batch of the test nets' data layers.")
 @click.option("--global-batch", is_flag=True, help=(
@@ -92,8 +95,9 @@ def train(ctx, **params):
     """
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
-    if given["state"] and "weights" in fields:
-        raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both")
+    if given["state"] and (given["resume"] or "weights" in fields):
+        other = "--resume for the newest state" if given["resume"] else "--weights to fine-tune"
+        raise click.UsageError(f"give --snapshot to resume or {other}, not both")
     if given["scale_lr"] and given["global_batch"]:
         raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given")
     if given["warmup"] and not given["scale_lr"]:
@@ -125,11 +129,13 @@ def prepare(ctx, file, fields, given):
                                              given["test_batch_size"], least_tests)
     is_net = "file" not in place
     solver_options.set_fields(param, fields)
-    if given["state"]:
-        param.ClearField("weights")
     if "snapshot_prefix" in fields:
         upgrade.complete_prefix(param, file)
     param = upgrade.upgrade_solver(param, place.get("positions"))
+    if given["resume"]:
+        given["state"] = find_newest(param.snapshot_prefix)
+    if given["state"]:
+        param.ClearField("weights")
     if is_net and not ctx.meta["quiet"]:
         shown = "" if logger.isEnabledFor(logging.INFO) else "\n" + text.write_text(param)     # else the log has it
         click.echo(f"# {file} is a net; it is trained by this solver:{shown}", err=True)
@@ -172,6 +178,18 @@ def report_patience(patience, param):
         remedy = f"--test-interval={most} or less, or a smaller --patience" if most else "a smaller --patience, or more iterations"
         options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
                        f"{param.test_interval} have too few tests; give {remedy}")
+
+
+def find_newest(prefix):
+    """Return the newest complete solver state with a snapshot_prefix, None if there is none; a line says which."""
+    found = ranks.group().broadcast_from_root(snapshot.complete_states(prefix))
+    if not found:
+        options.notify(f"--resume: there is no complete snapshot {prefix}_iter_N, so the training starts at the beginning")
+        return None
+    state, iteration, _ = found[-1]
+    later = max(found, key=lambda one: one[1])
+    options.notify(f"--resume: from {state}" + (f"; {later[0]} has an older date" if later[1] > iteration else ""))
+    return state
 
 
 def count_tests(solver, chosen):
@@ -226,8 +244,9 @@ def run(ctx, solver, given):
         from minicaffe.cli.display import LiveDisplay
         display = LiveDisplay()
     result = display or Result()
+    result.keep, result.resumed = given["keep"], earlier_files.is_same_training(given["state"], param.snapshot_prefix)
     solver.listeners.append(result)
-    if ranks.first() and not given["force"] and not earlier_files.is_same_training(given["state"], solver.param.snapshot_prefix):
+    if ranks.first() and not given["force"] and not result.resumed:
         solver.listeners.append(earlier_files.EarlierSnapshots())
     overwrites = given["force"] or given["state"]   # a resumed training appends to its records and log
     if given["json_path"] and ranks.first():
@@ -268,7 +287,7 @@ def run(ctx, solver, given):
             if trouble is None:
                 error.message += "; to see where it began, add --trace-trouble trouble.html"
             if error.remedy != finite.CHECK_START:  # else the same error would follow
-                state = next((path for path, iteration in reversed(result.states) if iteration <= error.since), given["state"])
+                state = next((one[0] for one in reversed(result.earlier + result.states) if one[1] <= error.since), given["state"])
                 rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
                 how = "resume" if state else "no snapshot was written before, restart"
                 error.message += f"; {how} with: {resume_command(ctx, state, *rate)}"
@@ -296,7 +315,7 @@ def pass_samples(sinks, solver, iteration, samples):
 def resume_command(ctx, state, *options):
     """Return the command that continues from `state`, or starts a new training if that is None, with `options` besides its own."""
     start = ranks.mpiexec_words(ctx.meta["gpus"])
-    gone = ("--snapshot=", "--weights=") if state else ()
+    gone = ("--snapshot=", "--weights=", "--resume") if state else ()
     gone += tuple(option.partition("=")[0] + "=" for option in options)
     arguments = [word for word in ctx.meta["arguments"] if not word.startswith(gone)]
     return shlex.join([*start, "minicaffe", "train", *arguments, *options, *([f"--snapshot={state}"] if state else [])])

@@ -1,5 +1,6 @@
 """Make the databases, labels and mean of a training from a folder with a folder of pictures per class."""
 
+import logging
 import os
 import random
 from collections import namedtuple
@@ -9,7 +10,9 @@ from minicaffe.data.db import new_folder, open_db
 from minicaffe.data.image_list import PICTURE_ENDINGS, ending
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
+from minicaffe.proto.files import is_below
 
+log = logging.getLogger(__name__)
 FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out inner shape mean")
 FolderConversion.__doc__ = """What `convert_folders` made: names of the classes, records of either database, unreadable pictures (a
 number), paths left out (files beside the class folders, files of other kinds, links to folders), the number of pictures in each
@@ -18,7 +21,7 @@ SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing"} 
 
 
 def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, resize_height=0, encoded=False, encode_type="",
-                    test_share=0.2, seed=1, endings=PICTURE_ENDINGS, force=False, progress=None):
+                    test_share=0.2, test_from=None, seed=1, endings=PICTURE_ENDINGS, force=False, progress=None):
     """Make the folder `path` from pictures that lie in folders named after their classes, or in folders inside those.
 
     In it: ``train_lmdb`` and ``test_lmdb`` (or ``..._leveldb``), shuffled, with `test_share` of each class in the latter;
@@ -28,7 +31,10 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     ----------
     root, path : str or Path
     test_share : float
-        Above 0 and below 1. A class of two or more pictures has at least one in each database, a single picture is for training.
+        At least 0 and below 1. A class of two or more pictures has at least one in each database, a single picture is for training.
+        With 0 there is no database for tests.
+    test_from : str or Path, optional
+        Such a folder with the pictures for tests, instead of a share.
     seed : int
         Of the shuffling: the same pictures and seed give the same databases.
     endings : sequence of str
@@ -43,29 +49,37 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     Raises
     ------
     ConfigError, FileError, DataError
-        `root` is not such a folder, a class has no pictures, pictures differ in size.
+        `root` or `test_from` is not such a folder, one lies in the other, a class has no pictures, or no pictures for training;
+        pictures differ in size.
     """
-    if not 0 < test_share < 1:
-        raise ConfigError(f"must be above 0 and below 1, got {test_share:g}", field="test_share")
+    if not 0 <= test_share < 1:
+        raise ConfigError(f"must be at least 0 and below 1, got {test_share:g}", field="test_share")
     size = resize_size(resize_width, resize_height)
     classes, left_out, inner = _classes(str(root), endings)
+    test_classes = {}
+    if test_from is not None:
+        test_share, (test_classes, more_left_out, more_inner) = 0, _classes(str(test_from), endings)
+        left_out, inner = left_out + more_left_out, {**inner, **more_inner}
+        _check_test_folder(str(root), classes, str(test_from), test_classes)
     shuffle = random.Random(seed).shuffle
     train, test = [], []
     for label, (name, files) in enumerate(classes.items()):
         entries = [(f"{name}/{file}", label) for file in files]
         shuffle(entries)
-        count = min(max(1, round(test_share * len(entries))), len(entries) - 1)
-        test += entries[:count]
+        count = min(max(1, round(test_share * len(entries))), len(entries) - 1) if test_share else 0
+        test += entries[:count] + [(f"{name}/{file}", label) for file in test_classes.get(name, ())]
         train += entries[count:]
-    if not test:
+    if test_share and not test:
         raise DataError("no class has two pictures, so none is left for tests", file=str(root))
     how = dict(backend=backend, gray=gray, size=size, check_size=True, encoded=encoded, encode_type=encode_type, progress=progress)
     counts, unreadable = [], 0
     with new_folder(path, force) as folder:
         folder.mkdir()
-        for split, entries in (("train", train), ("test", test)):
+        for split, source, entries in (("train", root, train), ("test", test_from or root, test)):
             shuffle(entries)
-            written, skipped = write_pictures(f"{root}/", entries, folder / f"{split}_{backend}", str(root), **how)
+            written, skipped = 0, 0
+            if entries:
+                written, skipped = write_pictures(f"{source}/", entries, folder / f"{split}_{backend}", str(source), **how)
             counts.append(written)
             unreadable += skipped
         (folder / "labels.txt").write_text("".join(f"{name}\n" for name in classes), errors="surrogateescape")
@@ -73,6 +87,17 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
             mean = compute_mean(db, progress)
         write_mean(folder / "mean.binaryproto", mean)
     return FolderConversion(list(classes), *counts, unreadable, left_out, inner, mean.shape, mean.mean(axis=(1, 2), dtype=float))
+
+
+def _check_test_folder(root, classes, test_from, test_classes):
+    """Raise unless the folders are apart and `test_from` has classes of `root` only; warn of classes without a test."""
+    paths = os.path.realpath(root), os.path.realpath(test_from)
+    if is_below(*paths) or is_below(*paths[::-1]):
+        raise ConfigError(f"and {root} hold the same pictures; give folders of which none lies in the other", file=test_from)
+    if unknown := sorted(test_classes.keys() - classes.keys()):
+        raise DataError(f"holds classes that {root} does not have: {', '.join(unknown[:10])}", file=test_from)
+    if missing := sorted(classes.keys() - test_classes.keys()):
+        log.warning("%s: has no pictures of %d classes: %s", test_from, len(missing), ", ".join(missing[:10]))
 
 
 def _classes(root, endings):
@@ -107,7 +132,8 @@ def _classes(root, endings):
         raise DataError("holds no folders; put the pictures of each class into a folder named after it", file=root)
     if not any(os.sep not in path for pictures in classes.values() for path in pictures) and (
             len(classes) == 1 or SPLITS.issuperset(name.lower() for name in classes)):
-        raise DataError("holds folders and no pictures; name the folder whose folders are the classes",
+        raise DataError("holds folders and no pictures; name the folder whose folders are the classes, and if there is such a "
+                        "folder for tests, that by --test-from",
                         file=os.path.join(root, next(iter(classes))))
     return classes, left_out, inner
 

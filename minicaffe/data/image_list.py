@@ -1,12 +1,13 @@
 """Lists of picture files, and reading the pictures with OpenCV, the library whose pixels Caffe's nets were trained on."""
 
+import csv
 import os
 import stat
 from collections import Counter
 
 from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.data.integers import integer
-from minicaffe.data.real_labels import real
+from minicaffe.data.real_labels import NUMBER, real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, parse_lines, read_lines, read_whole
@@ -28,7 +29,8 @@ def describe_endings(paths):
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
-    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats.
+    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats. In a .csv there are commas
+    between them, and a first line in which no label is a number is the `header`, a list of str.
 
     `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
 
@@ -42,10 +44,16 @@ class ImageList:
         except FileError as error:
             error.message = f"image list cannot be read: {error.message}"
             raise
+        commas = self.path.lower().endswith(".csv") and any("," in line for line in lines)
+        first = _split(next(filter(str.strip, lines), ""), label_size, commas)
+        has_header = commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:]))
+        self.header = first if has_header else []
+        if self.header:
+            lines[next(i for i, line in enumerate(lines) if line.strip())] = ""
         self._blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
-        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size), "an image list")
+        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size, commas), "an image list")
         if not self.entries:
-            raise DataError("the image list is empty", file=self.path)
+            raise DataError(f"the image list {'has no line below its header' if self.header else 'is empty'}", file=self.path)
 
     def locate(self, error, index):
         """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it."""
@@ -56,16 +64,21 @@ class ImageList:
         return error.at(file=self.path, line=line)
 
 
-def _entry(line, label_size):
+def _split(line, label_size, commas):
+    """Return path and labels of a line as a list of str."""
+    if commas:
+        return [word.strip() for word in next(csv.reader([line[:1 << 17]]), [])]     # the most of a field
+    return line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)
+
+
+def _entry(line, label_size, commas):
     """Return path and label of a line."""
+    name, *labels = _split(line, label_size, commas)
+    if len(labels) != (label_size or 1):
+        form = f"a path and {label_size} labels" if label_size else f"a path, a {'comma' if commas else 'space'} and a label"
+        raise DataError(f"a line must be {form}, got {shown(line)}")
     if label_size is None:
-        name, space, label = line.rpartition(" ")
-        if not space:
-            raise DataError(f"a line must be a path, a space and a label, got {shown(line)}")
-        return name, integer(label, "label", "label_size of ImageData, or --float-labels, takes labels that are real numbers")
-    name, *labels = line.rsplit(None, label_size)
-    if len(labels) < label_size:
-        raise DataError(f"a line must be a path and {label_size} labels, got {shown(line)}")
+        return name, integer(labels[0], "label", "label_size of ImageData, or --float-labels, takes labels that are real numbers")
     return name, tuple(map(real, labels))
 
 

@@ -8,6 +8,7 @@ Of processes that train together rank 0 writes and reads. Its states are the fil
 rank what differs; parameters and history are the same on all.
 """
 
+import glob
 import json
 import logging
 import os
@@ -49,6 +50,17 @@ def check_prefix(param):
         check_writable(param.snapshot_prefix + "_iter_0")
     except FileError as error:
         raise error.at(field="snapshot_prefix")
+
+
+def complete_states(prefix):
+    """Return state, iteration and model of each snapshot with this prefix that has both files, the newest (by date) last."""
+    found = []
+    for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
+        match = re.fullmatch(r"(.*_iter_(\d+))\.solverstate(\.h5)?", path, re.DOTALL)
+        model = match and f"{match[1]}.caffemodel{match[3] or ''}"
+        if match and os.path.isfile(model):
+            found.append((os.stat(path).st_mtime_ns, int(match[2]), path, model))
+    return [(state, iteration, model) for _, iteration, state, model in sorted(found)]
 
 
 def write(solver):

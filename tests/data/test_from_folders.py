@@ -111,7 +111,7 @@ def test_leveldb(folder, leveldb):
     (("--from-folders", "nowhere", "db"), 1, "nowhere: must be a folder with a folder of pictures for each class"),
     (("--from-folders", "zoo/ant", "db"), 1, "zoo/ant: holds no folders"),
     (("--from-folders", ".", "db"), 1, "./zoo: holds folders and no pictures; name the folder whose folders are the classes"),
-    (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "1.0 is not in the range 0<x<1"),
+    (("--from-folders", "zoo", "db", "--test-share", "1"), 2, "1.0 is not in the range 0<=x<1"),
     (("--from-folders", "zoo", "db", "--resize-width", "4"), 2, "give both above 0, or neither, got 4 and 0"),
     (("--from-folders", "zoo", "db", "--ext", "png,"), 2, "must be extensions with commas, such as jpg,png, got 'png,'"),
     (("--from-folders", "zoo", "db", "--ext", "gif"), 1, "zoo/ant: holds no pictures"),
@@ -145,9 +145,9 @@ def test_faults_of_the_pictures(folder):
     assert sorted(os.listdir(".")) == ["zoo"]  # nothing half done
 
 
-@pytest.mark.parametrize("share", [-0.1, 0, 1, 1.5, float("nan")])
+@pytest.mark.parametrize("share", [-0.1, 1, 1.5, float("nan")])
 def test_a_share_that_leaves_one_of_the_databases_empty(folder, share):
-    with pytest.raises(ConfigError, match=f"^test_share: must be above 0 and below 1, got {share:g}$"):
+    with pytest.raises(ConfigError, match=f"^test_share: must be at least 0 and below 1, got {share:g}$"):
         convert_folders("zoo", "db", test_share=share)
 
 
@@ -180,3 +180,46 @@ def test_the_pictures_for_tests_are_drawn(folder):
         convert_folders("zoo", "db", seed=seed, force=True)
         drawn.add(frozenset(key.split("_", 1)[1] for key, _, _ in records("db/test_lmdb")))
     assert len(drawn) > 1
+
+
+# ---- folders that are divided already
+
+@pytest.fixture
+def divided(folder):
+    for name, count in (("ant", 2), ("bee", 3)):
+        (folder / "val" / name).mkdir(parents=True)
+        for i in range(count):
+            cv2.imwrite(f"val/{name}/v{i}.png", np.full((6, 5, 3), i, np.uint8))
+    return folder
+
+
+def test_a_folder_for_tests(divided):
+    result = data("images", "--from-folders", "zoo", "--test-from", "val", "db")
+    train, test = records("db/train_lmdb"), records("db/test_lmdb")
+    assert len(train) == sum(KINDS.values()) and "db/test_lmdb: 5 records" in result.stdout
+    assert sorted((key.split("_", 1)[1], label) for key, label, _ in test) == [
+        ("ant/v0.png", 0), ("ant/v1.png", 0), ("bee/v0.png", 1), ("bee/v1.png", 1), ("bee/v2.png", 1)]
+    assert (divided / "db" / "labels.txt").read_text() == "ant\nbee\ncow\n"
+    assert "val: has no pictures of 1 classes: cow" in result.stderr
+
+
+def test_no_database_for_tests(folder):
+    out = run("--from-folders", "zoo", "--test-share", "0", "db")
+    assert sorted(os.listdir("db")) == ["labels.txt", "mean.binaryproto", "train_lmdb"]
+    assert len(records("db/train_lmdb")) == sum(KINDS.values()) and "no database for tests\n" in out
+
+
+@pytest.mark.parametrize("arguments, status, words", [
+    (("zoo", "--test-from", "nowhere"), 1, "nowhere: must be a folder with a folder of pictures for each class: No such file"),
+    (("zoo", "--test-from", "val"), 1, "val: holds classes that zoo does not have: elk"), (("zoo", "--test-from", "zoo"), 2, "zoo: and zoo hold the same pictures"),
+    (("deep", "--test-from", "deep/val"), 2, "deep/val: and deep hold the same pictures"), (("zoo", "--test-from", "zoo/ant"), 1, "zoo/ant: holds no folders"),
+    (("zoo", "--test-from", "val", "--test-share", "0.5"), 2, "--test-share: for folders that are not divided"),
+    (("zoo", "--test-from", "empty"), 1, "empty/ant: holds no pictures"),
+    (("both",), 1, "both/train: holds folders and no pictures; name the folder whose folders are the classes, and if there")])  # fmt: skip
+def test_wrong_folders_for_tests(divided, arguments, status, words):
+    for name in "val/elk", "empty/ant", "both/train/ant", "both/val/ant", "deep/bee", "deep/val/ant":
+        (divided / name).mkdir(parents=True)
+    for name in "val/elk", "both/train/ant", "both/val/ant", "deep/bee", "deep/val/ant":
+        (divided / name / "x.png").write_bytes((divided / "zoo" / "ant" / "0.png").read_bytes())
+    assert words in run("--from-folders", *arguments, "db", status=status)
+    assert not (divided / "db").exists()
