@@ -13,6 +13,7 @@ from minicaffe.cli.plot import new_figure
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.net.exporting import ignored
 from minicaffe.proto.atomic import replacing, write_bytes
+from minicaffe.solver.best import LABEL_LOSS, count_labels, mean_f1
 
 ENDINGS = (".csv", ".png")      # of the file of the matrix
 PAIRS_SHOWN = 10
@@ -21,7 +22,7 @@ CELLS_WITH_NUMBERS = 30         # classes up to which the picture has a number i
 # Layers that compare scores with a label, and the field that has the axis of the classes; those without one have all axes after 0.
 LOSSES = {"SoftmaxWithLoss": "softmax_param", "InfogainLoss": "infogain_loss_param", "MultinomialLogisticLoss": None,
           "HingeLoss": None}
-TYPES = {**LOSSES, "Accuracy": "accuracy_param"}
+TYPES = {**LOSSES, "Accuracy": "accuracy_param", LABEL_LOSS: ""}     # the last: several labels for each record, on axis 1
 
 
 class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignored")):
@@ -39,13 +40,13 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
         if name is not None and name not in found:
             raise ConfigError(f"no layer '{name}' compares scores of classes with a label{close_matches(name, found)}; such layers "
                               f"here are {', '.join(found) or 'none'}", field="--prediction", file=net.file)
-        losses = [node for node in found.values() if node.type in LOSSES]
         if name is None and not found:
             detects = any(node.type == "DetectionEvaluate" for node in net.nodes)
             raise ConfigError("no layer compares scores of classes with a label, so there are no right and wrong answers to count; "
                               + ("the net detects, and the test without these options prints its average precisions" if detects
                                  else f"add one of {', '.join(TYPES)} in phase TEST"), file=net.file)
-        node = found[name] if name is not None else (losses or list(found.values()))[-1]
+        ranked = sorted(found.values(), key=lambda node: (node.type != LABEL_LOSS, node.type in LOSSES))
+        node = found[name] if name is not None else ranked[-1]
         scores, labels = node.bottoms[:2]
         where = {"file": net.file, "layer": node.name, "layer_type": node.type}
         if scores.num_axes < 2:
@@ -54,7 +55,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
         axis = getattr(node.param, field).axis % scores.num_axes if field else 1
         left_out = ignored(node.param.accuracy_param if node.type == "Accuracy" else node.param.loss_param)
         made = cls(node, scores, labels, axis, node.type in ("SoftmaxWithLoss", "InfogainLoss"), left_out)
-        if made.classes < 2:
+        if made.classes < 2 and node.type != LABEL_LOSS:
             raise ConfigError(f"compares scores of {made.classes} class, and a right answer needs two", **where)
         return made
 
@@ -239,6 +240,32 @@ class Confusion:
                 axes.text(j, i, str(count), ha="center", va="center", fontsize="small", color="w" if shares[i, j] > 0.5 else "k")
         with replacing(path) as file:
             figure.savefig(file, format="png", dpi=120)
+
+
+class Labels(Confusion):
+    """The same for records with several labels: `counts` has a row of `minicaffe.solver.best.count_labels` for each label."""
+
+    def __init__(self, prediction, names=None):
+        super().__init__(prediction, names)
+        self.counts = np.zeros((prediction.classes, 3), np.int64)
+
+    def add(self, scores, labels):
+        self.counts += count_labels(scores, labels, self.prediction.node.param.loss_param)
+
+    def by_class(self):
+        right, answers, truth = self.counts.T
+        return _share(right, answers), _share(right, truth), truth
+
+    def summary(self):
+        return f"a label with a probability above 0.5 is an answer; mean F1 of {len(self.counts)} labels {mean_f1(self.counts):.4f}"
+
+    def pair_lines(self):
+        return ()
+
+    def json(self):
+        precision, recall, count = (values.tolist() for values in self.by_class())
+        return {"layer": self.prediction.node.name, "names": [self.name(i) for i in range(len(count))], "precision": precision,
+                "recall": recall, "count": count, "mean_f1": mean_f1(self.counts)}
 
 
 def _share(part, whole):

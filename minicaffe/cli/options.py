@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib
 import logging
 import math
 import os
@@ -165,11 +164,11 @@ def _import_modules(ctx, param, names):
     sys.path += [os.getcwd()] if names else []
     for name in names:
         try:
-            importlib.import_module(os.path.relpath(name).removesuffix(".py").replace(os.sep, "."))
+            __import__(os.path.relpath(name).removesuffix(".py").replace(os.sep, "."))
         except (Exception, SystemExit) as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (frame.filename, frame.lineno)
-            known = None if file.startswith("<") or file == importlib.__file__ else file    # else there is no such module
+            known = file if file != __file__ else None      # else there is no such module
             where = "" if known else " in the working directory or on Python's path"
             raise ConfigError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}{where}", field="--import",
                               file=known, line=known and line) from error

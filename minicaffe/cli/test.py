@@ -14,8 +14,10 @@ from minicaffe.cli.picture_nets import PictureSource, open_data_net
 from minicaffe.cli.plot import new_figure
 from minicaffe.cli.records import finite_values
 from minicaffe.cli.wrong_pictures import WrongPictures, check_folder, picture_source
+from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
+from minicaffe.solver.best import LABEL_LOSS
 from minicaffe.solver.detection import VERSIONS, DetectionOutputs
 from minicaffe.solver.report import OutputMeans, RecordCounts, output_records, run_batches
 
@@ -32,7 +34,8 @@ WRONG_LIMIT = 100
               "test data counts once, or 50 where their number is not known.")
 @click.option("--confusion", "matrix", is_flag=False, flag_value="", type=options.OutputFile(confusion.ENDINGS), metavar="[FILE]",
               help="Of a classifier: print the confusion matrix and the most confused pairs; FILE, .csv or .png, gets the matrix.")
-@click.option("--per-class", is_flag=True, help="Of a classifier: print precision, recall and count of each class.")
+@click.option("--per-class", is_flag=True, help="Of a classifier: print precision, recall and count of each class, or of each "
+              "of several labels (SigmoidCrossEntropyLoss).")
 @click.option("--wrong", metavar="DIR", help="Of a classifier: write the pictures with wrong answers as PNG files and wrong.csv to "
               "the new folder DIR, those with the highest scores first.")
 @click.option("--wrong-limit", type=click.IntRange(min=1), help="With --wrong: the most pictures to write; "
@@ -125,7 +128,11 @@ class Evaluation:
         names = read_labels(asked["labels"], file, training, self.prediction.classes)
         if names is None:
             options.notify("names of the classes are not known, so their numbers are shown; --labels FILE gives them")
-        self.confusion = confusion.Confusion(self.prediction, names)
+        several = self.prediction.node.type == LABEL_LOSS
+        if several and (asked["matrix"] is not None or asked["wrong"]):
+            raise ConfigError("is for one label in each record, and here are several; --per-class counts each",
+                              field="--wrong" if asked["wrong"] else "--confusion", file=file)
+        self.confusion = (confusion.Labels if several else confusion.Confusion)(self.prediction, names)
         self.blobs = [self.prediction.scores, self.prediction.labels]
         self.wrong = None
         if asked["wrong"]:
@@ -151,7 +158,8 @@ class Evaluation:
             lines += ["", *self.confusion.class_lines()]
         if self.asked["matrix"] is not None:
             lines += ["", *self.confusion.matrix_lines()]
-        lines += ["", *self.confusion.pair_lines()]
+        if pairs := [*self.confusion.pair_lines()]:
+            lines += ["", *pairs]
         click.echo("\n".join(lines))
         if self.asked["matrix"]:
             self.confusion.write(self.asked["matrix"])

@@ -557,6 +557,8 @@ class Solver:
         batches = whole.batches if whole else self.param.test_iter[i]
         log.info("Iteration %d, Testing net (#%d)", self.iter, i)
         self._average_statistics()
+        if self.best is not None:
+            self.best.label_counts.clear()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
