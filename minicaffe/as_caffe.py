@@ -19,8 +19,8 @@ USAGE = """usage: python -m minicaffe.as_caffe [--force] script.py [argument ...
 HELP = """--install: write caffe.py into the environment (or FOLDER), so that import caffe gives minicaffe in all its programs
 --remove: delete it
 --force: even if another caffe is installed"""
-CONVERT = "convert it with 2to3, which is part of Python up to 3.12: 2to3 -w FILE"
-# Python 3's messages about syntax of Python 2, and what is in lines about which it says "invalid syntax"; then names, and print >>file.
+PYTHON_2 = "this is Python 2: convert it with 2to3, which is part of Python up to 3.12: 2to3 -w FILE"
+# Python 3's messages about syntax of Python 2, and what is in lines that are "invalid syntax"; then names, and print >>file.
 SYNTAX_2 = re.compile(r"call to '(print|exec)'|multiple exception types|leading zeros|`|<>|^\s*raise\s+[\w.]+\s*,|"
                       r"\b\d\w*[lL]\b|\b[uU][rR]['\"]", re.MULTILINE)
 NAMES_2 = re.compile(r"name '(xrange|unicode|raw_input|basestring|unichr|long|reduce|reload|file|execfile|cmp)'|"
@@ -52,15 +52,15 @@ def main(arguments):
     sys.argv = arguments
     try:
         runpy.run_path(script, run_name="__main__")
-    except SyntaxError as error:    # of the script, or of a module that it imports
-        if not SYNTAX_2.search(f"{error.msg}\n{error.text}"):
+    except Exception as error:
+        is_syntax = isinstance(error, SyntaxError)      # of the script, or of a module that it imports
+        if not (SYNTAX_2 if is_syntax else NAMES_2).search(f"{error}\n{getattr(error, 'text', '')}"):
             raise
-        print(f"{error.filename}:{error.lineno}: this is Python 2: {CONVERT}", file=sys.stderr)
+        if not is_syntax:
+            error.add_note(PYTHON_2)
+            raise
+        print(f"{error.filename}:{error.lineno}: {PYTHON_2}", file=sys.stderr)
         return 1
-    except (NameError, AttributeError, ImportError, TypeError) as error:
-        if NAMES_2.search(str(error)):
-            error.add_note(f"This is Python 2: {CONVERT}")
-        raise
     return 0
 
 

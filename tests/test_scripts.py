@@ -311,7 +311,7 @@ def test_python_2_syntax(line, tmp_path):
 def test_python_2_names(line, tmp_path):
     (tmp_path / "old.py").write_text(f"{line}\n")
     done = run("-m", "minicaffe.as_caffe", "old.py", cwd=tmp_path)
-    assert done.returncode == 1 and 'old.py", line 1' in done.stderr and "\nThis is Python 2: convert it with 2to3" in done.stderr
+    assert done.returncode == 1 and 'old.py", line 1' in done.stderr and "\nthis is Python 2: convert it with 2to3" in done.stderr
 
 
 @pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1"])

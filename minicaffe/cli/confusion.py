@@ -89,19 +89,25 @@ class Confusion:
 
     Attributes
     ----------
+    several : bool
+        Whether a record has several labels, each of which is true or not.
     counts : array, shape (classes, classes), int64
-        Element (i, j): records of class i that were answered with class j.
+        Element (i, j): records of class i that were answered with class j. If `several`, shape (labels, 3), of `count_labels`.
     ignored, ties : int
         Labels that the layer ignores and that are not counted; wrong answers whose score the true class has, too.
     """
 
     def __init__(self, prediction, names=None):
         self.prediction, self.names = prediction, names
-        self.counts = np.zeros((prediction.classes, prediction.classes), np.int64)
+        self.several = prediction.node.type == LABEL_LOSS
+        self.counts = np.zeros((prediction.classes, 3 if self.several else prediction.classes), np.int64)
         self.ignored = self.ties = 0
 
     def add(self, scores, labels):
         """Count a batch, the arrays of the Prediction's blobs; return truth, answer and score of each label, and which count."""
+        if self.several:
+            self.counts += count_labels(scores, labels, self.prediction.node.param.loss_param)
+            return None
         size = self.prediction.classes
         if TYPES[self.prediction.node.type] is None:
             scores = scores.reshape(len(scores), -1)
@@ -137,8 +143,9 @@ class Confusion:
 
     def by_class(self):
         """Return precision, recall and count of each class, as arrays; NaN where no answer or no record is of the class."""
-        right = self.counts.diagonal()
-        return _share(right, self.counts.sum(axis=0)), _share(right, self.counts.sum(axis=1)), self.counts.sum(axis=1)
+        counts = self.counts
+        right, answers, truth = counts.T if self.several else (counts.diagonal(), counts.sum(axis=0), counts.sum(axis=1))
+        return _share(right, answers), _share(right, truth), truth
 
     def pairs(self):
         """Return (truth, answer, count) of each pair of classes that was confused, the most frequent first."""
@@ -154,6 +161,8 @@ class Confusion:
 
     def summary(self):
         """Return the line about all classes."""
+        if self.several:
+            return f"labels with a probability above 0.5 are answers; mean F1 of {len(self.counts)}: {mean_f1(self.counts):.4f}"
         what = "records" if self.prediction.positions == 1 else "labels"
         recall = self.by_class()[1]
         found = recall[np.isfinite(recall)]
@@ -213,6 +222,9 @@ class Confusion:
         """Return all of it for JSON."""
         precision, recall, count = (values.tolist() for values in self.by_class())
         names = [self.name(i) for i in range(len(count))]
+        if self.several:
+            return {"layer": self.prediction.node.name, "names": names, "precision": precision, "recall": recall, "count": count,
+                    "mean_f1": mean_f1(self.counts)}
         return {"layer": self.prediction.node.name, "counted": self.total, "ignored": self.ignored, "ties": self.ties,
                 "accuracy": float(self.accuracy), "names": names, "precision": precision, "recall": recall, "count": count,
                 "confusion": self.counts.tolist(),
@@ -240,32 +252,6 @@ class Confusion:
                 axes.text(j, i, str(count), ha="center", va="center", fontsize="small", color="w" if shares[i, j] > 0.5 else "k")
         with replacing(path) as file:
             figure.savefig(file, format="png", dpi=120)
-
-
-class Labels(Confusion):
-    """The same for records with several labels: `counts` has a row of `minicaffe.solver.best.count_labels` for each label."""
-
-    def __init__(self, prediction, names=None):
-        super().__init__(prediction, names)
-        self.counts = np.zeros((prediction.classes, 3), np.int64)
-
-    def add(self, scores, labels):
-        self.counts += count_labels(scores, labels, self.prediction.node.param.loss_param)
-
-    def by_class(self):
-        right, answers, truth = self.counts.T
-        return _share(right, answers), _share(right, truth), truth
-
-    def summary(self):
-        return f"a label with a probability above 0.5 is an answer; mean F1 of {len(self.counts)} labels {mean_f1(self.counts):.4f}"
-
-    def pair_lines(self):
-        return ()
-
-    def json(self):
-        precision, recall, count = (values.tolist() for values in self.by_class())
-        return {"layer": self.prediction.node.name, "names": [self.name(i) for i in range(len(count))], "precision": precision,
-                "recall": recall, "count": count, "mean_f1": mean_f1(self.counts)}
 
 
 def _share(part, whole):

@@ -152,7 +152,7 @@ def mean(db, out, backend, force):
 def info(db, backend, png, force):
     """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
     options.check_outputs(png, force=force)
-    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []
+    shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []  # reals: count -> records, least, ...
     with open_db(db, backend) as database, bars.progress() as progress:
         cursor, count = database.cursor(), len(database)
         for number in range(count):
@@ -166,7 +166,9 @@ def info(db, backend, png, force):
             kinds["encoded picture" if record.encoded else "bytes" if record.size else "floats"] += 1
             shapes["in the picture file" if record.encoded else " x ".join(map(str, record[:3]))] += 1
             if record.size and record.floats:
-                _add_labels(reals, datum_labels(value, record.floats))
+                values = datum_labels(value, record.floats)
+                found, low, high, total = reals.get(len(values), (0, values, values, np.zeros(len(values))))
+                reals[len(values)] = found + 1, np.minimum(low, values), np.maximum(high, values), total + values
             else:
                 labels[record.label] += 1
             if number % 1000 == 999:
@@ -189,12 +191,6 @@ def info(db, backend, png, force):
     if png:
         write_png(png, sheet(pictures, SHEET_COLUMNS))
         console.print(f"{png}: the first {len(pictures)} pictures", soft_wrap=True)
-
-
-def _add_labels(reals, labels):
-    """Add the real-valued labels of a record to `reals`: number of labels -> records, minimum, maximum and sum of each label."""
-    found, low, high, total = reals.get(len(labels), (0, labels, labels, np.zeros(len(labels))))
-    reals[len(labels)] = found + 1, np.minimum(low, labels), np.maximum(high, labels), total + labels
 
 
 def _listing(counter):

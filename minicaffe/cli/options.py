@@ -168,10 +168,9 @@ def _import_modules(ctx, param, names):
         except (Exception, SystemExit) as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (frame.filename, frame.lineno)
-            known = file if file != __file__ else None      # else there is no such module
-            where = "" if known else " in the working directory or on Python's path"
+            where = " in the working directory or on Python's path" if file == __file__ else ""     # there is no such module
             raise ConfigError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}{where}", field="--import",
-                              file=known, line=known and line) from error
+                              **({} if where else {"file": file, "line": line})) from error
 
 
 def _start_log(ctx, param, quiet):
@@ -218,7 +217,8 @@ def _choose_allocators(ctx, param, names):
         on_host = where == "cpu" or where is None and caffe.mode == "cpu"
         if on_host:
             memory.use(memory.CPUPlace(), name)
-        if where == "cpu" or on_host and not _may_use_gpu(ctx):
+        # A solver file may still select a GPU if no device was chosen and there is one.
+        if where == "cpu" or on_host and (ctx.meta.get("device") == "cpu" or cuda.missing()):
             continue
         for index in range(cuda.count()):
             cuda.get_device(index)  # registers the provider of its memory
@@ -226,12 +226,6 @@ def _choose_allocators(ctx, param, names):
                 memory.use(memory.CUDAPlace(index), name)
         if where == "pinned":
             memory.use(memory.PinnedPlace(), name)
-
-
-def _may_use_gpu(ctx):
-    """Whether a solver file may still select a GPU: no device was chosen, and there is a driver."""
-    from minicaffe import cuda
-    return ctx.meta.get("device") != "cpu" and cuda.missing() is None
 
 
 def combine_options(*options):

@@ -1,7 +1,6 @@
 """Listeners that record a training: JSON lines for programs, and the result for the terminal."""
 
 import json
-import logging
 import math
 import os
 import shlex
@@ -9,12 +8,10 @@ import time
 
 from minicaffe.cli import ranks
 from minicaffe.cli.log import LineWriter
-from minicaffe.cli.options import output_text
+from minicaffe.cli.options import notify, output_text
 from minicaffe.errors import FileError
 from minicaffe.solver.report import images_per_iteration
 from minicaffe.solver.snapshot import complete_states
-
-logger = logging.getLogger("minicaffe.cli")
 
 
 class JsonLines(LineWriter):
@@ -86,7 +83,7 @@ class Result:
                 try:
                     os.remove(path)
                 except OSError as error:
-                    logger.warning("%s: cannot be deleted: %s", path, error.strerror)
+                    notify(f"{path}: cannot be deleted: {error.strerror}")
 
     def on_end(self, solver, stopped):
         self.stopped = stopped

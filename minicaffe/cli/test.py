@@ -17,7 +17,6 @@ from minicaffe.cli.wrong_pictures import WrongPictures, check_folder, picture_so
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.solver.best import LABEL_LOSS
 from minicaffe.solver.detection import VERSIONS, DetectionOutputs
 from minicaffe.solver.report import OutputMeans, RecordCounts, output_records, run_batches
 
@@ -128,11 +127,10 @@ class Evaluation:
         names = read_labels(asked["labels"], file, training, self.prediction.classes)
         if names is None:
             options.notify("names of the classes are not known, so their numbers are shown; --labels FILE gives them")
-        several = self.prediction.node.type == LABEL_LOSS
-        if several and (asked["matrix"] is not None or asked["wrong"]):
+        self.confusion = confusion.Confusion(self.prediction, names)
+        if self.confusion.several and (asked["matrix"] is not None or asked["wrong"]):
             raise ConfigError("is for one label in each record, and here are several; --per-class counts each",
                               field="--wrong" if asked["wrong"] else "--confusion", file=file)
-        self.confusion = (confusion.Labels if several else confusion.Confusion)(self.prediction, names)
         self.blobs = [self.prediction.scores, self.prediction.labels]
         self.wrong = None
         if asked["wrong"]:
@@ -158,8 +156,8 @@ class Evaluation:
             lines += ["", *self.confusion.class_lines()]
         if self.asked["matrix"] is not None:
             lines += ["", *self.confusion.matrix_lines()]
-        if pairs := [*self.confusion.pair_lines()]:
-            lines += ["", *pairs]
+        if not self.confusion.several:
+            lines += ["", *self.confusion.pair_lines()]
         click.echo("\n".join(lines))
         if self.asked["matrix"]:
             self.confusion.write(self.asked["matrix"])

@@ -96,8 +96,7 @@ def train(ctx, **params):
     fields, given = solver_options.given_fields(params)
     file = options.one_file(given["file"], given["solver"], "--solver", "solver or net")
     if given["state"] and (given["resume"] or "weights" in fields):
-        other = "--resume for the newest state" if given["resume"] else "--weights to fine-tune"
-        raise click.UsageError(f"give --snapshot to resume or {other}, not both")
+        raise click.UsageError("give --snapshot to resume or --weights to fine-tune, not both; --resume goes without --snapshot")
     if given["scale_lr"] and given["global_batch"]:
         raise click.UsageError("--global-batch keeps the total batch size, so --scale-lr must not be given")
     if given["warmup"] and not given["scale_lr"]:
@@ -133,7 +132,11 @@ def prepare(ctx, file, fields, given):
         upgrade.complete_prefix(param, file)
     param = upgrade.upgrade_solver(param, place.get("positions"))
     if given["resume"]:
-        given["state"] = find_newest(param.snapshot_prefix)
+        found = ranks.group().broadcast_from_root(snapshot.complete_states(param.snapshot_prefix))
+        given["state"], newest, _ = found[-1] if found else (None, None, None)
+        older = [f"; {state} has an older date" for state, iteration, _ in found if iteration > newest]
+        none = f"there is no complete snapshot {param.snapshot_prefix}_iter_N, so the training starts at the beginning"
+        options.notify(f"--resume: {f'from {found[-1][0]}' if found else none}" + "".join(older[-1:]))
     if given["state"]:
         param.ClearField("weights")
     if is_net and not ctx.meta["quiet"]:
@@ -178,18 +181,6 @@ def report_patience(patience, param):
         remedy = f"--test-interval={most} or less, or a smaller --patience" if most else "a smaller --patience, or more iterations"
         options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
                        f"{param.test_interval} have too few tests; give {remedy}")
-
-
-def find_newest(prefix):
-    """Return the newest complete solver state with a snapshot_prefix, None if there is none; a line says which."""
-    found = ranks.group().broadcast_from_root(snapshot.complete_states(prefix))
-    if not found:
-        options.notify(f"--resume: there is no complete snapshot {prefix}_iter_N, so the training starts at the beginning")
-        return None
-    state, iteration, _ = found[-1]
-    later = max(found, key=lambda one: one[1])
-    options.notify(f"--resume: from {state}" + (f"; {later[0]} has an older date" if later[1] > iteration else ""))
-    return state
 
 
 def count_tests(solver, chosen):

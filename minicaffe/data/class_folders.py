@@ -12,7 +12,6 @@ from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto.files import is_below
 
-log = logging.getLogger(__name__)
 FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out inner shape mean")
 FolderConversion.__doc__ = """What `convert_folders` made: names of the classes, records of either database, unreadable pictures (a
 number), paths left out (files beside the class folders, files of other kinds, links to folders), the number of pictures in each
@@ -60,7 +59,15 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
     if test_from is not None:
         test_share, (test_classes, more_left_out, more_inner) = 0, _classes(str(test_from), endings)
         left_out, inner = left_out + more_left_out, {**inner, **more_inner}
-        _check_test_folder(str(root), classes, str(test_from), test_classes)
+        paths = [os.path.realpath(root), os.path.realpath(test_from)]
+        if is_below(*paths) or is_below(*reversed(paths)):
+            raise ConfigError(f"and {root} hold the same pictures; give folders of which none lies in the other",
+                              file=str(test_from))
+        if unknown := sorted(test_classes.keys() - classes.keys()):
+            raise DataError(f"holds classes that {root} does not have: {', '.join(unknown[:10])}", file=str(test_from))
+        if missing := sorted(classes.keys() - test_classes.keys()):
+            few = ", ".join(missing[:10])
+            logging.getLogger(__name__).warning("%s: has no pictures of %d classes: %s", test_from, len(missing), few)
     shuffle = random.Random(seed).shuffle
     train, test = [], []
     for label, (name, files) in enumerate(classes.items()):
@@ -87,17 +94,6 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
             mean = compute_mean(db, progress)
         write_mean(folder / "mean.binaryproto", mean)
     return FolderConversion(list(classes), *counts, unreadable, left_out, inner, mean.shape, mean.mean(axis=(1, 2), dtype=float))
-
-
-def _check_test_folder(root, classes, test_from, test_classes):
-    """Raise unless the folders are apart and `test_from` has classes of `root` only; warn of classes without a test."""
-    paths = os.path.realpath(root), os.path.realpath(test_from)
-    if is_below(*paths) or is_below(*paths[::-1]):
-        raise ConfigError(f"and {root} hold the same pictures; give folders of which none lies in the other", file=test_from)
-    if unknown := sorted(test_classes.keys() - classes.keys()):
-        raise DataError(f"holds classes that {root} does not have: {', '.join(unknown[:10])}", file=test_from)
-    if missing := sorted(classes.keys() - test_classes.keys()):
-        log.warning("%s: has no pictures of %d classes: %s", test_from, len(missing), ", ".join(missing[:10]))
 
 
 def _classes(root, endings):

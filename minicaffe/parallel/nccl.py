@@ -85,8 +85,8 @@ class Communicator:
     def __init__(self, size, rank, uid):
         self.nccl, self.device = library(), cuda.current()
         if self.device is None:
-            raise ConfigError("NCCL adds up gradients on GPUs, and nets compute on the CPU: call set_mode_gpu() before, on a machine "
-                              "with a GPU, or train on CPUs by mpiexec -n 4 minicaffe train")
+            raise ConfigError("NCCL adds up gradients on GPUs, and nets compute on the CPU: call set_mode_gpu() before, on a "
+                              "machine with a GPU, or train on CPUs by mpiexec -n 4 minicaffe train")
         if reason := old_bindings(self.device):
             raise DependencyError(reason)
         self.computing, self.stream = cuda.computing(self.device), cuda.Stream(self.device)

@@ -63,8 +63,8 @@ def set_mode_cpu():
 def set_mode_gpu():
     """Compute on the GPU that `set_device` chose, by default the first; with MINICAFFE_DEVICE=sim on the simulated one.
 
-    Different from Caffe: threads started later compute there too. With MINICAFFE_DEVICE=cpu the CPU computes, as it does without a
-    GPU if the program uses the name caffe (minicaffe/alias.py); the first call warns.
+    Different from Caffe: threads started later compute there too. The CPU computes, with one warning, if MINICAFFE_DEVICE is cpu,
+    or for a program that imports caffe (minicaffe/alias.py) on a machine without a GPU.
 
     Raises
     ------

@@ -55,12 +55,11 @@ def check_prefix(param):
 def complete_states(prefix):
     """Return state, iteration and model of each snapshot with this prefix that has both files, the newest (by date) last."""
     found = []
-    for path in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
-        match = re.fullmatch(r"(.*_iter_(\d+))\.solverstate(\.h5)?", path, re.DOTALL)
-        model = match and f"{match[1]}.caffemodel{match[3] or ''}"
-        if match and os.path.isfile(model):
-            found.append((os.stat(path).st_mtime_ns, int(match[2]), path, model))
-    return [(state, iteration, model) for _, iteration, state, model in sorted(found)]
+    for state in glob.glob(f"{glob.escape(prefix)}_iter_*.solverstate*"):
+        match = re.fullmatch(r"(.*_iter_(\d+))\.solverstate(\.h5)?", state, re.DOTALL)
+        if match and os.path.isfile(model := f"{match[1]}.caffemodel{match[3] or ''}"):
+            found.append((state, int(match[2]), model))
+    return sorted(found, key=lambda one: (os.stat(one[0]).st_mtime_ns, one[1]))
 
 
 def write(solver):

@@ -327,7 +327,7 @@ def test_a_folder_that_was_made_during_the_test_is_kept(tmp_path, force):
 
 
 def test_no_classes_were_confused():
-    made = confusion.Confusion(SimpleNamespace(classes=2))
+    made = confusion.Confusion(SimpleNamespace(classes=2, node=SimpleNamespace(type="Accuracy")))
     made.counts[...] = [[3, 0], [0, 4]]
     assert list(made.pair_lines()) == ["no classes were confused"]
 
@@ -337,7 +337,7 @@ def test_the_picture_of_a_matrix(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     figures, new_figure = [], confusion.new_figure
     monkeypatch.setattr(confusion, "new_figure", lambda **how: figures.append(new_figure(**how)) or figures[-1])
-    made = confusion.Confusion(SimpleNamespace(classes=2), ["cat", "dog"])
+    made = confusion.Confusion(SimpleNamespace(classes=2, node=SimpleNamespace(type="Accuracy")), ["cat", "dog"])
     made.counts[...] = [[3, 1], [0, 4]]
     made.write(str(tmp_path / "m.png"))
     axes = figures[0].axes[0]

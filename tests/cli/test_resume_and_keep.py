@@ -51,7 +51,7 @@ def test_resume_with_weights(minicaffe, folder):
     assert "Finetuning from first_iter_10.caffemodel" in minicaffe.log
     minicaffe(*words)
     assert "Finetuning" not in minicaffe.log and "Resuming from tiny_iter_20.solverstate" in minicaffe.log
-    assert "give --snapshot to resume or --resume for the newest state, not both" in minicaffe(*TRAIN, "--resume", "--snapshot=tiny_iter_20.solverstate", status=2)
+    assert "--resume goes without --snapshot" in minicaffe(*TRAIN, "--resume", "--snapshot=tiny_iter_20.solverstate", status=2)
 
 
 @pytest.mark.parametrize("form", ["BINARYPROTO", "HDF5"])
@@ -102,4 +102,4 @@ def test_keep_says_what_cannot_be_deleted(minicaffe, folder, monkeypatch):
 
     monkeypatch.setattr(os, "remove", remove)
     minicaffe(*TRAIN, "--keep=2")
-    assert "tiny_iter_10.solverstate: cannot be deleted: Permission denied" in minicaffe.log and len(names(folder)) == 3
+    assert "tiny_iter_10.solverstate: cannot be deleted: Permission denied" in minicaffe.messages and len(names(folder)) == 3

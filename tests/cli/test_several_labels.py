@@ -50,7 +50,7 @@ def test_precision_and_recall_of_labels(minicaffe, data, tmp_path, size):
     precision, recall, count, f1 = figures(*data)
     assert 0 < f1 < 1 and ((0 < precision) & (precision < 1)).any()
     out = minicaffe(*TEST, "--per-class", "--labels=names", "--json=r.json")
-    assert f"a label with a probability above 0.5 is an answer; mean F1 of 3 labels {f1:.4f}\n" in out and "confused" not in out
+    assert f"labels with a probability above 0.5 are answers; mean F1 of 3: {f1:.4f}\n" in out and "confused" not in out
     rows = re.findall(r"^\d (\w+) +([\d.]+) +([\d.]+) +(\d+)$", out, re.M)
     assert rows == [(name, f"{p:.4f}", f"{r:.4f}", str(n)) for name, p, r, n in zip(("red", "round", "ripe"), precision, recall, count, strict=True)]
     found = json.loads((tmp_path / "r.json").read_text())["evaluation"]
