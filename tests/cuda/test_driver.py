@@ -72,6 +72,15 @@ def test_a_driver_that_does_not_start(settings, code, words):
     """, "sim", settings)
 
 
+def test_no_device_is_a_missing_gpu():
+    run("""
+    assert cuda.missing().code == "CUDA_ERROR_NO_DEVICE"
+    refused(errors.DeviceError, minicaffe.set_mode_gpu, "no GPU is visible", "; with MINICAFFE_DEVICE=cpu set_mode_gpu()")
+    """, "sim", "devices=0")
+    run("refused(errors.DeviceError, cuda.missing, 'restart the computer')", "sim", "fail=cuInit:1:CUDA_ERROR_SYSTEM_DRIVER_MISMATCH")
+    run("assert cuda.missing() is None", "sim")
+
+
 def test_a_start_that_failed_once_may_succeed_later():
     """Each call that makes a device fails in turn; none leaves half a device behind."""
     run("""

@@ -380,3 +380,31 @@ def test_an_mpiexec_of_another_mpi_is_noticed(monkeypatch):
     monkeypatch.setattr("minicaffe.parallel.group.mpi", lambda: world)
     with pytest.raises(ConfigError, match=r"4 processes were started together, and mpi4py's MPI library \(MPICH Version: 5.0\) reports 1"):
         cli_ranks.join("train")
+
+
+LABELS = """
+layer { name: "data" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "labels.txt" batch_size: 10 } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SigmoidCrossEntropyLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+def test_best_by_labels_and_keep(folder):
+    """Two ranks that divide the batches of a test find the mean F1 of one process; older snapshots are deleted once."""
+    random = np.random.default_rng(1)
+    with h5py.File(folder / "labels.h5", "w") as file:
+        file["data"], file["label"] = random.random((20, 3, 4, 4), np.float32) - 0.5, random.integers(0, 2, (20, 3)).astype(np.float32)
+    (folder / "labels.txt").write_text(str(folder / "labels.h5"))
+    (folder / "labels.prototxt").write_text(LABELS)
+    words = ("train", "labels.prototxt", "--max-iter=9", "--snapshot-interval=3", "--test-interval=3", "--test-iter=2", "--keep-best", "--keep=1",
+             "--seed=1", "--global-batch")
+    best = []
+    for count in 1, 2:
+        status, output, errors = ranks.command(count, *words, f"--snapshot-prefix=l{count}", folder=folder)
+        assert status == 0 and "cannot be deleted" not in errors, errors
+        best += re.findall(r"best test mean F1 = [\d.]+ at iteration \d+", output)
+        assert sorted(path.name for path in folder.glob(f"l{count}_*")) == [
+            f"l{count}_best.caffemodel", f"l{count}_iter_9.caffemodel", f"l{count}_iter_9.solverstate"]
+    assert len(best) == 2 and best[0] == best[1]
+    status, _, errors = ranks.command(2, *words, "--max-iter=12", "--snapshot-prefix=l2", "--resume", folder=folder)
+    assert status == 0 and errors.count("--resume: from l2_iter_9.solverstate") == 1 and not (folder / "l2_iter_9.solverstate").exists()
