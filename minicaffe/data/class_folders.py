@@ -10,7 +10,6 @@ from minicaffe.data.db import new_folder, open_db
 from minicaffe.data.image_list import PICTURE_ENDINGS, ending
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError
-from minicaffe.proto.files import is_below
 
 FolderConversion = namedtuple("FolderConversion", "classes train test unreadable left_out inner shape mean")
 FolderConversion.__doc__ = """What `convert_folders` made: names of the classes, records of either database, unreadable pictures (a
@@ -60,7 +59,7 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
         test_share, (test_classes, more_left_out, more_inner) = 0, _classes(str(test_from), endings)
         left_out, inner = left_out + more_left_out, {**inner, **more_inner}
         paths = [os.path.realpath(root), os.path.realpath(test_from)]
-        if is_below(*paths) or is_below(*reversed(paths)):
+        if os.path.commonpath(paths) in paths:
             raise ConfigError(f"and {root} hold the same pictures; give folders of which none lies in the other",
                               file=str(test_from))
         if unknown := sorted(test_classes.keys() - classes.keys()):
@@ -84,9 +83,8 @@ def convert_folders(root, path, *, backend="lmdb", gray=False, resize_width=0, r
         folder.mkdir()
         for split, source, entries in (("train", root, train), ("test", test_from or root, test)):
             shuffle(entries)
-            written, skipped = 0, 0
-            if entries:
-                written, skipped = write_pictures(f"{source}/", entries, folder / f"{split}_{backend}", str(source), **how)
+            db = folder / f"{split}_{backend}"
+            written, skipped = write_pictures(f"{source}/", entries, db, str(source), **how) if entries else (0, 0)
             counts.append(written)
             unreadable += skipped
         (folder / "labels.txt").write_text("".join(f"{name}\n" for name in classes), errors="surrogateescape")

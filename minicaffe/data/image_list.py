@@ -46,10 +46,9 @@ class ImageList:
             raise
         commas = self.path.lower().endswith(".csv") and any("," in line for line in lines)
         first = _split(next(filter(str.strip, lines), ""), label_size, commas)
-        has_header = commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:]))
-        self.header = first if has_header else []
-        if self.header:
-            lines[next(i for i, line in enumerate(lines) if line.strip())] = ""
+        self.header = []
+        if commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:])):
+            self.header, lines[next(i for i, line in enumerate(lines) if line.strip())] = first, ""
         self._blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
         self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size, commas), "an image list")
         if not self.entries:
