@@ -54,7 +54,6 @@ draw net.prototxt net.html
 deploy net.prototxt net_iter_2.caffemodel --shape=3x6x6 -o d.prototxt
 fold deploy.prototxt net_iter_2.caffemodel -o folded
 export deploy.prototxt net_iter_2.caffemodel -o x.onnx
-calibrate deploy.prototxt net_iter_2.caffemodel --images=x.list -o table.cache --mean= --scale=1
 extract_features net_iter_2.caffemodel net.prototxt ip features 1 lmdb
 classify x.png --model=deploy.prototxt --weights=net_iter_2.caffemodel --mean= --scale=1
 detect windows.csv --model=deploy.prototxt --weights=net_iter_2.caffemodel --mean= --scale=1 --out=d.csv --context_pad=0 --crop_mode=list""".splitlines()

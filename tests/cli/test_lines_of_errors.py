@@ -18,7 +18,7 @@ COMMANDS = ["summary bad.prototxt", "summary bad.prototxt --phase TEST", "summar
             "draw bad.prototxt out.svg --shapes --phase TRAIN", "draw bad.prototxt out.html", "train bad.prototxt", "train solver.prototxt",
             "train bad.prototxt --class-weights auto", "test bad.prototxt --weights net.caffemodel", "time bad.prototxt", "trace bad.prototxt",
             "gradcheck bad.prototxt", "export bad.prototxt -o out.onnx", "fold bad.prototxt net.caffemodel -o out",
-            "calibrate bad.prototxt net.caffemodel -o out", "extract_features net.caffemodel bad.prototxt ip out 1",
+            "extract_features net.caffemodel bad.prototxt ip out 1",
             "classify pictures/a/0.png --model bad.prototxt --weights net.caffemodel", "detect pictures/a/0.png --model bad.prototxt --weights net.caffemodel",
             "deploy bad.prototxt net.caffemodel -o out", "finetune bad.prototxt net.caffemodel db"]
 
