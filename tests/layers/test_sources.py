@@ -355,6 +355,15 @@ def test_source_overwritten_in_place(tmp_path, monkeypatch, kind, view, phase):
     assert array.item() == 1 and all(blob.data.item() == 1 for blob in net.layers[0].blobs)
 
 
+def test_source_overwritten_by_dropout():
+    net = source_net("""layer { name: "d" type: "DummyData" top: "d"
+        dummy_data_param { shape { dim: 64 } data_filler { type: "constant" value: 1 } } }
+        layer { name: "x" type: "Dropout" bottom: "d" top: "d" }""", phase=TRAIN)
+    for _ in range(4):
+        net.forward_from_to(0, 1)
+        assert set(net.blobs["d"].data.tolist()) == {0, 2}
+
+
 @pytest.mark.parametrize("plan", [None, "memory"])
 @pytest.mark.parametrize("kind, loss", [("DummyData", 8), ("Parameter", 2)])
 def test_source_overwritten_in_training(kind, loss, plan):
