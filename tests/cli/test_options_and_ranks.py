@@ -10,6 +10,7 @@ from minicaffe import cuda
 from minicaffe.cli import options, ranks
 from minicaffe.cli.records import Result
 from minicaffe.cli.train import train
+from minicaffe.errors import DeviceError
 from minicaffe.ops import engine
 
 TRAIN, TEST = (importlib.import_module(f"minicaffe.cli.{name}") for name in ("train", "test"))
@@ -137,9 +138,19 @@ def test_the_gpu_of_a_solver_file(folder, minicaffe, monkeypatch, field, words, 
     taken = []
     monkeypatch.delenv("MINICAFFE_DEVICE", raising=False)
     monkeypatch.setattr(ranks, "use_gpu", lambda begin: taken.append(begin))
+    monkeypatch.setattr("minicaffe.cuda.missing", lambda: None)
     (folder / "solver.prototxt").write_text((folder / "solver.prototxt").read_text().replace("solver_mode: CPU", f"solver_mode: GPU {field}"))
     minicaffe("train", "solver.prototxt", "--max-iter=1", *words)
     assert taken == wanted
+
+
+def test_solver_file_without_a_device(folder, minicaffe, monkeypatch):
+    """A driver without a GPU is as no driver: the CPU trains."""
+    monkeypatch.delenv("MINICAFFE_DEVICE", raising=False)
+    monkeypatch.setattr("minicaffe.cuda.driver.count", lambda: (_ for _ in ()).throw(DeviceError("no GPU is visible", code="CUDA_ERROR_NO_DEVICE")))
+    (folder / "solver.prototxt").write_text((folder / "solver.prototxt").read_text().replace("solver_mode: CPU", "solver_mode: GPU"))
+    minicaffe("train", "solver.prototxt", "--max-iter=1")
+    assert "solver.prototxt: solver_mode: GPU: no GPU is visible; the CPU trains" in minicaffe.log
 
 
 @pytest.mark.parametrize("given, images, mode, wanted", [
