@@ -106,7 +106,7 @@ def test_frozen_layer_of_repeated_name(there):
     param = read_net("deploy.prototxt", caffe_pb2.TEST)[0]
     param.layer[2].name = "conv"    # the ReLU
     Net(param).save("w.caffemodel")
-    assert finetune.scale_learning_rates(param, param.layer[3], "w.caffemodel", 0, "deploy.prototxt", {}) == 1
+    assert finetune.scale_learning_rates(param, param.layer[3], "w.caffemodel", 0, file="deploy.prototxt") == 1
     assert [spec.lr_mult for layer in param.layer for spec in layer.param] == [0, 0]
 
 
