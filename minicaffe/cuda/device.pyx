@@ -402,7 +402,8 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
         if code != cydriver.CUDA_SUCCESS:
             return code
         took = time_work(owner, False)
-        arrays = live_blocks_in(<const size_t*> arguments[0], kernel.host.argument_sizes[0] // sizeof(size_t))
+        arrays = live_blocks_in(<const size_t*> arguments[0], <const size_t*> kernel.host.pointers[0],
+                                kernel.host.argument_sizes[0] // sizeof(size_t))
         detail = [f"{x}x{y}x{z} blocks of {threads} threads", *[f"{name} ({nbytes} bytes)" for name, nbytes in arrays]]
         _reporter.event("launch", CUDAPlace(stream.device), 0, sum([nbytes for _, nbytes in arrays]),
                         compile.short_name((<bytes> kernel.host.name).decode()), "; ".join(detail), took)
@@ -411,11 +412,8 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
     return code
 
 
-cdef list live_blocks_in(const size_t* words, size_t count):
-    """List name and bytes of the live blocks whose addresses are among `words`, a kernel's parameters; each once, in their order.
-
-    An integer parameter may equal an address, and then names a block that the kernel does not use.
-    """
+cdef list live_blocks_in(const size_t* words, const size_t* is_pointer, size_t count):
+    """List name and bytes of the live blocks at the pointers among `words`, a kernel's parameters; each once, in their order."""
     cdef size_t i, block, begin, end
     cdef vector[pair[size_t, size_t]] found
     cdef list blocks = []       # made first: the collector, which an allocation may start, can free blocks
@@ -423,7 +421,7 @@ cdef list live_blocks_in(const size_t* words, size_t count):
         begin = <size_t> (<Buffer> <void*> block).ptr
         end = begin + (<Buffer> <void*> block).nbytes
         for i in range(count):
-            if begin <= words[i] < end:
+            if is_pointer[i] and begin <= words[i] < end:
                 found.push_back(pair[size_t, size_t](i, block))
                 break
     sort(found.begin(), found.end())

@@ -66,7 +66,7 @@ struct HostKernel {
   unsigned shared_size;
   int max_threads;
   int barriers;
-  const unsigned char* padding;  // of the only argument: 1 for each byte of padding; null: unknown
+  const void* const* pointers;  // of each argument: a copy with ones in all pointers and zeros in the rest; null: unknown
 };
 
 /// The simulated device's cubin: the kernels of a module, by name. An argument of its cuModuleLoadData.
@@ -94,25 +94,42 @@ template <class K> struct SizeOf {
   static constexpr unsigned value = sizeof(K);
 };
 
-/// Which bytes of K are padding, with undefined values. (GCC 12 also marks members of structs in arrays as padding.)
-template <class K> struct Padding {
-  alignas(K) unsigned char bytes[sizeof(K)];
-  Padding() {
-    for (unsigned char& byte : bytes) byte = 0xff;
-#if defined(__has_builtin) && __has_builtin(__builtin_clear_padding)
-    __builtin_clear_padding(reinterpret_cast<K*>(bytes));
-#endif
-    for (unsigned char& byte : bytes) byte = !byte;
+/// Initializes a member: a pointer with ones, another number with zeros. It does not convert to arrays and structs with members, so
+/// that the compiler takes a mark for each of those members instead (brace elision).
+struct PointerMark {
+  template <class T, class = std::enable_if_t<!std::is_aggregate_v<T> || std::is_empty_v<T>>> operator T() const {
+    if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(~0ull);
+    else return T();
   }
 };
+template <size_t> using MarkOf = PointerMark;
+
+template <class T, class Members, class = void> struct takes_marks : std::false_type {};
+template <class T, size_t... i>
+struct takes_marks<T, std::index_sequence<i...>, std::void_t<decltype(T{MarkOf<i>()...})>> : std::true_type {};
+
+template <class T, size_t... i> const void* marked(std::index_sequence<i...>) {
+  static const T value = {MarkOf<i>()...};  // static: its padding is zero
+  return &value;
+}
+
+/// What HostKernel::pointers has for an argument of type T. Its members, nested ones included, are at least `low` and less than
+/// `high`; bisection finds their number. In a class with a constructor or private members no pointer is found.
+template <class T, size_t low = 0, size_t high = std::is_class_v<T> && !std::is_aggregate_v<T> ? 1 : 2 * sizeof(T) + 1>
+const void* pointers_in() {
+  constexpr size_t middle = (low + high) / 2;
+  if constexpr (middle == low) return marked<T>(std::make_index_sequence<low>());
+  else if constexpr (takes_marks<T, std::make_index_sequence<middle>>::value) return pointers_in<T, middle, high>();
+  else return pointers_in<T, low, middle>();
+}
 
 /// The string "... [with K = mc::Some<float>]": GCC's and Clang's spelling of a type, which NVRTC can parse.
 template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
 
 template <class K> const HostKernel& host_kernel() {
-  static const Padding<K> padding;
+  static const void* const pointers[] = {pointers_in<K>()};
   static const HostKernel kernel = {spelling<K>(), call_on_host<K>, &SizeOf<K>::value, 1, unsigned(sizeof(typename K::Shared)),
-                                    K::kThreads, K::kBarriers, padding.bytes};
+                                    K::kThreads, K::kBarriers, pointers};
   return kernel;
 }
 

@@ -139,15 +139,14 @@ void run_kernel(Operation& op, const Plan& plan) {
          unwritten->text().c_str());
 }
 
-/// A word of an argument that is an address of ordinary host memory is one the device could not use. Padding holds whatever
-/// lay there by chance, so a word with some in it is no address.
+/// A pointer in an argument must not be an address of ordinary host memory, which the device could not use.
 void refuse_host_pointers(const Function& function, int argument, const char* bytes, unsigned size) {
-  const unsigned char* padding = function.kernel->padding;
+  if (!function.kernel->pointers) return;
+  const auto pointers = static_cast<const char*>(function.kernel->pointers[argument]);
   for (unsigned i = 0; i + 8 <= size; i += 8) {
-    if (padding && std::count(padding + i, padding + i + 8, 1)) continue;
-    uint64_t word;
-    memcpy(&word, bytes + i, 8);
-    if (word >> 32 && !(word >> 47) && !find_pinned(word) && is_mapped_host(word))
+    uint64_t word, is_pointer;
+    memcpy(&word, bytes + i, 8), memcpy(&is_pointer, pointers + i, 8);
+    if (is_pointer && word >> 32 && !(word >> 47) && !find_pinned(word) && is_mapped_host(word))
       fail(CUDA_ERROR_INVALID_VALUE,
            "cuLaunchKernel: kernel %s, argument %d, byte %u: 0x%llx is a host address, which the device cannot reach",
            function.name.c_str(), argument, i, (unsigned long long)word);

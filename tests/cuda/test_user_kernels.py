@@ -1,6 +1,7 @@
 """cuda.kernel and cuda.elementwise: arguments, shapes, limits, and every message that a user can get."""
 
 import ctypes
+import mmap
 import os
 import subprocess
 
@@ -9,7 +10,7 @@ import pytest
 from cplusplus import compiler
 
 import minicaffe
-from minicaffe import cuda, memory
+from minicaffe import cuda, memory, sim
 from minicaffe.blob import Blob
 from minicaffe.cuda import compile, custom
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
@@ -69,6 +70,23 @@ def test_arguments_by_type_and_the_diff():
     x.diff[...] = 9
     cuda.kernel(source, "all")((1,), (1,), (out, np.float32(1.5), 2.25, -(1 << 40), np.int32(-7), np.uint8(200), True, x.gpu_diff))
     np.testing.assert_array_equal(out.cpu_data, [1.5, 2.25, -(1 << 40), -7, 200, 1, 9])
+
+
+def test_number_equal_to_host_address():
+    """Only what the kernel's parameters declare as a pointer is one, also in structs and arrays."""
+    class Rows(ctypes.Structure):
+        _fields_ = [("x", ctypes.c_void_p * 2), ("n", ctypes.c_longlong)]
+
+    source = """struct Rows { const float* x[2]; long long n; };
+      extern "C" __global__ void add(long long* out, long long n, Rows rows) { out[0] = n + rows.n; }"""
+    pages = mmap.mmap(-1, 4096)    # beyond 4 GiB, where addresses are checked
+    host, out = np.frombuffer(pages).ctypes.data, Blob((2,))
+    add = cuda.kernel(source, "add")
+    add((1,), (1,), (out, host, Rows((0, 0), host)))
+    assert out.cpu_data.view(np.int64)[0] == 2 * host
+    if sim.selected():      # a GPU checks no pointer that its kernel does not use
+        with pytest.raises(DeviceError, match=rf"kernel add, argument 2, byte 8: {host:#x} is a host address"):
+            add((1,), (1,), (out, 0, Rows((0, host), 0)))
 
 
 def test_grids_and_blocks_of_three_dimensions_and_shared_memory():

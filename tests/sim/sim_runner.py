@@ -93,7 +93,7 @@ def image():
 
 class HostKernel(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("call", ctypes.c_void_p), ("sizes", ctypes.c_void_p), ("numbers", ctypes.c_int * 4),
-                ("padding", ctypes.c_void_p)]
+                ("pointers", ctypes.c_void_p)]
 
 
 def last_name():

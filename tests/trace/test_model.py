@@ -11,9 +11,12 @@ from small_net import NET
 
 import minicaffe
 from minicaffe import memory, trace
+from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
 from minicaffe.memory import SyncedMemory, reporter
 from minicaffe.net import timing
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, text
 from minicaffe.trace import build, html, perfetto, pytorch, table
 from minicaffe.trace.model import Replay, launch_of
 
@@ -732,3 +735,16 @@ def test_layers_of_another_net_are_called_so(on_cpu, make_solver):
             net.forward_from_to(1, 1)
         steps = [(step["layer"], step["node"]) for step in made.steps if step["kind"] == "forward"]
         assert steps == [(f"conv{mark}", None), ("conv", 1 if target else None)]
+
+
+@on_device
+def test_launch_names_only_pointers(where):
+    """Dropout's seed is a parameter of its kernel, and may equal the address of a block."""
+    net = Net(text.parse_text("""state { phase: TRAIN }
+      layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 } } }
+      layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }""", caffe_pb2.NetParameter)[0])
+    other = Blob((8,), name="other")
+    minicaffe.set_random_seed(other.gpu_data.address)
+    with trace.record(net) as made:
+        net.forward_from_to(0, 1)
+    assert [re.findall(r"(\w+) data \(", event.detail) for event in made.events if event.kind == "launch"] == [["data", "drop"]]
