@@ -165,7 +165,10 @@ class LiveDisplay(Result):
 
 
 def memory_line():
-    """Return live, peak and reserved bytes of this process's blocks where nets compute, as text."""
+    """Return live and peak bytes of this process's blocks where nets compute, as text; and what an allocator with a cache reserves.
+
+    The CPU's own allocator reserves addresses: their pages take no memory before their first access.
+    """
     if caffe.mode == "gpu":
         from minicaffe import cuda
         place, name = memory.CUDAPlace(cuda.current().index), "GPU"
@@ -173,4 +176,5 @@ def memory_line():
         place, name = memory.CPUPlace(), "CPU"
     stats = memory.stats(place)
     live, peak, reserved = map(size_text, (stats.live, stats.peak, max(stats.reserved, stats.live)))
-    return f"{name}: {live} live, {peak} at most, {reserved} reserved (blocks so far)"
+    cache = "" if isinstance(memory.allocator_of(place), memory.SystemAllocator) else f", {reserved} reserved"
+    return f"{name}: {live} live, {peak} at most{cache} (blocks so far)"

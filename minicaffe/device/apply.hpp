@@ -97,6 +97,7 @@ template <class F> void range(const F& f, index_t begin, index_t end) {
 
 // Below this many elements a second thread costs more than it saves (about 10 microseconds of memory traffic).
 constexpr index_t kGrain = 16384;
+constexpr index_t kProductGrain = 100000;  // likewise for multiplications of a matrix product
 
 /// f(i) for 0 <= i < n; `cost` is the work of one index in units of one element-wise operation.
 template <class F> void for_each(Threads threads, index_t n, const F& f, index_t cost = 1) {

@@ -26,6 +26,11 @@ struct Threads {
 constexpr index_t kVector = 32;  // elements of the longest vector, of 2 bytes each
 constexpr index_t kLongPart = 16 * kVector;
 
+/// The number of parts, at most `threads`, of n steps of which each part has at least `grain`: small work is not divided.
+inline int parts_of(int threads, index_t n, index_t grain) {
+  return int(std::min<index_t>(threads, std::max<index_t>(1, n / std::max<index_t>(1, grain))));
+}
+
 /// work(part, begin, end) for up to `threads` parts of 0..n-1, each contiguous and of at least `grain` elements. The parts depend
 /// only on the number of threads, not on which thread runs one, so scratch memory is indexed by part.
 ///
@@ -33,14 +38,14 @@ constexpr index_t kLongPart = 16 * kVector;
 /// or to the remainder of a loop. The compiler may round those differently: it fuses different products and sums.
 template <class Work> void parallel(Threads threads, index_t n, index_t grain, const Work& work) {
   if (n <= 0 || (threads.pool && threads.pool->dry())) return;
-  const index_t parts = std::min<index_t>(threads.pool ? threads.count : 1, std::max<index_t>(1, n / std::max<index_t>(1, grain)));
+  const int parts = parts_of(threads.pool ? threads.count : 1, n, grain);
   if (parts == 1) return work(0, 0, n);
   auto first = [&](index_t part) {
     const index_t begin = n * part / parts;
     return part == parts || n / parts < kLongPart ? begin : begin / kVector * kVector;
   };
   auto run = [&](int part) { work(part, first(part), first(part + 1)); };
-  threads.pool->run(threads.pool, int(parts), [](const void* f, int part) { (*static_cast<const decltype(run)*>(f))(part); }, &run);
+  threads.pool->run(threads.pool, parts, [](const void* f, int part) { (*static_cast<const decltype(run)*>(f))(part); }, &run);
 }
 
 }  // namespace cpu

@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+#include "minicaffe/device/apply.hpp"
 
 namespace mc {
 namespace onednn {
@@ -156,6 +157,8 @@ struct Library {
     MC_DNNL(this, primitive_attr_set_scratchpad_mode, made, kUserScratchpad);
     return made;
   }
+  /// Before a primitive is made and run, on as many threads as its work is worth (cpu::parts_of). Its parallel regions wait for each
+  /// of them, unlike our own loops: on a busy machine some milliseconds, until the operating system has scheduled it.
   void use_threads(int threads) const {
     if (set_threads) set_threads(threads);
   }
@@ -389,8 +392,9 @@ class Attributes {
 class Reorder {
  public:
   void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false, int64_t scales = 0) {
-    on_ = on, threads_ = threads, from_ = from, to_ = to, add_ = add, scales_ = scales;
-    on->use_threads(threads);
+    on_ = on, requested_ = threads, from_ = from, to_ = to, add_ = add, scales_ = scales;
+    threads_ = cpu::parts_of(threads, index_t(to.bytes() / sizeof(float)), cpu::kGrain);
+    on->use_threads(threads_);
     void* description = nullptr;
     Attributes attributes(on);
     if (add) attributes.sum();
@@ -405,13 +409,13 @@ class Reorder {
   }
   explicit operator bool() const { return bool(step_); }
   void run(int threads, const void* x, void* y, const float* scales = nullptr) {
-    if (threads != threads_) make(on_, threads, from_, to_, add_, scales_);  // a primitive has a fixed number of threads
-    step_.run(threads, scratch_.data(), {x, y, scales});
+    if (threads != requested_) make(on_, threads, from_, to_, add_, scales_);  // a primitive has a fixed number of threads
+    step_.run(threads_, scratch_.data(), {x, y, scales});
   }
 
  private:
   const Library* on_ = nullptr;
-  int threads_ = 0;
+  int requested_ = 0, threads_ = 1;
   Array from_, to_;
   bool add_ = false;
   int64_t scales_ = 0;

@@ -80,6 +80,23 @@ def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
     assert "It was written last by the solver's update in iteration 1." in said["conv[0] data", "device to host"]
 
 
+@on_device
+def test_copy_from_another_memory(where):
+    """What the copy replaces, here nothing, is not its source."""
+    source, target, zeros = (Blob((4,), name=name) for name in ("source", "target", "zeros"))
+    source.data[...] = 1
+    source.gpu_data     # noqa: B018  (on the device)
+    with trace.record() as made:
+        target.copy_from(source)
+        target.copy_from(source)
+        zeros.gpu_data, zeros.cpu_data      # noqa: B018
+    first, second, third = (trace.why(made, number) for number, _ in copies(made))
+    assert first == ("target was copied from another memory, device to device (16 bytes), by your code. Its head was UNINITIALIZED; since "
+                     "then it is HEAD_AT_GPU, only the device's side is valid.")
+    assert second == "target was copied from another memory, device to device (16 bytes), by your code."
+    assert "accessed it on the host (cpu_data). It was filled with zeros by its first access." in third
+
+
 class Kept(minicaffe.Layer):
     """Writes what it reads, in place, on the host."""
 

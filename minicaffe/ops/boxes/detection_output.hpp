@@ -51,7 +51,7 @@ std::vector<Detection> detect(Threads threads, const DetectionRule& r, const T* 
       for (index_t c = 0; c < r.classes; ++c)
         if (conf[c] > T(r.threshold) && c != r.background) candidates[c].push_back({conf[c], p});
     std::vector<std::vector<Detection>> found(static_cast<size_t>(r.classes));
-    parallel(threads, r.classes, 1, [&](int, index_t begin, index_t end) {
+    parallel(threads, r.classes, kGrain / (16 * r.priors + 1), [&](int, index_t begin, index_t end) {
       for (index_t c = begin; c < end; ++c) found[c] = detect_class(r, image, c, candidates[c], loc, priors);
     });
     std::vector<Scored<double>> order;  // over all classes

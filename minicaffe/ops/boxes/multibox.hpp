@@ -245,7 +245,7 @@ template <class T> struct MultiBox {
     std::vector<index_t> first(static_cast<size_t>(r.images) + 1, 0);
     for (index_t t = 0; t < count; ++t) ++first[index_t(truths[t].image) + 1];
     for (index_t i = 0; i < r.images; ++i) first[i + 1] += first[i];
-    parallel(threads, r.images, 1, [&](int, index_t begin, index_t end) {
+    parallel(threads, r.images, kGrain / (16 * r.priors + 1), [&](int, index_t begin, index_t end) {
       for (index_t i = begin; i < end; ++i) by_image[i] = match_image(i, first[i], first[i + 1]);
     });
     Matched all;

@@ -27,7 +27,7 @@ constexpr index_t kDotElements = index_t(1) << 19;  // gradients of their output
 constexpr index_t kTasks = 8;         // how many independent parts a backward pass should have at least
 
 /// How many tasks make it worth to wake a thread, if one takes that many multiplications.
-inline index_t task_grain(index_t multiplications) { return ceil_div(100000, std::max<index_t>(1, multiplications)); }
+inline index_t task_grain(index_t multiplications) { return ceil_div(kProductGrain, std::max<index_t>(1, multiplications)); }
 
 /// How many rows forward packs at once: whole kernel rows, and all times about as many.
 inline index_t panel_depth(const ConvShape& s) {

@@ -22,7 +22,7 @@ inline bool is_fast_per_image(const ConvShape& s, int threads) {
 
 class Conv : public Weighted {
  public:
-  /// With primitives for as many threads as `threads` says; all arrays are float32, or with `bf16` images and weights are bf16. If
+  /// With primitives for at most `threads` threads; all arrays are float32, or with `bf16` images and weights are bf16. If
   /// `transposed`, x is the column side of `s` and y the image side. Refuses by std::runtime_error.
   void make(const Library* on, const ConvShape& s, bool transposed, int threads, bool bf16) {
     const Window& window = s.window;
@@ -37,6 +37,7 @@ class Conv : public Weighted {
       image.push_back(window.in[a]), columns.push_back(window.out[a]), weights.push_back(window.kernel[a]);
       strides_[a] = window.stride[a], dilates_[a] = window.dilation[a] - 1, pads_[a] = window.pad[a];
     }
+    threads = cpu::parts_of(threads, s.images * s.positions * s.outputs * s.k, cpu::kProductGrain);
     start(on, threads, Array::any(on, x_dims, type), Array::any(on, weights, type), Array::plain(on, weights, swapped),
           Array::any(on, y_dims, type));
   }

@@ -47,9 +47,10 @@ namespace detail {
 
 /// body(context, begin, end) for parts of the sequences, each on one thread; for all of them on a device, and where there are so
 /// few that the threads do better to share each step's product.
-template <class Body> void by_sequences(const Context& on, index_t n, const Body& body) {
-  if (n > 0 && (on.stream || 2 * n <= on.threads.count)) return body(on, 0, n);
-  cpu::parallel(on.threads, n, 1, [&](int, index_t begin, index_t end) { body(Context{{1, nullptr}, nullptr}, begin, end); });
+template <class Body> void by_sequences(const Context& on, const Recurrence& r, const Body& body) {
+  if (r.n > 0 && (on.stream || 2 * r.n <= on.threads.count)) return body(on, 0, r.n);
+  const index_t grain = cpu::kProductGrain / (r.steps * r.gates * r.size * r.size + 1);
+  cpu::parallel(on.threads, r.n, grain, [&](int, index_t begin, index_t end) { body(Context{{1, nullptr}, nullptr}, begin, end); });
 }
 
 /// c = a op(weight), or c += a op(weight), for the rows of a step.
@@ -92,7 +93,7 @@ void steps_forward(const Context& on, const cpu::Blas& blas, const Recurrence& r
                    const Cell& cell) {
   const StepProduct<T> product(on, blas, r, true);
   auto cont = static_cast<const T*>(r.cont);
-  by_sequences(on, r.n, [&](const Context& part, index_t begin, index_t end) {
+  by_sequences(on, r, [&](const Context& part, index_t begin, index_t end) {
     for (index_t row = begin; row < r.steps * r.n; row += r.n) {
       const T* before = row < r.n ? h0 + row * r.size : h + (row - r.n) * r.size;
       broadcast_unary(part, {1, end - begin, r.size}, ScaleBy<T>{cont + row}, before, kept + row * r.size);
@@ -109,7 +110,7 @@ void steps_backward(const Context& on, const cpu::Blas& blas, const Recurrence& 
                     const Cell& cell) {
   const StepProduct<T> product(on, blas, r, false);
   auto cont = static_cast<const T*>(r.cont);
-  by_sequences(on, r.n, [&](const Context& part, index_t begin, index_t end) {
+  by_sequences(on, r, [&](const Context& part, index_t begin, index_t end) {
     const index_t last = (r.steps - 1) * r.n + begin, at = begin * r.size;
     cell(part, last, end - begin, dy + last * r.size);
     for (index_t row = last - r.n; row >= 0; row -= r.n) {
