@@ -165,10 +165,7 @@ class LiveDisplay(Result):
 
 
 def memory_line():
-    """Return live and peak bytes of this process's blocks where nets compute, as text; and what an allocator with a cache reserves.
-
-    The CPU's own allocator reserves addresses: their pages take no memory before their first access.
-    """
+    """Return live and peak bytes of this process's blocks where nets compute, as text; with what a cache reserves."""
     if caffe.mode == "gpu":
         from minicaffe import cuda
         place, name = memory.CUDAPlace(cuda.current().index), "GPU"
@@ -176,5 +173,6 @@ def memory_line():
         place, name = memory.CPUPlace(), "CPU"
     stats = memory.stats(place)
     live, peak, reserved = map(size_text, (stats.live, stats.peak, max(stats.reserved, stats.live)))
+    # The CPU's own allocator reserves addresses, whose pages take no memory before their first access.
     cache = "" if isinstance(memory.allocator_of(place), memory.SystemAllocator) else f", {reserved} reserved"
     return f"{name}: {live} live, {peak} at most{cache} (blocks so far)"

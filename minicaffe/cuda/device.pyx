@@ -17,8 +17,6 @@ from collections import deque
 cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
-from libcpp.algorithm cimport sort
-from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from minicaffe.cuda.driver cimport check, error_of, exchange_context, may_call
@@ -414,20 +412,16 @@ cdef int watch(CudaStream* stream, CudaKernel* kernel, void* function, unsigned 
 
 cdef list live_blocks_in(const size_t* words, const size_t* is_pointer, size_t count):
     """List name and bytes of the live blocks at the pointers among `words`, a kernel's parameters; each once, in their order."""
-    cdef size_t i, block, begin, end
-    cdef vector[pair[size_t, size_t]] found
+    cdef size_t i, block
+    cdef vector[size_t] found
     cdef list blocks = []       # made first: the collector, which an allocation may start, can free blocks
-    for block in _reporter.blocks:
-        begin = <size_t> (<Buffer> <void*> block).ptr
-        end = begin + (<Buffer> <void*> block).nbytes
-        for i in range(count):
-            if is_pointer[i] and begin <= words[i] < end:
-                found.push_back(pair[size_t, size_t](i, block))
-                break
-    sort(found.begin(), found.end())
-    for one in found:
-        blocks.append(<Buffer> <void*> one.second)
-    return [((<Buffer> buffer).name, (<Buffer> buffer).nbytes) for buffer in blocks]
+    for i in range(count):
+        for block in _reporter.blocks:
+            if is_pointer[i] and words[i] - <size_t> (<Buffer> <void*> block).ptr < (<Buffer> <void*> block).nbytes:
+                found.push_back(block)
+    for block in found:
+        blocks.append(<Buffer> <void*> block)
+    return [((<Buffer> buffer).name, (<Buffer> buffer).nbytes) for buffer in dict.fromkeys(blocks)]
 
 
 cdef int raise_failure(CudaStream* stream) except -1:

@@ -13,7 +13,6 @@
 #else
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 #define MC_DEVICE inline __attribute__((always_inline))
 // Forced inlining lets one functor be compiled for each instruction set by the loop that calls it (device/apply.hpp).

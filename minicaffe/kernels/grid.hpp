@@ -90,23 +90,15 @@ template <class K> void call_on_host(void** arguments, Thread* thread, void* sha
   }
 }
 
-template <class K> struct SizeOf {
-  static constexpr unsigned value = sizeof(K);
-};
-
 /// Initializes a member: a pointer with ones, another number with zeros. It does not convert to arrays and structs with members, so
 /// that the compiler takes a mark for each of those members instead (brace elision).
 struct PointerMark {
-  template <class T, class = std::enable_if_t<!std::is_aggregate_v<T> || std::is_empty_v<T>>> operator T() const {
-    if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(~0ull);
-    else return T();
-  }
+  template <class T, class = std::enable_if_t<!std::is_aggregate_v<T> || std::is_empty_v<T>>> operator T() const { return T(); }
+  template <class T> operator T*() const { return reinterpret_cast<T*>(~0ull); }
 };
 template <size_t> using MarkOf = PointerMark;
-
-template <class T, class Members, class = void> struct takes_marks : std::false_type {};
-template <class T, size_t... i>
-struct takes_marks<T, std::index_sequence<i...>, std::void_t<decltype(T{MarkOf<i>()...})>> : std::true_type {};
+template <class T> std::false_type takes_marks(...);
+template <class T, size_t... i> auto takes_marks(std::index_sequence<i...>) -> decltype(T{MarkOf<i>()...}, std::true_type());
 
 template <class T, size_t... i> const void* marked(std::index_sequence<i...>) {
   static const T value = {MarkOf<i>()...};  // static: its padding is zero
@@ -119,7 +111,7 @@ template <class T, size_t low = 0, size_t high = std::is_class_v<T> && !std::is_
 const void* pointers_in() {
   constexpr size_t middle = (low + high) / 2;
   if constexpr (middle == low) return marked<T>(std::make_index_sequence<low>());
-  else if constexpr (takes_marks<T, std::make_index_sequence<middle>>::value) return pointers_in<T, middle, high>();
+  else if constexpr (decltype(takes_marks<T>(std::make_index_sequence<middle>()))::value) return pointers_in<T, middle, high>();
   else return pointers_in<T, low, middle>();
 }
 
@@ -127,8 +119,9 @@ const void* pointers_in() {
 template <class K> const char* spelling() { return __PRETTY_FUNCTION__; }
 
 template <class K> const HostKernel& host_kernel() {
+  static const unsigned size = sizeof(K);
   static const void* const pointers[] = {pointers_in<K>()};
-  static const HostKernel kernel = {spelling<K>(), call_on_host<K>, &SizeOf<K>::value, 1, unsigned(sizeof(typename K::Shared)),
+  static const HostKernel kernel = {spelling<K>(), call_on_host<K>, &size, 1, unsigned(sizeof(typename K::Shared)),
                                     K::kThreads, K::kBarriers, pointers};
   return kernel;
 }

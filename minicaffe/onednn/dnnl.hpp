@@ -128,6 +128,9 @@ constexpr const char* kNames[] = {MC_DNNL_FUNCTIONS(MC_DNNL_NAME)};
 constexpr int kFunctions = sizeof(kNames) / sizeof(*kNames);
 static_assert(sizeof(Functions) == kFunctions * sizeof(void*), "one pointer for each name");
 
+// A thread of a primitive has at least so many times the work of a part of our own loops: parallel regions wait for all threads.
+constexpr index_t kRegion = 10;
+
 /// Call a function of oneDNN, its name without dnnl_; throw std::runtime_error with the name if it fails.
 #define MC_DNNL(on, name, ...) (on)->check((on)->call.name(__VA_ARGS__), #name)
 
@@ -157,8 +160,6 @@ struct Library {
     MC_DNNL(this, primitive_attr_set_scratchpad_mode, made, kUserScratchpad);
     return made;
   }
-  /// Before a primitive is made and run, on as many threads as its work is worth (cpu::parts_of). Its parallel regions wait for each
-  /// of them, unlike our own loops: on a busy machine some milliseconds, until the operating system has scheduled it.
   void use_threads(int threads) const {
     if (set_threads) set_threads(threads);
   }
@@ -393,7 +394,7 @@ class Reorder {
  public:
   void make(const Library* on, int threads, const Array& from, const Array& to, bool add = false, int64_t scales = 0) {
     on_ = on, requested_ = threads, from_ = from, to_ = to, add_ = add, scales_ = scales;
-    threads_ = cpu::parts_of(threads, index_t(to.bytes() / sizeof(float)), cpu::kGrain);
+    threads_ = cpu::parts_of(threads, index_t(to.bytes() / sizeof(float)), kRegion * cpu::kGrain);
     on->use_threads(threads_);
     void* description = nullptr;
     Attributes attributes(on);

@@ -115,8 +115,7 @@ template <class... A, void (*f)(A...)> struct Entry<f> {
 #define MCSIM_KERNEL_AS(id, name, ...)                                                                                        \
   extern "C" __attribute__((visibility("default"))) const mc::HostKernel mcsim_kernel_##id;                                  \
   extern "C" const mc::HostKernel mcsim_kernel_##id = {name, mcsim::Entry<__VA_ARGS__>::call, mcsim::Entry<__VA_ARGS__>::sizes, \
-                                                       mcsim::Entry<__VA_ARGS__>::count, 0, 1024, 1,                         \
-                                                       mcsim::Entry<__VA_ARGS__>::pointers};                                  \
+      mcsim::Entry<__VA_ARGS__>::count, 0, 1024, 1, mcsim::Entry<__VA_ARGS__>::pointers};                                    \
   static const mc::HostKernel* const mcsim_listed_##id __attribute__((section("mcsim_kernels"), used)) = &mcsim_kernel_##id;
 
 extern "C" __attribute__((visibility("default"), weak)) const mc::HostImage* mcsim_image() {

@@ -141,7 +141,6 @@ void run_kernel(Operation& op, const Plan& plan) {
 
 /// A pointer in an argument must not be an address of ordinary host memory, which the device could not use.
 void refuse_host_pointers(const Function& function, int argument, const char* bytes, unsigned size) {
-  if (!function.kernel->pointers) return;
   const auto pointers = static_cast<const char*>(function.kernel->pointers[argument]);
   for (unsigned i = 0; i + 8 <= size; i += 8) {
     uint64_t word, is_pointer;
@@ -170,7 +169,7 @@ void copy_arguments(Plan& plan, void** given) {
       fail(CUDA_ERROR_INVALID_VALUE, "cuLaunchKernel: kernel %s: argument %d is at %p, which is %s", function.name.c_str(), i,
            given[i], describe(uintptr_t(given[i])).c_str());
     memcpy(next, given[i], kernel.argument_sizes[i]);
-    refuse_host_pointers(function, i, next, kernel.argument_sizes[i]);
+    if (kernel.pointers) refuse_host_pointers(function, i, next, kernel.argument_sizes[i]);
     plan.arguments.push_back(next);
     next += (kernel.argument_sizes[i] + 63) / 64 * 64;
   }

@@ -9,7 +9,7 @@ from minicaffe.errors import ConfigError, WrongTypeError, check_type
 from minicaffe.trace.model import STATES, Trace
 
 SIDES = {"cpu": "on the host", "gpu": "on the device", "device": "on the device", "private": "in an engine's layout"}
-WRITES = re.compile(r" by ((?:mutable|overwrite|set|copy_on|exchange)_\w+)$")
+WRITES = re.compile(r"(?:^UNINITIALIZED .* by | by (?=(?:mutable|overwrite|set|copy_on|exchange)_))(\w+)$")  # first: zeros
 
 
 def why(trace, number):
@@ -69,15 +69,13 @@ class CopyReasons:
         call = asked.detail.rpartition(" by ")[2] if asked is not None else ""
         verb = "copied" if event.kind == "copy" else "reordered"
         title = self.trace.titles.get(event.name, event.name) or "A memory"
-        before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ") if asked is not None else ("", "", "")
-        if source == "device" and target != "host":     # from another memory, so that what this one held does not matter
-            return (f"{title} was {verb} from another memory, {event.detail} ({event.nbytes:,} bytes), by "
-                    f"{self._step_name(self.trace.step_at(number))}."
-                    + (f" Its head was {before}; since then it is {after}, {_meaning(after)}." if after else ""))
-        sentences = [f"{title} was {verb} from {source} to {target} ({event.nbytes:,} bytes): "
-                     f"{self._step_name(self.trace.step_at(number))} accessed it {_side(call) or 'there'}"
-                     + (f" ({call})." if call else "."), self._writer(event.name, number)]
+        step = self._step_name(self.trace.step_at(number))
+        if source == "device" and target != "host":     # what this memory held before does not matter
+            return f"{title} was {verb} from another memory, {event.detail} ({event.nbytes:,} bytes), by {step}."
+        sentences = [f"{title} was {verb} from {source} to {target} ({event.nbytes:,} bytes): {step} accessed it "
+                     + (_side(call) or "there") + (f" ({call})." if call else "."), self._writer(event.name, number)]
         if asked is not None:
+            before, _, after = asked.detail.rpartition(" by ")[0].partition(" -> ")
             sentences.append(f"Its head was {before}, {_meaning(before)}; since then it is {after}, {_meaning(after)}.")
         return " ".join(sentences)
 
@@ -116,8 +114,6 @@ class CopyReasons:
             call = WRITES.search(self.trace.events[i].detail)
             if call:
                 return f"It was written last {_side(call[1]) or 'there'}, by a call of {call[1]}."
-            if self.trace.events[i].detail.startswith("UNINITIALIZED"):
-                return "It was filled with zeros by its first access."
         return "It was written before the record began."
 
 

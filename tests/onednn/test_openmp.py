@@ -96,10 +96,10 @@ def regions(onednn, loaded):
     set_num_threads(before)
 
 
-def make_net(threads):
-    """A net that oneDNN computes, by so many threads."""
+def make_net(threads, images=8):
+    """A net that oneDNN computes, with 64 images by so many threads."""
     set_num_threads(threads)
-    return make(input_layer((8, 32, 20, 20)) + conv("a", "x", "y", "num_output: 32 kernel_size: 1")
+    return make(input_layer((images, 32, 20, 20)) + conv("a", "x", "y", "num_output: 32 kernel_size: 1")
                 + conv("b", "y", "z", "num_output: 32 kernel_size: 1 stride: 2"))
 
 
@@ -114,10 +114,10 @@ def integers(count):
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_members_of_a_region_run_at_the_same_time_on_the_threads_of_our_loops(regions, threads):
     engine.prefer("CAFFE")
-    step(make_net(threads))     # starts the threads
+    step(make_net(threads, images=64))     # starts the threads
     there = tasks()
     engine.prefer("ONEDNN")
-    net = make_net(threads)
+    net = make_net(threads, images=64)
     step(net)
     assert set(engines(net)) == {"ONEDNN"}
     for _ in range(50):

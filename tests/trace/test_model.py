@@ -16,7 +16,8 @@ from minicaffe.errors import ConfigError, DataError, DependencyError, Error, Out
 from minicaffe.memory import SyncedMemory, reporter
 from minicaffe.net import timing
 from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2, text
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 from minicaffe.trace import build, html, perfetto, pytorch, table
 from minicaffe.trace.model import Replay, launch_of
 
@@ -740,7 +741,7 @@ def test_layers_of_another_net_are_called_so(on_cpu, make_solver):
 @on_device
 def test_launch_names_only_pointers(where):
     """Dropout's seed is a parameter of its kernel, and may equal the address of a block."""
-    net = Net(text.parse_text("""state { phase: TRAIN }
+    net = Net(parse_text("""state { phase: TRAIN }
       layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 } } }
       layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }""", caffe_pb2.NetParameter)[0])
     other = Blob((8,), name="other")

@@ -37,8 +37,8 @@ class Conv : public Weighted {
       image.push_back(window.in[a]), columns.push_back(window.out[a]), weights.push_back(window.kernel[a]);
       strides_[a] = window.stride[a], dilates_[a] = window.dilation[a] - 1, pads_[a] = window.pad[a];
     }
-    threads = cpu::parts_of(threads, s.images * s.positions * s.outputs * s.k, cpu::kProductGrain);
-    start(on, threads, Array::any(on, x_dims, type), Array::any(on, weights, type), Array::plain(on, weights, swapped),
+    start(on, cpu::parts_of(threads, s.images * s.positions * s.outputs * s.k, kRegion * cpu::kProductGrain),
+          Array::any(on, x_dims, type), Array::any(on, weights, type), Array::plain(on, weights, swapped),
           Array::any(on, y_dims, type));
   }
 

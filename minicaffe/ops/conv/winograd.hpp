@@ -464,9 +464,8 @@ template <int r, int kLanes> struct InterpolateKernels {
 template <int r, int kLanes> class Convolution {
  public:
   /// `lanes`: channels of the images lie in blocks of `kLanes`.
-  Convolution(Threads threads, const ConvShape& shape, bool lanes)
-      : threads_{parts_of(threads, shape.images * shape.positions * shape.outputs * shape.k, kProductGrain), threads.pool},
-        s_(shape), lanes_(lanes) {}
+  Convolution(Threads threads, const ConvShape& s, bool lanes)
+      : threads_{parts_of(threads, s.images * s.positions * s.outputs * s.k, kProductGrain), threads.pool}, s_(s), lanes_(lanes) {}
 
   /// Floats of scratch memory that forward or backward needs at most.
   index_t scratch() const {

@@ -36,8 +36,7 @@ void parallel_gemm(const Blas& blas, Threads threads, bool trans_a, bool trans_b
                    const T* a, index_t lda, const T* b, index_t ldb, T beta, T* c, index_t ldc) {
   bool by_rows = m >= n;
   index_t side = by_rows ? m : n, other = by_rows ? n : m;
-  index_t grain = std::max<index_t>(1, kProductGrain / std::max<index_t>(1, other * k));
-  parallel(threads, side, grain, [&](int, index_t begin, index_t end) {
+  parallel(threads, side, kProductGrain / (other * k + 1), [&](int, index_t begin, index_t end) {
     if (by_rows)
       gemm(blas, trans_a, trans_b, end - begin, n, k, alpha, trans_a ? a + begin : a + begin * lda, lda, b, ldb, beta,
            c + begin * ldc, ldc);

@@ -91,7 +91,7 @@ template <template <class, int> class F, class T, class... Members>
 void for_few_rows(Threads threads, index_t k, index_t n, index_t m, Members... members) {
   auto run = [&](auto range, auto f) {
     const index_t blocks = f.blocks(k, n);
-    parallel(threads, blocks, kProductGrain * blocks / (m * n * k + 1), [&](int, index_t begin, index_t end) { range(f, begin, end); });
+    parallel(threads, blocks, kProductGrain * blocks / (m * n * k + 1), [&](int, index_t i, index_t end) { range(f, i, end); });
   };
 #ifdef MC_X86
   if (isa() == kAvx512) return run(range_avx512<F<T, 64>>, F<T, 64>{k, n, m, members...});

@@ -11,9 +11,8 @@ class Inner : public Weighted {
  public:
   /// Refuses by std::runtime_error.
   void make(const Library* on, int64_t rows, int64_t inputs, int64_t outputs, int threads) {
-    threads = cpu::parts_of(threads, rows * inputs * outputs, cpu::kProductGrain);
-    start(on, threads, Array::any(on, {rows, inputs}, kBf16), Array::any(on, {outputs, inputs}, kBf16),
-          Array::plain(on, {outputs, inputs}), Array::plain(on, {rows, outputs}));
+    start(on, cpu::parts_of(threads, rows * inputs * outputs, kRegion * cpu::kProductGrain), Array::any(on, {rows, inputs}, kBf16),
+          Array::any(on, {outputs, inputs}, kBf16), Array::plain(on, {outputs, inputs}), Array::plain(on, {rows, outputs}));
     any_x_ = x;
     back_y_ = any_y_ = Array::any(on, {rows, outputs}, kBf16, kRowMajor);
   }

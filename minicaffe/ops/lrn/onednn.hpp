@@ -8,7 +8,7 @@ namespace onednn {
 
 /// For an image arranged as `x`, on at most `threads` threads. Refuses by std::runtime_error.
 inline void make_lrn(WorkspacePrimitive& made, const Library* on, const LrnShape& s, const Array& x, int threads) {
-  threads = cpu::parts_of(threads, 16 * s.groups * s.rows * s.width, cpu::kGrain);
+  threads = cpu::parts_of(threads, 16 * s.groups * s.rows * s.width, kRegion * cpu::kGrain);
   const int64_t size = 2 * s.half_rows + 1;
   const float alpha = float(s.alpha * double(size)), beta = float(s.beta), k = float(s.k);
   made.backward_reads_x = true;

@@ -8,7 +8,7 @@ namespace onednn {
 
 /// MAX or else AVE pooling of an image arranged as `x`, on at most `threads` threads. Refuses by std::runtime_error.
 inline void make_pool(WorkspacePrimitive& made, const Library* on, const PoolShape& s, bool max, const Array& x, int threads) {
-  threads = cpu::parts_of(threads, s.outputs() * s.kernel_h * s.kernel_w, cpu::kGrain);
+  threads = cpu::parts_of(threads, s.outputs() * s.kernel_h * s.kernel_w, kRegion * cpu::kGrain);
   const int64_t in[] = {s.height, s.width}, out[] = {s.out_height, s.out_width};
   const Dims kernel = {s.kernel_h, s.kernel_w}, strides = {s.stride_h, s.stride_w}, dilates = {}, left = {s.pad_h, s.pad_w};
   Dims right = {};

@@ -244,14 +244,13 @@ class View {
   }
 
   legend() {
-    const usage = this.trace.usage(this.place), m = this.moment;
+    const usage = this.trace.usage(this.place), m = this.moment, addresses = this.place === "CPUPlace()" ? " of addresses" : "";
     const there = ROLES.map((role, r) => [role, usage.roles[r]])
       .filter(([role, values]) => (this.ever = this.ever || {})[this.place + role] ??= values.some(v => v > 0));
     $("legend").replaceChildren(...there.map(([role, values]) => legendEntry(role, role, make("b", {}, bytesText(values[m])))),
       make("li", {}, "live", make("b", {}, bytesText(usage.live[m])), `, at most ${bytesText(usage.peak)}`),
       make("li", {}, make("i", {class: "held"}), "held", make("b", {}, bytesText(usage.reserved[m])),
-        `: live and cache, at most ${bytesText(usage.most)}`
-        + (this.place === "CPUPlace()" ? " of addresses, whose pages take no memory before their first access" : "")));
+        `: live and cache, at most ${bytesText(usage.most)}${addresses}`));
     const buddy = this.trace.arena(this.place, m).some(segment => segment.tree);
     $("arena-hint").textContent = `Memory of ${placeWords(this.place).replace("host", "the host")} at this moment. `
       + (buddy ? "A pool is halved until a request just fits; two free halves become one again. "
