@@ -237,7 +237,8 @@ class Recount:
             return f"by {self.in_a_sentence(writers[-1])}" + (f" in iteration {of}" if of != self.steps[here]["iteration"] else "")
         for event in reversed(self.events[:number]):
             call = event["detail"].split(" by ")[-1]
-            if (event["kind"], event["name"]) == ("head", name) and call.startswith(("mutable", "overwrite")):
+            first = event["detail"].startswith("UNINITIALIZED ")     # it wrote zeros
+            if (event["kind"], event["name"]) == ("head", name) and (first or call.startswith(("mutable", "overwrite"))):
                 return f"{'on the device' if 'gpu' in call else 'on the host'}, by a call of {call}"
         return None
 
