@@ -55,6 +55,8 @@ def pytest_runtest_setup(item):
     # Nets without a seed have the same weights in each run of a test: what passes once passes again.
     import minicaffe
     minicaffe.set_random_seed(zlib.crc32(item.nodeid.encode()))
+    if item.config.getoption("--device") != "cpu":
+        minicaffe.set_mode_gpu()    # a test that ended in CPU mode must not take the next one along
     if item.config.getoption("--examples"):
         faulthandler.cancel_dump_traceback_later()      # the second end of a test that hangs (pyproject.toml)
     marker = item.get_closest_marker("no_plan")
