@@ -16,7 +16,7 @@ SMALL = {
     + layer("LSTM", "x cont", "h", 'recurrent_param { num_output: 8 weight_filler { type: "xavier" } }'),
 }
 # A loop of our own, which waits for no thread, is divided from a tenth of that on.
-SMALL_REGION = {"kernel 7x7": input_layer((1, 3, 20, 20)) + conv("c", "x", "y", "num_output: 16 kernel_size: 7 pad: 3")}
+SMALL_REGION = {"kernel 7x7": input_layer((1, 3, 12, 12)) + conv("c", "x", "y", "num_output: 16 kernel_size: 7 pad: 3")}
 LARGE = input_layer((4, 32, 40, 40)) + conv("c", "x", "y", "num_output: 32 kernel_size: 3 pad: 1")
 # Prints the number of threads that some steps of each net start.
 SCRIPT = """
