@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ import minicaffe.trace
 from minicaffe import cli, solver
 from minicaffe import layer as registry
 from minicaffe.cli.app import COMMANDS
+from minicaffe.onnx import conversion, graph
 from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -139,11 +141,15 @@ def test_every_block_runs_or_says_why_not():
 
 
 @pytest.fixture
-def page_folder(tmp_path, monkeypatch, on_cpu):
+def page_folder(request, tmp_path, monkeypatch, on_cpu):
     """A folder like the checkout's, with the files that the pages speak of: small ones, in place of the reader's."""
     monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
     monkeypatch.setattr(registry, "_types", registry.layer_types())  # what a page registers goes away with it
     monkeypatch.setattr(solver, "_types", solver.solver_types())
+    for table in (conversion.IMPORTERS, graph.EXPORTERS):
+        patch = mock.patch.dict(table)
+        patch.start()
+        request.addfinalizer(patch.stop)
     copy_models(tmp_path / "models", "lenet", "mlp", "data")
     monkeypatch.chdir(tmp_path)
     threads = minicaffe.get_num_threads()
