@@ -485,3 +485,15 @@ def test_counted_shares_of_matches():
         shares[mode] = node.layer.counted_shares(node.bottoms)
     assert shares["BATCH_SIZE"] == {}
     assert shares["VALID"][0] * IMAGES * PRIORS == pytest.approx(losses["BATCH_SIZE"] * IMAGES / losses["VALID"], rel=1e-6)
+
+
+def test_counted_shares_without_matches():
+    """A batch without objects, whose loss is divided by 1, has no share; with background to learn its sum counts as one match."""
+    shares = []
+    for mining in ("MAX_NEGATIVE", "NONE"):
+        net = layer_net(layer(f"num_classes: {CLASSES} mining_type: {mining}"), inputs())
+        net.blob_by_name("b3").data[...] = -1
+        run_forward(net)
+        node = next(node for node in net.nodes if node.name == "l")
+        shares.append(node.layer.counted_shares(node.bottoms))
+    assert shares == [{0: 0}, {0: pytest.approx(1 / (IMAGES * PRIORS))}]

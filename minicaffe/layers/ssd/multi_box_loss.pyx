@@ -84,7 +84,7 @@ cdef class MultiBoxLossLayer(Layer):
 
     cdef MultiBoxRule rule
     cdef int mode                  # of the divisor
-    cdef double divisor            # of the last forward
+    cdef double divisor            # of the last forward; at least 1 is taken
     cdef Matched matched           # by the last forward
     cdef object loc_loss, conf_loss
     cdef bint with_loc, with_conf  # whether the terms count
@@ -183,13 +183,14 @@ cdef class MultiBoxLossLayer(Layer):
         cdef double loss = 0
         with nogil:
             self.matched = match_typed(threads, self.dtype, self.rule, data)
-        self.divisor = max({Loss.FULL: self.rule.images * self.rule.priors, Loss.VALID: <long long> self.matched.positives.size(),
-                            Loss.BATCH_SIZE: self.rule.images}.get(self.mode, 1), 1)
+        positives = self.matched.positives.size() or min(self.matched.examples.size(), 1)   # background alone counts as one
+        self.divisor = {Loss.FULL: self.rule.images * self.rule.priors, Loss.VALID: positives,
+                        Loss.BATCH_SIZE: self.rule.images}.get(self.mode, 1)
         if self.with_loc and self.matched.positives.size():
             loss += self.loc_forward(data)
         if self.with_conf and self.matched.examples.size():
             loss += self.conf_forward(bottom[1].cpu_data)
-        (<Blob> top[0]).data[...] = loss / self.divisor
+        (<Blob> top[0]).data[...] = loss / max(self.divisor, 1)
 
     cdef double loc_forward(self, MultiBoxData data) except? -1:
         cdef Blob prediction = self.loc_loss.blob("prediction"), target = self.loc_loss.blob("target")
@@ -220,7 +221,7 @@ cdef class MultiBoxLossLayer(Layer):
             if propagate_down[i]:
                 raise ConfigError("MultiBoxLoss has no gradient to it; give the layer propagate_down: true true false false",
                                   field=f"bottom[{i}]")
-        scale = NUMPY_TYPES[self.dtype].type(top[0].cpu_diff.item() / self.divisor)
+        scale = NUMPY_TYPES[self.dtype].type(top[0].cpu_diff.item() / max(self.divisor, 1))
         if propagate_down[0]:
             bottom[0].fill_diff(0)
             if self.with_loc and self.matched.positives.size():
