@@ -124,8 +124,9 @@ def run_batches(net, batches, group=SINGLE_PROCESS, proceed=lambda: True, blobs=
             if rank in owners:
                 sharding.advance_to(first + owners.index(rank))
                 loss = net.forward_from_to(0, len(net.nodes) - 1)
-                shares = {node.tops[i]: share for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
-                own_result = loss, [blob.cpu_data for blob in blobs], [shares.get(blob, 1.0) for blob in blobs]
+                shares = {node.tops[i].data_memory: share       # a Split's top or another view of the value is another blob
+                          for node in net.nodes for i, share in node.layer.counted_shares(node.bottoms).items()}
+                own_result = loss, [blob.cpu_data for blob in blobs], [shares.get(blob.data_memory, 1.0) for blob in blobs]
             if size == 1:
                 results = [own_result]
             elif all_ranks:

@@ -56,6 +56,10 @@ layer { name: "none" type: "Silence" bottom: "rest" }
 layer { name: "flat" type: "Reshape" bottom: "x" top: "flat" reshape_param { shape { dim: -1 } } }
 layer { name: "a" type: "SigmoidCrossEntropyLoss" bottom: "flat" bottom: "t" top: "a"
   loss_param { ignore_label: 2 normalization: VALID } }""", {"a": [np.log1p(np.exp([3., 5., 4.])).mean()]}),
+    "read again": (LOSS % ("a", "a", "loss_weight: 1 loss_param { ignore_label: 2 }") + 'layer { name: "s" type: "Silence" bottom: "a" }',
+                   {"a_a_0_split_0": [log_losses()[IGNORED].mean()]}),
+    "view": (RIGHT % 'top: "each"' + 'layer { name: "v" type: "Reshape" bottom: "each" top: "v" reshape_param { shape { dim: [3, 1] } } }',
+             {"right": [0.8], "v": [1, 0, 0.5]}),
 }
 
 
@@ -69,7 +73,7 @@ def test_weighted_means_of_test(minicaffe, weights, case):
     for output in result["outputs"]:
         found.setdefault(output["name"], []).append(output["value"])
     assert found == {name: pytest.approx(values, rel=1e-5) for name, values in expected.items()}
-    loss = expected.get("a", [0])[0] + 0.5 * expected.get("b", [0])[0]
+    loss = sum(values[0] * {"a": 1, "a_a_0_split_0": 1, "b": 0.5}.get(name, 0) for name, values in expected.items())
     assert result["loss"] == pytest.approx(loss, rel=1e-5)
 
 
