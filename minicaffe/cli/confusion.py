@@ -13,7 +13,7 @@ from minicaffe.cli.plot import new_figure
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.net.exporting import ignored
 from minicaffe.proto.atomic import replacing, write_bytes
-from minicaffe.solver.best import LABEL_LOSS, count_labels, mean_f1
+from minicaffe.solver.best import LABEL_LOSS, count_labels, has_labels, mean_f1
 
 ENDINGS = (".csv", ".png")      # of the file of the matrix
 PAIRS_SHOWN = 10
@@ -36,7 +36,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
 
         Raises ConfigError if there is no such layer, or it has scores of fewer than two classes.
         """
-        found = {node.name: node for node in net.nodes if node.type in TYPES}
+        found = {node.name: node for node in net.nodes if node.type in TYPES and (node.type != LABEL_LOSS or has_labels(net, node))}
         if name is not None and name not in found:
             raise ConfigError(f"no layer '{name}' compares scores of classes with a label{close_matches(name, found)}; such layers "
                               f"here are {', '.join(found) or 'none'}", field="--prediction", file=net.file)
@@ -44,7 +44,8 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
             detects = any(node.type == "DetectionEvaluate" for node in net.nodes)
             raise ConfigError("no layer compares scores of classes with a label, so there are no right and wrong answers to count; "
                               + ("the net detects, and the test without these options prints its average precisions" if detects
-                                 else f"add one of {', '.join(TYPES)} in phase TEST"), file=net.file)
+                                 else f"add one of {', '.join(TYPES)} in phase TEST, the last with a data layer's 2nd top or later"),
+                              file=net.file)
         ranked = sorted(found.values(), key=lambda node: (node.type != LABEL_LOSS, node.type in LOSSES))
         node = found[name] if name is not None else ranked[-1]
         scores, labels = node.bottoms[:2]
@@ -72,7 +73,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
 
     def text(self, net):
         """Return a line that says which layer it is, and which others there are."""
-        others = [node.name for node in net.nodes if node.type in TYPES
+        others = [node.name for node in net.nodes if node.type in TYPES and (node.type != LABEL_LOSS or has_labels(net, node))
                   and node.bottoms[0].data_memory is not self.scores.data_memory]
         more = f"; --prediction takes another of {', '.join(others)}" if others else ""
         return f"answers: the scores that layer '{self.node.name}' ({self.node.type}) compares with the labels{more}"

@@ -137,9 +137,9 @@ def choose_metric(solver, label_counts):
     if accuracies:      # the last of those with the smallest top_k
         node = min(reversed(accuracies), key=lambda node: node.param.accuracy_param.top_k)
         return node.tops[0].name, True, _output(node.tops[0].name)
-    several = [node for node in net.nodes if node.type == LABEL_LOSS and node.bottoms[0].shape[1:] and node.bottoms[0].shape[1] > 1]
-    if several:
-        node = several[-1]
+    losses = [node for node in net.nodes if node.type == LABEL_LOSS and node.bottoms[0].shape[1:2] > (1,) and has_labels(net, node)]
+    if losses:
+        node = losses[-1]
 
         def count(index):
             if net.nodes[index] is node:
@@ -148,11 +148,23 @@ def choose_metric(solver, label_counts):
         net.add_hook(AFTER_FORWARD, count)
         return "mean F1", True, lambda record: mean_f1(sum(solver.group.gather(sum(label_counts))))
     if any(net.loss_weights[blob] for blob in net.output_blobs):
-        return "loss", False, _loss
+        return "loss", False, lambda record: sum(output["value"] * output["loss_weight"] for output in record["outputs"]
+                                                 if output["loss_weight"])
     if solver.param.test_compute_loss:
         return "loss", False, lambda record: record["loss"]
     raise ConfigError("has neither an Accuracy nor a loss as output, so tests cannot be ranked; add one in phase TEST, or set "
                       "test_compute_loss in the solver", file=net.file)
+
+
+def has_labels(net, node):
+    """Return whether the targets of a loss are labels: of a top of a source after its first, from which no scores are computed."""
+    target, read = node.bottoms[1], {node.bottoms[0]}
+    for maker in reversed(net.nodes[:net.nodes.index(node)]):
+        read.update(maker.bottoms if read.intersection(maker.tops) else ())
+        if target in maker.tops:
+            if maker.type not in ("Split", "Slice", "Reshape", "Flatten"):
+                return not maker.bottoms and target in maker.tops[1:] and target not in read
+            target = maker.bottoms[0]
 
 
 def count_labels(scores, labels, loss_param):
@@ -171,7 +183,3 @@ def mean_f1(counts):
 
 def _output(name):
     return lambda record: next(output["value"] for output in record["outputs"] if output["name"] == name)
-
-
-def _loss(record):
-    return sum(output["value"] * output["loss_weight"] for output in record["outputs"] if output["loss_weight"])

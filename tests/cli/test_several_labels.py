@@ -97,3 +97,31 @@ def test_one_label_is_measured_by_its_loss(minicaffe, data, tmp_path):
     words = ("--max-iter=4", "--test-interval=2", "--test-iter=1", "--keep-best")
     assert "best test loss = " in minicaffe("train", "one.prototxt", *words)
     assert re.search(r"^0 +[\d.-]+ +[\d.-]+ +\d+$", minicaffe("test", "one.prototxt", "--weights=one_best.caffemodel", "--per-class"), re.M)
+
+
+LABEL_VIEWS = """layer { name: "first" type: "Slice" bottom: "label" top: "two" top: "one" slice_param { axis: 1 slice_point: 2 } }
+layer { name: "s" type: "Silence" bottom: "one" }
+layer { name: "v" type: "Reshape" bottom: "two" top: "target" reshape_param { shape { dim: [-1, 2] } } }
+layer { name: "again" type: "Silence" bottom: "target" }
+"""
+SHARED = 'layer { name: "f" type: "Flatten" bottom: "data" top: "f" }\n'
+TARGETS = {     # layers, how many scores, what they are computed from, the targets; are these labels?
+    "views of the label": (LABEL_VIEWS, 2, "data", "target", True),
+    "pixels": (SHARED, 60, "f", "f", False),
+    "pixels that are not read": (SHARED, 60, "label", "f", False),
+    "label that is read": ("", 3, "label", "label", False),
+    "computed": ('layer { name: "p" type: "Power" bottom: "label" top: "p" power_param { scale: 0.5 } }\n', 3, "data", "p", False),
+}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_targets_that_are_labels(minicaffe, data, tmp_path, case):
+    layers, count, read, target, labels = TARGETS[case]
+    text = (NET % (7, "")).replace("data_param", "transform_param { scale: 0.004 } data_param").replace("num_output: 3", f"num_output: {count}")
+    text = text.replace('bottom: "label"', f'bottom: "{target}"').replace('bottom: "data"', f'bottom: "{read}"')
+    source, rest = text.split("\n", 1)
+    (tmp_path / "net.prototxt").write_text(f"{source}\n{layers}{rest}")
+    out = minicaffe("train", "net.prototxt", "--max-iter=2", "--test-interval=1", "--test-iter=1", "--keep-best", "--snapshot-prefix=s")
+    assert f"best test {'mean F1' if labels else 'loss'} = " in out
+    tested = minicaffe("test", "net.prototxt", "--weights=s_best.caffemodel", "--per-class", status=0 if labels else 2)
+    assert ("mean F1 of 2" if labels else "no layer compares scores of classes with a label") in tested

@@ -84,7 +84,7 @@ cdef class MultiBoxLossLayer(Layer):
 
     cdef MultiBoxRule rule
     cdef int mode                  # of the divisor
-    cdef double divisor            # of the last forward; at least 1 is taken
+    cdef double divisor            # of the last forward; 0 if nothing is learned, then 1 is taken
     cdef Matched matched           # by the last forward
     cdef object loc_loss, conf_loss
     cdef bint with_loc, with_conf  # whether the terms count
@@ -183,9 +183,8 @@ cdef class MultiBoxLossLayer(Layer):
         cdef double loss = 0
         with nogil:
             self.matched = match_typed(threads, self.dtype, self.rule, data)
-        positives = self.matched.positives.size() or min(self.matched.examples.size(), 1)   # background alone counts as one
-        self.divisor = {Loss.FULL: self.rule.images * self.rule.priors, Loss.VALID: positives,
-                        Loss.BATCH_SIZE: self.rule.images}.get(self.mode, 1)
+        self.divisor = {Loss.FULL: self.rule.images * self.rule.priors, Loss.BATCH_SIZE: self.rule.images, Loss.VALID:
+                        self.matched.positives.size() or min(self.matched.examples.size(), 1)}.get(self.mode, 1)
         if self.with_loc and self.matched.positives.size():
             loss += self.loc_forward(data)
         if self.with_conf and self.matched.examples.size():
