@@ -176,7 +176,7 @@ class Solver:
         make_net = functools.partial(self.make_net, dtype=dtype, workspace=self.workspace, plan=self.plan)
         maker = nets.NetMaker(param, self.file, self.positions, make_net, self.skip_unknown_fields, self.own_fields, net_files)
         self.net = maker.train_net()
-        if param.snapshot > 0 or param.snapshot_after_train:    # better now than after days of training
+        if param.snapshot > 0:      # better now than after days of training; `solve` checks for its own snapshots
             check_names(self.net, param.snapshot_format == caffe_pb2.SolverParameter.HDF5)
         self.test_nets = maker.test_nets()
         nets.load_weights([self.net, *self.test_nets], param, self.own_fields)

@@ -1,11 +1,13 @@
 """Parameters with one name, layers with one name: whose memory, gradients and multipliers they have, and what files hold of them."""
 
+from contextlib import nullcontext
+
 import h5py
 import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.net.fold import fold
 from minicaffe.net.net import Net
 from minicaffe.proto import binary, caffe_pb2, parse_text
@@ -195,18 +197,27 @@ def test_repeated_names_refused(tmp_path, caplog):
     assert all(np.array_equal(*blobs) for blobs in zip(made.learnable_params, net.learnable_params, strict=True))
 
 
+LOSS = 'layer { name: "loss" type: "Reduction" bottom: "z" top: "loss" loss_weight: 1 }'
+FORMAT_HDF5 = {"snapshot_format": caffe_pb2.SolverParameter.HDF5}
+
+
 @pytest.mark.parametrize("fields, refused", [
-    ({}, True), ({"snapshot": 5}, True), ({"snapshot_after_train": False}, False), ({"snapshot": 5, "snapshot_after_train": False}, True)])
-def test_repeated_names_trained(tmp_path, fields, refused):
-    text = SAME + 'layer { name: "loss" type: "Reduction" bottom: "z" top: "loss" loss_weight: 1 }'
-    solver = caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", max_iter=1, snapshot_prefix=str(tmp_path / "s"),
-                                       net_param=param(text=text), **fields)
-    if refused:
-        with pytest.raises(ConfigError, match="an earlier layer of this name has parameters"):
+    ({"snapshot": 5}, "made"), ({"snapshot": 5, "snapshot_after_train": False}, "made"), ({}, "solved"), ({"snapshot_after_train": False}, None)])
+@pytest.mark.parametrize("text, more, message", [(SAME, {}, "an earlier layer of this name has parameters"),
+                                                 (SAME.replace('"ip"', '"a/b"', 1), FORMAT_HDF5, "cannot be saved as HDF5")])
+def test_names_trained(tmp_path, fields, refused, text, more, message):
+    """A solver that only steps saves nothing."""
+    solver = caffe_pb2.SolverParameter(base_lr=0.1, lr_policy="fixed", max_iter=2, snapshot_prefix=str(tmp_path / "s"),
+                                       net_param=param(text=text + LOSS), **fields, **more)
+    if refused == "made":
+        with pytest.raises(Error, match=message):
             create_solver(solver)
-    else:
-        create_solver(solver).solve()
-    assert not list(tmp_path.iterdir())
+        return
+    made = create_solver(solver)
+    made.step(1)
+    with pytest.raises(Error, match=message) if refused else nullcontext():
+        made.solve()
+    assert made.iter == (1 if refused else 2) and not list(tmp_path.iterdir())
 
 
 def test_repeated_names_by_phase(tmp_path):
