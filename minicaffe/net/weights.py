@@ -237,8 +237,9 @@ def check_names(net, hdf5=False):
     for node in net.nodes:
         memories = [blob.data_memory for blob in node.blobs]
         if memories and parameters.setdefault(node.name, memories) != memories:
-            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too, and files store them by the "
-                                              "layer's name, so that one would be lost; give each a name of its own", field="name"))
+            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too; BVLC Caffe and other readers of a "
+                                              "file find them by the layer's name, and would lose one; give each a name of its own",
+                                              field="name"))
         if hdf5 and (node.name in ("", ".") or "/" in node.name or "\0" in node.name):
             raise FileError("cannot be saved as HDF5: layer names must be neither empty nor '.', and without '/' and NUL; save a "
                             ".caffemodel instead (snapshot_format: BINARYPROTO)", layer=node.name)
@@ -260,10 +261,18 @@ def _matching_nodes(net, layers):
         if not targets:
             details.info("Ignoring source layer %s", name)
         elif len(targets) != len(group):
-            log.warning("layer '%s': %d layers of this name have stored parameters, %d of the net need some; as in Caffe the first "
-                        "one takes those of the last", name, len(group), len(targets))
+            if not (_alike(targets) and _alike(group)):
+                log.warning("layer '%s': the source has %d of this name with parameters, the net has %d; as in Caffe the net's first one "
+                            "takes those of the source's last", name, len(group), len(targets))
             targets = targets[:1] * len(group)
         yield from zip(group, targets)
+
+
+def _alike(layers):
+    """Return whether layers have the same parameters: nodes the same memories, stored layers equal values."""
+    first, *others = [[blob.data.tobytes() if isinstance(blob, binary.StoredBlob) else blob.data_memory for blob in layer.blobs]
+                      for layer in layers]
+    return all(other == first for other in others)
 
 
 def _check_shape(target, i, shape, legacy=False):

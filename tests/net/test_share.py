@@ -171,8 +171,8 @@ def test_repeated_names_loaded(tmp_path, caplog, text, expected, warned):
     net.copy_from(str(tmp_path / "w.caffemodel"))
     assert [layer.blobs[0].cpu_data[0, 0] for layer in net.layers[1:]] == expected
     found = [record.getMessage() for record in caplog.records if "of this name" in record.getMessage()]
-    assert found == ["layer 'ip': 2 layers of this name have stored parameters, 1 of the net need some; as in Caffe the first one takes "
-                     "those of the last"] * warned
+    assert found == ["layer 'ip': the source has 2 of this name with parameters, the net has 1; as in Caffe the net's first one takes those of "
+                     "the source's last"] * warned
 
 
 def test_repeated_names_shared():
@@ -182,8 +182,8 @@ def test_repeated_names_shared():
         assert mine.blobs[0].data_memory is theirs.blobs[0].data_memory
 
 
-REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too, and files store them by the layer's name, "
-            "so that one would be lost; give each a name of its own")
+REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and other readers of a file find "
+            "them by the layer's name, and would lose one; give each a name of its own")
 
 
 def test_repeated_names_refused(tmp_path, caplog):
@@ -253,6 +253,25 @@ def test_repeated_names_allowed(tmp_path, caplog, name, kind, write_diff):
     for got in (other, third, made):
         np.testing.assert_array_equal(got.learnable_params[0].cpu_data, net.learnable_params[0].cpu_data)
     assert not [record for record in caplog.records if "of this name" in record.getMessage()]
+
+
+BRANCH = "\n".join(SAME.splitlines()[:3])
+OTHERS = SHARED.replace('param { name: "w" }', "param { }")      # that share the bias alone
+
+
+@pytest.mark.parametrize("source, target, warned", [
+    (SHARED, BRANCH, 0), (BRANCH, SHARED, 0), (SHARED + SHARED.splitlines()[3].replace("z", "v"), SHARED, 0),
+    (SAME, BRANCH, 1), (BRANCH, SAME, 1), (OTHERS, BRANCH, 1), (BRANCH, OTHERS, 1)])
+@pytest.mark.parametrize("shared", [False, True])
+def test_branches_of_one_name(tmp_path, caplog, monkeypatch, source, target, warned, shared):
+    """Their number does not count where they share all parameters."""
+    net, other, path = Net(param(text=target)), Net(param(text=source)), str(tmp_path / "w.caffemodel")
+    monkeypatch.setattr("minicaffe.net.weights.check_names", lambda net: None)
+    other.save(path)
+    caplog.clear()
+    net.share_with(other) if shared else net.copy_from(path)
+    assert len([record for record in caplog.records if "of this name" in record.getMessage()]) == warned
+    np.testing.assert_array_equal(net.layers[1].blobs[0].cpu_data, other.layers[-1].blobs[0].cpu_data)
 
 
 def test_sharing_with_another_net_begins_at_the_first_layer_of_a_name():
