@@ -45,6 +45,13 @@ def unique(wanted, taken):
     return name
 
 
+def unique_names(wanted):
+    """Return the names, those that an earlier one equals with a number behind them, which makes none of the others."""
+    first = {name: i for i, name in reversed([*enumerate(wanted)])}
+    taken = dict.fromkeys(first, 1)
+    return [name if first[name] == i else unique(name, taken) for i, name in enumerate(wanted)]
+
+
 def value_names(nodes):
     """Return (index of the layer, blob) -> name of the value: the blob's for its last value, or for an input, else BLOB/LAYER."""
     last = {blob.name: i for i, node in sorted(enumerate(nodes), key=lambda one: one[1].type == "Input") for blob in node.tops}

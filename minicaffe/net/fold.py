@@ -13,7 +13,7 @@ import numpy as np
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
-from minicaffe.net.exporting import axis_of, batch_statistics, unique
+from minicaffe.net.exporting import axis_of, batch_statistics, unique_names
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 
@@ -74,13 +74,13 @@ def fold(net, param):
     """
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    nodes, names = iter(net.nodes), {}      # the net has Split layers, too
+    nodes = iter(net.nodes)     # the net has Split layers, too
     entries = [Entry(layer.param, next(node for node in nodes if node.name == layer.param.name))
                for layer in filter_layers(param.layer, param.state, net.file)]
-    for entry in entries:
-        name, entry.param.name = entry.param.name, unique(entry.param.name, names)
+    for entry, name in zip(entries, unique_names([entry.param.name for entry in entries])):
         if name != entry.param.name:
-            log.warning("the net has several layers '%s'; the folded net has '%s' for one of them", name, entry.param.name)
+            log.warning("the net has several layers '%s'; the folded net has '%s' for one of them", entry.param.name, name)
+        entry.param.name = name
     users = {}
     for entry in entries:
         for blob in entry.node.layer.blobs:

@@ -9,7 +9,7 @@ the prototxt.
 import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.net.exporting import kind_of, registration, unique, value_names
+from minicaffe.net.exporting import kind_of, registration, unique, unique_names, value_names
 
 try:
     import onnx
@@ -45,8 +45,9 @@ class Graph:
 
     def __init__(self, opset, shapes, nodes):
         self.opset, self.shapes = opset, shapes
-        self.value_names, self.node_names = value_names(nodes), {}
-        self.scopes = [unique(node.name, self.node_names) for node in nodes]    # layers may have equal names
+        self.value_names = value_names(nodes)
+        self.scopes = unique_names([node.name for node in nodes])   # layers may have equal names
+        self.node_names = dict.fromkeys(self.scopes, 1)
         self.nodes, self.initializers, self.values = [], {}, {}
         self.node, self.scope, self.own = None, None, []    # own: the operations of the layer
         self.parameters = {}    # (address of the memory, shape) -> name of the initializer

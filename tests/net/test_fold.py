@@ -120,6 +120,12 @@ def test_equal_names(caplog):
     assert "the net has several layers 'c'; the folded net has 'c_3' for one of them" in caplog.text
 
 
+def test_equal_names_beside_a_unique_one(caplog):
+    net, param = net_of("".join(layer(name, "ReLU", bottom, top) for name, bottom, top in (("c", "x0", "a"), ("c", "a", "b"), ("c_2", "b", "d"))))
+    assert [one.name for one in fold(net, param).param.layer] == ["in0", "c", "c_3", "c_2"]
+    assert [record.getMessage() for record in caplog.records] == ["the net has several layers 'c'; the folded net has 'c_3' for one of them"]
+
+
 def test_a_second_bottom_is_not_constant():
     text = layer("c", "Convolution", "x0", "c", CONV % "") + layer("s", "Scale", "c x1", "c", "scale_param { axis: 0 }")
     assert folded(text, (2, 4, 7, 6), (2, 4)) == (["c", "s"], {"s": "its second bottom is not constant"})

@@ -374,6 +374,11 @@ def test_equal_names():
     assert len({tensor.name for tensor in model.graph.initializer}) == 4 and [one.name for one in model.graph.output] == ["l"]
 
 
+def test_equal_names_beside_a_unique_one():
+    text = "".join(layer("AbsVal", "", *blobs).replace('"l"', f'"{name}"') for name, *blobs in (("c", "x0", "a"), ("c", "a", "b"), ("c_2", "b", "d")))
+    assert [node.name for node in to_model(net_of(text, (2, 4))).graph.node] == ["c", "c_3", "c_2"]
+
+
 @pytest.mark.parametrize("text", [
     layer("AbsVal", "", "x0", "y").replace('"l"', '"a/Sub"') + layer("BNLL", "", "y", "z").replace('"l"', '"a"'),
     layer("AbsVal", "", "x0", "y").replace('"l"', '"preprocessing/Sub"'),
