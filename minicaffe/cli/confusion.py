@@ -44,7 +44,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
             detects = any(node.type == "DetectionEvaluate" for node in net.nodes)
             raise ConfigError("no layer compares scores of classes with a label, so there are no right and wrong answers to count; "
                               + ("the net detects, and the test without these options prints its average precisions" if detects
-                                 else f"add one of {', '.join(TYPES)} in phase TEST, the last for a data layer's later top"),
+                                 else f"add one of {', '.join(TYPES)} in phase TEST, the last for targets from a data layer"),
                               file=net.file)
         ranked = sorted(found.values(), key=lambda node: (node.type != LABEL_LOSS, node.type in LOSSES))
         node = found[name] if name is not None else ranked[-1]

@@ -157,13 +157,13 @@ def choose_metric(solver, label_counts):
 
 
 def has_labels(net, node):
-    """Return whether the targets of a loss are labels: of a top of a source after its first, from which no scores are computed."""
+    """Return whether the targets of a loss are labels: of a top of a source from which no scores are computed."""
     target, read = node.bottoms[1], {node.bottoms[0]}
     for maker in reversed(net.nodes[:net.nodes.index(node)]):
         read.update(maker.bottoms if read.intersection(maker.tops) else ())
         if target in maker.tops:
             if maker.type not in ("Split", "Slice", "Reshape", "Flatten"):
-                return not maker.bottoms and target in maker.tops[1:] and target not in read
+                return not maker.bottoms and target not in read
             target = maker.bottoms[0]
 
 

@@ -108,7 +108,6 @@ SHARED = 'layer { name: "f" type: "Flatten" bottom: "data" top: "f" }\n'
 TARGETS = {     # layers, how many scores, what they are computed from, the targets; are these labels?
     "views of the label": (LABEL_VIEWS, 2, "data", "target", True),
     "pixels": (SHARED, 60, "f", "f", False),
-    "pixels that are not read": (SHARED, 60, "label", "f", False),
     "label that is read": ("", 3, "label", "label", False),
     "computed": ('layer { name: "p" type: "Power" bottom: "label" top: "p" power_param { scale: 0.5 } }\n', 3, "data", "p", False),
 }
