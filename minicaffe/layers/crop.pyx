@@ -22,6 +22,7 @@ cdef class CropLayer(DeviceLayer):
     flops_per_value = 0, 0
     exact_num_top_blobs = 1
     refuses_in_place = True
+    backward_reads_bottoms = backward_reads_tops = False
 
     cdef list offsets       # of the box, along all axes
     cdef Layout layout      # of the bottom in the last forward

@@ -24,6 +24,7 @@ cdef class FilterLayer(RowLayer):
     min_top_blobs = 1
     refuses_in_place = True
     always_reshape = True
+    backward_reads_bottoms = backward_reads_tops = False
 
     @property
     def no_gradient(self):

@@ -15,6 +15,7 @@ cdef class Im2colLayer(WindowLayer):
     exact_num_bottom_blobs = 1
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
+    backward_reads_bottoms = backward_reads_tops = False
 
     cpdef layer_setup(self, list bottom, list top):
         self.read_window(bottom[0])

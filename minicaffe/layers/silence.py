@@ -10,6 +10,7 @@ class SilenceLayer(Layer):
     flops_per_value = 0, 0
     min_bottom_blobs = 1
     exact_num_top_blobs = 0
+    backward_reads_bottoms = False
 
     def reshape(self, bottom, top):
         """Nothing to do: nothing comes out."""

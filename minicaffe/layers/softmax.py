@@ -14,6 +14,7 @@ class SoftmaxLayer(OperationLayer):
     exact_num_bottom_blobs = 1
     flops_per_value = 5, 4  # maximum, difference, exp, sum, quotient; product, sum, difference, product
     exact_num_top_blobs = 1
+    backward_reads_bottoms = False
 
     def layer_setup(self, bottom, top):
         self.op = Softmax(self.dtype, self.param.softmax_param.engine)

@@ -24,6 +24,7 @@ class SPPLayer(Layer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True
+    backward_reads_bottoms = False
 
     def layer_setup(self, bottom, top):
         if self.param.spp_param.pyramid_height < 1:

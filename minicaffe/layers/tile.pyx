@@ -15,6 +15,7 @@ cdef class TileLayer(DeviceLayer):
     flops_per_value = 0, 1
     exact_num_top_blobs = 1
     refuses_in_place = True
+    backward_reads_bottoms = backward_reads_tops = False
 
     cdef long long rows, inner, tiles
 

@@ -122,15 +122,17 @@ def find_overwritten(nodes, training):
     """
     writers, made, reads = defaultdict(list), {}, []    # `made`: by blob, how many had overwritten its memory when it was made
     for node in nodes:
+        backward = training and node.needs_backward
+        effect = "gradients do not fit these values" if backward else "gets these values"
         reads += [(node, f"it reads '{blob.name}', whose memory", blob.data_memory, made[blob], len(writers[blob.data_memory]),
-                   "has overwritten", "gradients do not fit these values") for blob in node.bottoms]
+                   "has overwritten", effect) for blob in node.bottoms]
         for blob in node.tops:
             if blob in node.bottoms and (node.type != "Dropout" or node.layer.phase == caffe_pb2.TRAIN):
                 writers[blob.data_memory].append((node, blob))
             made[blob] = len(writers[blob.data_memory])
         reads += [(node, f"its gradient is made from its {kind} '{blob.name}', which", blob.data_memory,
                    len(writers[blob.data_memory]), None, "overwrites", "may be wrong")
-                  for kind, blob in (_read_by_backward(node) if training and node.needs_backward else ())]
+                  for kind, blob in (_read_by_backward(node) if backward else ())]
     for node, read, memory, first, end, done, effect in reads:
         # A ReLU's gradient needs to know where its top is 0.
         harmless = ("ReLU", "Dropout") if node.type == "ReLU" and end is None else ()

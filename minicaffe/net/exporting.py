@@ -47,8 +47,7 @@ def unique(wanted, taken):
 
 def unique_names(wanted):
     """Return the names, those that an earlier one equals with a number behind them, which makes none of the others."""
-    first = {name: i for i, name in reversed([*enumerate(wanted)])}
-    taken = dict.fromkeys(first, 1)
+    first, taken = {name: i for i, name in reversed([*enumerate(wanted)])}, dict.fromkeys(wanted, 1)
     return [name if first[name] == i else unique(name, taken) for i, name in enumerate(wanted)]
 
 

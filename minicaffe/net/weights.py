@@ -237,9 +237,8 @@ def check_names(net, hdf5=False):
     for node in net.nodes:
         memories = [blob.data_memory for blob in node.blobs]
         if memories and parameters.setdefault(node.name, memories) != memories:
-            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too; BVLC Caffe and other readers of a "
-                                              "file find them by the layer's name, and would lose one; give each a name of its own",
-                                              field="name"))
+            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too; BVLC Caffe and others find them in "
+                                              "files by the layer's name and lose one; give each a name of its own", field="name"))
         if hdf5 and (node.name in ("", ".") or "/" in node.name or "\0" in node.name):
             raise FileError("cannot be saved as HDF5: layer names must be neither empty nor '.', and without '/' and NUL; save a "
                             ".caffemodel instead (snapshot_format: BINARYPROTO)", layer=node.name)
@@ -270,9 +269,8 @@ def _matching_nodes(net, layers):
 
 def _alike(layers):
     """Return whether layers have the same parameters: nodes the same memories, stored layers equal values."""
-    first, *others = [[blob.data.tobytes() if isinstance(blob, binary.StoredBlob) else blob.data_memory for blob in layer.blobs]
-                      for layer in layers]
-    return all(other == first for other in others)
+    return len({tuple(blob.data.tobytes() if isinstance(blob, binary.StoredBlob) else blob.data_memory for blob in layer.blobs)
+                for layer in layers}) == 1
 
 
 def _check_shape(target, i, shape, legacy=False):

@@ -383,6 +383,33 @@ def test_overwritten_gradients(caplog, layers, top, reader, phase):
         f"{reader}, which layer 'x' (Power) overwrites as '{top}', and may be wrong, as in Caffe; give the top of 'x' a name of its own"]
 
 
+@pytest.mark.parametrize("phase, force, effect", [(0, "false", "gradients do not fit"), (1, "true", "gradients do not fit"), (1, "false", "gets")])
+def test_overwritten_views_by_phase(caplog, phase, force, effect):
+    with caplog.at_level(logging.WARNING):
+        Net(text.parse_text(f"""state {{ phase: {phase} }} force_backward: {force}
+            layer {{ name: "in" type: "Input" top: "c" input_param {{ shape {{ dim: 1 dim: 4 }} }} }}
+            layer {{ name: "f" type: "Flatten" bottom: "c" top: "r" }} layer {{ name: "x" type: "ReLU" bottom: "r" top: "r" }} {OF_C}
+            layer {{ name: "l" type: "Reduction" bottom: "i" top: "l" loss_weight: 1 }}""", caffe_pb2.NetParameter)[0])
+    assert [record.getMessage() for record in caplog.records] == [
+        "layer 'i' (InnerProduct): it reads 'c_in_0_split_1', whose memory layer 'x' (ReLU) has overwritten as 'r', and "
+        f"{effect} these values, as in Caffe; give the top of 'x' a name of its own"]
+
+
+UNREAD = {"Softmax": "", "Tile": "tile_param { tiles: 2 }", "Crop": "", "Im2col": "convolution_param { kernel_size: 1 }", "Filter": "",
+          "Permute": "permute_param { order: 1 }", "Normalize": "", "SPP": "spp_param { pyramid_height: 1 }", "Silence": "", "Reduction": ""}
+
+
+@pytest.mark.parametrize("kind", UNREAD)
+def test_overwritten_bottoms_that_no_gradient_reads(caplog, kind):
+    second = {"Crop": 'bottom: "z"', "Filter": 'bottom: "b"'}.get(kind, "")
+    with caplog.at_level(logging.WARNING):
+        aliased_net(f"""layer {{ name: "z" type: "Input" top: "z" top: "b" input_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} shape {{ dim: 1 }} }} }}
+            layer {{ name: "q" type: "Reshape" bottom: "c" top: "q" reshape_param {{ shape {{ dim: 1 dim: 1 dim: 2 dim: 2 }} }} }}
+            layer {{ name: "t" type: "{kind}" bottom: "q" {second} {'top: "t"' if kind != "Silence" else ""} {UNREAD[kind]} }}
+            layer {{ name: "f" type: "Flatten" bottom: "q" top: "r" }} layer {{ name: "x" type: "Power" bottom: "r" top: "r" }}""")
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("layers, phase", [
     ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "ReLU" bottom: "r" top: "r" }', 0),
     ('layer { name: "f" type: "Flatten" bottom: "c" top: "r" } layer { name: "x" type: "Dropout" bottom: "r" top: "r" }' + OF_C, 1),

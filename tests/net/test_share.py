@@ -182,8 +182,8 @@ def test_repeated_names_shared():
         assert mine.blobs[0].data_memory is theirs.blobs[0].data_memory
 
 
-REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and other readers of a file find "
-            "them by the layer's name, and would lose one; give each a name of its own")
+REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and others find them in files by "
+            "the layer's name and lose one; give each a name of its own")
 
 
 def test_repeated_names_refused(tmp_path, caplog):

@@ -12,6 +12,7 @@ class ViewLayer(Layer):
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
     refuses_in_place = True
+    backward_reads_bottoms = backward_reads_tops = False
     overwrites_outputs = True
 
     def top_shape(self, bottom):

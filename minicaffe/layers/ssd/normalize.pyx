@@ -40,6 +40,7 @@ cdef class NormalizeLayer(DeviceLayer):
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
+    backward_reads_bottoms = backward_reads_tops = False
 
     cdef UnitShape shape
     cdef double eps

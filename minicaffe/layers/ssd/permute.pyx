@@ -25,6 +25,7 @@ cdef class PermuteLayer(DeviceLayer):
     flops_per_value = 0, 0
     exact_num_top_blobs = 1
     refuses_in_place = True
+    backward_reads_bottoms = backward_reads_tops = False
 
     cdef bint identity
     cdef list order         # of all axes
