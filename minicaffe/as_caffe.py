@@ -22,7 +22,8 @@ HELP = """--install: write caffe.py into the environment (or FOLDER), so that im
 PYTHON_2 = "this is Python 2: convert it with 2to3, which is part of Python up to 3.12: 2to3 -w FILE"
 # Python 3's messages about syntax of Python 2, and what is in lines that are "invalid syntax"; then names, and print >>file.
 SYNTAX_2 = re.compile(r"call to '(print|exec)'|multiple exception types|leading zeros|`|<>|^\s*raise\s+[\w.]+\s*,|"
-                      r"\b\d\w*[lL]\b|\b[uU][rR]['\"]", re.MULTILINE)
+                      r"\b(\d+|0[xX][0-9a-fA-F]+)[lL]\b|\b[uU][rR]''", re.MULTILINE)
+STRINGS = re.compile(r"'(?:\\.|[^'\\])*'?|\"(?:\\.|[^\"\\])*\"?|#.*")      # and comments
 NAMES_2 = re.compile(r"name '(xrange|unicode|raw_input|basestring|unichr|long|reduce|reload|file|execfile|cmp)'|"
                      r"attribute '(iteritems|itervalues|iterkeys|has_key)'|>>: 'builtin_function|"
                      r"named '(cPickle|c?StringIO|urllib2|urlparse|ConfigParser|Queue|Tkinter)'")
@@ -53,13 +54,12 @@ def main(arguments):
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:
-        is_syntax = isinstance(error, SyntaxError)      # of the script, or of a module that it imports
-        if not (SYNTAX_2 if is_syntax else NAMES_2).search(f"{error}\n{getattr(error, 'text', '')}"):
-            raise
-        if not is_syntax:
+        if not isinstance(error, SyntaxError) and NAMES_2.search(str(error)):
             error.add_note(PYTHON_2)
+        is_in_file = isinstance(error, SyntaxError) and os.path.isfile(error.filename or "")   # not in text that it parses
+        if not is_in_file or not SYNTAX_2.search(error.msg + "\n" + STRINGS.sub("''", error.text or "")):
             raise
-        print(f"{error.filename}:{error.lineno}: {PYTHON_2}", file=sys.stderr)
+        print(f"{error.filename}:{error.lineno}: {PYTHON_2}; Python 3 says: {error.msg}", file=sys.stderr)
         return 1
     return 0
 

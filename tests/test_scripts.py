@@ -1,6 +1,7 @@
 """Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -305,6 +306,7 @@ def test_python_2_syntax(line, tmp_path):
         done = run("-m", "minicaffe.as_caffe", script, cwd=tmp_path)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
         assert f"old.py:{2 + line.count(chr(10))}: this is Python 2: convert it with 2to3" in done.stderr
+        assert re.search("; Python 3 says: ([Ii]nvalid|Missing|multiple|leading) .*\n$", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("line", ["xrange(3)", "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'"])
@@ -314,7 +316,9 @@ def test_python_2_names(line, tmp_path):
     assert done.returncode == 1 and 'old.py", line 1' in done.stderr and "\nthis is Python 2: convert it with 2to3" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1"])
+@pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1",
+                                  "x = dict(a='3x3_pool' b=1)", 'print("run `ls`"', "x = 2all", "import ast; ast.literal_eval('1 + 2l')",
+                                  "x = (1  # not `1` <> 2l", r"print('a\' `' 1)"])  # fmt: skip
 def test_faults_of_python_3(line, tmp_path):
     (tmp_path / "new.py").write_text(f"{line}\n")
     done = run("-m", "minicaffe.as_caffe", "new.py", cwd=tmp_path)
