@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import logging
 import math
 import os
@@ -160,17 +161,38 @@ def _allow_python_layers(ctx, param, allow):
 
 
 def _import_modules(ctx, param, names):
-    """Import modules that register layer types; the working directory is searched last."""
+    """Import modules that register layer types: files, and dotted names, for which the working directory is searched last."""
     sys.path += [os.getcwd()] if names else []
     for name in names:
+        if not (os.path.isfile(name) if name.endswith(".py") else name and os.sep not in name):
+            raise ConfigError(f"must be a file that ends in .py, or the dotted name of a module, got '{name}'", field="--import")
         try:
-            __import__(os.path.relpath(name).removesuffix(".py").replace(os.sep, "."))
+            _import(name)
         except (Exception, SystemExit) as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            file, line = (error.filename, error.lineno) if isinstance(error, SyntaxError) else (frame.filename, frame.lineno)
-            where = " in the working directory or on Python's path" if file == __file__ else ""     # there is no such module
+            places = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)
+                      if not file.startswith((str(Path(__file__).parents[1]) + os.sep, "<"))]
+            places = [place for place in places if place[0] == places[0][0]]    # of the user's file
+            is_in_file = isinstance(error, SyntaxError) and os.path.isfile(error.filename or "")
+            places += [(error.filename, error.lineno)] if is_in_file else []
+            file, line, where = (*places[-1], "") if places else (None, None, " in the working directory or on Python's path")
             raise ConfigError(f"module '{name}' cannot be imported: {type(error).__name__}: {error}{where}", field="--import",
-                              **({} if where else {"file": file, "line": line})) from error
+                              file=file, line=line) from error
+
+
+def _import(name):
+    """Import a dotted name or a file; its path is its name, unless ``import`` finds this very file by its own name."""
+    path, stem = os.path.realpath(name), Path(name).stem
+    spec = importlib.util.find_spec(stem) if stem.isidentifier() else None
+    if not name.endswith(".py"):
+        __import__(name)
+        if getattr(sys.modules[name], "__file__", "") is None:
+            raise ImportError("a folder without __init__.py")
+    elif spec is not None and os.path.realpath(spec.origin or "") == path:
+        __import__(stem)
+    else:
+        spec = importlib.util.spec_from_file_location(path, path)
+        sys.modules[path] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[path])
 
 
 def _start_log(ctx, param, quiet):

@@ -105,11 +105,21 @@ def test_every_command_that_reads_a_net_has_it():
     ("fails", "fails.py:2: --import: module 'fails' cannot be imported: ZeroDivisionError: division by zero"),
     ("typo", "typo.py:1: --import: module 'typo' cannot be imported: SyntaxError: "), ("ends", "ends.py:1: --import: module 'ends' cannot be imported: SystemExit: 3"),
     ("needs", "needs.py:1: --import: module 'needs' cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
-    ("of.nothing", "No module named 'of' in the working directory or on Python's path")])  # fmt: skip
+    ("of.nothing", "No module named 'of' in the working directory or on Python's path"),
+    ("queue.py", None), ("time.py", None), ("./my-twice.py", None), ("../{}.py", None), ("sub/../queue.py", None),
+    ("../nowhere.py", "must be a file that ends in .py, or the dotted name of a module, got '../nowhere.py'"), ("sub/mine", "must be a file that ends in .py, or "),
+    ("sub/", "must be a file that ends in .py, or the dotted name of a module, got 'sub/'"), ("", "or the dotted name of a module, got ''"),
+    ("sub", "module 'sub' cannot be imported: ImportError: a folder without __init__.py"),
+    ("again", "again.py:2: --import: module 'again' cannot be imported: ConfigError: "), ("calls.py", "calls.py:2: --import: module 'calls.py'"),
+    ("text", "text.py:1: --import: module 'text' cannot be imported: SyntaxError: ")])  # fmt: skip
 def test_modules(folder, module, words):
-    for name, text in (("fails", "x = 0\ny = 1 / x"), ("typo", "def f(:"), ("ends", "import sys; sys.exit(3)"), ("needs", "import nowhere")):
+    for name, text in (("fails", "x = 0\ny = 1 / x"), ("typo", "def f(:"), ("ends", "import sys; sys.exit(3)"), ("needs", "import nowhere"),
+                       ("queue", MODULE), ("time", MODULE), ("my-twice", MODULE), ("calls", "import json\njson.loads('x')"),
+                       ("again", "import minicaffe\nminicaffe.register_layer('ReLU', int)"), ("text", "import ast; ast.literal_eval('1 +')")):
         (folder / f"{name}.py").write_text(text)
-    done = run("--import", module, "summary", "net.prototxt", cwd=folder)
+    (folder / "sub").mkdir()
+    (folder.parent / f"{folder.name}.py").write_text(MODULE)
+    done = run("--import", module.format(folder.name), "summary", "net.prototxt", cwd=folder)
     assert done.returncode == (2 if words else 0), done.stderr
     assert not words or words in done.stderr and done.stderr.count("\n") == 1, done.stderr
 
