@@ -64,8 +64,6 @@ def convert_images(root, list_file, path, *, backend="lmdb", gray=False, shuffle
     """
     images = ImageList(list_file, label_size)
     entries = images.entries
-    if images.header:
-        log.warning("%s: the first line is the header: %s", list_file, ", ".join(images.header))
     if shuffle:
         random.shuffle(entries)
     size = resize_size(resize_width, resize_height)
