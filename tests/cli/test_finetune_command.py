@@ -218,6 +218,9 @@ def test_wrong_words_and_files_write_nothing(minicaffe, there, prepare, words, s
 def test_what_is_no_folder_of_databases(minicaffe, there):
     assert "db/train_lmdb: must be a folder with train_lmdb and test_lmdb; make it with: minicaffe data images --from-folders" in minicaffe(
         "finetune", "deploy.prototxt", "w.caffemodel", "db/train_lmdb", status=1)
+    (there / "db" / "test_lmdb").rename(there / "db" / "other")
+    assert "db: has no test_lmdb, as with --test-share 0; make it with --test-share 0.2 or --test-from: minicaffe data images --from-folders" in (
+        minicaffe("finetune", "deploy.prototxt", "w.caffemodel", "db", status=1))
 
 
 def test_databases_without_names_of_classes(there):
