@@ -106,7 +106,7 @@ def start():
                                   field="MINICAFFE_DEVICE")
             return
         if requested not in ("", "gpu", "cpu", "sim"):
-            raise ConfigError(f"must be gpu or sim, got '{requested}'", field="MINICAFFE_DEVICE")
+            raise ConfigError(f"must be cpu, gpu or sim, got '{requested}'", field="MINICAFFE_DEVICE")
         if requested == "sim" and _library is None:
             _library = ctypes.CDLL(sim.library(), mode=ctypes.RTLD_GLOBAL)
         try:

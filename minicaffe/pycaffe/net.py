@@ -246,7 +246,10 @@ class Net(Net2014, base_net.Net):
             shape = np.shape(array)
             sides = zip_longest(shape[::-1], blob.shape[::-1], fillvalue=1)
             if shape[:1] != (blob.shape[:1] or (1,)) or any(given not in (1, wanted) for given, wanted in sides):
-                remedy = f", or call net.blobs['{name}'].reshape{shape} first" if part == "data" and shape else ""
+                is_whole = part == "data" and shape and len(shape) >= len(blob.shape)
+                remedy = f", or call net.blobs['{name}'].reshape{shape} first" if is_whole else ""
+                if len(shape) == len(blob.shape) - 1 and shape[:1] == blob.shape[1:2]:
+                    remedy = "; array[None] adds the first axis, which is the batch"
                 raise ShapeError(f"'{name}' has {shape}, the blob {blob.shape}: the first dimension (batch) must be equal, others "
                                  f"equal or 1; give such an array{remedy}", field=what)
             if part == "data" and shape == blob.shape:

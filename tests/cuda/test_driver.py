@@ -40,7 +40,7 @@ def test_without_a_driver_kernels_of_ones_own_say_what_is_missing():
 def test_a_wrong_device_in_the_environment(name):
     run("""
     for _ in range(2):
-        refused(errors.ConfigError, minicaffe.set_mode_gpu, "MINICAFFE_DEVICE", "must be gpu or sim", os.environ["MINICAFFE_DEVICE"])
+        refused(errors.ConfigError, minicaffe.set_mode_gpu, "MINICAFFE_DEVICE", "must be cpu, gpu or sim", os.environ["MINICAFFE_DEVICE"])
     """, name)
 
 

@@ -361,6 +361,14 @@ def test_messages_of_wrong_arrays_name_what_is_wrong(path, tmp_path):
             (lambda: net.forward(x=np.zeros((5, 3))), ShapeError,
              "inputs: 'x' has (5, 3), the blob (2, 3): the first dimension (batch) must be equal, others equal or 1; "
              "give such an array, or call net.blobs['x'].reshape(5, 3) first"),
+            (lambda: net.forward(x=np.zeros(3)), ShapeError,
+             "inputs: 'x' has (3,), the blob (2, 3): the first dimension (batch) must be equal, others equal or 1; "
+             "give such an array; array[None] adds the first axis, which is the batch"),
+            (lambda: net.backward(y=np.zeros(4)), ShapeError,
+             "outputs: 'y' has (4,), the blob (2, 4): the first dimension (batch) must be equal, others equal or 1; "
+             "give such an array; array[None] adds the first axis, which is the batch"),
+            (lambda: net.forward(x=np.zeros(2)), ShapeError,
+             "inputs: 'x' has (2,), the blob (2, 3): the first dimension (batch) must be equal, others equal or 1; give such an array"),
             (lambda: net.backward(y=np.zeros(())), ShapeError,
              "outputs: 'y' has (), the blob (2, 4): the first dimension (batch) must be equal, others equal or 1; give such an array"),
             (lambda: net.set_input_arrays(np.zeros((2, 3, 1, 1), np.float32), np.zeros(2, np.float32)), ConfigError,
