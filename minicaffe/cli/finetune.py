@@ -130,9 +130,9 @@ class Pictures:
     def __init__(self, db, batch_size):
         backend = next((kind for kind in ("lmdb", "leveldb") if os.path.isdir(os.path.join(db, f"train_{kind}"))), None)
         if backend is None or not os.path.isdir(os.path.join(db, f"test_{backend}")):
-            lacks = f"has no test_{backend}, as with --test-share 0; make it with --test-share 0.2 or --test-from"
-            raise FileError(f"{lacks if backend else 'must be a folder with train_lmdb and test_lmdb; make it with'}: minicaffe data images "
-                            f"--from-folders PICTURES {db}", file=db)
+            wrong = (f"has no test_{backend}, as with --test-share 0; make it with --test-share 0.2 or --test-from" if backend else
+                     "must be a folder with train_lmdb and test_lmdb; make it with")
+            raise FileError(f"{wrong}: minicaffe data images --from-folders PICTURES {db}", file=db)
         self.sources, counts = {}, []
         for phase, name, size in ((caffe_pb2.TRAIN, "train", batch_size), (caffe_pb2.TEST, "test", TEST_BATCH)):
             param = caffe_pb2.DataParameter(source=os.path.join(db, f"{name}_{backend}"), backend=backend.upper(), batch_size=size)

@@ -46,8 +46,9 @@ class ImageList:
         except FileError as error:
             error.message = f"image list cannot be read: {error.message}"
             raise
-        commas = self.path.lower().endswith(".csv") and 2 * len(list(filter(AFTER_SPACE.search, lines))) <= len(list(filter(str.strip, lines)))
-        first = _split(next(filter(str.strip, lines), ""), label_size, commas)
+        written = list(filter(str.strip, lines)) or [""]
+        commas = self.path.lower().endswith(".csv") and 2 * len(list(filter(AFTER_SPACE.search, written))) <= len(written)
+        first = _split(written[0], label_size, commas)
         header = []
         if commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:])):
             header, lines[next(i for i, line in enumerate(lines) if line.strip())] = first, ""
@@ -77,11 +78,12 @@ def _entry(line, label_size, commas):
     """Return path and label of a line."""
     name, *labels = _split(line, label_size, commas)
     if len(labels) != (label_size or 1):
-        form = f"a path and {label_size} labels{commas * ', with commas between them'}" if label_size else f"a path, a {'comma' if commas else 'space'} and a label"
+        form = f"a path, a {'comma' if commas else 'space'} and {f'{label_size} labels' if label_size else 'a label'}"
         raise DataError(f"a line must be {form}, got {shown(line)}")
     if label_size is None:
-        reals = "label_size of ImageData, or --float-labels, takes labels that are real numbers"
-        return name, integer(labels[0], "label", reals if NUMBER.fullmatch(labels[0]) else "a line must end in the number of its class")
+        remedy = "label_size of ImageData, or --float-labels, takes labels that are real numbers"
+        remedy = remedy if NUMBER.fullmatch(labels[0]) else "a line must end in the number of its class"
+        return name, integer(labels[0], "label", remedy)
     return name, tuple(map(real, labels))
 
 

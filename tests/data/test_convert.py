@@ -218,7 +218,7 @@ def test_sizes_that_are_refused():
 
 def test_a_line_of_a_list_is_shown(tmp_path):
     for text, size, message in (("a.png", None, "a line must be a path, a space and a label, got 'a.png'"),
-                                ("a.png 1", 2, "a line must be a path and 2 labels, got 'a.png 1'")):
+                                ("a.png 1", 2, "a line must be a path, a space and 2 labels, got 'a.png 1'")):
         (tmp_path / "list").write_text(text)
         with pytest.raises(DataError) as caught:
             ImageList(tmp_path / "list", size)

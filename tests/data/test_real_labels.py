@@ -86,16 +86,16 @@ def test_spaces_in_a_csv(name, tmp_path):
 
 
 @pytest.mark.parametrize("text, size, words", [
-    ("file,x,y\na.png,1,2\nb.png,1\n", 2, "list.csv:3: a line must be a path and 2 labels, with commas between them, got 'b.png,1'"),
-    ("file,x,y\na.png,1,2\nb.png,1,2,3\n", 2, "list.csv:3: a line must be a path and 2 labels, with commas between them, got 'b.png,1,2,3'"),
-    ("file,x\na.png,1,2\n", 2, "list.csv:1: a line must be a path and 2 labels, with commas between them, got 'file,x'"),
+    ("file,x,y\na.png,1,2\nb.png,1\n", 2, "list.csv:3: a line must be a path, a comma and 2 labels, got 'b.png,1'"),
+    ("file,x,y\na.png,1,2\nb.png,1,2,3\n", 2, "list.csv:3: a line must be a path, a comma and 2 labels, got 'b.png,1,2,3'"),
+    ("file,x\na.png,1,2\n", 2, "list.csv:1: a line must be a path, a comma and 2 labels, got 'file,x'"),
     ("file,x,y\n\na.png,1,?\n", 2, "list.csv:3: label '?' is not a number"), ("file,x,7\na.png,1,2\n", 2, "list.csv:1: label 'x' is not a number"),
     ("file,x,y\n", 2, "list.csv: the image list has no line below its header"), ("a.png,0.5\n", None, "list.csv:1: label '0.5' is not an integer"),
-    ("file,x,y\n\"a.png,1,2\n", 2, "list.csv:2: a line must be a path and 2 labels"), ("file,x\n" + "a" * 200_000 + ",1\n", 1, "list.csv:2: a line must be"),
+    ("file,x,y\n\"a.png,1,2\n", 2, "list.csv:2: a line must be a path, a comma and 2 labels"), ("file,x\n" + "a" * 200_000 + ",1\n", 1, "list.csv:2: a line must be"),
     ("a.png,cat\nb.png,dog\n", None, "list.csv:2: label 'dog' is not an integer; a line must end in the number of its class\n"),
     ("a.png,1e1\n", None, "not an integer; label_size of ImageData, or --float-labels, takes labels that are real numbers\n"),
     ("a.png;0\nb.png;1\n", None, "list.csv:1: a line must be a path, a comma and a label, got 'a.png;0'"),
-    ("a.png;0;1\n", 2, "list.csv:1: a line must be a path and 2 labels, with commas between them, got 'a.png;0;1'"),
+    ("a.png;0;1\n", 2, "list.csv:1: a line must be a path, a comma and 2 labels, got 'a.png;0;1'"),
     ("file,class\na.png,1,2\n", None, "list.csv:2: a line must be a path, a comma and a label, got 'a.png,1,2'")])  # fmt: skip
 def test_wrong_lists_with_commas(tmp_path, monkeypatch, text, size, words):
     monkeypatch.chdir(tmp_path)

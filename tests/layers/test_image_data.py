@@ -162,7 +162,7 @@ def test_wrong_lists(pictures, tmp_path, content, error):
 
 
 @pytest.mark.parametrize("line, error", [
-    ("0.png 1", "a line must be a path and 2 labels, got '0.png 1'"),
+    ("0.png 1", "a line must be a path, a space and 2 labels, got '0.png 1'"),
     ("0.png 1 nan", "label 'nan' is not a number"),
     ("0.png 0x1 2", "label '0x1' is not a number"),
     ("0.png 1 1e39", "label 1e39 does not fit into a float32"),
