@@ -29,6 +29,10 @@ from minicaffe.pycaffe.net2014 import read_npy
 
 CHUNK = 64  # pictures between two steps of the progress bar
 CLASSES_SHOWN = 5  # classes shown for each picture
+ALL_SHOWN = 20  # numbers in their order: up to so many are all shown, of more the first CLASSES_SHOWN
+LEAST_CLASSES = 5  # so many numbers, of which nothing is known, are taken for scores of classes
+# Layers between a Softmax or Sigmoid and the output: log of a softmax, and those that leave the scores or their order alone.
+PASSED = ("Log", "Power", "Flatten", "Reshape", "Split", "Dropout")
 ENDINGS = (".npy", ".csv", ".json")
 
 
@@ -101,11 +105,14 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         return
     names, scores = [names[i] for i in read], np.concatenate(scores)
     rows = scores.reshape(len(names), -1)
-    best_first, why = is_of_classes(net, training, classes, rows) if ranked else (True, "")
+    count = len(rows[0])
+    best_first, why = is_of_classes(net, training, classes, count) if ranked else (True, "")
+    shown = min(count, CLASSES_SHOWN) if best_first or count > ALL_SHOWN else count
     if why:
-        options.notify(f"{'the numbers are ranked as scores of classes' if best_first else 'the numbers in their order'}: {why}")
+        rest = "" if shown == count else f"; {shown} of {count} are shown" + "; --out FILE writes all, in their order" * (out is None)
+        options.notify(f"the numbers {'are ranked as scores of classes' if best_first else 'in their order'}: {why}{rest}")
     if not best_first and classes is None:
-        classes = [f"{net.outputs[0]}[{i}]" for i in range(len(rows[0]))] if len(rows[0]) > 1 else [net.outputs[0]]
+        classes = [f"{net.outputs[0]}[{i}]" for i in range(count)] if count > 1 else [net.outputs[0]]
     if out is not None:
         click.echo(f"Done in {time.perf_counter() - begin:.2f} s.")
         write_scores(out, names, scores, classes)
@@ -114,31 +121,37 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         options.notify(f"each picture has {' x '.join(map(str, scores.shape[1:]))} scores, so no best class is shown")
     for name, row in zip(names, rows, strict=True) if ranked else ():
         click.echo(f"{name}:")
-        for i in np.argsort(-row, kind="stable")[:CLASSES_SHOWN] if best_first else range(len(row)):
+        for i in (np.argsort(-row, kind="stable") if best_first else range(count))[:shown]:
             click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
 
 
-def is_of_classes(net, training, names, rows):
-    """Return whether the numbers of pictures, `rows`, are scores of classes, and the rule that says so; '' if the net ends in one.
+def is_of_classes(net, training, names, count):
+    """Return whether the `count` numbers of a picture are scores of classes, and the rule that says so; '' if the net ends in one.
 
-    `training` is the PictureSource of the training net and `names` are those of the numbers; either may be None.
+    `training` is the PictureSource of the training net and `names` are those of the numbers; either may be None. The values have
+    no say, so that two runs of a net print alike.
     """
-    blob = net.outputs[0]
-    if next(node.type for node in reversed(net.nodes) if net.blobs[blob] in node.tops) in PREDICTION_TYPES.values():
-        return True, ""
+    blob, tops = net.blobs[net.outputs[0]], [net.outputs[0]]
+    for node in reversed(net.nodes):
+        if blob in node.tops and node.type not in PASSED:
+            break
+        if blob in node.tops:
+            blob = node.bottoms[0]
+            tops.append(blob.name)
     with trial():
         layers = load(training.file).param.layer if training else ()
     for layer in layers:
         of_classes = layer.type in (*TYPES, *PREDICTION_TYPES)
-        if blob in layer.bottom and (of_classes or layer.type.endswith("Loss")):
+        if set(tops).intersection(layer.bottom) and (of_classes or layer.type.endswith("Loss")):
             what = "labels" if of_classes else "values"
             return of_classes, f"layer '{layer.name}' ({layer.type}) of {training.file} compares them with {what}"
+    if node.type in PREDICTION_TYPES.values():
+        return True, ""
     if names is not None:
         return True, "they have names"
-    if rows.min() >= 0 and np.allclose(rows.sum(1), 1, atol=1e-3):
-        return True, "they are at least 0 and their sum is 1"
-    return False, ("no Softmax or Sigmoid ends the net, and no training net of it and no names are known; --labels FILE names "
-                   "classes")
+    return count >= LEAST_CLASSES, (
+        "no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there "
+        f"are {'at least' if count >= LEAST_CLASSES else 'fewer than'} {LEAST_CLASSES}")
 
 
 def write_scores(path, names, scores, classes):

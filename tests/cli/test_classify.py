@@ -265,7 +265,9 @@ LAST = {    # what replaces Softmax, the training net's loss, more options: whet
     "values": ("", "EuclideanLoss", (), ORDER, "layer 'loss' (EuclideanLoss) of net.prototxt compares them with values"),
     "named values": ("", "EuclideanLoss", ("--labels=names",), ORDER, "(EuclideanLoss)"),
     "names": ("", None, ("--labels=names",), RANKED, "they have names"),
-    "unknown": ("", None, (), ORDER, "no Softmax or Sigmoid ends the net, and no training net of it and no names are known; --labels FILE names classes"),
+    "logarithms": (SOFTMAX + 'layer { name: "log" type: "Log" bottom: "prob" top: "log" } layer { name: "r" type: "Flatten" bottom: "log" top: "r" }', "SoftmaxWithLoss", (), None, ""),
+    "values of a Sigmoid": (SOFTMAX.replace("Softmax", "Sigmoid").replace('top: "prob"', 'top: "ip"'), "EuclideanLoss", (), ORDER, "(EuclideanLoss)"),
+    "unknown": ("", None, (), ORDER, "no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are fewer than 5\n"),
 }
 
 
@@ -290,6 +292,28 @@ def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, case):
         assert numbers == sorted(numbers, reverse=True)
     assert [found for found in (RANKED, ORDER) if found in minicaffe.messages] == [said] * (said is not None)
     assert rule in minicaffe.messages
+
+
+@pytest.mark.parametrize("count, loss, lines, said", [
+    (1, None, 1, "numbers in their order: no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are fewer than 5\n"),
+    (5, None, 5, RANKED + "no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are at least 5\n"),
+    (30, None, 5, "and there are at least 5; 5 of 30 are shown"),
+    (20, "EuclideanLoss", 20, "(EuclideanLoss) of net.prototxt compares them with values\n"),
+    (21, "EuclideanLoss", 5, "compares them with values; 5 of 21 are shown")])
+def test_numbers_shown(minicaffe, pictures, tmp_path, count, loss, lines, said):
+    """The net decides, not the values: here all are zero. Columns of --out follow the same rule."""
+    shape = pictures("scale: 0.004")[1]
+    (tmp_path / "deploy.prototxt").write_text((DEPLOY % shape).replace(SOFTMAX, "").replace("num_output: 4", f"num_output: {count}"))
+    caffe.Net("deploy.prototxt", caffe.TEST).save("w.caffemodel")
+    text = re.sub(r'layer \{ name: "right".*\n', "", TRAINING % "scale: 0.004").replace("SoftmaxWithLoss", loss or "SoftmaxWithLoss")
+    (tmp_path / "net.prototxt").write_text(text if loss else text.replace('name: "ip"', 'name: "other"'))
+    common = ("classify", "1.png", "--model=deploy.prototxt", "--weights=w.caffemodel")
+    assert len(minicaffe(*common).splitlines()) == 1 + lines
+    assert (said + "; --out FILE writes all, in their order\n" if "shown" in said else said) in minicaffe.messages
+    minicaffe(*common, "--out=r.csv")
+    names = ["ip"] if count == 1 else [f"ip[{i}]" if loss else f"class{i}" for i in range(count)]
+    assert (tmp_path / "r.csv").read_text().splitlines()[0] == ",".join(["filename", *names])
+    assert ("shown\n" in minicaffe.messages) == ("shown" in said)
 
 
 def test_values_of_training_net(minicaffe, pictures, tmp_path):
