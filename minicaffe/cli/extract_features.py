@@ -60,8 +60,9 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
         net = open_data_net(net_file, weights, (given["level"], given["stage"]),
                             f"so its features would be meaningless; {NO_PICTURES}")
     sources = [net.blob_by_name(name) for name in blobs]
-    for blob in sources:
-        _ = blob.num    # a Datum has no place for more than four axes: ShapeError
+    batch = net.blobs[net.inputs[0]].shape[0] if images else None
+    # Whether a blob has a row for each picture, whose number is the key. A Datum has no place for more than four axes: ShapeError
+    of_pictures = [blob.num == batch for blob in sources]
     if images:
         count, results = picture_batches(net, paths, batches, sources)
     else:
@@ -74,12 +75,12 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
             skipped.report(errors)
             for i, (array, target) in enumerate(zip(arrays, targets)):  # ranks but the first have no targets
                 num, channels, height, width = (*array.shape, 1, 1, 1, 1)[:4]
-                keys = numbers if len(numbers) == num else range(counts[i], counts[i] + num)
+                keys = numbers if of_pictures[i] else range(counts[i], counts[i] + num)
                 for key, features in zip(keys, array.reshape(num, -1)):
                     datum = caffe_pb2.Datum(channels=channels, height=height, width=width)
                     datum.float_data.extend(features.tolist())
                     target.put(b"%010d" % key, datum.SerializeToString())
-                counts[i] += num
+                counts[i] += len(keys)
             report("batches", batch + 1, count)
     for name, path, count in zip(blobs, databases, counts, strict=True):
         click.echo(f"{path}: {count} records of {name}")

@@ -68,6 +68,18 @@ def test_extract_features_skips(minicaffe, there):
     np.testing.assert_allclose(records[b"0000000003"], caffe_pb2.Datum.FromString(bytes(value)).float_data, rtol=1e-5)
 
 
+@pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
+def test_keys_of_other_blobs(minicaffe, there):
+    """A blob of one row for a batch of two: it has as many rows as a batch that lacks a picture."""
+    with (there / "deploy.prototxt").open("a") as file:
+        file.write('layer { name: "sum" type: "Reduction" bottom: "ip" top: "sum" }')
+    images = [f"--images=in/{i}.png" for i in (2, 0, 1, 3)]
+    run(minicaffe, "extract_features", "w.caffemodel", "deploy.prototxt", "ip,sum", "f,g", 0, *images)
+    for name, keys in (("f", [1, 2, 3]), ("g", [0, 1])):
+        with open_db(name, "lmdb") as db:
+            assert [int(bytes(key)) for key, _ in db.records()] == keys
+
+
 def test_detect_windows_skips(minicaffe, there):
     (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{i}.png,0,0,14,9\n" for i in range(4)))
     run(minicaffe, "detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON)
