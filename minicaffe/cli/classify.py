@@ -61,7 +61,12 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         if ranks.first():
             options.check_outputs(out, force=force)
     paths = picture_paths(inputs, ext, listed)
-    numbers, files, errors = read_each(enumerate(paths), lambda path: read_npy(path) if path.endswith(".npy") else None)
+    if images_dim:
+        check_picture(images_dim[::-1], "--images_dim")
+    packaged = select_pretrained(given, pretrained.DEFAULT)
+    net, training = open_net(Classifier, given, images_dim)
+    numbers, files, errors = read_each(enumerate(paths), lambda path: (read_array(path, net) if path.endswith(".npy")
+                                                                  else None))
     names, pictures = [], []    # a picture is a path, or an array
     for path, rows in zip([paths[i] for i in numbers], files, strict=True):
         pictures += [path] if rows is None else list(rows)
@@ -70,10 +75,6 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     skipped.report(errors if ranks.first() else [])
     if not pictures:
         raise DataError("holds no picture", file=inputs[0])
-    if images_dim:
-        check_picture(images_dim[::-1], "--images_dim")
-    packaged = select_pretrained(given, pretrained.DEFAULT)
-    net, training = open_net(Classifier, given, images_dim)
     boxes = next((node for node in net.nodes if node.type == "DetectionOutput"), None)
     if boxes is not None:
         raise ConfigError("gives boxes, and classify takes scores of whole pictures; use minicaffe detect", file=net.file,
@@ -123,6 +124,15 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         click.echo(f"{name}:")
         for i in (np.argsort(-row, kind="stable") if best_first else range(count))[:shown]:
             click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
+
+
+def read_array(path, net):
+    """Return the array of a .npy file; raise FileError, or DataError if it is not one of pictures for `net`."""
+    rows, channels = read_npy(path), net.transformer.inputs[net.inputs[0]][1]
+    if rows.ndim != 4 or rows.shape[3] != channels or 0 in rows.shape[1:] or rows.dtype.kind not in "biuf":
+        raise DataError(f"must hold numbers of shape (pictures, height, width, {channels}) for this net, got {rows.dtype} of shape "
+                        f"{rows.shape}", file=path)
+    return rows
 
 
 def is_of_classes(net, training, names, count):

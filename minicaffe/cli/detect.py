@@ -92,7 +92,7 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
 def score_windows(net, windows, crop_mode, context_pad, out, classes):
     """Write the scores of windows, of `read_windows`, to the file `out`."""
     net.configure_crop(context_pad)
-    begin, skipped = time.perf_counter(), SkippedInputs(len(windows))
+    begin, skipped = time.perf_counter(), SkippedInputs(len(sum(windows.values(), []) if crop_mode == "list" else windows))
     if crop_mode == "selective_search":
         found = []
         if ranks.first():
@@ -101,11 +101,18 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
             found = net.detect_selective_search([windows[i] for i in numbers])
     else:
         items, found = list(windows.items()), []
-        results = ranks.map_over_ranks(len(items), lambda i: read_each([(i, items[i])], lambda one: net.detect_windows([one])))
+
+        def score(i):
+            path, rows = items[i]
+            _, scored, errors = read_each([items[i]], lambda rows: net.detect_windows([(path, rows)]))
+            if errors:      # of the picture, or of some of its windows
+                _, scored, errors = read_each(enumerate(rows), lambda window: net.detect_windows([(path, [window])]))
+            return sum(scored, []), errors
+
         with bars.progress() as report:
-            for number, (_, scored, errors) in enumerate(results, 1):
+            for number, (scored, errors) in enumerate(ranks.map_over_ranks(len(items), score), 1):
                 skipped.report(errors)
-                found += scored[0] if scored else []
+                found += scored
                 report("pictures", number, len(windows))
     if not ranks.first():
         return

@@ -95,7 +95,7 @@ class SkippedInputs:
         self.count += len(errors)
         if errors and self.total == 1:
             raise DataError(errors[0])
-        for text in errors:
+        for text in dict.fromkeys(errors):      # a picture may have several windows
             logger.warning("%s; skipped", text)
         if errors and self.count == self.total:
             raise DataError(f"none of the {self.total} inputs can be read")

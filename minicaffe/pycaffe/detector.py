@@ -7,7 +7,7 @@ picture is an error, and regions that are not square work.
 import numpy as np
 
 from minicaffe.common import TEST
-from minicaffe.errors import DependencyError, ShapeError, located
+from minicaffe.errors import DataError, DependencyError, ShapeError, located
 from minicaffe.pycaffe import io
 from minicaffe.pycaffe.classifier import picture_transformer
 from minicaffe.pycaffe.net import Net
@@ -88,14 +88,14 @@ class Detector(Net):
 
         Raises
         ------
-        ShapeError
+        DataError
             If the window holds no pixel of the picture.
         """
         ymin, xmin, ymax, xmax = (int(round(float(v))) for v in window)
         height, width = im.shape[:2]
         inside = im[max(ymin, 0):max(ymax, 0), max(xmin, 0):max(xmax, 0)]
         if inside.size == 0:
-            raise ShapeError(f"window (ymin, xmin, ymax, xmax) = {tuple(window)} holds no pixel of a picture of {height}x{width}")
+            raise DataError(f"window (ymin, xmin, ymax, xmax) = {tuple(window)} holds no pixel of a picture of {height}x{width}")
         if not self.context_pad:
             return inside
         rows, cols = self.crop_dims[:2]

@@ -56,6 +56,14 @@ def test_classify_skips_arrays(minicaffe, there):
     assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]
 
 
+@pytest.mark.parametrize("array", [np.zeros((3, 16, 16, 1)), np.zeros((7, 8, 3)), np.zeros((1, 0, 8, 3)), np.zeros((1, 7, 8, 3), "U1"), np.float32(1)])
+def test_classify_skips_shapes(minicaffe, there, array):
+    np.save("w.npy", array)
+    assert "1 of 2 inputs cannot be read" in minicaffe("classify", "0.png", "w.npy", "--out=r.json", *COMMON, status=1)
+    assert "w.npy: must hold numbers of shape (pictures, height, width, 3) for this net, got " in minicaffe.log
+    assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]
+
+
 @pytest.mark.no_plan("extract_features reads a blob from the middle of the net, and has no plan")
 def test_extract_features_skips(minicaffe, there):
     run(minicaffe, "extract_features", "w.caffemodel", "deploy.prototxt", "ip", "f", 0, "--images=in")
@@ -84,6 +92,17 @@ def test_detect_windows_skips(minicaffe, there):
     (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{i}.png,0,0,14,9\n" for i in range(4)))
     run(minicaffe, "detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON)
     assert [row[0] for row in csv.reader((there / "r.csv").open())][1:] == ["in/0.png", "in/1.png", "in/3.png"]
+
+
+def test_detect_skips_windows(minicaffe, there):
+    """A window without a pixel, and each of the two of a picture that cannot be read."""
+    corners = ["0.png,0,0,14,9", "0.png,40,0,50,9", "0.png,1,1,9,9", "2.png,0,0,14,9", "2.png,1,1,9,9"]
+    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{one}\n" for one in corners))
+    error = minicaffe("detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON, status=1)
+    assert "3 of 5 inputs cannot be read" in error and minicaffe.log.count("in/2.png") == 1
+    assert "window (ymin, xmin, ymax, xmax) = (0.0, 40.0, 9.0, 50.0) holds no pixel of a picture of 9x14; skipped" in minicaffe.log
+    assert [row[:5] for row in csv.reader((there / "r.csv").open())][1:] == [["in/0.png", "0", "0", "9", "14"], ["in/0.png", "1", "1", "9", "9"]]
+    assert "room" in minicaffe("detect", "w.csv", "--out=s.csv", "--crop_mode=list", "--context_pad=9", *COMMON, status=2)
 
 
 def test_selective_search_skips(minicaffe, there, monkeypatch):

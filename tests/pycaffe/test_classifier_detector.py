@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import DependencyError, ShapeError
+from minicaffe.errors import DataError, DependencyError, ShapeError
 
 cv2 = pytest.importorskip("cv2")
 NET = """layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } } }
@@ -54,7 +54,7 @@ def test_detector_windows(files):
     plain = caffe.Classifier(model, weights, **SETUP).predict([caffe.io.load_image(names[0])[:8, :8]], oversample=False)
     np.testing.assert_allclose(found[0]["prediction"], plain[0], rtol=1e-5)
     assert net.detect_windows([]) == []
-    with pytest.raises(ShapeError, match="0.png.*holds no pixel"):
+    with pytest.raises(DataError, match="0.png.*holds no pixel"):
         net.detect_windows([(names[0], [(40, 0, 50, 5)])])
 
 
@@ -65,7 +65,7 @@ def test_a_window_that_begins_outside_of_the_picture(files):
     image = caffe.io.load_image(names[0])
     for window, part in [((-2, -3, 5, 6), image[:5, :6]), ((4, -1, 40, 7), image[4:, :7]), ((-9, 3, 90, 90), image[:, 3:])]:
         np.testing.assert_array_equal(net.crop(image, window), part)
-    with pytest.raises(ShapeError, match=r"^window \(ymin, xmin, ymax, xmax\) = \(-5, -5, -1, 4\) holds no pixel of a picture of 12x16$"):
+    with pytest.raises(DataError, match=r"^window \(ymin, xmin, ymax, xmax\) = \(-5, -5, -1, 4\) holds no pixel of a picture of 12x16$"):
         net.crop(image, (-5, -5, -1, 4))
 
 
