@@ -28,11 +28,9 @@ from minicaffe.pycaffe import Classifier, io
 from minicaffe.pycaffe.net2014 import read_npy
 
 CHUNK = 64  # pictures between two steps of the progress bar
-CLASSES_SHOWN = 5  # classes shown for each picture
-ALL_SHOWN = 20  # numbers in their order: up to so many are all shown, of more the first CLASSES_SHOWN
-LEAST_CLASSES = 5  # so many numbers, of which nothing is known, are taken for scores of classes
-# Layers between a Softmax or Sigmoid and the output: log of a softmax, and those that leave the scores or their order alone.
-PASSED = ("Log", "Power", "Flatten", "Reshape", "Split", "Dropout")
+CLASSES_SHOWN = 5  # classes shown for each picture; fewer numbers, of which nothing is known, are values
+VALUES_SHOWN = 20  # values up to so many are all shown
+PASSED = ("Log", "Power", "Flatten", "Reshape", "Split", "Dropout")     # layers that may follow a Softmax or Sigmoid
 ENDINGS = (".npy", ".csv", ".json")
 
 
@@ -65,10 +63,13 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         check_picture(images_dim[::-1], "--images_dim")
     packaged = select_pretrained(given, pretrained.DEFAULT)
     net, training = open_net(Classifier, given, images_dim)
-    numbers, files, errors = read_each(enumerate(paths), lambda path: (read_array(path, net) if path.endswith(".npy")
-                                                                  else None))
+    numbers, files, errors = read_each(enumerate(paths), lambda path: read_npy(path) if path.endswith(".npy") else None)
     names, pictures = [], []    # a picture is a path, or an array
+    channels = net.transformer.inputs[net.inputs[0]][1]
     for path, rows in zip([paths[i] for i in numbers], files, strict=True):
+        if rows is not None and (rows.dtype.kind not in "biuf" or rows.shape[3:] != (channels,) or 0 in rows.shape[1:]):
+            errors.append(f"{path}: must hold numbers (N, height, width, {channels}), got {rows.dtype} of shape {rows.shape}")
+            rows = []
         pictures += [path] if rows is None else list(rows)
         names += [path] if rows is None else [f"{path}[{i}]" for i in range(len(rows))]
     skipped = SkippedInputs(len(pictures) + len(errors))
@@ -108,9 +109,9 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
     rows = scores.reshape(len(names), -1)
     count = len(rows[0])
     best_first, why = is_of_classes(net, training, classes, count) if ranked else (True, "")
-    shown = min(count, CLASSES_SHOWN) if best_first or count > ALL_SHOWN else count
+    shown = min(count, CLASSES_SHOWN) if best_first or count > VALUES_SHOWN else count
     if why:
-        rest = "" if shown == count else f"; {shown} of {count} are shown" + "; --out FILE writes all, in their order" * (out is None)
+        rest = f"; {shown} of {count} are shown{'; --out FILE writes all, in their order' * (out is None)}" * (shown < count)
         options.notify(f"the numbers {'are ranked as scores of classes' if best_first else 'in their order'}: {why}{rest}")
     if not best_first and classes is None:
         classes = [f"{net.outputs[0]}[{i}]" for i in range(count)] if count > 1 else [net.outputs[0]]
@@ -126,42 +127,29 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
             click.echo(f"{row[i]:12.4f}  {classes[i] if classes else f'class {i}'}")
 
 
-def read_array(path, net):
-    """Return the array of a .npy file; raise FileError, or DataError if it is not one of pictures for `net`."""
-    rows, channels = read_npy(path), net.transformer.inputs[net.inputs[0]][1]
-    if rows.ndim != 4 or rows.shape[3] != channels or 0 in rows.shape[1:] or rows.dtype.kind not in "biuf":
-        raise DataError(f"must hold numbers of shape (pictures, height, width, {channels}) for this net, got {rows.dtype} of shape "
-                        f"{rows.shape}", file=path)
-    return rows
-
-
 def is_of_classes(net, training, names, count):
-    """Return whether the `count` numbers of a picture are scores of classes, and the rule that says so; '' if the net ends in one.
+    """Return whether the `count` numbers of each picture are scores of classes, and the rule that says so; '' if the net shows it.
 
-    `training` is the PictureSource of the training net and `names` are those of the numbers; either may be None. The values have
-    no say, so that two runs of a net print alike.
+    `training` is the PictureSource of the training net and `names` are those of the numbers; either may be None.
     """
-    blob, tops = net.blobs[net.outputs[0]], [net.outputs[0]]
+    blob = net.blobs[net.outputs[0]]
     for node in reversed(net.nodes):
-        if blob in node.tops and node.type not in PASSED:
-            break
         if blob in node.tops:
+            if node.type not in PASSED:
+                break
             blob = node.bottoms[0]
-            tops.append(blob.name)
     with trial():
         layers = load(training.file).param.layer if training else ()
     for layer in layers:
         of_classes = layer.type in (*TYPES, *PREDICTION_TYPES)
-        if set(tops).intersection(layer.bottom) and (of_classes or layer.type.endswith("Loss")):
+        if net.outputs[0] in layer.bottom and (of_classes or layer.type.endswith("Loss")):
             what = "labels" if of_classes else "values"
             return of_classes, f"layer '{layer.name}' ({layer.type}) of {training.file} compares them with {what}"
-    if node.type in PREDICTION_TYPES.values():
-        return True, ""
-    if names is not None:
-        return True, "they have names"
-    return count >= LEAST_CLASSES, (
-        "no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there "
-        f"are {'at least' if count >= LEAST_CLASSES else 'fewer than'} {LEAST_CLASSES}")
+    if names is not None or node.type in PREDICTION_TYPES.values():
+        return True, "they have names" * (node.type not in PREDICTION_TYPES.values())
+    return count >= CLASSES_SHOWN, (
+        "no training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are "
+        f"{'fewer than' if count < CLASSES_SHOWN else 'at least'} {CLASSES_SHOWN}")
 
 
 def write_scores(path, names, scores, classes):

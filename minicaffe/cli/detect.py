@@ -103,10 +103,9 @@ def score_windows(net, windows, crop_mode, context_pad, out, classes):
         items, found = list(windows.items()), []
 
         def score(i):
-            path, rows = items[i]
-            _, scored, errors = read_each([items[i]], lambda rows: net.detect_windows([(path, rows)]))
+            _, scored, errors = read_each([(i, [items[i]])], net.detect_windows)
             if errors:      # of the picture, or of some of its windows
-                _, scored, errors = read_each(enumerate(rows), lambda window: net.detect_windows([(path, [window])]))
+                _, scored, errors = read_each(((i, [(items[i][0], [window])]) for window in items[i][1]), net.detect_windows)
             return sum(scored, []), errors
 
         with bars.progress() as report:

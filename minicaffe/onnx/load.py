@@ -166,10 +166,11 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
     made.constants.update((tensor.name, numpy_helper.to_array(tensor)) for tensor in model.graph.initializer)
     made.shapes.update((name, value.shape) for name, value in values.items() if isinstance(value, np.ndarray))
     trouble = convert(made, model, values)
-    trouble += [f"output '{info.name}' is a constant" for info in model.graph.output if info.name in made.constants]
+    trouble += ["export the model without these nodes, or cut it before them (onnx.utils.extract_model)"] * bool(trouble)
+    trouble += [f"output '{info.name}' is a constant; export the model without this output" for info in model.graph.output
+                if info.name in made.constants]
     if trouble:
-        raise ConfigError(f"Caffe cannot express: {'; '.join(trouble)}; export the model without these nodes, or cut it before "
-                          "them (onnx.utils.extract_model)", file=str(path))
+        raise ConfigError(f"Caffe cannot express: {'; '.join(trouble)}", file=str(path))
     for info in model.graph.output:
         name_output(made, info.name)
     warn_of_other_caffes(made.param)

@@ -267,7 +267,7 @@ LAST = {    # what replaces Softmax, the training net's loss, more options: whet
     "names": ("", None, ("--labels=names",), RANKED, "they have names"),
     "logarithms": (SOFTMAX + 'layer { name: "log" type: "Log" bottom: "prob" top: "log" } layer { name: "r" type: "Flatten" bottom: "log" top: "r" }', "SoftmaxWithLoss", (), None, ""),
     "values of a Sigmoid": (SOFTMAX.replace("Softmax", "Sigmoid").replace('top: "prob"', 'top: "ip"'), "EuclideanLoss", (), ORDER, "(EuclideanLoss)"),
-    "unknown": ("", None, (), ORDER, "no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are fewer than 5\n"),
+    "unknown": ("", None, (), ORDER, "no training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are fewer than 5\n"),
 }
 
 
@@ -295,8 +295,8 @@ def test_numbers_ranked_or_not(minicaffe, pictures, tmp_path, case):
 
 
 @pytest.mark.parametrize("count, loss, lines, said", [
-    (1, None, 1, "numbers in their order: no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are fewer than 5\n"),
-    (5, None, 5, RANKED + "no loss of a training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are at least 5\n"),
+    (1, None, 1, "numbers in their order: no training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are fewer than 5\n"),
+    (5, None, 5, RANKED + "no training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are at least 5\n"),
     (30, None, 5, "and there are at least 5; 5 of 30 are shown"),
     (20, "EuclideanLoss", 20, "(EuclideanLoss) of net.prototxt compares them with values\n"),
     (21, "EuclideanLoss", 5, "compares them with values; 5 of 21 are shown")])

@@ -60,7 +60,7 @@ def test_classify_skips_arrays(minicaffe, there):
 def test_classify_skips_shapes(minicaffe, there, array):
     np.save("w.npy", array)
     assert "1 of 2 inputs cannot be read" in minicaffe("classify", "0.png", "w.npy", "--out=r.json", *COMMON, status=1)
-    assert "w.npy: must hold numbers of shape (pictures, height, width, 3) for this net, got " in minicaffe.log
+    assert "w.npy: must hold numbers (N, height, width, 3), got " in minicaffe.log
     assert [row["filename"] for row in json.loads((there / "r.json").read_text())["pictures"]] == ["0.png"]
 
 

@@ -254,7 +254,7 @@ REFUSED = {     # nodes, shapes, the reason
     "a part of nothing": ([node("Split", "x0", np.array([0, 4], INT), axis=1, outputs=["z", "y"])], X, "it keeps nothing of an axis"),
     "no axis": ([node("ReduceSum", "x0", np.array([], INT), noop_with_empty_axes=1)], X, "it reduces no axis"),
     "a sequence": ([node("SequenceConstruct", "x0", "x0", outputs=["s"]), node("SequenceAt", "s", np.int64(0))], X, r"node 'n0' \(SequenceConstruct\): a blob holds an array, no sequence"),
-    "a constant": ([node("Relu", "x0", outputs=["r"]), node("Neg", np.float32([1, 2]))], X, "output 'y' is a constant; export the model without these nodes, or cut it before them"),
+    "a constant": ([node("Relu", "x0", outputs=["r"]), node("Neg", np.float32([1, 2]))], X, "output 'y' is a constant; export the model without this output$"),
     "quotients of integers": ([node("ArgMax", "x0", outputs=["i"]), node("Div", "i", np.int64(2), outputs=["d"]), node("Cast", "d", to=TensorProto.FLOAT)], X, "it computes with integers"),
     "one value without axes": ([node("Squeeze", "x0", np.array([0], INT))], (1,), r"the shape \[\] is none of a Reshape layer"),
     **{f"einsum {equation}": ([node("Einsum", *["x0"] * (1 + equation.count(",")), equation=equation)], (3, 3), f"its equation is {equation}")
