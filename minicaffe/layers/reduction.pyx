@@ -24,10 +24,6 @@ cdef class ReductionLayer(BroadcastLayer):
     cdef int operation
     cdef double coeff
 
-    @property
-    def backward_reads_bottoms(self):
-        return self.operation in (ASUM, SUMSQ)
-
     cpdef layer_setup(self, list bottom, list top):
         self.operation = self.param.reduction_param.operation
 
@@ -54,7 +50,7 @@ cdef class ReductionLayer(BroadcastLayer):
         if not propagate_down[0]:
             return 0
         cdef Layout layout = self.layout_forward(on, bottom)
-        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout) if self.backward_reads_bottoms else NULL
+        cdef const void* x = (<Blob> bottom[0]).data_in_layout(on, layout)
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef void* dx = (<Blob> bottom[0]).overwrite_diff_in_layout(on, layout)
         with nogil:

@@ -237,8 +237,8 @@ def check_names(net, hdf5=False):
     for node in net.nodes:
         memories = [blob.data_memory for blob in node.blobs]
         if memories and parameters.setdefault(node.name, memories) != memories:
-            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too; BVLC Caffe and others find them in "
-                                              "files by the layer's name and lose one; give each a name of its own", field="name"))
+            raise node.with_place(ConfigError("an earlier layer of this name has parameters, too; BVLC Caffe and others find them "
+                                              "in files by the name and lose one; give each a name of its own", field="name"))
         if hdf5 and (node.name in ("", ".") or "/" in node.name or "\0" in node.name):
             raise FileError("cannot be saved as HDF5: layer names must be neither empty nor '.', and without '/' and NUL; save a "
                             ".caffemodel instead (snapshot_format: BINARYPROTO)", layer=node.name)
@@ -261,8 +261,8 @@ def _matching_nodes(net, layers):
             details.info("Ignoring source layer %s", name)
         elif len(targets) != len(group):
             if not (_alike(targets) and _alike(group)):
-                log.warning("layer '%s': the source has %d of this name with parameters, the net has %d; as in Caffe the net's first one "
-                            "takes those of the source's last", name, len(group), len(targets))
+                log.warning("layer '%s': the source has %d of this name with parameters, the net has %d; as in Caffe the net's "
+                            "first one takes those of the source's last", name, len(group), len(targets))
             targets = targets[:1] * len(group)
         yield from zip(group, targets)
 

@@ -396,7 +396,7 @@ def test_overwritten_views_by_phase(caplog, phase, force, effect):
 
 
 UNREAD = {"Softmax": "", "Tile": "tile_param { tiles: 2 }", "Crop": "", "Im2col": "convolution_param { kernel_size: 1 }", "Filter": "",
-          "Permute": "permute_param { order: 1 }", "Normalize": "", "SPP": "spp_param { pyramid_height: 1 }", "Silence": "", "Reduction": ""}
+          "Permute": "permute_param { order: 1 }", "Normalize": "", "SPP": "spp_param { pyramid_height: 1 }", "Silence": ""}
 
 
 @pytest.mark.parametrize("kind", UNREAD)

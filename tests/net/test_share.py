@@ -183,7 +183,7 @@ def test_repeated_names_shared():
 
 
 REPEATED = ("layer 'ip' (InnerProduct): name: an earlier layer of this name has parameters, too; BVLC Caffe and others find them in files by "
-            "the layer's name and lose one; give each a name of its own")
+            "the name and lose one; give each a name of its own")
 
 
 def test_repeated_names_refused(tmp_path, caplog):
