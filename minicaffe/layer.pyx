@@ -21,7 +21,7 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, RecycledError, ShapeError, WrongTypeError, check_message, check_type, int_of, shown
 from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
-from minicaffe.proto import forks
+from minicaffe.proto import fork_forms, forks
 
 cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
     void dot "mc::sum_in_double<mc::DotTerm>"(const Context&, int, long long n, double* out, const void* x, const void* y)
@@ -467,6 +467,8 @@ def register_layer(name, layer_class):
         raise ConfigError(f"a layer type is a subclass of Layer, got {shown(layer_class)}", field=name)
     if _types.setdefault(name, layer_class) is not layer_class:
         raise ConfigError(f"layer type '{name}' is registered already, by {_types[name].__module__}", field=name)
+    if not layer_class.__module__.startswith("minicaffe."):
+        fork_forms.FORMS.pop(name, None)    # the user's class computes, not the formula of a fork's type
 
 
 def layer_types():

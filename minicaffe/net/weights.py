@@ -159,7 +159,12 @@ def load_hdf5(net, path):
             group = find(data, name, net.trusted)
             if isinstance(group, h5py.Group) and len(group):
                 stored.append(name)
-            if name in nodes:
+            scale = _scale_behind(net, name) if isinstance(group, h5py.Group) and len(group) == 5 else None
+            if scale is not None:
+                stored.append(scale.name)
+                plan += _hdf5_layer(nodes[name], group, sharers, net.trusted, range(3))
+                plan += _hdf5_layer(scale, group, sharers, net.trusted, (3, 4))
+            elif name in nodes:
                 plan += _hdf5_layer(nodes[name], group, sharers, net.trusted)
             else:
                 details.info("Ignoring source layer %s", name)
@@ -168,12 +173,19 @@ def load_hdf5(net, path):
     return Loaded(path, net, stored)
 
 
+def _scale_behind(net, name):
+    """Return the node of the Scale that NVCaffe's BatchNorm `name` has behind it here (proto/fork_forms.py); None without one."""
+    pairs = ((node, scale) for node, scale in itertools.pairwise(net.nodes) if node.name == name)
+    return next((scale for node, scale in pairs if (node.type, scale.type) == ("BatchNorm", "Scale")
+                 and scale.name.rstrip("_") == f"{name}_1" and scale.tops == scale.bottoms == node.tops), None)
+
+
 def _with_scale(net, layer):
-    """Return a stored layer; NVCaffe's BatchNorm with scale and bias as the two layers that the net has (proto/fork_forms.py)."""
-    scale = f"{layer.name}_1"
-    if len(layer.blobs) != 5 or scale not in net.layer_dict or net.layer_dict[scale].type != "Scale":
+    """Return a stored layer; NVCaffe's BatchNorm with scale and bias as the two layers that the net has."""
+    scale = _scale_behind(net, layer.name) if len(layer.blobs) == 5 else None
+    if scale is None:
         return [layer]
-    return [binary.LayerBlobs(layer.name, layer.type, layer.blobs[:3]), binary.LayerBlobs(scale, "Scale", layer.blobs[3:])]
+    return [binary.LayerBlobs(layer.name, layer.type, layer.blobs[:3]), binary.LayerBlobs(scale.name, "Scale", layer.blobs[3:])]
 
 
 def _other_count(target, count):
@@ -189,21 +201,21 @@ def _other_count(target, count):
     return message + "rename the layer to train it from scratch"
 
 
-def _hdf5_layer(target, group, sharers, follow):
+def _hdf5_layer(target, group, sharers, follow, numbers=()):
     """Return the pairs (values, blob) of one stored layer; the file may lack the blobs whose id is in `sharers`.
 
-    `follow` is passed to `find`.
+    `follow` is passed to `find`. The datasets are those of the `numbers`, or all.
     """
     import h5py
     place = {"layer": target.name, "layer_type": target.type}
     if not isinstance(group, h5py.Group):
         raise DataError("is no group of datasets", **place)
-    if len(group) > len(target.blobs):
+    if len(numbers or group) > len(target.blobs):
         raise ShapeError(_other_count(target, len(group)), field="blobs", **place)
     pairs = []
     for i, blob in enumerate(target.blobs):
         field = f"blobs[{i}]"
-        dataset = find(group, str(i), follow)
+        dataset = find(group, str(numbers[i] if numbers else i), follow)
         if dataset is None:
             if id(blob) not in sharers:
                 raise ShapeError("is missing in the file and not shared from another layer", field=field, **place)

@@ -1,13 +1,14 @@
 """Layer types and fields of forks that are formulas of other layers: `rewrite` puts those in their place when a net is read.
 
 A formula is the text of layers. Its blobs x, m, n are the bottoms of the fork's layer, y its top; others get names of their own.
-The first layer keeps the name, so that weights find it; a layer of the same type keeps the fields.
+The first layer keeps the name, so that weights find it; a layer of the same type keeps the fields. A type that the user registers
+leaves FORMS (minicaffe.register_layer).
 """
 
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import Fields, lines_of, pop_field
-from minicaffe.proto.text import parse_fields, parse_text
+from minicaffe.proto.fields import Field, Fields, checked_message, copy_of, lines_of, pop_field
+from minicaffe.proto.text import parse_fields, parse_filler, parse_text
 
 AXPY = ('layer { type: "Reshape" bottom: "x" top: "a" reshape_param { shape { dim: 0 dim: 0 } } }'
         'layer { type: "Scale" bottom: "m" bottom: "a" top: "b" scale_param { axis: 0 } }'
@@ -25,13 +26,15 @@ AVE_EXC_PAD = ('layer { type: "Pooling" bottom: "x" top: "c" pooling_param { poo
 
 def _batch_norm(layer, own):
     """As in NVCaffe the phase alone chooses the statistics, eps is at least 1e-5, and the file sets no learning rate."""
+    if own == {"scale_bias": False}:
+        return 'layer { type: "BatchNorm" bottom: "x" top: "y" }'
     del layer.param[3:]
     for spec in layer.param:
         spec.lr_mult = spec.decay_mult = 0
     layer.batch_norm_param.ClearField("use_global_stats")
     layer.batch_norm_param.eps = max(layer.batch_norm_param.eps, 1e-5)
-    fillers = " ".join(f"{name} {{ {' '.join(lines_of(filler))} }}" for theirs, name in
-                       (("scale_filler", "filler"), ("bias_filler", "bias_filler")) for filler in own.all(theirs))
+    fillers = " ".join(f"{name} {{ {parse_filler(own[theirs], f'batch_norm_param.{theirs}')} }}"
+                       for theirs, name in (("scale_filler", "filler"), ("bias_filler", "bias_filler")) if theirs in own)
     return ('layer { type: "BatchNorm" bottom: "x" top: "y" }'
             f'layer {{ type: "Scale" bottom: "y" top: "y" scale_param {{ bias_term: true {fillers} }} }}')
 
@@ -45,10 +48,20 @@ def _dilated(layer, own):
 
 def _relu(layer, own):
     slope, bound = layer.relu_param.negative_slope, min(6 if own.get("relu6") else 2**31, own.get("maximum") or 2**31)
-    if bound != 6 and (slope or bound < 0):
+    if bound == 2**31:
+        return 'layer { type: "ReLU" bottom: "x" top: "y" }'
+    if bound != 6 and (slope or not bound >= 0):
         raise ConfigError("must be at least 0, and needs negative_slope 0 if it is less than 6", field="relu_param.maximum")
     kind, fields = ("6", f"negative_slope: {slope}") if bound == 6 else ("X", f"maximal_value: {bound}")
     return f'layer {{ type: "ReLU{kind}" bottom: "x" top: "y" relu{kind.lower()}_param {{ {fields} }} }}'
+
+
+def _transpose(layer, own):
+    dims = own.get("dim", [])
+    if not dims or sorted(dims) != list(range(len(dims))):
+        raise ConfigError(f"must name each axis of the bottom once, got {dims}", field="transpose_param.dim")
+    # Permute reads the second message, too, and raises if the bottom has more axes.
+    return f'layer {{ type: "Permute" bottom: "x" top: "y" permute_param {{ order: {dims} }} transpose_param {{ dim: {dims} }} }}'
 
 
 def _unpooling(layer, own):
@@ -56,7 +69,7 @@ def _unpooling(layer, own):
     size = [own.get(f"output_{axis}", own.get(f"unpool_{axis}", own.get("unpool_size"))) for axis in "hw"]
     if own.get("unpool", "MAX") != "MAX" or None in size and "scale" not in own:
         raise ConfigError("needs unpool: MAX, and unpool_size, output_h and output_w, or scale", field="unpooling_param")
-    fields = f"scale: {own.scale}" if None in size else f"upsample_h: {size[0]} upsample_w: {size[1]}"
+    fields = f"scale: {own['scale']}" if None in size else f"upsample_h: {size[0]} upsample_w: {size[1]}"
     return f'layer {{ type: "Upsample" bottom: "x" bottom: "m" top: "y" upsample_param {{ {fields} }} }}'
 
 
@@ -65,27 +78,29 @@ def renamed(kind, message, field, value):
     return f'layer {{ type: "{kind}" bottom: "x" top: "y" {message} {{ {field}: {value} }} }}'
 
 
-# Type: the message of the fork, its fields that are rewritten, whether there is one with these, and the formula or what returns it.
+# Type: the message of the fork, its fields that are rewritten, and the formula or what returns it from those that are given.
 FORMS = {
-    "Axpy": ("", "", lambda own: True, AXPY),
-    "BReLU": ("brelu_param", "minval maxval", lambda own: True, lambda layer, own: (
-        f'layer {{ type: "Clip" bottom: "x" top: "y" clip_param {{ min: {own.minval} max: {own.maxval} }} }}')),
-    "BatchNorm": ("batch_norm_param", "scale_bias scale_filler bias_filler",
-                  lambda own: own.get("scale_bias") or "scale_filler" in own or "bias_filler" in own, _batch_norm),
-    "Convolution": ("convolution_param", "hole hole_h hole_w", lambda own: any("hole" in name for name in own), _dilated),
-    "HSwish": ("", "", lambda own: True, HSWISH),
-    "Mish": ("mish_param", "engine", lambda own: True, MISH),
-    "Pooling": ("pooling_param", "pool", lambda own: own.get("pool") == "AVE_EXC_PAD", AVE_EXC_PAD),
-    "ReLU": ("relu_param", "relu6 maximum", lambda own: own.get("relu6") or own.get("maximum"), _relu),
-    "ReverseAxis": ("reverse_axis_param", "axis", lambda own: True,
+    "Axpy": ("", (), AXPY),
+    "BReLU": ("brelu_param", (Field("minval", float), Field("maxval", float)), lambda layer, own: (
+        f'layer {{ type: "Clip" bottom: "x" top: "y" clip_param {{ min: {own["minval"]} max: {own["maxval"]} }} }}')),
+    "BatchNorm": ("batch_norm_param", (Field("scale_bias", False), Field("scale_filler", Fields()), Field("bias_filler", Fields())),
+                  _batch_norm),
+    "Convolution": ("convolution_param", [Field(f"hole{axis}", 1, "", 1) for axis in ("", "_h", "_w")], _dilated),
+    "HSwish": ("", (), HSWISH),
+    "Mish": ("mish_param", (Field("engine", ""),), MISH),
+    "Pooling": ("pooling_param", (Field("pool", ""),), AVE_EXC_PAD),
+    "ReLU": ("relu_param", (Field("relu6", False), Field("maximum", 0.0)), _relu),
+    "ReverseAxis": ("reverse_axis_param", (Field("axis", 0, "", 0),),
                     lambda layer, own: renamed("Reverse", "reverse_param", "axis", own.get("axis", 0))),
-    "Transpose": ("transpose_param", "dim", lambda own: True,
-                    lambda layer, own: renamed("Permute", "permute_param", "order", own.all("dim"))),
-    "UpsampleDarknet": ("upsample_darknet_param", "stride", lambda own: True,
-                    lambda layer, own: renamed("Upsample", "upsample_param", "scale", own.get("stride", 1))),
-    "Unpooling": ("unpooling_param", "unpool unpool_size unpool_h unpool_w output_h output_w scale kernel_size kernel_h kernel_w "
-                  "stride stride_h stride_w pad", lambda own: True, _unpooling),
+    "Transpose": ("transpose_param", (Field("dim", [int]),), _transpose),
+    "UpsampleDarknet": ("upsample_darknet_param", (Field("stride", 1, "", 1),),
+                        lambda layer, own: renamed("Upsample", "upsample_param", "scale", own.get("stride", 1))),
+    "Unpooling": ("unpooling_param", (Field("unpool", ""), *(Field(name, 1, "", 1) for name in (
+        *("unpool_size", "unpool_h", "unpool_w", "output_h", "output_w", "scale"),
+        *("kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w"))), Field("pad", 0)), _unpooling),
 }
+OF_CAFFE = "BatchNorm", "Convolution", "Pooling", "ReLU"    # without a field of the fork they are as in Caffe
+KEPT = "include", "exclude", "phase"    # in each layer of the formula; the first has param, too, and the last loss_weight
 
 
 def own_fields(layer):
@@ -96,50 +111,91 @@ def own_fields(layer):
 
 def is_form(layer):
     """Return whether `rewrite` changes a layer."""
-    return bool(layer.type in FORMS and layer.bottom and layer.top and FORMS[layer.type][2](own_fields(layer)))
+    if layer.type not in FORMS or not layer.bottom or not layer.top:
+        return False
+    own = own_fields(layer)
+    return layer.type not in OF_CAFFE or (own.all("pool") == ["AVE_EXC_PAD"] if layer.type == "Pooling" else
+                                          any(field.name in own for field in FORMS[layer.type][1]))
 
 
-def rewrite(layers, index):
+def rewrite(layers, index, taken):
     """Put the layers of a formula in the place of a layer for which `is_form` is true; return how many they are.
 
-    If the layer works in place, and the formula reads its bottom twice, the bottom gets another name in the layers before it.
-    Raises ConfigError for a field that the formula has no place for.
+    The layers get names that are not in the set `taken`, which holds those of the file's layers and blobs; so do the blobs, whose
+    names are added to it. Raises ConfigError for a field that the formula has no place for, or a wrong value.
     """
     layer = layers[index]
-    message, names, _, formula = FORMS[layer.type]
+    message, known, formula = FORMS[layer.type]
     fields, own = parse_fields(layer.fork_fields), own_fields(layer)
-    text = formula if isinstance(formula, str) else formula(layer, own)
-    try:
-        parts = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0].layer
-    except ConfigError as error:
-        raise ConfigError(error.message, field=message) from None
+    values, given = checked_message(fields, message, known, ignored=own)
+    text = formula if isinstance(formula, str) else formula(layer, {name: values[name] for name in values if name in given})
+    parts = parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0].layer
     bottoms = 1 + ('"m"' in text) + ('"n"' in text)
     if len(layer.bottom) != bottoms or len(layer.top) > 1:
         raise ConfigError(f"must be {bottoms}, and one top, got {len(layer.bottom)} and {len(layer.top)}", field="bottom")
-    left = [name for name in own if name not in names.split()]
+    if len(layer.propagate_down) not in (0, bottoms):
+        raise ConfigError(f"give none or one for each of the {bottoms} bottoms, got {len(layer.propagate_down)}",
+                          field="propagate_down")
+    left = [name for name in own if name not in values]
     if left and parts[0].type != layer.type:
-        raise ConfigError(f"is not supported here; known are {', '.join(names.split()) or 'none'}", field=f"{message}.{left[0]}")
+        raise ConfigError(f"is not supported here; known are {', '.join(values) or 'none'}", field=f"{message}.{left[0]}")
     pop_field(fields, message)
     for name in left:
         fields.inside(f"{message}.{name}").extend(name, own.all(name))
     blobs = {"y": layer.top[0], **dict(zip("xmn", layer.bottom))}
-    if PRODUCT in text and blobs["x"] == blobs["y"]:
-        blobs["x"] = f"{layer.name}_x"
-        for given in (given for before in layers[:index] for given in (before.bottom, before.top)):
-            given[:] = [blobs["x"] if name == blobs["y"] else name for name in given]
+    between = PRODUCT in text and blobs["x"] == blobs["y"] and _out_of_place(layers, index, blobs, taken)
+    needs = dict(zip("xmn", layer.propagate_down))
     for i, part in enumerate(parts):
-        made = caffe_pb2.LayerParameter(include=layer.include, exclude=layer.exclude)
-        if part.type == layer.type:
-            made.CopyFrom(layer)
-            for name in ("bottom", "top", "fork_fields"):
-                made.ClearField(name)
+        made = copy_of(layer)
+        for field, _ in layer.ListFields():
+            kept = field.name in (*KEPT, *["param"][i:], *["loss_weight"][len(parts) - 1 - i:]) or (
+                part.type == layer.type and field.name not in ("bottom", "top", "fork_fields", "propagate_down", "loss_weight"))
+            if not kept:
+                made.ClearField(field.name)
         made.MergeFrom(part)
-        made.name = f"{layer.name}_{i}" if i else layer.name
+        made.name = _free(f"{layer.name}_{i}", set(taken)) if i else layer.name
         made.fork_fields = "\n".join((part.fork_fields, *(lines_of(fields) if i == 0 else ()))).strip()
-        for given in (made.bottom, made.top):
-            given[:] = [blobs.get(name, f"{layer.name}_{name}") for name in given]
+        if needs:
+            made.propagate_down[:] = [needs[name] for name in part.bottom]
+            needs[part.top[0]] = any(made.propagate_down)
+        for names in (made.bottom, made.top):
+            names[:] = [blobs.get(name) or blobs.setdefault(name, _free(f"{layer.name}_{name}", taken)) for name in names]
         part.CopyFrom(made)
+    if between:
+        between.name = _free(f"{layer.name}_{len(parts)}", set(taken))
+        parts.append(between)
     del layers[index]
     for i, part in enumerate(parts):
         layers.insert(index + i, part)
     return len(parts)
+
+
+def _free(name, taken):
+    """Return a name, with underscores behind it until it is not taken, and add it to the set."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _out_of_place(layers, index, blobs, taken):
+    """Give bottom and top of a layer in place, whose formula reads the bottom twice, two names: `blobs` x and y.
+
+    The blob gets another name in the layers before; if it is an input of the net in those behind. Return the layer that copies x to
+    y where the rules of the layer leave it out; None if none is needed.
+    """
+    layer, old = layers[index], blobs["x"]
+    makers = [before for before in layers[:index] if old in before.top and old not in before.bottom]
+    is_input = not makers or any(before.type == "Input" for before in makers)
+    x_or_y, others = ("y", layers[index + 1:]) if is_input else ("x", layers[:index])
+    blobs[x_or_y] = _free(f"{layer.name}_{x_or_y}", taken)
+    for names in (names for other in others for names in (other.bottom, other.top)):
+        names[:] = [blobs[x_or_y] if name == old else name for name in names]
+    rules = [(list(one.include), list(one.exclude)) for one in (layer, *makers)]
+    if rules[0] == ([], []) or makers and all(rule == rules[0] for rule in rules):
+        return None
+    if makers and ([], []) not in rules:
+        raise ConfigError(f"the blob '{old}', which this layer changes in place, is made under other include and exclude rules; "
+                          "give the top a name of its own", field="top[0]")
+    return caffe_pb2.LayerParameter(type="Power", bottom=[blobs["x"]], top=[blobs["y"]], include=layer.exclude,
+                                    exclude=layer.include)

@@ -319,10 +319,11 @@ class _Upgrade:
 
     def fork_forms(self):
         """Write layers of forks that are formulas of others as these."""
+        taken = {name for layer in self.net.layer for name in (layer.name, *layer.bottom, *layer.top)}
         for index in reversed([index for index, layer in enumerate(self.net.layer) if is_form(layer)]):
             name, kind = self.net.layer[index].name, self.net.layer[index].type
             try:
-                count = rewrite(self.net.layer, index)
+                count = rewrite(self.net.layer, index, taken)
             except ConfigError as error:
                 raise _located(error.at(layer=name, layer_type=kind), self.positions, self.paths[index])
             self.paths[index:index + 1] = self.paths[index:index + 1] * count
