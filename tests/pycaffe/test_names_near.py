@@ -61,7 +61,7 @@ def test_arrays_that_do_not_fit_are_refused(net, shape):
         net.forward(data=np.zeros(shape, np.float32))
     assert isinstance(caught.value, ValueError)
     assert str(caught.value).startswith(f"inputs: 'data' has {shape}, the blob (2, 3, 4, 5)")
-    assert "net.blobs['data'].reshape" in str(caught.value)
+    assert ("net.blobs['data'].reshape" in str(caught.value)) == (len(shape) >= 4)     # no advice that drops an axis
 
 
 def test_arrays_that_broadcast_are_taken(net):
