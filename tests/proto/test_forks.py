@@ -141,6 +141,7 @@ def test_what_is_not_marked_or_not_well_written_stays_an_error(text):
 
 
 def test_always_skipped_field(caplog):
+    assert parse("richness: 1000 layer { }") == parse("layer { }")      # memory of cuDNN
     net = parse("layer { convolution_param { cudnn_worspace_allow_on_groups: true num_output: 3 } }")
     assert net == parse("layer { convolution_param { num_output: 3 } }")
     assert "cudnn_worspace_allow_on_groups: unknown field in ConvolutionParameter; the fork MyCaffe has it; it changes no result; skipped" in caplog.text
