@@ -306,7 +306,7 @@ def test_python_2_syntax(line, tmp_path):
         done = run("-m", "minicaffe.as_caffe", script, cwd=tmp_path)
         assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
         assert f"old.py:{2 + line.count(chr(10))}: this is Python 2: convert it with 2to3" in done.stderr
-        assert re.search("; Python 3 says: ([Ii]nvalid|Missing|multiple|leading) .*\n$", done.stderr), done.stderr
+        assert re.search("; Python 3 says: .+\n$", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("line", ["xrange(3)", "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'"])
