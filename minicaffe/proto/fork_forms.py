@@ -154,7 +154,9 @@ def rewrite(layers, index, taken):
                 made.ClearField(field.name)
         made.MergeFrom(part)
         made.name = _free(f"{layer.name}_{i}", set(taken)) if i else layer.name
-        made.fork_fields = "\n".join((part.fork_fields, *(lines_of(fields) if i == 0 else ()))).strip()
+        made.ClearField("fork_fields")      # one that is set and empty is written to files
+        if own_lines := [*part.fork_fields.splitlines(), *(lines_of(fields) if i == 0 else ())]:
+            made.fork_fields = "\n".join(own_lines)
         if needs:
             made.propagate_down[:] = [needs[name] for name in part.bottom]
             needs[part.top[0]] = any(made.propagate_down)
