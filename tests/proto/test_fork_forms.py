@@ -9,7 +9,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe import layer as registry
 from minicaffe.errors import ConfigError
-from minicaffe.proto import caffe_pb2, fork_forms, parse_text
+from minicaffe.proto import caffe_pb2, fork_forms, parse_text, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net
 
 RANDOM = np.random.default_rng(49)
@@ -72,6 +72,14 @@ def test_forms_values(tmp_path, name):
     step = 1e-3 * RANDOM.standard_normal(X.shape)
     moved = [(wanted(X + sign * step) * gradient).sum() for sign in (1, -1)]
     np.testing.assert_allclose((dx * step).sum() * 2, moved[0] - moved[1], rtol=0.02, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_forms_read_back(name):
+    kind, fields, _ = VALUES[name]
+    made = upgrade_net(parse_text(text_of(kind, fields), caffe_pb2.NetParameter, keep_layer_fields=True)[0])[0]
+    assert parse_text(write_text(made), caffe_pb2.NetParameter, keep_layer_fields=True)[0] == made
+    assert all(layer.fork_fields or not layer.HasField("fork_fields") for layer in made.layer)
 
 
 @pytest.mark.parametrize("fields, dilation", [("hole: 2", [2, 2]), ("hole_h: 1 hole_w: 3", [1, 3])])
