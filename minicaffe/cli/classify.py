@@ -145,8 +145,10 @@ def is_of_classes(net, training, names, count):
         if net.outputs[0] in layer.bottom and (of_classes or layer.type.endswith("Loss")):
             what = "labels" if of_classes else "values"
             return of_classes, f"layer '{layer.name}' ({layer.type}) of {training.file} compares them with {what}"
-    if names is not None or node.type in PREDICTION_TYPES.values():
-        return True, "they have names" * (node.type not in PREDICTION_TYPES.values())
+    if node.type in PREDICTION_TYPES.values():
+        return True, ""
+    if names is not None:
+        return True, "they have names"
     return count >= CLASSES_SHOWN, (
         "no training net (--like FILE), no names (--labels FILE) and no Softmax or Sigmoid say what they are, and there are "
         f"{'fewer than' if count < CLASSES_SHOWN else 'at least'} {CLASSES_SHOWN}")
