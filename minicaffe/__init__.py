@@ -17,7 +17,7 @@ from minicaffe.alias import install_as_caffe, name_modules
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.layer import register_layer
 from minicaffe.layers.python import allow_python_layers
-from minicaffe.ops.engine import get_exact, get_precision, set_exact, set_precision
+from minicaffe.engines.engine import get_exact, get_precision, set_exact, set_precision
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.slot import Slot
 from minicaffe.solver import UpdateRule, register_solver

@@ -8,10 +8,10 @@ from minicaffe.gradient_check import gradcheck as gradcheck
 from minicaffe.layer import register_layer as register_layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers
 from minicaffe.opencv import dnn as dnn
-from minicaffe.ops.engine import get_exact as get_exact
-from minicaffe.ops.engine import get_precision as get_precision
-from minicaffe.ops.engine import set_exact as set_exact
-from minicaffe.ops.engine import set_precision as set_precision
+from minicaffe.engines.engine import get_exact as get_exact
+from minicaffe.engines.engine import get_precision as get_precision
+from minicaffe.engines.engine import set_exact as set_exact
+from minicaffe.engines.engine import set_precision as set_precision
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.pycaffe import classifier as classifier
 from minicaffe.pycaffe import coord_map as coord_map

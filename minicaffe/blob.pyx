@@ -23,7 +23,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
 from minicaffe.proto.stored import StoredBlob, blob_of, bytes_of
 
-cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
+cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
     void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
 

@@ -16,14 +16,15 @@ from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
 from minicaffe.memory.synced cimport UNINITIALIZED
 
+from minicaffe import entry_points
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, RecycledError, ShapeError, WrongTypeError, check_message, check_type, int_of, shown
 from minicaffe.filler import fill
 from minicaffe.memory.synced import device_lock
-from minicaffe.proto import fork_forms, forks
+from minicaffe.proto import unknown
 
-cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
+cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
     void dot "mc::sum_in_double<mc::DotTerm>"(const Context&, int, long long n, double* out, const void* x, const void* y)
 
 log = logging.getLogger(__name__)
@@ -64,8 +65,9 @@ cdef class Layer:
     backward_reads_tops = True
     overwrites_outputs = False      # forward writes its tops whole, backward the diffs of its bottoms: a plan may recycle them
     flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
-    parts = ()              # of its top, for each bottom: where that may be written directly (ops/epilogue.pyx)
+    parts = ()              # of its top, for each bottom: where that may be written directly (engines/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
+    test_outputs = None     # what a test reports of its tops in place of means: a class as OutputMeans of solver/report.py
     host_only = False       # runs on the host by nature, such as a data source: nothing is missing on a GPU
 
     def __init__(self, param, dtype=FLOAT, parameters=None, key=None):
@@ -120,7 +122,7 @@ cdef class Layer:
         self.backward_cpu(top, propagate_down, bottom)
 
     def operations(self):
-        """Return the layer's operations, which engines compute (ops/engine.pyx), as a list."""
+        """Return the layer's operations, which engines compute (engines/engine.pyx), as a list."""
         return []
 
     def scratch_blobs(self):
@@ -146,7 +148,7 @@ cdef class Layer:
         self.reshaped_stamp = self.forward_counts = 0      # backward raises until a forward has made ready for it
 
     def join(self, epilogue, list bottom, bint backward):
-        """Fuse this layer into the one below: add what it computes to the Epilogue (ops/epilogue.pyx), and return True.
+        """Fuse this layer into the one below: add what it computes to the Epilogue (engines/epilogue.pyx), and return True.
 
         False, the default: the layer runs by itself. Return False, too, if the epilogue cannot compute the layer, or if
         `backward` is true and the layer has to save something for it.
@@ -333,13 +335,13 @@ cdef class Layer:
             except Error as error:
                 raise error.at(field=f"blobs[{index}]")
         elif self.parameters is not None and self.parameters.has(key):
-            blob = self.parameters.blob(key, Blob)
+            blob = check_type(self.parameters.blob(key), Blob, key, "a Blob")
             if blob.shape != tuple(shape) or blob.dtype != self.dtype:
                 raise ShapeError(f"has shape {list(shape)} and {NUMPY_TYPES[self.dtype]}, and {list(blob.shape)} and "
                                  f"{NUMPY_TYPES[blob.dtype]} in the net that it shares its parameters with; build the "
                                  "nets in a Workspace() each if they are to have parameters of their own; to share them, give "
                                  "both inputs of one size and this layer the same parameters and type, or if that net is gone, "
-                                 f"remove the slot '{key}'", field=f"blobs[{index}]")
+                                 f"remove '{key}' from the workspace", field=f"blobs[{index}]")
             self.blobs.append(blob)
             return blob
         else:
@@ -450,8 +452,15 @@ cdef unsigned long long _sizes(list bottom, list top):
 
 # ---- the registry
 
-_types = {}
-_found = False
+_types = {}     # those found so far: by their files, by add-ons, by the program
+_modules = {}   # modules of the core's types by the name of the type in lower case
+_all_found = False
+
+
+def find_types_in(package, path):
+    """Let the modules of a package be layer types of the core: that of a type has its name, and is imported at its first use."""
+    _modules.update((name.rpartition(".")[2].replace("_", ""), name) for _, name, _ in pkgutil.walk_packages(path, f"{package}.")
+                    if not name.startswith(f"{package}.base"))
 
 
 def register_layer(name, layer_class):
@@ -463,37 +472,51 @@ def register_layer(name, layer_class):
         If the name is taken by another class, or the class is no Layer.
     """
     check_type(name, str, "name", "the name of a layer type")
+    if name not in _types:
+        _find(name)
+    _register(name, layer_class)
+    unknown.types_of_program.add(name)
+
+
+def _register(name, layer_class):
     if not (isinstance(layer_class, type) and issubclass(layer_class, Layer)):
         raise ConfigError(f"a layer type is a subclass of Layer, got {shown(layer_class)}", field=name)
     if _types.setdefault(name, layer_class) is not layer_class:
         raise ConfigError(f"layer type '{name}' is registered already, by {_types[name].__module__}", field=name)
-    if not layer_class.__module__.startswith("minicaffe."):
-        fork_forms.FORMS.pop(name, None)    # the user's class computes, not the formula of a fork's type
 
 
 def layer_types():
-    """Return the registered layer types as a dict from name to class, sorted by name."""
-    global _found
-    if not _found:
-        for module in _modules():
+    """Return all layer types as a dict from name to class, sorted by name: those of the core, of add-ons and of the program."""
+    global _all_found
+    if not _all_found:
+        for module in _modules.values():
             _load(module)
-        _found = True
+        _all_found = True
+    for name in entry_points.additions("minicaffe.layers"):
+        _find(name)
     return dict(sorted(_types.items()))
 
 
-cdef list _modules():
-    """The modules of layer types below minicaffe.layers; that of a type has its name."""
-    package = importlib.import_module("minicaffe.layers")
-    names = [module.name for module in pkgutil.walk_packages(package.__path__, "minicaffe.layers.")]
-    return [name for name in names if not name.startswith(f"{package.__name__}.base")]
-
-
 cdef int _load(str module) except -1:
-    """Import a module, and register the class that has its name: ``AbsValLayer`` of absval.pyx is the type AbsVal."""
+    """Import a module, and register its type: ``AbsValLayer`` of absval.pyx is the type AbsVal."""
     wanted = module.rpartition(".")[2].replace("_", "") + "layer"
     for name, value in vars(importlib.import_module(module)).items():
         if name.lower() == wanted:
-            register_layer(name.removesuffix("Layer"), value)
+            _register(name.removesuffix("Layer"), value)
+    return 0
+
+
+cdef int _find(str name) except -1:
+    """Look for a layer type in the core, then in add-ons, and import its module."""
+    if name.lower() in _modules:
+        _load(_modules[name.lower()])
+    if name not in _types and (found := entry_points.find("minicaffe.layers", name)) is not None:
+        try:
+            _register(name, entry_points.import_target(found.value))
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ConfigError(f"'{name}' is of add-on '{found.addon}' of package {found.package}, whose {found.value} fails: {text}",
+                              field="type") from error
     return 0
 
 
@@ -506,12 +529,8 @@ def layer_class(name):
         For an unknown type; names the forks that have it, near names, or all.
     """
     check_type(name, str, "name", "the name of a layer type")
-    if name not in _types and not _found:
-        for module in _modules():
-            if module.rpartition(".")[2].replace("_", "") == name.lower():
-                _load(module)
     if name not in _types:
-        layer_types()
+        _find(name)
     if name not in _types:
-        raise ConfigError(f"unknown layer type '{name}'{forks.about_layer(name, _types)}", field="type")
+        raise ConfigError(f"unknown layer type '{name}'{unknown.about_layer(name, layer_types())}", field="type")
     return _types[name]

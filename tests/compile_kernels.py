@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADERS = sorted([*ROOT.glob("minicaffe/kernels/*.hpp"), *ROOT.glob("minicaffe/ops/*/kernel*.hpp")])
+HEADERS = sorted([*ROOT.glob("minicaffe/kernels/*.hpp"), *ROOT.glob("minicaffe/**/kernel*.hpp")])
 ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100"]
 # What ptxas says of each kernel, for `--ptxas-options=-v`.
 RESOURCES = re.compile(r"Function properties for (\w+)\n.* (\d+) bytes stack frame, (\d+) bytes spill stores, "

@@ -187,8 +187,8 @@ def on_cpu(device):
 def onednn(on_cpu):
     """Let layers on the CPU ask engine ONEDNN first; gives a function that does so, or not. A visible skip where there is no oneDNN."""
     from minicaffe.errors import DependencyError
-    from minicaffe.onednn import library
-    from minicaffe.ops import engine
+    from minicaffe.engines.onednn import library
+    from minicaffe.engines import engine
     try:
         library.version()
     except DependencyError as error:
@@ -202,7 +202,7 @@ def onednn(on_cpu):
 @pytest.fixture
 def no_cudnn(device):
     """Let our own kernels compute on a device, also where cuDNN is: it differs in edge values, last bits, and what is computed at once."""
-    from minicaffe.ops import engine
+    from minicaffe.engines import engine
     before = engine.preferred()
     if device != "cpu":
         engine.prefer("CAFFE")

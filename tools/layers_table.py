@@ -24,7 +24,7 @@ from minicaffe.layers.base.inner import InnerNet
 from minicaffe.layers.base.loss import LossLayer
 from minicaffe.layers.base.neuron import NeuronLayer
 from minicaffe.net import layer_reference
-from minicaffe.ops.engines import CUDNN
+from minicaffe.engines.table import CUDNN
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layers.md"

@@ -151,7 +151,7 @@ def _apply(ctx, param, value):
     """Call the function that sets an option, if the option was given; only then import minicaffe."""
     if value not in (None, False):
         from minicaffe.device.threads import set_num_threads
-        from minicaffe.ops.engine import set_exact, set_precision
+        from minicaffe.engines.engine import set_exact, set_precision
         {"threads": set_num_threads, "precision": set_precision, "exact": set_exact}[param.name](value)
 
 
@@ -409,7 +409,7 @@ def log_device():
     Raises ConfigError if the command has --precision and cannot compute there in the precision that is set.
     """
     from minicaffe.common import caffe
-    from minicaffe.ops.engine import check_precision
+    from minicaffe.engines.engine import check_precision
     if any(param.name == "precision" for param in click.get_current_context().command.params):
         check_precision()
     print_ranks()

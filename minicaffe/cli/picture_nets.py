@@ -26,7 +26,7 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNa
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.ops.engine import check_precision
+from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import picture_transformer

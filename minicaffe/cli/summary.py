@@ -19,7 +19,7 @@ from minicaffe.net import replace_sources
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.net.summary import Summary, params, sizes
-from minicaffe.ops.engine import check_precision
+from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net, read_net_file
 from minicaffe.solver import memory_estimate

@@ -17,12 +17,12 @@ from minicaffe.cli.wrong_pictures import WrongPictures, check_folder, picture_so
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.solver.detection import VERSIONS, DetectionOutputs
-from minicaffe.solver.report import OutputMeans, RecordCounts, output_records, run_batches
+from minicaffe.solver.report import OutputMeans, RecordCounts, evaluation_of, output_records, run_batches
 
 logger = logging.getLogger("minicaffe.cli")
 EVALUATIONS = {"matrix": "--confusion", "per_class": "--per-class", "wrong": "--wrong"}     # parameters that need all answers
 WRONG_LIMIT = 100
+VERSIONS = "Integral", "MaxIntegral", "11point"     # of average precision
 
 
 @click.command(cls=options.CaffeCommand)
@@ -67,11 +67,11 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     if iterations is None:
         iterations = data.batches if data.records else training_file.DEFAULT_TEST_ITER
     logger.info("Running for %d iterations.", iterations)
-    ends = {node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}
-    finds = ends == {"DetectionEvaluate"}
+    evaluates_outputs = evaluation_of(net)
+    finds = evaluates_outputs is not OutputMeans
     means = OutputMeans(net)
     if finds:
-        means = DetectionOutputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
+        means = evaluates_outputs(net, caffe_pb2.SolverParameter(ap_version=ap_version, show_per_class_result=True))
     records = whole.records if whole else None
     outputs, blobs = len(net.output_blobs), None if evaluation is None else [*net.output_blobs, *evaluation.blobs]
     with bars.progress() as report:

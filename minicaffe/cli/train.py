@@ -20,7 +20,7 @@ from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, NotFiniteError, located
-from minicaffe.ops.engine import get_precision, precisions
+from minicaffe.engines.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
 from minicaffe.solver.best import BestTest

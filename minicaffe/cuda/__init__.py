@@ -9,7 +9,7 @@ import warnings
 
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError, DeviceError
-from minicaffe.ops.engine import prefer, set_precision
+from minicaffe.engines.engine import prefer, set_precision
 
 _HOME = {name: module for module, names in {
     "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",

@@ -277,10 +277,10 @@ def _nvrtc_version():
 
 
 def kernel_headers():
-    """Return the headers for NVRTC as {include name: path}: kernels/*.hpp, ops/*/kernel*.hpp."""
+    """Return the headers for NVRTC as {include name: path}: kernels/*.hpp, and kernel*.hpp of loops/ and of each operation."""
     root = package_folder()
     return {f"minicaffe/{path.relative_to(root).as_posix()}": path
-            for path in sorted([*root.glob("kernels/*.hpp"), *root.glob("ops/*/kernel*.hpp")])}
+            for path in sorted([*root.glob("kernels/*.hpp"), *root.glob("**/kernel*.hpp")])}
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 // (cudnnBackend...), LRN its older one.
 //
 // A function throws std::runtime_error with the reason if there is no cuDNN, or if cuDNN does not support the case
-// (ops/engine.pyx). An error is stored in the stream.
+// (engines/engine.pyx). An error is stored in the stream.
 //
 // This file has the calls and the code that all operations share; that of one operation is in ops/<operation>/cudnn.hpp.
 // Descriptors and plans are kept for each shape until the process ends.

@@ -166,7 +166,7 @@ class Elementwise:
                 stores.append(f"mc_p_{name}[{at}] = {name};")
         head = place = ""
         if kind != CONTIGUOUS:
-            head = '#include "minicaffe/ops/strided/kernel.hpp"\n'
+            head = '#include "minicaffe/loops/strided/kernel.hpp"\n'
             declared.append(f"const mc::OffsetInfo<{index}, {number}, {kind}> mc_info")
             place = f"mc::index_t mc_at[{number}]; mc_info.offsets(mc_i, mc_at);\n    "
         return (f'{head}extern "C" __global__ void {self.name}({", ".join(declared)}, long long mc_n) {{\n'

@@ -46,7 +46,7 @@ struct Stream {
   int (*dry)();       // cpu::Pool's: whether launches are skipped; null: never
 };
 
-// Partial sums of two numbers for each channel: 1024 blocks of 128 channels (ops/sums/caffe.hpp). 2 MiB.
+// Partial sums of two numbers for each channel: 1024 blocks of 128 channels (loops/sums/caffe.hpp). 2 MiB.
 constexpr int kScratch = 1 << 18;
 
 /// Run kernel k on grid_x x grid_y x grid_z blocks of K::kThreads threads.

@@ -2,7 +2,7 @@
 
 `DeviceArray` describes where an array lies; slices and transposes of it share its memory. `cuda.elementwise` passes a `Walk` to
 a kernel: axes that all operands step through evenly are joined (THC's collapseDims), and the result is packed as
-``mc::OffsetInfo`` (ops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
+``mc::OffsetInfo`` (loops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
 """
 
 import abc
@@ -16,7 +16,7 @@ import numpy as np
 from minicaffe.errors import ShapeError, WrongTypeError, int_of, shown
 
 CONTIGUOUS, ANY = -2, -1  # THC's numbers for them
-MAX_AXES = 8  # kMaxStridedAxes of ops/strided/kernel.hpp
+MAX_AXES = 8  # kMaxStridedAxes of loops/strided/kernel.hpp
 MOST = 2**31 - 1  # the largest index and offset that are computed in 32 bits
 
 
@@ -250,7 +250,7 @@ def joined(axes):
     """Drop axes of size 1, sort by the strides in the last array, and join neighbours that all arrays step through evenly.
 
     The order of the elements does not matter to an element-wise operation. THC's collapseDims; `Strides::collapse` of
-    ops/strided/caffe.hpp does it for operations in C++.
+    loops/strided/caffe.hpp does it for operations in C++.
     """
     found = []
     axes = [axis for axis in axes if axis[0] != 1]

@@ -6,8 +6,8 @@ Different from Caffe: the bottom is kept, and only where the layer works in plac
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.ops.batch_norm.operation cimport EPS_INSIDE, BatchNorm
-from minicaffe.ops.epilogue cimport Epilogue
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.engines.epilogue cimport Epilogue
+from minicaffe.loops.lanes.caffe cimport Channels
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, ShapeError

@@ -2,8 +2,8 @@
 
 from minicaffe.layers.base.broadcast cimport AxesLayer, Blob, Context, Layout
 from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
-from minicaffe.ops.epilogue cimport Epilogue
-from minicaffe.ops.layouts cimport by_channels, diff_layout, stored
+from minicaffe.engines.epilogue cimport Epilogue
+from minicaffe.engines.layouts cimport by_channels, diff_layout, stored
 
 
 cdef class BiasLayer(AxesLayer):

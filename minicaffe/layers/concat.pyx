@@ -6,8 +6,8 @@ from minicaffe.kernels.types cimport item_size
 from minicaffe.layers.base.strips cimport Blob, Context, StripLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport spread
-from minicaffe.ops.epilogue cimport ConcatSlice
-from minicaffe.ops.layouts cimport element, concat_layouts, stored
+from minicaffe.engines.epilogue cimport ConcatSlice
+from minicaffe.engines.layouts cimport element, concat_layouts, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.layers.base.checks import axis_or_legacy

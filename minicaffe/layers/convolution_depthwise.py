@@ -1,6 +1,7 @@
 """ConvolutionDepthwise: what a fork of Caffe calls a Convolution in which every channel has its own kernel.
 
 It has the blobs and rules of Convolution, but ignores `num_output` and `group`: there are as many outputs and groups as channels.
+DepthwiseConvolution of other forks is a Convolution with as many groups as channels: that layer.
 Different from its fork: a missing `stride` or `pad` counts as 1 or 0, where the fork read past the end of a list.
 """
 
@@ -23,3 +24,6 @@ class ConvolutionDepthwiseLayer(ConvolutionLayer):
                         "channels, %d", self.name, self.type, param.num_output, channels)
         param.num_output = param.group = channels
         super().layer_setup(bottom, top)
+
+
+DepthwiseConvolutionLayer = ConvolutionLayer

@@ -4,9 +4,9 @@ from minicaffe.blob cimport Blob
 from minicaffe.kernels.types cimport FLOAT, item_size
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport find_strides
-from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
-from minicaffe.ops.strided.caffe cimport copy_strided
+from minicaffe.engines.channels_last cimport find_strides
+from minicaffe.engines.layouts cimport data_layout, element, of_images, of_mode
+from minicaffe.loops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import axis_of

@@ -9,7 +9,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport copy_typed
-from minicaffe.ops.layouts cimport data_layout, diff_layout, stored
+from minicaffe.engines.layouts cimport data_layout, diff_layout, stored
 
 import math
 

@@ -12,9 +12,9 @@ from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMaxInputsOfMaximum, largest, largest_backward, product, quotient_gradient,
                                           rectified_sum, spread, weighted_sum)
-from minicaffe.ops.engine cimport Operation
-from minicaffe.ops.epilogue cimport Epilogue, ReluEpilogue
-from minicaffe.ops.layouts cimport data_layout, diff_layout, element, stored
+from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.epilogue cimport Epilogue, ReluEpilogue
+from minicaffe.engines.layouts cimport data_layout, diff_layout, element, stored
 
 from minicaffe.errors import ConfigError, ShapeError
 

@@ -2,9 +2,9 @@
 
 from minicaffe.layers.base.rows cimport Blob, Context, RowLayer
 from minicaffe.ops.broadcast.caffe cimport shift_by
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.loops.lanes.caffe cimport Channels
 from minicaffe.ops.rows.caffe cimport add_rows, copy_rows
-from minicaffe.ops.sums.caffe cimport channel_sums
+from minicaffe.loops.sums.caffe cimport channel_sums
 
 from minicaffe.layers.base.checks import check_size
 

@@ -2,8 +2,8 @@
 
 from minicaffe.layers.base.broadcast cimport Blob, BroadcastLayer, Context, Layout
 from minicaffe.ops.broadcast.caffe cimport prelu_backward, prelu_forward
-from minicaffe.ops.epilogue cimport Epilogue
-from minicaffe.ops.sums.caffe cimport channel_prelu_sums
+from minicaffe.engines.epilogue cimport Epilogue
+from minicaffe.loops.sums.caffe cimport channel_prelu_sums
 
 from minicaffe.errors import ShapeError
 from minicaffe.proto import caffe_pb2

@@ -19,7 +19,7 @@ from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.broadcast.caffe cimport copy_typed, shift_by
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.inner_product.operation cimport InnerProduct
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.loops.lanes.caffe cimport Channels
 from minicaffe.ops.recurrent.caffe cimport (
     Recurrence,
     lstm_steps_backward,
@@ -27,12 +27,11 @@ from minicaffe.ops.recurrent.caffe cimport (
     rnn_steps_backward,
     rnn_steps_forward,
 )
-from minicaffe.ops.sums.caffe cimport channel_sums
+from minicaffe.loops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError, Error, ShapeError, located
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import restore_blobs, stored_blobs
-from minicaffe.ops.engine import get_precision
+from minicaffe.engines.engine import get_precision
 
 cdef extern from "minicaffe/ops/conv/register_tile.hpp" namespace "mc::cpu":
     const int kMaxTileColumns
@@ -389,7 +388,3 @@ cdef object _multiply_adds(InnerProduct product):
 cdef int copy_blob(const Context& on, Blob source, Blob target) except -1:
     copy_typed(on, source.dtype, source.count, source.data_on(on), target.mutable_data_on(on))
     return 0
-
-
-register_layer("LSTM", LSTMLayer)
-register_layer("RNN", RNNLayer)

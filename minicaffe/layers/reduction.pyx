@@ -3,7 +3,7 @@
 from minicaffe.layers.base.broadcast cimport Blob, BroadcastLayer, Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.broadcast.caffe cimport abs_sum_backward, square_sum_backward, sum_backward
-from minicaffe.ops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
+from minicaffe.loops.sums.caffe cimport channel_abs_sums, channel_square_sums, channel_sums
 
 from minicaffe.layers.base.checks import axis_of
 

@@ -6,8 +6,8 @@ one, overwrites it.
 
 from minicaffe.layers.base.broadcast cimport AxesLayer, Blob, Context, Layout
 from minicaffe.ops.broadcast.caffe cimport scale_by, scale_shift
-from minicaffe.ops.epilogue cimport Epilogue
-from minicaffe.ops.sums.caffe cimport channel_dots
+from minicaffe.engines.epilogue cimport Epilogue
+from minicaffe.loops.sums.caffe cimport channel_dots
 
 from minicaffe.errors import ShapeError
 from minicaffe.proto import caffe_pb2

@@ -6,7 +6,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.eltwise.caffe cimport weighted_sum
-from minicaffe.ops.layouts cimport diff_layout, element, stored
+from minicaffe.engines.layouts cimport diff_layout, element, stored
 
 
 cdef class SplitLayer(DeviceLayer):

@@ -2,7 +2,7 @@
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
-from minicaffe.ops.strided.caffe cimport copy_strided, tile_backward
+from minicaffe.loops.strided.caffe cimport copy_strided, tile_backward
 
 from minicaffe.errors import located
 from minicaffe.layers.base.checks import axis_of, check_size

@@ -7,10 +7,12 @@ import logging
 from collections import namedtuple
 
 from minicaffe.errors import ConfigError, close_matches, located
+import minicaffe.layers  # noqa: F401 - whose types are registered
 from minicaffe.layer import layer_class
-from minicaffe.proto import caffe_pb2, copy_of, forks
+from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.fields import unknown_of
 from minicaffe.proto.text import parse_fields
+from minicaffe.proto.unknown import find_unknown
 
 log = logging.getLogger("minicaffe.net.build")
 
@@ -52,11 +54,11 @@ def _check_fields(layer, phase, skip, file, positions):
             return
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
-        found, text = forks.find_unknown(message, name, value)
+        unknown = find_unknown(message, name, value)
         line, column = positions.place_of(f"{layer.path}.{path}") if positions is not None else (None, None)
-        error = ConfigError(text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
+        error = ConfigError(unknown.text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,
                             layer_type=param.type)
-        if not forks.may_skip(found, value, training, skip):
+        if not unknown.may_skip(training, skip):
             raise error
         log.warning("%s; skipped", error)
 

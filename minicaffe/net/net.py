@@ -41,6 +41,9 @@ def cached_view(method):
     return property(get)
 
 
+views = {}  # by the names of methods, what makes their results: minicaffe.inspection registers `summary` and `schedule`
+
+
 class Net(Runner):
     """A network built from a NetParameter, which is taken as it is (`read_net` reads and upgrades files).
 
@@ -55,7 +58,7 @@ class Net(Runner):
         FLOAT or DOUBLE.
     workspace : Workspace, optional
         Owns the parameters; nets with the same one share parameters of layers with the same name. The net's blobs go
-        into a child of it. It lists the net (`Workspace.nets`) without owning it; see `Workspace.create_net` for that.
+        into a child of it. It lists the net (`Workspace.nets`) without owning it.
     file : str, optional
         Named in errors.
     positions : Positions, optional
@@ -188,7 +191,7 @@ class Net(Runner):
         return self.layers.index(self.layer_dict[check_type(name, str, "name", "the name of a layer")])
 
     def engines(self):
-        """Return which engine computes each operation of the layers, in order (ops/engine.pyx).
+        """Return which engine computes each operation of the layers, in order (engines/engine.pyx).
 
         Returns
         -------
@@ -213,9 +216,8 @@ class Net(Runner):
         ConfigError
             If the net cannot compute in the precision that is set.
         """
-        from minicaffe.net.listing import Listing
         with self.lock:
-            return Listing(self, *self.schedule_rows())
+            return views["schedule"](self, *self.schedule_rows())
 
     def summary(self):
         """Return the table of the layers (`minicaffe.net.summary.Summary`), which ``print(net)`` and notebooks show.
@@ -225,8 +227,7 @@ class Net(Runner):
         Summary
             Engines and fused layers are those of `schedule`, layouts those of the last run.
         """
-        from minicaffe.net.summary import Summary  # imported here: `import minicaffe` stays fast
-        return Summary(self)
+        return views["summary"](self)
 
     def __str__(self):
         return str(self.summary())

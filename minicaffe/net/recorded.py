@@ -11,7 +11,7 @@ from minicaffe.device.context import mode_changes
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory import reporter
 from minicaffe.memory.synced import device_lock
-from minicaffe.ops.engine import settings_epoch
+from minicaffe.engines.engine import settings_epoch
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # runs by single launches first: they allocate memory and compile kernels, which a recording must not

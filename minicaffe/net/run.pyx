@@ -20,8 +20,8 @@ from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.net.schedule cimport Schedule, Step, compile_nodes
 from minicaffe.device.context cimport Context, context, settle
-from minicaffe.ops.engine cimport Operation
-from minicaffe.ops.layouts cimport diff_layout, stored
+from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.layouts cimport diff_layout, stored
 
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter

@@ -3,8 +3,8 @@ from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
-from minicaffe.ops.engine cimport Operation
-from minicaffe.ops.epilogue cimport Epilogue, ConcatSlice
+from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.epilogue cimport Epilogue, ConcatSlice
 
 
 cdef class Lifetime:

@@ -17,8 +17,8 @@ from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
 from minicaffe.net.node cimport Node
-from minicaffe.ops.engine cimport Operation, current_epoch
-from minicaffe.ops.epilogue cimport Epilogue, ConcatSlice, ReluEpilogue
+from minicaffe.engines.engine cimport Operation, current_epoch
+from minicaffe.engines.epilogue cimport Epilogue, ConcatSlice, ReluEpilogue
 
 from collections import Counter
 

@@ -24,7 +24,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import record
 from minicaffe.net import cost
 from minicaffe.net.recorded import WARM_UP, RecordedWork
-from minicaffe.ops.engine import get_precision
+from minicaffe.engines.engine import get_precision
 from minicaffe.proto import caffe_pb2
 
 

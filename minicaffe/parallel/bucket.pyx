@@ -8,7 +8,7 @@ from minicaffe.blob cimport FLOAT, Blob
 from minicaffe.device.context cimport Context, context
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.kernels.types cimport BF16, item_size
-from minicaffe.ops.layouts cimport stored
+from minicaffe.engines.layouts cimport stored
 
 import numpy as np
 

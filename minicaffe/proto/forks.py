@@ -9,8 +9,7 @@ import re
 from collections import namedtuple
 from pathlib import Path
 
-from minicaffe.errors import close_matches
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto.unknown import Found
 
 TABLE = Path(__file__).with_name("forks.tsv")
 MAX_FORKS_SHOWN = 6  # forks named in an error; of the others the number
@@ -25,18 +24,6 @@ USES = {
     "train": "; it is for training and scoring: a net that only computes its outputs does without it",
     "data": "; it is a source of data: for inference put a layer of type Input in its place",
 }
-REGISTER_REMEDY = ("write it in Python and call minicaffe.register_layer('{}', Class) before the net is made, in a module that "
-                   "commands import by --import MODULE (docs/forks.md)")
-
-
-# Remedy for a field of the other kind of file.
-OTHER_FILE = {
-    "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file whose field net "
-                        "names it, or let minicaffe train make one"),
-    "NetParameter": (caffe_pb2.SolverParameter, "; solvers have it: if this file is a solver's, give the net of its "
-                     "field net"),
-}
-
 
 @functools.cache
 def _table():
@@ -58,53 +45,26 @@ def find_layer(name):
 
 
 @functools.cache
-def layer_named(word):
-    """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling, LOCAL is Local."""
+def name_of(word):
+    """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling; None if none is known."""
     plain = word.replace("_", "").lower()
-    known = (key[1] for key in _table() if key[0] == "layer" and key[1].lower() == plain)
-    return next(known, "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word)
+    return next((key[1] for key in _table() if key[0] == "layer" and key[1].lower() == plain), None)
 
 
-def find_unknown(descriptor, name, value):
-    """Return the `ForkField`, if there is one, of a field that a message lacks, or of a value that its enum lacks; and the error.
-
-    `value` is that of the field in the file, as in `minicaffe.proto.fields.Fields`: the advice in the error depends on it.
-    """
-    field = descriptor.fields_by_name.get(name)
-    if field is not None and field.enum_type is not None:
-        return _find_value(field.enum_type, value), no_value(field.enum_type, value)
-    message = descriptor.name
-    found = _table().get(("field", message, name))
-    other, remedy = OTHER_FILE.get(message, (None, ""))
-    if other is not None and name in other.DESCRIPTOR.fields_by_name:
-        about = remedy
-    elif found is not None:
-        about = f"; {_forks_have(found.forks, 'it')}; {_advice(found, value)}"
-    else:
-        known = [field for field in descriptor.fields_by_name if field != "fork_fields"]
-        about = close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")
-    return found, f"unknown field in {message}{about}"
+def find_field(message, name, value):
+    """Return the `Found` of a field that a message of this name has in a fork."""
+    return _found(_table().get(("field", message, name)), "it", value)
 
 
-def no_value(enum, value):
-    """Return the error for a value that an enum lacks; it may also be a number or a message."""
-    found = _find_value(enum, value)
-    if found is None:
-        about = close_matches(str(value), enum.values_by_name)
-    else:
-        about = f"; {_forks_have(found.forks, value)}; {_advice(found, value)}"
-    return f"{one_of(enum)}, got {value}{about}"
+def find_value(enum, value):
+    """Return the `Found` of a value that an enum has in a fork, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
+    return _found(_table().get(("value", enum, str(value))), value, value)
 
 
-def one_of(enum):
-    """Return the rule for a value of an enum; V1's layer types are too many to list."""
-    names = enum.values_by_name
-    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
-
-
-def _find_value(enum, value):
-    """Return the `ForkField` of a value that an enum lacks here, such as PRE_FIXED of ``LossParameter.NormalizationMode``."""
-    return _table().get(("value", enum.full_name.partition(".")[2], str(value)))
+def _found(row, what, value):
+    if row is None:
+        return None
+    return Found(f"; {_forks_have(row.forks, what)}; {_advice(row, value)}", functools.partial(may_skip, row, value))
 
 
 def _advice(found, value):
@@ -121,18 +81,13 @@ def _advice(found, value):
     return f"results depend on it{but}: see docs/forks.md"
 
 
-def about_layer(name, types):
-    """Return the hint of an error about a layer type that is not in `types`, the registered ones."""
-    if not name:
-        return "; every layer needs a type, such as 'Convolution'"
-    near = close_matches(name, types)
+def about_layer(name):
+    """Return the hint of an error about a layer type that some fork has; "" if none is known."""
     found = find_layer(name)
     if found is not None:
-        return f"; {_forks_have(found.forks, 'it')}{USES.get(found.use, '')}; {REGISTER_REMEDY.format(name)}"
+        return f"; {_forks_have(found.forks, 'it')}{USES.get(found.use, '')}"
     field, forks = _own_field(name)
-    if field is not None:
-        return f"; {_forks_have(forks, f'a field {field}')}; {REGISTER_REMEDY.format(name)}"
-    return f"{near} If it is a type of its own, {REGISTER_REMEDY.format(name)}" if near else f"; {REGISTER_REMEDY.format(name)}"
+    return f"; {_forks_have(forks, f'a field {field}')}" if field is not None else ""
 
 
 def _own_field(layer_type):
@@ -155,9 +110,9 @@ def _forks_have(forks, what):
 def may_skip(known, value, training=True, asked=True):
     """Return whether a net computes the same without a field; with `training`, whether training does, too.
 
-    `known` is from `find_unknown`, `value` as in `minicaffe.proto.fields.Fields`. `asked`: by skip_unknown_fields.
+    `known` is a row of the table, `value` as in `minicaffe.proto.fields.Fields`. `asked`: by skip_unknown_fields.
     """
-    if known is None or known.skip == "" or not asked and known.skip != "always":
+    if known.skip == "" or not asked and known.skip != "always":
         return False
     if known.skip == "default":
         return _equal(value, known.default)

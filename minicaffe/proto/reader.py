@@ -14,7 +14,7 @@ from array import array
 from google.protobuf.descriptor import FieldDescriptor
 
 from minicaffe.errors import ConfigError
-from minicaffe.proto import forks
+from minicaffe.proto import unknown
 from minicaffe.proto.fields import Fields, Word, is_repeated, is_required, lines_of
 from minicaffe.proto.files import MAX_LAYERS
 from minicaffe.proto.positions import Positions
@@ -189,12 +189,10 @@ class Reader:
             kept.inside(path[len(layer_path):]).extend(name, read.all(name))
             return
         values = read.all(name) or [None]
-        known, text = forks.find_unknown(table.descriptor, name, values[0])
-        refused = [each for each in values if not forks.may_skip(known, each)]
-        if refused:
-            _, text = forks.find_unknown(table.descriptor, name, refused[0])
-        error = self.error(text, path, start + 2 * (name in table.fields))  # before a wrong value are the name and a colon
-        if refused or not forks.may_skip(known, values[0], asked=self.skip):
+        found = [unknown.find_unknown(table.descriptor, name, each) for each in values]
+        worst = next((each for each in found if not each.may_skip()), found[0])
+        error = self.error(worst.text, path, start + 2 * (name in table.fields))  # before a wrong value are the name and a colon
+        if not worst.may_skip(asked=self.skip):
             raise error
         logger.warning("%s; skipped", error)
 
@@ -354,10 +352,10 @@ class Reader:
         if self.kinds[start] == WORD:
             value = enum.values_by_name.get(self.words[start])
         else:
-            value = enum.values_by_number.get(self.whole(path, -(2**31), 2**31 - 1, forks.one_of(enum)))
+            value = enum.values_by_number.get(self.whole(path, -(2**31), 2**31 - 1, unknown.one_of(enum)))
             self.at -= 1
         if value is None:
-            raise self.error(forks.no_value(enum, self.shown(start)), path, start)
+            raise self.error(unknown.find_value(enum, self.shown(start)).text, path, start)
         self.at += 1
         return value.number
 

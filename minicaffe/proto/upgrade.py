@@ -12,18 +12,15 @@ from collections import namedtuple
 from numbers import Integral
 
 from minicaffe.errors import ConfigError, check_type, names_of, shown
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, unknown
 from minicaffe.proto.binary import read_net
-from minicaffe.proto.crop import crop_offset, producers_of
-from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field, set_field
-from minicaffe.proto.fork_forms import is_form, rewrite
-from minicaffe.proto.forks import layer_named
+from minicaffe.proto.fields import copy_of, lines_of, pop_field, set_field
 from minicaffe.proto.text import parse_fields, read_text
 from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
 
 logger = logging.getLogger(__name__)
 
-# V1 types whose name today `layer_named` does not give.
+# V1 types whose name today is not the word with capitals.
 V1_TYPES = {
     "NONE": "",
     "ABSVAL": "AbsVal",
@@ -150,7 +147,7 @@ def read_weights(path):
 def needs_upgrade(net):
     """Return whether anything in `net` is not in today's form. False for every result of `upgrade_net`."""
     return bool(net.layers or net.input or net.input_dim or net.input_shape or any(map(_is_old_batch_norm, net.layer))
-                or any(_ceil_mode(layer) is not None or is_form(layer) for layer in net.layer))
+                or any(map(unknown.is_old, net.layer)))
 
 
 def upgrade_net(net, positions=None, prefix=""):
@@ -222,13 +219,11 @@ class _Upgrade:
             self.paths = [self.paths[index] for index in kept]
             self.note(logging.INFO, "Upgraded a net of version 0")
         self.data_to_transform()
-        crops = []
+        words = {}
         if self.net.layers:
-            crops = [index for index, layer in enumerate(self.net.layers) if _fork_type(layer) == "CROP"]
+            words = {index: word for index, layer in enumerate(self.net.layers) if (word := _fork_type(layer))}
             self.layers_from_v1()
-        self.crops(crops)
-        self.ceil_modes()
-        self.fork_forms()
+        unknown.upgrade(self, words)
         if self.net.input or self.net.input_dim or self.net.input_shape:
             self.input_layer()
         for layer in filter(_is_old_batch_norm, self.net.layer):
@@ -249,7 +244,11 @@ class _Upgrade:
 
     def error(self, message, field, path):
         """Return a ConfigError for what is at `path` in the file."""
-        return _located(ConfigError(message, field=field), self.positions, path)
+        return self.located(ConfigError(message, field=field), path)
+
+    def located(self, error, path):
+        """Return `error` with the file and line of what is at `path` in the file."""
+        return _located(error, self.positions, path)
 
     def data_to_transform(self):
         """Move scale, mean_file, crop_size and mirror of V1's data layers to transform_param."""
@@ -275,7 +274,7 @@ class _Upgrade:
                     fields = parse_fields(value)
                     for word in pop_field(fields, "type"):
                         layer.type = _type_today(word)
-                    _set_fork_fields(layer, fields)
+                    set_fork_fields(layer, fields)
                 elif field.name in V1_PARAM:
                     for index, item in enumerate(value):
                         while len(layer.param) <= index:
@@ -287,48 +286,6 @@ class _Upgrade:
                     set_field(layer, field.name, value)
         self.net.ClearField("layers")
         self.note(logging.INFO, "Upgraded a net of version 1")
-
-    def crops(self, indices):
-        """Give the layers that were CROP in V1 their offsets."""
-        layers, producers = self.net.layer, producers_of(self.net.layer) if indices else {}
-        for index in indices:
-            try:
-                offset = crop_offset(layers, producers, index)
-            except ConfigError as error:
-                raise _located(error.at(layer=layers[index].name, layer_type="Crop"), self.positions, self.paths[index])
-            layers[index].crop_param.axis = 2
-            layers[index].crop_param.offset[:] = offset
-            self.note(logging.INFO, f"The layers between the bottoms of Crop layer '{layers[index].name}' give it offset {offset}")
-
-    def ceil_modes(self):
-        """Turn ceil_mode, a field of Pooling in some forks, into round_mode; if both are given, round_mode is used."""
-        for layer in self.net.layer:
-            ceil = _ceil_mode(layer)
-            if ceil is None:
-                continue
-            fields, param = parse_fields(layer.fork_fields), layer.pooling_param
-            pop_field(fields.pooling_param, "ceil_mode")
-            if not len(fields.pooling_param):
-                pop_field(fields, "pooling_param")
-            _set_fork_fields(layer, fields)
-            mode = caffe_pb2.PoolingParameter.CEIL if ceil else caffe_pb2.PoolingParameter.FLOOR
-            if not param.HasField("round_mode"):
-                param.round_mode = mode
-            elif param.round_mode != mode:
-                self.note(logging.WARNING, f"Ignored ceil_mode of layer '{layer.name}', whose round_mode says otherwise")
-
-    def fork_forms(self):
-        """Write layers of forks that are formulas of others as these."""
-        taken = {name for layer in self.net.layer for name in (layer.name, *layer.bottom, *layer.top)}
-        for index in reversed([index for index, layer in enumerate(self.net.layer) if is_form(layer)]):
-            name, kind = self.net.layer[index].name, self.net.layer[index].type
-            try:
-                count = rewrite(self.net.layer, index, taken)
-            except ConfigError as error:
-                raise _located(error.at(layer=name, layer_type=kind), self.positions, self.paths[index])
-            self.paths[index:index + 1] = self.paths[index:index + 1] * count
-            made = ", ".join(f"{part.name} ({part.type})" for part in self.net.layer[index:index + count])
-            self.note(logging.INFO, f"Wrote {kind} layer '{name}' of a fork as {made}")
 
     def input_layer(self):
         """Turn the net's own input fields into an Input layer before all others."""
@@ -361,22 +318,12 @@ def _is_old_batch_norm(layer):
     return old and any(param.lr_mult != 0 or param.decay_mult != 0 for param in layer.param)
 
 
-def _ceil_mode(layer):
-    """Return the ``ceil_mode`` of a Pooling layer, which only forks have, as a bool; None if it is not given or is none."""
-    if layer.type != "Pooling" or "ceil_mode" not in layer.fork_fields:
-        return None
-    for param in parse_fields(layer.fork_fields).all("pooling_param"):
-        for value in param.all("ceil_mode") if isinstance(param, Fields) else ():
-            return bool(value) if value in (0, 1) else None
-    return None
-
-
 def _fork_type(layer):
     """Return the type of a V1 layer as written in the file if the enum lacks it; else None."""
     return parse_fields(layer.fork_fields).get("type") if "type" in layer.fork_fields else None
 
 
-def _set_fork_fields(layer, fields):
+def set_fork_fields(layer, fields):
     """Store `fields` as those that the messages of a layer lack."""
     layer.ClearField("fork_fields")
     if fields:
@@ -390,7 +337,7 @@ def _type_of(number):
 
 def _type_today(word):
     """Return today's name of a layer type that V1 files, also those of forks, write as `word`."""
-    return V1_TYPES[word] if word in V1_TYPES else layer_named(word)
+    return V1_TYPES[word] if word in V1_TYPES else unknown.name_of(word)
 
 
 def _located(error, positions, path):

@@ -20,7 +20,6 @@ from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
 from minicaffe.pycaffe.net2014 import Net2014
 from minicaffe.vectors import BlobVec, DtypeVec, IntVec, LayerVec, NamedDict, StringVec
-from minicaffe.workspace import register_net_factory
 
 FIXED = "they follow from the prototxt"
 log = logging.getLogger(__name__)
@@ -344,8 +343,6 @@ class Net(Net2014, base_net.Net):
         """Call ``hook(layer index)`` after each layer's backward."""
         self.add_hook(run.AFTER_BACKWARD, hook)
 
-
-register_net_factory(Net)
 
 
 def _stack_rows(parts, given):

@@ -15,8 +15,8 @@ from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
 from minicaffe.errors import DependencyError
 from minicaffe.layers.data.sources import NumberedSource
-from minicaffe.onednn import library
-from minicaffe.ops.engine import get_precision
+from minicaffe.engines.onednn import library
+from minicaffe.engines.engine import get_precision
 from minicaffe.proto import text
 from minicaffe.proto.files import PIECE
 

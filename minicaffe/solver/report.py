@@ -197,6 +197,12 @@ class OutputMeans:
         return self.loss_sum / self.loss_weight
 
 
+def evaluation_of(net):
+    """Return the class that reports the outputs of a net in a test: that of the layer type of all outputs, else `OutputMeans`."""
+    ends = {node.layer.test_outputs for node in net.nodes if set(node.tops) & set(net.output_blobs)}
+    return ends.pop() or OutputMeans if len(ends) == 1 else OutputMeans
+
+
 def output_records(net, values=None):
     """Return the outputs of one forward pass, by default the last, as records, see `OutputMeans.records`."""
     means = OutputMeans(net)

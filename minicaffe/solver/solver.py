@@ -23,11 +23,10 @@ from minicaffe.parallel.single import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.solver import nets, snapshot
-from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.solver.finite import FiniteWatch
 from minicaffe.solver.iteration import SeparateUpdate
 from minicaffe.solver.policy import check_policy
-from minicaffe.solver.report import OutputMeans, images_per_iteration, log_outputs, output_records, run_batches
+from minicaffe.solver.report import OutputMeans, evaluation_of, images_per_iteration, log_outputs, output_records, run_batches
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
@@ -547,7 +546,7 @@ class Solver:
         -------
         dict or None
             The record that listeners get: iteration, net, loss (None unless test_compute_loss), outputs. None if `action`
-            said "stop". With ``eval_type: "detection"`` the outputs are mean average precisions (solver/detection.py).
+            said "stop". With ``eval_type: "detection"`` the outputs are those of their layer type: mean average precisions.
         """
         check_type(i, numbers.Integral, "i", "the number of a test net")
         if not 0 <= i < len(self.test_nets):
@@ -561,7 +560,7 @@ class Solver:
             self.best.label_counts.clear()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
-        means = DetectionOutputs(net, self.param) if self.param.eval_type == "detection" else OutputMeans(net)
+        means = self._evaluation(net)
         passes, records = 0, whole.records if whole else None
         for loss, values, counted in run_batches(net, batches, self.group, self._may_test, records=records):
             means.add(values, whole.share(passes) if whole else 1.0, counted, loss)
@@ -578,6 +577,17 @@ class Solver:
         if self.best is not None:
             self.best.judge(self, record)
         return record
+
+    def _evaluation(self, net):
+        """Return what collects the outputs of a test net: their means, or with ``eval_type: "detection"`` what their layer type has."""
+        if self.param.eval_type != "detection":
+            return OutputMeans(net)
+        made = evaluation_of(net)
+        if made is OutputMeans:
+            types = ", ".join(sorted({node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}))
+            raise ConfigError("is for test nets whose outputs are evaluated detections, such as those of DetectionEvaluate; the "
+                              f"outputs of this one are of {types}; leave it out", field="eval_type")
+        return made(net, self.param)
 
     def _may_test(self):
         """Write the snapshots that are requested; return whether the test continues."""

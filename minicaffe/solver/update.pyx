@@ -11,7 +11,7 @@ from minicaffe.device.context cimport Context, context, settle
 from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.ops.layouts cimport diff_layout, stored
+from minicaffe.engines.layouts cimport diff_layout, stored
 
 from minicaffe.errors import ShapeError
 from minicaffe.memory.reporter import reporter

@@ -15,9 +15,9 @@ def source_of(name):
     that no header of minicaffe defines. `ptx` is None.
     """
     found = {"functor": name.partition("<")[0], "source": None, "header": None, "ptx": None}
-    # Of Each<Fill<float>>, Each is in kernels/ and the operation in ops/: take the first name in ops/, else the first.
+    # Of Each<Fill<float>>, Each is in kernels/: take the first name that is elsewhere, else the first.
     defined = [(word, *place) for word in re.findall(r"[A-Za-z_]\w*", name) if (place := definition(word)) is not None]
-    for word, header, text in sorted(defined, key=lambda entry: "/ops/" not in entry[1])[:1]:
+    for word, header, text in sorted(defined, key=lambda entry: "/kernels/" in entry[1])[:1]:
         found.update(functor=word, source=text, header=header)
     return found
 

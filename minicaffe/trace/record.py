@@ -12,7 +12,7 @@ from minicaffe.errors import ConfigError, Error, WrongTypeError, check_type, sho
 from minicaffe.memory import reporter
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
-from minicaffe.ops.engine import settings_epoch
+from minicaffe.engines.engine import settings_epoch
 from minicaffe.solver.solver import Solver
 from minicaffe.trace import build
 from minicaffe.trace.model import Trace

@@ -11,7 +11,7 @@ from minicaffe.cli import options, ranks
 from minicaffe.cli.records import Result
 from minicaffe.cli.train import train
 from minicaffe.errors import DeviceError
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 
 TRAIN, TEST = (importlib.import_module(f"minicaffe.cli.{name}") for name in ("train", "test"))
 

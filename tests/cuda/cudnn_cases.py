@@ -20,7 +20,7 @@ from gradient import layer_net, run_backward, run_forward  # noqa: E402
 import minicaffe  # noqa: E402
 from minicaffe import cuda  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
-from minicaffe.ops import engine  # noqa: E402
+from minicaffe.engines import engine  # noqa: E402
 
 CONVOLUTION = """layer {{ name: "layer" type: "{type}" bottom: "x" top: "y" convolution_param {{ {fields} engine: ENGINE
   weight_filler {{ type: "gaussian" std: 0.5 }} bias_filler {{ type: "gaussian" std: 1 }} }} }}"""

@@ -223,7 +223,7 @@ def test_older_gpus_refuse_it(place):
         pytest.skip("the compute capability of the simulated device can be chosen")
     text = run("""
 from minicaffe.errors import ConfigError
-from minicaffe.ops.engine import check_precision
+from minicaffe.engines.engine import check_precision
 minicaffe.set_mode_gpu()
 minicaffe.set_precision("bf16")
 try:

@@ -12,7 +12,7 @@ from training import losses, make_solver
 
 import minicaffe
 from minicaffe.net.net import read_net
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto import text as prototxt
 

@@ -16,7 +16,7 @@ from training import NET
 import minicaffe
 from minicaffe import cuda, errors
 from minicaffe.blob import Dtype
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
 

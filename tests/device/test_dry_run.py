@@ -13,7 +13,7 @@ from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.device.threads import computing, dry_run, is_dry_run
 from minicaffe.net.net import Net
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver

@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/strided/caffe.hpp"
+#include "minicaffe/loops/strided/caffe.hpp"
 #include "functors.hpp"
 
 using namespace test;

@@ -1,5 +1,5 @@
 #include "device.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 using namespace test;
 

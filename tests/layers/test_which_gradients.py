@@ -8,7 +8,7 @@ from gradient import layer_net
 
 import minicaffe
 from minicaffe.blob import Dtype
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 
 IMAGES, PIXELS, ROWS, MANY = (2, 32, 12, 9), (2, 32, 9, 9), (3, 100), (40, 30)
 FILLER = 'filler { type: "uniform" min: -1 max: 1 }'

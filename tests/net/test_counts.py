@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from minicaffe import memory
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver

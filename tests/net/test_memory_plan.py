@@ -23,7 +23,7 @@ from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
 from minicaffe.net.node import overwrites_outputs
 from minicaffe.net.run import BEFORE_BACKWARD
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import SGDSolver, create_solver

@@ -15,7 +15,7 @@ from minicaffe.layers.eltwise import EltwiseLayer
 from minicaffe.net.listing import Listing, ScheduleRow
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver

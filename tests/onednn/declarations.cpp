@@ -1,6 +1,6 @@
 // Our declarations of oneDNN's C interface against its own headers: values of enumerations, and the arguments of each function.
 #include <type_traits>
-#include "minicaffe/onednn/dnnl.hpp"
+#include "minicaffe/engines/onednn/dnnl.hpp"
 #include "oneapi/dnnl/dnnl.h"
 
 namespace {

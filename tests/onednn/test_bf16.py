@@ -12,8 +12,8 @@ import minicaffe as caffe
 from minicaffe import cli, errors
 from minicaffe.net import cost
 from minicaffe.net.net import Net
-from minicaffe.onednn import library
-from minicaffe.ops import engine
+from minicaffe.engines.onednn import library
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver.sgd import SGDSolver

@@ -11,8 +11,8 @@ from minicaffe.common import TRAIN, caffe
 from minicaffe.device import threads
 from minicaffe.errors import RecycledError
 from minicaffe.net.net import Net
-from minicaffe.ops import engine
-from minicaffe.ops.engines import ONEDNN
+from minicaffe.engines import engine
+from minicaffe.engines.table import ONEDNN
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 

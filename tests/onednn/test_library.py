@@ -9,7 +9,7 @@ import pytest
 from cplusplus import compiler
 
 from minicaffe import errors
-from minicaffe.onednn import library
+from minicaffe.engines.onednn import library
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

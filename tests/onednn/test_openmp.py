@@ -1,4 +1,4 @@
-"""oneDNN's parallel regions on the threads of our own loops (onednn/openmp.hpp), by a small library that calls OpenMP as it does."""
+"""oneDNN's parallel regions on the threads of our own loops (engines/onednn/openmp.hpp), by a small library that calls OpenMP as it does."""
 
 import ctypes
 import os
@@ -12,8 +12,8 @@ from test_engine_onednn import conv, engines, input_layer, make, numbers, step
 
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.errors import DependencyError
-from minicaffe.onednn import library
-from minicaffe.ops import engine
+from minicaffe.engines.onednn import library
+from minicaffe.engines import engine
 
 REGIONS = """
 #include <omp.h>

@@ -105,7 +105,7 @@ def test_an_addend_in_plain_order(net_of):
 ])
 def test_tops_of_their_own(net_of, own, names, engine):
     """Small letters: the layer has one; capitals: and its bottom is read by a layer behind it, too."""
-    from minicaffe.ops import engine as engines
+    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     text, bottom, also = FIRST + conv("first", "y"), "y", ""
     for layer in (NORM, SCALE, RELU.replace('"s"', '"y"')):
@@ -172,7 +172,7 @@ def test_in_training_the_sum_runs_by_itself(net_of):
 @pytest.mark.parametrize("kernel", [3, 5])
 def test_winograd_adds(net_of, outputs, height, width, kernel):
     """In plain order and in lanes, whose last are empty; tiles reach beyond the images."""
-    from minicaffe.ops import engine
+    from minicaffe.engines import engine
     engine.prefer("WINOGRAD")
     last = conv("first", "y", outputs).replace("kernel_size: 3 pad: 1", f"kernel_size: {kernel} pad: {kernel // 2}")
     net, watched = two_nets(net_of, conv("x", "first", outputs) + last + NORM + SUM + PRELU)
@@ -288,7 +288,7 @@ def feed(nets, *shape):
     ("WINOGRAD", 20, 16, "a"), ("WINOGRAD", 20, 12, "a"), ("CAFFE", 16, 16, "")])
 def test_parts_of_a_concat_are_written_at_once(net_of, engine, a, b, written, images):
     """In blocks of channels where all are whole, and in plain order, in which WINOGRAD leaves channels that fill none."""
-    from minicaffe.ops import engine as engines
+    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     net, watched = two_nets(net_of, WIDE + conv("x", "a", a) + relu("a") * (engine != "CAFFE") + conv("first", "b", b) + joined("a", "b")
                             + LAST)
@@ -311,7 +311,7 @@ def test_parts_of_a_concat_are_written_at_once(net_of, engine, a, b, written, im
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
 def test_a_part_by_groups(net_of, engine, group, outputs):
     """Each group lies among the channels of the whole, in blocks where those of a group fill them."""
-    from minicaffe.ops import engine as engines
+    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     text = WIDE + conv("first", "b", outputs, more=f"group: {group}") + conv("x", "a", outputs) + joined("a", "b") + LAST
     net, watched = two_nets(net_of, text)
@@ -334,7 +334,7 @@ BRANCHES = WIDE + conv("x", "a", 16) + conv("first", "b", 32)
 
 @pytest.mark.usefixtures("two_threads")
 def test_images_with_little_work_are_computed_at_once_and_copied(net_of):
-    from minicaffe.ops import engine
+    from minicaffe.engines import engine
     engine.prefer("ONEDNN")
     net, watched = two_nets(net_of, BRANCHES + joined("a", "b") + LAST)
     for images, names in ((2, []), (1, ["joined"]), (2, [])):
@@ -405,7 +405,7 @@ def test_a_view_of_the_whole_or_of_a_part(net_of, held):
 @pytest.mark.parametrize("bottoms", ["ab", "ba"])
 def test_a_part_in_another_order_than_the_first_is_copied(net_of, bottoms):
     """Here in plain order beside one in blocks. To write it would reorder the whole."""
-    from minicaffe.ops import engine
+    from minicaffe.engines import engine
     engine.prefer("WINOGRAD")
     text = conv("x", "five", 5) + conv("x", "a", 16) + conv("five", "b", 16)
     text = text if bottoms == "ab" else conv("x", "five", 5) + conv("five", "b", 16) + conv("x", "a", 16)
@@ -516,7 +516,7 @@ def test_parts_of_another_shape(net_of):
 @pytest.mark.parametrize("engine", ["ONEDNN", "WINOGRAD"])
 def test_parts_wait_for_the_shape_of_the_whole(net_of, engine):
     """Two inputs grow or shrink; who writes the first part does not know what the Concat will become."""
-    from minicaffe.ops import engine as engines
+    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     more = 'layer { name: "more" type: "Input" top: "x2" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 8 } } }'
     net, watched = two_nets(net_of, more + conv("x", "a", 16) + conv("x2", "b", 32) + joined("a", "b") + LAST)
@@ -532,7 +532,7 @@ def test_parts_wait_for_the_shape_of_the_whole(net_of, engine):
 
 def test_parts_of_one_pixel_of_winograd(net_of):
     """Which is in plain order, also where the engine computes channels in lanes."""
-    from minicaffe.ops import engine
+    from minicaffe.engines import engine
     engine.prefer("WINOGRAD")
     text = conv("x", "a", 16) + conv("x", "b", 20) + joined("b", "a") + 'layer { name: "z" type: "Power" bottom: "j" top: "z" }'
     net, watched = two_nets(net_of, text.replace("pad: 1", ""))
@@ -580,7 +580,7 @@ def test_parts_in_training(net_of, layers, written):
 @pytest.mark.parametrize("engine", ["CAFFE", "ONEDNN", "WINOGRAD"])
 @pytest.mark.parametrize("channels", [(8, 24), (16, 32), (24, 16), (5, 7)])
 def test_parts_of_any_size_in_training(net_of, engine, channels):
-    from minicaffe.ops import engine as engines
+    from minicaffe.engines import engine as engines
     engines.prefer(engine)
     text = conv("x", "a", channels[0]) + conv("x", "b", channels[1]) + relu("a") + relu("b") + joined("a", "b") + LOSS
     for shape in ((1, 3, 9, 8), (3, 3, 12, 12)):

@@ -14,8 +14,8 @@ from test_engine_onednn import POOLINGS, SHAPES, conv, engines, input_layer, lay
 from minicaffe import memory
 from minicaffe.device import threads
 from minicaffe.errors import DependencyError
-from minicaffe.onednn import library
-from minicaffe.ops import engine
+from minicaffe.engines.onednn import library
+from minicaffe.engines import engine
 
 pytestmark = pytest.mark.slow(24)    # all together
 

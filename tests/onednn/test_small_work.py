@@ -25,7 +25,7 @@ engine_requested, folder, *nets = sys.argv[1:]
 sys.path.insert(0, folder)
 from test_engine_onednn import make, step
 from minicaffe.device.threads import set_num_threads
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 engine.prefer(engine_requested)
 for text in nets:
     before = len(os.listdir("/proc/self/task"))

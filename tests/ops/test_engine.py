@@ -1,4 +1,4 @@
-"""Which engine computes an operation, and what is said of those that do not (minicaffe/ops/engine.pyx)."""
+"""Which engine computes an operation, and what is said of those that do not (minicaffe/engines/engine.pyx)."""
 
 import importlib
 import logging
@@ -13,8 +13,8 @@ from minicaffe import errors
 from minicaffe.common import caffe as settings
 from minicaffe.memory import SyncedHead
 from minicaffe.net.net import Net
-from minicaffe.ops import engine
-from minicaffe.ops.engines import CAFFE, CUDNN, ONEDNN, WINOGRAD
+from minicaffe.engines import engine
+from minicaffe.engines.table import CAFFE, CUDNN, ONEDNN, WINOGRAD
 from minicaffe.proto import caffe_pb2, parse_text
 
 PACKAGE = Path(caffe.__file__).parent

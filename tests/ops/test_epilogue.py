@@ -1,11 +1,11 @@
-"""Which layers an epilogue takes, in any order, and what it keeps of them (minicaffe/ops/epilogue.pyx)."""
+"""Which layers an epilogue takes, in any order, and what it keeps of them (minicaffe/engines/epilogue.pyx)."""
 
 import random
 
 import pytest
 
 from minicaffe.blob import Blob
-from minicaffe.ops import epilogue
+from minicaffe.engines import epilogue
 
 TOP, ONE, CHANNELS = Blob((2, 3, 4)), Blob((1,)), Blob((3,))
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "layers"))
 from gradient import layer_net, run_backward, run_forward  # noqa: E402
 
 from minicaffe.blob import Dtype  # noqa: E402
-from minicaffe.ops.engine import prefer  # noqa: E402
+from minicaffe.engines.engine import prefer  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 from minicaffe.proto.text import parse_text  # noqa: E402
 from minicaffe.solver import create_solver  # noqa: E402

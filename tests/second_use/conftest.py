@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import minicaffe
 from minicaffe.errors import DependencyError
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 
 
 @pytest.fixture

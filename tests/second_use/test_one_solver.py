@@ -22,7 +22,7 @@ from minicaffe.memory import CPUPlace, FailAllocator
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import SGDSolver, create_solver, sgd, snapshot

@@ -10,7 +10,7 @@ from random_nets import BATCHES, Program
 import minicaffe
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 

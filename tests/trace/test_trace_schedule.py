@@ -9,7 +9,7 @@ from minicaffe import trace
 from minicaffe.errors import ConfigError
 from minicaffe.memory import reporter
 from minicaffe.net.run import BEFORE_FORWARD
-from minicaffe.ops import engine
+from minicaffe.engines import engine
 from minicaffe.trace.model import Trace
 
 

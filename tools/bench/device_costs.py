@@ -19,7 +19,7 @@ from minicaffe.device.threads import dry_run
 from minicaffe.memory import CUDAPlace
 from minicaffe.net import cost
 from minicaffe.net.replace_sources import replace_sources
-from minicaffe.ops.engine import set_precision
+from minicaffe.engines.engine import set_precision
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.solver import create_solver
 

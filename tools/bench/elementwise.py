@@ -3,7 +3,7 @@
     python tools/bench/elementwise.py
 
 ``y = 2 * x + b`` on a thousand elements, which fit in the first cache: the host compiler's code for the functor of
-ops/strided/kernel.hpp is timed on one thread without vector instructions, and the instructions of the GPU's code for the same
+loops/strided/kernel.hpp is timed on one thread without vector instructions, and the instructions of the GPU's code for the same
 functor are counted in what NVRTC makes of it for sm_90. Neither is a time on a GPU. With ``--device gpu`` the kernels
 themselves are timed there; ``--device sim`` rehearses that.
 """
@@ -29,7 +29,7 @@ KINDS = {CONTIGUOUS: "contiguous data", 1: "1 axis", 2: "2 axes", 3: "3 axes", A
 SHAPES = {1: (1024,), 2: (32, 32), 3: (10, 10, 10), 4: (6, 6, 6, 6)}
 REPEAT = 100  # a call of a C function from Python takes as long as some hundred elements
 SOURCE = """
-#include "minicaffe/ops/strided/kernel.hpp"
+#include "minicaffe/loops/strided/kernel.hpp"
 using namespace mc;
 using number = INDEX;
 

@@ -2,7 +2,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.loops.lanes.caffe cimport Channels
 
 cdef class BroadcastLayer(DeviceLayer):
     cdef Channels axes      # of x in plain order

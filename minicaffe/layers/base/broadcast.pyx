@@ -1,15 +1,15 @@
 """Bases of layers with parameters broadcast along axes: Scale, Bias, PReLU; and of Reduction, whose gradient is such a broadcast.
 
-A blob is seen as outer x channels x inner: parameter k meets all elements whose middle index is k (ops/broadcast, ops/sums).
+A blob is seen as outer x channels x inner: parameter k meets all elements whose middle index is k (ops/broadcast, loops/sums).
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
-from minicaffe.ops.sums.caffe cimport channel_sums
+from minicaffe.loops.lanes.caffe cimport Channels
+from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout
+from minicaffe.loops.sums.caffe cimport channel_sums
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import axis_of, saved_bottom

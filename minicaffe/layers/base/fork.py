@@ -11,9 +11,9 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.python import Layer
-from minicaffe.proto import forks
 from minicaffe.proto.fields import Field, checked_message, unknown_of  # noqa: F401
 from minicaffe.proto.text import parse_fields, parse_filler
+from minicaffe.proto.unknown import find_unknown
 
 
 class ForkLayer(Layer):
@@ -68,9 +68,9 @@ def check_known(param, reads=None):
     With `reads`, the paths of the fields of forks that the layer reads, also for a field that is not one of these.
     """
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
-        found, text = forks.find_unknown(message, name, value)
-        if path not in reads if reads else name not in message.fields_by_name and found is None:
-            raise ConfigError(text, field=path)
+        unknown = find_unknown(message, name, value)
+        if path not in reads if reads else name not in message.fields_by_name and not unknown.known:
+            raise ConfigError(unknown.text, field=path)
 
 
 def as_planes(array):

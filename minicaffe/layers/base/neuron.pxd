@@ -2,7 +2,7 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
-from minicaffe.ops.epilogue cimport ConcatSlice
+from minicaffe.engines.epilogue cimport ConcatSlice
 
 cdef class NeuronLayer(DeviceLayer):
     cdef public bint reads_bottom   # the gradient needs x, which an in-place forward overwrites

@@ -10,8 +10,8 @@ from minicaffe.layer cimport DeviceLayer, Layer
 from minicaffe.memory.layout cimport Layout
 from minicaffe.ops.activation.operation cimport Activation
 from minicaffe.ops.broadcast.caffe cimport copy_typed
-from minicaffe.ops.epilogue cimport ConcatSlice
-from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, in_lanes, stored
+from minicaffe.engines.epilogue cimport ConcatSlice
+from minicaffe.engines.layouts cimport zero_padding, data_layout, diff_layout, in_lanes, stored
 
 from minicaffe.errors import ConfigError, Error
 from minicaffe.layers.base.checks import saved_bottom

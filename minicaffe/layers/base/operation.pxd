@@ -1,5 +1,5 @@
 from minicaffe.layer cimport DeviceLayer
-from minicaffe.ops.engine cimport Operation
+from minicaffe.engines.engine cimport Operation
 
 
 cdef class OperationLayer(DeviceLayer):

@@ -1,4 +1,4 @@
-"""OperationLayer: the base of layers that are one operation, which an engine computes (ops/engine.pyx)."""
+"""OperationLayer: the base of layers that are one operation, which an engine computes (engines/engine.pyx)."""
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context

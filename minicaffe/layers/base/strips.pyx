@@ -5,9 +5,9 @@ from minicaffe.device.context cimport Context
 from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport find_strides
-from minicaffe.ops.layouts cimport element, concat_layouts
-from minicaffe.ops.strided.caffe cimport copy_strided
+from minicaffe.engines.channels_last cimport find_strides
+from minicaffe.engines.layouts cimport element, concat_layouts
+from minicaffe.loops.strided.caffe cimport copy_strided
 
 
 cdef class StripLayer(DeviceLayer):

@@ -4,7 +4,6 @@ import numpy as np
 
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, ForkLayer, as_planes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields
@@ -171,6 +170,3 @@ class BNLayer(ForkLayer):
                 dy = dy - mean_dy - z * mean_dy_z
             factor = self.blobs[0].data.reshape(-1, 1)
             as_planes(bottom[0].diff)[...] = dy * (factor if self.inference else factor * self.statistics.data[1][:, None])
-
-
-register_layer("BN", BNLayer)

@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, ForkLayer
 from minicaffe.layers.softmax_with_loss import SoftmaxWithLossLayer
 
@@ -258,7 +257,3 @@ class SoftmaxWithLossOHEMLayer(SoftmaxWithLossLayer):
         ignored = labels == param.ignore_label if param.HasField("ignore_label") else np.zeros(labels.shape, bool)
         chosen = np.take_along_axis(probabilities, np.where(ignored, 0, labels).astype(int), 1)
         top[2].data[...] = np.where(ignored, 0, -np.log(np.maximum(chosen, FLOAT_MIN))).reshape(top[2].shape)
-
-
-for _type in (L1LossLayer, TripletLossLayer, SmoothL1LossOHEMLayer, SoftmaxWithLossOHEMLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

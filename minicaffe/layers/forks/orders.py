@@ -3,7 +3,6 @@
 import numpy as np
 
 from minicaffe.errors import ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, ForkLayer
 
 
@@ -148,7 +147,3 @@ class ReorgLayer(RearrangedLayer):
         if self.values["reverse"]:
             return array.reshape(num, stride, stride, inner, height, width).transpose(0, 3, 4, 1, 5, 2)
         return array.reshape(num, inner, height, stride, width, stride).transpose(0, 3, 5, 1, 2, 4)
-
-
-for _type in (ReverseLayer, FlipLayer, SqueezeLayer, ShuffleChannelLayer, ReorgLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

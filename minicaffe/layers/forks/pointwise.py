@@ -8,7 +8,6 @@ import numpy as np
 from minicaffe.common import TEST, TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.filler import fill_uniform
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.base.fork import Field, ForkLayer
 
@@ -159,7 +158,3 @@ class SpatialDropoutLayer(ForkLayer):
     def backward(self, top, propagate_down, bottom):
         if propagate_down[0]:
             bottom[0].diff[...] = top[0].diff if self.phase == TEST else top[0].diff * self.factors.data
-
-
-for _type in (LabelSpecificAddLayer, SpatialDropoutLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

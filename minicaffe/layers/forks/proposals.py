@@ -10,7 +10,6 @@ import numpy as np
 
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
@@ -334,7 +333,3 @@ class BoxOutputLayer(BoxesLayer):
         sides = np.minimum(sides, np.array([data.shape[2], data.shape[1]]) * rate - first)
         large = (sides >= self.values["min_size"]).all(1)
         return np.column_stack([image, first, first + sides, score[image, row, column]])[large]
-
-
-for _type in (ProposalLayer, DecodeBBoxLayer, BoxOutputLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

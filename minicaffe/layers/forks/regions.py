@@ -7,7 +7,6 @@ get no gradient: backward writes zeros, as in the forks. Nets of the forks train
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, read_rois
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
@@ -342,7 +341,3 @@ def linear_samples(start, end, count, limit, empty):
 def product(rows, columns):
     """Yield ((i, row), (j, column)) of all pairs of a row and a column."""
     return ((row, column) for row in enumerate(rows) for column in enumerate(columns))
-
-
-for _type in (ROIPoolingLayer, PSROIPoolingLayer, ROIAlignLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

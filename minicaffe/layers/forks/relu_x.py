@@ -3,7 +3,6 @@
 import logging
 
 from minicaffe.errors import ConfigError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, check_known, checked_message
 from minicaffe.layers.base.neuron import ActivationLayer
 from minicaffe.ops.activation.operation import Function
@@ -58,7 +57,3 @@ class ReLU6Layer(ReLUXLayer):
 
     message = "relu6_param"
     fields_of_message = (Field("negative_slope", 0.0, "the slope below 0"),)
-
-
-register_layer("ReLUX", ReLUXLayer)
-register_layer("ReLU6", ReLU6Layer)

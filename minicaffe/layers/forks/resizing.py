@@ -6,7 +6,6 @@ import numpy as np
 
 from minicaffe.blob import NUMPY_TYPES, Blob
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import check_size
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 from minicaffe.ops.resize import bilinear
@@ -383,7 +382,3 @@ class UpsampleLayer(ForkLayer):
             bottom[0].diff[...] = top[0].diff.reshape(-1)[self._pixels(bottom, top)]
         elif propagate_down[0]:
             bottom[0].diff[...] = self._blocks(bottom[0].shape, top[0].diff).sum(axis=(-3, -1))
-
-
-for _type in (InterpLayer, ResizeLayer, UpsampleLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

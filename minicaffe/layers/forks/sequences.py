@@ -5,7 +5,6 @@ import logging
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.checks import restore_blobs, stored_blobs
 from minicaffe.layers.base.fork import Field, ForkLayer
 from minicaffe.proto.fields import Fields
@@ -322,7 +321,3 @@ def _edit_distance(a, b):
         for j, right in enumerate(b, 1):
             corner, distances[j] = distances[j], min(distances[j] + 1, distances[j - 1] + 1, corner + (left != right))
     return distances[-1]
-
-
-for _type in (LstmLayer, ContinuationIndicatorLayer, CTCGreedyDecoderLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -6,7 +6,6 @@ And PriorBoxClustered, SSD's PriorBox with other box shapes.
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.fork import Field, ForkLayer, check_known
 from minicaffe.layers.forks.losses import ForkLossLayer
 from minicaffe.layers.ssd.prior_box import PriorBoxLayer, check_above_zero
@@ -142,6 +141,3 @@ class PriorBoxClusteredLayer(PriorBoxLayer):
             if not values or len(values) != len(sides["width"]):
                 raise ConfigError(f"give at least one, and as many as width, got {len(values)}", field=f"prior_box_param.{name}")
         return list(zip(*sides.values()))
-
-
-register_layer("PriorBoxClustered", PriorBoxClusteredLayer)

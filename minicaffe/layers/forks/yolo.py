@@ -3,7 +3,6 @@
 import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layer import register_layer
 from minicaffe.layers.base.boxes import suppress
 from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
 
@@ -209,7 +208,3 @@ def decode(codes, anchors, place, shape):
     """Return (x, y, width, height) for codes (B, 4) of cells at place (image, row, column, ...) of a map (N, H, W, ...)."""
     cells = np.column_stack([place[2], place[1]])
     return np.concatenate([(cells + sigmoid(codes[:, :2])) / shape[2:0:-1], np.exp(codes[:, 2:]) * anchors], 1)
-
-
-for _type in (YoloDetectionOutputLayer, Yolov3DetectionOutputLayer):
-    register_layer(_type.__name__.removesuffix("Layer"), _type)

@@ -14,6 +14,7 @@ import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.data.label_map import read_name_sizes
+from minicaffe.solver.detection import DetectionOutputs
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, ShapeError, in_field
 from minicaffe.layers.base.checks import check_size, state_numbers
@@ -58,6 +59,7 @@ cdef class DetectionEvaluateLayer(Layer):
 
     exact_num_bottom_blobs = 2
     exact_num_top_blobs = 1
+    test_outputs = DetectionOutputs
 
     cdef EvaluateRule rule
     cdef list sizes        # (name, height, width) of the images, or None

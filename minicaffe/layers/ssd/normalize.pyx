@@ -7,7 +7,7 @@ where a scale is 0 (Caffe divided by it); it is right in place too; the batch ma
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
+from minicaffe.engines.layouts cimport data_layout, element, of_images, of_mode
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2

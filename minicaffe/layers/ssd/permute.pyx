@@ -1,15 +1,15 @@
 """Permute: another order of the axes (SSD's permute_layer.cpp), as NumPy's transpose.
 
-Forward and backward are one strided copy (ops/strided/caffe.hpp), on a device to and from the layout of the bottom. Different from
+Forward and backward are one strided copy (loops/strided/caffe.hpp), on a device to and from the layout of the bottom. Different from
 Caffe: the number of axes may change between iterations, and no gradient is written that is not needed.
 """
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport find_strides
-from minicaffe.ops.layouts cimport data_layout, element, of_images, of_mode
-from minicaffe.ops.strided.caffe cimport copy_strided
+from minicaffe.engines.channels_last cimport find_strides
+from minicaffe.engines.layouts cimport data_layout, element, of_images, of_mode
+from minicaffe.loops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.fork import check_known

@@ -1,9 +1,9 @@
 """Activation: an element-wise function without learned parameters, by engine CAFFE."""
 
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.layouts cimport zero_padding, data_layout, diff_layout, element, in_lanes, stored
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.engines.layouts cimport zero_padding, data_layout, diff_layout, element, in_lanes, stored
 
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/activation/caffe.hpp" nogil:
     void activation_forward "mc::activation_forward"(const Context&, int function, int dtype, long long n, const void* x, void* y,

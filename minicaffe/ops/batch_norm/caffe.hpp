@@ -3,7 +3,7 @@
 #pragma once
 #include "minicaffe/ops/batch_norm/kernel.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 namespace mc {
 

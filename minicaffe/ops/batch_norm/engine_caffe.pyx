@@ -1,13 +1,13 @@
 """Subtract a mean, divide by a deviation, by engine CAFFE (ops/batch_norm/caffe.hpp)."""
 
 from minicaffe.ops.batch_norm.operation cimport BatchNorm, Standardize
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.epilogue cimport NormEpilogue
-from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout, element
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.engines.epilogue cimport NormEpilogue
+from minicaffe.loops.lanes.caffe cimport Channels
+from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout, element
 
 from minicaffe.errors import ShapeError
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/batch_norm/caffe.hpp" namespace "mc" nogil:
     cppclass Standardization:

@@ -2,7 +2,7 @@
 // outer x channels x inner; every channel has its own parameters.
 #pragma once
 #include "minicaffe/ops/activation/kernel.hpp"
-#include "minicaffe/ops/sums/kernel.hpp"
+#include "minicaffe/loops/sums/kernel.hpp"
 #include "minicaffe/kernels/types.hpp"
 
 namespace mc {

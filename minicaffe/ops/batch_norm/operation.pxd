@@ -1,7 +1,7 @@
 from minicaffe.blob cimport Blob
-from minicaffe.ops.engine cimport Operation
-from minicaffe.ops.epilogue cimport NormEpilogue
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.engines.engine cimport Operation
+from minicaffe.engines.epilogue cimport NormEpilogue
+from minicaffe.loops.lanes.caffe cimport Channels
 
 cdef enum Deviation:        # ops/batch_norm/kernel.hpp
     EPS_INSIDE

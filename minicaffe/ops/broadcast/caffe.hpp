@@ -5,7 +5,7 @@
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/ops/broadcast/kernel.hpp"
-#include "minicaffe/ops/lanes/caffe.hpp"
+#include "minicaffe/loops/lanes/caffe.hpp"
 
 namespace mc {
 namespace cpu {

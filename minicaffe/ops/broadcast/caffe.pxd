@@ -1,5 +1,5 @@
 from minicaffe.device.context cimport Context
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.loops.lanes.caffe cimport Channels
 
 # `kept`, unless null, receives a copy of x.
 cdef extern from "minicaffe/ops/broadcast/caffe.hpp" nogil:

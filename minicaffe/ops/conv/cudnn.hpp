@@ -13,7 +13,7 @@
 #include "minicaffe/kernels/pointwise.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 namespace mc {
 namespace cuda {

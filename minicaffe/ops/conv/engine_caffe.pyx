@@ -1,10 +1,10 @@
 """Convolution by engine CAFFE (ops/conv/caffe.hpp)."""
 
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
-from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
+from minicaffe.engines.engine cimport Blob, Context, Operation, Primitive
 from minicaffe.ops.gemm.blas cimport Blas, blas
 
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/conv/caffe.hpp" namespace "mc" nogil:
     long long conv_scratch(const Context&, int dtype, const ConvShape& shape)

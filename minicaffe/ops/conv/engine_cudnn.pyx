@@ -12,16 +12,16 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from minicaffe.kernels.types cimport BF16, item_size
-from minicaffe.ops.channels_last cimport channels_last
+from minicaffe.engines.channels_last cimport channels_last
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
-from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.strided.caffe cimport round_to_bf16
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
+from minicaffe.loops.lanes.caffe cimport Channels
+from minicaffe.loops.strided.caffe cimport round_to_bf16
 
 from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError
-from minicaffe.ops.engine import Refusal
-from minicaffe.ops.engines import CUDNN
+from minicaffe.engines.engine import Refusal
+from minicaffe.engines.table import CUDNN
 
 cdef extern from "minicaffe/ops/conv/cudnn.hpp" namespace "mc::cuda" nogil:
     enum: kNchw, kNhwc

@@ -2,14 +2,14 @@
 
 from libc.stdint cimport int64_t
 
-from minicaffe.onednn.library cimport OnednnLayout, scaled_layout
+from minicaffe.engines.onednn.library cimport OnednnLayout, scaled_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
-from minicaffe.ops.epilogue cimport ChannelEpilogue, ConcatSlice
-from minicaffe.ops.onednn cimport (Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation,  # no-cython-lint
+from minicaffe.engines.epilogue cimport ChannelEpilogue, ConcatSlice
+from minicaffe.engines.onednn.primitives cimport (Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation,  # no-cython-lint
                                    Weighted, library, refuse)  # no-cython-lint
 
-from minicaffe.ops.engine import Refusal, get_precision
-from minicaffe.ops.engines import ONEDNN
+from minicaffe.engines.engine import Refusal, get_precision
+from minicaffe.engines.table import ONEDNN
 
 cdef extern from "minicaffe/ops/conv/onednn.hpp" namespace "mc::onednn" nogil:
     bint is_faster(const ConvShape&, bint transposed)

@@ -1,14 +1,14 @@
 """Convolution by engine WINOGRAD (ops/conv/winograd.hpp)."""
 
 from minicaffe.device.threads cimport Threads
-from minicaffe.onednn.library cimport lanes_layout
+from minicaffe.engines.onednn.library cimport lanes_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, Window, backward_bias
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.epilogue cimport ChannelEpilogue, ConcatSlice
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.engines.epilogue cimport ChannelEpilogue, ConcatSlice
 
 from minicaffe.errors import DependencyError
-from minicaffe.ops.engine import get_exact
-from minicaffe.ops.engines import WINOGRAD
+from minicaffe.engines.engine import get_exact
+from minicaffe.engines.table import WINOGRAD
 
 cdef extern from "minicaffe/ops/conv/winograd.hpp" namespace "mc::cpu::winograd" nogil:
     int winograd_lanes "mc::cpu::winograd::lanes"(const ConvShape&)

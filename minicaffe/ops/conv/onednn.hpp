@@ -1,6 +1,6 @@
-// Convolution and deconvolution by oneDNN (onednn/weighted.hpp).
+// Convolution and deconvolution by oneDNN (engines/onednn/weighted.hpp).
 #pragma once
-#include "minicaffe/onednn/weighted.hpp"
+#include "minicaffe/engines/onednn/weighted.hpp"
 #include "minicaffe/ops/conv/shape.hpp"
 
 namespace mc {

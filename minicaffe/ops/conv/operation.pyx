@@ -4,8 +4,8 @@ Engines compute three products of an image side and a column side. The image is 
 deconvolution.
 """
 
-from minicaffe.ops.epilogue cimport ChannelEpilogue
-from minicaffe.ops.sums.caffe cimport channel_sums
+from minicaffe.engines.epilogue cimport ChannelEpilogue
+from minicaffe.loops.sums.caffe cimport channel_sums
 
 
 cdef class Convolution(Operation):

@@ -8,7 +8,7 @@
 #include "minicaffe/ops/gemm/caffe.hpp"
 #include "minicaffe/ops/inner_product/few_rows.hpp"
 #include "minicaffe/ops/inner_product/kernel.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 namespace mc {
 

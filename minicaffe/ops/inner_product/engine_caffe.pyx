@@ -9,14 +9,14 @@ from libc.string cimport memcpy
 
 from minicaffe.device.context cimport context
 from minicaffe.kernels.types cimport BF16, FLOAT, item_size
-from minicaffe.ops.channels_last cimport channels_last
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.epilogue cimport ReluEpilogue
+from minicaffe.engines.channels_last cimport channels_last
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.engines.epilogue cimport ReluEpilogue
 from minicaffe.ops.gemm.blas cimport Blas, blas
 from minicaffe.ops.inner_product.operation cimport InnerProduct
-from minicaffe.ops.layouts cimport data_layout
+from minicaffe.engines.layouts cimport data_layout
 
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/inner_product/caffe.hpp" namespace "mc" nogil:
     bint inner_product_forward(const Context&, const Blas& blas, int dtype, long long m, long long n, long long k, bint transpose,

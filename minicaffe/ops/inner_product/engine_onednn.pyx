@@ -3,10 +3,10 @@
 from libc.stdint cimport int64_t
 
 from minicaffe.ops.inner_product.operation cimport InnerProduct
-from minicaffe.ops.onednn cimport Library, OnednnWeightsPrimitive, Weighted, library, refuse  # no-cython-lint
+from minicaffe.engines.onednn.primitives cimport Library, OnednnWeightsPrimitive, Weighted, library, refuse  # no-cython-lint
 
-from minicaffe.ops.engine import get_precision
-from minicaffe.ops.engines import ONEDNN
+from minicaffe.engines.engine import get_precision
+from minicaffe.engines.table import ONEDNN
 
 cdef extern from "minicaffe/ops/inner_product/onednn.hpp" namespace "mc::onednn" nogil:
     cppclass OnednnInner "mc::onednn::Inner"(Weighted):

@@ -1,6 +1,6 @@
 """The operation of the inner product."""
 
-from minicaffe.ops.epilogue cimport ReluEpilogue
+from minicaffe.engines.epilogue cimport ReluEpilogue
 
 
 cdef class InnerProduct(Operation):

@@ -2,7 +2,7 @@
 // targets are checked and counted on the host, so that errors are found before anything is computed.
 #pragma once
 #include "minicaffe/ops/loss/kernel.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 namespace mc {
 namespace cpu {

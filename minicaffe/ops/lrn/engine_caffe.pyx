@@ -1,10 +1,10 @@
 """Local response normalisation by engine CAFFE (ops/lrn/caffe.hpp)."""
 
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.layouts cimport data_layout, element, of_images
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.engines.layouts cimport data_layout, element, of_images
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/lrn/caffe.hpp" namespace "mc" nogil:
     long long lrn_scratch(const Context&, const LrnShape&)

@@ -1,9 +1,9 @@
 """Local response normalisation by engine CUDNN (ops/lrn/cudnn.hpp)."""
 
-from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive, refuse
+from minicaffe.engines.engine cimport Blob, Context, Operation, Primitive, refuse
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
 
-from minicaffe.ops.engines import CUDNN
+from minicaffe.engines.table import CUDNN
 
 cdef extern from "minicaffe/ops/lrn/cudnn.hpp" namespace "mc::cuda" nogil:
     void cudnn_lrn_forward(const Context&, int, const LrnShape&, const void* x, void* y) except +refuse

@@ -1,10 +1,10 @@
 """Local response normalisation by engine ONEDNN (ops/lrn/onednn.hpp)."""
 
-from minicaffe.onednn.library cimport OnednnLayout, why_no_image_layout
+from minicaffe.engines.onednn.library cimport OnednnLayout, why_no_image_layout
 from minicaffe.ops.lrn.operation cimport LRN, LrnShape
-from minicaffe.ops.onednn cimport Array, Library, OnednnWorkspacePrimitive, WorkspacePrimitive, library, refuse
+from minicaffe.engines.onednn.primitives cimport Array, Library, OnednnWorkspacePrimitive, WorkspacePrimitive, library, refuse
 
-from minicaffe.ops.engines import ONEDNN
+from minicaffe.engines.table import ONEDNN
 
 cdef extern from "minicaffe/ops/lrn/onednn.hpp" namespace "mc::onednn" nogil:
     void make_lrn(WorkspacePrimitive& made, const Library*, const LrnShape&, const Array& x, int threads) except +refuse

@@ -1,6 +1,6 @@
 // LRN across channels by oneDNN, of an image in one of its layouts.
 #pragma once
-#include "minicaffe/onednn/dnnl.hpp"
+#include "minicaffe/engines/onednn/dnnl.hpp"
 #include "minicaffe/ops/lrn/kernel.hpp"
 
 namespace mc {

@@ -1,7 +1,7 @@
 // SSD's Normalize on CPU or device (ops/normalize/kernel.hpp).
 #pragma once
 #include "minicaffe/ops/normalize/kernel.hpp"
-#include "minicaffe/ops/sums/caffe.hpp"
+#include "minicaffe/loops/sums/caffe.hpp"
 
 namespace mc {
 

@@ -1,12 +1,12 @@
 """Pooling by engine CAFFE (ops/pooling/caffe.hpp)."""
 
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport channels_last
-from minicaffe.ops.engine cimport Blob, Context, Operation, Primitive
-from minicaffe.ops.layouts cimport data_layout, element, of_images
+from minicaffe.engines.channels_last cimport channels_last
+from minicaffe.engines.engine cimport Blob, Context, Operation, Primitive
+from minicaffe.engines.layouts cimport data_layout, element, of_images
 from minicaffe.ops.pooling.operation cimport STOCHASTIC, Pooling, PoolShape
 
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/pooling/caffe.hpp" namespace "mc" nogil:
     long long pool_scratch(const Context&, const PoolShape&, bint backward)

@@ -1,10 +1,10 @@
 """Pooling by engine ONEDNN (ops/pooling/onednn.hpp)."""
 
-from minicaffe.onednn.library cimport OnednnLayout, why_no_image_layout
-from minicaffe.ops.onednn cimport Array, Library, OnednnWorkspacePrimitive, WorkspacePrimitive, library, refuse
+from minicaffe.engines.onednn.library cimport OnednnLayout, why_no_image_layout
+from minicaffe.engines.onednn.primitives cimport Array, Library, OnednnWorkspacePrimitive, WorkspacePrimitive, library, refuse
 from minicaffe.ops.pooling.operation cimport AVE, MAX, Pooling, PoolShape
 
-from minicaffe.ops.engines import ONEDNN
+from minicaffe.engines.table import ONEDNN
 
 cdef extern from "minicaffe/ops/pooling/onednn.hpp" namespace "mc::onednn" nogil:
     void make_pool(WorkspacePrimitive& made, const Library*, const PoolShape&, bint max, const Array& x, int threads) except +refuse

@@ -1,6 +1,6 @@
 // Pooling by oneDNN, of an image in one of its layouts; the top takes the layout that it gives to that.
 #pragma once
-#include "minicaffe/onednn/dnnl.hpp"
+#include "minicaffe/engines/onednn/dnnl.hpp"
 #include "minicaffe/ops/pooling/kernel.hpp"
 
 namespace mc {

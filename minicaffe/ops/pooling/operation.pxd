@@ -1,4 +1,4 @@
-from minicaffe.ops.engine cimport Operation
+from minicaffe.engines.engine cimport Operation
 
 cdef extern from "minicaffe/ops/pooling/kernel.hpp" nogil:
     struct PoolShape "mc::PoolShape":

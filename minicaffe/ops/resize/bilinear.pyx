@@ -8,8 +8,8 @@ bottom the first pixel of the top that reads it and the one after the last.
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context, settle
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.channels_last cimport channels_last
-from minicaffe.ops.layouts cimport data_layout, element, of_images
+from minicaffe.engines.channels_last cimport channels_last
+from minicaffe.engines.layouts cimport data_layout, element, of_images
 
 from minicaffe.memory.synced import device_lock
 

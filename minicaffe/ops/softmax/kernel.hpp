@@ -5,7 +5,7 @@
 // the lanes of vector registers (CPU), the threads of a block (device).
 #pragma once
 #include "minicaffe/kernels/exponential.hpp"
-#include "minicaffe/ops/sums/kernel.hpp"
+#include "minicaffe/loops/sums/kernel.hpp"
 #ifdef __CUDACC_RTC__
 #define MC_LAMBDA
 #else

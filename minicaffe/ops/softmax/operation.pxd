@@ -1,8 +1,8 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.engine cimport Operation
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.engines.engine cimport Operation
+from minicaffe.loops.lanes.caffe cimport Channels
 
 
 cdef class Softmax(Operation):

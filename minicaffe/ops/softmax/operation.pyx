@@ -1,10 +1,10 @@
 """Softmax along one axis, by engine CAFFE (ops/softmax/kernel.hpp)."""
 
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive
-from minicaffe.ops.lanes.caffe cimport Channels
-from minicaffe.ops.layouts cimport by_channels, data_layout, diff_layout
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive
+from minicaffe.loops.lanes.caffe cimport Channels
+from minicaffe.engines.layouts cimport by_channels, data_layout, diff_layout
 
-from minicaffe.ops.engines import CAFFE
+from minicaffe.engines.table import CAFFE
 
 cdef extern from "minicaffe/ops/softmax/kernel.hpp" namespace "mc" nogil:
     void softmax_forward(const Context&, int dtype, long long outer, long long channels, long long inner, const void* x, void* y)

@@ -5,7 +5,7 @@ Padding is zero in every layout. So such an operation must map zero to zero, or 
 
 from minicaffe.kernels.types cimport BF16, item_size
 from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.ops.lanes.caffe cimport fill_padding
+from minicaffe.loops.lanes.caffe cimport fill_padding
 
 import math
 

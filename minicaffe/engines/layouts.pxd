@@ -1,7 +1,7 @@
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.loops.lanes.caffe cimport Channels
 
 cdef Layout data_layout(const Context& on, list blobs, bint bf16=*)
 cdef Layout diff_layout(const Context& on, list blobs, bint bf16=*)

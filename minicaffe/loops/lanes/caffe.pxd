@@ -1,4 +1,4 @@
-cdef extern from "minicaffe/ops/lanes/caffe.hpp" namespace "mc" nogil:
+cdef extern from "minicaffe/loops/lanes/caffe.hpp" namespace "mc" nogil:
     cppclass Channels:
         Channels()
         Channels(long long outer, long long channels, long long inner)

@@ -5,7 +5,7 @@
 // axis than y, CPU and device go by tiles; of rows that are contiguous in both the CPU copies each at once, a device 16 bytes a
 // thread where that divides all sizes; the rest computes offsets from indices.
 #pragma once
-#include "minicaffe/ops/strided/kernel.hpp"
+#include "minicaffe/loops/strided/kernel.hpp"
 #include "minicaffe/device/typed.hpp"
 
 namespace mc {

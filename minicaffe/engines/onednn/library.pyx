@@ -1,7 +1,7 @@
-"""oneDNN opened at run time, and its layouts: if it is missing, engine CAFFE computes (onednn/dnnl.hpp).
+"""oneDNN opened at run time, and its layouts: if it is missing, engine CAFFE computes (engines/onednn/dnnl.hpp).
 
 The library is searched at MINICAFFE_ONEDNN; else in ``lib`` of the environment, where the wheel `onednn-cpu-gomp` and conda
-install it, and in the system's search path. It computes on the threads of our own loops (onednn/openmp.hpp).
+install it, and in the system's search path. It computes on the threads of our own loops (engines/onednn/openmp.hpp).
 """
 
 import ctypes
@@ -25,13 +25,13 @@ cdef extern from *:
     """static inline void rethrow() { throw; }"""
     void rethrow() except +
 
-cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
+cdef extern from "minicaffe/engines/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     const char* kNames[]
     const int kFunctions
     const unsigned kSequential, kOpenMp
     const int kBlocksOf16, kBlocksOf8, kBf16, kFloat
 
-cdef extern from "minicaffe/onednn/openmp.hpp" namespace "mc::onednn::openmp" nogil:
+cdef extern from "minicaffe/engines/onednn/openmp.hpp" namespace "mc::onednn::openmp" nogil:
     void serve(void* handle, Threads) except +
     void set_threads(int) noexcept
 

@@ -1,5 +1,5 @@
 // Our own declarations of the part of oneDNN's C interface, version 3, that engine ONEDNN uses: no header of oneDNN is included
-// and nothing is linked (onednn/library.pyx opens it). tests/onednn/test_declarations.py compares them with oneDNN's headers.
+// and nothing is linked (engines/onednn/library.pyx opens it). tests/onednn/test_declarations.py compares them with oneDNN's headers.
 //
 // An Array owns a memory descriptor (shape and layout); a PrimitiveCall is one primitive with the memory objects of its arguments.
 #pragma once
@@ -134,7 +134,7 @@ constexpr index_t kRegion = 4;  // with 10 MobileNet took 1.08 of its time for o
 /// Call a function of oneDNN, its name without dnnl_; throw std::runtime_error with the name if it fails.
 #define MC_DNNL(on, name, ...) (on)->check((on)->call.name(__VA_ARGS__), #name)
 
-/// The library that onednn/library.pyx opened: one per process, never closed.
+/// The library that engines/onednn/library.pyx opened: one per process, never closed.
 struct Library {
   Functions call;
   void* engine;

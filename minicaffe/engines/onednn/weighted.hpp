@@ -2,8 +2,8 @@
 // weights and bias. oneDNN chooses the layouts of each step's arrays. The gradients use the layouts of forward unless oneDNN has
 // only its slow reference for them, so that data and diffs pass from layer to layer without a reorder.
 #pragma once
-#include "minicaffe/onednn/blocks.hpp"
-#include "minicaffe/onednn/dnnl.hpp"
+#include "minicaffe/engines/onednn/blocks.hpp"
+#include "minicaffe/engines/onednn/dnnl.hpp"
 
 namespace mc {
 namespace onednn {

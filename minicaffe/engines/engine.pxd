@@ -1,7 +1,7 @@
 from minicaffe.blob cimport Blob, Dtype
 from minicaffe.device.context cimport Context
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.epilogue cimport Epilogue
+from minicaffe.engines.epilogue cimport Epilogue
 
 cdef int refuse() except -1
 cdef unsigned current_epoch() noexcept
@@ -9,7 +9,7 @@ cdef unsigned current_epoch() noexcept
 
 cdef class Primitive:
     cdef readonly str engine
-    cdef readonly bint fuses            # forward computes epilogues (ops/epilogue.pyx)
+    cdef readonly bint fuses            # forward computes epilogues (engines/epilogue.pyx)
     cdef readonly bint adds             # ... also with an addend
     cdef bint both                      # there is a backward_both, which is faster than backward and backward_params
     cdef int forward(self, const Context& on, Operation operation, Blob x, Blob y, Blob p, Blob q) except -1

@@ -5,7 +5,7 @@ from minicaffe.memory.layout cimport Layout
 
 cdef int fail() except -1
 
-cdef extern from "minicaffe/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
+cdef extern from "minicaffe/engines/onednn/dnnl.hpp" namespace "mc::onednn" nogil:
     cppclass Library:
         void set_function(int i, void* address)
         void start() except +fail

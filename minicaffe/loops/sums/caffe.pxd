@@ -1,8 +1,8 @@
 from minicaffe.device.context cimport Context
-from minicaffe.ops.lanes.caffe cimport Channels
+from minicaffe.loops.lanes.caffe cimport Channels
 
 # out[k] = coeff times a sum over channel k, added to what is there if `add`.
-cdef extern from "minicaffe/ops/sums/caffe.hpp" nogil:
+cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
     void channel_sums "mc::channel_sums_typed<mc::SumTerm>"(const Context&, int dtype, const Channels&, double coeff, bint add,
                                                             void* out, const void* x)
     void channel_abs_sums "mc::channel_sums_typed<mc::AbsTerm>"(const Context&, int dtype, const Channels&, double coeff, bint add,

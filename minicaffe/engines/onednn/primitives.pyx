@@ -1,9 +1,9 @@
 """Common code of engine ONEDNN's operations: convolution and inner product; pooling and LRN."""
 
 from minicaffe.memory.synced cimport UNINITIALIZED
-from minicaffe.onednn.library cimport layout_of
+from minicaffe.engines.onednn.library cimport layout_of
 
-from minicaffe.ops.engine import Refusal
+from minicaffe.engines.engine import Refusal
 
 
 cdef class OnednnWeightsPrimitive(Primitive):

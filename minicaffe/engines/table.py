@@ -5,9 +5,12 @@ That file has a class of primitives and up to two functions: ``refuses(operation
 ``slower(operation)`` why later engines take less time; None if neither. `slower` applies only if no engine was named.
 """
 
+import functools
 from dataclasses import dataclass, field
 
-from minicaffe.onednn.library import check_bf16
+from minicaffe import entry_points
+from minicaffe.engines.onednn.library import check_bf16
+from minicaffe.errors import ConfigError
 
 
 @dataclass(eq=False)
@@ -39,3 +42,16 @@ ONEDNN = Engine("ONEDNN", no_float64="float64 data: oneDNN computes float32 only
 CAFFE = Engine("CAFFE", 1, on_gpu=True, takes_empty=True, precisions={"float32": None, "tf32": None})
 ENGINES = {engine.name: engine for engine in (CUDNN, WINOGRAD, ONEDNN, CAFFE)}
 LAST = CAFFE        # computes every operation
+
+
+def add_engine(engine):
+    """Let an `Engine` of an add-on be tried before the last one. Raises ConfigError if there is one of its name."""
+    if ENGINES.setdefault(engine.name, engine) is not engine:
+        raise ConfigError(f"there is an engine '{engine.name}' already", field="name")
+    ENGINES[LAST.name] = ENGINES.pop(LAST.name)
+
+
+@functools.cache
+def load_engines():
+    """Import the modules of the entry points minicaffe.engines, which call `add_engine`; the first call does it."""
+    entry_points.objects("minicaffe.engines")

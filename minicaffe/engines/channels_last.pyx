@@ -1,7 +1,7 @@
 """ChannelsLast: arrays on a device whose channels, axis 1 in Caffe's order, are neighbours: images NHWC, weights KRSC.
 
 GPUs multiply matrices in this order; for NCHW cuDNN converts each time. In precision bf16 the elements are rounded to bf16. An
-engine chooses the layout, and the following operations keep it (ops/layouts.pyx). Operations by channel see rows of channels.
+engine chooses the layout, and the following operations keep it (engines/layouts.pyx). Operations by channel see rows of channels.
 """
 
 from minicaffe.blob cimport Blob
@@ -9,7 +9,7 @@ from minicaffe.device.context cimport Context, CudaStream
 from minicaffe.device.threads cimport num_threads
 from minicaffe.kernels.types cimport BF16, FLOAT, item_size
 from minicaffe.memory.layout cimport Layout
-from minicaffe.ops.strided.caffe cimport copy_strided
+from minicaffe.loops.strided.caffe cimport copy_strided
 
 import math
 from weakref import WeakValueDictionary

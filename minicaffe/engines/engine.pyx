@@ -1,6 +1,6 @@
 """Operations, and the choice of the engine that computes them.
 
-A layer describes a computation as an Operation: plain data, set at reshape. The engines in ops/engines.py are tried in order. The
+A layer describes a computation as an Operation: plain data, set at reshape. The engines in engines/table.py are tried in order. The
 first that is selected, supports the operation and is not slower than later ones makes a Primitive, which gets blobs and fetches
 the pointers that it needs. It may still raise Refusal (a library's "not supported") when it is made or computes. Then the next
 engine computes that gradient, or the whole operation if forward is refused. The last engine computes every operation.
@@ -16,7 +16,7 @@ from minicaffe.device.context cimport context, on_device
 
 from minicaffe.errors import ConfigError, DependencyError, Error, check_type, switched_on
 from minicaffe.memory.registry import registry
-from minicaffe.ops.engines import ENGINES, LAST
+from minicaffe.engines.table import ENGINES, LAST, load_engines
 
 cdef extern from *:
     """static inline void rethrow() { throw; }"""
@@ -82,7 +82,7 @@ cdef class Operation:
         The layer's field: DEFAULT, or an engine's `layer_field`.
     """
 
-    epilogue_class = None       # the class of epilogues that some engine computes (ops/epilogue.pyx)
+    epilogue_class = None       # the class of epilogues that some engine computes (engines/epilogue.pyx)
     fuses_backward = False             # whether backward can compute the gradients of an epilogue, too, in place
     fuses_backward_out_of_place = False     # the same not in place; the top's diff is then as in separate layers
     streams_weight_gradient = False     # whether some engine passes the gradient of p to a consumer, part by part
@@ -97,7 +97,7 @@ cdef class Operation:
         return 0
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
-        """Choose the engine for x and y; return whether its forward can compute an epilogue (ops/epilogue.pyx)."""
+        """Choose the engine for x and y; return whether its forward can compute an epilogue (engines/epilogue.pyx)."""
         if not self.has_engines():      # the layer itself computes it, with the epilogue
             return True
         self.choose(on, x)
@@ -190,6 +190,7 @@ cdef class Operation:
 
     def _choose(self, bint device):
         cdef Primitive made
+        load_engines()
         requested, precision = preferred(), self.precision()
         for name, engine in sorted(ENGINES.items(), key=lambda item: precision not in item[1].precisions):
             if type(self) not in engine.kinds or name in self.refusals or not (engine.on_gpu if device else engine.on_cpu):
@@ -322,6 +323,7 @@ def preferred():
     """
     global _preferred
     if _preferred is None:
+        load_engines()
         requested = os.environ.get("MINICAFFE_ENGINE", "").upper()
         if requested and requested not in ENGINES:
             raise ConfigError(f"must be {' or '.join(name.lower() for name in sorted(ENGINES))}, got '{requested.lower()}'",

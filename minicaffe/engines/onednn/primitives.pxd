@@ -1,10 +1,10 @@
 from libcpp.vector cimport vector
 
 from minicaffe.device.threads cimport Threads
-from minicaffe.onednn.library cimport Array, Library, library
-from minicaffe.ops.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
+from minicaffe.engines.onednn.library cimport Array, Library, library
+from minicaffe.engines.engine cimport Blob, Context, Layout, Operation, Primitive, refuse
 
-cdef extern from "minicaffe/onednn/weighted.hpp" namespace "mc::onednn" nogil:
+cdef extern from "minicaffe/engines/onednn/weighted.hpp" namespace "mc::onednn" nogil:
     cppclass Weighted:
         Array x, w, y, dx, dy, weights_x, weights_dy, gradient, plain_w
         size_t forward_scratch()

@@ -3,8 +3,8 @@
 #pragma once
 #include <vector>
 #include "minicaffe/device/typed.hpp"
-#include "minicaffe/ops/lanes/caffe.hpp"
-#include "minicaffe/ops/sums/kernel.hpp"
+#include "minicaffe/loops/lanes/caffe.hpp"
+#include "minicaffe/loops/sums/kernel.hpp"
 
 namespace mc {
 namespace cpu {
@@ -45,7 +45,7 @@ constexpr index_t kSumBlocks = 1024;
 constexpr index_t kSumPerThread = 16, kSumPacksPerThread = 8;
 
 /// Call done(k, sum) for each channel k of the N arrays `of` on the device. The functor f.at(k) computes the term of an element of
-/// channel k; without arrays (N is 0) it gets the index of the element (ops/sums/kernel.hpp). Channels in lanes, without padding,
+/// channel k; without arrays (N is 0) it gets the index of the element (loops/sums/kernel.hpp). Channels in lanes, without padding,
 /// are images with channels last, where the channels of each image are channels of their own: outer is 1.
 ///
 /// One block adds a channel. If that leaves the device idle, several blocks add parts of it, and a second launch adds the parts.

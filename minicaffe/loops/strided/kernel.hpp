@@ -6,7 +6,7 @@
 
 namespace mc {
 
-constexpr int kMaxStridedAxes = 8;  // after neighbouring axes have been joined (ops/strided/caffe.hpp)
+constexpr int kMaxStridedAxes = 8;  // after neighbouring axes have been joined (loops/strided/caffe.hpp)
 
 MC_HD index_t signed_(unsigned x) { return int(x); }
 MC_HD index_t signed_(unsigned long long x) { return index_t(x); }

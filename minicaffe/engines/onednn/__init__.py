@@ -1,0 +1,1 @@
+"""Intel's oneDNN, opened at run time: the library, its layouts and the common code of its primitives."""

@@ -1,0 +1,126 @@
+"""Add-ons: layer types, commands and more that installed packages add to the core (docs/writing_an_addon.md).
+
+A package names in its metadata one object for each `GROUPS` in which it adds something, as ``"package.module:OBJECT"``. It is a dict
+from names to what they mean; for the group minicaffe.fields it is a module. The metadata of a group is read when a name is not found
+in the core, and never by ``import minicaffe``. The add-ons that come with minicaffe, in ``minicaffe/addons/``, use the same way.
+"""
+
+import contextlib
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+import threading
+from typing import Any, NamedTuple
+
+from minicaffe.errors import ConfigError
+
+GROUPS = {
+    "minicaffe.layers": "layer types",
+    "minicaffe.commands": "commands",
+    "minicaffe.fields": "fields of files",
+    "minicaffe.modules": "names of minicaffe",
+    "minicaffe.engines": "engines",
+}
+log = logging.getLogger(__name__)
+_local = threading.local()
+
+
+class Addition(NamedTuple):
+    """What an add-on adds under a name: `value` is a target ``module:attribute``, or what the group has in place of it."""
+
+    addon: str
+    package: str
+    value: Any
+
+
+@contextlib.contextmanager
+def restricted(restrict=True):
+    """While an untrusted file is read, use only add-ons of minicaffe and of packages that the program has imported."""
+    before = getattr(_local, "restricted", False)
+    _local.restricted = before or restrict
+    try:
+        yield
+    finally:
+        _local.restricted = before
+
+
+@functools.cache
+def entries(group):
+    """Return the (add-on, package, target) of each entry point of a group; not those of minicaffe whose folder is not installed."""
+    found = []
+    for entry in importlib.metadata.entry_points(group=group):
+        package = entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]
+        if package != "minicaffe" or _is_installed(entry.module):
+            found.append((entry.name, package, entry.value))
+    return sorted(set(found))
+
+
+def _is_installed(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:     # of a package above it
+        return False
+
+
+@functools.cache
+def _load(addon, package, target):
+    """Return the object of an entry point; None, and one line in the log, if its import fails."""
+    try:
+        return import_target(target)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        log.warning("add-on '%s' of package %s is left out: %s fails: %s", addon, package, target, text)
+        return None
+
+
+def import_target(target):
+    """Import ``module`` or ``module:attribute`` and return it."""
+    module, _, attribute = target.partition(":")
+    made = importlib.import_module(module)
+    return getattr(made, attribute) if attribute else made
+
+
+def objects(group):
+    """Return (add-on, package, object) for each add-on of a group that may be used now and can be imported."""
+    found = []
+    for addon, package, target in entries(group):
+        if package == "minicaffe" or not getattr(_local, "restricted", False) or target.partition(".")[0].partition(":")[0] in sys.modules:
+            if (made := _load(addon, package, target)) is not None:
+                found.append((addon, package, made))
+    return found
+
+
+def additions(group):
+    """Return the list of `Addition` of each name in a group: more than one if several add-ons have it."""
+    found = {}
+    for addon, package, names in objects(group):
+        for name, value in names.items():
+            found.setdefault(name, []).append(Addition(addon, package, value))
+    return dict(sorted(found.items()))
+
+
+def find(group, name):
+    """Return the `Addition` of a name in a group, None if no add-on has it.
+
+    Raises
+    ------
+    ConfigError
+        If several add-ons have it.
+    """
+    return only(additions(group).get(name, ()), group, name)
+
+
+def only(found, group, name):
+    """Return the one `Addition` of a list, None if it is empty; raise ConfigError, which names the packages, if there are several."""
+    if len(found) > 1:
+        who = " and ".join(f"'{each.addon}' of package {each.package}" for each in found)
+        raise ConfigError(f"'{name}' is among the {GROUPS[group]} of two add-ons, {who}; uninstall one of them")
+    return found[0] if found else None
+
+
+def installed(group):
+    """Return the names of the add-ons of a group, for errors about a name that none has."""
+    return ", ".join(dict.fromkeys(addon for addon, _, _ in entries(group))) or "none"

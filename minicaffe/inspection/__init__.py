@@ -1,0 +1,19 @@
+"""What one looks at a net with: its table of layers, schedule, costs and times, drawings, checks of gradients.
+
+Modules are imported when they are used. `Net.summary` and `Net.schedule` are registered with the net here.
+"""
+
+from minicaffe.net import net
+
+
+def _summary(made):
+    from minicaffe.net.summary import Summary
+    return Summary(made)
+
+
+def _schedule(made, rows, plan):
+    from minicaffe.net.listing import Listing
+    return Listing(made, rows, plan)
+
+
+net.views.update(summary=_summary, schedule=_schedule)

@@ -1,1 +1,0 @@
-"""Intel's oneDNN, opened at run time: the library, its layouts and the common code of engine ONEDNN's primitives."""

@@ -1,0 +1,137 @@
+"""What the messages lack: fields, values of enums and layer types of other Caffes. Add-ons know some (entry points minicaffe.fields).
+
+An object of that group, such as a module, may have these functions:
+
+- ``find_field(message, name, value)``, ``find_value(enum, value)``: a `Found` for a field of the message named, or for a value of an
+  enum of that full name; None if it is not known. `value` is that of the file, as in `minicaffe.proto.fields.Fields`.
+- ``about_layer(type)``: a hint for the error about an unknown layer type; "" if it is not known.
+- ``name_of(word)``: today's name of a layer type that V1 files write as `word`; None if it is not known.
+- ``is_old(layer)``: whether `upgrade` would change a LayerParameter.
+- ``upgrade(upgrade, words)``: bring a net into the form that the core reads; see `minicaffe.proto.upgrade`. `words` has by index what
+  V1 files wrote as the type of a layer, where the enum lacks it.
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from minicaffe import entry_points
+from minicaffe.errors import close_matches
+from minicaffe.proto import caffe_pb2
+
+REGISTER_REMEDY = ("write it in Python and call minicaffe.register_layer('{}', Class) before the net is made, in a module that "
+                   "commands import by --import MODULE (docs/forks.md)")
+# Remedy for a field of the other kind of file.
+OTHER_FILE = {
+    "SolverParameter": (caffe_pb2.NetParameter, "; nets have it: if this file is a net, give a solver's file whose field net "
+                        "names it, or let minicaffe train make one"),
+    "NetParameter": (caffe_pb2.SolverParameter, "; solvers have it: if this file is a solver's, give the net of its "
+                     "field net"),
+}
+types_of_program = set()    # names of layer types that the program registered: they are as the program defines them
+
+
+def never(training=True, asked=True):
+    """Whether a net computes the same without a field that nobody knows: not known."""
+    return False
+
+
+class Found(NamedTuple):
+    """What an add-on knows of a field or value: the end of the error about it, and ``may_skip(training, asked)``.
+
+    `may_skip` returns whether a net computes the same without it; with `training`, whether training does, too; `asked`: by
+    skip_unknown_fields.
+    """
+
+    about: str
+    may_skip: Callable
+
+
+class Unknown(NamedTuple):
+    """A field or value that a message lacks: the text of the error, `may_skip` as of `Found`, and whether an add-on knows it."""
+
+    text: str
+    may_skip: Callable = never
+    known: bool = False
+
+
+@functools.cache
+def core_types():
+    """Return the layer types of the core, in lower case: the names of the files of layers/ without underscores."""
+    folder = Path(__file__).parent.parent / "layers"
+    return {path.stem.replace("_", "") for path in folder.rglob("*") if path.suffix in (".py", ".pyx")}
+
+
+def in_core(layer):
+    """Return whether the core alone reads a LayerParameter."""
+    return not layer.fork_fields and layer.type.lower() in core_types()
+
+
+def _ask(function, *args):
+    """Return the first answer of an add-on's function, None if no add-on has one."""
+    for _, _, reader in entry_points.objects("minicaffe.fields"):
+        if hasattr(reader, function) and (answer := getattr(reader, function)(*args)):
+            return answer
+    return None
+
+
+def find_unknown(descriptor, name, value):
+    """Return the `Unknown` of a field that a message lacks, or of a value that its enum lacks."""
+    field = descriptor.fields_by_name.get(name)
+    if field is not None and field.enum_type is not None:
+        return find_value(field.enum_type, value)
+    message = descriptor.name
+    found, text = None, f"unknown field in {message}"
+    other, remedy = OTHER_FILE.get(message, (None, ""))
+    if other is not None and name in other.DESCRIPTOR.fields_by_name:
+        return Unknown(text + remedy)
+    if (found := _ask("find_field", message, name, value)) is not None:
+        return Unknown(text + found.about, found.may_skip, True)
+    known = [field for field in descriptor.fields_by_name if field != "fork_fields"]
+    return Unknown(text + (close_matches(name, known) or (f"; it has {', '.join(known)}" if len(known) <= 20 else "")))
+
+
+def find_value(enum, value):
+    """Return the `Unknown` of a value that an enum lacks; it may also be a number or a message."""
+    text = f"{one_of(enum)}, got {value}"
+    found = _ask("find_value", enum.full_name.partition(".")[2], value)
+    if found is None:
+        return Unknown(text + close_matches(str(value), enum.values_by_name))
+    return Unknown(text + found.about, found.may_skip, True)
+
+
+def one_of(enum):
+    """Return the rule for a value of an enum; V1's layer types are too many to list."""
+    names = enum.values_by_name
+    return f"must be one of {', '.join(names)}" if len(names) <= 20 else f"must be a name of {enum.name}"
+
+
+def name_of(word):
+    """Return today's name of a layer type that V1 files write as `word`: LOCAL is Local."""
+    today = "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word
+    return today if today.lower() in core_types() else _ask("name_of", word) or today
+
+
+def is_old(layer):
+    """Return whether an add-on brings a LayerParameter into another form."""
+    return bool(not in_core(layer) and _ask("is_old", layer))
+
+
+def upgrade(state, words):
+    """Let add-ons bring a net into the form that the core reads."""
+    if words or any(not in_core(layer) for layer in state.net.layer):
+        for _, _, reader in entry_points.objects("minicaffe.fields"):
+            if hasattr(reader, "upgrade"):
+                reader.upgrade(state, words)
+
+
+def about_layer(name, types):
+    """Return the hint of an error about a layer type that is not in `types`, the registered ones."""
+    if not name:
+        return "; every layer needs a type, such as 'Convolution'"
+    near, about, remedy = close_matches(name, types), _ask("about_layer", name), REGISTER_REMEDY.format(name)
+    if about:
+        return f"{about}; {remedy}"
+    missing = f": the core lacks it, and so do the installed add-ons ({entry_points.installed('minicaffe.layers')})"
+    return missing + (f"{near} If it is a type of its own, {remedy}" if near else f"; {remedy}")

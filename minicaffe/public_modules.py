@@ -1,0 +1,73 @@
+"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, ``minicaffe.onnx`` is of an add-on (minicaffe.modules).
+
+They are found at their first use, by ``import minicaffe.io`` or as an attribute.
+"""
+
+import importlib
+import importlib.machinery
+import sys
+
+from minicaffe import entry_points
+
+OF_PYCAFFE = {"classifier": "pycaffe.classifier", "coord_map": "pycaffe.coord_map", "detector": "pycaffe.detector",
+              "draw": "pycaffe.draw", "io": "pycaffe.io", "net_spec": "pycaffe.net_spec", "_caffe": "pycaffe._caffe"}
+_own_names = {}     # public name of a module: its own
+
+
+class _PublicModules:
+    """Finder of modules whose public name is not their own, and of those below them."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        """Return the spec of a module whose loader imports it by its own name; None for all others."""
+        parent, _, last = name.rpartition(".")
+        if parent in _own_names:
+            _own_names[name] = f"{_own_names[parent]}.{last}"
+        elif parent == "minicaffe" and name not in _own_names and (target := _target_of(last)) and ":" not in target:
+            _own_names[name] = target
+        return importlib.machinery.ModuleSpec(name, _Loader(_own_names[name])) if name in _own_names else None
+
+
+class _Loader:
+    def __init__(self, own_name):
+        self.own_name = own_name
+
+    def create_module(self, spec):
+        module = importlib.import_module(self.own_name)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module):
+        module.__spec__ = self.spec     # which the import system replaced
+
+
+class _BelowPublicModules(_PublicModules):
+    """The same, asked before the finder of files, which would import ``minicaffe.onnx.export`` a second time."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return _PublicModules.find_spec(name) if name.rpartition(".")[0] in _own_names else None
+
+
+def _target_of(name):
+    if name in OF_PYCAFFE:
+        return f"minicaffe.{OF_PYCAFFE[name]}"
+    found = entry_points.find("minicaffe.modules", name)
+    return found and found.value
+
+
+def attribute(name):
+    """Return what ``minicaffe.NAME`` is, of pycaffe or an add-on; None if there is none."""
+    target = _target_of(name)
+    if not target:
+        return None
+    return entry_points.import_target(target) if ":" in target else importlib.import_module(f"minicaffe.{name}")
+
+
+def name_modules(package):
+    """Let ``import PACKAGE.io`` and the like find minicaffe's modules, for `package` caffe too."""
+    if package != "minicaffe":
+        _own_names[package] = "minicaffe"
+    elif _PublicModules not in sys.meta_path:
+        sys.meta_path.insert(0, _BelowPublicModules)
+        sys.meta_path.append(_PublicModules)
