@@ -4,10 +4,10 @@ from minicaffe import memory as memory
 from minicaffe.alias import install_as_caffe as install_as_caffe
 from minicaffe.device.threads import get_num_threads as get_num_threads
 from minicaffe.device.threads import set_num_threads as set_num_threads
-from minicaffe.gradient_check import gradcheck as gradcheck
+from minicaffe.inspection.gradient_check import gradcheck as gradcheck
 from minicaffe.layer import register_layer as register_layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers
-from minicaffe.opencv import dnn as dnn
+from minicaffe.addons.opencv import dnn as dnn
 from minicaffe.engines.engine import get_exact as get_exact
 from minicaffe.engines.engine import get_precision as get_precision
 from minicaffe.engines.engine import set_exact as set_exact
@@ -16,14 +16,14 @@ from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.pycaffe import classifier as classifier
 from minicaffe.pycaffe import coord_map as coord_map
 from minicaffe.pycaffe import detector as detector
-from minicaffe.pycaffe import draw as draw
-from minicaffe.pycaffe import model_libs as model_libs
+from minicaffe.inspection import draw as draw
+from minicaffe.addons.ssd import model_libs as model_libs
 from minicaffe.pycaffe import net_spec as net_spec
-from minicaffe.slot import Slot as Slot
+from minicaffe.addons.caffe2.slot import Slot as Slot
 from minicaffe.solver import UpdateRule as UpdateRule
 from minicaffe.solver import register_solver as register_solver
-from minicaffe.tensor import Tensor as Tensor
-from minicaffe.workspace import Workspace as Workspace
+from minicaffe.addons.caffe2.tensor import Tensor as Tensor
+from minicaffe.addons.caffe2.workspace import Workspace as Workspace
 
 TRAIN: int
 TEST: int

@@ -12,17 +12,9 @@ import site
 import sys
 import sysconfig
 
-from minicaffe import proto, pycaffe
 from minicaffe.errors import ConfigError, FileError
-from minicaffe.opencv import dnn
-from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import replacing
-from minicaffe.pycaffe import _caffe, classifier, coord_map, detector, draw, io, model_libs, net_spec
-
-MODULES = {"classifier": classifier, "coord_map": coord_map, "detector": detector, "dnn": dnn, "draw": draw, "io": io,
-           "model_libs": model_libs, "net_spec": net_spec, "pycaffe": pycaffe, "_caffe": _caffe,
-           "proto": proto, "proto.caffe_pb2": caffe_pb2}
-
+from minicaffe.public_modules import name_modules
 
 log = logging.getLogger(__name__)
 MARK = '"""minicaffe under the name caffe'
@@ -37,14 +29,6 @@ except ModuleNotFoundError as error:
                       "again, start Python without -S, or delete this file") from None
 become_caffe(__file__)
 """
-
-
-def name_modules(package):
-    """Let ``import package.io``, ``from package.net_spec import Top`` and the like find minicaffe's modules."""
-    for name, module in MODULES.items():
-        sys.modules[f"{package}.{name}"] = module
-        if "." not in name:
-            setattr(sys.modules[package], name, module)
 
 
 def install_as_caffe(force=False):

@@ -2,7 +2,7 @@
 
 A package names in its metadata one object for each `GROUPS` in which it adds something, as ``"package.module:OBJECT"``. It is a dict
 from names to what they mean; for the group minicaffe.fields it is a module. The metadata of a group is read when a name is not found
-in the core, and never by ``import minicaffe``. The add-ons that come with minicaffe, in ``minicaffe/addons/``, use the same way.
+in the core, and never by ``import minicaffe``. The add-ons in ``minicaffe/addons/`` use the same way.
 """
 
 import contextlib

@@ -64,7 +64,7 @@ cdef class Layer:
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
     overwrites_outputs = False      # forward writes its tops whole, backward the diffs of its bottoms: a plan may recycle them
-    flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (net/cost.py)
+    flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (inspection/cost.py)
     parts = ()              # of its top, for each bottom: where that may be written directly (engines/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
     test_outputs = None     # what a test reports of its tops in place of means: a class as OutputMeans of solver/report.py
@@ -172,7 +172,7 @@ cdef class Layer:
         return 0
 
     def flops(self, bottom, top):
-        """Return the floating-point operations of forward, as net/cost.py counts them."""
+        """Return the floating-point operations of forward, as inspection/cost.py counts them."""
         self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
         return 2 * self.multiply_adds(bottom, top) + self.flops_per_value[0] * _largest(bottom, top)
 

@@ -9,8 +9,16 @@ import sys
 
 from minicaffe import entry_points
 
-OF_PYCAFFE = {"classifier": "pycaffe.classifier", "coord_map": "pycaffe.coord_map", "detector": "pycaffe.detector",
-              "draw": "pycaffe.draw", "io": "pycaffe.io", "net_spec": "pycaffe.net_spec", "_caffe": "pycaffe._caffe"}
+OF_CORE = {
+    "_caffe": "minicaffe.pycaffe._caffe",
+    "classifier": "minicaffe.pycaffe.classifier",
+    "coord_map": "minicaffe.pycaffe.coord_map",
+    "detector": "minicaffe.pycaffe.detector",
+    "draw": "minicaffe.inspection.draw",
+    "gradcheck": "minicaffe.inspection.gradient_check:gradcheck",
+    "io": "minicaffe.pycaffe.io",
+    "net_spec": "minicaffe.pycaffe.net_spec",
+}
 _own_names = {}     # public name of a module: its own
 
 
@@ -49,19 +57,32 @@ class _BelowPublicModules(_PublicModules):
         return _PublicModules.find_spec(name) if name.rpartition(".")[0] in _own_names else None
 
 
+def _is_file(name):
+    """Return whether another finder has the module ``minicaffe.NAME``, for which no entry points are read."""
+    finders = [finder for finder in sys.meta_path if finder not in (_PublicModules, _BelowPublicModules)]
+    return any(finder.find_spec(f"minicaffe.{name}", sys.modules["minicaffe"].__path__) for finder in finders)
+
+
 def _target_of(name):
-    if name in OF_PYCAFFE:
-        return f"minicaffe.{OF_PYCAFFE[name]}"
+    if name in OF_CORE:
+        return OF_CORE[name]
+    if name.startswith("_") or _is_file(name):
+        return None
     found = entry_points.find("minicaffe.modules", name)
     return found and found.value
 
 
 def attribute(name):
-    """Return what ``minicaffe.NAME`` is, of pycaffe or an add-on; None if there is none."""
+    """Return what ``minicaffe.NAME`` is, of the core or an add-on; None if there is none."""
     target = _target_of(name)
     if not target:
         return None
     return entry_points.import_target(target) if ":" in target else importlib.import_module(f"minicaffe.{name}")
+
+
+def names():
+    """Return the public names of the core and of add-ons that are imported at their first use."""
+    return [*OF_CORE, *entry_points.additions("minicaffe.modules")]
 
 
 def name_modules(package):

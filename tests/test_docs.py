@@ -21,11 +21,11 @@ from sources import copy_models
 import minicaffe
 import minicaffe.cuda
 import minicaffe.memory
-import minicaffe.trace
+import minicaffe.addons.trace
 from minicaffe import cli, solver
 from minicaffe import layer as registry
 from minicaffe.cli.app import COMMANDS
-from minicaffe.onnx import conversion, graph
+from minicaffe.addons.export.onnx import conversion, graph
 from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +38,7 @@ PAGES = [path.relative_to(ROOT).as_posix()
 RUNNABLE = ("python", "minicaffe", "session", "prototxt")
 
 
-@pytest.mark.parametrize("module", [minicaffe, minicaffe.cuda, minicaffe.memory, minicaffe.trace], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [minicaffe, minicaffe.cuda, minicaffe.memory, minicaffe.addons.trace], ids=lambda module: module.__name__)
 def test_every_public_name_is_on_the_page(module):
     words = set(re.findall(r"\w+", (DOCS / "api.md").read_text()))
     assert set(module.__all__) - words == set()

@@ -15,13 +15,13 @@ FLOORS = {
     "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2, "minicaffe.device": 2, "minicaffe.loops": 2,
     "minicaffe.pretrained": 2,
     "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.engines": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
-    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.vectors": 4, "minicaffe.workspace": 4, "minicaffe.slot": 4,
-    "minicaffe.tensor": 4, "minicaffe.elements": 4,
-    "minicaffe.serialization": 4, "minicaffe.plan": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
+    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.vectors": 4, "minicaffe.workspace": 4, "minicaffe.addons.caffe2.slot": 4,
+    "minicaffe.addons.caffe2.tensor": 4, "minicaffe.addons.caffe2.elements": 4,
+    "minicaffe.addons.caffe2.serialization": 4, "minicaffe.addons.caffe2.plan": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,
-    "minicaffe.solver": 6, "minicaffe.gradient_check": 6,
-    "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.opencv": 7, "minicaffe.onnx": 7, "minicaffe.pytorch": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,
-    "minicaffe.trace": 7,
+    "minicaffe.solver": 6, "minicaffe.inspection.gradient_check": 6,
+    "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.addons.opencv": 7, "minicaffe.addons.export.onnx": 7, "minicaffe.addons.export.pytorch": 7, "minicaffe.alias": 7, "minicaffe.checkout": 7,
+    "minicaffe.addons.trace": 7,
     "minicaffe.as_caffe": 8,
     "minicaffe.cli": 8, "minicaffe.__main__": 8,
 }
@@ -150,12 +150,12 @@ def late():
     importlib.import_module("minicaffe.pycaffe.io")
     importlib.import_module(f"minicaffe.cuda.{name}")
 """)
-    (tmp_path / "wrong.py").write_text("def late():\n    from minicaffe.proto import text as prototxt, layer_fields\n    import minicaffe.plan")
+    (tmp_path / "wrong.py").write_text("def late():\n    from minicaffe.proto import text as prototxt, layer_fields\n    import minicaffe.addons.caffe2.plan")
     found = [name for name in imported(tmp_path / "wrong.pyx") if not name.startswith("minicaffe.cuda.")]
     assert found == ["minicaffe.solver.solver", *2 * ["minicaffe.device.context"], "minicaffe.net.build", "minicaffe.net.share",
                      "minicaffe.data.db", "minicaffe/device/apply.hpp", "minicaffe.pycaffe.io"]
     assert "minicaffe.cuda.memory" in imported(tmp_path / "wrong.pyx")
-    assert list(imported(tmp_path / "wrong.py")) == ["minicaffe.proto.text", "minicaffe.proto", "minicaffe.plan"]
+    assert list(imported(tmp_path / "wrong.py")) == ["minicaffe.proto.text", "minicaffe.proto", "minicaffe.addons.caffe2.plan"]
 
 
 def test_the_check_sees_a_circle():

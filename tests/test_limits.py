@@ -14,10 +14,10 @@ import minicaffe
 from minicaffe import cli
 from minicaffe.cli import options
 from minicaffe.data import convert
-from minicaffe.data.annosets import convert_annotated
+from minicaffe.addons.ssd.annosets import convert_annotated
 from minicaffe.data.datum import opencv
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, switched_on
-from minicaffe.net.replace_sources import replace_sources
+from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 
 ROOT = Path(__file__).resolve().parents[1]

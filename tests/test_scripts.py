@@ -57,7 +57,7 @@ from minicaffe import coord_map, dnn
 from minicaffe.dnn import readNetFromCaffe
 from minicaffe.pycaffe import Net, SGDSolver, get_solver, set_mode_cpu
 assert Net is minicaffe.Net and io is minicaffe.io is minicaffe.pycaffe.io and minicaffe.net_spec.layers is minicaffe.layers
-assert readNetFromCaffe is minicaffe.opencv.dnn.readNetFromCaffe and coord_map.L is minicaffe.layers
+assert readNetFromCaffe is minicaffe.addons.opencv.dnn.readNetFromCaffe and coord_map.L is minicaffe.layers
 import pickle; assert pickle.loads(pickle.dumps(io.Transformer)) is minicaffe.io.Transformer
 """
 

@@ -26,7 +26,7 @@ from minicaffe.errors import (
 )
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
-from minicaffe.plan import Plan, Step
+from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.proto import caffe_pb2
 from minicaffe.workspace import Workspace
 

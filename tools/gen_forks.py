@@ -1,6 +1,6 @@
-"""Write minicaffe/proto/forks.tsv, what errors and `skip_unknown_fields` know of Caffe's forks; ``--check`` only compares.
+"""Write minicaffe/addons/forks/forks.tsv, what errors and `skip_unknown_fields` know of Caffe's forks; ``--check`` only compares.
 
-The sources are the tables proto/fork_fields.tsv, fork_enums.tsv and fork_layers.tsv: every message field, enum value and layer
+The sources are the tables addons/forks/fields.tsv, fork_enums.tsv and fork_layers.tsv: every message field, enum value and layer
 type of some sixty forks that BVLC Caffe and the SSD fork do not have. Their column `skip` says whether a net computes the same at
 inference without the field: ``always`` (in training too, and it is left out without being asked for), ``yes`` (the same, on
 request), ``test`` (training would change), ``default`` (where the value is the default, which switches it off); empty: it does
@@ -24,7 +24,7 @@ from gen_proto import held_by
 from google.protobuf import descriptor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "minicaffe" / "proto" / "forks.tsv"
+TARGET = ROOT / "minicaffe" / "addons" / "forks" / "forks.tsv"
 HEAD = "# Written by tools/gen_forks.py from proto/fork_*.tsv; do not edit. Kind, of, names, skip or use, default, forks.\n"
 WIDTH = 132  # columns of a line, beyond which the names that have the rest of a row in common continue in another row
 SKIPS = ("", "always", "yes", "test", "default")
@@ -84,7 +84,7 @@ def main():
     if not parser.parse_args().check:
         TARGET.write_text(text)
     elif not TARGET.exists() or TARGET.read_text() != text:
-        sys.exit("minicaffe/proto/forks.tsv does not come from proto/fork_*.tsv: run tools/gen_forks.py")
+        sys.exit("minicaffe/addons/forks/forks.tsv does not come from proto/fork_*.tsv: run tools/gen_forks.py")
 
 
 if __name__ == "__main__":

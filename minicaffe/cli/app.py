@@ -18,13 +18,11 @@ from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, clos
 
 # Command: its heading in `minicaffe --help`, the module that defines it, and its line there, for which no module is imported.
 COMMANDS = {
-    "finetune": ("Train and test", "minicaffe.cli.finetune", "Train a pretrained net on other classes of pictures."),
     "parse_log": ("Train and test", "minicaffe.cli.parse_log", "Turn a training log into CSV files."),
     "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
     "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),
     "train": ("Train and test", "minicaffe.cli.train", "Train a net, with a solver or without."),
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
-    "detect": ("Use a trained net", "minicaffe.cli.detect", "Give windows of pictures the scores of a detector."),
     "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
     "convert": ("Data", "minicaffe.cli.convert", "Make databases as Caffe's converters do."),
     "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),
@@ -38,17 +36,13 @@ COMMANDS = {
     "summarize": ("Look into a net", "minicaffe.cli.summary", "List the layers of a net as its file has them."),
     "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "time": ("Look into a net", "minicaffe.cli.time", "Measure a net layer by layer."),
-    "trace": ("Look into a net", "minicaffe.cli.trace", "Show what a net does in memory, step by step."),
     "deploy": ("Convert a net", "minicaffe.cli.deploy", "Make the net that predicts from a training net."),
-    "export": ("Convert a net", "minicaffe.cli.export", "Write a net as a model of ONNX, or a module of PyTorch."),
-    "fold": ("Convert a net", "minicaffe.cli.fold", "Fold BatchNorm, Scale and Bias into weights beside them."),
-    "import": ("Convert a net", "minicaffe.cli.import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
     "upgrade": ("Convert a net", "minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
-    "convolution": ("Learn", "minicaffe.cli.convolution", "Open a page that shows convolution and pooling up close."),
     "course": ("Learn", "minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
     "layers": ("Learn", "minicaffe.cli.layers", "List the layer types, or show one with its fields."),
     "cache": ("This machine", "minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
     "completion": ("This machine", "minicaffe.cli.completion", "Print the script by which a shell completes commands."),
+    "addons": ("This machine", "minicaffe.cli.addons", "List the installed add-ons and what each adds."),
     "device_query": ("This machine", "minicaffe.cli.device_query", "Show the processors that this build can use."),
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from minicaffe import pretrained
 from minicaffe.cli import bars, options, ranks
-from minicaffe.cli.confusion import TYPES
+from minicaffe.addons.workflows.confusion import TYPES
 from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.cli.training_file import trial

@@ -12,7 +12,7 @@ import numpy as np
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.data import backend_option, from_list, images
-from minicaffe.data.annosets import convert_annotated
+from minicaffe.addons.ssd.annosets import convert_annotated
 from minicaffe.data.datasets import raw_datum, read_cifar, read_idx
 from minicaffe.data.db import new_database
 from minicaffe.errors import DataError

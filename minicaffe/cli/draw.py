@@ -1,5 +1,5 @@
 """``minicaffe draw``: a net as a picture or a page; ``draw_net`` is the same as Caffe has it (python/draw_net.py). Old nets are
-upgraded. Different from Caffe: of large nets `draw` shows a block that is repeated once (pycaffe/folding.py).
+upgraded. Different from Caffe: of large nets `draw` shows a block that is repeated once (inspection/folding.py).
 """
 
 import click
@@ -7,13 +7,13 @@ import click
 from minicaffe.cli import net_page, options
 from minicaffe.errors import ConfigError
 from minicaffe.net.net import Net
-from minicaffe.net.replace_sources import replace_sources
+from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import read_net_file
-from minicaffe.pycaffe.definition import is_included
-from minicaffe.pycaffe.draw import draw_net_to_file
-from minicaffe.pycaffe.drawing import RANKDIRS, Drawing, svg_to_png
+from minicaffe.inspection.definition import is_included
+from minicaffe.inspection.draw import draw_net_to_file
+from minicaffe.inspection.drawing import RANKDIRS, Drawing, svg_to_png
 
 FOLDED_ABOVE = 60   # layers; a drawing of as many fits some four screens
 

@@ -1,6 +1,6 @@
 """``minicaffe gradcheck``: the gradients that backward computes against differences of forward, layer by layer, in float64.
 
-Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in minicaffe/gradient_check.py.
+Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in minicaffe/inspection/gradient_check.py.
 """
 
 import click
@@ -9,9 +9,9 @@ from rich.text import Text
 from minicaffe.cli import bars, options
 from minicaffe.cli.training_file import set_batch_size
 from minicaffe.errors import ConfigError, close_matches
-from minicaffe.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
-from minicaffe.gradient_check import gradcheck as check
-from minicaffe.net.replace_sources import disable_file_output
+from minicaffe.inspection.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
+from minicaffe.inspection.gradient_check import gradcheck as check
+from minicaffe.inspection.replace_sources import disable_file_output
 from minicaffe.proto import caffe_pb2
 
 BATCH = 4   # pictures: the batch size does not change what is tested, and each element takes two runs of its layer

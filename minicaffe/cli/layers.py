@@ -1,4 +1,4 @@
-"""``minicaffe layers``: all layer types, or what one computes, takes and has for fields (net/layer_reference.py)."""
+"""``minicaffe layers``: all layer types, or what one computes, takes and has for fields (inspection/layer_reference.py)."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ def layers(type, as_json):
 
     TYPE is a word such as Convolution, as field `type` of a layer has it. docs/layers/ has the same text.
     """
-    from minicaffe.net import layer_reference  # imports all layers, which --help should not
+    from minicaffe.inspection import layer_reference  # imports all layers, which --help should not
     if type is None:
         entries = layer_reference.entries()
         if as_json:

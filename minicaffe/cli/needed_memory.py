@@ -1,6 +1,6 @@
 """The memory that a training needs, in the lines that `summary`, `train` and `trace` print alike.
 
-The figure is that of minicaffe/solver/memory_estimate.py: two iterations in which nothing is computed, with one batch of each test
+The figure is that of minicaffe/inspection/memory_estimate.py: two iterations in which nothing is computed, with one batch of each test
 net. `train` and `trace` find it before they read data, and continue without it where the net does not run on made-up data.
 """
 
@@ -11,8 +11,8 @@ from minicaffe.cli.training_file import set_batch_sizes, trial
 from minicaffe.errors import ConfigError, Error
 from minicaffe.memory.sizes import size_text
 from minicaffe.net.definitions import filter_layers
-from minicaffe.net.replace_sources import replace_sources
-from minicaffe.solver import memory_estimate
+from minicaffe.inspection.replace_sources import replace_sources
+from minicaffe.inspection import memory_estimate
 
 COUNTED = "blobs, parameters, gradients, history, batches made ready"
 

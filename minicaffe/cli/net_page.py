@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minicaffe.cli.show import statistics
 from minicaffe.proto import text
-from minicaffe.pycaffe.drawing import Drawing
+from minicaffe.inspection.drawing import Drawing
 
 PAGE = Path(__file__).with_name("net_page.html")
 STATISTICS = "min", "max", "mean", "std", "norm"
@@ -24,7 +24,7 @@ def page(net, rankdir="TB", display_lrm=False, replaced=None, fold=False, weight
     ----------
     net : minicaffe.net.net.Net
     rankdir, display_lrm, fold
-        As of `minicaffe.pycaffe.drawing.net_svg`; the page has the whole drawing, too.
+        As of `minicaffe.inspection.drawing.net_svg`; the page has the whole drawing, too.
     replaced : dict of str to LayerParameter, optional
         By name the layers that other layers replace in `net`.
     weights : str, optional

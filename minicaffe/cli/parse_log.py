@@ -67,7 +67,7 @@ class Run:
     """The records of one training that a file holds.
 
     `tables` is ``{"train": rows, "test": rows}``; a row is a dict with `COLUMNS` and the outputs. `samples` are dicts with
-    ``NumIters`` and ``Seconds``. Of ``train --watch --json`` they are those of `minicaffe.solver.watch.Watch.samples`; of a log
+    ``NumIters`` and ``Seconds``. Of ``train --watch --json`` they are those of `minicaffe.inspection.watch.Watch.samples`; of a log
     they are debug_info's lines of tops and parameter gradients, with ``mean`` (of absolute values) in place of norm and shares.
     `cut` describes what is missing at the end of the file.
     """

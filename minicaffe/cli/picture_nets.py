@@ -17,7 +17,7 @@ from minicaffe import pretrained
 from minicaffe.cli import options
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
-from minicaffe.data.annotated_batches import parse
+from minicaffe.addons.ssd.annotated_batches import parse
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean

@@ -34,7 +34,7 @@ class JsonLines(LineWriter):
         self._write_event("test", record)
 
     def on_watch(self, solver, iteration, samples):
-        """Write the samples of `minicaffe.solver.watch` as an ``"event": "watch"``."""
+        """Write the samples of `minicaffe.inspection.watch` as an ``"event": "watch"``."""
         self._write_event("watch", {"iteration": iteration, "samples": samples})
 
     def _write_event(self, event, record):

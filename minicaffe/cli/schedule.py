@@ -10,7 +10,7 @@ from minicaffe.cli.summary import batch_option, inspection_options, print_assump
 from minicaffe.device.threads import dry_run
 from minicaffe.errors import Error
 from minicaffe.net.net import Net
-from minicaffe.net.replace_sources import replace_sources
+from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import load_net

@@ -20,7 +20,7 @@ from minicaffe.proto.binary import read_blob
 from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
-from minicaffe.trace.values import bin_counts
+from minicaffe.addons.trace.values import bin_counts
 
 BINS, SMALL_BINS = 20, 12
 MAX_TILES, MIN_TILE_PIXELS, BORDER = 1024, 40, 2   # pictures in a sheet; pixels of the smallest; white pixels around each

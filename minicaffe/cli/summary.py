@@ -15,14 +15,14 @@ from minicaffe.cli import bars, options, training_file
 from minicaffe.cli.needed_memory import memory_lines
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.memory.sizes import size_text
-from minicaffe.net import replace_sources
+from minicaffe.inspection import replace_sources
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
-from minicaffe.net.summary import Summary, params, sizes
+from minicaffe.inspection.summary import Summary, params, sizes
 from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net, read_net_file
-from minicaffe.solver import memory_estimate
+from minicaffe.inspection import memory_estimate
 
 batch_option = click.option("--batch-size", "--batch", "batch", type=options.batch_size,
                             help="Pictures in a batch, if not as the file says.")

@@ -7,13 +7,14 @@ import logging
 
 import click
 
-from minicaffe.cli import bars, confusion, options, ranks, training_file
+from minicaffe.cli import bars, options, ranks, training_file
+from minicaffe.addons.workflows import confusion
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.inputs import json_bytes
 from minicaffe.cli.picture_nets import PictureSource, open_data_net
 from minicaffe.cli.plot import new_figure
 from minicaffe.cli.records import finite_values
-from minicaffe.cli.wrong_pictures import WrongPictures, check_folder, picture_source
+from minicaffe.addons.workflows.wrong_pictures import WrongPictures, check_folder, picture_source
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes

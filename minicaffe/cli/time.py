@@ -11,7 +11,7 @@ import click
 
 from minicaffe.cli import bars, options
 from minicaffe.net.net import Net, read_net
-from minicaffe.net.timing import measure
+from minicaffe.inspection.timing import measure
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 

@@ -14,7 +14,7 @@ import click
 
 from minicaffe import cuda
 from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
-from minicaffe.cli.class_weights import ClassWeights
+from minicaffe.addons.workflows.class_weights import ClassWeights
 from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
@@ -23,10 +23,10 @@ from minicaffe.errors import ConfigError, Error, NotFiniteError, located
 from minicaffe.engines.engine import get_precision, precisions
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
-from minicaffe.solver.best import BestTest
+from minicaffe.addons.workflows.best_test import BestTest
 from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
-from minicaffe.solver.watch import Watch
+from minicaffe.inspection.watch import Watch
 
 logger = logging.getLogger("minicaffe.cli")
 
@@ -255,7 +255,7 @@ def run(ctx, solver, given):
         interval = given["watch"] or solver.param.display or WATCH_INTERVAL
         watch = Watch(solver, interval, functools.partial(pass_samples, sinks), keep=False)
     if given["trouble_path"]:
-        from minicaffe.trace.trouble import Trouble
+        from minicaffe.addons.trace.trouble import Trouble
         path = ranks.rank_path(given["trouble_path"])
         if not given["force"]:
             earlier_files.keep_earlier_file(path)

@@ -1,4 +1,4 @@
-"""The samples of `minicaffe.solver.watch`, or of a log with debug_info, as a table with a row for each layer."""
+"""The samples of `minicaffe.inspection.watch`, or of a log with debug_info, as a table with a row for each layer."""
 
 import math
 

@@ -7,12 +7,12 @@ from minicaffe.net import net
 
 
 def _summary(made):
-    from minicaffe.net.summary import Summary
+    from minicaffe.inspection.summary import Summary
     return Summary(made)
 
 
 def _schedule(made, rows, plan):
-    from minicaffe.net.listing import Listing
+    from minicaffe.inspection.schedule_table import Listing
     return Listing(made, rows, plan)
 
 

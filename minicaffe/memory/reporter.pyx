@@ -2,7 +2,7 @@
 
 `live` and `table` list every live block of every place with its blob's name (Caffe2's memory reporter). `record` collects events
 in its with block: allocation, free, split, merge, copy, head change. Other modules add kinds: begin and end of a layer, launch
-of a kernel, call of a library. `minicaffe.trace` groups them into steps. Caffe had neither. Memory passed to ``set_cpu_data``
+of a kernel, call of a library. `minicaffe trace` groups them into steps. Caffe had neither. Memory passed to ``set_cpu_data``
 is foreign and not listed.
 
 The GIL is the lock here. No loop over a C++ container creates Python objects: that may run the garbage collector, which may

@@ -67,7 +67,7 @@ class Net(Runner):
         False: the net may write no files, read none outside the working directory, and import no modules
         (`minicaffe.common.Caffe.check_path`, layers/python.py).
     skip_unknown_fields : bool
-        Leave out, with a warning, fields of forks without which the net computes the same (proto/forks.py).
+        Leave out, with a warning, fields of forks without which the net computes the same (addons/forks/table.py).
     plan : str, optional
         Permission for whole runs without hooks and `debug_info`: with ``"memory"`` blobs that are never needed at the same
         time share memory. Reading a blob whose memory was reused raises RecycledError.
@@ -209,7 +209,7 @@ class Net(Runner):
         Returns
         -------
         Listing
-            See `minicaffe.net.listing.Listing`; ``print(net.schedule())`` shows it.
+            See `minicaffe.inspection.schedule_table.Listing`; ``print(net.schedule())`` shows it.
 
         Raises
         ------
@@ -220,7 +220,7 @@ class Net(Runner):
             return views["schedule"](self, *self.schedule_rows())
 
     def summary(self):
-        """Return the table of the layers (`minicaffe.net.summary.Summary`), which ``print(net)`` and notebooks show.
+        """Return the table of the layers (`minicaffe.inspection.summary.Summary`), which ``print(net)`` and notebooks show.
 
         Returns
         -------

@@ -7,11 +7,19 @@ axis. `a` and `b` are arrays with one entry, or one per spatial axis.
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.proto.crop import PASS_THROUGH_LAYERS, window_map
 from minicaffe.pycaffe.net_spec import layers as L
 
 TWO_SIDED = {"pad_h", "pad_w", "kernel_h", "kernel_w", "stride_h", "stride_w"}
 IDENTITY = (None, 1, 0)
+
+PASS_THROUGH_LAYERS = ["AbsVal", "BatchNorm", "Bias", "BNLL", "Dropout", "Eltwise", "ELU", "Log", "LRN", "Exp", "MVN", "Power",
+                       "ReLU", "PReLU", "Scale", "Sigmoid", "Split", "TanH", "Threshold"]
+
+
+def window_map(kind, stride, extent, pad):
+    """Return scale and shift of a layer with windows of `extent`: of Fractions exactly, of pycaffe's arrays in float64."""
+    middle = (extent - 1) / 2
+    return (stride, middle - pad) if kind == "Deconvolution" else (1 / stride, (pad - middle) / stride)
 
 
 class UndefinedMapException(ConfigError):

@@ -52,7 +52,7 @@ class Solver:
     workspace : Workspace, optional
         Owns the parameters; the nets of the solver are built in children of it.
     skip_unknown_fields : bool
-        Leave out, with a warning, fields of forks without which a net computes the same (proto/forks.py).
+        Leave out, with a warning, fields of forks without which a net computes the same (addons/forks/table.py).
     trusted : bool
         False: treat the solver's file and its nets as untrusted. They write no files, read none outside the working directory,
         and import no modules; a `snapshot_prefix` of the file is refused.
@@ -92,7 +92,7 @@ class Solver:
         Of test nets, by number: their tests give each record of the data once, whatever test_iter says
         (minicaffe.solver.report).
     best : BestTest or None
-        Keeps the parameters of the best test, and ends `step` when tests no longer improve (minicaffe.solver.best).
+        Keeps the parameters of the best test, and ends `step` when tests no longer improve.
     nan : str
         What happens when parameters or their history are not finite: "warn", or "stop", which raises NotFiniteError from `step`
         and `solve`. In both cases the first loss that is not finite is reported in the log, and no snapshot is written.

@@ -12,7 +12,7 @@ from minicaffe.cli import app
 
 MODULE = """
 import minicaffe
-from minicaffe.onnx import exporter
+from minicaffe.addons.export.onnx import exporter
 
 class Twice(minicaffe.Layer):
     def reshape(self, bottom, top):

@@ -14,8 +14,8 @@ from minicaffe import cli
 from minicaffe import layer as registry
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
-from minicaffe.net import layer_reference
-from minicaffe.net.layer_reference import comment_of, describe
+from minicaffe.inspection import layer_reference
+from minicaffe.inspection.layer_reference import comment_of, describe
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_fields
 

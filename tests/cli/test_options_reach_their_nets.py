@@ -7,8 +7,10 @@ import sys
 import pytest
 from tiny import NET, SOLVER
 
-from minicaffe import memory, trace
-from minicaffe.cli import app, class_weights, training_file
+from minicaffe import memory
+from minicaffe.addons import trace
+from minicaffe.cli import app, training_file
+from minicaffe.addons.workflows import class_weights
 from minicaffe.cli.needed_memory import training_lines
 from minicaffe.proto import caffe_pb2, parse_text
 

@@ -8,7 +8,8 @@ import pytest
 import train_pretrained
 
 import minicaffe as caffe
-from minicaffe import errors, pretrained
+from minicaffe import errors
+from minicaffe import pretrained
 from minicaffe.cli.train import train
 from minicaffe.data.datum import datum_array, datum_info
 from minicaffe.data.db import open_db

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 from minicaffe.cli import bars, chart, records, time, watch_table
-from minicaffe.cli.confusion import Confusion, Prediction
+from minicaffe.addons.workflows.confusion import Confusion, Prediction
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.plot import CHARTS, Curve, curve, curves
-from minicaffe.cli.wrong_pictures import WrongPictures
+from minicaffe.addons.workflows.wrong_pictures import WrongPictures
 from minicaffe.errors import DataError
-from minicaffe.net.timing import StepTime, Times
+from minicaffe.inspection.timing import StepTime, Times
 
 SEEDS = pytest.mark.parametrize("seed", range(40))
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.cli import app, detect
+from minicaffe.cli import app
+from minicaffe.addons.ssd import detect
 from minicaffe.cli.parse_log import read_run, times_of
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db

@@ -846,10 +846,10 @@ def test_cublas_that_fails(fake):
 def test_a_trace_has_the_calls_of_libraries(fake):
     """Each with its time, in the step that makes it; without a record no thread waits for one."""
     run("""
-    from minicaffe import trace
+    from minicaffe.addons import trace
     from minicaffe.net.net import Net
     from minicaffe.proto import caffe_pb2, text
-    from minicaffe.trace import perfetto, table
+    from minicaffe.addons.trace import perfetto, table
     minicaffe.set_mode_gpu()
     net = Net(text.parse_text('force_backward: true '
         'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 4 dim: 6 dim: 6 } } } '
@@ -906,7 +906,7 @@ def test_times_of_steps_by_libraries(fake):
     run(f"""
     sys.path.insert(0, {str(HERE)!r})
     from training import make_solver
-    from minicaffe.net import timing
+    from minicaffe.inspection import timing
     minicaffe.set_mode_gpu()
     minicaffe.set_precision("tf32")
     times = timing.measure(make_solver().net, 2)

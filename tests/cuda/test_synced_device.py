@@ -23,7 +23,7 @@ from minicaffe.memory.synced import Call
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.trace.model import launch_of
+from minicaffe.addons.trace.model import launch_of
 
 N = 4096
 

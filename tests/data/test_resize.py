@@ -1,4 +1,4 @@
-"""Resizing pictures and the boxes on them; tests/layers/test_annotated_data.py sees that both go together."""
+"""Resizing pictures and the boxes on them; tests/addons/ssd/test_annotated_data.py sees that both go together."""
 
 import numpy as np
 import pytest

@@ -431,7 +431,7 @@ def test_npy_files(tmp_path, content, words):
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"filename,xmin,ymin,xmax,ymax\n\xff,1,2,3,x\n", b"a" * 200_000 + b",b\n1,2\n"])
 def test_window_tables(tmp_path, content):
-    from minicaffe.cli.detect import read_windows
+    from minicaffe.addons.ssd.detect import read_windows
     (tmp_path / "windows.csv").write_bytes(content)
     with pytest.raises(DataError, match="windows.csv:"):
         read_windows(str(tmp_path / "windows.csv"), "list")

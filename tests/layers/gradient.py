@@ -1,10 +1,10 @@
-"""Build one layer for a test, run it, and check its gradient by central differences (minicaffe/gradient_check.py)."""
+"""Build one layer for a test, run it, and check its gradient by central differences (minicaffe/inspection/gradient_check.py)."""
 
 import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
-from minicaffe.gradient_check import Report, Rule, check_layer, kept
+from minicaffe.inspection.gradient_check import Report, Rule, check_layer, kept
 from minicaffe.memory import SyncedHead
 from minicaffe.net.net import Net
 from minicaffe.net.node import overwrites_outputs

@@ -15,7 +15,7 @@ from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, Error, MissingNameError, RecycledError
 from minicaffe.layer import Layer, register_layer
 from minicaffe.layers.base.fork import ForkLayer
-from minicaffe.layers.forks.orders import ReverseLayer
+from minicaffe.addons.forks.orders import ReverseLayer
 from minicaffe.layers.inner_product import InnerProductLayer
 from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.allocator import Allocator

@@ -12,7 +12,7 @@ from minicaffe.cli import main
 from minicaffe.errors import Error, RecycledError, ShapeError
 from minicaffe.layer import Layer, layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
-from minicaffe.net.listing import Listing, ScheduleRow
+from minicaffe.inspection.schedule_table import Listing, ScheduleRow
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
 from minicaffe.engines import engine

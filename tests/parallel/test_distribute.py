@@ -181,8 +181,8 @@ def test_all_ranks_do_what_one_wants_after_the_same_iteration(folder):
 
 def traced(folder):
     """The ways of the gradients in the record of an iteration: as events, in a line, and in Chrome's format."""
-    from minicaffe import trace
-    from minicaffe.trace import perfetto, table
+    from minicaffe.addons import trace
+    from minicaffe.addons.trace import perfetto, table
     solver = make(folder, 4, 'type: "SGD"', LENET)
     solver.distribute()
     solver.step(1)

@@ -123,7 +123,7 @@ def test_what_carries_the_gradients_is_chosen_alike_on_all_ranks_and_seen_in_a_t
 
 
 def choose(folder):  # noqa: F811
-    from minicaffe import trace
+    from minicaffe.addons import trace
     from minicaffe.errors import ConfigError
     from minicaffe.parallel import transport
     from minicaffe.parallel.group import Group

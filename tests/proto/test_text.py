@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe.cli.classify import read_labels
-from minicaffe.cli.detect import read_windows
+from minicaffe.addons.ssd.detect import read_windows
 from minicaffe.cli.parse_log import read_run
 from minicaffe.data.image_list import ImageList
-from minicaffe.data.label_map import read_label_map
+from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
 from minicaffe.proto.files import MAX_TEXT

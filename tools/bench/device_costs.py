@@ -3,7 +3,7 @@
 A net is built with made-up data and run dry on the simulated device (docs/design/devices.md), so that engines and layouts are those
 of a GPU. Name a cuDNN: the real one, or the tests' (tests/cuda/fake_cudnn.cpp), by MINICAFFE_CUDNN. Bytes are those that the
 kernels of a step read and write: an array of BatchNorm is read or written 8 times in all, others once for each use
-(net/cost.py). Convolutions are apart, as their time is that of cuDNN's plans.
+(inspection/cost.py). Convolutions are apart, as their time is that of cuDNN's plans.
 
     MINICAFFE_DEVICE=sim MINICAFFE_SIM=memory=64GiB MINICAFFE_CUDNN=libfake.so FAKE_LOG=/dev/null MINICAFFE_CUDNN_TUNE=0 \\
         python tools/bench/device_costs.py --precision tf32 resnet50:64 mobilenet:64
@@ -17,8 +17,8 @@ import minicaffe
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
 from minicaffe.memory import CUDAPlace
-from minicaffe.net import cost
-from minicaffe.net.replace_sources import replace_sources
+from minicaffe.inspection import cost
+from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.engines.engine import set_precision
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.solver import create_solver

@@ -22,7 +22,7 @@ import numpy as np
 
 import minicaffe
 from minicaffe.net.net import Net
-from minicaffe.net.timing import measure
+from minicaffe.inspection.timing import measure
 
 sys.path.insert(0, str(Path(__file__).parent))
 import bench  # noqa: E402

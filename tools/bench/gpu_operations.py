@@ -277,7 +277,7 @@ def layers(options, rows):
 
     Without cuDNN all is in plain order, which the rows say.
     """
-    from minicaffe.net import timing
+    from minicaffe.inspection import timing
     from minicaffe.net.net import Net
     from minicaffe.proto import caffe_pb2, text
     for what, middle, before, last, shape, passes in LAYERS:
@@ -313,10 +313,11 @@ def passes_of_a_step(options, rows):
     import gpu_nets
     import nets
 
-    from minicaffe import cuda, trace
+    from minicaffe import cuda
+    from minicaffe.addons import trace
     from minicaffe.cuda import compile
     from minicaffe.device.threads import get_num_threads
-    from minicaffe.net import timing
+    from minicaffe.inspection import timing
     from minicaffe.engines.engine import get_precision
     name = "cifar10_quick" if options.device == "sim" else "resnet50"
     batch = 2 if options.device == "sim" else gpu_nets.BATCHES[name]

@@ -15,8 +15,8 @@ from pathlib import Path
 from minicaffe import set_num_threads
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
-from minicaffe.solver.watch import Watch
-from minicaffe.trace.trouble import Trouble
+from minicaffe.inspection.watch import Watch
+from minicaffe.addons.trace.trouble import Trouble
 
 ITERATIONS = 100    # of each turn; solver.prototxt displays as often
 SOLVER = 'net: "models/lenet/net.prototxt" base_lr: 0.01 momentum: 0.9 lr_policy: "fixed" random_seed: 1'

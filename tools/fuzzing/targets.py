@@ -27,7 +27,7 @@ from minicaffe.layer import layer_types
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.text import write_text
 from minicaffe.solver import create_solver, load_solver
-from minicaffe.tensor import Tensor
+from minicaffe.addons.caffe2.tensor import Tensor
 
 DATA_NET = """layer { name: "d" type: "Data" top: "data" top: "label" transform_param { %s }
   data_param { source: "%s" batch_size: 3 backend: LMDB prefetch: 1 } }"""
@@ -399,7 +399,7 @@ class OnnxModels(Kind):
     def __init__(self):
         from onnx import helper, numpy_helper, shape_inference
 
-        import minicaffe.onnx  # noqa: F401 (needs the package onnx)
+        import minicaffe.addons.export.onnx  # noqa: F401 (needs the package onnx)
         random_state = np.random.default_rng(1)
 
         def weight(*shape):
@@ -442,7 +442,7 @@ class OnnxModels(Kind):
 
     def run(self, data):
         Path("case.onnx").write_bytes(data)
-        minicaffe.onnx.load("case.onnx")
+        minicaffe.addons.export.onnx.load("case.onnx")
 
 
 def kinds():

@@ -1,6 +1,6 @@
 """Boxes (x1, y1, x2, y2) as rows of NumPy arrays: regions of interest (ROIs), decoding, non-maximum suppression.
 
-SSD's boxes are in ops/boxes.
+SSD's boxes are in addons/ssd/boxes.
 """
 
 import math

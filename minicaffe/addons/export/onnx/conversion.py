@@ -1,0 +1,192 @@
+"""A net that is made from a model of ONNX node by node: its layers, and the functions that add those of each operator."""
+
+from collections import Counter
+
+import numpy as np
+
+from minicaffe.addons.export.exporting import registration, unique
+from minicaffe.addons.export.onnx.graph import onnx
+from minicaffe.proto import caffe_pb2
+from minicaffe.addons.forks.table import find_layer
+
+IMPORTERS = {}                      # operator -> function
+
+
+class Unsupported(Exception):
+    """A node cannot be expressed; the message is the reason."""
+
+
+def importer(*operators):
+    """Return a decorator that registers a function as the importer of operators of ONNX.
+
+    The function has the arguments `made`, a `Conversion`, and `node`, a NodeProto. It adds layers by ``made.layer``, and raises
+    `Unsupported` for what they cannot express.
+    """
+    return registration(IMPORTERS, operators)
+
+
+class Conversion:
+    """Collects the layers of a net.
+
+    Attributes
+    ----------
+    constants : dict of str to ndarray
+        Values that depend on no input.
+    shapes : dict of str to tuple of int
+        Of all other values.
+    blobs : dict of str to str
+        Value -> the blob that holds it.
+    checked : dict of str to str
+        Blob -> the value that it must equal, see `load`.
+    readers : Counter
+        Value -> how many nodes read it; an output of the graph has one more reader, so that no other layer replaces it.
+    opset : int
+        Version of the model's operators.
+    """
+
+    def __init__(self, graph, dialect, opset=17):
+        self.param, self.dialect = caffe_pb2.NetParameter(name=graph.name or "net"), dialect
+        self.constants, self.shapes, self.blobs, self.arrays, self.checked = {}, {}, {}, {}, {}
+        self.readers = Counter(name for node in graph.node for name in node.input if name)
+        self.readers.update(info.name for info in graph.output)
+        self.names, self.node, self.number, self.opset = {}, None, 0, opset
+
+    def attribute(self, name, default=None):
+        """Return an attribute of the current node."""
+        found = next((one for one in self.node.attribute if one.name == name), None)
+        if found is None:
+            return default
+        value = onnx.helper.get_attribute_value(found)
+        return [_text(one) for one in value] if isinstance(value, (list, tuple)) else _text(value)
+
+    def constant(self, index, what):
+        """Return input `index` of the current node, which must be a constant; None if it is left out."""
+        if index >= len(self.node.input) or not self.node.input[index]:
+            return None
+        if self.node.input[index] not in self.constants:
+            raise Unsupported(f"its {what} is computed from the inputs")
+        return self.constants[self.node.input[index]]
+
+    def bottom(self, index=0):
+        """Return the blob of input `index`; a constant becomes a Parameter layer."""
+        name = self.node.input[index]
+        if name in self.constants:
+            return self.layer("Parameter", [], arrays=[self.constants[name]], shape=self.constants[name].shape)
+        return self.blobs[name]
+
+    def shape(self, index=0):
+        """Return the shape of input `index`."""
+        name = self.node.input[index]
+        return self.constants[name].shape if name in self.constants else self.shapes[name]
+
+    @property
+    def result(self):
+        """tuple of int: the shape of the first output."""
+        return self.shapes[self.node.output[0]]
+
+    def layer(self, kind, bottoms, field="", arrays=(), last=False, tops=1, shape=None, **values):
+        """Add a layer; return the name of its top, or a list of names for several.
+
+        Parameters
+        ----------
+        kind : str
+            Layer type.
+        bottoms : list of str
+        field : str
+            Name of the message of the type's parameters, such as convolution_param; `values` are its fields, a list those of a
+            repeated one; None: left out.
+        arrays : sequence of ndarray or None
+            The parameters, in the order and with the number of elements of the layer's blobs; None: the layer lacks this one.
+        last : bool
+            Whether the tops are the first outputs of the node; the layer has the node's name then.
+        tops : int
+        shape : tuple of int
+            Of a Parameter layer.
+        """
+        if self.dialect == "bvlc" and find_layer(kind):
+            raise Unsupported(f"it needs the layer type {kind}, which BVLC Caffe lacks (--dialect ssd)")
+        own = self.node.name or f"{self.node.op_type}{self.number}"
+        name = unique(own if last else f"{own}/{kind}", self.names)
+        layer = self.param.layer.add(name=name, type=kind, bottom=bottoms)
+        names = list(self.node.output[:tops]) if last else [name] if tops == 1 else [f"{name}/{i}" for i in range(tops)]
+        layer.top.extend(names)
+        message = getattr(layer, field) if field else None
+        if field:
+            message.SetInParent()
+        for key, value in values.items():
+            if isinstance(value, (list, tuple)):
+                getattr(message, key).extend(value)
+            elif value is not None:
+                setattr(message, key, value)
+        if shape is not None:
+            layer.parameter_param.shape.dim.extend(shape)
+        if arrays:
+            self.arrays[name] = [np.asarray(array, np.float32) for array in arrays if array is not None]
+        if last:
+            for i, blob in enumerate(names):
+                self.blobs[self.node.output[i]] = blob
+                self.checked[blob] = self.node.output[i]
+        return names[0] if tops == 1 else names
+
+    def product(self, *blobs, last=False):
+        """Add a layer for the product of blobs of one shape, by element; return its top."""
+        return self.layer("Eltwise", blobs, "eltwise_param", last=last, operation=caffe_pb2.EltwiseParameter.PROD)
+
+    def part(self, blob, size, axis, start, count):
+        """Return `count` of the `size` values of a blob along an axis, from `start` on; without a layer if these are all."""
+        points = sorted({start, start + count} - {0, size})
+        if not points:
+            return blob
+        names = self.layer("Slice", [blob], "slice_param", tops=len(points) + 1, axis=axis, slice_point=points)
+        found = names.pop(1 if start else 0)
+        self.layer("Silence", names, tops=0)
+        return found
+
+    def is_fusable(self, kind, index=0):
+        """Whether the last layer is of a type and computes input `index`, and only the current node reads that."""
+        last, name = self.param.layer[-1] if self.param.layer else None, self.node.input[index]
+        return (last is not None and last.type == kind and list(last.top) == [self.blobs.get(name)]
+                and self.readers[name] == 1)
+
+    def remove_last(self):
+        """Remove the last layer, which the next one replaces; return its LayerParameter and its arrays."""
+        layer = self.param.layer.pop()
+        del self.names[layer.name]
+        self.checked.pop(layer.top[0], None)
+        return layer, self.arrays.pop(layer.name, [])
+
+    def alias(self, index=0):
+        """Let the output be input `index`."""
+        name = self.node.input[index]
+        if name in self.constants:
+            self.constants[self.node.output[0]] = self.constants[name]
+        else:
+            self.blobs[self.node.output[0]] = self.blobs[name]
+
+    def reshaped(self, blob, given, wanted, last=False):
+        """Return `blob` of the shape `given` in the shape `wanted`; without a layer if they are equal."""
+        if tuple(given) == tuple(wanted) and not last:
+            return blob
+        if not wanted or 0 in wanted:
+            raise Unsupported(f"the shape {list(wanted)} is none of a Reshape layer")
+        top = self.layer("Reshape", [blob], "reshape_param", last=last)
+        dims = [0 if i == 0 and given[:1] == wanted[:1] and len(wanted) > 1 else size for i, size in enumerate(wanted)]
+        self.param.layer[-1].reshape_param.shape.dim.extend(dims)
+        return top
+
+    def broadcast(self, blob, given, wanted):
+        """Return `blob` of the shape `given` repeated to the shape `wanted`."""
+        whole = (1,) * (len(wanted) - len(given)) + tuple(given)
+        blob = self.reshaped(blob, given, whole)
+        for axis, (size, result) in enumerate(zip(whole, wanted)):
+            if size != result:
+                blob = self.layer("Tile", [blob], "tile_param", axis=axis, tiles=result // size)
+        return blob
+
+    def parameter_name(self):
+        """Return a name for parameters that several layers of the current node share."""
+        return unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared", self.names)
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else value

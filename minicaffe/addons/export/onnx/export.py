@@ -1,0 +1,150 @@
+"""A net as a model of ONNX: `to_model` makes it, `export` also compares it with the net and writes it."""
+
+import numpy as np
+
+from minicaffe.errors import ConfigError, shown
+from minicaffe.addons.export import exporting
+from minicaffe.addons.export.comparison import random_inputs
+from minicaffe.addons.export.exporting import Preprocessing, checked_preprocessing  # noqa: F401 - Preprocessing is public here
+from minicaffe.addons.export.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
+from minicaffe.addons.export.onnx.check import compare
+from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
+from minicaffe.proto.atomic import replacing
+
+OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there
+TARGET = EXPORTERS, "a model of ONNX", "minicaffe.addons.export.onnx.exporter"      # for `exporting.check_types`
+
+
+def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
+    """Return a net as a model of ONNX.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        In phase TEST, its inputs of the shapes that the model is to have.
+    opset : int
+        17 to 22.
+    dynamic_batch : bool
+        Whether the first axis of all inputs may have any size; a runtime reads it as an axis named ``batch``.
+    preprocessing : Preprocessing, optional
+        Of the first input.
+
+    Returns
+    -------
+    onnx.ModelProto
+        In float32. Its inputs and outputs have the names of the net's.
+
+    Raises
+    ------
+    ConfigError
+        For a layer that ONNX cannot express; all such layers are named. For a net in phase TRAIN.
+    DependencyError
+        Without the package onnx.
+    """
+    if not OLDEST <= opset <= NEWEST:
+        raise ConfigError(f"must be from {OLDEST} to {NEWEST}, got {shown(opset)}", field="opset")
+    output_blobs = exporting.check_net(net, *TARGET)
+    shapes = batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()}
+    graph = Graph(opset, shapes, net.nodes)
+    for at in [i for i, node in enumerate(net.nodes) if node.type in exporting.UNKNOWN_SIZES][:1]:
+        graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
+    inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
+    for blob in net.input_blobs:
+        graph.values[blob.name] = blob.name
+    if preprocessing is not None:
+        _preprocess(graph, net, preprocessing)
+    exporting.export_layers(net, graph.values, graph.add)
+    for blob in output_blobs:
+        graph.name_output(blob)
+    outputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in output_blobs]
+    return finish(graph, net.name, inputs, outputs, {"source": str(net.file or ""), "caffe_layers": str(len(net.nodes))})
+
+
+def check_types(nodes, file):
+    """Raise ConfigError, which names every layer without an exporter; `nodes` are tuples of name, type and line."""
+    exporting.check_types(nodes, file, *TARGET)
+
+
+def batch_shapes(net):
+    """Return the sizes of each blob by name: ``batch``, or a multiple of it, where they follow the first axis of the inputs."""
+    sizes = {blob.shape[0] if blob.num_axes else None for blob in net.input_blobs}
+    if len(sizes) != 1 or None in sizes or 0 in sizes:
+        given = ", ".join(f"{blob.name} {list(blob.shape)}" for blob in net.input_blobs)
+        raise ConfigError(f"the inputs have no common first axis: {given or 'there are none'}", file=net.file,
+                          field="dynamic_batch")
+    two, three = ({name: list(blob.shape) for name, blob in net.blobs.items()} for _ in in_batches(net, 2, 3))
+    return {name: [a if a == b else BATCH if (a, b) == (2, 3) else f"{a // 2}*{BATCH}" for a, b in zip(two[name], three[name])]
+            for name in two}
+
+
+def in_batches(net, *sizes):
+    """Reshape a net to each of these batch sizes, and yield the size; at the end restore the first shapes."""
+    before = [blob.shape for blob in net.input_blobs]
+    try:
+        for size in sizes:
+            for blob in net.input_blobs:
+                blob.reshape(size, *blob.shape[1:])
+            net.reshape_all()
+            yield size
+    finally:
+        for blob, shape in zip(net.input_blobs, before):
+            blob.reshape(*shape)
+        net.reshape_all()
+
+
+def _preprocess(graph, net, how):
+    """Add the operations of a Preprocessing after the first input."""
+    blob = net.input_blobs[0]
+    graph.scope = "preprocessing"
+    x = graph.values[blob.name]
+    order, mean = checked_preprocessing(net, how)
+    if order:
+        x = graph.op("Gather", x, np.array(order, np.int64), axis=1)
+    if mean is not None:
+        x = graph.op("Sub", x, mean)
+    x = layers.affine(graph, x, how.scale, 0)
+    graph.values[blob.name] = x
+
+
+def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, check=True, inputs=None, seed=0):
+    """Write a net as a model of ONNX, and compare the two.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        In phase TEST. With `check` it runs once for each batch.
+    path : str or Path
+        Of the .onnx file. It is written when the comparison has passed.
+    opset, dynamic_batch, preprocessing
+        See `to_model`.
+    check : bool
+        Whether to run both by onnxruntime on random inputs, with `dynamic_batch` for batches of 1 and 3.
+    inputs : dict of str to array_like, optional
+        Inputs for the comparison, in the shapes of the net's inputs; by default random numbers.
+    seed : int
+        Of the random inputs.
+
+    Returns
+    -------
+    list of minicaffe.addons.export.comparison.Difference
+        Of each output; empty without `check`.
+
+    Raises
+    ------
+    ConfigError
+        See `to_model`.
+    DataError
+        If an output differs by more than 1e-4 of its greatest absolute value; the first layer that differs is named.
+    DependencyError
+        Without onnx, or onnxruntime for `check`.
+    """
+    model = to_model(net, opset, dynamic_batch, preprocessing)
+    found = []
+    if check:
+        found = compare(net, model, inputs if inputs is not None else random_inputs(net, seed), preprocessing)
+        if dynamic_batch and inputs is None:
+            for _ in in_batches(net, 1, 3):
+                found += compare(net, model, random_inputs(net, seed), preprocessing)
+    with replacing(path) as file:
+        file.write(model.SerializeToString())
+    return found

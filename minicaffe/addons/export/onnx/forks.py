@@ -1,0 +1,168 @@
+"""Layer types of forks (minicaffe/addons/forks) as operations of ONNX."""
+
+import numpy as np
+from onnx import TensorProto
+
+from minicaffe.errors import ConfigError
+from minicaffe.addons.forks.variants import EPS
+from minicaffe.addons.export.onnx.graph import exporter
+
+
+@exporter("Reverse")
+def reverse(graph, node):
+    return [flipped(graph, graph.bottom(), node.layer.axes())]
+
+
+@exporter("Flip")
+def flip(graph, node):
+    values = node.layer.values
+    axes = [2] * values["flip_height"] + [3] * values["flip_width"]
+    return [flipped(graph, graph.bottom(), axes) if axes else graph.op("Identity", graph.bottom())]
+
+
+def flipped(graph, x, axes):
+    """Return x with the values along the axes in reverse order."""
+    count = len(axes)
+    return graph.op("Slice", x, [-1] * count, [np.iinfo(np.int64).min] * count, list(axes), [-1] * count)
+
+
+@exporter("Squeeze")
+def squeeze(graph, node):
+    return [graph.reshape(graph.bottom(), graph.shape(), graph.known_top_shape())]
+
+
+@exporter("ShuffleChannel")
+def shuffle_channel(graph, node):
+    shape, groups = graph.known_top_shape(), node.layer.values["group"]
+    parts = [shape[0], groups, shape[1] // groups, *shape[2:]]
+    x = graph.op("Transpose", graph.reshape(graph.bottom(), shape, parts), perm=[0, 2, 1, *range(3, len(parts))])
+    return [graph.reshape(x, [shape[0], parts[2], groups, *shape[2:]], shape)]
+
+
+@exporter("Reorg")
+def reorg(graph, node):
+    stride, reverse = (node.layer.values[name] for name in ("stride", "reverse"))
+    wanted = graph.known_top_shape()
+    num, channels, height, width = graph.shape()
+    inner = channels // stride ** 2
+    if reverse:
+        parts, order = [num, stride, stride, inner, height, width], [0, 3, 4, 1, 5, 2]
+    else:
+        parts, order = [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4]
+    x = graph.op("Transpose", graph.reshape(graph.bottom(), list(graph.shape()), parts), perm=order)
+    return [graph.reshape(x, [parts[axis] for axis in order], wanted)]
+
+
+# ---- pixels
+
+def resized(graph, x, sizes, **how):
+    """Return x with the height and width `sizes`, by Resize."""
+    whole = graph.op("Concat", graph.op("Slice", graph.op("Shape", x), [0], [2]), np.array(sizes, np.int64), axis=0)
+    return graph.op("Resize", x, "", "", whole, **how)
+
+
+@exporter("Interp")
+def interp(graph, node):
+    first, last = node.layer.values["pad_beg"], node.layer.values["pad_end"]
+    x, given, wanted = graph.bottom(), graph.shape()[2:], graph.known_top_shape()[2:]
+    if first or last:
+        x = graph.op("Slice", x, [-first] * 2, [size + last for size in given], [2, 3])
+    return [resized(graph, x, wanted, mode="linear", coordinate_transformation_mode="align_corners")]
+
+
+@exporter("Upsample")
+def upsample(graph, node):
+    given, wanted = list(graph.shape()), graph.known_top_shape()
+    if len(node.bottoms) == 1:
+        return [resized(graph, graph.bottom(), wanted[2:], mode="nearest", coordinate_transformation_mode="asymmetric",
+                        nearest_mode="floor")]
+    planes, flat = [*given[:2], given[2] * given[3]], [*wanted[:2], wanted[2] * wanted[3]]
+    x, mask = (graph.reshape(graph.bottom(i), given, planes) for i in range(2))
+    zeros = graph.op("Expand", 0.0, graph.op("Concat", graph.op("Slice", graph.op("Shape", x), [0], [2]), flat[2:], axis=0))
+    y = graph.op("ScatterElements", zeros, graph.op("Cast", mask, to=TensorProto.INT64), x, axis=2)
+    return [graph.reshape(y, flat, wanted)]
+
+
+# ---- functions of elements and channels
+
+@exporter("ReLU6", "ReLUX")
+def relu_x(graph, node):
+    slope, bound = node.layer.slope, node.layer.bound
+    if not slope:
+        return [graph.op("Clip", graph.bottom(), 0.0, bound)]
+    return [graph.op("Min", graph.op("LeakyRelu", graph.bottom(), alpha=slope), bound)]
+
+
+# ---- regions
+
+@exporter("ROIPooling")
+def roi_pooling(graph, node):
+    values = node.layer.values
+    if values["pad_ratio"]:
+        raise ConfigError("ONNX has no operation for ROIs whose sides move out; set it to 0", field="roi_pooling_param.pad_ratio")
+    rois = graph.reshape(graph.bottom(1), list(graph.shape(1)), list(graph.shape(1))[:2])
+    return [graph.op("MaxRoiPool", graph.bottom(0), rois, pooled_shape=list(node.tops[0].shape[2:]),
+                     spatial_scale=values["spatial_scale"])]
+
+
+# ---- normalisation and sequences
+
+@exporter("BN")
+def bn(graph, node):
+    layer, x = node.layer, graph.bottom()
+    axes = len(graph.shape())
+    if not layer.uses_batch_statistics and not layer.inference:
+        parameters = [graph.parameter(i, [blob.count]) for i, blob in enumerate(layer.blobs)]
+        return [graph.op("BatchNormalization", x, *parameters, epsilon=layer.eps)]
+    statistics = []
+    if layer.uses_batch_statistics:
+        others = [0, *range(2, axes)]
+        mean = graph.reduce("ReduceMean", x, others)
+        centred = graph.op("Sub", x, mean)
+        variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), others)
+        x = graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, layer.eps)))
+        statistics = [graph.op("Reshape", one, [1, -1, 1, 1]) for one, _ in zip((mean, variance), node.tops[1:])]
+    scale, shift = (graph.parameter(i, [layer.blobs[i].count, *[1] * (axes - 2)]) for i in range(2))
+    return [graph.op("Add", graph.op("Mul", x, scale), shift), *statistics]
+
+
+@exporter("Normalize with normalize_param")
+def normalize(graph, node):
+    x = graph.bottom()
+    if node.layer.squared:
+        norm = graph.op("Sqrt", graph.op("Add", graph.reduce("ReduceSum", graph.op("Mul", x, x), [1]), EPS))
+    else:
+        norm = graph.op("Add", graph.reduce("ReduceSum", graph.op("Abs", x), [1]), EPS)
+    return [graph.op("Div", x, norm), *([norm] if len(node.tops) > 1 else [])]
+
+
+@exporter("Lstm")
+def lstm(graph, node):
+    if len(node.bottoms) > 1:
+        raise ConfigError("ONNX's LSTM has no sequence indicators: all sequences begin at the first step; remove the bottom",
+                          field="bottom[1]")
+    layer = node.layer
+    x, size = graph.bottom(), layer.values["num_output"]
+    if not layer.has_sequence_axis:
+        sequences = layer.values["batch_size"]
+        x = graph.op("Reshape", x, [-1, sequences, layer.blobs[0].shape[1]])
+    order = np.concatenate([np.arange(size) + part * size for part in (0, 2, 1, 3)])    # i, f, o, g to ONNX's i, o, f, c
+    w_x, w_h, bias = (np.array(blob.data, np.float32)[order][None] for blob in layer.blobs)
+    y, _, _ = graph.op("LSTM", x, w_x, w_h, np.concatenate([bias, np.zeros_like(bias)], axis=1), count=3, hidden_size=size)
+    y = graph.op("Squeeze", y, [1])     # the directions
+    return [y if layer.has_sequence_axis else graph.op("Reshape", y, [-1, size])]
+
+
+@exporter("ContinuationIndicator")
+def continuation_indicator(graph, node):
+    marks = np.ones(node.tops[0].shape, np.float32)
+    marks[0] = 0
+    return [graph.op("Identity", marks)]
+
+
+@exporter("LabelSpecificAdd", "SpatialDropout")
+def same(graph, node):
+    """Types that change values in training only."""
+    if len(node.tops) > 1:
+        raise ConfigError("ONNX has no operation for the second top, the bias; remove it", field="top[1]")
+    return [graph.bottom()]

@@ -1,0 +1,217 @@
+"""Normalisation, element-wise functions, arithmetic with broadcasting."""
+
+import math
+
+import numpy as np
+
+from minicaffe.addons.export.onnx.conversion import Unsupported, importer
+from minicaffe.addons.export.onnx.graph import onnx
+from minicaffe.proto import caffe_pb2
+
+# ---- normalisation
+
+@importer("BatchNormalization")
+def batch_norm(made, node):
+    scale, shift, mean, variance = (made.constant(i, "statistics") for i in range(1, 5))
+    if made.attribute("training_mode", 0):
+        raise Unsupported("it computes the statistics of the batch (training_mode); export the model for inference")
+    if scale.ndim != 1:
+        raise Unsupported("it has statistics for each value of a channel (spatial 0), BatchNorm has one for each channel")
+    plain = np.all(scale == 1) and not np.any(shift)
+    top = made.layer("BatchNorm", [made.bottom()], "batch_norm_param", [mean, variance, np.ones(1)], last=plain,
+                     eps=made.attribute("epsilon", 1e-5))
+    if not plain:
+        made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
+
+
+@importer("InstanceNormalization", "LayerNormalization", "GroupNormalization")
+def sample_norm(made, node):
+    """BatchNorm with the statistics of the batch, where each thing that is normalised is a channel."""
+    given, eps = made.shape(), made.attribute("epsilon", 1e-5)
+    if node.op_type == "InstanceNormalization":
+        rows, axis = [1, given[0] * given[1], *given[2:]], 1
+    elif node.op_type == "GroupNormalization":
+        groups, axis = made.attribute("num_groups"), 1
+        rows = [1, given[0] * groups, given[1] // groups, *given[2:]]
+    else:
+        axis = made.attribute("axis", -1) % len(given)
+        rows = [1, math.prod(given[:axis]), math.prod(given[axis:])]
+    blob = made.reshaped(made.bottom(), given, rows)
+    blob = made.layer("BatchNorm", [blob], "batch_norm_param", [np.zeros(rows[1]), np.zeros(rows[1]), np.ones(1)], eps=eps,
+                      use_global_stats=False)
+    blob = made.reshaped(blob, rows, given)
+    scale, shift = made.constant(1, "scale"), made.constant(2, "bias")
+    shift = np.zeros_like(scale) if shift is None else shift
+    made.layer("Scale", [blob], "scale_param", [scale, shift], last=True, bias_term=True, axis=axis, num_axes=scale.ndim)
+
+
+# ---- operators that are one layer
+
+def simple(kind, field="", **values):
+    """Return the importer of an operator that is one layer; a tuple among the `values` is an attribute of it, and the default."""
+    def convert(made, node):
+        given = {name: made.attribute(*value) if isinstance(value, tuple) else value for name, value in values.items()}
+        made.layer(kind, [made.bottom()], field, last=True, **given)
+    return convert
+
+
+importer("LRN")(simple("LRN", "lrn_param", local_size=("size",), alpha=("alpha", 1e-4), beta=("beta", 0.75), k=("bias", 1.0)))
+for operator, kind in {"Relu": "ReLU", "Sigmoid": "Sigmoid", "Tanh": "TanH", "Softplus": "BNLL", "Abs": "AbsVal", "Exp": "Exp",
+                       "Log": "Log"}.items():
+    importer(operator)(simple(kind))
+importer("Neg")(simple("Power", "power_param", scale=-1.0))
+importer("Sqrt")(simple("Power", "power_param", power=0.5))
+importer("Reciprocal")(simple("Power", "power_param", power=-1.0))
+importer("LeakyRelu")(simple("ReLU", "relu_param", negative_slope=("alpha", 0.01)))
+importer("Elu")(simple("ELU", "elu_param", alpha=("alpha", 1.0)))
+
+
+@importer("Identity", "Dropout", "Cast")
+def identity(made, node):
+    if node.op_type == "Cast" and made.attribute("to") not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+        raise Unsupported("blobs are of real numbers")
+    if node.op_type == "Dropout" and made.constant(2, "training_mode") and made.constant(1, "ratio") != 0:
+        raise Unsupported("it drops values (training_mode); export the model for inference")
+    made.alias()
+
+
+@importer("PRelu")
+def prelu(made, node):
+    slopes, channels, axes = made.constant(1, "slope"), made.shape()[1], len(made.shape())
+    if slopes.size not in (1, channels) or slopes.size > 1 and ((1,) * (axes - slopes.ndim) + slopes.shape)[1] != channels:
+        raise Unsupported(f"its slopes have the shape {list(slopes.shape)}, PReLU has one for each channel")
+    shared = slopes.size == 1
+    made.layer("PReLU", [made.bottom()], "prelu_param", [slopes.reshape(() if shared else (-1,))], last=True, channel_shared=shared)
+
+
+@importer("Clip")
+def clip(made, node):
+    low, high = (made.attribute(name, made.constant(i, f"{name}imum")) for i, name in ((1, "min"), (2, "max")))
+    low, high = -3.4e38 if low is None else float(low), 3.4e38 if high is None else float(high)
+    made.layer("Clip", [made.bottom()], "clip_param", last=True, min=min(low, high), max=high)
+
+
+@importer("HardSigmoid", "HardSwish")
+def hard(made, node):
+    swish = node.op_type == "HardSwish"
+    x = made.bottom()
+    line = made.layer("Power", [x], "power_param", scale=1 / 6 if swish else made.attribute("alpha", 0.2),
+                      shift=0.5 if swish else made.attribute("beta", 0.5))
+    gate = made.layer("Clip", [line], "clip_param", last=not swish, min=0.0, max=1.0)
+    if swish:
+        made.product(x, gate, last=True)
+
+
+@importer("Softmax", "LogSoftmax")
+def softmax(made, node):
+    """Before opset 13 the default axis is 1, and all axes from this one on count as one."""
+    given, log = made.shape(), node.op_type == "LogSoftmax"
+    axis = made.attribute("axis", 1 if made.opset < 13 else -1) % len(given)
+    joined = made.opset < 13 and math.prod(given[axis + 1:]) != 1
+    shape, axis = ((math.prod(given[:axis]), math.prod(given[axis:])), 1) if joined else (given, axis)
+    blob = made.reshaped(made.bottom(), given, shape)
+    blob = made.layer("Softmax", [blob], "softmax_param", last=not log and not joined, axis=axis)
+    if log:
+        blob = made.layer("Log", [blob], last=not joined)
+    if joined:
+        made.reshaped(blob, shape, given, last=True)
+
+
+@importer("Pow")
+def power(made, node):
+    exponent = made.constant(1, "exponent")
+    if exponent.size != 1:
+        raise Unsupported("its exponent has several values")
+    made.layer("Power", [made.bottom()], "power_param", last=True, power=exponent.item())
+
+
+@importer("Add", "Sub", "Mul", "Div")
+def arithmetic(made, node):
+    """A constant becomes Power, Scale or Bias; two blobs Eltwise, or Scale and Bias with two bottoms."""
+    multiplies = node.op_type in ("Mul", "Div")
+    inverse = {"Sub": {"scale": -1.0}, "Div": {"power": -1.0}}.get(node.op_type)     # what a Power does to the second operand
+    for index, name in enumerate(node.input):
+        if name in made.constants:
+            with_constant(made, made.constants[name], 1 - index, multiplies, inverse)
+            return
+    a, b = made.shape(0), made.shape(1)
+    first, second = made.bottom(0), made.bottom(1)
+    second = made.layer("Power", [second], "power_param", **inverse) if inverse else second
+    large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
+    if a == b or made.result != sizes or span(sizes, given) is None:
+        bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
+        operation = caffe_pb2.EltwiseParameter.PROD if multiplies else caffe_pb2.EltwiseParameter.SUM
+        made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=operation)
+        return
+    axis, shape = span(sizes, given)
+    small = made.reshaped(small, given, shape)
+    kind, field = ("Scale", "scale_param") if multiplies else ("Bias", "bias_param")
+    made.layer(kind, [large, small], field, last=True, axis=axis)
+
+
+def span(sizes, given):
+    """Return the axis at which a broadcast array of the shape `given` begins in `sizes`, and its shape without axes of size 1.
+
+    None if an axis between those of this shape has size 1 in `given` alone, or all axes have it and the first of `sizes` has not:
+    Scale and Bias repeat no axis in the middle, and their second bottom has none or begins at one of its own size.
+    """
+    whole = (1,) * (len(sizes) - len(given)) + tuple(given)
+    axes = [i for i, size in enumerate(whole) if size != 1]
+    if not axes:
+        return (0, (1,)) if sizes[:1] == (1,) else None if given else (0, ())
+    first, last = axes[0], axes[-1]
+    if whole[first:last + 1] != tuple(sizes[first:last + 1]):
+        return None
+    return first, whole[first:last + 1]
+
+
+def with_constant(made, value, index, multiplies, inverse):
+    """A sum or product of operand `index` and a constant; `inverse`: what a Power does to the second of the two, or None."""
+    sizes = made.result
+    blob = made.broadcast(made.bottom(index), made.shape(index), sizes)
+    if inverse and index:
+        blob = made.layer("Power", [blob], "power_param", **inverse)
+    elif inverse:
+        value = 1 / value if multiplies else -value
+    if value.size == 1:
+        made.layer("Power", [blob], "power_param", last=True, **{"scale" if multiplies else "shift": value.item()})
+        return
+    value = value if span(sizes, value.shape) else np.broadcast_to(value, sizes)
+    axis, shape = span(sizes, value.shape)
+    if not multiplies and joins_scale(made, axis, shape, index):
+        before, (scale,) = made.remove_last()
+        made.layer("Scale", before.bottom, "scale_param", [scale, value.reshape(shape)], last=True, axis=axis, num_axes=len(shape),
+                   bias_term=True)
+        return
+    made.layer("Scale" if multiplies else "Bias", [blob], "scale_param" if multiplies else "bias_param", [value.reshape(shape)],
+               last=True, axis=axis, num_axes=len(shape))
+
+
+def joins_scale(made, axis, shape, index):
+    """Whether the last layer is a Scale of this shape that only the present node reads; its bias is the constant then."""
+    if not made.is_fusable("Scale", index):
+        return False
+    last = made.param.layer[-1]
+    return (len(last.bottom) == 1 and not last.scale_param.bias_term and last.scale_param.axis == axis
+            and made.arrays[last.name][0].shape == tuple(shape))
+
+
+@importer("Sum", "Mean", "Max", "Min")
+def several(made, node):
+    least = node.op_type == "Min"
+    numbers = [i for i, name in enumerate(node.input) if name in made.constants and made.constants[name].size == 1]
+    if node.op_type in ("Max", "Min") and len(node.input) == 2 and numbers:
+        limits = {"min": -3.4e38, "max": 3.4e38, "max" if least else "min": made.constants[node.input[numbers[0]]].item()}
+        made.layer("Clip", [made.bottom(1 - numbers[0])], "clip_param", last=True, **limits)
+        return
+    bottoms = [made.broadcast(made.bottom(i), made.shape(i), made.result) for i in range(len(node.input))]
+    if len(bottoms) == 1:
+        made.alias()
+        return
+    if least:
+        bottoms = [made.layer("Power", [bottom], "power_param", scale=-1.0) for bottom in bottoms]
+    operation = caffe_pb2.EltwiseParameter.SUM if node.op_type in ("Sum", "Mean") else caffe_pb2.EltwiseParameter.MAX
+    coeff = [1 / len(bottoms)] * len(bottoms) if node.op_type == "Mean" else []
+    top = made.layer("Eltwise", bottoms, "eltwise_param", last=not least, operation=operation, coeff=coeff)
+    if least:
+        made.layer("Power", [top], "power_param", last=True, scale=-1.0)

@@ -1,0 +1,213 @@
+"""Convolutions, matrix products, pooling.
+
+Caffe's windows differ from ONNX's. A convolution whose pads differ at the two sides of an axis gets rows of zeros in its kernel.
+The divisor of AVE pooling is corrected by a Scale with a factor for each position.
+"""
+
+import math
+import string
+
+import numpy as np
+
+from minicaffe.memory.budget import check_bytes
+from minicaffe.addons.export.onnx.conversion import Unsupported, importer
+from minicaffe.proto import caffe_pb2
+
+POOLING = caffe_pb2.PoolingParameter
+
+
+def sides(pads, count):
+    """Return the pads of ONNX as lists of those before and behind each axis."""
+    pads = pads or [0] * (2 * count)
+    return list(pads[:count]), list(pads[count:])
+
+
+def window_pads(made, kernel, stride, dilation, sizes, results):
+    """Return the pads before and behind each axis of the present node, also those of `auto_pad`."""
+    auto = made.attribute("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        return sides(made.attribute("pads"), len(kernel))
+    if auto == "VALID":
+        return [0] * len(kernel), [0] * len(kernel)
+    before, behind = [], []
+    for k, s, d, size, result in zip(kernel, stride, dilation, sizes, results):
+        total = max(0, (result - 1) * s + (k - 1) * d + 1 - size)
+        before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
+        behind.append(total - before[-1])
+    return before, behind
+
+
+@importer("Conv")
+def conv(made, node):
+    weight, bias = made.constant(1, "weight"), made.constant(2, "bias")
+    count = weight.ndim - 2
+    kernel, group = list(weight.shape[2:]), made.attribute("group", 1)
+    stride, dilation = made.attribute("strides", [1] * count), made.attribute("dilations", [1] * count)
+    before, behind = window_pads(made, kernel, stride, dilation, made.shape()[2:], made.result[2:])
+    # Unequal pads: the larger one on both sides, and zeros in the kernel where the window would begin or end too far out.
+    front, back = [max(0, b - a) for a, b in zip(before, behind)], [max(0, a - b) for a, b in zip(before, behind)]
+    if any(extra % d for extra, d in zip([*front, *back], [*dilation, *dilation])):
+        raise Unsupported(f"its pads {before} and {behind} differ by no multiple of the dilation {dilation}")
+    extended = [k + f // d + b // d for k, f, b, d in zip(kernel, front, back, dilation)]
+    check_bytes(4 * math.prod([*weight.shape[:2], *extended]), "a kernel with zeros for unequal pads")
+    weight = np.pad(weight, [(0, 0), (0, 0), *((f // d, b // d) for f, b, d in zip(front, back, dilation))])
+    pad = [max(a, b) for a, b in zip(before, behind)]
+    made.layer("Convolution", [made.bottom()], "convolution_param", [weight, bias], last=True, num_output=weight.shape[0],
+               kernel_size=weight.shape[2:], stride=stride, pad=pad, dilation=dilation, group=group, bias_term=bias is not None)
+
+
+@importer("ConvTranspose")
+def conv_transpose(made, node):
+    weight, bias = made.constant(1, "weight"), made.constant(2, "bias")
+    count, group = weight.ndim - 2, made.attribute("group", 1)
+    stride, dilation = made.attribute("strides", [1] * count), made.attribute("dilations", [1] * count)
+    results, auto = list(made.result[2:]), made.attribute("auto_pad", "NOTSET")
+    whole = [s * (size - 1) + d * (k - 1) + 1 for s, size, d, k in zip(stride, made.shape()[2:], dilation, weight.shape[2:])]
+    before, _ = sides(made.attribute("pads"), count)
+    if auto.startswith("SAME") or made.attribute("output_shape"):
+        added = made.attribute("output_padding", [0] * count)
+        before = [max(0, w + a - r + (auto != "SAME_UPPER")) // 2 for w, a, r in zip(whole, added, results)]
+    # A result beyond the last window is of zeros: the kernel gets zeros there.
+    more = [max(0, -(-(p + r - w) // d)) for p, r, w, d in zip(before, results, whole, dilation)]
+    weight = np.pad(weight, [(0, 0), (0, 0), *((0, m) for m in more)])
+    whole = [w + d * m for w, d, m in zip(whole, dilation, more)]
+    symmetric = [w - 2 * p for w, p in zip(whole, before)] == results
+    top = made.layer("Deconvolution", [made.bottom()], "convolution_param", [weight, bias], last=symmetric,
+                     num_output=weight.shape[1] * group, kernel_size=weight.shape[2:], stride=stride, dilation=dilation,
+                     pad=before if symmetric else [0] * count, group=group, bias_term=bias is not None)
+    if not symmetric:
+        cropped(made, top, [*made.result[:2], *whole], [0, 0, *before], made.result)
+
+
+def cropped(made, blob, given, starts, wanted):
+    """Cut a part out of a blob by Slice layers, one an axis; the last is the node's output."""
+    if 0 in wanted:
+        raise Unsupported("it keeps nothing of an axis")
+    for axis, sizes in enumerate(zip(given, starts, wanted)):
+        blob = made.part(blob, sizes[0], axis, *sizes[1:])
+    made.layer("Power", [blob], last=True)
+
+
+@importer("Gemm")
+def gemm(made, node):
+    weight, bias = made.constant(1, "second matrix"), made.constant(2, "bias")
+    alpha, beta = made.attribute("alpha", 1.0), made.attribute("beta", 1.0)
+    if made.attribute("transA", 0):
+        raise Unsupported("its first matrix is transposed")
+    weight = (weight if made.attribute("transB", 0) else weight.T) * alpha
+    if bias is not None:
+        if bias.size != 1 and (bias.size, bias.shape[-1]) != (weight.shape[0], weight.shape[0]):
+            raise Unsupported("its bias is a matrix")
+        bias = np.broadcast_to(bias * beta, (1, weight.shape[0]))[0]
+    product(made, weight, bias)
+
+
+def product(made, weight, bias):
+    """Add an InnerProduct with a weight (outputs, inputs); a Flatten before it is part of it."""
+    blob, axis = made.bottom(), len(made.shape()) - 1
+    if axis == 1 and made.is_fusable("Flatten") and made.param.layer[-1].name == f"{made.node.name}/Flatten":    # of `export`
+        blob = made.remove_last()[0].bottom[0]
+    made.layer("InnerProduct", [blob], "inner_product_param", [weight, bias], last=True, num_output=weight.shape[0],
+               bias_term=bias is not None, axis=axis)
+
+
+@importer("MatMul")
+def matmul(made, node):
+    if node.input[1] in made.constants and made.constants[node.input[1]].ndim == 2:
+        product(made, made.constants[node.input[1]].T, None)
+        return
+    axes = len(made.shape(0)), len(made.shape(1))
+    if min(axes) < 2:
+        raise Unsupported("one of its operands is a vector")
+    stack = string.ascii_uppercase[:max(axes) - 2]
+    contracted(made, [f"{stack[len(stack) - axes[0] + 2:]}mk", f"{stack[len(stack) - axes[1] + 2:]}kn"], f"{stack}mn")
+
+
+@importer("Einsum")
+def einsum(made, node):
+    operands, arrow, result = made.attribute("equation").replace(" ", "").partition("->")
+    operands = operands.split(",")
+    if not arrow or not result or len(operands) > 2 or any(len(set(one)) < len(one) for one in operands):
+        raise Unsupported(f"its equation is {made.attribute('equation')}")
+    contracted(made, operands, result)
+
+
+def contracted(made, operands, result):
+    """Add layers for a sum of products, as in attention; each operand and the result have a letter for each axis.
+
+    The operands are repeated to all axes, multiplied by element, and summed over the letters that the result lacks.
+    """
+    sizes = {}
+    for i, letters in enumerate(operands):
+        for letter, size in zip(letters, made.shape(i)):
+            sizes[letter] = max(size, sizes.get(letter, 1))
+    summed = [letter for letter in sizes if letter not in result]
+    whole = [sizes[letter] for letter in (*result, *summed)]
+    check_bytes(4 * math.prod(whole), f"the terms of a {made.node.op_type} of computed values")
+    factors = []
+    for i, letters in enumerate(operands):
+        order, given = [letters.index(letter) for letter in (*result, *summed) if letter in letters], made.shape(i)
+        blob = made.bottom(i)
+        if order != sorted(order):
+            blob = made.layer("Permute", [blob], "permute_param", order=order)
+        shape = [given[letters.index(letter)] if letter in letters else 1 for letter in (*result, *summed)]
+        factors.append(made.broadcast(made.reshaped(blob, [given[axis] for axis in order], shape), shape, whole))
+    if len(factors) > 1:
+        factors = [made.product(*factors, last=not summed)]
+    if summed:
+        made.layer("Reduction", factors, "reduction_param", last=True, axis=len(result))
+    elif len(operands) == 1:
+        made.layer("Power", factors, last=True)
+
+
+# ---- pooling
+
+@importer("MaxPool", "AveragePool")
+def pool(made, node):
+    kernel, given, wanted = made.attribute("kernel_shape"), made.shape(), made.result
+    if len(kernel) != 2:
+        raise Unsupported(f"Pooling has two spatial axes, this has {len(kernel)}")
+    stride, dilation = made.attribute("strides", [1, 1]), made.attribute("dilations", [1, 1])
+    if dilation != [1, 1]:
+        raise Unsupported("Pooling has no dilation")
+    before, behind = window_pads(made, kernel, stride, dilation, given[2:], wanted[2:])
+    sizes, results = list(given[2:]), list(wanted[2:])
+    mode = next((mode for mode in (POOLING.CEIL, POOLING.FLOOR)
+                 if [caffe_size(*one, mode, any(before)) for one in zip(sizes, kernel, stride, before)] == results), None)
+    if mode is None or any(p >= k for p, k in zip(before, kernel)):
+        raise Unsupported(f"no rounding of Pooling gives {results} windows of {kernel} with the pads {before} and {behind}")
+    factor, method = 1, POOLING.MAX
+    if node.op_type == "AveragePool":
+        counted, method = made.attribute("count_include_pad", 0), POOLING.AVE
+        factor = np.outer(*(divisors(*one, counted) for one in zip(sizes, results, kernel, stride, before, behind)))
+    plain = bool(np.all(factor == 1))
+    top = made.layer("Pooling", [made.bottom()], "pooling_param", last=plain, pool=method, kernel_h=kernel[0], kernel_w=kernel[1],
+                     stride_h=stride[0], stride_w=stride[1], pad_h=before[0], pad_w=before[1], round_mode=mode or None)
+    if not plain:
+        made.layer("Scale", [top], "scale_param", [factor], last=True, axis=2, num_axes=2)
+
+
+def caffe_size(size, kernel, stride, pad, mode, padded):
+    """Return the number of Caffe's windows of an axis."""
+    over = size + 2 * pad - kernel
+    count = (-(-over // stride) if mode == POOLING.CEIL else over // stride) + 1
+    return count - 1 if padded and (count - 1) * stride >= size + pad else count
+
+
+def divisors(size, result, kernel, stride, before, behind, counted):
+    """Return by how much Caffe's divisor is too large for each window of an axis."""
+    made = []
+    for i in range(result):
+        start = i * stride - before
+        caffe = min(start + kernel, size + before) - start
+        end = min(start + kernel, size + behind) if counted else min(start + kernel, size)
+        made.append(caffe / (end - (start if counted else max(start, 0))))
+    return made
+
+
+@importer("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(made, node):
+    if len(made.shape()) != 4:
+        raise Unsupported("Pooling has two spatial axes")
+    made.layer("Pooling", [made.bottom()], "pooling_param", last=True, global_pooling=True,
+               pool=POOLING.MAX if node.op_type == "GlobalMaxPool" else POOLING.AVE)

@@ -1,0 +1,177 @@
+"""A net as a module of PyTorch: `to_module` makes its text and state dict, `export` also compares it with the net and writes both.
+
+Neither needs PyTorch; the comparison does. The text does not import minicaffe.
+"""
+
+import contextlib
+import keyword
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from minicaffe.errors import ConfigError, shown
+from minicaffe.addons.export import exporting
+from minicaffe.addons.export.comparison import random_inputs
+from minicaffe.addons.export.exporting import UNKNOWN_SIZES, checked_preprocessing
+from minicaffe.proto.atomic import replacing
+from minicaffe.addons.export.pytorch import layers, losses  # noqa: F401 - they register writers
+from minicaffe.addons.export.pytorch.check import compare
+from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, Names
+from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, number, plain, sizes
+from minicaffe.addons.export.pytorch.state import write_state
+
+TARGET = WRITERS, "a module of PyTorch", "minicaffe.addons.export.pytorch.writer"       # for `exporting.check_types`
+
+
+class Module(NamedTuple):
+    """A net as a module of PyTorch.
+
+    Attributes
+    ----------
+    name : str
+        Of the class.
+    source : Source
+    inputs : list of str
+        The arguments of ``forward``, one for each input of the net.
+    outputs : list of str
+        Names of the net's blobs that ``forward`` returns.
+    head : str
+        The docstring of the text.
+    description : str
+        The docstring of the class.
+    """
+
+    name: str
+    source: Source
+    inputs: list
+    outputs: list
+    head: str
+    description: str
+
+    @property
+    def state(self):
+        """Name in the state dict -> array."""
+        return self.source.state
+
+    def text(self, probed=False):
+        """Return the text of the file. With `probed` each top is passed to ``self._probe``, whose result replaces it."""
+        parts = [f"class {self.name}(nn.Module):\n", f'    """{self.description}\n    """\n\n',
+                "    def __init__(self):\n", line_of("super().__init__()")]
+        parts += [line_of(*line) for line in self.source.init_lines]
+        parts += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
+        for text, comment, index, variables in self.source.forward_lines:
+            parts.append(line_of(text, comment))
+            if probed:
+                parts += [line_of(f"{variable} = self._probe({index}, {blob!r}, {variable})")
+                         for blob, variable in variables.items()]
+        given = [self.source.values[name] for name in self.outputs]
+        parts.append(line_of(f"return {given[0]}" if len(given) == 1 else f"return ({', '.join(given)})"))
+        text = "".join(f"\n\n{helper_texts()[name][0]}\n" for name in helpers_used_by(self.source.used)) + "\n\n" + "".join(parts)
+        imports = "import torch\n" if re.search(r"\btorch\.", text) else ""
+        imports += "import torch.nn.functional as F\n" if re.search(r"\bF\.", text) else ""
+        return f'"""{self.head}"""\n\n{imports}from torch import nn\n{text}'
+
+
+def to_module(net, file_name="net", preprocessing=None):
+    """Return a net as a module of PyTorch.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        In phase TEST.
+    file_name : str
+        Of the two files, without ``.py`` and ``.pt``, for the lines in the docstring that show how they are read.
+    preprocessing : minicaffe.addons.export.exporting.Preprocessing, optional
+        Of the first input.
+
+    Returns
+    -------
+    Module
+
+    Raises
+    ------
+    ConfigError
+        For a layer that PyTorch cannot express; all such layers are named. For a net in phase TRAIN.
+    """
+    outputs = exporting.check_net(net, *TARGET)
+    source = Source(net.nodes, [blob.name for blob in outputs])
+    inputs = [source.add_input(blob) for blob in net.input_blobs]
+    if preprocessing is not None:
+        _preprocess(source, net, preprocessing)
+    exporting.export_layers(net, source.values, source.add)
+    name = Names({*helper_texts(), *FORWARD_NAMES}, "Net").pick(net.name or "Net")
+    known = {blob.name: sizes(blob.shape) for blob in net.input_blobs}
+    for node in net.nodes:
+        if node.type in UNKNOWN_SIZES:
+            break
+        known |= {blob.name: sizes(blob.shape) for blob in node.tops}
+    returned = [source.values[blob.name] for blob in outputs]
+    lines = [f"forward({', '.join(inputs)}) returns {', '.join(returned)}. Sizes here and below are those of the prototxt.\n"]
+    lines += [f"    {variable}: {known.get(blob.name, 'of a size that depends on values')}"
+              + (f" (blob '{plain(blob.name)}')" if variable != blob.name else "")
+              for variable, blob in zip(inputs + returned, [*net.input_blobs, *outputs])]
+    lines += ["", *(f"    {remark}" for remark in source.remarks)] if source.remarks else []
+    return Module(name, source, inputs, [blob.name for blob in outputs], _head(net, name, file_name), "\n".join(lines))
+
+
+def _head(net, name, file_name):
+    from minicaffe import __version__
+    origin = f" from {plain(Path(net.file).name)}" if net.file else ""
+    return f"""A net of Caffe as a module of PyTorch, written by minicaffe {__version__}{origin}.
+
+    import torch
+    from {file_name} import {name}
+    model = {name}()
+    model.load_state_dict(torch.load("{file_name}.pt"))
+    model.eval()
+"""
+
+
+def check_types(nodes, file):
+    """Raise ConfigError, which names every layer without a writer; `nodes` are tuples of name, type and line."""
+    exporting.check_types(nodes, file, *TARGET)
+
+
+def check_file_name(path):
+    """Return the module name of a path without ``.py``; ConfigError if Python cannot import that name."""
+    name = Path(path).name
+    if not name.isidentifier() or keyword.iskeyword(name) or name == "torch":
+        raise ConfigError(f"a module {shown(name)} cannot be imported; choose a name of letters, digits and _ that begins with no "
+                          "digit and is not 'torch'", field="out")
+    return name
+
+
+def _preprocess(source, net, how):
+    """Add the lines of a Preprocessing before the first layer."""
+    order, mean = checked_preprocessing(net, how)
+    x = source.values[net.input_blobs[0].name]
+    if order:
+        source.add_line(f"{x} = {x}[:, {order}]")
+    if mean is not None:
+        value = number(mean.item()) if mean.size == 1 else source.buffer(mean, "mean")
+        source.add_line(f"{x} = {x} - {value}")
+    if how.scale != 1:
+        source.add_line(f"{x} = {number(how.scale)} * {x}")
+
+
+def export(net, path, *, preprocessing=None, check=True, inputs=None, seed=0):
+    """Write a net as a module of PyTorch, and compare the two.
+
+    Parameters
+    ----------
+    net : minicaffe.net.net.Net
+        In phase TEST. With `check` it runs once.
+    path : str or Path
+        ``path.py`` gets the text, ``path.pt`` the state dict. They are written when the comparison has passed.
+    preprocessing, check, inputs, seed
+        As of `minicaffe.addons.export.onnx.export`, which returns and raises the same; `check` needs PyTorch.
+    """
+    module, found = to_module(net, check_file_name(path), preprocessing), []
+    with contextlib.ExitStack() as files:
+        text, state = (files.enter_context(replacing(f"{path}{end}")) for end in (".py", ".pt"))
+        text.write(module.text().encode())
+        write_state(state, module.state)
+        state.flush()
+        if check:
+            found = compare(net, module, state.name, inputs if inputs is not None else random_inputs(net, seed), preprocessing)
+    return found

@@ -1,0 +1,273 @@
+"""`Source` collects the text of a PyTorch module: lines of ``__init__`` and ``forward``, names, and the state dict.
+
+Each layer type has a function, its writer, that returns the expressions of the tops. The variables of ``forward`` have the names
+of the blobs, the attributes those of the layers. A layer in place assigns its blob's variable again. Helpers are the classes and
+functions of `helpers.py`. Those that are used are copied into the text.
+"""
+
+import ast
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from minicaffe.errors import ConfigError
+from minicaffe.addons.export.exporting import UNKNOWN_SIZES, kind_of, registration
+from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
+
+WIDTH = 120     # columns of the text
+WRITERS = {}    # layer type -> function
+
+
+def writer(*types):
+    """Return a decorator that registers a function as the writer of layer types.
+
+    The function has the arguments `source`, a `Source`, and `node`, a `minicaffe.net.node.Node`. It returns a list of an
+    expression for each top, or one str that is a tuple of all tops. It replaces a writer that the type already has.
+    """
+    return registration(WRITERS, types)
+
+
+class Source:
+    """The parts of a module's text, to which the writer of each layer adds.
+
+    Parameters
+    ----------
+    nodes : list of minicaffe.net.node.Node
+    outputs : list of str
+        Names of the blobs that the module returns.
+
+    Attributes
+    ----------
+    node : Node
+        The layer that is written now.
+    state : dict
+        Name in the state dict -> array. Names of a shared parameter have the same array.
+    """
+
+    def __init__(self, nodes, outputs):
+        self.attributes = Names(MODULE_ATTRIBUTES, "layer")
+        self.names = Names(FORWARD_NAMES | helper_texts().keys(), "blob")
+        self.variables = {}     # blob -> its variable
+        self.values = {}        # blob -> the variable with its value: its own, or that of another blob with the same value
+        self.init_lines = []        # of __init__: (text, comment)
+        self.forward_lines = []     # of forward: (text, comment, index of the layer or None, variables by blob)
+        self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
+        self.used, self.remarks = set(), {}     # names of helpers; lines of the docstring, as keys
+        self.sizes_known = True
+        self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
+        self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
+        self.last_read |= dict.fromkeys(outputs, len(nodes))
+        self.node, self.index, self.attribute = None, -1, None
+
+    # ---- for writers
+
+    def bottom(self, index=0):
+        """Return the variable of a bottom."""
+        return self.values[self.node.bottoms[index].name]
+
+    def bottoms(self):
+        """Return the variables of all bottoms."""
+        return [self.bottom(i) for i in range(len(self.node.bottoms))]
+
+    def shape(self, index=0):
+        """Return the shape of a bottom."""
+        return self.node.bottoms[index].shape
+
+    def top_shape(self, index=0):
+        """Return the shape of a top."""
+        return self.node.tops[index].shape
+
+    def module(self, text, **parameters):
+        """Add a module to ``__init__``; return the expression of the module, which ``forward`` calls.
+
+        Parameters
+        ----------
+        text : str
+            The expression that creates it: "nn.Conv2d(3, 8, 1)".
+        **parameters : int, tuple, ndarray or None
+            Name in the module -> the value in the state dict. An int is the index of a blob of the layer. A tuple has this index
+            and either another shape or an array that replaces the blob's values. An array alone is no blob of the layer. None is
+            left out.
+        """
+        comment = "" if self.attribute == self.node.name else f"layer '{plain(self.node.name)}'"
+        self.init_lines.append((f"self.{self.attribute} = {text}", comment))
+        shared = []
+        for name, value in parameters.items():
+            path = f"{self.attribute}.{name}"
+            if value is None:
+                continue
+            if isinstance(value, np.ndarray):
+                self.state[path] = np.ascontiguousarray(value).reshape(value.shape)     # it makes a scalar 1-D
+                continue
+            owner = self._parameter(path, *(value if isinstance(value, tuple) else (value,)))
+            if owner != path:
+                shared.append((f"self.{path} = self.{owner}", "shared parameter"))
+        self.init_lines += shared
+        return f"self.{self.attribute}"
+
+    def parameter(self, index):
+        """Add a parameter of the layer itself; return its expression."""
+        path = self.attribute
+        owner = self._parameter(path, index)
+        value = f"nn.Parameter(torch.zeros({numbers(self.state[path].shape)}))" if owner == path else f"self.{owner}"
+        self.init_lines.append((f"self.{path} = {value}", "" if owner == path else "shared parameter"))
+        return f"self.{path}"
+
+    def buffer(self, array, name=None):
+        """Add an array that is not learned, by default with the layer's name; return its expression."""
+        name = self.attribute if name is None else self.attributes.pick(name)
+        self.state[name] = np.array(array, np.float32)
+        self.init_lines.append((f'self.register_buffer("{name}", torch.zeros({numbers(self.state[name].shape)}))', ""))
+        return f"self.{name}"
+
+    def helper(self, name):
+        """Note that a helper is used; return its name."""
+        self.used.add(name)
+        return name
+
+    def call(self, name, *given, **options):
+        """Return the expression of a call of a helper; see `arguments`."""
+        return f"{self.helper(name)}({arguments(*given, **options)})"
+
+    def remark(self, text):
+        """Add a line to the docstring of the class, once for all layers: what is special in Caffe."""
+        self.remarks[text] = None
+
+    def add_line(self, text):
+        """Add a line of ``forward`` that computes no top, such as a comment above the layer's line."""
+        self.forward_lines.append((text, "", None, {}))
+
+    # ---- for `to_module`
+
+    def add_input(self, blob):
+        """Return the argument of ``forward`` for an input."""
+        return self._assign(blob.name)
+
+    def add(self, index, node):
+        """Add a layer by its type's writer."""
+        self.node, self.index, before = node, index, len(self.init_lines)
+        self.attribute = self.attributes.pick(node.name)
+        self.sizes_known &= node.type not in UNKNOWN_SIZES
+        self._check_in_place(node)
+        found = WRITERS[kind_of(node)](self, node)
+        if len(self.init_lines) == before:      # the layer has no attribute
+            del self.attributes.taken[self.attribute]
+        bottoms = blob_names(node.bottoms)
+        comments = ["" if blob.name in bottoms or not self.sizes_known else sizes(blob.shape) for blob in node.tops]
+        if isinstance(found, str):
+            names = [self._assign(blob.name) for blob in node.tops]
+            comment = "; ".join(comment for comment in comments if comment)
+            self.forward_lines.append((f"{', '.join(names)} = {found}", comment, index, dict(zip(blob_names(node.tops), names))))
+            return
+        for blob, text, comment in zip(node.tops, found, comments, strict=True):
+            if text in self.values.values():    # the value of another blob
+                self.values[blob.name] = text
+                continue
+            name = self._assign(blob.name)
+            self.forward_lines.append((f"{name} = {text}", comment, index, {blob.name: name}))
+
+    def _assign(self, blob):
+        """Return the variable of a blob, which gets a value."""
+        if blob not in self.variables:
+            self.variables[blob] = self.names.pick(blob)
+        self.values[blob] = self.variables[blob]
+        return self.variables[blob]
+
+    def _check_in_place(self, node):
+        """Raise ConfigError where a layer in place writes into the memory of another blob that a later layer reads."""
+        for blob in (blob for blob in node.tops if blob in node.bottoms):
+            for other in (self.blobs[name] for name in self.values if name != blob.name):
+                if other.data_memory is blob.data_memory and self.last_read.get(other.name, -1) > self.index:
+                    raise ConfigError(f"writes in place into blob '{blob.name}', whose memory Caffe shares with '{other.name}', "
+                                      "which is read later; variables of Python do not share it: give the layer a top of another "
+                                      "name", field="top[0]")
+
+    def _parameter(self, path, index, replacement=None):
+        """Put blob `index` of the layer into the state dict as `path`; return the path of the first parameter in its memory.
+
+        `replacement` is another shape, or an array that replaces the blob's values.
+        """
+        blob = self.node.layer.blobs[index]
+        key = id(blob.data_memory)
+        array = replacement
+        if not isinstance(array, np.ndarray):
+            array = np.asarray(blob.data, np.float32).reshape(replacement or blob.shape)
+        owner, own = self.owners.setdefault(key, (path, array))
+        if own.shape != array.shape:
+            raise ConfigError(f"shares the parameter {owner} as {list(array.shape)}, where that is {list(own.shape)}; PyTorch "
+                              "shares parameters of one shape", field=f"blobs[{index}]")
+        self.state[path] = own
+        return owner
+
+
+def blob_names(blobs):
+    return [blob.name for blob in blobs]
+
+
+# ---- text
+
+def number(value):
+    """Return the shortest text of a float32; it is read as the same number."""
+    value = np.float32(value)
+    if np.isnan(value):
+        return "torch.nan"
+    return repr(float(str(value))) if np.isfinite(value) else "torch.inf" if value > 0 else "-torch.inf"
+
+
+def arguments(*given, **options):
+    """Return the text of arguments; an option that is None is left out."""
+    return ", ".join([*map(str, given), *(f"{name}={value}" for name, value in options.items() if value is not None)])
+
+
+def numbers(values):
+    """Return the text of a tuple of integers."""
+    return f"({', '.join(map(str, values))}{',' * (len(values) == 1)})"
+
+
+def sizes(shape):
+    return " x ".join(map(str, shape)) or "a number"
+
+
+def plain(text):
+    """Return a name with ? for characters that a comment or docstring cannot contain."""
+    return "".join(c if c.isprintable() and c not in '\\"' else "?" for c in str(text))
+
+
+def line_of(text, comment="", indent=8):
+    """Return a line with its comment, or several: a long one is broken at commas within parentheses."""
+    line, found, depth = " " * indent + text, [], 0
+    if comment and len(line) + len(comment) + 4 <= WIDTH:
+        return f"{line}  # {comment}\n"
+    if comment:
+        found.append(" " * indent + "# " + comment)
+    while len(line) > WIDTH:
+        at, level = 0, depth
+        for i, c in enumerate(line[:WIDTH]):
+            level += (c in "([{") - (c in ")]}")
+            if level > 0 and line[i:i + 2] == ", ":
+                at, depth = i + 1, level
+        if not at:
+            break
+        found.append(line[:at])
+        line = " " * (indent + 4) + line[at + 1:]
+    return "\n".join([*found, line]) + "\n"
+
+
+@functools.cache
+def helper_texts():
+    """Return the text of each helper by name, and the names of the helpers that it uses."""
+    text = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
+    defined = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    return {name: (ast.get_source_segment(text, node),
+                   {other.id for other in ast.walk(node) if isinstance(other, ast.Name) and other.id in defined} - {name})
+            for name, node in defined.items()}
+
+
+def helpers_used_by(names):
+    """Return `names` and the names of all helpers that these use, in the order of helpers.py."""
+    found, new = set(), set(names)
+    while new:
+        found |= new
+        new = set().union(*(helper_texts()[name][1] for name in new)) - found
+    return [name for name in helper_texts() if name in found]

@@ -1,0 +1,18 @@
+"""Layer types and fields that only forks of Caffe have; docs/forks.md lists them. SSD's are in minicaffe/addons/ssd."""
+
+# The types of each module; the class of a type is called as the type is, with Layer behind it.
+_MODULES = {
+    "bn": ("BN",),
+    "convolution_depthwise": ("ConvolutionDepthwise", "DepthwiseConvolution"),
+    "losses": ("L1Loss", "TripletLoss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM"),
+    "orders": ("Reverse", "Flip", "Squeeze", "ShuffleChannel", "Reorg"),
+    "pointwise": ("LabelSpecificAdd", "SpatialDropout"),
+    "proposals": ("Proposal", "DecodeBBox", "BoxOutput"),
+    "regions": ("ROIPooling", "PSROIPooling", "ROIAlign"),
+    "relu_x": ("ReLUX", "ReLU6"),
+    "resizing": ("Interp", "Resize", "Upsample"),
+    "sequences": ("Lstm", "ContinuationIndicator", "CTCGreedyDecoder"),
+    "variants": ("PriorBoxClustered",),
+    "yolo": ("YoloDetectionOutput", "Yolov3DetectionOutput"),
+}
+LAYERS = {name: f"{__name__}.{module}:{name}Layer" for module, names in _MODULES.items() for name in names}

@@ -1,0 +1,98 @@
+"""The offset of a V1 layer of type CROP, which is not in the file: the forks with that type compute it from the net.
+
+FCN's first fork of Caffe, and those of HED and CRF-RNN, crop the first bottom to the second so that both cover the same region
+of their common ancestor. Each layer between, from bottom to top, maps a coordinate x to ``scale x + shift``. The composed maps of
+both bottoms must differ by a whole number, the offset. Today's Crop has it as ``crop_param { offset }``.
+"""
+
+from bisect import bisect_left
+from fractions import Fraction
+
+from minicaffe.errors import ConfigError
+from minicaffe.pycaffe.coord_map import PASS_THROUGH_LAYERS, window_map
+
+REMEDY = "write the layer as type Crop of today, with crop_param { offset }"
+
+
+def crop_offset(layers, producers, index):
+    """Return the offset of the Crop layer ``layers[index]``, of a net in today's form, along height and width.
+
+    `producers` is as `producers_of` returns it for these layers. Raises ConfigError if the net does not determine one.
+    """
+    if len(layers[index].bottom) != 2:
+        raise ConfigError(f"Crop takes exactly 2, got {len(layers[index].bottom)}", field="bottom")
+    return [_offset(layers, producers, index, axis) for axis in (0, 1)]
+
+
+def producers_of(layers):
+    """Return for each blob the indices of the layers that have it as a top, in order."""
+    producers = {}
+    for index, layer in enumerate(layers):
+        for name in layer.top:
+            producers.setdefault(name, []).append(index)
+    return producers
+
+
+def _offset(layers, producers, index, axis):
+    """Return the offset along height (`axis` 0) or width (1)."""
+    cropped, reference = layers[index].bottom
+    maps = {place: step for place, *step in _ancestors(layers, producers, index, reference, axis)}
+    way = list(_ancestors(layers, producers, index, cropped, axis))
+    common = next(((step, maps[place]) for place, *step in way if place in maps), None)
+    if common is None:
+        last = layers[way[-1][0][0]] if way[-1][0][0] is not None else None
+        why = f", and coordinates do not pass through layer '{last.name}' ({last.type})" if last is not None and last.bottom else ""
+        raise ConfigError(f"its offset is not known: '{cropped}' and '{reference}' have no common ancestor{why}; {REMEDY}",
+                          field="crop_param")
+    # The ancestor's x is `scale x + shift` of the cropped bottom and `to_scale x + to_shift` of the reference.
+    (scale, shift), (to_scale, to_shift) = common
+    ratio = to_scale / scale
+    offset = ratio * shift - to_shift
+    if ratio != 1 or offset < 0 or offset.denominator != 1:
+        moved = f"{ratio} x {'+' if offset < 0 else '-'} {abs(offset)}"
+        raise ConfigError(f"its offset is not known: coordinate x of '{cropped}' is {moved} of '{reference}', which is not x less "
+                          f"a whole number; {REMEDY}", field="crop_param")
+    return int(offset)
+
+
+def _ancestors(layers, producers, index, name, axis):
+    """Yield the blobs from a bottom of ``layers[index]`` upwards, as (layer index, name), with the map from there to the bottom."""
+    scale, shift = Fraction(1), Fraction(0)
+    while True:
+        made = producers.get(name, [])
+        earlier = bisect_left(made, index)
+        index = made[earlier - 1] if earlier else None
+        yield (index, name), scale, shift
+        step = _step(layers[index], axis) if index is not None and layers[index].bottom else None
+        if step is None:
+            return
+        scale, shift = scale * step[0], scale * step[1] + shift
+        name = layers[index].bottom[0]
+
+
+def _step(layer, axis):
+    """Return the scale and shift of a layer's coordinates, None where it has no such map."""
+    if layer.type in PASS_THROUGH_LAYERS:
+        return Fraction(1), Fraction(0)
+    if layer.type == "Crop":
+        offset = layer.crop_param.offset
+        return Fraction(1), Fraction(-(offset[min(axis, len(offset) - 1)] if offset else 0))
+    if layer.type == "Pooling" and not layer.pooling_param.global_pooling:
+        param = layer.pooling_param
+    elif layer.type in ("Convolution", "Deconvolution"):
+        param = layer.convolution_param
+    else:
+        return None
+    kernel, stride, pad = (_size(param, name, axis, default) for name, default in (("kernel", 0), ("stride", 1), ("pad", 0)))
+    dilation = param.dilation[min(axis, len(param.dilation) - 1)] if layer.type != "Pooling" and param.dilation else 1
+    return window_map(layer.type, Fraction(stride), Fraction((kernel - 1) * dilation + 1), pad) if kernel and stride else None
+
+
+def _size(param, name, axis, default):
+    """Return the kernel, stride or pad along an axis, however it is written."""
+    sided = f"{name}_{'hw'[axis]}"
+    if param.HasField(sided):
+        return getattr(param, sided)
+    value = getattr(param, "kernel_size" if name == "kernel" else name)
+    values = [value] if isinstance(value, int) else value   # Pooling has one number, with the same defaults
+    return values[min(axis, len(values) - 1)] if values else default

@@ -1,0 +1,3 @@
+"""Interfaces for programs written for OpenCV: `dnn` replaces ``cv2.dnn``."""
+
+MODULES = {"dnn": f"{__name__}.dnn"}

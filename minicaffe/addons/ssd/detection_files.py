@@ -1,0 +1,220 @@
+"""Output of DetectionOutput: result files in the form of VOC, ILSVRC or COCO, and pictures with boxes drawn.
+
+Different from Caffe: other files in the directory are kept, and each result file is replaced when it is complete. Pictures are
+written to `save_file` without a window.
+"""
+
+import json
+import logging
+import os
+
+import numpy as np
+
+from minicaffe.common import caffe
+from minicaffe.data.datum import opencv
+from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
+from minicaffe.data.mean_file import read_mean
+from minicaffe.data.resize import boxes_to_pixels, check_resize
+from minicaffe.errors import ConfigError, DataError, DependencyError, FileError, in_field
+from minicaffe.proto.atomic import write_bytes
+
+log = logging.getLogger(__name__)
+FORMATS = ("VOC", "COCO", "ILSVRC")
+SAVE_FIELD = "detection_output_param.save_output_param"
+FRAMES_A_SECOND = 30.0
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
+
+
+class DetectionFiles:
+    """Collects detections and writes them at the end of each pass over the test set.
+
+    `save_output_param` of a DetectionOutputParameter has a directory, a label map and a list of names and sizes. Raises
+    ConfigError, FileError or DataError if a field is wrong, a file cannot be read, or the net may not write.
+    """
+
+    def __init__(self, param):
+        save = param.save_output_param
+        if save.output_format not in FORMATS:
+            raise ConfigError(f"must be one of {', '.join(FORMATS)}, got '{save.output_format}'",
+                              field=f"{SAVE_FIELD}.output_format")
+        caffe.check_path(save.output_directory, f"{SAVE_FIELD}.output_directory", writes=True)
+        self.directory, self.prefix, self.format = save.output_directory, save.output_name_prefix, save.output_format
+        self.names = _read(read_label_map, save.label_map_file, "label_map_file")
+        self.images = _read(read_name_sizes, save.name_size_file, "name_size_file")
+        self.background = param.background_label_id
+        for label in range(param.num_classes):
+            if label != self.background and label not in self.names:
+                raise DataError(f"'{save.label_map_file}' has no item for label {label}", field=f"{SAVE_FIELD}.label_map_file")
+        count = save.num_test_image if save.HasField("num_test_image") else len(self.images)
+        if not 1 <= count <= len(self.images):
+            raise ConfigError(f"must be from 1 to {len(self.images)}, the lines of name_size_file, got {count}",
+                              field=f"{SAVE_FIELD}.num_test_image")
+        self.count = count
+        self.resize = save.resize_param if save.HasField("resize_param") else None
+        if self.resize is not None:
+            check_resize(self.resize, f"{SAVE_FIELD}.resize_param")
+        try:
+            os.makedirs(self.directory, exist_ok=True)
+        except OSError as error:
+            raise FileError(f"'{self.directory}' cannot be made: {error.strerror}",
+                            field=f"{SAVE_FIELD}.output_directory") from error
+        self.seen = 0    # images of the test set so far
+        self.found = []  # (name, label, score, box in pixels rounded to hundredths)
+
+    @staticmethod
+    def wanted(param):
+        """Return whether results are written: Caffe requires a directory, a label map, and names and sizes."""
+        save = param.save_output_param
+        if not save.output_directory:
+            return False
+        missing = [name for name in ("label_map_file", "name_size_file") if not getattr(save, name)]
+        if missing:
+            log.warning("%s: nothing is written to '%s' without %s", SAVE_FIELD, save.output_directory, " and ".join(missing))
+        return not missing
+
+    def add(self, images, rows):
+        """Add the detections of a batch of `images` pictures; write the files at the end of the test set."""
+        for image in range(images):
+            name, height, width = self.images[self.seen]
+            mine = rows[rows[:, 0] == image]
+            boxes = np.round(boxes_to_pixels(self.resize, mine[:, 3:].astype(float), height, width), 2)
+            self.found += zip([name] * len(mine), mine[:, 1].astype(int).tolist(), mine[:, 2].tolist(), boxes.tolist())
+            self.seen += 1
+            if self.seen == self.count:
+                self._write()
+                self.seen, self.found = 0, []
+
+    def _write(self):
+        if self.format == "VOC":
+            by_label = {label: [] for label in self.names if label != self.background}
+            for name, label, score, box in self.found:
+                by_label[label].append(f"{name} {score:g} {' '.join(str(int(edge)) for edge in box)}\n")
+            for label, lines in by_label.items():
+                self._write_file(self.names[label][0] + ".txt", "".join(lines))
+        elif self.format == "ILSVRC":
+            self._write_file(".txt", "".join(f"{name} {label} {score:g} {' '.join(f'{edge:g}' for edge in box)}\n"
+                                             for name, label, score, box in self.found))
+        else:
+            results = [{"image_id": _number(name), "category_id": _number(self.names[label][0]),
+                        "bbox": [left, top, round(right - left, 2), round(bottom - top, 2)], "score": score}
+                       for name, label, score, (left, top, right, bottom) in self.found]
+            self._write_file(".json", json.dumps(results))
+
+    def _write_file(self, end, content):
+        if caffe.solver_rank:   # of processes that train together only rank 0 writes
+            return
+        write_bytes(os.path.join(self.directory, self.prefix + end), content.encode("utf-8", "surrogateescape"))
+
+
+class DetectionPictures:
+    """Draws the boxes on the pictures, and shows them or writes them to `save_file`.
+
+    `transform` is the transform_param of the pictures; its scale and mean are undone. Raises ConfigError if the net may not write
+    `save_file`, or the mean is given in a wrong form.
+    """
+
+    def __init__(self, param, transform):
+        self.threshold = param.visualize_threshold if param.HasField("visualize_threshold") else 0.6
+        self.save_file = param.save_file
+        if self.save_file:
+            caffe.check_path(self.save_file, "detection_output_param.save_file", writes=True)
+        self.names = {}
+        if param.save_output_param.label_map_file:
+            self.names = _read(read_label_map, param.save_output_param.label_map_file, "label_map_file")
+        if transform.scale == 0:
+            raise ConfigError("must not be 0, as the pictures shown are divided by it", field="transform_param.scale")
+        self.scale, self.mean = transform.scale, 0.0
+        if transform.mean_file:
+            caffe.check_path(transform.mean_file, "transform_param.mean_file")
+            self.mean = read_mean(transform.mean_file)
+        elif transform.mean_value:
+            self.mean = np.array(transform.mean_value).reshape(-1, 1, 1)
+        self.writer, self.number = None, 0
+        opencv()
+
+    def show(self, data, rows):
+        """Draw the detections `rows` on the batch `data`, (N, C, H, W)."""
+        for i, planes in enumerate(data):
+            image = self._picture(planes)
+            mine = rows[(rows[:, 0] == i) & (rows[:, 2] >= self.threshold)]
+            draw_boxes(image, mine, {label: names[1] for label, names in self.names.items()})
+            self._put(image)
+
+    def _picture(self, planes):
+        """Undo the transformation: a uint8 picture (H, W, 3)."""
+        try:
+            pixels = planes / self.scale + self.mean
+        except ValueError:
+            raise ConfigError(f"the mean, {np.shape(self.mean)}, does not fit pictures of {planes.shape}",
+                              field="transform_param.mean_file") from None
+        pixels = np.clip(np.round(pixels), 0, 255).astype(np.uint8).transpose(1, 2, 0)
+        return np.ascontiguousarray(np.repeat(pixels, 3 // pixels.shape[2], axis=2))
+
+    def _put(self, image):
+        """Write a picture, or show it in a window."""
+        cv2 = opencv()
+        stem, end = os.path.splitext(self.save_file)
+        if end.lower() in PICTURES:
+            path = f"{stem}_{self.number:06d}{end}"
+            self.number += 1
+            if not cv2.imwrite(path, image):
+                raise FileError("cannot be written: check the folder and its permissions", file=path)
+        elif self.save_file:
+            if self.writer is None:
+                self.writer = cv2.VideoWriter(self.save_file, cv2.VideoWriter_fourcc(*"MJPG"), FRAMES_A_SECOND,
+                                              (image.shape[1], image.shape[0]))
+                if not self.writer.isOpened():
+                    raise FileError(f"'{self.save_file}' cannot be written as a video; end it in .avi, or in .png for pictures",
+                                    field="detection_output_param.save_file")
+            self.writer.write(image)
+        else:
+            try:
+                cv2.imshow("detections", image)
+                cv2.waitKey(1)
+            except cv2.error as error:
+                raise DependencyError("this OpenCV has no windows; name a file in save_file, or set visualize: false",
+                                      field="detection_output_param.visualize") from error
+
+
+def draw_boxes(image, rows, names):
+    """Draw boxes with names and scores on a picture.
+
+    Parameters
+    ----------
+    image : uint8 array, shape (H, W, 3)
+        BGR; drawn on.
+    rows : array, shape (N, 7)
+        Of a DetectionOutput.
+    names : dict of int to str
+        Of the labels; one without a name is written as its number.
+    """
+    cv2 = opencv()
+    height, width = image.shape[:2]
+    for _, label, score, *box in rows.tolist():
+        left, top, right, bottom = (int(round(edge)) for edge in np.clip(box, -1, 2) * [width, height, width, height])
+        hue = np.array([[[int(label) * 67 % 180, 255, 255]]], np.uint8)  # neighbouring labels far apart on the wheel
+        colour = cv2.cvtColor(hue, cv2.COLOR_HSV2BGR)[0, 0].tolist()
+        cv2.rectangle(image, (left, top), (right, bottom), colour, 2)
+        cv2.putText(image, f"{names.get(int(label), int(label))}: {score:.2f}", (max(left, 0), max(top, 12)),
+                    cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour)
+
+
+def check_finite(rows):
+    """Raise DataError for the first of the detections `rows` whose score or edges are NaN or infinite."""
+    for row in rows[~np.isfinite(rows).all(1)][:1]:
+        image, label, score, *box = row.tolist()
+        edges = ", ".join(f"{edge:g}" for edge in box)
+        raise DataError(f"a box of picture {image:g} of the batch, label {label:g}, is ({edges}) with score {score:g}; it can be "
+                        "neither written nor drawn: look for NaN in the net's weights and data")
+
+
+def _read(read, path, name):
+    """Read a file named by a field of save_output_param."""
+    caffe.check_path(path, f"{SAVE_FIELD}.{name}")
+    with in_field(f"{SAVE_FIELD}.{name}"):
+        return read(path)
+
+
+def _number(name):
+    """A name of digits as an int, like the ids of COCO; other names unchanged."""
+    return int(name) if name.isdigit() else name

@@ -1,0 +1,22 @@
+"""A recording of a net, step by step: layers, head changes, copies, allocations and kernels, as one `Trace` (docs/trace.md).
+
+Its only source is the events of `minicaffe.memory.record`; new events are added there, not here. `record.py` collects them,
+`build.py` makes the document of docs/trace.md from them, and `model.py` reads it.
+"""
+
+import importlib
+
+COMMANDS = {
+    "trace": ("Look into a net", f"{__name__}.command:trace", "Show what a net does in memory, step by step."),
+    "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Open a page that shows convolution and pooling up close."),
+}
+MODULES = {"trace": __name__}
+_MODULE_OF = {"Moment": "model", "Trace": "model", "load": "model", "Recorder": "record", "record": "record", "why": "why"}
+
+__all__ = list(_MODULE_OF)
+
+
+def __getattr__(name):
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

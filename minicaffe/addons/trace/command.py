@@ -1,0 +1,123 @@
+"""``minicaffe trace``: some training iterations of a net, step by step (minicaffe/addons/trace)."""
+
+
+import click
+
+from minicaffe.cli import options, ranks, training_file
+from minicaffe.cli.needed_memory import training_lines
+from minicaffe.errors import DependencyError
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table, values
+
+WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": pytorch.write, "perfetto_path": perfetto.write}
+
+
+@click.command(cls=options.CaffeCommand)
+@click.argument("file", metavar="NET")
+@click.option("--iterations", type=click.IntRange(min=1), default=1, show_default=True, help="Iterations to record.")
+@click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True,
+              help="TEST: run the net forward only, as a deploy net is used.")
+@click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the net's data layers.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.addons.trace.load and other programs.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network, "
+              "with the values of one more iteration.")
+@click.option("--snapshot", "snapshot_path", metavar="FILE",
+              help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
+@click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
+@click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
+@click.option("--step", "walk", is_flag=True,
+              help="Show one step at a time, in full, from the first one on; typed lines select the next.")
+@options.force
+@options.whole_net_options
+def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
+    """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
+
+    For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
+    and released, kernels. A run that fails is shown up to the error. Of several processes, started by mpiexec, rank 0 is
+    shown, with the transfers of gradients.
+    """
+    options.log_device()
+    if ranks.first():
+        options.check_outputs(*paths.values(), force=force)     # now rather than when all has run
+    with options.suggests_data_command():
+        if phase.upper() == "TEST":
+            target = make_net(file, level, stage, batch_size)
+        else:
+            target = make_solver(file, level, stage, batch_size)
+            if ranks.group().size > 1:
+                target.distribute(ranks.group().comm)
+                target.step(1)
+                options.notify("the record begins with the second iteration: in the first ranks agree on the order of gradients")
+        recorder = Recorder(target)
+        recorder.start()
+        complete = False
+        try:
+            run(target, iterations)
+            complete = True
+        finally:
+            recorder.stop()
+            made = recorder.trace()
+            if ptx:
+                add_ptx(made)
+            try:
+                if complete and paths["html_path"] is not None:
+                    values.add(made, target)
+            finally:        # what was recorded is there
+                if ranks.first():
+                    show(made, paths, walk)
+
+
+def add_ptx(made):
+    """Put the PTX of its kernels into a trace; without NVRTC a line says that it is missing."""
+    try:
+        kernels.add_ptx(made)
+    except DependencyError as error:
+        options.notify(f"no PTX: {error}")
+
+
+def run(target, iterations):
+    """Train with a solver, or run a net forward."""
+    if isinstance(target, Net):
+        for _ in range(iterations):
+            target.forward_from_to(0, len(target.nodes) - 1)
+    else:
+        target.step(iterations)
+
+
+def make_net(file, level, stage, batch_size):
+    """Return the net of a file in phase TEST."""
+    given = options.net_options()
+    definition = read_net(file, caffe_pb2.TEST, level, stage, given["skip_unknown_fields"])
+    if batch_size:
+        training_file.set_batch_size(definition.param, batch_size)
+    return Net(definition, **given)
+
+
+def make_solver(file, level, stage, batch_size):
+    """Return the solver of a net or solver file, without tests, displays and snapshots."""
+    given = options.net_options()
+    param, place = training_file.read_solver(file, given)
+    param.train_state.level = level
+    param.train_state.stage.extend(stage)
+    place = {"net_files": {}, **place}      # each file is read once
+    sizes = {caffe_pb2.TRAIN: batch_size} if batch_size else None
+    lines = [] if click.get_current_context().meta["quiet"] else training_lines(param, place, given, sizes)
+    for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
+        param.ClearField(field)
+    solver = training_file.build_solver(param, batch_sizes=sizes, **place, **given)
+    for line in lines:
+        options.notify(line)
+    return solver
+
+
+def show(made, paths, walk):
+    """Print a trace, or with `walk` one step at a time, and write it where the options say."""
+    if not walk:
+        table.show(made)
+    for option, write in WRITERS.items():
+        if paths[option] is not None:
+            write(made, paths[option])
+            click.echo(f"wrote {paths[option]}")
+    if walk:
+        table.walk(made, input)

@@ -1,0 +1,43 @@
+"""A trace as one self-contained page (docs/trace.md): style, script and the trace itself are in the file.
+
+The page is made of the files of the folder view/ as they are: no build step, no framework, and nothing is fetched when it is
+opened.
+"""
+
+import re
+from html import escape
+from importlib import resources
+
+from minicaffe.errors import check_type
+from minicaffe.addons.trace.model import STATES, Trace, json_text, write_text
+
+SCRIPTS = "model.js", "draw.js", "values.js", "tour.js", "page.js"
+
+
+def page(trace, moment=None):
+    """Return the page of a Trace as text; it opens at `moment`, by default after the first forward step."""
+    check_type(trace, Trace, "trace", "a Trace")
+    if moment is not None:
+        trace.check_moment(moment)
+    view = resources.files(__package__) / "view"
+
+    def text(name):
+        return (view / name).read_text(encoding="utf-8")
+
+    document = dict(trace.document)
+    if moment is not None:
+        document["open"] = moment
+    net = document["net"]["name"] or "a net"
+    parts = {
+        "title": escape(f"{net}: a trace of minicaffe"),
+        "style": text("page.css"),
+        # Escaped, so that no name can end the script.
+        "trace": json_text(document).replace("<", "\\u003c"),
+        "script": "\n".join([f"const HEADS = {json_text(STATES)};", *map(text, SCRIPTS)]),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text("page.html"))
+
+
+def write(trace, path, moment=None):
+    """Write the `page` of a Trace to a file, as `Trace.save`."""
+    write_text(path, page(trace, moment))

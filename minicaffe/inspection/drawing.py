@@ -1,0 +1,350 @@
+"""A net as an SVG picture, without Graphviz (`minicaffe draw`, and the graph in the view of a trace).
+
+Each layer is a box and each blob a pill beside the layer that makes it; layers in place lie under the one whose blob they change.
+Splits are not drawn: their tops are the same blob as their bottom. How a script finds the elements:
+
+===============  ==============================================================================================
+``g.layer``      ``data-layer``, ``data-type``, ``data-node``: the layer's place in ``net.nodes`` or ``param.layer``;
+                 its id is ``node-<place>``
+``g.fold``       a repeated block: ``data-nodes``, the places of its layers, as JSON
+``g.blob``       ``data-blob``; ``data-aliases``: the names of tops of Splits, as JSON; its id is ``blob-<number>``
+``path.edge``    ``data-blob``, and ``data-from`` and ``data-to``, the places of both layers
+===============  ==============================================================================================
+
+Colours are classes (``layer convolution``), and text beside boxes has the colour of the page (``currentColor``).
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from html import escape
+
+from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.inspection.blocks import shared_name
+from minicaffe.inspection.summary import sizes
+from minicaffe.inspection.definition import WEIGHTED, get_layer_lr_mult, is_included
+from minicaffe.inspection.folding import repeats
+from minicaffe.inspection.graph_layout import Box, place
+
+RANKDIRS = ("LR", "RL", "TB", "BT")
+SIZE, LINE, PAD = 12, 15, 8             # of letters, of lines, and beside text, in pixels
+PILL, GAP, HEAD, MARGIN = 19, 6, 5, 16  # the height of a blob, between blobs, of an arrow's head, around the picture
+FONT = "system-ui, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
+STYLE = """
+.net-drawing text { font: 12px FONT; fill: #fff; }
+.net-drawing .name { font-weight: 600; }
+.net-drawing .layer rect { fill: #4a6fb5; }
+.net-drawing .convolution rect { fill: #b83f3b; }
+.net-drawing .pooling rect { fill: #a8620b; }
+.net-drawing .product rect { fill: #8645b8; }
+.net-drawing .neuron rect { fill: #2d7f49; }
+.net-drawing .data rect { fill: #5d6673; }
+.net-drawing .loss rect { fill: #a3365f; }
+.net-drawing .fold rect { fill: none; stroke: #88909c; stroke-width: 1.5; stroke-dasharray: 5 3; }
+.net-drawing .fold text { fill: currentColor; }
+.net-drawing .blob rect { fill: #88909c; fill-opacity: 0.16; stroke: #88909c; }
+.net-drawing .blob text { fill: currentColor; }
+.net-drawing .edge { fill: none; stroke: #88909c; stroke-width: 1.3; }
+.net-drawing .head { fill: #88909c; }
+""".replace("FONT", FONT)
+STANDALONE = """
+.net-drawing { color: #1b1f24; background: #ffffff; }
+@media (prefers-color-scheme: dark) { .net-drawing { color: #e4e7eb; background: #16191d; } }
+"""
+KINDS = {**dict.fromkeys(("Convolution", "Deconvolution", "ConvolutionDepthwise", "DepthwiseConvolution"), "convolution"),
+         **dict.fromkeys(("Pooling", "SPP"), "pooling"), **dict.fromkeys(("InnerProduct", "Embed", "LSTM", "RNN"), "product")}
+
+
+@dataclass
+class LayerDrawing:
+    """A layer with the in-place layers on its top in one box, and their other tops.
+
+    `rows` and `pills` are rectangles (left, top, width, height) relative to the centre (x, y).
+    """
+
+    layers: list                                    # (place among the layers, LayerParameter)
+    blobs: list                                     # names
+    caption: list = field(default_factory=list)     # lines of a repeated block that is folded
+    rows: list = field(default_factory=list)
+    pills: list = field(default_factory=list)
+    width: float = 0.0
+    height: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+
+
+def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None, fold=False):
+    """Draw a net.
+
+    Parameters
+    ----------
+    net : Net or NetParameter
+        Of a Net the blobs' shapes are written, too; upgrade an old NetParameter before.
+    rankdir : {"LR", "RL", "TB", "BT"}
+        Direction of the data: left to right, top to bottom, ...
+    phase : int, optional
+        TRAIN or TEST: of a NetParameter draw only the layers of this phase.
+    display_lrm : bool
+        Write the learning-rate multipliers of convolutions and inner products.
+    standalone : bool
+        Whether the picture has its own colours for light and dark; False: it inherits those of the page.
+    types : dict of str to str, optional
+        Types to write for layers that replace others, by the name of the layer.
+    fold : bool
+        Draw a block that is repeated in a row (inspection/folding.py) once, and one box for all its repetitions.
+
+    Returns
+    -------
+    str
+        An SVG element.
+
+    Raises
+    ------
+    ConfigError
+        If `rankdir` is none of these, or a layer has both include and exclude rules.
+    """
+    if rankdir not in RANKDIRS:
+        raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
+    return Drawing(net, rankdir, phase, display_lrm, types or {}, fold).svg(standalone)
+
+
+def svg_to_png(svg):
+    """Return the PNG of an SVG picture as bytes, on white. Raises DependencyError if resvg is not installed."""
+    try:
+        import resvg_py
+    except ImportError as error:
+        raise DependencyError("a PNG needs resvg, which makes pixels of an SVG: pip install 'minicaffe[plots]' (or resvg-py); "
+                              "a file that ends in .svg needs nothing") from error
+    return bytes(resvg_py.svg_to_bytes(svg_string=re.sub(r"@media.*", "", svg), zoom=2, background="white",
+                                       sans_serif_family="DejaVu Sans"))
+
+
+class Drawing:
+    """The picture of `net_svg`, which has the parameters; `layers` are drawn, `folded` more are within folded blocks."""
+
+    def __init__(self, net, rankdir="TB", phase=None, display_lrm=False, types=None, fold=False):
+        self.types = types or {}
+        self.rankdir, self.is_horizontal, self.display_lrm = rankdir, rankdir in ("LR", "RL"), display_lrm
+        self.shapes = {}
+        if hasattr(net, "nodes"):
+            layers = [(i, node.param, [blob.name for blob in node.tops]) for i, node in enumerate(net.nodes)]
+            self.shapes = {blob.name: blob.shape for node in net.nodes for blob in node.tops}
+        else:
+            layers = [(i, layer, list(layer.top)) for i, layer in enumerate(net.layer)
+                      if phase is None or is_included(layer, phase)]
+        self.name = net.name or "net"
+        self.drawn, self.edges, self.aliases = [], [], {}
+        self._connect(layers)
+        self.folded = self._fold() if fold else 0
+        self.layers = sum(len(drawn.layers) for drawn in self.drawn) - self.folded
+        self._lay_out()
+
+    def _connect(self, layers):
+        """Collect boxes and edges; an edge is (from, number of the blob, to, blob)."""
+        sources, read = {}, set()       # blob -> [(LayerDrawing, number of the blob)]; blobs that are read already
+        original = {}                   # top of a Split -> its bottom
+        for i, layer, tops in layers:
+            bottoms = [original.get(name, name) for name in layer.bottom]
+            if layer.type == "Split":
+                for name in tops:
+                    original[name] = bottoms[0]
+                    self.aliases.setdefault(bottoms[0], []).append(name)
+                continue
+            made = sources.get(bottoms[0], []) if bottoms else []
+            if bottoms == tops and len(tops) == 1 and len(made) == 1 and made[0][0].blobs == tops and tops[0] not in read:
+                made[0][0].layers.append((i, layer))
+                continue
+            here = LayerDrawing([(i, layer)], tops)
+            self.drawn.append(here)
+            for name in bottoms:
+                self.edges += [(source, number, here, name) for source, number in sources.get(name, [])]
+                read.add(name)
+            for number, name in enumerate(tops):
+                again = name in sources and name not in bottoms     # the same blob in another phase
+                sources[name] = [*sources[name], (here, number)] if again else [(here, number)]
+                read.discard(name)
+
+    def _fold(self):
+        """Put one box in the place of all repetitions of a block but the first, and return how many layers are in such boxes."""
+        number, count = {id(drawn): i for i, drawn in enumerate(self.drawn)}, 0
+        ends = [(number[id(source)], pill, number[id(target)]) for source, pill, target, _ in self.edges]
+        joined = {}     # box -> the box that is drawn for it
+        for repeat in repeats(self.drawn, ends):
+            blocks = [self.drawn[repeat.first + n * repeat.length:][:repeat.length] for n in range(repeat.times)]
+            names = [shared_name([drawn.layers[0][1].name for drawn in block]) or block[0].layers[0][1].name for block in blocks]
+            gone = [drawn for block in blocks[1:] for drawn in block]
+            layers = [layer for drawn in gone for layer in drawn.layers]
+            more = repeat.times - 1
+            here = LayerDrawing(layers, gone[-1].blobs, [names[1] if more == 1 else f"{names[1]} to {names[-1]}",
+                                                         f"{more} × the {len(layers) // more} layers of {names[0]}"])
+            joined.update((id(drawn), here) for drawn in gone)
+            count += len(layers)
+        edges = {}
+        for source, pill, target, blob in self.edges:
+            source, target = joined.get(id(source), source), joined.get(id(target), target)
+            if source is not target:
+                edges.setdefault((id(source), pill, id(target), blob), (source, pill, target, blob))
+        self.edges = list(edges.values())
+        self.drawn = list({id(one): one for one in (joined.get(id(drawn), drawn) for drawn in self.drawn)}.values())
+        return count
+
+    # ---- sizes
+
+    def _text(self, layer):
+        """The second line of a box, and the third."""
+        said = sizes(layer)
+        kind = self.types.get(layer.name, layer.type)
+        lines = [f"{kind}  {said}" if said else kind]
+        if self.display_lrm and layer.type in WEIGHTED:
+            lines.append("lr mult {:g}, {:g}".format(*get_layer_lr_mult(layer)))
+        return lines
+
+    def _blob_text(self, name):
+        return f"{name}  {'×'.join(map(str, self.shapes[name])) or 'scalar'}" if name in self.shapes else name
+
+    def _compute_sizes(self, drawn):
+        """Compute `rows`, `pills` and the size of a box, for rankdir TB or LR; RL and BT are mirrored later."""
+        texts = [drawn.caption] if drawn.caption else [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
+        width = 2 * PAD + max(_width(text, bold=not n) for lines in texts for n, text in enumerate(lines))
+        heights = [LINE * len(lines) + PAD for lines in texts]
+        widths = [_width(self._blob_text(name)) + 2 * PAD for name in drawn.blobs]
+        if self.is_horizontal:
+            drawn.width = width + (GAP + max(widths) if widths else 0.0)
+            drawn.height = max(sum(heights), len(widths) * (PILL + GAP) - GAP)
+            left, top = -drawn.width / 2, -sum(heights) / 2
+            pills = [(left + width + GAP, n * (PILL + GAP) - (len(widths) * (PILL + GAP) - GAP) / 2) for n in range(len(widths))]
+        else:
+            pills_width = sum(widths) + GAP * (len(widths) - 1)
+            drawn.width, drawn.height = max(width, pills_width), sum(heights) + (PILL + GAP if widths else 0.0)
+            left, top = -width / 2, -drawn.height / 2
+            pills = [(-pills_width / 2 + sum(widths[:n]) + GAP * n, drawn.height / 2 - PILL) for n in range(len(widths))]
+        drawn.pills = [(*at, pill_width, PILL) for at, pill_width in zip(pills, widths)]
+        drawn.rows = [(left, top + sum(heights[:n]), width, height) for n, height in enumerate(heights)]
+
+    # ---- places
+
+    def _lay_out(self):
+        for drawn in self.drawn:
+            self._compute_sizes(drawn)
+        boxes = [Box(drawn.width, drawn.height) if self.is_horizontal else Box(drawn.height, drawn.width) for drawn in self.drawn]
+        number = {id(drawn): i for i, drawn in enumerate(self.drawn)}
+        ends = []       # from box to box, and the offset of the pill that the edge leaves
+        for source, pill, target, _ in self.edges:
+            left, top, width, height = source.pills[pill]
+            ends.append((number[id(source)], top + height / 2 if self.is_horizontal else left + width / 2, number[id(target)], 0.0))
+        bends = place(boxes, ends, rank_gap=40.0 if self.is_horizontal else 28.0)
+        everything = [*boxes, *(bend for way in bends for bend in way)]
+        low = min((box.at - box.breadth / 2 for box in everything), default=0.0)
+        breadth = max((box.at + box.breadth / 2 for box in everything), default=0.0) - low
+        thick = {}
+        for box in boxes:
+            thick[box.rank] = max(thick.get(box.rank, 0.0), box.length)
+        length = max((box.start + thick[box.rank] for box in boxes), default=0.0)
+        self.width, self.height = (side + 2 * MARGIN for side in ((length, breadth) if self.is_horizontal else (breadth, length)))
+        back = self.rankdir in ("RL", "BT")
+        widths = [[left + width + drawn.width / 2 for left, _, width, _ in drawn.pills] for drawn in self.drawn]
+
+        def point(along, across):
+            along, across = MARGIN + (length - along if back else along), MARGIN + across - low
+            return (along, across) if self.is_horizontal else (across, along)
+
+        for drawn, box in zip(self.drawn, boxes):
+            drawn.x, drawn.y = point(box.start + box.length / 2, box.at)
+            if back:
+                drawn.rows, drawn.pills = ([self._mirrored(rectangle) for rectangle in some] for some in (drawn.rows, drawn.pills))
+        arriving = {}   # edges to a box share its side, in the order of their positions
+        for n, (i, out, j, _) in enumerate(ends):
+            arriving.setdefault(j, []).append((bends[n][-1].at if bends[n] else boxes[i].at + out, n))
+        side = {n: ((k + 0.5) / len(some) - 0.5) for some in arriving.values() for k, (_, n) in enumerate(sorted(some))}
+        self.paths = []
+        for n, ((source, pill, target, blob), way, (i, out, j, _)) in enumerate(zip(self.edges, bends, ends)):
+            first, last = boxes[i], boxes[j]
+            begin = first.start + (widths[i][pill] if self.is_horizontal else first.length)
+            steps = [(first.start + thick[first.rank], first.at + out)]     # beyond the boxes of its rank
+            for bend in way:
+                steps += [(bend.start, bend.at), (bend.start + thick[bend.rank], bend.at)]
+            into = side[n] * 0.6 * (sum(row[3] for row in target.rows) if self.is_horizontal else target.rows[0][2])
+            steps.append((last.start - HEAD, last.at + into))
+            self.paths.append((source, target, blob, [point(begin, first.at + out), *(point(*step) for step in steps)]))
+
+    def _mirrored(self, rectangle):
+        left, top, width, height = rectangle
+        return (-left - width, top, width, height) if self.is_horizontal else (left, -top - height, width, height)
+
+    # ---- the text
+
+    def svg(self, standalone):
+        """Return the picture."""
+        lines = [f'<svg xmlns="http://www.w3.org/2000/svg" class="net-drawing" width="{self.width:.0f}" height="{self.height:.0f}" '
+                 f'viewBox="0 0 {self.width:.1f} {self.height:.1f}" role="img">', f"<title>{escape(self.name)}</title>",
+                 f"<style>{STYLE}{STANDALONE if standalone else ''}</style>"]
+        for source, target, blob, points in self.paths:
+            lines.append(f'<path class="edge" data-blob="{escape(blob)}" data-from="{source.layers[0][0]}" '
+                         f'data-to="{target.layers[0][0]}" d="{self._curve(points)}"/>'
+                         f'<path class="head" d="{self._head(points[-1])}"/>')
+        count = 0
+        for drawn in self.drawn:
+            if drawn.caption:   # the box of a folded block
+                nodes, names = [i for i, _ in drawn.layers], ", ".join(layer.name for _, layer in drawn.layers)
+                lines += _box(drawn, drawn.rows[0], f'class="fold" id="node-{nodes[0]}" data-nodes="{json.dumps(nodes)}"',
+                              escape(names), drawn.caption)
+            for k, ((i, layer), row) in enumerate(zip(drawn.layers, drawn.rows) if not drawn.caption else ()):
+                name, kind = escape(layer.name), escape(self.types.get(layer.name, layer.type))
+                lines += _box(drawn, row, f'class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
+                              f'data-type="{kind}"', f"{name} ({kind})", [layer.name, *self._text(layer)])
+            for blob, (x, y, width, height) in zip(drawn.blobs, drawn.pills):
+                x, y, name = drawn.x + x, drawn.y + y, escape(blob)
+                aliases = f' data-aliases="{escape(json.dumps(self.aliases[blob]))}"' if blob in self.aliases else ""
+                lines.append(f'<g class="blob" id="blob-{count}" data-blob="{name}"{aliases}><title>blob {name}</title>'
+                             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" rx="{height / 2}"/>'
+                             + _line(x + width / 2, y + height - 5.5, self._blob_text(blob)) + "</g>")
+                count += 1
+        return "\n".join([*lines, "</svg>"]) + "\n"
+
+    def _curve(self, points):
+        """A path that is straight across ranks and curved between them; the first part is straight."""
+        parts = ["M{:.1f} {:.1f}".format(*points[0])]
+        for n, ((x0, y0), (x1, y1)) in enumerate(zip(points, points[1:])):
+            if n % 2 == 0 or abs((y0 - y1) if self.is_horizontal else (x0 - x1)) < 0.5:
+                parts.append(f"L{x1:.1f} {y1:.1f}")
+            elif self.is_horizontal:
+                parts.append(f"C{(x0 + x1) / 2:.1f} {y0:.1f} {(x0 + x1) / 2:.1f} {y1:.1f} {x1:.1f} {y1:.1f}")
+            else:
+                parts.append(f"C{x0:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {(y0 + y1) / 2:.1f} {x1:.1f} {y1:.1f}")
+        return " ".join(parts)
+
+    def _head(self, tip):
+        """An arrow's head whose base is at the end of an edge."""
+        (x, y), half = tip, 3.5
+        dx, dy = {"TB": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}[self.rankdir]
+        corners = (x + HEAD * dx, y + HEAD * dy), (x - half * dy, y - half * dx), (x + half * dy, y + half * dx)
+        return "M" + " L".join("{:.1f} {:.1f}".format(*corner) for corner in corners) + " Z"
+
+
+def _box(drawn, rectangle, attributes, title, texts):
+    """Return the lines of a rectangle of `drawn` with texts, the first of them bold."""
+    left, top, width, height = rectangle
+    x, y = drawn.x + left, drawn.y + top
+    return [f'<g {attributes}><title>{title}</title>'
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" rx="4"/>',
+            *(_line(x + width / 2, y + LINE * (n + 1) + 1, text, bold=not n) for n, text in enumerate(texts)), "</g>"]
+
+
+def _line(x, y, text, bold=False):
+    name = ' class="name"' if bold else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="middle"{name}>{escape(text)}</text>'
+
+
+def _width(text, bold=False):
+    """An upper bound of the width of a text, from the widest of the usual fonts."""
+    return len(text) * SIZE * (0.64 if bold else 0.58)
+
+
+def _kind(layer, in_place):
+    if layer.type in KINDS:
+        return KINDS[layer.type]
+    if not layer.bottom:
+        return "data"
+    if layer.type.endswith("Loss"):
+        return "loss"
+    return "neuron" if in_place or list(layer.bottom) == list(layer.top) else "other"

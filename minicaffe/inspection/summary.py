@@ -1,0 +1,217 @@
+"""A net as a table: layers, shapes, parameters, bytes, operations and engines (`minicaffe summary`, ``print(net)``)."""
+
+from dataclasses import dataclass, field
+from html import escape
+
+from minicaffe.blob import NUMPY_TYPES
+from minicaffe.memory.sizes import size_text
+from minicaffe.inspection import blocks
+from minicaffe.inspection import cost
+from minicaffe.net.definitions import window_text
+
+CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")
+HEADS = "layer", "type", "output", "parameters", "data", "diff", "scratch", "FLOPs", "computed by"
+TEXTS = "layer", "type", "output", "computed by"        # columns to the left
+LESS_NEEDED = "scratch", "diff", "data", "FLOPs"        # columns that a narrow terminal lacks, the first one first
+
+
+@dataclass
+class LayerRow:
+    """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
+
+    `flops` and `backward_flops` are operations (inspection/cost.py); `layout` is None before the first run, `engine` where it depends on
+    that, `fused` names the layers that it computes, too, and `by` the one that computes it. `block` is the name by which the layer
+    belongs to a block (inspection/blocks.py).
+    """
+
+    name: str
+    type: str
+    shapes: list
+    sizes: str
+    parameters: int
+    data: int
+    diff: int
+    flops: int
+    backward_flops: int
+    engine: str | None = None
+    layout: str | None = None
+    fused: list = field(default_factory=list)
+    by: str = ""
+    scratch: int | None = None
+    block: str = ""
+
+    def cells(self):
+        """The row as text, a cell for each of `HEADS`."""
+        output = ["x".join(map(str, shape)) or "scalar" for shape in self.shapes]
+        nbytes = (size_text(n) if n else "" for n in (self.data, self.diff, self.scratch))
+        return (self.name, f"{self.type} {self.sizes}".rstrip(), ", ".join(output),
+                f"{self.parameters:,}" if self.parameters else "", *nbytes,
+                flops_text(self.flops) if self.flops else "", self.remark())
+
+    def remark(self):
+        """The engine, or the layer that computes this one, as text."""
+        parts = [f"with {self.by}"] if self.by else [self.engine] if self.engine else []
+        parts += [f"layout {self.layout}"] if self.layout else []
+        return ", ".join(parts + ([f"computes {', '.join(self.fused)}, too"] if self.fused else []))
+
+
+class Summary:
+    """The layers of a net as rows, and their totals.
+
+    Parameters
+    ----------
+    net : Net
+    types : dict of str to str, optional
+        What the table calls the type of layers that replace others.
+    scratch : dict of str to int, optional
+        Bytes of scratch memory by layer, if they were measured (inspection/memory_estimate.py).
+
+    Attributes
+    ----------
+    rows : list of LayerRow
+        Splits that take no memory are left out.
+    layers : int
+        Number of rows before `collapse`.
+    parameters, parameter_bytes : int
+        Of memories, so that shared parameters count once.
+    data, diff, flops, backward_flops : int
+        Sums.
+    """
+
+    def __init__(self, net, types=None, scratch=None):
+        self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
+        seen, by, self.rows = set(), {}, []
+        steps = [[]] * len(net.nodes)
+        owners = blocks.owners((node.name, node.type, node.param.bottom, node.param.top) for node in net.nodes)
+        for row in net.schedule().rows:
+            if row.direction == "forward":
+                steps[len(by)] = row.layers[1:] + [row.part_of] * (row.part_of is not None)
+                by.update(enumerate([""] + row.layers[:1] * (len(row.layers) - 1), len(by)))
+        for i, (node, fused, owner) in enumerate(zip(net.nodes, steps, owners, strict=True)):
+            forward_cost, backward_cost = cost.forward(node), cost.backward(node)
+            engines = [operation.describe()["engine"] for operation in node.layer.operations()]
+            layouts = [layout.name for blob in node.tops if (layout := blob.layout_of_data()) is not None]
+            row = LayerRow(
+                node.name, (types or {}).get(node.name, node.type), [blob.shape for blob in node.tops], sizes(node.param),
+                sum(blob.count for blob in node.blobs if _first(blob.data_memory, seen)),
+                cost.nbytes(blob for blob in node.tops if _first(blob.data_memory, seen)),
+                cost.nbytes(blob for blob in node.tops if node.needs_backward and _first(blob.diff_memory, seen)),
+                forward_cost.flops, backward_cost.flops, "/".join(dict.fromkeys(filter(None, engines))) or None,
+                next(iter(layouts), None), fused, by[i], (scratch or {}).get(node.name), owner)
+            if node.type != "Split" or row.diff or row.data:
+                self.rows.append(row)
+        for name in ("parameters", "data", "diff", "flops", "backward_flops"):
+            setattr(self, name, sum(getattr(row, name) for row in self.rows))
+        self.layers = len(self.rows)
+        self.parameter_bytes = self.parameters * NUMPY_TYPES[net.dtype].itemsize
+
+    def totals(self):
+        """The sums in words, a list of lines."""
+        shown = f" in {len(self.rows)} rows" if len(self.rows) < self.layers else ""
+        lines = [f"{self.layers} layers{shown}, {self.parameters:,} parameters ({size_text(self.parameter_bytes)})",
+                 f"blobs, without a plan by which they share memory: data {size_text(self.data)}, diff {size_text(self.diff)}",
+                 "net.release() frees them until the next forward",
+                 f"operations of a batch: {flops_text(self.flops)}FLOP forward"]
+        if self.backward_flops:
+            lines[-1] += f", {flops_text(self.backward_flops)}FLOP backward"
+        return lines
+
+    def collapse(self, depth):
+        """Make one row of the layers whose names have the same first `depth` parts.
+
+        Parts are separated by ``/``, or by ``_`` if no name has a ``/``. Layers in place belong to the layer
+        whose blob they change. Such a row has the output of its last layer, sums of parameters, bytes and operations, and the
+        largest scratch memory.
+        """
+        between, groups = blocks.separator(row.block for row in self.rows), {}
+        for row in self.rows:
+            groups.setdefault(between.join(row.block.split(between)[:depth]), []).append(row)
+        self.rows = [some[0] if len(some) == 1 else _collapsed(name, some) for name, some in groups.items()]
+
+    def text(self, width=None, engines=True):
+        """Return the table and the totals, one line a layer.
+
+        Parameters
+        ----------
+        width : int, optional
+            Columns that there are: of `LESS_NEEDED` so many are left out, and a line names them. Names are never cut.
+        engines : bool
+            Whether a column says what computes each layer.
+        """
+        place = f" ({self.file})" if self.file else ""
+        columns = {head: [head, *cells] for head, cells in zip(HEADS, zip(*(row.cells() for row in self.rows), strict=True))
+                   if any(cells) and (engines or head != "computed by")} if self.rows else {}
+        widths = {head: max(map(len, cells)) + 2 for head, cells in columns.items()}
+        left_out = []
+        for head in LESS_NEEDED:
+            if width is not None and sum(widths.values()) - 2 > width and widths.pop(head, None):
+                left_out.append(head)
+        lines = [f"{self.name or 'net'}{place}, phase {self.phase}", ""]
+        for cells in zip(*(columns[head] for head in widths), strict=True):
+            aligned = (f"{cell:<{size - 2}}" if head in TEXTS else f"{cell:>{size - 2}}"
+                       for cell, (head, size) in zip(cells, widths.items(), strict=True))
+            lines.append("  ".join(aligned).rstrip())
+        if left_out:
+            lines.append(f"left out at {width} columns: {', '.join(left_out)}; a pipe and --json have all")
+        return "\n".join([*lines, "", *self.totals()])
+
+    def __str__(self):
+        return self.text()
+
+    def _repr_html_(self):
+        """The same for notebooks."""
+        head = "".join(f"<th>{escape(text)}</th>" for text in HEADS)
+        lines = ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.cells()) + "</tr>" for row in self.rows]
+        return (f"<p><b>{escape(self.name or 'net')}</b>, phase {self.phase}</p><table><thead><tr>{head}</tr></thead>"
+                f"<tbody>{''.join(lines)}</tbody></table><p>{'<br>'.join(map(escape, self.totals()))}</p>")
+
+
+def _collapsed(name, rows):
+    """Return the row of several layers."""
+    sums = {field: sum(getattr(row, field) for row in rows) for field in ("parameters", "data", "diff", "flops", "backward_flops")}
+    scratch = [row.scratch for row in rows if row.scratch is not None]
+    return LayerRow(name, f"{len(rows)} layers", rows[-1].shapes, "", **sums, scratch=max(scratch, default=None), block=name)
+
+
+def flops_text(flops):
+    """Return a number of operations as text: ``36.9 M``."""
+    value, unit = float(flops), ""
+    for larger in "kMGTP":
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.{0 if value >= 99.95 or not unit else 1}f} {unit}"
+
+
+def _first(memory, seen):
+    if id(memory) in seen:
+        return False
+    seen.add(id(memory))
+    return True
+
+
+def params(layer):
+    """Return the parameters that are not as usual: ``(name 2xLR 0xDECAY, ...)``."""
+    shown = []
+    for param in layer.param:
+        parts = [param.name] if param.name else []
+        parts += [f"{param.lr_mult:g}xLR"] if param.HasField("lr_mult") and param.lr_mult != 1 else []
+        parts += [f"{param.decay_mult:g}xDECAY"] if param.HasField("decay_mult") and param.decay_mult != 1 else []
+        shown.append(" ".join(parts) or "-")
+    return f"({', '.join(shown)})" if any(text != "-" for text in shown) else ""
+
+
+def sizes(layer):
+    """Return ``kernel/stride+pad num_output/group`` of a convolution or pooling, usual values left out."""
+    if layer.type in CONVOLUTIONS:
+        param = layer.convolution_param
+        outputs = f" {param.num_output}" if param.num_output else ""
+        return _window(param) + outputs + (f"/{param.group}" if param.group != 1 else "")
+    if layer.type == "Pooling":
+        return "global" if layer.pooling_param.global_pooling else _window(layer.pooling_param)
+    return str(layer.inner_product_param.num_output) if layer.type == "InnerProduct" else ""
+
+
+def _window(param):
+    kernel, stride, pad = (window_text(param, name) for name in ("kernel_size", "stride", "pad"))
+    return kernel + (f"/{stride}" if stride not in ("", "1") else "") + (f"+{pad}" if pad not in ("", "0") else "")

@@ -1,1 +1,0 @@
-"""Layer types of the SSD fork, a module each."""

@@ -1,3 +1,0 @@
-"""Operators of ONNX as layers of Caffe: each function adds the layers of one or several operators (`importer`)."""
-
-from minicaffe.onnx.importers import elementwise, formulas, products, recurrent, shapes  # noqa: F401 (each registers its operators)

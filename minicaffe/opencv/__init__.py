@@ -1,1 +1,0 @@
-"""Interfaces for programs written for OpenCV: `dnn` replaces ``cv2.dnn``."""

@@ -1,0 +1,619 @@
+"""What slots hold as bytes: exact round trips, refusals by name, hostile bytes, files."""
+
+import enum
+import fractions
+import math
+import os
+import signal
+import struct
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import minicaffe as caffe
+from minicaffe.addons.caffe2 import serialization
+from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, ShapeError, WrongTypeError
+from minicaffe.proto import caffe_pb2
+from minicaffe.addons.caffe2.serialization import deserialize, register_serializer, serialize
+from minicaffe.addons.caffe2.slot import Slot
+from minicaffe.addons.caffe2.tensor import Tensor
+from minicaffe.workspace import Workspace
+
+NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_DEAD_BEEF))[0]
+
+
+def again(value, name="x"):
+    stored, result = deserialize(serialize(value, name))
+    assert stored == name
+    return result
+
+
+def same(a, b):
+    """Equal in type and in every bit."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, float):
+        return struct.pack("d", a) == struct.pack("d", b)
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.dtype.str == b.dtype.str and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a == b
+
+
+@pytest.mark.parametrize("value", [
+    None, True, False, 0, -1, 127, 128, -128, -129, 2**63 - 1, -2**63, 2**64, -2**100, 10**1000, 0.0, -0.0, 0.1, 5e-324, sys.float_info.max,
+    math.inf, -math.inf, math.nan, NAN_WITH_PAYLOAD, "", "ä\0", "\ud800 alone", "𝄞", b"", b"\xff\0", [], (), [[], [1]],
+    [None, True, 1, 1.0, "1", b"1", (1, [2.5])]], ids=lambda value: repr(value)[:20])
+def test_plain_objects(value):
+    assert same(again(value), value)
+
+
+@pytest.mark.parametrize("dtype", [*"?bBhHiIqQefdFD", ">f4", "<f4", ">i2", ">c16", ">f2"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3), (1,) * 32])
+def test_arrays(dtype, shape):
+    value = np.random.default_rng(1).integers(0, 2, shape).astype(dtype)
+    result = again(value)
+    assert same(result, value) and result.flags.writeable and result.flags.owndata and result.flags.aligned
+
+
+def test_arrays_keep_every_bit_and_any_layout():
+    value = np.array([np.nan, -np.nan, np.inf, -0.0, 1e-45, NAN_WITH_PAYLOAD], np.float32)
+    assert same(again(value), value)
+    value = np.arange(24).reshape(2, 3, 4)
+    assert same(again(value.T), value.T) and same(again(value[:, ::-2]), value[:, ::-2])
+    assert again(value.T).flags.c_contiguous
+    value.flags.writeable = False
+    assert again(value).flags.writeable
+
+
+@pytest.mark.parametrize("value", [np.float32(0.1), np.float64(-0.0), np.int64(-5), np.bool_(True), np.float16(2), np.complex64(1j)])
+def test_scalars_of_numpy(value):
+    assert same(again(value), value)
+    assert same(again([value, 1]), [value, 1])
+
+
+class MyInt(int):
+    pass
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+@pytest.mark.parametrize("value, said", [
+    (np.array([object()]), "x: an array of object cannot be stored"),
+    (np.array(["a"]), "x: an array of <U1 cannot be stored"),
+    (np.array([b"a"]), r"x: an array of \|S1 cannot be stored"),
+    (np.zeros(1, np.longdouble), "x: an array of float128 cannot be stored"),
+    (np.zeros(1, "M8[s]"), "x: an array of datetime64"),
+    (np.zeros(1, [("a", "f4")]), "x: an array of .*'a'.* cannot be stored"),
+    (np.datetime64("2020-01-01"), "x: an array of datetime64"),
+    (np.str_("a"), "x: an array of <U1 cannot be stored"),
+    (np.ma.zeros(3), "x: an object of type numpy.*MaskedArray cannot be stored"),
+    (np.zeros((2, 2)).view(np.matrix), "x: an object of type numpy.matrix"),
+    (np.zeros((1,) * 33), "x: an array of 33 axes cannot be stored"),
+    (MyInt(3), r"x: an object of type .*\.MyInt cannot be stored; say how with .*register_serializer\(MyInt, to, from_\)"),
+    (Colour.RED, "x: an object of type .*Colour cannot be stored"),
+    ({}, "x: an object of type builtins.dict"),
+    (bytearray(b"a"), "x: an object of type builtins.bytearray"),
+    (1j, "x: an object of type builtins.complex"),
+    ([1, [2, {3}]], r"x\[1\]\[1\]: an object of type builtins.set"),
+    (caffe.Workspace(), "x: an object of type minicaffe.workspace.Workspace"),
+])
+def test_what_is_refused_is_named(value, said):
+    with pytest.raises((WrongTypeError, ShapeError), match=said):
+        serialize(value, "x")
+
+
+def test_lists_have_a_depth_and_a_length():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(DataError, match=r"x(\[0\])+: is nested more than 32 deep"):
+        serialize(endless, "x")
+    deep = []
+    for _ in range(serialization.MAX_DEPTH):
+        deep = [deep]
+    assert again(deep) == deep
+    with pytest.raises(DataError, match="nested more than 32"):
+        serialize([deep])
+    with pytest.raises(DataError, match=r"x.*: has more than 500000 parts, .* keep numbers in an array"):
+        serialize([0] * 200_000, "x")
+    fits = [0] * 160_000
+    assert again(fits) == fits
+
+
+def test_names():
+    for name in ("", "conv1[0]", "ä", "a\nb"):
+        assert again(1, name) == 1
+    for name in (3, "\ud800", None):
+        with pytest.raises(WrongTypeError, match="the name of a slot that is stored must be a str"):
+            serialize(1, name)
+
+
+# ---- blobs
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+@pytest.mark.parametrize("shape", [None, (), (0,), (2, 3), (2, 0, 1)])
+def test_blobs(dtype, shape):
+    blob = Blob(shape, dtype, "old")
+    if blob.count:
+        blob.data[...] = np.arange(blob.count).reshape(blob.shape) - 1
+    result = again(blob)
+    assert (result.shape, result.count, result.dtype, result.name) == (blob.shape, blob.count, dtype, "x")
+    assert np.array_equal(result.data, blob.data) and not result.diff.any()
+
+
+def test_a_blob_that_was_never_written_takes_no_bytes_and_no_memory(on_cpu):
+    blob = Blob((1000, 1000))
+    data = serialize(blob)
+    assert len(data) < 50 and blob.data_memory.head == caffe.memory.SyncedHead.UNINITIALIZED
+    result = deserialize(data)[1]
+    assert result.shape == (1000, 1000) and result.data_memory.head == caffe.memory.SyncedHead.UNINITIALIZED
+    assert not result.data.any()
+
+
+def test_a_diff_comes_along_where_there_is_one():
+    blob = Blob((2,))
+    blob.diff[...] = [-0.0, np.nan]
+    result = again(blob)
+    assert result.diff.tobytes() == blob.diff.tobytes() and not result.data.any()
+
+
+def test_a_blob_whose_values_are_on_the_device():
+    blob = Blob((3,))
+    blob.data[...] = [1, 2, 3]
+    blob.scale_data(2)
+    assert again(blob).data.tolist() == [2, 4, 6]
+
+
+# ---- registered types
+
+class Point:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    for name in ("_by_type", "_by_name"):
+        monkeypatch.setattr(serialization, name, {})
+
+
+def test_a_registered_type(registry):
+    register_serializer(Point, lambda p: [p.x, p.y], lambda xy: Point(*xy))
+    result = again([Point(1, np.ones(2)), Point(None, Point(3, 4))])
+    assert (result[0].x, result[0].y.tolist(), result[1].y.x, result[1].y.y) == (1, [1, 1], 3, 4)
+    register_serializer(fractions.Fraction, str, fractions.Fraction, name="fraction")
+    assert again(fractions.Fraction(1, 3)) == fractions.Fraction(1, 3)
+    data = serialize(Point(1, 2), "p")
+    assert deserialize(data)[1].x == 1
+    serialization._by_name.clear()
+    with pytest.raises(DataError, match=r"p: holds an object of type '.*\.Point', which is not registered; call .*register_serializer"):
+        deserialize(data)
+
+
+def test_registering_again_replaces(registry):
+    register_serializer(Point, lambda p: 1, lambda one: Point(1, 1), name="point")
+    register_serializer(Point, lambda p: 2, lambda two: Point(two, two), name="point2")
+    assert again(Point(0, 0)).x == 2 and set(serialization._by_name) == {"point2"}
+
+    class Other(Point):
+        pass
+
+    register_serializer(Other, lambda p: 3, lambda three: Other(three, three), name="point2")
+    assert type(again(Other(0, 0))) is Other
+    with pytest.raises(WrongTypeError):
+        serialize(Point(0, 0))
+
+
+@pytest.mark.parametrize("kind, name", [(int, None), (list, None), (np.ndarray, None), (np.float32, None), (Blob, None), (Point, "int"), (Point, "Blob")])
+def test_what_minicaffe_stores_is_not_registered(registry, kind, name):
+    with pytest.raises(ConfigError, match="is stored by minicaffe itself"):
+        register_serializer(kind, str, kind, name)
+    with pytest.raises(WrongTypeError, match="takes a type, got 3"):
+        register_serializer(3, str, int)
+
+
+@pytest.mark.parametrize("name", [3, "\ud800"])
+def test_a_name_that_cannot_be_stored_is_not_registered(registry, name):
+    with pytest.raises(WrongTypeError, match="the name of a registered type must be a str that UTF-8 can hold"):
+        register_serializer(Point, str, str, name)
+
+
+def test_functions_that_fail(registry):
+    register_serializer(Point, lambda p: 1 / p.x, lambda x: Point(x["no"], 1), name="point")
+    with pytest.raises(DataError, match="a: to of point failed: ZeroDivisionError: division by zero"):
+        serialize(Point(0, 0), "a")
+    data = serialize(Point(1, 0), "a")
+    with pytest.raises(DataError, match="a: from_ of point failed: TypeError"):
+        deserialize(data)
+    register_serializer(Point, lambda p: {}, lambda x: 5, name="point")
+    with pytest.raises(WrongTypeError, match="a: an object of type builtins.dict"):
+        serialize(Point(1, 0), "a")
+    with pytest.raises(WrongTypeError, match="a: from_ of point made an object of type int"):
+        deserialize(data)
+    register_serializer(Point, lambda p: p, lambda x: x, name="point")
+    with pytest.raises(DataError, match="nested more than 32"):
+        serialize(Point(1, 0), "a")
+
+
+# ---- bytes that no serializer wrote
+
+def slot_proto(**fields):
+    return caffe_pb2.SlotProto(name="x", **fields).SerializeToString()
+
+
+def array_proto(dtype="<f4", dim=(2,), data=b"\0" * 8):
+    message = caffe_pb2.ArrayProto(dtype=dtype)
+    message.shape.dim.extend(dim)
+    if data is not None:
+        message.data = data
+    return message
+
+
+def test_the_messages_are_those_of_the_proto():
+    message = caffe_pb2.SlotProto.FromString(serialize([1, "a", np.arange(3, dtype=">i2")], "x"))
+    assert (message.name, message.type, [item.type for item in message.item]) == ("x", "list", ["int", "str", "ndarray"])
+    assert message.item[2].array[0] == array_proto(">i2", (3,), b"\0\0\0\1\0\2")
+    assert deserialize(message.SerializeToString())[1][:2] == [1, "a"]
+    blob = Blob((2,))
+    blob.data[...] = 1
+    assert caffe_pb2.SlotProto.FromString(serialize(blob)).array[0].shape.dim == [2]
+
+
+@pytest.mark.parametrize("data, said", [
+    (b"", "holds an object of type ''"),
+    (b"\xff", "cut off"),
+    (b"\x08\x01", "fields that version 1 does not have"),
+    (slot_proto(type="int", content=b"\1") + b"\x72\0", "fields that version 1 does not have"),
+    (slot_proto(type="float", content=b"\1"), "x: is no float"),
+    (slot_proto(type="float"), "x: is no float"),
+    (slot_proto(type="bool", content=b"\2"), "x: is no bool"),
+    (slot_proto(type="str", content=b"\xff"), "x: is no str"),
+    (slot_proto(type="Int", content=b"\1"), "x: holds an object of type 'Int', which is not registered; .*did you mean 'int'"),
+    (slot_proto(type="os.system", content=b"\1"), "x: holds an object of type 'os.system', which is not registered"),
+    (slot_proto(type="list", item=[caffe_pb2.SlotProto(type="int"), caffe_pb2.SlotProto(type="float")]), r"x\[1\]: is no float"),
+    (slot_proto(type="list", item=[caffe_pb2.SlotProto(name="y", type="int")]), r"x\[0\]: has fields that version 1 does not have"),
+    (slot_proto(type="ndarray"), "x: holds 0 arrays in the place of one"),
+    (slot_proto(type="ndarray", array=[array_proto(), array_proto()]), "x: holds 2 arrays"),
+    (slot_proto(type="ndarray", array=[caffe_pb2.ArrayProto(dtype="<f4")]), "x: is an array without a shape"),
+    (slot_proto(type="ndarray", array=[array_proto(dim=(3,))]), r"x: has 8 bytes, its shape \[3\] of float32 needs 12"),
+    (slot_proto(type="ndarray", array=[array_proto(dim=(2**62, 8))]), "x: has 8 bytes, its shape"),
+    (slot_proto(type="ndarray", array=[array_proto(dim=(-1, -2))]), "x: has the shape .* negative"),
+    (slot_proto(type="ndarray", array=[array_proto(dim=(1,) * 33)]), "x: .*32 axes"),
+    (slot_proto(type="ndarray", array=[array_proto(dim=(0, 2**62, 2**62), data=b"")]), "x: has the shape"),
+    (slot_proto(type="ndarray", array=[array_proto("|b1", (1,), b"\2")]), "x: holds 2 where a bool must be 0 or 1"),
+    *((slot_proto(type="ndarray", array=[array_proto(dtype)]), "x: has elements of type")
+      for dtype in ("O", "|O8", "f4", "<f16", "<U2", "|V8", "f4,f4", "", "<M8[s]", "=f4")),
+    (slot_proto(type="scalar", array=[array_proto()]), r"x: is a number with the shape \[2\]"),
+    (slot_proto(type="Blob"), "x: is a blob of 0 arrays"),
+    (slot_proto(type="Blob", array=[array_proto()] * 3), "x: is a blob of 3 arrays"),
+    (slot_proto(type="Blob", array=[array_proto("<f2", (4,))]), "x: is a blob of float16"),
+    (slot_proto(type="Blob", array=[array_proto(">f4")]), "x: is a blob of >f4"),
+    (slot_proto(type="Blob", array=[array_proto(), array_proto(dim=(2, 1))]), "x: is a blob of float32, or its diff has another"),
+    (slot_proto(type="Blob", array=[array_proto(dim=(2**31,), data=None)]), "x: axis 0 must have a size from 0 to"),
+    (slot_proto(type="Blob", array=[array_proto(dim=(3,))]), "x: has 8 bytes"),
+])
+def test_damaged_bytes(data, said):
+    with pytest.raises((DataError, ShapeError), match=said):
+        deserialize(data)
+
+
+def test_the_budget(monkeypatch):
+    array, text, blob = serialize(np.zeros(1000), "x"), serialize(b"a" * 5000, "x"), serialize(Blob((2000,)), "x")
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "4000")
+    for data in (array, text, blob):
+        with pytest.raises(ShapeError, match=r"x: .*would take \d+ bytes, the budget for one blob is 4000"):
+            deserialize(data)
+
+
+def test_nesting_and_parts_are_bounded():
+    data = b""
+    for _ in range(10_000):
+        data = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + data]))
+    with pytest.raises(DataError, match="nested more than 32 deep"):
+        deserialize(b"\x12\4list" + data)
+    with pytest.raises(DataError, match="parts"):
+        deserialize(b"\x12\4list" + b"\x22\0" * 600_000)
+    lists = b"".join(serialization.length_delimited(serialization.ITEM, [b"\x12\4list" + b"\x22\0" * 400_000])) * 2
+    with pytest.raises(DataError, match="parts|which is not registered"):
+        deserialize(b"\x12\4list" + lists)
+
+
+@pytest.mark.parametrize("data", ["text", 3, None, memoryview(b"12345678")[::2]])
+def test_what_are_no_bytes(data):
+    with pytest.raises(WrongTypeError, match="a slot is read from bytes, got"):
+        deserialize(data)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
+def test_all_kinds_of_bytes(kind):
+    assert deserialize(kind(serialize(7, "x"))) == ("x", 7)
+
+
+EVERYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None)) | st.binary()
+    | st.integers(0, 4).map(lambda n: np.arange(n, dtype=np.float32)),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=3).map(tuple), max_leaves=12)
+
+
+@given(EVERYTHING)
+@settings(deadline=None)
+def test_everything_comes_back(value):
+    assert same(again(value), value)
+
+
+@given(EVERYTHING, st.data())
+@settings(deadline=None, max_examples=300)
+def test_changed_bytes_give_an_object_or_an_error_of_ours(value, draw):
+    data = bytearray(serialize(value, "x"))
+    for _ in range(draw.draw(st.integers(1, 3))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    del data[draw.draw(st.integers(0, 2 * len(data))):]
+    try:
+        name, found = deserialize(bytes(data))
+    except Error:
+        return
+    assert same(again(found, name), found)      # it is an object that could have been written
+
+
+# ---- slots and workspaces
+
+def test_a_slot_to_bytes_and_back():
+    one, two = Slot("one"), Slot("two")
+    one.reset([1, 2])
+    two.share_external("theirs")
+    two.deserialize(one.serialize())
+    assert two.get() == [1, 2] and two.get() is not one.get() and two.name == "two" and not two.is_external
+    with pytest.raises(DataError):
+        two.deserialize(b"nothing")
+    assert two.get() == [1, 2]
+    two.deserialize(Slot().serialize())
+    assert two.type is None
+
+
+def test_a_blob_in_a_slot_gets_the_values():
+    slot, other = Slot("x"), Slot("x")
+    blob, source = Blob((2, 3)), Blob((2, 3))
+    slot.reset(blob)
+    other.reset(source)
+    source.data[...], source.diff[...] = 5, 6
+    slot.deserialize(other.serialize())
+    assert slot.get() is blob and (blob.data == 5).all() and (blob.diff == 6).all()
+    slot.deserialize(serialize(Blob((2, 3))))
+    assert slot.get() is blob and not blob.data.any() and not blob.diff.any()
+    blob.data[...] = 1
+    for value, error, said in ((Blob((3, 2)), ShapeError, r"x: holds a blob of shape \[2, 3\] and FLOAT, .* remove the slot first"),
+                               (Blob((2, 3), Dtype.DOUBLE), ShapeError, "and DOUBLE"),
+                               (Blob(()), ShapeError, r"bytes hold one of \[\]"), (5, WrongTypeError, "x: holds a Blob, .*hold int")):
+        with pytest.raises(error, match=said):
+            slot.deserialize(serialize(value))
+    assert slot.get() is blob and (blob.data == 1).all()
+    slot.share_external(blob)
+    slot.deserialize(other.serialize())
+    assert slot.get() is not blob and (blob.data == 1).all()
+    slot.reset(Blob())  # without a shape yet
+    slot.deserialize(other.serialize())
+    assert (slot.get().data == 5).all()
+
+
+def test_workspace_serialize():
+    workspace = Workspace(name="w")
+    workspace.set("a", 0)
+    data = workspace.serialize("a")
+    assert Workspace().deserialize(data).name == "a"
+    assert workspace.deserialize(data, "b").get() == 0 and workspace.names() == ["a", "b"]
+    with pytest.raises(MissingNameError, match="no blob 'c'"):
+        workspace.serialize("c")
+    with pytest.raises(WrongTypeError, match="a name is a str, got 3"):
+        workspace.deserialize(data, 3)
+    leaf = workspace.child("leaf")
+    leaf.forward("alias", "a")
+    assert deserialize(leaf.serialize("alias")) == ("alias", 0)
+
+
+@pytest.fixture
+def filled():
+    workspace = Workspace(name="w")
+    workspace.set("n", 0)
+    workspace.set("empty", None)
+    workspace.set("array", np.arange(3))
+    workspace.set("blob", Blob((2,), name="blob")).get().data[...] = 7
+    return workspace
+
+
+def test_save_and_load(filled, tmp_path):
+    path = tmp_path / "w.slots"
+    assert filled.save(path) == ["n", "empty", "array", "blob"]
+    other = Workspace()
+    assert other.load(str(path)) == other.names() == ["n", "empty", "array", "blob"]
+    assert (other.blob("n"), other.slot("empty").type, other.blob("array").tolist()) == (0, None, [0, 1, 2])
+    assert other.blob("blob", Blob).data.tolist() == [7, 7] and other.slot("blob").name == "blob"
+    message = caffe_pb2.WorkspaceProto.FromString(path.read_bytes())
+    assert message.version == 1 and [slot.name for slot in message.slot] == ["n", "empty", "array", "blob"]
+    Workspace().save(path)
+    assert Workspace().load(path) == []
+
+
+def test_some_names(filled, tmp_path):
+    path = tmp_path / "w.slots"
+    leaf = filled.child("leaf")
+    leaf.forward("alias", "array")
+    leaf.set("own", 1)
+    leaf.create_slot("theirs").share_external([1])
+    assert leaf.save(path) == ["own"]
+    assert leaf.save(path, ["alias", "n", "theirs"]) == ["alias", "n", "theirs"]
+    other = Workspace()
+    assert other.load(path, ["n"]) == ["n"] and other.names() == ["n"]
+    assert other.load(path, "alias") == ["alias"] and other.blob("alias").tolist() == [0, 1, 2]
+    with pytest.raises(MissingNameError, match="w.slots: holds no slot 'theirss'; did you mean 'theirs'"):
+        other.load(path, ["theirss"])
+    with pytest.raises(MissingNameError, match="no blob 'nowhere'"):
+        leaf.save(path, ["nowhere"])
+
+
+def test_load_fills_own_slots_only(filled, tmp_path):
+    path = tmp_path / "w.slots"
+    filled.save(path)
+    root = Workspace()
+    root.set("n", 1)
+    leaf = root.child("leaf")
+    leaf.load(path, ["n"])
+    assert (leaf.blob("n"), root.blob("n"), leaf.local_names()) == (0, 1, ["n"])
+    leaf.remove("n")
+    leaf.forward("n", "n")
+    with pytest.raises(ConfigError, match="w.slots: n: workspace 'leaf': 'n' is forwarded to 'n' of the parent"):
+        leaf.load(path)
+    assert root.blob("n") == 1 and leaf.local_names() == []
+    with pytest.raises(ConfigError, match="is forwarded"):
+        leaf.deserialize(filled.serialize("n"))
+
+
+def test_a_load_that_fails_changes_nothing(filled, tmp_path):
+    path = tmp_path / "w.slots"
+    filled.save(path)
+    for change in (lambda data: data[:-1], lambda data: data + b"\x08\2", lambda data: data + data[2:], lambda data: b"", lambda data: b"x",
+                   lambda data: data.replace(b"ndarray", b"narrays")):
+        (tmp_path / "broken").write_bytes(change(path.read_bytes()))
+        other = Workspace()
+        with pytest.raises(DataError, match="broken: "):
+            other.load(tmp_path / "broken")
+        assert other.names() == []
+    other = Workspace()
+    other.set("n", 5)
+    blob = other.set("blob", Blob((3,))).get()
+    with pytest.raises(ShapeError, match=r"w.slots: blob: holds a blob of shape \[3\]"):
+        other.load(path)
+    assert other.names() == ["n", "blob"] and other.blob("n") == 5 and other.blob("blob") is blob
+    with pytest.raises(FileError, match="no such file"):
+        other.load(tmp_path / "nowhere")
+
+
+def test_a_save_that_fails_leaves_the_file(filled, tmp_path, monkeypatch):
+    path = tmp_path / "w.slots"
+    filled.save(path)
+    before = path.read_bytes()
+    filled.set("thing", object())
+    with pytest.raises(WrongTypeError, match="w.slots: thing: an object of type builtins.object cannot be stored; say how with"):
+        filled.save(path)
+    filled.remove("thing")
+    filled.set("n", 6)
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(FileError, match="no room left"):
+        filled.save(path)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["w.slots"]
+
+
+def test_ctrl_c_waits_until_all_slots_are_filled(filled, tmp_path, monkeypatch):
+    filled.save(tmp_path / "w.slots")
+    reset = Slot.reset
+
+    def interrupted(self, value=None):
+        if self.name == "n" and value is not None:
+            os.kill(os.getpid(), signal.SIGINT)
+        reset(self, value)
+
+    other = Workspace()
+    monkeypatch.setattr(Slot, "reset", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.load(tmp_path / "w.slots")
+    assert other.names() == ["n", "empty", "array", "blob"] and other.blob("n") == 0 and other.blob("blob").data[0] == 7
+
+
+def test_a_caffemodel_is_no_workspace(tmp_path):
+    path = tmp_path / "net.caffemodel"
+    path.write_bytes(caffe_pb2.NetParameter(name="net").SerializeToString())
+    with pytest.raises(DataError, match="net.caffemodel: is no workspace of version 1"):
+        Workspace().load(path)
+
+
+def test_nets_see_what_is_loaded(tmp_path):
+    text = """name: "n" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 } } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 1 weight_filler { type: "xavier" } } }"""
+    first, second = Workspace(), Workspace()
+    one, two = first.create_net(text, caffe.TEST), second.create_net(text, caffe.TEST)
+    one.params["ip"][0].data[...] = [[2, 3]]
+    first.save(tmp_path / "w.slots")
+    two.forward()
+    second.load(tmp_path / "w.slots")
+    two.blobs["x"].data[...] = 1
+    assert two.forward()["ip"] == 5
+
+
+# ---- tensors
+
+def state(tensor):
+    """What a tensor is: type, shape, elements."""
+    held = tensor.memory is not None or tensor.capacity_nbytes
+    elements = tensor.data(tensor.dtype) if held else None
+    return (str(tensor.dtype), tensor.size, tensor.shape, None if elements is None else elements.tolist())
+
+
+@pytest.mark.parametrize("arguments", [
+    (), ((2, 3),), ((),), (None, np.float32), (None, str), ((2,), np.float16), ((0, 3), np.int8), ((2, 2), bool), ((), np.complex128),
+    ((2, 1), str), ((2,), list), ((1,), object)], ids=repr)
+def test_tensors(arguments):
+    tensor = Tensor(*arguments)
+    if tensor.capacity_nbytes and tensor.dtype in (str, list, object):
+        tensor.mutable_data(tensor.dtype).reshape(-1)[0] = tensor.dtype() if tensor.dtype is not object else (1, None)
+    assert state(again(tensor)) == state(tensor)
+    if tensor.size > 0 and isinstance(tensor.dtype, np.dtype):
+        tensor.free_memory()
+        assert state(again(tensor)) == state(tensor)
+
+
+def test_a_tensor_keeps_every_bit():
+    tensor = Tensor((3,), np.float64)
+    tensor.mutable_data(np.float64)[...] = [NAN_WITH_PAYLOAD, -0.0, np.inf]
+    tensor.reserve(100)
+    result = again(tensor)
+    assert result.data(np.float64).tobytes() == tensor.data(np.float64).tobytes() and result.capacity_nbytes == 24
+
+
+def test_tensors_of_other_elements_are_refused():
+    class Mine:
+        pass
+
+    with pytest.raises(WrongTypeError, match="x: an object of type .*Mine cannot be stored; say how with"):
+        serialize(Tensor((2,), Mine), "x")
+    with pytest.raises(WrongTypeError, match=r"x: an array of \[\('a'.* cannot be stored"):
+        serialize(Tensor((2,), [("a", "f4")]), "x")
+    things = Tensor((1,), object)
+    things.mutable_data(object)[0] = {}
+    with pytest.raises(WrongTypeError, match=r"x\[2\]\[0\]: an object of type builtins.dict"):
+        serialize(things, "x")
+
+
+@pytest.mark.parametrize("stored", [
+    3, [], ["O", [1], None], ["f4,f4", None, None], ["<f4", [-1], None], ["<f4", [2**31], None], ["<f4", [1], [1.0]], ["str", [2], ["a"]],
+    ["str", None, ["a"]], ["str", [1], [3]], ["os.system", [1], ["a"]], [["str"], [1], None], [3, None, None], [None, ["a"], None],
+    ["str", [1], 5], [">f4", [1], None]], ids=repr)
+def test_what_is_no_tensor(stored, monkeypatch):
+    registered = serialization._by_name["Tensor"]
+    monkeypatch.setitem(serialization._by_type, Tensor, registered._replace(to=lambda tensor: stored))
+    data = serialize(Tensor(), "x")
+    with pytest.raises((DataError, ShapeError, WrongTypeError), match="x: "):
+        deserialize(data)
+
+
+def test_a_tensor_in_a_slot_becomes_what_was_stored():
+    slot, source = Slot("x"), Tensor((2,), np.float32)
+    source.mutable_data(np.float32)[...] = 3
+    tensor = slot.get_mutable(Tensor)
+    slot.deserialize(serialize(source))
+    assert slot.get() is tensor and tensor.data(np.float32).tolist() == [3, 3]
+    slot.share_external(tensor)
+    slot.deserialize(serialize(Tensor((1,), np.int8)))
+    assert slot.get() is not tensor and tensor.is_type(np.float32)
+    slot.deserialize(serialize(5))
+    assert slot.get() == 5
+
+
+def test_a_type_that_is_called_object():
+    with pytest.raises(DataError, match="x: holds an object of type 'object', which is not registered"):
+        deserialize(slot_proto(type="object", item=[caffe_pb2.SlotProto(type="int")]))

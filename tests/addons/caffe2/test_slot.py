@@ -1,0 +1,228 @@
+"""Slots: types, what is theirs and what is another's, swaps, and no copies."""
+
+import copy
+import gc
+import pickle
+import weakref
+
+import numpy as np
+import pytest
+
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, WrongTypeError
+from minicaffe.addons.caffe2.slot import Slot, memory_of
+from minicaffe.addons.caffe2.tensor import Tensor
+
+
+class Thing:
+    pass
+
+
+class Derived(Thing):
+    pass
+
+
+def test_knows_its_type():
+    slot = Slot("data")
+    assert slot.type is None
+    slot.reset(3)
+    assert (slot.type, slot.get(int), slot.get()) == (int, 3, 3)
+    with pytest.raises(WrongTypeError, match="data: holds int, asked for str; ask for that type, or reset the slot"):
+        slot.get(str)
+    assert slot.get(int) == 3
+    slot.reset()
+    for kind in int, object, type(None):
+        with pytest.raises(TypeError, match=f"is empty, asked for {kind.__name__}; set it first"):
+            slot.get(kind)
+    assert repr(slot) == "<Slot 'data': empty>"
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "", b"", [], False, np.zeros(0), np.zeros(2)])
+def test_a_falsy_value_is_not_empty(value):
+    slot = Slot()
+    slot.reset(value)
+    assert slot.type is type(value) and slot.get() is value
+    same, is_new = slot.get_mutable_new(type(value))
+    assert same is value and not is_new
+
+
+def test_is_type_is_exact():
+    slot = Slot("x")
+    assert not slot.is_type(Thing) and not slot.is_type(type(None))
+    slot.reset(Derived())
+    assert slot.is_type(Derived) and not slot.is_type(Thing) and not slot.is_type(object)
+    assert isinstance(slot.get(Thing), Derived)
+    slot.reset(True)
+    assert slot.is_type(bool) and not slot.is_type(int)
+    for call in (slot.is_type, slot.get, slot.get_mutable):
+        with pytest.raises(WrongTypeError, match="takes a type such as int or Blob, got 'int'"):
+            call("int")
+
+
+def test_get_mutable_replaces_what_has_another_type_and_tells():
+    slot = Slot("x")
+    first, is_new = slot.get_mutable_new(list)
+    assert is_new and first == []
+    first.append(1)
+    assert slot.get_mutable_new(list) == ([1], False) and slot.get_mutable(list) is first
+    assert slot.get_mutable(dict) == {} and slot.type is dict
+    blob, is_new = slot.get_mutable_new(Blob)
+    assert is_new and slot.get(Blob) is blob
+    slot.reset()
+    thing, is_new = slot.get_mutable_new(object)
+    assert is_new and type(thing) is object and slot.get() is thing
+
+
+def test_get_mutable_of_a_type_with_arguments_keeps_the_object():
+    class Needs:
+        def __init__(self, what):
+            self.what = what
+
+    slot = Slot("x")
+    slot.reset(5)
+    with pytest.raises(WrongTypeError, match="x: cannot make a Needs without arguments"):
+        slot.get_mutable(Needs)
+    assert slot.get() == 5
+
+
+def test_a_shared_object_is_anothers_until_the_slot_gets_its_own():
+    slot, mine = Slot("x"), np.ones(3)
+    assert not slot.is_external
+    slot.share_external(mine)
+    assert slot.is_external and slot.get() is mine and "external" in repr(slot)
+    same, is_new = slot.get_mutable_new(np.ndarray)
+    assert same is mine and not is_new and slot.is_external
+    assert slot.get_mutable(list) == [] and not slot.is_external
+    slot.share_external(mine)
+    slot.reset(mine)
+    assert not slot.is_external
+    with pytest.raises(ConfigError, match="x: cannot share None"):
+        slot.share_external(None)
+
+
+def test_a_shared_object_outlives_its_owner():
+    slot, thing = Slot("x"), Thing()
+    slot.share_external(thing)
+    seen = weakref.ref(thing)
+    del thing
+    assert isinstance(slot.get(), Thing)
+    slot.reset()
+    assert seen() is None
+
+
+def test_swap_exchanges_objects_and_owners_but_no_names():
+    one, two = Slot("one"), Slot("two")
+    thing = Thing()
+    one.reset(1)
+    two.share_external(thing)
+    one.swap(two)
+    assert (one.name, one.get(), one.is_external) == ("one", thing, True)
+    assert (two.name, two.get(), two.is_external) == ("two", 1, False)
+    with pytest.raises(WrongTypeError, match="two: holds int, asked for str"):
+        two.get(str)
+    two.swap(two)
+    assert two.get() == 1
+    two.swap(Slot())
+    assert two.type is None
+    with pytest.raises(WrongTypeError, match="swapped with a Slot, got int"):
+        two.swap(3)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_no_copies(copied):
+    with pytest.raises(WrongTypeError, match=r"x: a slot cannot be copied or pickled; other.deserialize\(slot.serialize\(\)\)"):
+        copied(Slot("x"))
+
+
+def test_an_object_goes_when_its_slot_does():
+    slot = Slot("x")
+    slot.reset(Thing())
+    seen = weakref.ref(slot.get())
+    gc.disable()
+    try:
+        del slot
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_memory_of():
+    base = np.zeros(100, np.float32)
+    both = memory_of([base[10:20], base[:5]])
+    assert 400 in both.values() and len(both) == 2  # the list and one array
+    endless = []
+    endless.append(endless)
+    assert len(memory_of(endless)) == 1
+    deep = []
+    for _ in range(10000):
+        deep = [deep]
+    assert len(memory_of(deep)) == 10001
+
+
+def test_memory_of_a_blob_is_what_was_allocated(on_cpu):
+    blob = Blob((3, 4))
+    assert sum(memory_of(blob).values()) == 0
+    blob.data[...] = 1
+    assert sum(memory_of(blob).values()) == 48
+    blob.diff[...] = 1
+    assert sum(memory_of(blob).values()) == 96
+    other = Blob((3, 4))
+    other.share_data(blob)
+    assert sum({**memory_of(blob), **memory_of(other)}.values()) == 96
+
+
+def test_memory_of_a_tensor(on_cpu):
+    tensor = Tensor((4,), np.float64)
+    assert sum(memory_of(tensor).values()) == 0
+    tensor.mutable_data(np.float64)
+    assert sum(memory_of(tensor).values()) == 32
+    other = Tensor((4,))
+    other.share_data(tensor)
+    assert sum({**memory_of(tensor), **memory_of(other)}.values()) == 32
+    assert memory_of(Tensor()) == {}
+
+
+@pytest.mark.parametrize("kind", [Blob, Tensor])
+def test_bytes_go_into_a_new_object_where_the_slot_shows_one_of_another_owner(kind):
+    theirs, other = kind((2,)), kind((2,))
+    for each, value in ((theirs, 1), (other, 2)):
+        (each.data if kind is Blob else each.mutable_data(np.float32))[...] = value
+    slot, source = Slot("x"), Slot("x")
+    slot.share_external(theirs), source.reset(other)
+    slot.deserialize(source.serialize())
+    assert slot.get() is not theirs and not slot.is_external
+    assert [(each.data if kind is Blob else each.mutable_data(np.float32)).tolist() for each in (theirs, slot.get())] == [[1, 1], [2, 2]]
+
+
+def test_bytes_without_a_gradient_clear_that_of_the_blob():
+    mine, other = Blob((2,)), Blob((2,))
+    mine.data[...], mine.diff[...], other.data[...] = 1, 3, 2
+    slot, source = Slot("x"), Slot("x")
+    slot.reset(mine), source.reset(other)
+    slot.deserialize(source.serialize())
+    assert slot.get() is mine and (mine.data == 2).all() and (mine.diff == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (2,)])
+def test_a_blob_that_has_a_shape_stays_and_gets_the_values(shape):
+    mine, other = Blob(shape), Blob(shape)
+    other.data[...] = 2
+    slot, source = Slot("x"), Slot("x")
+    slot.reset(mine), source.reset(other)
+    data = source.serialize()
+    slot.deserialize(data)
+    assert slot.get() is mine and mine.shape == shape and (mine.data == 2).all()
+    slot.reset(without := Blob())
+    slot.deserialize(data)
+    assert slot.get() is not without and slot.get().shape == shape and without.count == 0 and (slot.get().data == 2).all()
+
+
+@pytest.mark.parametrize("held", [None, 3, Blob(), Tensor()], ids=["nothing", "int", "blob", "tensor"])
+def test_a_tensor_goes_into_a_slot_that_may_hold_it(held):
+    """Only a tensor stays, and gets what was read; a blob that has no shape is replaced."""
+    slot, source = Slot("x"), Slot("x")
+    slot.reset(held), source.get_mutable(Tensor).resize(2)
+    source.get().mutable_data(np.int32)[...] = 7
+    slot.deserialize(source.serialize())
+    assert slot.type is Tensor and slot.get().data(np.int32).tolist() == [7, 7]
+    assert (slot.get() is held) == isinstance(held, Tensor)

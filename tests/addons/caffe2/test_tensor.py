@@ -1,0 +1,588 @@
+"""Tensor: sizes, types that change in place, memory that is kept, grown, shared and lent, objects, and what is refused."""
+
+import gc
+import weakref
+from copy import copy
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe import Tensor
+from minicaffe.blob import Blob, Dtype
+from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
+from minicaffe.memory.synced import SyncedHead
+
+f4, f8, i4 = np.float32, np.float64, np.int32
+
+
+def full(shape, value, dtype=f4):
+    tensor = Tensor(shape, dtype)
+    tensor.mutable_data(dtype)[...] = value
+    return tensor
+
+
+def values(tensor):
+    return tensor.data(tensor.dtype).tolist()
+
+
+class Thing:
+    """An object that says when it is gone, and whose constructor can be made to fail."""
+
+    alive, fail_at = 0, -1
+
+    def __init__(self):
+        if Thing.alive == Thing.fail_at:
+            raise ZeroDivisionError("no more things")
+        Thing.alive += 1
+        self.note = ""
+
+    def __copy__(self):
+        other = Thing()
+        other.note = self.note + " copied"
+        return other
+
+    def __del__(self):
+        if hasattr(self, "note"):
+            Thing.alive -= 1
+
+
+@pytest.fixture(autouse=True)
+def things():
+    Thing.alive, Thing.fail_at = 0, -1
+    yield
+    gc.collect()
+
+
+# ---- sizes
+
+def test_without_a_shape_and_without_a_type():
+    tensor = Tensor()
+    assert (tensor.size, tensor.shape, tensor.ndim, tensor.dtype, tensor.nbytes, tensor.capacity_nbytes) == (-1, (), 0, None, 0, 0)
+    with pytest.raises(ShapeError, match="call resize first"):
+        tensor.mutable_data(f4)
+    with pytest.raises(DataError, match="no elements yet"):
+        tensor.data(f4)
+    tensor.resize()
+    assert (tensor.size, tensor.shape) == (1, ())
+    tensor.mutable_data(f4)[...] = 3
+    assert tensor.data(f4) == 3 and repr(tensor) == "<Tensor '' (1) float32>"
+
+
+def test_sizes_of_axes():
+    tensor = Tensor((2, 3, 4), i4, "x")
+    assert (tensor.size, tensor.nbytes, tensor.itemsize, tensor.ndim) == (24, 96, 4, 3)
+    assert (tensor.dim(1), tensor.dim(-1), tensor.canonical_axis(-3)) == (3, 4, 0)
+    assert [tensor.size_from_dim(k) for k in range(4)] == [24, 12, 4, 1] and [tensor.size_to_dim(k) for k in range(4)] == [1, 2, 6, 24]
+    for wrong in (lambda: tensor.dim(3), lambda: tensor.canonical_axis(-4), lambda: tensor.size_from_dim(4),
+                  lambda: tensor.size_to_dim(-1), lambda: Tensor(()).dim(0)):
+        with pytest.raises(ShapeError):
+            wrong()
+    tensor.reshape(4, -1 + 7)
+    assert tensor.shape == (4, 6)
+    with pytest.raises(ShapeError, match=r"\[5\], of 5 elements"):
+        tensor.reshape([5])
+
+
+@pytest.mark.parametrize("shape", [(-1,), (2, -3), (2**31,), (2**20, 2**20), (1,) * 33, (1.5,), "ab", (0, 2**31 - 1, 2**31 - 1, 2**31 - 1)])
+def test_impossible_shapes_leave_the_tensor_as_it_was(shape):
+    tensor = full((2, 3), 5)
+    for change in (tensor.resize, tensor.reserve, tensor.reshape):
+        with pytest.raises(ShapeError):
+            change(shape)
+    assert values(tensor) == [[5, 5, 5], [5, 5, 5]]
+
+
+def test_the_budget_is_asked_before_memory_is_taken(monkeypatch):
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "1000")
+    tensor = full((100,), 1)
+    for change in (lambda: tensor.mutable_data(np.complex128), lambda: tensor.extend(200), lambda: tensor.reserve(300),
+                   lambda: tensor.extend(1, 10**6), lambda: tensor.extend(2**31), lambda: tensor.copy_from(np.zeros(300, f4))):
+        with pytest.raises(ShapeError):
+            change()
+        assert tensor.is_type(f4) and values(tensor) == [1] * 100
+
+
+# ---- memory and types
+
+def test_memory_stays_while_it_is_large_enough_in_bytes():
+    tensor = full((4, 6), 7)
+    memory = tensor.memory
+    tensor.resize(2, 6)
+    assert tensor.memory is memory and values(tensor) == [[7] * 6] * 2
+    tensor.mutable_data(f8)  # 12 doubles fit
+    assert tensor.memory is memory and tensor.is_type(f8) and tensor.capacity_nbytes == 96 and tensor.nbytes == 96
+    tensor.resize(13)
+    assert tensor.memory is None and tensor.dtype == f8 and tensor.capacity_nbytes == 0
+    with pytest.raises(DataError, match="no elements yet"):
+        tensor.data(f8)
+    assert tensor.mutable_data(f8).shape == (13,)
+
+
+def test_the_bytes_are_those_of_the_old_type():
+    tensor = full((3,), 1)
+    assert tensor.mutable_data(np.uint32).tolist() == [0x3F800000] * 3
+    raw = tensor.raw_mutable_data(np.uint8)
+    assert raw.nbytes == 12 and tensor.size == 3 and tensor.is_type(np.uint8) and not raw.readonly and tensor.raw_data().readonly
+    assert tensor.raw_mutable_data().address == raw.address == tensor.raw_data().address
+
+
+def test_typed_access():
+    tensor = full((2,), 1)
+    for other in (f8, "f8", i4, str, object, np.dtype(">f4")):
+        with pytest.raises(WrongTypeError):
+            tensor.data(other)
+        assert not tensor.is_type(other)
+    assert tensor.is_type("float32") and tensor.is_type(np.dtype(f4)) and not tensor.is_type(float) and not tensor.is_type(None)
+    view = tensor.data(f4)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        view.flags.writeable = True
+    assert Tensor((2,), float).is_type(f8) and Tensor((2,), int).is_type(np.int64) and Tensor((1,), bool).data(bool).dtype == bool
+
+
+@pytest.mark.parametrize("dtype", [">f4" if np.dtype("<f4").isnative else "<f4", "S0", np.str_, (f4, (3,)), None, 5, "nonsense",
+                                   [("a", object)], [("a", ">i4" if np.dtype("<i4").isnative else "<i4")]])
+def test_types_that_elements_cannot_have(dtype):
+    tensor = full((2,), 1)
+    for access in (tensor.mutable_data, tensor.data, tensor.mutable_gpu_data, lambda t: Tensor((1,), t or "nonsense")):
+        with pytest.raises(WrongTypeError):
+            access(dtype)
+    assert values(tensor) == [1, 1]
+
+
+def test_structured_types():
+    point = np.dtype([("x", f4), ("y", i4)])
+    tensor = Tensor((2,), point)
+    tensor.mutable_data(point)["y"] = 3
+    assert tensor.data(point).tolist() == [(0, 3), (0, 3)] and tensor.itemsize == 8
+
+
+def test_a_view_keeps_its_memory_through_all_changes():
+    tensor = full((3,), 4)
+    view = tensor.mutable_data(f4)
+    tensor.resize(1000)
+    tensor.mutable_data(f8)[...] = 1
+    tensor.mutable_data(Thing)
+    tensor.reset()
+    del tensor
+    gc.collect()
+    assert view.tolist() == [4, 4, 4]
+
+
+def test_a_view_that_is_kept_while_the_type_changes_in_place():
+    tensor = full((4,), 1)
+    view = tensor.mutable_data(f4)
+    tensor.mutable_data(i4)[...] = 0
+    assert view.tolist() == [0, 0, 0, 0]  # the same bytes, as a pointer would show them
+    tensor.mutable_data(Thing)  # objects have memory of their own
+    view[...] = 5
+    assert all(type(thing) is Thing for thing in tensor.data(Thing))
+
+
+def test_no_elements():
+    tensor = Tensor((0, 3))
+    assert tensor.mutable_data(f4).shape == (0, 3) and tensor.data(f4).size == tensor.nbytes == 0
+    tensor = full((3,), 2)
+    tensor.resize(0)
+    assert tensor.data(f4).shape == (0,) and tensor.capacity_nbytes == 12
+    tensor.resize(3)
+    assert values(tensor) == [2, 2, 2]
+    tensor.extend(0)
+    tensor.copy_from(np.zeros((2, 0), f8))
+    assert tensor.shape == (2, 0) and tensor.is_type(f8)
+    tensor.share_external(np.zeros(0, i4))
+    assert tensor.is_type(i4)
+    things = Tensor((0,), Thing)
+    assert Thing.alive == 0 and things.data(Thing).shape == (0,)
+
+
+def test_elements_are_asked_for_after_their_memory_was_freed():
+    """The type counts, as with memory."""
+    tensor = Tensor()
+    assert not tensor.shares_data
+    for _ in range(2):
+        with pytest.raises(DataError, match="has no elements yet"):
+            np.asarray(tensor)
+        tensor.resize(2)
+    tensor.mutable_data(f4)
+    tensor.free_memory()
+    assert not tensor.shares_data
+    with pytest.raises(WrongTypeError, match=r"asked for float64; mutable_data\(float64\)"):
+        tensor.data(f8)
+
+
+@pytest.mark.parametrize("kind", [Tensor, Blob])
+def test_an_array_of_it_is_a_copy_unless_that_is_forbidden(kind):
+    made = kind((2,), f4) if kind is Tensor else Blob((2,))
+    for copied in None, True:
+        made.__array__(copy=copied)[...] = 9
+        assert not made.__array__().any()
+    view = made.__array__(copy=False)
+    assert not view.flags.writeable
+    (made.mutable_data(f4) if kind is Tensor else made.data)[...] = 5
+    assert view.tolist() == [5, 5] and made.__array__(np.dtype(f8)).dtype == f8
+
+
+def test_reset_and_free_memory():
+    tensor = full((2,), 1)
+    tensor.free_memory()
+    assert (tensor.shape, tensor.dtype, tensor.capacity_nbytes) == ((2,), f4, 0)
+    with pytest.raises(DataError):
+        tensor.data(f4)
+    assert tensor.mutable_data(f4).tolist() == [0, 0]
+    tensor.reset()
+    assert (tensor.size, tensor.dtype) == (-1, None)
+
+
+def test_swap():
+    one, two = full((2,), 1), Tensor((), Thing, "things")
+    one.name = "ones"
+    one.swap(two)
+    assert values(two) == [1, 1] and one.is_type(Thing) and (one.name, two.name) == ("ones", "things")
+    one.swap(one)
+    assert one.shape == () and one.is_type(Thing) and not one.shares_data
+    with pytest.raises(WrongTypeError, match="takes a Tensor, got Blob"):
+        one.swap(Blob((2,)))
+
+
+# ---- growing
+
+def test_extend_keeps_the_values():
+    tensor = full((2, 3), 4)
+    tensor.extend(1, 50)
+    assert tensor.capacity_nbytes == 36 and tensor.data(f4)[:2].tolist() == [[4] * 3] * 2
+    tensor.extend(2, 100)
+    memory = tensor.memory
+    assert tensor.shape == (5, 3) and tensor.capacity_nbytes == 6 * 3 * 4 and (tensor.data(f4)[:2] == 4).all()
+    tensor.extend(1)
+    assert tensor.memory is memory and tensor.shape == (6, 3)
+    tensor.extend(1)
+    assert tensor.capacity_nbytes == tensor.nbytes == 7 * 3 * 4
+    before = tensor.memory
+    tensor.extend(0, 1000)
+    assert tensor.memory is before and tensor.shape == (7, 3)
+
+
+def test_extend_before_there_is_memory_and_what_it_refuses():
+    tensor = Tensor((2,))
+    tensor.extend(3)
+    assert tensor.shape == (5,) and tensor.capacity_nbytes == 0
+    tensor.mutable_data(f4)
+    for wrong in ((-1,), (1.5,), (1, -5), (1, 0.5)):
+        with pytest.raises(ShapeError):
+            tensor.extend(*wrong)
+    for axisless in (Tensor(), Tensor(())):
+        with pytest.raises(ShapeError, match="axis 0"):
+            axisless.extend(1)
+        with pytest.raises(ShapeError, match="axis 0"):
+            axisless.shrink(0)
+
+
+def test_growth_ends_where_counts_do(monkeypatch):
+    monkeypatch.setattr("minicaffe.addons.caffe2.tensor.MAX_COUNT", 100)
+    tensor = full((2, 3), 1)
+    tensor.extend(1, 10**12)
+    assert tensor.shape == (3, 3) and tensor.capacity_nbytes == 4 * 99 and tensor.data(f4)[:2].tolist() == [[1] * 3] * 2
+
+
+def test_bytes_of_no_type():
+    tensor = Tensor((2,))
+    with pytest.raises(DataError, match="has no elements yet"):
+        tensor.raw_data()
+    with pytest.raises(WrongTypeError, match=r"raw_mutable_data: .* has no type yet, .* call mutable_data\(dtype\) first"):
+        tensor.raw_mutable_data()
+
+
+def test_shrink_and_reserve():
+    tensor = full((4, 2), 3)
+    memory = tensor.memory
+    tensor.shrink(1)
+    assert tensor.shape == (1, 2) and tensor.memory is memory
+    for wrong in (2, -1):
+        with pytest.raises(ShapeError):
+            tensor.shrink(wrong)
+    tensor.reserve(100, 2)
+    memory = tensor.memory
+    assert tensor.shape == (1, 2) and values(tensor) == [[3, 3]] and tensor.capacity_nbytes == 800
+    tensor.extend(99)
+    assert tensor.memory is memory and tensor.data(f4)[0].tolist() == [3, 3]
+    for count in 3, 200:
+        tensor.reserve(count)
+        assert tensor.memory is memory and tensor.shape == (100, 2)
+    tensor.shrink(100)
+    assert tensor.memory is memory and tensor.shape == (100, 2)
+    things = Tensor((2,), Thing)
+    things.reserve(9)
+    assert Thing.alive == 2 and things.shape == (2,)
+    for wrong, error in ((Tensor(), ShapeError), (Tensor((1,)), WrongTypeError)):
+        with pytest.raises(error):
+            wrong.reserve(4)
+
+
+# ---- sharing
+
+def shared(count=4):
+    owner, other = full((count,), 1), Tensor((2, count // 2))
+    other.share_data(owner)
+    return owner, other
+
+
+def test_shared_data_is_seen_by_both():
+    owner, other = shared()
+    other.mutable_data(f4)[0, 1] = 9
+    assert values(owner) == [1, 9, 1, 1] and owner.shares_data and other.shares_data
+    del other
+    gc.collect()
+    assert not owner.shares_data
+    for wrong, error in ((Tensor((3,)), ShapeError), (Tensor(), ShapeError)):
+        with pytest.raises(error):
+            wrong.share_data(owner)
+    with pytest.raises(DataError, match="no elements yet"):
+        Tensor((4,)).share_data(Tensor((4,)))
+    with pytest.raises(WrongTypeError):
+        owner.share_data(np.zeros(4))
+    owner.share_data(owner)
+    assert values(owner) == [1, 9, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [f4, Thing])
+@pytest.mark.parametrize(("change", "shape"), [
+    (lambda t, other: t.extend(0), (2, 2)), (lambda t, other: t.shrink(2), (2, 2)), (lambda t, other: t.shrink(1), (1, 2)),
+    (lambda t, other: t.resize(2, 1), (2, 1)), (lambda t, other: t.reserve(1), (2, 2)), (lambda t, other: t.copy_from(other), (4,)),
+    (lambda t, other: t.mutable_data(t.dtype), (2, 2)), (lambda t, other: t.reshape(4), (4,))])
+def test_what_needs_no_more_memory_leaves_it_shared(dtype, change, shape):
+    """A copy from a tensor of the same memory takes its shape alone: objects stay those that they are."""
+    owner, other = Tensor((4,), dtype), Tensor((2, 2))
+    other.share_data(owner)
+    first = owner.data(dtype)[0]
+    change(other, owner)
+    assert owner.shares_data and other.shares_data and other.shape == shape and owner.shape == (4,)
+    assert dtype is not Thing or other.data(dtype).reshape(-1)[0] is first
+    other.mutable_data(dtype).reshape(-1)[1] = value = Thing() if dtype is Thing else 7
+    assert owner.data(dtype)[1] == value
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("grow", [lambda t: t.resize(8), lambda t: t.extend(t.dim(0), 100), lambda t: t.reserve(64),
+                                  lambda t: t.mutable_data(i4), lambda t: t.mutable_data(Thing), lambda t: t.copy_from(np.arange(9.0)),
+                                  lambda t: t.copy_from(np.full(4, 7, i4)), lambda t: (t.shrink(1), t.resize(4))])
+def test_who_grows_while_sharing_gets_memory_of_its_own(grow, who):
+    """Also where the shared memory has room for more."""
+    owner = Tensor((4,))
+    owner.mutable_data(f4)
+    owner.reserve(16)
+    owner.mutable_data(f4)[...] = 1
+    other = Tensor((4,))
+    other.share_data(owner)
+    grower, stays = (owner, other) if who == 0 else (other, owner)
+    grow(grower)
+    if grower.dtype == f4:
+        grower.mutable_data(f4)[...] = 5
+    assert values(stays) == [1] * 4 and not stays.shares_data
+
+
+def test_extend_while_sharing_keeps_the_values():
+    owner, other = shared()
+    other.extend(1)
+    assert other.data(f4)[:2].tolist() == [[1, 1], [1, 1]] and other.memory is not owner.memory
+
+
+def test_external_memory_is_shown_and_never_freed():
+    lent, tensor = np.arange(6, dtype=i4), Tensor((2, 3))
+    tensor.share_external(lent)
+    tensor.mutable_data(i4)[0, 0] = 50
+    assert lent[0] == 50 and tensor.is_type(i4)
+    gone = weakref.ref(array := np.zeros(6, f4).view(np.ndarray))
+    tensor.share_external(array)
+    del array
+    assert gone() is not None and lent[0] == 50
+    tensor.mutable_data(f8)[...] = 3  # not in the memory of another owner
+    gc.collect()
+    assert gone() is None
+    for change in (lambda: tensor.mutable_data(f4), lambda: tensor.copy_from(np.full((2, 3), 9, f4)), lambda: tensor.raw_mutable_data(f4)):
+        tensor.share_external(lent)
+        change()    # of another type, though it would fit
+        tensor.mutable_data(f4)[...] = 9
+        assert lent.tolist() == [50, 1, 2, 3, 4, 5]
+    tensor.resize(4)
+    tensor.share_external(bytearray(4))
+    assert tensor.is_type(np.uint8)
+    days = np.array(["2020-01-01", "2021-01-01", "2022-01-01", "2023-01-01"], "M8[D]")  # which NumPy exports as no buffer
+    tensor.share_external(days)
+    tensor.mutable_data("M8[D]")[0] += np.timedelta64(1, "D")
+    assert days[0] == np.datetime64("2020-01-02") and tensor.is_type("M8[D]")
+
+
+@pytest.mark.parametrize(("source", "error"), [
+    (np.zeros(5, f4), ShapeError), (np.zeros((4, 8), f4)[:, ::2], ShapeError), (np.zeros(8, f4)[::2], ConfigError),
+    (np.broadcast_to(f4(1), 4), ConfigError), (bytes(4), ConfigError), ([1, 2, 3, 4], WrongTypeError), (None, WrongTypeError),
+    (np.array([None] * 4), WrongTypeError), (np.zeros(4, ">f4" if np.dtype("<f4").isnative else "<f4"), WrongTypeError)])
+def test_external_memory_that_does_not_fit(source, error):
+    tensor = full((4,), 1)
+    with pytest.raises(error):
+        tensor.share_external(source)
+    assert values(tensor) == [1] * 4
+    with pytest.raises(ShapeError, match="call resize first"):
+        Tensor().share_external(np.zeros(4, f4))
+
+
+# ---- copies
+
+@pytest.mark.parametrize("source", [np.arange(6).reshape(2, 3), np.arange(12.0)[::2], np.array(5, ">i2"), np.array([True]), [[1.5, 2]],
+                                    np.arange(4, dtype=">f8"), np.zeros((0, 4), f4), np.arange(6, dtype=f4).reshape(2, 3).T])
+def test_copy_from_arrays(source):
+    tensor = full((3,), 1)
+    tensor.copy_from(source)
+    want = np.asarray(source)
+    assert tensor.is_type(want.dtype.newbyteorder("=")) and tensor.shape == want.shape
+    np.testing.assert_array_equal(tensor.data(tensor.dtype), want)
+
+
+def test_copy_from_tensors_and_blobs():
+    source, target = full((2, 2), 6), Tensor()
+    target.copy_from(source)
+    target.mutable_data(f4)[0, 0] = 1
+    assert values(source) == [[6, 6], [6, 6]] and values(target) == [[1, 6], [6, 6]] and not target.shares_data
+    blob = Blob((3,), Dtype.DOUBLE)
+    blob.data[...] = [1, 2, 3]
+    target.copy_from(blob)
+    assert target.is_type(f8) and values(target) == [1, 2, 3]
+    for shape in (), (0, 3):
+        other = Tensor()
+        other.copy_from(Blob(shape))
+        assert other.shape == shape and other.size == len(other.data(f4).ravel()) and other.is_type(f4)
+    for wrong in (Tensor(), Tensor((2,)), Blob(), np.zeros(2, [("a", object)]), [[1], [1, 2]]):
+        with pytest.raises((ShapeError, DataError, WrongTypeError)):
+            target.copy_from(wrong)
+        assert values(target) == [1, 2, 3]
+
+
+def test_copy_from_itself():
+    tensor = full((4,), 0)
+    tensor.mutable_data(f4)[...] = range(4)
+    tensor.copy_from(tensor)
+    tensor.copy_from(tensor.data(f4))
+    assert values(tensor) == [0, 1, 2, 3]
+    tensor.copy_from(tensor.data(f4)[::-1])
+    assert values(tensor) == [3, 2, 1, 0]
+    tensor.copy_from(tensor.data(f4)[1:])
+    assert values(tensor) == [2, 1, 0]
+    other = Tensor((3,))
+    other.share_data(tensor)
+    tensor.copy_from(other)
+    assert values(tensor) == [2, 1, 0] and tensor.shares_data
+
+
+# ---- objects
+
+def test_objects_are_made_and_dropped():
+    tensor = Tensor((2, 3), Thing)
+    assert Thing.alive == 6 and tensor.itemsize == np.dtype(object).itemsize and tensor.memory is None
+    tensor.data(Thing)[1, 2].note = "last"
+    tensor.resize(4)
+    assert Thing.alive == 4
+    tensor.extend(2)
+    first = tensor.data(Thing)[0]
+    assert Thing.alive == 6 and tensor.data(Thing)[0] is first and tensor.data(Thing)[5].note == ""
+    tensor.shrink(1)
+    assert Thing.alive == 1
+    tensor.resize(2)
+    assert Thing.alive == 1  # `first`; a larger array is another one
+    tensor.mutable_data(Thing)
+    tensor.mutable_data(f4)
+    assert Thing.alive == 1
+    tensor.mutable_data(Thing)
+    tensor.free_memory()
+    assert Thing.alive == 1 and tensor.is_type(Thing)
+
+
+def test_strings_and_lists():
+    tensor = Tensor((2,), str)
+    assert values(tensor) == ["", ""] and not tensor.is_type(bytes) and not tensor.is_type(np.str_)
+    tensor.mutable_data(str)[1] = "two"
+    lists = Tensor((3,), list)
+    lists.data(list)[0].append(1)
+    assert values(lists) == [[1], [], []] and "list" in repr(lists)
+    with pytest.raises(WrongTypeError, match=r"asked for bytes; mutable_data\(bytes\)"):
+        tensor.data(bytes)
+    with pytest.raises(ValueError, match="read-only"):
+        tensor.data(str)[0] = "x"
+
+
+@pytest.mark.parametrize(("dtype", "change"), [
+    (f4, lambda t: t.mutable_data(Thing)), (f4, lambda t: t.copy_from(Tensor((2,), Thing))), (Thing, lambda t: t.extend(3)),
+    (Thing, lambda t: t.copy_from(Tensor((4,), Thing)))])
+def test_a_constructor_that_fails_leaves_the_tensor_as_it_was(dtype, change):
+    tensor = Tensor((2,), dtype)
+    if dtype is f4:
+        tensor.mutable_data(f4)[...] = 8
+    before = values(tensor)
+    for more in range(2):
+        Thing.fail_at = Thing.alive + more
+        with pytest.raises(ZeroDivisionError):
+            change(tensor)
+        assert tensor.shape == (2,) and tensor.is_type(dtype) and values(tensor) == before
+
+
+def test_objects_are_copied_one_by_one():
+    source, target = Tensor((2,), Thing), Tensor((2,), Thing)
+    source.data(Thing)[0].note = "x"
+    seen = Tensor((2,))
+    seen.share_data(target)
+    target.copy_from(source)
+    assert [thing.note for thing in target.data(Thing)] == ["x copied", " copied"]
+    assert seen.data(Thing)[0] is target.data(Thing)[0] is not source.data(Thing)[0]
+    target.copy_from(np.array([[1], "a"], object))
+    assert target.is_type(object) and values(target) == [[1], "a"]
+
+
+@pytest.mark.parametrize("dtype", [None, Thing, f4, str])
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_objects_are_copied_whatever_there_was(dtype, freed, count):
+    """Those who share see them only where they are of the same type and number; else they keep what they show."""
+    source, target, seen = Tensor((2,), Thing), Tensor((count,)), Tensor((count,))
+    if dtype is not None:
+        before = target.mutable_data(dtype).tolist()
+        seen.share_data(target)
+        if freed:
+            target.free_memory()
+    target.copy_from(source)
+    assert [thing.note for thing in target.data(Thing)] == [" copied"] * 2 and target.capacity_nbytes == 2 * target.itemsize
+    if dtype is not None:
+        stays = dtype is not Thing or count != 2 or freed
+        assert (seen.data(dtype).tolist() == before) == stays and seen.shares_data == (not stays)
+
+
+def test_shared_objects():
+    owner, other = Tensor((3,), Thing), Tensor((3,))
+    other.share_data(owner)
+    other.shrink(2)
+    assert Thing.alive == 3 and other.data(Thing)[0] is owner.data(Thing)[0]
+    other.extend(1)
+    assert other.data(Thing)[2] is not owner.data(Thing)[2] and not owner.shares_data and Thing.alive == 4
+
+
+@pytest.mark.parametrize("access", [lambda t: t.gpu_data(Thing), lambda t: t.mutable_gpu_data(str), lambda t: t.raw_data(),
+                                    lambda t: t.raw_mutable_data(), lambda t: t.raw_mutable_data(list)])
+def test_objects_have_no_bytes(access):
+    tensor = Tensor((2,), Thing)
+    with pytest.raises(WrongTypeError, match="objects have no bytes"):
+        access(tensor)
+    assert tensor.is_type(Thing) and Thing.alive == 2
+
+
+# ---- in a workspace
+
+def test_in_a_slot():
+    workspace = minicaffe.Workspace()
+    tensor = workspace.create_slot("t").get_mutable(Tensor)
+    tensor.resize(2)
+    tensor.mutable_data(f4)[...] = 3
+    assert workspace.blob("t", Tensor) is tensor and np.asarray(tensor).tolist() == [3, 3]
+    assert tensor.memory.head == SyncedHead.HEAD_AT_CPU
+    other = minicaffe.Workspace()
+    other.deserialize(workspace.serialize("t"))
+    assert other.slot("t").is_type(Tensor) and other.blob("t").is_type(f4) and values(other.blob("t")) == [3, 3]
+    with pytest.raises(WrongTypeError, match="copy_from"):
+        copy(tensor)

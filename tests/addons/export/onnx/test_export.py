@@ -1,0 +1,407 @@
+"""Nets as models of ONNX: each layer type in Caffe's special cases gives onnxruntime's numbers."""
+
+import re
+
+import numpy as np
+import pytest
+from export_cases import BIG, BOXES, CASES, DEPLOY, IN_PLACE, MODELS, OF_DATA, X, detection, filled, layer, net_of
+
+from minicaffe import errors
+from minicaffe.layer import layer_types
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
+
+onnx = pytest.importorskip("onnx", reason="no package onnx: pip install -r tests/requirements.txt")
+pytest.importorskip("onnxruntime", reason="no package onnxruntime: pip install -r tests/requirements.txt")
+
+from minicaffe.addons.export.onnx import Preprocessing, compare, export, exporter, random_inputs, to_model  # noqa: E402
+from minicaffe.addons.export.onnx.graph import EXPORTERS  # noqa: E402
+
+
+@pytest.mark.parametrize("opset", [17, 22])
+@pytest.mark.parametrize("name", CASES)
+def test_layer(name, opset, pytestconfig):
+    if opset != 17 and not pytestconfig.getoption("--every"):
+        pytest.skip("the second opset: run it with --every, as .ci/run does")
+    text, *shapes = CASES[name]
+    net = net_of(text, *shapes)
+    model = to_model(net, opset)
+    found = compare(net, model, random_inputs(net))
+    assert [one.blob for one in found] == [blob.name for blob in net.output_blobs if blob not in net.input_blobs]
+    assert all(one.relative < 1e-5 for one in found)
+    assert model.opset_import[0].version == opset and all(info.name for info in model.graph.node)
+
+
+def test_batch_norm_without_statistics():
+    """Whose running sums have the weight 0: means and variances are 0, whatever the sums are, as in a net that was never trained."""
+    net = net_of(layer("BatchNorm", "batch_norm_param { eps: 0.01 }"), X)
+    net.nodes[-1].layer.blobs[2].data[...] = 0
+    inputs = random_inputs(net)
+    found = compare(net, to_model(net), inputs)
+    assert [one.blob for one in found] == ["y"] and found[0].relative < 1e-5
+    np.testing.assert_allclose(net.blobs["y"].data, inputs["x0"] / np.sqrt(np.float32(0.01)), rtol=1e-5)
+
+
+def test_every_type_is_in_a_case():
+    """Each type of the registry has an exporter and a case, or reads data."""
+    known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.")}     # other tests register more
+    known -= {name for name, cls in layer_types().items() if ".forks." in cls.__module__}   # test_export_of_forks.py
+    tested = {kind for text, *_ in CASES.values() for kind in re.findall(r'type: "(\w+)"', text)} | {"PriorBox", "DetectionOutput", "Split"}
+    assert known - OF_DATA == tested - {"Python"} <= set(EXPORTERS) - {"HDF5Output"}
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, marks=[pytest.mark.slow(4)] * file.startswith(("resnet50", "ssd"))) for file in DEPLOY
+                                  if not file.startswith(BIG)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_models(file, batch):
+    """The nets of models/, whose softmaxes are not even: parameters are random."""
+    if batch > 1 and file.startswith(("ssd", "lstm")):
+        pytest.skip("pictures of a fixed number, steps of one sequence")
+    param, positions = read_net(str(MODELS / file), caffe_pb2.TEST)
+    net = filled(Net(param, file=file, positions=positions))
+    for blob in net.input_blobs:
+        blob.reshape(batch, *blob.shape[1:])
+    net.reshape_all()
+    found = compare(net, to_model(net), random_inputs(net))
+    assert found and all((one.relative < 1e-4 or file.startswith("ssd")) and one.shape == net.blobs[one.blob].shape for one in found)
+    layers = {node.name for node in to_model(net).graph.node}
+    assert {node.name for node in net.nodes if node.type in ("Convolution", "InnerProduct", "Pooling", "Softmax")} <= layers
+
+
+# ---- boxes
+
+@pytest.mark.parametrize("fields", BOXES)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("images", [1, 3])
+def test_boxes(fields, shared, images):
+    net = detection(fields, images, shared=shared)
+    found = compare(net, to_model(net), random_inputs(net))
+    assert [one.relative < 1e-5 for one in found] == [True] and found[0].shape == net.blobs["y"].shape
+
+
+def test_an_adaptive_threshold_is_refused():
+    with pytest.raises(errors.ConfigError, match="layer 'd'.*nms_param.eta: an adaptive threshold"):
+        to_model(detection("nms_param { eta: 0.9 nms_threshold: 0.6 }"))
+    for plain in "nms_threshold: 0.6", "eta: 0.9 nms_threshold: 0.5":     # Caffe lowers thresholds above 0.5 alone
+        to_model(detection(f"nms_param {{ {plain} }}"))
+
+
+# ---- names, sharing, batches, preprocessing
+
+def test_names_and_shared_parameters():
+    net = net_of(IN_PLACE, (2, 4))
+    graph = to_model(net).graph
+    assert [(node.op_type, node.name, list(node.output)) for node in graph.node] == [
+        ("Gemm", "l", ["h/l"]), ("Relu", "r", ["h"]), ("Gemm", "again", ["z/again"]), ("Softmax", "s", ["out"])]
+    assert [tensor.name for tensor in graph.initializer] == ["l[0]", "l[1]"]
+    assert list(graph.node[0].input)[1:] == list(graph.node[2].input)[1:]
+
+
+def sharing(*layers):
+    """The text of layers (type, fields, bottom) of one parameter; layer i is "li" and has the top "yi"."""
+    return "".join(layer(kind, f'{fields} param {{ name: "w" share_mode: PERMISSIVE }}', bottom, f"y{i}").replace('"l"', f'"l{i}"')
+                   for i, (kind, fields, bottom) in enumerate(layers))
+
+
+PRODUCT = "inner_product_param { num_output: %d bias_term: false }"
+SQUARE = "convolution_param { num_output: 4 kernel_size: %d bias_term: false }"
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["", "in reverse"])
+@pytest.mark.parametrize("layers, shapes, views", [
+    ([("Scale", "", "x0"), ("Scale", "", "x1"), ("Scale", "scale_param { axis: -1 }", "x2")], [X, (2, 4), (3, 4)], {(4, 1, 1), (4,)}),
+    ([("Bias", "", "x0"), ("Bias", "", "x1")], [X, (2, 4, 4)], {(4, 1, 1), (4, 1)}),
+    ([("PReLU", "", "x0"), ("PReLU", "", "x1"), ("Scale", "", "x2")], [X, (4, 4), (4, 4, 4)], {(4, 1, 1), (4,), (4, 1)}),
+    ([("InnerProduct", PRODUCT % 6, "x0"), ("InnerProduct", PRODUCT % 4, "x1")], [(2, 4), (2, 6)], {(6, 4), (4, 6)}),
+    ([("InnerProduct", PRODUCT % 4, "x0"), ("Convolution", SQUARE % 1, "x1"), ("Convolution", SQUARE % 2, "x2")], [(2, 16), (2, 16, 3, 3), X],
+     {(4, 16), (4, 16, 1, 1), (4, 4, 2, 2)})])
+def test_a_parameter_that_is_shared_has_the_shape_of_each_layer(layers, shapes, views, back):
+    """Layers of one shape share an initializer; those of another shape have one with the same numbers."""
+    net = net_of(sharing(*layers[::-1 if back else 1]), *shapes)
+    model = to_model(net)
+    found = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
+    assert sorted(array.shape for array in found) == sorted(views)
+    for array in found:
+        np.testing.assert_array_equal(array.ravel(), net.nodes[-1].layer.blobs[0].data.ravel())
+    assert [one.relative < 1e-5 for one in compare(net, model, random_inputs(net))] == [True] * len(layers)
+
+
+def test_an_output_that_another_layer_computed():
+    net = net_of(layer("ReLU", "", "x0", "h") + layer("Dropout", "", "h", "y").replace('"l"', '"d"'), (2, 3))
+    model = to_model(net)
+    assert [output.name for output in model.graph.output] == ["y"] and compare(net, model, random_inputs(net))[0].relative == 0
+
+
+def test_any_batch():
+    text = layer("Convolution", "convolution_param { num_output: 3 kernel_size: 3 }", tops="c") + layer("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }", "c")
+    text += layer("InnerProduct", "inner_product_param { num_output: 2 axis: 1 }", "y", "z").replace('"l"', '"i"')
+    net = net_of(text.replace('name: "l" type: "R', 'name: "r" type: "R'), X)
+    model = to_model(net, dynamic_batch=True)
+    assert [axis.dim_param or axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == ["batch", 4, 7, 6]
+    assert net.blobs["x0"].shape == X
+    for batch in (1, 5):
+        net.blobs["x0"].reshape(batch, *X[1:])
+        net.reshape_all()
+        assert compare(net, model, random_inputs(net))[0].shape == (batch, 2)
+
+
+def test_what_is_compared_and_noted(tmp_path):
+    """Own inputs are compared for their batch alone. A model has the file and the number of the layers of its net."""
+    net = net_of(layer("ReLU"), X)
+    assert [len(export(net, tmp_path / "a.onnx", dynamic_batch=True, inputs=inputs)) for inputs in (random_inputs(net), None)] == [1, 3]
+    assert len(export(net, tmp_path / "a.onnx")) == 1 and export(net, tmp_path / "a.onnx", dynamic_batch=True, check=False) == []
+    assert net.blobs["y"].shape == net.blobs["x0"].shape == X      # as before
+    for file in None, "some/net.prototxt":
+        net.file = file
+        made = to_model(net)
+        assert {one.key: one.value for one in made.metadata_props} == {"source": file or "", "caffe_layers": "2"} and made.graph.name == "t"
+        assert made.ir_version <= 10 and made.producer_name == "minicaffe"
+
+
+def test_values_and_blobs_of_one_name():
+    """A blob has its name also where the operations of another layer would have it."""
+    net = net_of(layer("Swish", "swish_param { beta: 2 }") + layer("ReLU", "", "x0", "l/Sigmoid").replace('"l"', '"r"') + layer("AbsVal", "", "x0", "l/Mul").replace('"l"', '"a"'), X)
+    found = compare(net, to_model(net), random_inputs(net))
+    assert {one.blob for one in found} == {"y", "l/Sigmoid", "l/Mul"} and all(one.relative < 1e-5 for one in found)
+
+
+@pytest.mark.parametrize("ignored", [255, -1, 2])
+def test_labels_that_are_ignored_need_not_be_classes(ignored):
+    net = net_of(layer("SoftmaxWithLoss", f"loss_param {{ ignore_label: {ignored} normalization: VALID }}", "x0 x1"), (5, 4), (5,))
+    given = {"x0": np.random.default_rng(1).normal(0, 1, (5, 4)).astype(np.float32), "x1": np.array([3, ignored, 0, ignored, 1], np.float32)}
+    one, = compare(net, to_model(net), given)
+    score = given["x0"][[0, 2, 4]].astype(np.float64)
+    chance = np.exp(score) / np.exp(score).sum(1, keepdims=True)
+    assert one.relative < 1e-5 and float(net.blobs["y"].data) == pytest.approx(-np.log(chance[range(3), [3, 0, 1]]).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["dim: -1 dim: 6", "dim: 2 dim: -1 dim: 6", "dim: -1 dim: 2 dim: 2 dim: 6", "dim: 0 dim: 3 dim: -1"])
+def test_a_reshape_of_any_batch(shape):
+    net = net_of(layer("Reshape", f"reshape_param {{ shape {{ {shape} }} }}"), (4, 4, 6))
+    model = to_model(net, dynamic_batch=True)
+    for batch in (1, 2, 6):
+        net.blobs["x0"].reshape(batch, 4, 6)
+        net.reshape_all()
+        one, = compare(net, model, random_inputs(net))
+        assert one.relative == 0 and one.shape == net.blobs["y"].shape
+
+
+SELECTED = layer("Filter", "", "x0 x1", "f").replace('"l"', '"filter"')
+
+
+@pytest.mark.parametrize("kind, fields", [
+    ("Reshape", "reshape_param { shape { dim: 0 dim: 6 dim: 4 } }"), ("Reshape", "reshape_param { shape { dim: 0 dim: -1 } }"),
+    ("Reshape", "reshape_param { shape { dim: 0 dim: 2 dim: 2 dim: 6 } }"), ("Flatten", "flatten_param { axis: 0 end_axis: 1 }"),
+    ("Flatten", "flatten_param { axis: 0 }"), ("Squeeze", ""), ("ShuffleChannel", "shuffle_channel_param { group: 2 }"),
+    ("Reorg", "reorg_param { stride: 2 }"), ("Upsample", "upsample_param { scale: 2 }"), ("Interp", "interp_param { zoom_factor: 2 }")])
+def test_a_shape_that_follows_from_a_selection_is_refused(kind, fields):
+    """The number of selected items is known in a run alone; a Reshape to the same number of axes is no copy."""
+    net = net_of(SELECTED + layer(kind, fields, "f"), (5, 4, 6) if kind in ("Reshape", "Flatten") else (5, 4, 2, 6), (5,))
+    with pytest.raises(errors.ConfigError, match="layer 'l'.*the shape of the top depends on what a layer before it selects"):
+        to_model(net)
+
+
+@pytest.mark.parametrize("fields", ["", "flatten_param { axis: -2 }", "flatten_param { axis: 2 }"])
+def test_selected_items_are_flattened(fields):
+    net = net_of(SELECTED + layer("Flatten", fields, "f"), (5, 4, 6), (5,))
+    one, = compare(net, to_model(net), random_inputs(net))
+    assert one.relative == 0 and one.shape == net.blobs["y"].shape and one.shape[0] < 5
+
+
+def test_the_matrix_of_an_infogain_loss_may_be_a_file(tmp_path, monkeypatch):
+    """With two bottoms; with three the file is not read."""
+    monkeypatch.chdir(tmp_path)
+    matrix = np.random.default_rng(1).uniform(0, 1, (4, 4)).astype(np.float32)
+    blob = caffe_pb2.BlobProto(data=matrix.ravel(), shape=caffe_pb2.BlobShape(dim=[1, 1, 4, 4]))
+    (tmp_path / "matrix.binaryproto").write_bytes(blob.SerializeToString())
+    nets = [net_of(layer("InfogainLoss", fields, " ".join(f"x{i}" for i in range(len(shapes)))), *shapes)
+            for fields, *shapes in (('infogain_loss_param { source: "matrix.binaryproto" }', (3, 4), (3,)), ("", (3, 4), (3,), (4, 4)))]
+    given = {"x0": np.random.default_rng(2).uniform(0.1, 1, (3, 4)).astype(np.float32), "x1": np.array([3, 0, 2], np.float32)}
+    models = [to_model(net) for net in nets]
+    (tmp_path / "matrix.binaryproto").unlink()
+    found = [compare(net, model, given | more)[0] for net, model, more in zip(nets, models, ({}, {"x2": matrix}))]
+    assert all(one.relative < 1e-5 for one in found) and float(nets[0].blobs["y"].data) == float(nets[1].blobs["y"].data) != 0
+
+
+@pytest.mark.parametrize("text, shapes, wrong", [
+    (layer("LSTM", "recurrent_param { num_output: 3 }", "x0 x1"), [(2, 2, 4), (2, 2)], "has 3 steps, the layer was made for 2"),
+    (layer("Bias", "", "x0 x1"), [X, (4,)], r"dynamic_batch: the inputs have no common first axis: x0 \[2, 4, 7, 6\], x1 \[4\]"),
+    (layer("EuclideanLoss", "", "x0 x1"), [(3, 4), (3, 4)], "the batch of a loss depends on the size of the batch.*export a fixed batch")])
+def test_layers_that_need_a_fixed_batch(text, shapes, wrong):
+    net = net_of(text, *shapes)
+    with pytest.raises(errors.Error, match=wrong):
+        to_model(net, dynamic_batch=True)
+    assert [blob.shape for blob in net.input_blobs] == shapes
+
+
+@pytest.mark.parametrize("mean", [None, 3, [1, 2, 3], np.arange(48).reshape(3, 4, 4)])
+def test_preprocessing(tmp_path, mean):
+    net = net_of(layer("Convolution", "convolution_param { num_output: 2 kernel_size: 3 }"), (2, 3, 4, 4))
+    how = Preprocessing(mean, 0.5, (2, 1, 0))
+    x = np.random.default_rng(0).uniform(0, 255, (2, 3, 4, 4)).astype(np.float32)
+    found = export(net, tmp_path / "a.onnx", preprocessing=how, inputs={"x0": x})
+    assert found[0].relative < 1e-5
+    names = [one.name for one in onnx.load(tmp_path / "a.onnx").graph.node]
+    assert names == ["preprocessing/Gather", *["preprocessing/Sub"] * (mean is not None), "preprocessing/Mul", "l"]
+    by_hand = (x[:, ::-1] - (0 if mean is None else np.reshape(mean, (3, 1, 1)) if np.ndim(mean) == 1 else np.asarray(mean))) * 0.5
+    import onnxruntime
+    result = onnxruntime.InferenceSession(tmp_path / "a.onnx").run(None, {"x0": x})[0]
+    net.feed(x0=by_hand.astype(np.float32))
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert np.abs(net.blobs["y"].data - result).max() < 1e-3
+
+
+@pytest.mark.parametrize("how, wrong", [(Preprocessing(order=(0, 1)), "preprocessing.order: must have each of the 3 channels of input 'x0' once"),
+                                        (Preprocessing([1, 2]), r"preprocessing.mean: must be one number, one for each of 3 channels")])
+def test_wrong_preprocessing(how, wrong):
+    with pytest.raises(errors.ConfigError, match=wrong):
+        to_model(net_of(layer("ReLU"), (2, 3, 4, 4)), preprocessing=how)
+
+
+# ---- errors
+
+def test_layers_without_an_exporter_are_all_named():
+    net = net_of(layer("MultiBoxLoss", "multibox_loss_param { num_classes: 2 }", "x0 x1 x2 x3") + layer("ReLU", "", "x0", "r").replace('"l"', '"r"'),
+                 (1, 4), (1, 2), (1, 2, 4), (1, 1, 1, 8))
+    with pytest.raises(errors.ConfigError, match=r"layer 'l' \(MultiBoxLoss\): there is no exporter for this type"):
+        to_model(net)
+
+
+def test_a_net_for_training_and_a_wrong_opset():
+    with pytest.raises(errors.ConfigError, match="phase TRAIN"):
+        to_model(net_of(layer("ReLU"), X, phase=caffe_pb2.TRAIN))
+    with pytest.raises(errors.ConfigError, match="opset: must be from 17 to 22, got 9"):
+        to_model(net_of(layer("ReLU"), X), 9)
+
+
+def test_random_fillers_and_nets_without_outputs():
+    random = layer("DummyData", 'dummy_data_param { shape { dim: 2 } data_filler { type: "uniform" } }', "", "y")
+    with pytest.raises(errors.ConfigError, match="layer 'l'.*random numbers in each run"):
+        to_model(net_of(random))
+    with pytest.raises(errors.ConfigError, match="the net has no output"):
+        to_model(net_of("", X))
+
+
+def test_a_wrong_exporter_is_found(tmp_path, monkeypatch):
+    """The comparison names the first layer that differs, and nothing is written."""
+    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
+    text = layer("ReLU", tops="a") + layer("TanH", "", "a", "b").replace('"l"', '"wrong"') + layer("AbsVal", "", "b").replace('"l"', '"after"')
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'b' by [^ ]+ \([^ ]+ of the greatest\)$"):
+        export(net_of(text, X), tmp_path / "a.onnx")
+    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Flatten", graph.bottom(), axis=1)])
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' .* of the greatest\), shape \[2, 168\] in place of \[2, 4, 7, 6\]$"):
+        export(net_of(text, X), tmp_path / "a.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_rounding_before_a_layer_that_selects(monkeypatch, caplog):
+    """A number at the threshold is above it by a rounding error: the layers are compared on equal bottoms, and a wrong one is found."""
+    net = net_of(layer("ReLU", tops="a") + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
+                 + layer("AbsVal", "", "b").replace('"l"', '"last"'), (3,))
+    x = {"x0": np.array([0.5, 1, 2], np.float32)}
+    monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
+    found = compare(net, to_model(net), x)
+    assert found[0].absolute == 1 and "the outputs after layer 't' (Threshold) differ, as rounding errors decide" in caplog.text
+    monkeypatch.setitem(EXPORTERS, "AbsVal", lambda graph, node: [graph.op("Neg", graph.bottom())])
+    with pytest.raises(errors.DataError, match=r"layer 'last' \(AbsVal\) differs first, in 'y'"):
+        compare(net, to_model(net), x)
+
+
+@pytest.mark.parametrize("text", [layer("Dropout", "", "b", "c").replace('"l"', '"d"') + layer("AbsVal", "", "c"),
+                                  layer("AbsVal", "", "b", "c").replace('"l"', '"d"') + layer("AbsVal", "", "b"),
+                                  layer("ELU", "", "b", "b").replace('"l"', '"d"') + layer("Dropout", "", "b", "b").replace('"l"', '"p"')
+                                  + layer("AbsVal", "", "b")])
+def test_layers_that_select_before_layers_without_an_operation(text, monkeypatch, caplog):
+    """A Split or a Dropout has no value of its own in the model; layers in place have values of other names than the blob."""
+    net = net_of(layer("ReLU", tops="a").replace('"l"', '"r"') + layer("Threshold", "threshold_param { threshold: 1 }", "a", "b").replace('"l"', '"t"')
+                 + text, (3,))
+    monkeypatch.setitem(EXPORTERS, "ReLU", lambda graph, node: [graph.op("Mul", graph.op("Relu", graph.bottom()), 1.000001)])
+    found = compare(net, to_model(net), {"x0": np.array([0.5, 1, 2], np.float32)})
+    assert {one.absolute for one in found} == {1} and "the outputs after layer 't' (Threshold) differ" in caplog.text
+
+
+def test_a_wrong_exporter_after_preprocessing_and_in_place(monkeypatch):
+    """The layer that is wrong is named, not a right one that writes the same blob before or after it."""
+    net = net_of(layer("ReLU", tops="a") + layer("TanH", "", "a", "a").replace('"l"', '"wrong"') + layer("ELU", "", "a", "a").replace('"l"', '"after"'),
+                 (2, 3, 4, 4))
+    how = Preprocessing(1, 0.5, (2, 1, 0))
+    assert compare(net, to_model(net, preprocessing=how), random_inputs(net), how)[0].relative < 1e-5
+    monkeypatch.setitem(EXPORTERS, "TanH", lambda graph, node: [graph.op("Sigmoid", graph.bottom())])
+    with pytest.raises(errors.DataError, match=r"layer 'wrong' \(TanH\) differs first, in 'a' by"):
+        compare(net, to_model(net, preprocessing=how), random_inputs(net), how)
+
+
+def test_rounding_errors_that_add_up(monkeypatch):
+    monkeypatch.setitem(EXPORTERS, "Power", lambda graph, node: [graph.op("Mul", graph.bottom(), 1.00006)])
+    net = net_of(layer("Power", tops="a") + layer("Power", "", "a").replace('"l"', '"m"'), X)
+    with pytest.raises(errors.DataError, match="output 'y' of the model differs by .*rounding errors add up; --no-check"):
+        compare(net, to_model(net), random_inputs(net))
+
+
+def test_an_exporter_of_your_own(monkeypatch):
+    monkeypatch.setattr("minicaffe.addons.export.onnx.graph.EXPORTERS", EXPORTERS)
+    before = EXPORTERS["ReLU"]
+    try:
+        @exporter("ReLU")
+        def own(graph, node):
+            return [graph.op("Max", graph.bottom(), 0.0)]
+        net = net_of(layer("ReLU"), X)
+        model = to_model(net)
+        assert [node.op_type for node in model.graph.node] == ["Max"] and compare(net, model, random_inputs(net))[0].relative == 0
+    finally:
+        EXPORTERS["ReLU"] = before
+
+
+def test_inputs_must_be_those_of_the_net():
+    net = net_of(layer("ReLU"), X)
+    with pytest.raises(errors.ConfigError, match=r"inputs: must have an array for each input of the net, \['x0'\], got \['z'\]"):
+        compare(net, to_model(net), {"z": np.zeros(X)})
+
+
+# ---- layers and blobs of equal names
+
+EQUAL = (layer("InnerProduct", "inner_product_param { num_output: 4 }", "x0", "a") + layer("ReLU", "", "a", "a")
+         + layer("InnerProduct", "inner_product_param { num_output: 4 }", "a", "l") + layer("Dropout", "", "l", "l"))
+
+
+def test_equal_names():
+    """Two layers with parameters and one in place have one name, which is also that of the output; Dropout in place is the last."""
+    net = net_of(EQUAL, (2, 4))
+    model = to_model(net)
+    assert [one.relative < 1e-5 for one in compare(net, model, random_inputs(net))] == [True]
+    nodes, values = [node.name for node in model.graph.node], [*(name for node in model.graph.node for name in node.output), "x0"]
+    assert len({*nodes}) == len(nodes) == 4 and len({*values}) == len(values)
+    assert len({tensor.name for tensor in model.graph.initializer}) == 4 and [one.name for one in model.graph.output] == ["l"]
+
+
+def test_equal_names_beside_a_unique_one():
+    text = "".join(layer("AbsVal", "", *blobs).replace('"l"', f'"{name}"') for name, *blobs in (("c", "x0", "a"), ("c", "a", "b"), ("c_2", "b", "d")))
+    assert [node.name for node in to_model(net_of(text, (2, 4))).graph.node] == ["c", "c_3", "c_2"]
+
+
+@pytest.mark.parametrize("text", [
+    layer("AbsVal", "", "x0", "y").replace('"l"', '"a/Sub"') + layer("BNLL", "", "y", "z").replace('"l"', '"a"'),
+    layer("AbsVal", "", "x0", "y").replace('"l"', '"preprocessing/Sub"'),
+    layer("ReLU", "", "x0", "y").replace('"l"', '"y_2"') + layer("TanH", "", "y", "y").replace('"l"', '"y"') + layer("Split", "", "y", "z w").replace('"l"', '"z"')])
+def test_names_of_operations(text):
+    net = net_of(text, (2, 4))
+    model = to_model(net, preprocessing=Preprocessing(mean=0.5))
+    assert all(one.relative < 1e-5 for one in compare(net, model, random_inputs(net), Preprocessing(mean=0.5)))
+    assert len({node.name for node in model.graph.node}) == len(model.graph.node)
+
+
+def test_input_changed_in_place(caplog):
+    text = layer("ReLU", "", "x0", "x0") + layer("Power", "power_param { shift: 2 }", "x0", "x0") + layer("AbsVal", "", "x0", "y")
+    net = net_of(text, (2, 4))
+    model = to_model(net)
+    assert [one.relative for one in compare(net, model, random_inputs(net))] == [0] and [one.name for one in model.graph.input] == ["x0"]
+    with pytest.raises(errors.ConfigError, match="the net has no output"):
+        to_model(net_of(layer("ReLU", "", "x0", "x0"), (2, 4)))
+    assert "no layer reads the last value of input 'x0', which is no output of a model of ONNX" in caplog.text
+
+
+def test_wrong_exporter_of_equal_names(monkeypatch):
+    monkeypatch.setitem(EXPORTERS, "Dropout", lambda graph, node: [graph.op("Neg", graph.bottom())])
+    net = net_of(EQUAL + layer("Exp", "", "l", "z"), (2, 4))
+    with pytest.raises(errors.DataError, match=r"layer 'l' \(Dropout\) differs first, in 'l'"):
+        compare(net, to_model(net), random_inputs(net))

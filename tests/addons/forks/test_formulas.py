@@ -1,0 +1,306 @@
+"""Layers of forks that are read as formulas of other layers: values, gradients, names, weights, and what is refused."""
+
+import logging
+
+import h5py
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe import layer as registry
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2, parse_text, write_text
+from minicaffe.addons.forks import formulas as fork_forms
+from minicaffe.proto.upgrade import needs_upgrade, upgrade_net
+
+RANDOM = np.random.default_rng(49)
+X = RANDOM.standard_normal((2, 3, 5, 6)) * 3
+
+
+def text_of(kind, fields="", bottoms="x", tops="y", more=""):
+    names = "".join(f' bottom: "{name}"' for name in bottoms.split()) + "".join(f' top: "{name}"' for name in tops.split())
+    return f'layer {{ name: "l" type: "{kind}"{names} {fields} }} {more}'
+
+
+def net_of(tmp_path, layer, phase=caffe.TEST, before="", shape=X.shape):
+    dims = " ".join(f"dim: {size}" for size in shape)
+    path = tmp_path / "net.prototxt"
+    path.write_text(f'force_backward: true layer {{ name: "in" type: "Input" top: "in" input_param {{ shape {{ {dims} }} }} }}\n'
+                    f'layer {{ name: "copy" type: "Power" bottom: "in" top: "x" }}\n{before}\n{layer}')
+    return caffe.Net(str(path), phase)
+
+
+def run(net, x=X):
+    net.blobs["in"].data[...] = x
+    return net.forward()
+
+
+def average(x, kernel, stride, pad):
+    """The mean of the pixels of each window that lie in the image."""
+    count = [-(-(size + 2 * pad - kernel) // stride) + 1 for size in x.shape[2:]]
+    count = [n - 1 if pad and (n - 1) * stride >= size + pad else n for n, size in zip(count, x.shape[2:])]
+    y = np.zeros((*x.shape[:2], *count))
+    for i, j in np.ndindex(*count):
+        rows, columns = (slice(max(k * stride - pad, 0), k * stride - pad + kernel) for k in (i, j))
+        y[:, :, i, j] = x[:, :, rows, columns].mean((2, 3))
+    return y
+
+
+VALUES = {
+    "Mish": ("Mish", "", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "Mish, engine": ("Mish", "mish_param { engine: CAFFE }", lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "HSwish": ("HSwish", "", lambda x: x * np.clip(x + 3, 0, 6) / 6),
+    "relu6": ("ReLU", "relu_param { relu6: true }", lambda x: np.clip(x, 0, 6)),
+    "relu6, slope": ("ReLU", "relu_param { relu6: true negative_slope: 0.5 }", lambda x: np.minimum(np.where(x > 0, x, x / 2), 6)),
+    "bilateral": ("BReLU", "brelu_param { minval: -0.5 maxval: 2 }", lambda x: np.clip(x, -0.5, 2)),
+    "maximum": ("ReLU", "relu_param { maximum: 1.5 }", lambda x: np.clip(x, 0, 1.5)),
+    "average without padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad: 1 }",
+                                lambda x: average(x, 3, 2, 1)),
+    "average, no padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 stride: 2 }", lambda x: average(x, 2, 2, 0)),
+    "transpose": ("Transpose", "transpose_param { dim: [2, 0, 1, 3] }", lambda x: x.transpose(2, 0, 1, 3)),
+    "reverse": ("ReverseAxis", "reverse_axis_param { axis: 1 }", lambda x: x[:, ::-1]),
+    "nearest": ("UpsampleDarknet", "upsample_darknet_param { stride: 2 }", lambda x: np.kron(x, np.ones((2, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_forms_values(tmp_path, name):
+    kind, fields, wanted = VALUES[name]
+    net = net_of(tmp_path, text_of(kind, fields))
+    np.testing.assert_allclose(run(net)["y"], wanted(X), rtol=1e-5, atol=1e-6)
+    gradient = RANDOM.standard_normal(net.blobs["y"].data.shape)
+    dx = net.backward(y=gradient)["in"]
+    step = 1e-3 * RANDOM.standard_normal(X.shape)
+    moved = [(wanted(X + sign * step) * gradient).sum() for sign in (1, -1)]
+    np.testing.assert_allclose((dx * step).sum() * 2, moved[0] - moved[1], rtol=0.02, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_forms_read_back(name):
+    kind, fields, _ = VALUES[name]
+    made = upgrade_net(parse_text(text_of(kind, fields), caffe_pb2.NetParameter, keep_layer_fields=True)[0])[0]
+    assert parse_text(write_text(made), caffe_pb2.NetParameter, keep_layer_fields=True)[0] == made
+    assert all(layer.fork_fields or not layer.HasField("fork_fields") for layer in made.layer)
+
+
+@pytest.mark.parametrize("fields, dilation", [("hole: 2", [2, 2]), ("hole_h: 1 hole_w: 3", [1, 3])])
+def test_convolution_with_holes(tmp_path, fields, dilation):
+    given, wanted = (net_of(tmp_path, text_of("Convolution", f"convolution_param {{ num_output: 2 kernel_size: 2 bias_term: false {text} }}"))
+                     for text in (fields, f"dilation: {dilation[0]} dilation: {dilation[1]}"))
+    given.params["l"][0].data[...] = wanted.params["l"][0].data
+    np.testing.assert_array_equal(run(given)["y"], run(wanted)["y"])
+
+
+@pytest.mark.parametrize("shape, tail", [((2, 3, 4, 5), ()), ((2, 3, 4, 5), (1, 1)), ((2, 3), ()), ((2, 3, 4), (1,))])
+def test_axpy(tmp_path, shape, tail):
+    arrays = [RANDOM.standard_normal(size) for size in ((*shape[:2], *tail), shape, shape)]
+    inputs = "".join(f'layer {{ name: "{name}" type: "Input" top: "{name}" input_param {{ shape {{ '
+                     f'{" ".join(f"dim: {n}" for n in array.shape)} }} }} }}\n' for name, array in zip("axb", arrays))
+    (tmp_path / "net.prototxt").write_text("force_backward: true " + inputs + text_of("Axpy", bottoms="a x b"))
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    for name, array in zip("axb", arrays):
+        net.blobs[name].data[...] = array
+    a, x, b = arrays[0].reshape(*shape[:2], *[1] * (len(shape) - 2)), *arrays[1:]
+    np.testing.assert_allclose(net.forward()["y"], a * x + b, rtol=1e-5, atol=1e-5)
+    dy = RANDOM.standard_normal(shape)
+    given = net.backward(y=dy)
+    np.testing.assert_allclose(given["a"].reshape(shape[:2]), (dy * x).reshape(*shape[:2], -1).sum(2), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(given["x"], a * dy, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(given["b"], dy, rtol=1e-6)
+
+
+def test_forms_in_place(tmp_path):
+    net = net_of(tmp_path, text_of("Mish", tops="x") + text_of("HSwish", bottoms="x", tops="x").replace('"l"', '"h"')
+                 + 'layer { name: "e" type: "Eltwise" bottom: "x" bottom: "before" top: "e" }',
+                 before='layer { name: "b" type: "Power" bottom: "x" top: "before" power_param { scale: 2 } }')
+    y = mish(X)
+    np.testing.assert_allclose(run(net)["e"], y * np.clip(y + 3, 0, 6) / 6 + 2 * X, rtol=1e-5, atol=1e-6)
+
+
+def mish(x):
+    return x * np.tanh(np.log1p(np.exp(x)))
+
+
+def test_registered_types_win(tmp_path, monkeypatch):
+    class Answer(caffe.Layer):
+        def reshape(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = 42
+
+    monkeypatch.setattr(fork_forms, "FORMS", dict(fork_forms.FORMS))
+    try:
+        for kind in ("Mish", "BReLU"):
+            caffe.register_layer(kind, Answer)
+            assert (run(net_of(tmp_path, text_of(kind)))["y"] == 42).all()
+    finally:
+        for kind in ("Mish", "BReLU"):
+            registry._types.pop(kind, None)
+
+
+BEFORE = 'layer { name: "c" type: "Power" bottom: "x" top: "c" power_param { scale: 2 } %s }'
+AFTER = 'layer { name: "e" type: "Power" bottom: "c" top: "e" }'
+
+
+@pytest.mark.parametrize("before, rule, phases", [
+    ("", "", [mish, mish]), ("", "include { phase: TRAIN }", [mish, np.array]), ("", "exclude { phase: TRAIN }", [np.array, mish])])
+def test_forms_in_place_under_rules(tmp_path, before, rule, phases):
+    for phase, wanted in enumerate(phases):
+        net = net_of(tmp_path, text_of("Mish", rule, "c", "c", AFTER), phase, BEFORE % before)
+        np.testing.assert_allclose(run(net)["e"], wanted(2 * X), rtol=1e-5, atol=1e-6)
+
+
+def test_forms_in_place_in_branch(tmp_path):
+    rule = "include { phase: TRAIN }"
+    net = net_of(tmp_path, text_of("Mish", rule, "c", "c"), before=BEFORE % rule)
+    assert [node.name for node in net.nodes] == ["in", "copy"]
+    with pytest.raises(ConfigError, match=r"layer 'l' \(Mish\): top\[0\]: the blob 'c', which this layer changes in place, is made under"):
+        net_of(tmp_path, text_of("Mish", rule + "include { stage: 's' }", "c", "c"), before=BEFORE % rule)
+
+
+@pytest.mark.parametrize("source", ['layer { name: "d" type: "Input" top: "d" input_param { shape { dim: 4 } } }',
+                                    'input: "d" input_shape { dim: 4 }'])
+def test_forms_in_place_on_inputs(tmp_path, source):
+    (tmp_path / "net.prototxt").write_text(source + text_of("HSwish", "", "d", "d", 'layer { name: "e" type: "Power" bottom: "d" top: "e" }'))
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST)
+    net.blobs["d"].data[...] = -4, -1, 1, 4
+    np.testing.assert_allclose(net.forward()["e"], [0, -1 / 3, 2 / 3, 4], rtol=1e-6)
+
+
+def test_forms_loss_and_propagate_down(tmp_path):
+    net = net_of(tmp_path, text_of("HSwish", "loss_weight: 3 propagate_down: false phase: TRAIN"))
+    y = X * np.clip(X + 3, 0, 6) / 6
+    run(net)
+    loss = {blob.name: weight for blob, weight in net.loss_weights.items() if weight}
+    assert loss == {"y": 3}
+    parts = [node for node in net.nodes if node.name.startswith("l")]
+    assert [list(node.param.propagate_down) for node in parts] == [[False], [False], [False, False]]
+    assert all(node.param.phase == caffe_pb2.TRAIN for node in parts)
+    np.testing.assert_allclose(net.blobs["y"].data, y, rtol=1e-5, atol=1e-6)
+    for kind, fields in (("ReLU", "relu_param { relu6: true }"), ("BatchNorm", NORM % "scale_bias: true"),
+                         ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 }")):
+        net = net_of(tmp_path, text_of(kind, "loss_weight: 2 " + fields))
+        assert {blob.name: weight for blob, weight in net.loss_weights.items() if weight} == {"y": 2}, kind
+
+
+def test_forms_take_free_names(tmp_path):
+    net = net_of(tmp_path, text_of("HSwish", bottoms="l_a", tops="z") + text_of("Mish", bottoms="z"),
+                 before='layer { name: "l_1" type: "Power" bottom: "x" top: "l_a" }')
+    hswish = X * np.clip(X + 3, 0, 6) / 6
+    np.testing.assert_allclose(run(net)["y"], mish(hswish), rtol=1e-5, atol=1e-6)
+    assert [node.name for node in net.nodes if node.type != "Split"] == ["in", "copy", "l_1", *["l", "l_1_", "l_2"] * 2]
+
+
+@pytest.mark.parametrize("layer", [text_of("ReLU", "relu_param { relu6: false negative_slope: 0.5 }"),
+                                   text_of("BatchNorm", "batch_norm_param { scale_bias: false use_global_stats: false eps: 1e-7 }")])
+def test_forms_switched_off(tmp_path, layer):
+    plain = layer.replace("relu6: false", "").replace("scale_bias: false", "")
+    np.testing.assert_array_equal(run(net_of(tmp_path, layer))["y"], run(net_of(tmp_path, plain))["y"])
+
+
+# ---- BatchNorm with scale and bias
+
+NORM = "batch_norm_param { %s }"
+
+
+def test_batch_norm_scale_and_weights(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        net = net_of(tmp_path, text_of("BatchNorm", NORM % "scale_bias: true eps: 1e-7 use_global_stats: true"
+                                       "} param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param { lr_mult: 1 } param {", tops="x"))
+    assert "Wrote BatchNorm layer 'l' of a fork as l (BatchNorm), l_1 (Scale)" in caplog.text
+    stored = caffe_pb2.NetParameter()
+    entry = stored.layer.add(name="l", type="BatchNorm")
+    blobs = [RANDOM.uniform(0.5, 2, 3) for _ in range(5)]
+    blobs[2] = np.ones(1)
+    for values in blobs:
+        blob = entry.blobs.add(data=values)
+        blob.shape.dim.append(len(values))
+    (tmp_path / "w.caffemodel").write_bytes(stored.SerializeToString())
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i, values in enumerate(blobs):
+            file[f"data/l/{i}"] = values
+    mean, variance, _, scale, bias = (values.reshape(-1, 1, 1) for values in blobs)
+    wanted = scale * (X - mean) / np.sqrt(variance + 1e-5) + bias
+    # A Scale of that name belongs to another blob, and the formula's gets another name.
+    other = net_of(tmp_path, text_of("BatchNorm", NORM % "scale_bias: true", more='layer { name: "l_1" type: "Scale" bottom: "x" top: "z" }'))
+    for loaded, name in ((net, "w.caffemodel"), (other, "w.caffemodel"), (other, "w.h5")):
+        for values in loaded.params.values():
+            values[0].data[...] = 1
+        loaded.copy_from(str(tmp_path / name))
+        run(loaded)
+        np.testing.assert_allclose(loaded.blobs["x" if loaded is net else "y"].data, wanted, rtol=1e-4, atol=1e-5)
+    assert (other.params["l_1"][0].data == 1).all()
+
+
+def test_batch_norm_fillers_and_phase(tmp_path):
+    fields = NORM % "scale_filler { type: 'constant' value: 3 } bias_filler { value: 0.5 } use_global_stats: true"
+    net = net_of(tmp_path, text_of("BatchNorm", fields), caffe.TRAIN)
+    y = run(net)["y"]
+    np.testing.assert_allclose((y.mean((0, 2, 3)), y.std((0, 2, 3))), ([0.5] * 3, [3] * 3), rtol=1e-4)
+    assert [len(net.params[name]) for name in ("l", "l_1")] == [3, 2]
+
+
+# ---- Unpooling
+
+UNPOOLING = {"unpool_size: 6": (6, 6), "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 5 unpool_w: 6": (5, 6),
+             "output_h: 5 output_w: 6": (5, 6), "scale: 2": (6, 6)}
+
+
+@pytest.mark.parametrize("fields", UNPOOLING)
+def test_unpooling(tmp_path, fields):
+    net = net_of(tmp_path, text_of("Unpooling", f"unpooling_param {{ {fields} }}", "p mask"),
+                 before='layer { name: "p" type: "Pooling" bottom: "x" top: "p" top: "mask" pooling_param { kernel_size: 2 stride: 2 } }')
+    x = np.zeros((2, 3, *UNPOOLING[fields]))
+    net.blobs["in"].reshape(2, 3, *x.shape[2:])
+    x[...] = RANDOM.permutation(x.size).reshape(x.shape)
+    y = run(net, x)["y"]
+    top = np.zeros_like(x)
+    for index in np.ndindex(2, 3, *net.blobs["p"].data.shape[2:]):
+        window = x[index[0], index[1], 2 * index[2]:2 * index[2] + 2, 2 * index[3]:2 * index[3] + 2]
+        i, j = np.unravel_index(window.argmax(), window.shape)
+        top[index[0], index[1], 2 * index[2] + i, 2 * index[3] + j] = window.max()
+    np.testing.assert_array_equal(y, top)
+
+
+@pytest.mark.parametrize("layer, message", [
+    (text_of("Mish", "mish_param { threshold: 20 }"), r"layer 'l' \(Mish\): mish_param.threshold: is not supported here; known are engine"),
+    (text_of("BReLU", "brelu_param { minval: 0 }"), r"layer 'l' \(BReLU\): brelu_param.maxval: must be given$"),
+    (text_of("Axpy", bottoms="x x"), r"layer 'l' \(Axpy\): bottom: must be 3, and one top, got 2 and 1"),
+    (text_of("HSwish", tops="y z"), r"layer 'l' \(HSwish\): bottom: must be 1, and one top, got 1 and 2"),
+    (text_of("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 }", tops="y z"), r"layer 'l' \(Pooling\): bottom: must be 1"),
+    (text_of("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 pad_type: 1 }"), r"pooling_param.pad_type: unknown field"),
+    (text_of("ReLU", "relu_param { maximum: 2 negative_slope: 0.5 }"), r"layer 'l' \(ReLU\): relu_param.maximum: must be at least 0, and"),
+    (text_of("ReLU", "relu_param { relu6: true input_scale: 2 }"), r"relu_param.input_scale: is not supported here; known are relu6, maximum"),
+    (text_of("Unpooling", "unpooling_param { unpool: AVE unpool_size: 4 }", "x x"), r"layer 'l' \(Unpooling\): unpooling_param: needs unpool: MAX"),
+    (text_of("Convolution", "convolution_param { num_output: 1 kernel_size: 1 hole: 'a' }"), r"\(Convolution\): convolution_param.hole: must be an integer"),
+    (text_of("Unpooling", "unpooling_param { unpool_h: 4 }", "x x"), r"unpooling_param: needs unpool: MAX, and unpool_size"),
+    (text_of("Unpooling", "unpooling_param { unpool_size: 4 }"), r"layer 'l' \(Unpooling\): bottom: must be 2, and one top, got 1 and 1"),
+    (text_of("BatchNorm", NORM % "scale_filler { typ: 'constant' }"), r"layer 'l' \(BatchNorm\): batch_norm_param.scale_filler.typ: unknown field in"),
+    (text_of("BatchNorm", NORM % "scale_bias: true scale_filler: 3"), r"batch_norm_param.scale_filler: must be a message in braces, got 3"),
+    (text_of("ReLU", "relu_param { maximum: abc }"), r"layer 'l' \(ReLU\): relu_param.maximum: must be a number, got 'abc'"),
+    (text_of("ReLU", "relu_param { maximum { x: 1 } }"), r"relu_param.maximum: must be a number, got x: 1"),
+    (text_of("ReLU", "relu_param { maximum: 3 maximum: 4 }"), r"relu_param.maximum: must be given once, got 2 values"),
+    (text_of("Convolution", "convolution_param { num_output: 1 kernel_size: 1 hole: 0 }"), r"convolution_param.hole: must be at least 1, got 0"),
+    (text_of("UpsampleDarknet", "upsample_darknet_param { stride: 0 }"), r"upsample_darknet_param.stride: must be at least 1, got 0"),
+    (text_of("ReverseAxis", "reverse_axis_param { axis: 1 axis: 2 }"), r"reverse_axis_param.axis: must be given once, got 2 values"),
+    (text_of("Transpose", "transpose_param: 1"), r"layer 'l' \(Transpose\): transpose_param: must be given once, as a message in braces"),
+    (text_of("Transpose"), r"layer 'l' \(Transpose\): transpose_param.dim: must name each axis of the bottom once, got \[\]"),
+    (text_of("Transpose", "transpose_param { dim: [0, 2, 2, 1] }"), r"transpose_param.dim: must name each axis of the bottom once, got \[0, 2"),
+    (text_of("Transpose", "transpose_param { dim: [1, 0] }"), r"transpose_param.dim: must name each axis of the bottom once, whose shape is"),
+    (text_of("HSwish", "power_param { slope: 3 }"), r"power_param.slope: unknown field in PowerParameter"),
+    (text_of("Mish", "param { lr_mult: 1 }"), r"param: too many param entries: 1 for 0 parameter blobs"),
+    (text_of("Mish", "propagate_down: true propagate_down: true"), r"layer 'l' \(Mish\): propagate_down: give none or one for each of the 1"),
+    (text_of("BatchNorm", NORM % "scale_bias: true disable_mean: true"), r"batch_norm_param.disable_mean: unknown field in BatchNormParameter; the"),
+])
+def test_forms_refused(tmp_path, layer, message):
+    with pytest.raises(ConfigError, match=r"net.prototxt:4:?\d*: " + (message if message.startswith("layer") else ".*" + message)):
+        net_of(tmp_path, layer)
+
+
+def test_forms_are_rewritten_once():
+    net, _ = parse_text(text_of("Mish", "include { phase: TEST }") + text_of("ReLU", "relu_param { relu6: true }", "y", "z"),
+                        caffe_pb2.NetParameter, keep_layer_fields=True)
+    made, notes = upgrade_net(net)
+    assert [layer.type for layer in made.layer] == ["BNLL", "TanH", "Eltwise", "ReLU6"] and len(notes) == 2
+    assert all(len(layer.include) == 1 for layer in made.layer[:3]) and not needs_upgrade(made)

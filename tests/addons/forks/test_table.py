@@ -1,0 +1,240 @@
+"""Fields, values and layer types of Caffe's forks: the table, what errors say, and what may be left out of a text."""
+
+import csv
+import importlib.util
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2, parse_text, read_text
+from minicaffe.addons.forks import table as forks
+from minicaffe.proto.fields import Fields
+from minicaffe.proto.reader import Reader
+from minicaffe.proto.text import _class_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+
+
+def parse(text, kind=caffe_pb2.NetParameter, **options):
+    return parse_text(text, kind, "net.prototxt", **options)[0]
+
+
+def rows(name):
+    with open(ROOT / "proto" / name) as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def check(root):
+    """Run ``gen_forks.py --check``; it imports gen_proto.py from its own folder."""
+    return subprocess.run([sys.executable, root / "tools" / "gen_forks.py", "--check"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONSAFEPATH": ""})
+
+
+def test_the_table_comes_from_its_sources():
+    run = check(ROOT)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_check_notices_a_change(tmp_path):
+    for folder in ("tools", "proto", "minicaffe/proto"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("tools/gen_forks.py", "tools/gen_proto.py", "minicaffe/proto/caffe_pb2.py", "minicaffe/addons/forks/table.tsv",
+                 *(f"proto/fork_{kind}.tsv" for kind in ("fields", "enums", "layers"))):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    assert check(tmp_path).returncode == 0
+    layers = tmp_path / "proto" / "fork_layers.tsv"
+    layers.write_text(layers.read_text().replace("\tinfer\t", "\tdata\t", 1))
+    assert "run tools/gen_forks.py" in check(tmp_path).stderr
+    layers.write_text(layers.read_text().replace("\tdata\t", "\tdaata\t", 1))
+    assert "use must be one of" in check(tmp_path).stderr
+
+
+def test_nothing_in_the_table_is_known_already():
+    for kind, of, name in (key for key in forks._table() if len(key) == 3):
+        if kind == "field":
+            assert name not in caffe_pb2.DESCRIPTOR.message_types_by_name[of].fields_by_name
+        else:
+            message, _, enum = of.rpartition(".")
+            holder = caffe_pb2.DESCRIPTOR.message_types_by_name[message] if message else caffe_pb2.DESCRIPTOR
+            assert name not in holder.enum_types_by_name[enum].values_by_name
+
+
+def test_few_fields_may_be_skipped():
+    """A mark is a claim about results; most fields have none."""
+    marked = [row for row in rows("fork_fields.tsv") if row["skip"]]
+    assert 60 < len(marked) < 120
+    assert all(row["default"] for row in marked if row["skip"] == "default")
+    assert not any(row["message"] in ("LossParameter", "TransformationParameter", "SolverParameter") for row in marked)
+
+
+@pytest.mark.parametrize("text, kind, message", [
+    ('layer { name: "c" type: "Convolution"\n convolution_param { submanifold_sparse: true } }', caffe_pb2.NetParameter,
+     r"net.prototxt:2:\d+: layer 'c' \(Convolution\): convolution_param.submanifold_sparse: unknown field in ConvolutionParameter; "
+     r"the fork synopsys has it; results depend on it, so it cannot be skipped"),
+    ("layer {\n pooling_param { torch_pooling: false } }", caffe_pb2.NetParameter,
+     r"net.prototxt:2:\d+: .*unknown field in PoolingParameter; the forks nvcaffe-0.16 and nvcaffe-0.17 have it; it changes no result, "
+     "and skip_unknown_fields leaves it out"),
+    ("layer { relu_param { minimum: 4 } }", caffe_pb2.NetParameter, "results depend on it unless it is 0, its default: see docs/forks.md$"),
+    ("layer { relu_param { maximum: 0 } }", caffe_pb2.NetParameter, "at 0, its default, it changes nothing, and skip_unknown_fields leaves"),
+    ("layer { batch_norm_param { scale_bias: true } }", caffe_pb2.NetParameter, "results depend on it unless it is false, its default"),
+    ("layer { dropout_param { sqrt_scale: true } }", caffe_pb2.NetParameter, "changes training only"),
+    ("\n\nlarc: true", caffe_pb2.SolverParameter, "net.prototxt:3:1: larc: unknown field in SolverParameter; the forks nvcaffe"),
+    ("mem_param { }", caffe_pb2.NetParameter, "unknown field in NetParameter; the forks tsn and tsn-interp have it; it changes no result"),
+    ("layer { convolution_param { num_outputs: 3 } }", caffe_pb2.NetParameter, "did you mean 'num_output'"),
+    ("layer { pooling_param { pool: DEF_ALL2 } }", caffe_pb2.NetParameter,
+     "pooling_param.pool: must be one of MAX, AVE, STOCHASTIC, got DEF_ALL2; the fork caffe-windows has DEF_ALL2; "
+     "results depend on it, so it cannot be skipped: see docs/forks.md"),
+    ("layer { convolution_param { engine: MKLDNN } }", caffe_pb2.NetParameter, "the fork intel has MKLDNN; it changes no result"),
+    ("layers { name: 'a' type: LOCAL }", caffe_pb2.NetParameter, "must be a name of LayerType, got LOCAL; the fork caffe-windows has LOCAL"),
+    ("layer { fork_fields: 'a: 1' }", caffe_pb2.NetParameter, "unknown field in LayerParameter"),
+])
+def test_errors_name_place_forks_and_remedy(text, kind, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(text, kind)
+
+
+def test_a_rule_is_read_whole_or_not_at_all():
+    for options in ({}, {"keep_layer_fields": True, "skip_unknown_fields": True}):
+        with pytest.raises(ConfigError, match="unknown field in NetStateRule; did you mean 'phase'"):
+            parse("layer { exclude { phse: TEST } }", **options)
+        with pytest.raises(ConfigError, match="must be one of TRAIN, TEST, got RUN"):
+            parse("layer { include { phase: RUN } }", **options)
+
+
+SKIPPED = """name: "n" default_forward_type: FLOAT16 mem_param { optimize_train: true exclude_blob: ["a", "b"] }
+layer { name: "c" engine: "MKLDNN" forward_type: FLOAT16, quantization_param < bw_layer_in: 8 trim: [1, 2] >
+  convolution_param { engine: MKLDNN num_output: 3 conv_algos_override: "1,1" ' 2' }
+  relu_param { maximum: 0 } dropout_param { scale_train: true } }"""
+
+
+def test_marked_fields_are_skipped_on_request_with_a_warning(caplog):
+    with caplog.at_level(logging.WARNING):
+        net = parse(SKIPPED, skip_unknown_fields=True)
+    assert net == parse('name: "n" layer { name: "c" convolution_param { num_output: 3 } relu_param { } dropout_param { } }')
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == 9 and all(text.endswith("; skipped") for text in warned)
+    assert warned[0].startswith("net.prototxt:1:11: default_forward_type: unknown field in NetParameter")
+    assert warned[5].startswith("net.prototxt:3:31: layer[0].convolution_param.engine: must be one of DEFAULT, CAFFE, CUDNN")
+
+
+@pytest.mark.parametrize("text", [
+    "layer { relu_param { maximum: 4 } }",
+    "layer { relu_param { maximum: true } }",
+    "layer { convolution_param { submanifold_sparse: false } }",
+    "layer { pooling_param { pool: DEF_ALL2 } }",
+    "layer { dropout_param { sqrt_scale: true } }",  # it is not known here whether the net will train
+    "layer { no_fork_has_this { a: 1 } }",
+    "default_forward_type FLOAT",
+    "mem_param { a: }",
+    "mem_param { a: [1 2] }",
+    "mem_param { a: 1",
+    "mem_param" + " { a " * 101 + "}" * 101,
+])
+def test_what_is_not_marked_or_not_well_written_stays_an_error(text):
+    with pytest.raises(ConfigError):
+        parse(text, skip_unknown_fields=True)
+
+
+def test_always_skipped_field(caplog):
+    assert parse("richness: 1000 layer { }") == parse("layer { }")      # memory of cuDNN
+    net = parse("layer { convolution_param { cudnn_worspace_allow_on_groups: true num_output: 3 } }")
+    assert net == parse("layer { convolution_param { num_output: 3 } }")
+    assert "cudnn_worspace_allow_on_groups: unknown field in ConvolutionParameter; the fork MyCaffe has it; it changes no result; skipped" in caplog.text
+
+
+def test_binary_files_may_hold_any_field():
+    other = caffe_pb2.NetParameter(name="n")
+    serialized = other.SerializeToString() + b"\xa2\x7d\x03abc"  # number 2004, a string that no message knows
+    assert caffe_pb2.NetParameter.FromString(serialized).name == "n"
+
+
+def test_read_text_passes_the_options_on(tmp_path):
+    (tmp_path / "net.prototxt").write_text('layer { my_param { a: 1 } }')
+    net, positions = read_text(tmp_path / "net.prototxt", caffe_pb2.NetParameter, keep_layer_fields=True)
+    assert net.layer[0].fork_fields == "my_param {\n  a: 1\n}"
+    with pytest.raises(ConfigError, match="unknown field in LayerParameter"):
+        read_text(tmp_path / "net.prototxt", caffe_pb2.NetParameter)
+
+
+@pytest.mark.parametrize("name, message", [
+    ("MultiStageMeanfield", "; the fork crfasrnn has it; write it in Python and call minicaffe.register_layer\\('MultiStageMeanfield', Class\\)"),
+    ("DetectNetTransformation", "it is for training and scoring"),
+    ("ImageGtData", "it is a source of data: for inference put a layer of type Input"),
+    ("LabelSpecificAdd", "it does nothing at inference"),
+    ("SeluDropout", "have a field selu_dropout_param"),
+    ("Convolutoin", r"^; did you mean 'Convolution'\? If it is a type of its own, write it in Python and call .*'Convolutoin', Class"),
+    ("NotAnyForksType", r"^; write it in Python and call [^;]*$"),
+])
+def test_layer_types(name, message):
+    assert re.search(message, forks.about_layer(name, ["Convolution", "ReLU"]))
+
+
+def test_advice_that_the_reader_gives_is_advice_that_it_takes():
+    """Whatever the value: an error that names skip_unknown_fields is gone with it, any other stays."""
+    for field in ("relu_param { maximum: 0 }", "relu_param { maximum: 4 }", "batch_norm_param { scale_bias: true }",
+                  "batch_norm_param { scale_bias: false }", "pooling_param { torch_pooling: true }", "pooling_param { pool: DEF_ALL2 }",
+                  "convolution_param { engine: MKLDNN }", "relu_param { maximum: [0, 4] }", "relu_param { maximum: [] }"):
+        with pytest.raises(ConfigError) as error:
+            parse(f"layer {{ {field} }}")
+        if "skip_unknown_fields" in str(error.value):
+            parse(f"layer {{ {field} }}", skip_unknown_fields=True)
+        else:
+            with pytest.raises(ConfigError, match=re.escape(str(error.value))):
+                parse(f"layer {{ {field} }}", skip_unknown_fields=True)
+
+
+def test_defaults_are_compared_as_values():
+    known = forks.ForkField("default", "1", ("f",))
+    assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.ForkField("default", "true", ()), True)
+    assert not forks.may_skip(known, True) and not forks.may_skip(known, 2) and not forks.may_skip(known, Fields())
+    assert not forks.may_skip(None, 1) and not forks.may_skip(forks.ForkField("default", "tflite", ()), 3)
+    assert forks.may_skip(forks.ForkField("test", "", ()), 1, training=False) and not forks.may_skip(forks.ForkField("test", "", ()), 1)
+
+
+def test_protoc_sees_the_same_messages():
+    if importlib.util.find_spec("grpc_tools") is None:
+        pytest.skip("protoc is missing: pip install grpcio-tools")
+    assert caffe_pb2.LayerParameter.FORK_FIELDS_FIELD_NUMBER == 1000
+
+
+def test_nets_of_caffeonspark(caplog):
+    text = """layer { name: "data" type: "MemoryData" top: "data" top: "label" source_class: "com.yahoo.ml.caffe.LMDB"
+  memory_data_param { source: "file:/mnist" batch_size: 64 channels: 1 height: 28 width: 28 share_in_parallel: false
+                      image_encoded: true dataframe_column_select: "data" dataframe_column_select: "label" } }"""
+    with pytest.raises(ConfigError, match=r"source_class: unknown field in LayerParameter; the fork CaffeOnSpark has it; it changes no "
+                                          "result, and skip_unknown_fields leaves it out"):
+        parse(text)
+    caplog.set_level(logging.WARNING)
+    layer = parse(text, skip_unknown_fields=True).layer[0]
+    assert layer.memory_data_param == caffe_pb2.MemoryDataParameter(batch_size=64, channels=1, height=28, width=28)
+    for name in ("source_class", "source", "share_in_parallel", "image_encoded", "dataframe_column_select"):
+        message = caffe_pb2.LayerParameter if name == "source_class" else caffe_pb2.MemoryDataParameter
+        found, _ = forks.find_unknown(message.DESCRIPTOR, name, None)
+        assert f"{name}: unknown field in" in caplog.text and found.forks == ("CaffeOnSpark",)
+    assert "the fork CaffeOnSpark has it" in forks.about_layer("CoSData", [])
+
+
+def test_forks_are_named_up_to_a_number(monkeypatch):
+    monkeypatch.setattr(forks, "MAX_FORKS_SHOWN", 3)
+    wanted = ["the fork a has it", "the forks a and b have it", "the forks a, b and c have it", "the forks a, b, c and 1 more have it",
+              "the forks a, b, c and 2 more have it"]
+    assert [forks._forks_have(tuple("abcde"[:count]), "it") for count in range(1, 6)] == wanted
+
+
+def test_the_message_of_a_file_is_that_of_its_outer_fields():
+    """Not of words that are values, nor of fields inside; equal numbers give the first of the kinds."""
+    kinds = caffe_pb2.NetParameter, caffe_pb2.SolverParameter
+    for text, kind in (("type: layer lr_policy: input", kinds[1]), ("net_param { layer {} layer {} layer {} }", kinds[1]),
+                       ("test_net_param < name: 'a' state {} >", kinds[1]), ("name: 'base_lr' # base_lr: 1", kinds[0])):
+        for classes in (kinds, kinds[::-1]):
+            assert _class_of(Reader(text, "f"), classes) is kind, text
+    assert Reader("a: b c { d: e } f < g: h > i: [j, k]", "f").outer_names() == ["a", "c", "f", "i"]
+    assert _class_of(Reader("name: 'a' net_param {}", "f"), kinds) is kinds[0] and _class_of(Reader("name: 'a' net_param {}", "f"), kinds[::-1]) is kinds[1]
+    with pytest.raises(ConfigError, match="^f: is neither a solver nor a net: it has no field of one; give a prototxt$"):
+        _class_of(Reader("a: name", "f"), kinds[::-1])

@@ -1,0 +1,104 @@
+"""Normalize and SmoothL1Loss of forks other than SSD: chosen by field and number of bottoms, values by plain loops, gradients."""
+
+import numpy as np
+import pytest
+from gradient import check_gradient, layer_net, run_backward, run_forward
+
+from minicaffe.blob import Dtype
+from minicaffe.errors import Error
+from minicaffe.addons.forks.variants import ChannelNormalizeLayer, RegionSmoothL1LossLayer
+from minicaffe.addons.ssd.normalize import NormalizeLayer
+from minicaffe.addons.ssd.smooth_l1_loss import SmoothL1LossLayer
+
+RANDOM = np.random.default_rng(5)
+
+
+def normalize(fields="", tops=("y",)):
+    return f'layer {{ name: "l" type: "Normalize" bottom: "x" {" ".join(f"""top: "{top}" """ for top in tops)} {fields} }}'
+
+
+def loss(bottoms, fields=""):
+    return f'layer {{ name: "l" type: "SmoothL1Loss" {" ".join(f"""bottom: "{name}" """ for name in bottoms)} top: "y" {fields} }}'
+
+
+@pytest.mark.parametrize("text, arrays, kind", [
+    (normalize(), 1, NormalizeLayer), (normalize("norm_param { across_spatial: false }"), 1, NormalizeLayer),
+    (normalize("normalize_param { }"), 1, ChannelNormalizeLayer),
+    (loss("ab"), 2, SmoothL1LossLayer), (loss("abc"), 3, SmoothL1LossLayer), (loss("abcd"), 4, RegionSmoothL1LossLayer),
+    (loss("ab", "smooth_l1_loss_param { sigma: 3 }"), 2, RegionSmoothL1LossLayer)])
+def test_fields_and_bottoms_choose_the_class(text, arrays, kind):
+    assert type(layer_net(text, [np.ones((2, 3, 1, 1))] * arrays).layers[-1]) is kind
+
+
+@pytest.mark.parametrize("dtype, digits", [(Dtype.FLOAT, 1e-5), (Dtype.DOUBLE, 1e-12)])
+@pytest.mark.parametrize("shape", [(2, 3, 2, 4), (3, 5), (2, 1, 3)])
+@pytest.mark.parametrize("kind", ["L2", "L1"])
+def test_each_position_is_divided_by_its_norm(kind, shape, dtype, digits):
+    x = RANDOM.standard_normal(shape)
+    x[0, :, ...] = 0     # what is all 0 stays 0
+    net = layer_net(normalize(f'normalize_param {{ normalize_type: "{kind}" }}', ("y", "n")), [x], dtype)
+    run_forward(net)
+    y, n = (net.blob_by_name(name).data.reshape(shape[0], -1, np.prod(shape[2:], dtype=int)) for name in "yn")
+    flat = x.reshape(shape[0], shape[1], -1)
+    for i in range(shape[0]):
+        for p in range(flat.shape[2]):
+            values = [float(v) for v in flat[i, :, p]]
+            norm = sum(v * v for v in values) + 1e-6 if kind == "L2" else sum(map(abs, values)) + 1e-6
+            norm = norm ** 0.5 if kind == "L2" else norm
+            np.testing.assert_allclose(y[i, :, p], [v / norm for v in values], rtol=digits)
+            assert n[i, 0, p] == pytest.approx(norm, rel=digits)
+
+
+@pytest.mark.parametrize("kind", ["L2", "L1"])
+def test_gradient_of_normalize(kind):
+    x = RANDOM.standard_normal((2, 3, 2, 2)) + 0.1
+    x[np.abs(x) < 0.05] = 0.3
+    check_gradient(normalize(f'normalize_param {{ normalize_type: "{kind}" fix_gradient: true }}'), [x], tolerance=1e-5)
+    check_gradient(normalize(f'normalize_param {{ normalize_type: "{kind}" bp_norm: true }}', ("y", "n")), [x], tolerance=1e-5)
+    gradients = []
+    for text in (normalize(f'normalize_param {{ normalize_type: "{kind}" bp_norm: {asked} }}') for asked in ("true", "false")):
+        net = layer_net(text, [x])      # there is no norm that passes something
+        run_forward(net)
+        run_backward(net, [0], [x ** 2])
+        gradients.append(net.blob_by_name("x").diff.copy())
+    np.testing.assert_array_equal(*gradients)
+    net = layer_net(normalize("normalize_param { }", ("y", "n")), [x])      # without bp_norm the norm passes nothing
+    run_forward(net)
+    run_backward(net, [0], [np.zeros(x.shape), np.ones((2, 1, 2, 2))])
+    assert not net.blob_by_name("x").diff.any()
+
+
+@pytest.mark.parametrize("sigma", [1, 3, 0.5])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_loss_of_regions(sigma, weighted):
+    arrays = [RANDOM.standard_normal((4, 3)) * 2 for _ in range(4 if weighted else 2)]
+    net = layer_net(loss("abcd"[:len(arrays)], f"loss_weight: 2 smooth_l1_loss_param {{ sigma: {sigma} }}"), arrays)
+    total = 0.0
+    for i in range(4):
+        for k in range(3):
+            d = arrays[0][i, k] - arrays[1][i, k]
+            d *= arrays[2][i, k] if weighted else 1
+            term = 0.5 * (sigma * d) ** 2 if abs(d) < 1 / sigma ** 2 else abs(d) - 0.5 / sigma ** 2
+            total += term * (arrays[3][i, k] if weighted else 1)
+    assert run_forward(net) == pytest.approx(2 * total / 4, rel=1e-12)
+    check_gradient(loss("abcd"[:len(arrays)], f"smooth_l1_loss_param {{ sigma: {sigma} }}"), arrays, check=[0, 1])
+
+
+def test_sigma_1_is_the_loss_of_ssd():
+    a, b, w = (RANDOM.standard_normal((5, 4)) * 2 for _ in range(3))
+    ones = np.ones_like(w)
+    assert run_forward(layer_net(loss("abcd"), [a, b, w, ones])) == pytest.approx(run_forward(layer_net(loss("abc"), [a, b, w])), rel=1e-12)
+
+
+@pytest.mark.parametrize("text, shapes, wrong", [
+    (normalize('normalize_param { normalize_type: "L3" }'), [(2, 3)], "normalize_param.normalize_type: must be L1 or L2, got L3"),
+    (normalize("normalize_param { }"), [(2,)], r"bottom\[0\]: must have an axis of channels, got \[2\]"),
+    (normalize("normalize_param { across_spatial: true }"), [(2, 3)], "normalize_param.across_spatial: unknown field"),
+    (loss("abcd"), [(2, 3), (2, 3), (2, 3), (2, 2)], r"bottom\[3\]: has shape \[2, 2\]"),
+    (loss("ab", "smooth_l1_loss_param { sigma: 0 }"), [(2, 3)] * 2, "smooth_l1_loss_param.sigma: must be above 0, got 0"),
+    (loss("abc", "smooth_l1_loss_param { }"), [(2, 3)] * 3, r"bottom\[2\]: is given without bottom\[3\]"),
+    (loss("ab", "smooth_l1_loss_param { }"), [(), ()], "needs an axis for the records"),
+])
+def test_what_does_not_fit(text, shapes, wrong):
+    with pytest.raises(Error, match=wrong):
+        layer_net(text, [np.ones(shape) for shape in shapes])

@@ -1,0 +1,546 @@
+"""DetectionOutput."""
+
+import json
+
+import numpy as np
+import pytest
+from gradient import layer_net, run_backward, run_forward
+from ssd_boxes import CODES, decode, some_priors, suppress
+
+from minicaffe.blob import Dtype
+from minicaffe.common import TEST, caffe
+from minicaffe.addons.ssd.detection_files import DetectionFiles, DetectionPictures, draw_boxes
+from minicaffe.data.mean_file import write_mean
+from minicaffe.device.threads import set_num_threads
+from minicaffe.errors import ConfigError, DataError, DependencyError, FileError, ShapeError
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+
+IMAGES, PRIORS, CLASSES = 3, 40, 4
+
+
+def layer(param, bottoms=3, more=""):
+    names = " ".join(f'bottom: "b{i}"' for i in range(bottoms))
+    return f'layer {{ name: "l" type: "DetectionOutput" {names} top: "y" {more} detection_output_param {{ {param} }} }}'
+
+
+def inputs(shared=True, seed=1, priors=PRIORS):
+    random = np.random.default_rng(seed)
+    loc = random.standard_normal((IMAGES, priors * (1 if shared else CLASSES) * 4))
+    conf = random.uniform(0, 1, (IMAGES, priors, CLASSES))
+    return loc, (conf / conf.sum(2, keepdims=True)).reshape(IMAGES, -1), some_priors(random, priors)
+
+
+def slow(loc, conf, priors, code="CORNER", background=0, shared=True, in_target=False, confidence=None, threshold=0.3, top_k=-1,
+         eta=1.0, keep=-1):
+    """The definition: rows (image, label, score, box)."""
+    boxes, variances = priors.reshape(2, -1, 4)
+    loc = loc.reshape(len(loc), len(boxes), -1, 4)
+    conf = conf.reshape(len(conf), len(boxes), CLASSES)
+    rows = []
+    for n in range(len(loc)):
+        found = []
+        for c in range(CLASSES):
+            if c == background:
+                continue
+            order = sorted((p for p in range(len(boxes)) if confidence is None or conf[n, p, c] > confidence),
+                           key=lambda p: -conf[n, p, c])
+            order = order if top_k < 0 else order[:top_k]
+            decoded = [decode(CODES[code], boxes[p], 1 if in_target else variances[p], loc[n, p, 0 if shared else c]) for p in order]
+            found += [(n, c, conf[n, order[k], c], *decoded[k]) for k in suppress(decoded, threshold, eta)]
+        if keep >= 0:
+            best = sorted(range(len(found)), key=lambda i: -found[i][2])[:keep]
+            found = [found[i] for i in sorted(best)]
+        rows += found
+    return np.array(rows).reshape(-1, 7)
+
+
+CASES = [
+    ("", {}), ("code_type: CENTER_SIZE", {"code": "CENTER_SIZE"}), ("code_type: CORNER_SIZE", {"code": "CORNER_SIZE"}),
+    ("share_location: false code_type: CENTER_SIZE", {"shared": False, "code": "CENTER_SIZE"}),
+    ("background_label_id: 2 confidence_threshold: 0.25", {"background": 2, "confidence": 0.25}),
+    ("background_label_id: -1 confidence_threshold: 0.5", {"background": -1, "confidence": 0.5}),
+    ("variance_encoded_in_target: true code_type: CENTER_SIZE", {"in_target": True, "code": "CENTER_SIZE"}),
+    ("nms_param { nms_threshold: 0.45 top_k: 7 } keep_top_k: 9", {"threshold": 0.45, "top_k": 7, "keep": 9}),
+    ("nms_param { nms_threshold: 0.9 eta: 0.75 }", {"threshold": 0.9, "eta": 0.75}),
+    ("nms_param { nms_threshold: 0.5 eta: 0.5 }", {"threshold": 0.5, "eta": 0.5}),      # falls above 1/2 only
+    ("nms_param { nms_threshold: 1 eta: 0.5 }", {"threshold": 1.0, "eta": 0.5}),
+    ("nms_param { nms_threshold: 0 }", {"threshold": 0.0}), ("nms_param { nms_threshold: 2 }", {"threshold": 2.0}),
+    ("keep_top_k: 1", {"keep": 1}), ("nms_param { top_k: 1 }", {"top_k": 1}),
+]
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
+@pytest.mark.parametrize("param, options", CASES)
+def test_against_the_definition(param, options, dtype):
+    arrays = inputs(options.get("shared", True))
+    wanted = slow(*(np.float32(a).astype(float) for a in arrays), **options)
+    results = []
+    for threads in (1, 2):
+        set_num_threads(threads)
+        net = layer_net(layer(f"num_classes: {CLASSES} {param}"), [np.float32(a) for a in arrays], dtype, TEST)
+        assert net.blob_by_name("y").shape == (1, 1, 1, 7)
+        run_forward(net)
+        results.append(net.blob_by_name("y").data.copy())
+    assert results[0].shape == (1, 1, len(wanted), 7) and len(wanted) > 0
+    np.testing.assert_allclose(results[0][0, 0], wanted, rtol=2e-5, atol=2e-5)  # exp and products in float32
+    np.testing.assert_array_equal(*results)
+
+
+def test_equal_scores_come_in_the_order_of_the_priors():
+    priors = np.array([[0, 0, 1, 1], [0, 0, 0.1, 0.1], [2, 2, 3, 3], [4, 4, 5, 5]], float)
+    priors = np.stack([priors.ravel(), np.ones(16)])[None]
+    conf = np.tile([0.5, 0.5], (1, 4))
+    net = layer_net(layer("num_classes: 2 keep_top_k: 3"), [np.zeros((1, 16)), conf, priors])
+    run_forward(net)
+    assert net.blob_by_name("y").data[0, 0, :, 3].tolist() == [0, 0, 2]
+
+
+def test_a_score_equal_to_the_threshold_is_left_out():
+    priors = np.stack([np.array([0.0, 0, 1, 1, 2, 2, 3, 3]), np.ones(8)])[None]
+    net = layer_net(layer("num_classes: 2 confidence_threshold: 0.5"), [np.zeros((1, 8)), np.array([[0.5, 0.5, 0.25, 0.75]]), priors])
+    run_forward(net)
+    assert net.blob_by_name("y").data[0, 0, :, 2].tolist() == [0.75]
+
+
+@pytest.mark.parametrize("what", ["threshold", "keep 0", "top 0", "no priors", "all background", "nan", "only background"])
+def test_nothing_found(what):
+    loc, conf, priors = inputs(priors=0 if what == "no priors" else PRIORS)
+    param = {"threshold": "confidence_threshold: 2", "keep 0": "keep_top_k: 0", "top 0": "nms_param { top_k: 0 }"}.get(what, "")
+    if what == "all background":
+        conf[...] = np.tile([1, 0, 0, 0], PRIORS)
+        param = "confidence_threshold: 0.01"
+    if what == "nan":
+        conf[...] = np.nan
+    classes = CLASSES
+    if what == "only background":
+        classes, conf = 1, conf[:, :PRIORS]
+    net = layer_net(layer(f"num_classes: {classes} {param}"), [loc, conf, priors])
+    run_forward(net)
+    assert net.blob_by_name("y").data.tolist() == [[[[i, -1, -1, -1, -1, -1, -1] for i in range(IMAGES)]]]
+
+
+def test_a_new_batch():
+    loc, conf, priors = inputs()
+    net = layer_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
+    for name, array in (("b0", loc[:1]), ("b1", conf[:1])):
+        net.blob_by_name(name).reshape(*array.shape)
+        net.blob_by_name(name).data[...] = array
+    run_forward(net)
+    np.testing.assert_allclose(net.blob_by_name("y").data[0, 0], slow(loc[:1], conf[:1], priors), rtol=1e-9)
+
+
+def test_nan_boxes_suppress_nothing():
+    loc, conf, priors = inputs()
+    loc[0, :4] = np.nan
+    conf[0, :CLASSES] = 1
+    net = layer_net(layer(f"num_classes: {CLASSES}"), [loc, conf, priors])
+    run_forward(net)
+    rows = net.blob_by_name("y").data[0, 0]
+    first = rows[(rows[:, 0] == 0) & (rows[:, 1] == 1)]
+    assert np.isnan(first[0, 3:]).all() and len(first) > 1
+
+
+# ---- files
+
+LABELS = "".join(f'item {{ name: "{name}" label: {i} display_name: "a {name}" }}' for i, name in enumerate(("none", "17", "cat", "dog")))
+
+
+@pytest.fixture
+def lists(tmp_path):
+    (tmp_path / "labels.prototxt").write_text(LABELS)
+    (tmp_path / "sizes.txt").write_text("first 100 200\nsecond 50 50\n\n33 10 40\nfourth 7 7\n")
+    return tmp_path
+
+
+def save(folder, form, more=""):
+    return (f'save_output_param {{ output_directory: "{folder}/out" output_name_prefix: "p_" output_format: "{form}" '
+            f'label_map_file: "{folder}/labels.prototxt" name_size_file: "{folder}/sizes.txt" {more} }}')
+
+
+def expected(rows, sizes, frame=(0, 0, 1, 1)):
+    """(image, label, score, box in pixels) of each row."""
+    result = []
+    for n, label, score, *box in rows:
+        height, width = sizes[int(n)]
+        inner = (np.array(box) - np.tile(frame[:2], 2)) / np.tile(np.subtract(frame[2:], frame[:2]), 2)
+        result.append((int(n), int(label), score, np.round(np.clip(inner, 0, 1) * [width, height, width, height], 2)))
+    return result
+
+
+@pytest.mark.parametrize("form", ["VOC", "ILSVRC", "COCO"])
+def test_result_files(lists, form):
+    arrays = inputs()
+    net = layer_net(layer(f"num_classes: {CLASSES} keep_top_k: 4 {save(lists, form, 'num_test_image: 3')}"), arrays)
+    assert sorted(path.name for path in (lists / "out").iterdir()) == []
+    (lists / "out" / "mine.txt").write_text("kept")
+    for _ in range(2):  # the second time over the test set replaces the files
+        run_forward(net)
+    wanted = expected(net.blob_by_name("y").data[0, 0], [(100, 200), (50, 50), (10, 40)])
+    names = ["first", "second", "33"]
+    files = {path.name: path.read_text() for path in (lists / "out").iterdir()}
+    assert files.pop("mine.txt") == "kept"
+    if form == "VOC":
+        assert sorted(files) == ["p_17.txt", "p_cat.txt", "p_dog.txt"]
+        for label, name in ((1, "17"), (2, "cat"), (3, "dog")):
+            lines = [f"{names[n]} {score:g} {' '.join(str(int(edge)) for edge in box)}"
+                     for n, of, score, box in wanted if of == label]
+            assert files[f"p_{name}.txt"].splitlines() == lines
+    elif form == "ILSVRC":
+        assert files == {"p_.txt": "".join(f"{names[n]} {label} {score:g} {' '.join(f'{edge:g}' for edge in box)}\n"
+                                           for n, label, score, box in wanted)}
+    else:
+        results = json.loads(files["p_.json"])
+        assert len(results) == len(wanted) == 12
+        for got, (n, label, score, box) in zip(results, wanted):
+            assert got["image_id"] == ["first", "second", 33][n] and got["category_id"] == [None, 17, "cat", "dog"][label]
+            np.testing.assert_allclose([*got["bbox"], got["score"]], [*box[:2], *(box[2:] - box[:2]), score], atol=1e-6)
+
+
+def test_padding_is_undone(lists):
+    arrays = inputs()
+    resize = "resize_param { resize_mode: FIT_LARGE_SIZE_AND_PAD height: 30 width: 30 }"
+    net = layer_net(layer(f"num_classes: {CLASSES} keep_top_k: 4 {save(lists, 'ILSVRC', f'num_test_image: 3 {resize}')}"), arrays)
+    run_forward(net)
+    rows = net.blob_by_name("y").data[0, 0]
+    lines = (lists / "out" / "p_.txt").read_text().splitlines()
+    # 100 x 200 fills half of the height, 10 x 40 a quarter.
+    for n, frame in enumerate(((0, 0.25, 1, 0.75), (0, 0, 1, 1), (0, 0.375, 1, 0.625))):
+        wanted = expected(rows[rows[:, 0] == n], [(100, 200), (50, 50), (10, 40)], frame)
+        got = [line.split() for line in lines if line.startswith(("first", "second", "33")[n])]
+        np.testing.assert_allclose([[float(word) for word in line[3:]] for line in got], [box for *_, box in wanted], atol=0.011)
+
+
+def test_files_wait_for_the_whole_test_set(lists):
+    net = layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'COCO')}"), inputs())
+    run_forward(net)
+    assert list((lists / "out").iterdir()) == []  # 3 of 4 images so far
+    run_forward(net)
+    assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first", "second", 33, "fourth"}
+
+
+def test_one_image_into_a_folder_that_is_there(lists):
+    (lists / "out").mkdir()
+    net = layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'COCO', 'num_test_image: 1')}"), [array[:1] for array in inputs()])
+    run_forward(net)
+    assert {result["image_id"] for result in json.loads((lists / "out" / "p_.json").read_text())} == {"first"}
+
+
+def test_nothing_is_written_without_a_folder(lists, monkeypatch):
+    monkeypatch.chdir(lists)
+    before = sorted(lists.iterdir())
+    param = save(lists, "COCO").replace(f'output_directory: "{lists}/out"', "")
+    for _ in range(2):
+        run_forward(layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs()))
+    assert sorted(lists.iterdir()) == before
+
+
+def test_nothing_is_written_without_names(lists, caplog):
+    param = f'save_output_param {{ output_directory: "{lists}/out" output_format: "VOC" }}'
+    layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs())
+    assert "nothing is written" in caplog.text and not (lists / "out").exists()
+
+
+def test_an_untrusted_net_writes_nothing(lists, monkeypatch):
+    monkeypatch.chdir(lists)
+    for param, field in ((save(".", "VOC"), "save_output_param.output_directory"),
+                         ('visualize: true save_file: "a.png"', "save_file")):
+        shapes = " ".join(f"shape {{ {dims} }}" for dims in ("dim: 1 dim: 4", "dim: 1 dim: 4", "dim: 1 dim: 2 dim: 4",
+                                                             "dim: 1 dim: 3 dim: 5 dim: 5"))
+        net = ('layer { name: "in" type: "Input" top: "b0" top: "b1" top: "b2" top: "b3" input_param { ' + shapes + " } }")
+        text, _ = parse_text(net + layer(f"num_classes: {CLASSES} {param}", 4), caffe_pb2.NetParameter, "x.prototxt")
+        with pytest.raises(ConfigError, match=rf"layer 'l' \(DetectionOutput\): detection_output_param.{field}: the net is not trusted"):
+            Net(text, trusted=False)
+        assert not (lists / "out").exists()
+
+
+@pytest.mark.parametrize("change, message", [
+    (("VOC", "XML"), r"output_format: must be one of VOC, COCO, ILSVRC, got 'XML'"),
+    (("num_test_image: 3", "num_test_image: 5"), "num_test_image: must be from 1 to 4, the lines of name_size_file, got 5"),
+    (("labels.prototxt", "nothing.prototxt"), "label_map_file: .*no such file"),
+    (("sizes.txt", "labels.prototxt"), "name_size_file: .*labels.prototxt: is a prototxt, where a list of names, heights and widths"),
+    (("num_test_image: 3", "num_test_image: 3 resize_param { height: 3 }"), "resize_param.width: must be given and at least 1"),
+])
+def test_wrong_files(lists, change, message):
+    param = save(lists, "VOC", "num_test_image: 3").replace(*change)
+    with pytest.raises((ConfigError, DataError, RuntimeError), match=rf"detection_output_param.save_output_param.{message}"):
+        layer_net(layer(f"num_classes: {CLASSES} {param}"), inputs())
+
+
+def test_a_label_without_a_name(lists):
+    (lists / "labels.prototxt").write_text('item { name: "cat" label: 1 } item { name: "dog" label: 2 }')
+    with pytest.raises(DataError, match="label_map_file: .*has no item for label 3"):
+        layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+    (lists / "labels.prototxt").write_text(LABELS + 'item { name: "cow" label: 3 }')
+    with pytest.raises(DataError, match="label 3 was named 'dog' before"):
+        layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+    (lists / "labels.prototxt").write_text(LABELS + 'item { name: "cat" label: 4 }')
+    with pytest.raises(DataError, match=r"label 4 has the name 'cat', as label 2 has"):
+        layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+    (lists / "labels.prototxt").write_text(LABELS + 'item { name: "cow" }')
+    with pytest.raises(DataError, match="'cow' has no label; add one"):
+        layer_net(layer(f"num_classes: {CLASSES} {save(lists, 'VOC')}"), inputs())
+
+
+# ---- pictures
+
+@pytest.mark.parametrize("end", [".png", ".avi"])
+def test_pictures(tmp_path, end):
+    cv2 = pytest.importorskip("cv2")
+    priors = np.stack([np.array([0.25, 0.25, 0.75, 0.75, 0.1, 0.1, 0.2, 0.2]), np.ones(8)])[None]
+    conf = np.array([[0.1, 0.9, 0.8, 0.2]])
+    image = np.full((1, 3, 64, 64), -50.0)
+    text = layer(f'num_classes: 2 visualize: true visualize_threshold: 0.5 save_file: "{tmp_path}/out{end}"', 4,
+                 "transform_param { scale: 2 mean_value: 100 mean_value: 110 mean_value: 120 }")
+    net = layer_net(text, [np.zeros((1, 8)), conf, priors, image])
+    for _ in range(3):
+        run_forward(net)
+    if end == ".avi":
+        del net  # closes the video
+        video = cv2.VideoCapture(str(tmp_path / "out.avi"))
+        frames = [video.read()[1] for _ in range(3)]
+        assert not video.read()[0]
+    else:
+        frames = [cv2.imread(str(tmp_path / f"out_{i:06d}.png")) for i in range(3)]
+    plain, edge = frames[2][60, 60].astype(int), frames[2][48, 32].astype(int)
+    # -50 / 2 + mean, but for what the video's compression changes
+    assert abs(plain - [75, 85, 95]).max() < (1 if end == ".png" else 12) and abs(edge - plain).max() > 60
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("wanted", ["files", "pictures"])
+def test_boxes_that_are_no_numbers(lists, wanted, value):
+    """The top has them, as in Caffe; they are neither written nor drawn."""
+    loc, conf, priors = inputs()
+    loc[0, :4] = value
+    conf[0, :CLASSES] = 1
+    plain = layer_net(layer("num_classes: 4"), [loc, conf, priors])
+    run_forward(plain)
+    assert not np.isfinite(plain.blob_by_name("y").data).all()
+    if wanted == "files":
+        net = layer_net(layer(f"num_classes: 4 {save(lists, 'VOC')}"), [loc, conf, priors])
+    else:
+        pytest.importorskip("cv2")
+        text = layer(f'num_classes: 4 visualize: true save_file: "{lists}/p_.png"', 4)
+        net = layer_net(text, [loc, conf, priors, np.full((3, 3, 40, 50), 7.0)])
+    with pytest.raises(DataError, match=r"a box of picture 0 of the batch, label \d, is \(.*(nan|inf).*neither written nor drawn"):
+        run_forward(net)
+    assert not list(lists.rglob("p_*"))
+
+
+@pytest.mark.parametrize("threshold, shown", [("", ["cat: 0.60", "17: 0.70"]), ("visualize_threshold: 0.5", ["cat: 0.60", "17: 0.50", "17: 0.70"])])
+def test_what_is_drawn(lists, monkeypatch, threshold, shown):
+    """Boxes of at least the threshold, 0.6 where none is given, with the names of the label map, on the picture without its mean."""
+    cv2 = pytest.importorskip("cv2")
+    texts, images = [], []
+    monkeypatch.setattr(cv2, "putText", lambda image, text, *_: texts.append(text))
+    monkeypatch.setattr(cv2, "imshow", lambda name, image: images.append(image[0, 0].tolist()))
+    monkeypatch.setattr(cv2, "waitKey", lambda _: -1)
+    write_mean(lists / "mean.binaryproto", np.stack([np.full((8, 8), value) for value in (10.0, 20, 30)]))
+    priors = np.stack([np.array([0.5, 0.5, 1, 1, 2, 2, 3, 3]), np.ones(8)])[None]
+    conf = np.array([[0, 0.5, 0.6, 0, 0, 0.7, 0.4, 0]])
+    text = layer(f'num_classes: 4 visualize: true {threshold} save_output_param {{ label_map_file: "{lists}/labels.prototxt" }}', 4,
+                 f'transform_param {{ mean_file: "{lists}/mean.binaryproto" }}')
+    run_forward(layer_net(text, [np.zeros((1, 8)), conf.astype(np.float32), priors, np.full((1, 3, 8, 8), 7.0)], Dtype.FLOAT))
+    assert sorted(texts) == sorted(f"a {text}" for text in shown) and images == [[17, 27, 37]]
+    with pytest.raises(ConfigError, match="transform_param.scale: must not be 0"):
+        layer_net(text.replace("transform_param {", "transform_param { scale: 0"), [np.zeros((1, 8)), conf, priors, np.zeros((1, 3, 8, 8))])
+
+
+def test_a_window(monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    shown, waits = [], []
+    monkeypatch.setattr(cv2, "imshow", lambda name, image: shown.append(image.copy()))
+    monkeypatch.setattr(cv2, "waitKey", lambda milliseconds: waits.append((len(shown), milliseconds)))      # it draws the window
+    loc, conf, priors = inputs()
+    net = layer_net(layer("num_classes: 4 visualize: true", 4), [loc, conf, priors, np.full((3, 1, 40, 50), 7.0)])
+    run_forward(net)
+    assert [image.shape for image in shown] == [(40, 50, 3)] * 3 and (shown[0][0, 0] == 7).all() and waits == [(1, 1), (2, 1), (3, 1)]
+
+    def without_windows(name, image):
+        raise cv2.error("no windows")
+    monkeypatch.setattr(cv2, "imshow", without_windows)
+    with pytest.raises(DependencyError, match="visualize: this OpenCV has no windows; name a file in save_file"):
+        run_forward(net)
+
+
+def test_pictures_need_the_fourth_bottom():
+    with pytest.raises(ConfigError, match=r"bottom: visualize needs the pictures as fourth bottom"):
+        layer_net(layer("num_classes: 4 visualize: true"), inputs())
+    for shape in ((3, 2, 4, 4), (2, 3, 4, 4), (3, 3, 4), (3, 1, 0, 4)):
+        with pytest.raises(ShapeError, match=rf"bottom\[3\]: must be 3 pictures of 1 or 3 channels, got \[{str(shape)[1:-1]}\]"):
+            layer_net(layer("num_classes: 4 visualize: true save_file: 'a.png'", 4), [*inputs(), np.zeros(shape)])
+
+
+# ---- what is wrong
+
+@pytest.mark.parametrize("param, message", [
+    ("", "num_classes: must be given and at least 1, got 0"),
+    ("num_classes: 4 background_label_id: 4", "background_label_id: must be from -1 to num_classes - 1 = 3, got 4"),
+    ("num_classes: 4 background_label_id: -2", "background_label_id: must be from -1"),
+    ("num_classes: 4 nms_param { nms_threshold: -1 }", "nms_param.nms_threshold: must be at least 0, got -1"),
+    ("num_classes: 4 nms_param { eta: 0 }", "nms_param.eta: must be above 0 and at most 1, got 0"),
+    ("num_classes: 4 nms_param { top_k: -2 }", "nms_param.top_k: must be at least -1, got -2"),
+    ("num_classes: 4 keep_top_k: -5", "keep_top_k: must be at least -1, got -5"),
+])
+def test_wrong_prototxt(param, message):
+    with pytest.raises(ConfigError, match=rf"test.prototxt.*layer 'l' \(DetectionOutput\): detection_output_param.{message}"):
+        layer_net(layer(param), inputs())
+
+
+def test_a_code_type_that_does_not_exist():
+    with pytest.raises(ConfigError, match="code_type.*CENTER_SIZE"):
+        layer_net(layer("num_classes: 4 code_type: CENTRE"), inputs())
+
+
+def test_wrong_bottoms():
+    loc, conf, priors = inputs()
+    for arrays, message in (
+            ([loc[:, 4:], conf, priors], r"bottom\[0\]: needs 40 prior boxes x 1 locations x 4 = 160 codes for each image"),
+            ([loc, conf[:, 4:], priors], r"bottom\[1\]: needs 40 prior boxes x 4 classes = 160 scores for each of 3 images"),
+            ([loc, conf[:2], priors], r"bottom\[1\]: needs"),
+            ([loc, conf, priors[:, :1]], r"bottom\[2\]: must be prior boxes and variances, \(1, 2, boxes x 4\), got \[1, 1, 160\]"),
+            *(([loc, conf, wrong], r"bottom\[2\]: must be prior boxes")
+              for wrong in (priors[0], np.repeat(priors, 2, 0), priors[..., :-2], priors.reshape(1, 2 * 4 * PRIORS))),
+            ([np.array(1.0), conf, priors], r"bottom\[0\]: needs an axis for the images, got a scalar")):
+        with pytest.raises(ShapeError, match=rf"layer 'l' \(DetectionOutput\): {message}"):
+            layer_net(layer("num_classes: 4"), arrays)
+    for box, edge in ((0, 2), (2, 3), (PRIORS - 1, 2)):
+        flat = priors.copy()
+        flat[0, 0, 4 * box + edge] = flat[0, 0, 4 * box + edge - 2]
+        net = layer_net(layer("num_classes: 4 code_type: CENTER_SIZE"), [loc, conf, flat])
+        with pytest.raises(DataError, match=rf"bottom\[2\]: prior box {box}, .* has no width or no height"):
+            run_forward(net)
+    run_forward(layer_net(layer("num_classes: 4"), [loc, conf, flat]))  # CORNER needs no sizes
+
+
+def test_no_gradient():
+    net = layer_net(layer("num_classes: 4"), inputs())
+    run_forward(net)
+    with pytest.raises(ConfigError, match="DetectionOutput has no gradient"):
+        run_backward(net, [0])
+
+
+# ---- the files and pictures alone
+
+def of_files(folder, form="COCO", **more):
+    return caffe_pb2.DetectionOutputParameter(num_classes=4, background_label_id=0, save_output_param={
+        "output_directory": f"{folder}/out", "output_name_prefix": "p_", "output_format": form, "label_map_file": f"{folder}/labels.prototxt",
+        "name_size_file": f"{folder}/sizes.txt", **more})
+
+
+def test_edges_are_written_to_a_hundredth(lists):
+    files, random = DetectionFiles(of_files(lists)), np.random.default_rng(1)
+    for _ in range(2):      # the second pass has what is its own alone
+        for _ in range(4):
+            low, high = np.sort(random.random((2, 5, 2)), 0)
+            files.add(1, np.column_stack([np.zeros(5), random.integers(1, 4, 5), random.random(5), low, high]))
+        found = json.loads((lists / "out" / "p_.json").read_text())
+        assert len(found) == 20 and [one["image_id"] for one in found[::5]] == ["first", "second", 33, "fourth"]
+        for one in found:
+            assert all(edge == float(f"{edge:.2f}") for edge in one["bbox"])
+
+
+def test_what_is_missing_is_named_in_the_log(lists, caplog):
+    for missing, words in ((("label_map_file",), "label_map_file"), (("name_size_file",), "name_size_file"),
+                           (("label_map_file", "name_size_file"), "label_map_file and name_size_file"), ((), None)):
+        caplog.clear()
+        assert DetectionFiles.wanted(of_files(lists, **dict.fromkeys(missing, ""))) == (not missing)
+        field = "detection_output_param.save_output_param"
+        assert [record.getMessage() for record in caplog.records] == [f"{field}: nothing is written to '{lists}/out' without {words}"] * bool(missing)
+    assert not DetectionFiles.wanted(of_files(lists, output_directory="")) and len(caplog.records) == 0
+
+
+def test_a_directory_that_cannot_be_made(lists):
+    (lists / "out").write_text("a file")
+    with pytest.raises(FileError, match=rf"^detection_output_param.save_output_param.output_directory: '{lists}/out' cannot be made: File exists"):
+        DetectionFiles(of_files(lists))
+
+
+def test_an_untrusted_net_reads_no_names_from_elsewhere(lists, monkeypatch):
+    pytest.importorskip("cv2")
+    (lists / "in").mkdir()
+    monkeypatch.chdir(lists / "in")
+    (lists / "in" / "labels.prototxt").write_text(LABELS)
+
+    def made(path):
+        return DetectionPictures(caffe_pb2.DetectionOutputParameter(save_output_param={"label_map_file": path}), caffe_pb2.TransformationParameter())
+
+    with caffe.trusting(False):
+        assert made("labels.prototxt").names[1] == ("17", "a 17")
+        with pytest.raises(ConfigError, match="^detection_output_param.save_output_param.label_map_file: the net is not trusted, and asks to read"):
+            made("../labels.prototxt")
+        write_mean(lists / "in" / "mean", np.zeros((3, 1, 1), np.float32))
+        write_mean(lists / "mean", np.zeros((3, 1, 1), np.float32))
+        DetectionPictures(caffe_pb2.DetectionOutputParameter(), caffe_pb2.TransformationParameter(mean_file="mean"))
+        with pytest.raises(ConfigError, match="^transform_param.mean_file: the net is not trusted, and asks to read"):
+            DetectionPictures(caffe_pb2.DetectionOutputParameter(), caffe_pb2.TransformationParameter(mean_file="../mean"))
+
+
+def test_only_the_first_process_writes_files(lists, monkeypatch):
+    monkeypatch.setattr(caffe, "solver_rank", 1)
+    files = DetectionFiles(of_files(lists))
+    files.add(4, np.zeros((0, 7)))
+    assert files.seen < 4 and not list((lists / "out").iterdir())
+    monkeypatch.setattr(caffe, "solver_rank", 0)
+    files = DetectionFiles(of_files(lists))
+    files.add(4, np.zeros((0, 7)))
+    assert list((lists / "out").iterdir())
+
+
+def test_pictures_without_opencv_are_refused_when_the_net_is_built(monkeypatch):
+    def without_opencv():
+        raise DependencyError("pictures need OpenCV")
+
+    monkeypatch.setattr("minicaffe.addons.ssd.detection_files.opencv", without_opencv)
+    with pytest.raises(DependencyError, match="need OpenCV"):
+        DetectionPictures(caffe_pb2.DetectionOutputParameter(), caffe_pb2.TransformationParameter())
+
+
+def test_boxes_and_texts_like_those_of_opencv(monkeypatch):
+    cv2 = pytest.importorskip("cv2")
+    random = np.random.default_rng(4)
+    for _ in range(20):
+        height, width = (int(side) for side in random.integers(20, 90, 2))
+        rows = np.column_stack([np.zeros(3), random.integers(0, 9, 3), random.random(3), random.uniform(-3, 4, (3, 4))])
+        image, wanted = (np.zeros((height, width, 3), np.uint8) for _ in range(2))
+        draw_boxes(image, rows, {1: "cat"})
+        for _, label, score, *box in rows:
+            left, top, right, bottom = (round(min(max(edge, -1), 2) * side) for edge, side in zip(box, (width, height) * 2))
+            hue = (67 * int(label)) % 180
+            colour = cv2.cvtColor(np.full((1, 1, 3), (hue, 255, 255), np.uint8), cv2.COLOR_HSV2BGR)[0, 0].tolist()
+            cv2.rectangle(wanted, (left, top), (right, bottom), colour, 2)
+            cv2.putText(wanted, f"{'cat' if label == 1 else int(label)}: {score:.2f}", (max(left, 0), max(top, 12)), cv2.FONT_HERSHEY_SIMPLEX, 0.4, colour)
+        np.testing.assert_array_equal(image, wanted)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("end", [".png", ".PNG", ".bmp"])
+def test_a_picture_is_what_it_was_before_the_transformation(tmp_path, channels, end):
+    """Rounded, and kept within 0 to 255; a gray one in three equal channels; the numbers of files count over all batches."""
+    cv2 = pytest.importorskip("cv2")
+    param = caffe_pb2.DetectionOutputParameter(save_file=f"{tmp_path}/p{end}")
+    means = [3.25, 100, 7][:channels]
+    pictures = DetectionPictures(param, caffe_pb2.TransformationParameter(scale=0.5, mean_value=means))
+    data = np.random.default_rng(2).uniform(-60, 130, (3, channels, 9, 8))
+    for batch in (data[:2], data[2:]):
+        pictures.show(batch, np.zeros((0, 7)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"p_{i:06d}{end}" for i in range(3)]
+    for i, planes in enumerate(data):
+        wanted = np.clip(np.round(planes / 0.5 + np.reshape(means, (-1, 1, 1))), 0, 255).transpose(1, 2, 0)
+        np.testing.assert_array_equal(cv2.imread(f"{tmp_path}/p_{i:06d}{end}"), np.broadcast_to(wanted, (9, 8, 3)))
+
+
+def test_pictures_that_cannot_be_made(tmp_path):
+    pytest.importorskip("cv2")
+    Param, Transform = caffe_pb2.DetectionOutputParameter, caffe_pb2.TransformationParameter
+    data, none = np.zeros((1, 3, 8, 8)), np.zeros((0, 7))
+    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
+    with pytest.raises(ConfigError) as caught:
+        DetectionPictures(Param(), Transform(mean_file=f"{tmp_path}/mean")).show(data, none)
+    assert str(caught.value) == "transform_param.mean_file: the mean, (3, 4, 4), does not fit pictures of (3, 8, 8)"
+    with pytest.raises(FileError) as caught:
+        DetectionPictures(Param(save_file=f"{tmp_path}/no/film.avi"), Transform()).show(data, none)
+    assert str(caught.value) == (f"detection_output_param.save_file: '{tmp_path}/no/film.avi' cannot be written as a video; end it in .avi, or in "
+                                 ".png for pictures")

@@ -1,0 +1,298 @@
+"""model_libs: the nets that SSD's Python functions make, against models/ssd and the published numbers of layers and parameters."""
+
+# ruff: noqa: F405
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
+from minicaffe.net_spec import NetSpec
+from minicaffe.proto import parse_text
+from minicaffe.proto.caffe_pb2 import NetParameter
+
+ROOT = Path(__file__).resolve().parents[3]
+from minicaffe.model_libs import *  # noqa: E402, F403  as SSD's scripts write it; brings L, P and caffe_pb2, too
+
+VGG = {"fully_conv": True, "reduced": True, "dilated": True}
+
+
+def spec(side=64):
+    n = NetSpec()
+    n.data = L.Input(shape=dict(dim=[1, 3, side, side]))
+    return n
+
+
+def layers_of(n):
+    return {layer.name: layer for layer in n.to_proto().layer}
+
+
+def build(n, tmp_path, **options):
+    (tmp_path / "net.prototxt").write_text(str(n.to_proto()))
+    return caffe.Net(str(tmp_path / "net.prototxt"), caffe.TEST, **options)
+
+
+def extra_layers(n):
+    """What SSD300 adds to VGG16, as its scripts do it, with ``int / 2``."""
+    below = n.keys()[-1]
+    for block, narrow, pad, stride in ((6, 256, 1, 2), (7, 128, 1, 2), (8, 128, 0, 1), (9, 128, 0, 1)):
+        ConvBNLayer(n, below, f"conv{block}_1", False, True, narrow, 1, 0, 1)
+        ConvBNLayer(n, f"conv{block}_1", f"conv{block}_2", False, True, narrow * 4 / 2, 3, pad, stride)
+        below = f"conv{block}_2"
+
+
+def test_ssd300_is_the_net_of_models():
+    n = spec(300)
+    VGGNetBody(n, from_layer="data", dropout=False, **VGG)
+    extra_layers(n)
+    tops = CreateMultiBoxHead(
+        n, data_layer="data", num_classes=21, from_layers=["conv4_3", "fc7", "conv6_2", "conv7_2", "conv8_2", "conv9_2"],
+        min_sizes=[30.0, 60.0, 111.0, 162.0, 213.0, 264.0], max_sizes=[60.0, 111.0, 162.0, 213.0, 264.0, 315.0],
+        aspect_ratios=[[2], [2, 3], [2, 3], [2, 3], [2], [2]], steps=[8, 16, 32, 64, 100, 300], normalizations=[20, -1, -1, -1, -1, -1],
+        use_batchnorm=False, clip=False, prior_variance=[0.1, 0.1, 0.2, 0.2], kernel_size=3, pad=1)
+    assert [top.fn.type_name for top in tops] == ["Concat"] * 3
+    made = layers_of(n)
+    wanted, _ = parse_text((ROOT / "models/ssd/deploy.prototxt").read_text(), NetParameter, "deploy.prototxt")
+    wanted = {layer.name: layer for layer in wanted.layer if not layer.name.startswith(("mbox_conf_", "detection_out"))}
+    assert set(made) == set(wanted)
+    for name, layer in wanted.items():
+        assert without_defaults(made[name]) == without_defaults(layer), name
+
+
+def without_defaults(layer):
+    """Clear what says the same as nothing: SSD writes ``dilation: 1``, models/ssd ``pad: 0``."""
+    param = layer.convolution_param
+    for values, default in ((param.dilation, [1]), (param.stride, [1]), (param.pad, [0])):
+        if values == default:
+            del values[:]
+    for message in (layer.pooling_param, layer.norm_param, layer.prior_box_param, layer.permute_param, layer.flatten_param, layer.concat_param):
+        for field, value in message.ListFields():
+            if field.cpp_type != field.CPPTYPE_MESSAGE and value == field.default_value:
+                message.ClearField(field.name)
+    return layer
+
+
+@pytest.mark.parametrize("options, layers, fc6", [
+    ({}, 31 + 6, None), ({"need_fc": False}, 30, None), ({"fully_conv": True}, 37, ([7], [3], [1])), (VGG, 37, ([3], [6], [6])),
+    ({**VGG, "dropout": False}, 35, ([3], [6], [6])), ({"fully_conv": True, "reduced": True}, 37, ([3], [3], [3])),
+    ({"fully_conv": True, "dilated": True}, 37, ([7], [6], [2])), ({**VGG, "dilate_pool4": True}, 37, ([3], [12], [12])),
+    ({**VGG, "nopool": True}, 37, ([3], [6], [6]))])
+def test_vgg(options, layers, fc6):
+    made = layers_of(VGGNetBody(spec(), "data", **options))
+    assert len(made) == layers + 1
+    if fc6:
+        param = made["fc6"].convolution_param
+        assert (list(param.kernel_size), list(param.pad), list(param.dilation)) == fc6
+    elif options.get("need_fc", True):
+        assert made["fc6"].type == made["fc7"].type == "InnerProduct" and made["fc6"].bottom == ["pool5"]
+    assert ("pool3" in made) != bool(options.get("nopool")) and ("conv3_4" in made) == bool(options.get("nopool"))
+    assert made["conv5_1"].convolution_param.pad == made["conv5_1"].convolution_param.dilation == [2 if "dilate_pool4" in options else 1]
+
+
+def test_frozen_layers():
+    made = layers_of(VGGNetBody(spec(), "data", need_fc=False, freeze_layers=["conv1_1", "none"]))
+    assert [p.lr_mult for p in made["conv1_1"].param] == [0, 0] and [p.lr_mult for p in made["conv1_2"].param] == [1, 2]
+    assert made["conv1_1"].convolution_param.num_output == 64 and made["conv1_1"].convolution_param.weight_filler.type == "xavier"
+
+
+@pytest.mark.parametrize("options, fc6", [({}, None), ({"fully_conv": True}, ([6], [2], [])), ({"fully_conv": True, "reduced": True}, ([3], [2], [2])),
+                                          ({"fully_conv": True, "dilated": True}, ([6], [5], [2])), (VGG, ([3], [5], [5]))])
+def test_zf(options, fc6, tmp_path):
+    n = ZFNetBody(spec(), "data", need_fc8=True, freeze_layers=["conv2"], **options)
+    made = layers_of(n)
+    assert list(made)[-2:] == ["fc8", "prob"] and [p.lr_mult for p in made["conv2"].param] == [0, 0]
+    assert made["norm1"].lrn_param.local_size == 3 and made["pool5"].pooling_param.stride == (1 if options.get("dilated") else 2)
+    if fc6:
+        param = made["fc6"].convolution_param
+        assert (list(param.kernel_size), list(param.pad), list(param.dilation)) == fc6
+    if options == VGG:      # the smallest
+        assert np.isfinite(build(n, tmp_path).forward()["prob"]).all()
+
+
+@pytest.mark.parametrize("body, blocks, convolutions", [("ResNet101Body", 33, 104), ("ResNet152Body", 50, 155)])
+@pytest.mark.parametrize("dilated", [False, True])
+def test_resnets(body, blocks, convolutions, dilated):
+    made = layers_of(globals()[body](spec(), "data", use_pool5=not dilated, use_dilation_conv5=dilated, use_global_stats=True))
+    kinds = [layer.type for layer in made.values()]
+    assert kinds.count("Eltwise") == blocks and kinds.count("Convolution") == kinds.count("BatchNorm") == kinds.count("Scale") == convolutions
+    assert ("pool5" in made) != dilated and "res4b22" in made and "bn4b1_branch2a" in made and "scale_conv1" in made
+    conv = made["res5a_branch2b"].convolution_param
+    assert (list(conv.pad), list(conv.dilation)) == (([2], [2]) if dilated else ([1], []))
+    assert list(made["res5a_branch1"].convolution_param.stride) == [1 if dilated else 2]
+    assert made["bn2a_branch1"].batch_norm_param.use_global_stats and made["scale2a_branch1"].param[0].lr_mult == 0
+    assert made["res2b"].bottom == ["res2a", "res2b_branch2c"] and made["res2b_relu"].top == ["res2b"]
+
+
+def test_the_resnet_has_the_parameters_of_the_paper(tmp_path):
+    net = build(ResNet101Body(spec(), "data"), tmp_path)
+    count = sum(blob.count for name, blobs in net.params.items() for blob in blobs if not name.startswith("bn"))
+    assert count + 2048 * 1000 + 1000 == 44_549_160     # torchvision's ResNet-101: 44.5 million with its classifier
+
+
+def test_inception_v3(tmp_path):
+    n = InceptionV3Body(spec(299), "data", output_pred=True)
+    made = layers_of(n)
+    kinds = [layer.type for layer in made.values()]
+    assert kinds.count("Convolution") == 94 and kinds.count("Bias") == kinds.count("BatchNorm") == 94
+    assert "mixed/tower_1/conv_2_bn" in made and "mixed_3/pool" in made and made["mixed_10/tower_1/mixed"].bottom == [
+        "mixed_10/tower_1/mixed/conv", "mixed_10/tower_1/mixed/conv_1"]
+    net = build(n, tmp_path)
+    shapes = {name: net.blobs[name].shape for name in ("mixed/join", "mixed_2/join", "mixed_7/join", "mixed_10/join", "pool_3", "softmax_prob")}
+    assert shapes == {"mixed/join": (1, 256, 35, 35), "mixed_2/join": (1, 288, 35, 35), "mixed_7/join": (1, 768, 17, 17),
+                      "mixed_10/join": (1, 2048, 8, 8), "pool_3": (1, 2048, 1, 1), "softmax_prob": (1, 1008)}
+
+
+def test_convolution_with_batch_norm():
+    n = spec()
+    ConvBNLayer(n, "data", "c", True, True, 8, [1, 7], [0, 3], 1, use_scale=False, lr_mult=2, eps=0.01)
+    ConvBNLayer(n, "c", "d", True, False, 8.0, 3, 1, [2], dilation=2, conv_postfix="_x", moving_average_fraction=0.9)
+    made = layers_of(n)
+    assert list(made) == ["data", "c", "c_bn", "c_bias", "c_relu", "d_x", "d_bn", "d_scale"]
+    conv = made["c"].convolution_param
+    assert (conv.kernel_h, conv.kernel_w, conv.pad_h, conv.pad_w, conv.stride_h, conv.bias_term) == (1, 7, 0, 3, 1, False)
+    assert [p.lr_mult for p in made["c"].param] == [2] and made["c_bn"].batch_norm_param.eps == pytest.approx(0.01)
+    assert made["d_bn"].batch_norm_param.moving_average_fraction == pytest.approx(0.9) and list(made["d_x"].convolution_param.stride) == [2]
+    assert [p.lr_mult for p in made["d_bn"].param] == [0, 0, 0]
+
+
+def test_data_layer():
+    n = NetSpec()
+    n.data, n.label = CreateAnnotatedDataLayer("db", batch_size=64 / 2, label_map_file="map", anno_type=0,
+                                               transform_param=dict(mirror=True), batch_sampler=[dict(max_sample=1)])
+    layer, = n.to_proto().layer
+    assert layer.name == "data" and layer.top == ["data", "label"] and layer.data_param.batch_size == 32
+    assert layer.transform_param.mirror and layer.annotated_data_param.HasField("anno_type")
+    assert layer.annotated_data_param.batch_sampler[0].max_sample == 1 and layer.include[0].phase == caffe.TRAIN
+    n = NetSpec()
+    n.data = CreateAnnotatedDataLayer("db", output_label=False, train=False)
+    layer, = n.to_proto().layer
+    assert layer.top == ["data"] and layer.include[0].phase == caffe.TEST and len(layer.annotated_data_param.batch_sampler) == 1
+
+
+HEAD = dict(num_classes=3, from_layers=["data"], min_sizes=[[10, 20]])
+
+
+@pytest.mark.parametrize("options, boxes, outputs", [
+    ({}, 2, (8, 6)), ({"max_sizes": [[20, 30]]}, 4, (16, 12)), ({"aspect_ratios": [2]}, 6, (24, 18)),
+    ({"aspect_ratios": [[2, 3]], "flip": False}, 6, (24, 18)), ({"share_location": False}, 2, (24, 6))])
+def test_numbers_of_boxes(options, boxes, outputs, tmp_path):
+    n = spec(4)
+    CreateMultiBoxHead(n, use_objectness=True, inter_layer_depth=[4], conf_postfix="_v2", **HEAD, **options)
+    net = build(n, tmp_path)
+    assert net.blobs["data_inter_mbox_loc"].shape[1] == outputs[0] and net.blobs["data_inter_mbox_conf_v2"].shape[1] == outputs[1]
+    assert net.blobs["mbox_priorbox"].shape == (1, 2, 16 * boxes * 4) and net.blobs["mbox_objectness"].shape == (1, 16 * boxes * 2)
+    assert "data_inter_mbox_loc_bn" in net.layer_dict and net.forward()["mbox_conf"].shape == (1, 16 * boxes * 3)
+
+
+def test_size_of_the_picture():
+    for size, want in ((dict(img_height=4, img_width=4), (4, 0, 0)), (dict(img_height=4, img_width=6), (0, 4, 6))):
+        n = spec(4)
+        CreateMultiBoxHead(n, **HEAD, **size)
+        param = layers_of(n)["data_mbox_priorbox"].prior_box_param
+        assert (param.img_size, param.img_h, param.img_w) == want
+
+
+def test_numbers_and_arrays_in_place_of_lists():
+    given, same = spec(4), spec(4)
+    CreateMultiBoxHead(given, **{**HEAD, "num_classes": np.int64(HEAD["num_classes"])}, prior_variance=0.1, steps=np.array([8]))
+    CreateMultiBoxHead(same, **HEAD, prior_variance=[0.1], steps=[8])
+    assert given.to_proto() == same.to_proto()
+
+
+@pytest.mark.parametrize("call, error, words", [
+    (lambda n: CreateMultiBoxHead(n), ConfigError, "num_classes: must be the number of classes"),
+    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "min_sizes": []}), ConfigError, "min_sizes: must have one item for each of the 1"),
+    (lambda n: CreateMultiBoxHead(n, **HEAD, steps=[1, 2]), ConfigError, "steps: must have one item for each of the 1 from_layers, got 2"),
+    (lambda n: CreateMultiBoxHead(n, **HEAD, max_sizes=[[1]]), ConfigError, r"max_sizes\[0\]: must have as many items as min_sizes\[0\], 2"),
+    (lambda n: CreateMultiBoxHead(n, **HEAD, data_layer="dat"), MissingNameError, "data_layer: the net has no layer 'dat'.*'data'"),
+    (lambda n: CreateMultiBoxHead(n, **HEAD, epsilon=1), ConfigError, r"bn_params are eps.*\['epsilon'\]"),
+    (lambda n: VGGNetBody(n, "dat"), MissingNameError, "from_layer: the net has no layer 'dat'"),
+    (lambda n: UnpackVariable([1, 2, 3], 2), ConfigError, "give one value or 2"),
+    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "from_layers": "data"}), WrongTypeError, "from_layers must be a list of names"),
+    (lambda n: CreateMultiBoxHead(n, **{**HEAD, "num_classes": True}), ConfigError, "num_classes: must be the number of classes"),
+], ids=range(10))
+def test_errors(call, error, words):
+    with pytest.raises(error, match=words):
+        call(spec(4))
+
+
+def test_small_helpers(tmp_path):
+    assert UnpackVariable(3, 2) == UnpackVariable([3], 2) == [3, 3] and UnpackVariable([1, 2], 2) == [1, 2]
+    folder = tmp_path / "a" / "b"
+    assert not check_if_exist(str(folder))
+    make_if_not_exist(str(folder))
+    make_if_not_exist(str(folder))
+    assert check_if_exist(str(folder)) and caffe.model_libs.L is L
+
+
+@pytest.mark.parametrize("nopool", [False, True])
+@pytest.mark.parametrize("dilated", [False, True])
+@pytest.mark.parametrize("dilate_pool4", [False, True])
+def test_what_makes_vgg_smaller(nopool, dilated, dilate_pool4):
+    """The fourth pooling keeps the size with `dilate_pool4`, but a convolution in its place does not; the fifth one with `dilated`."""
+    made = layers_of(VGGNetBody(spec(), "data", fully_conv=True, nopool=nopool, dilated=dilated, dilate_pool4=dilate_pool4))
+    keeps = [False, False, False, dilate_pool4 and not nopool, dilated]
+    for block, same in enumerate(keeps, 1):
+        if nopool:
+            param = made[f"conv{block}_{3 if block < 3 else 4}"].convolution_param
+            found = list(param.kernel_size)[0], list(param.stride)[0], list(param.pad)[0]
+            assert found == (3, 1 if same else 2, 1)
+        else:
+            param = made[f"pool{block}"].pooling_param
+            assert (param.kernel_size, param.stride, param.pad) == ((3, 1, 1) if same else (2, 2, 0))
+    later = 2 if keeps[3] else 1
+    for i in 1, 2, 3:
+        assert made[f"conv5_{i}"].convolution_param.dilation == made[f"conv5_{i}"].convolution_param.pad == [later]
+    assert made["fc6"].convolution_param.dilation == [later * (2 if dilated else 1)]
+
+
+def test_each_layer_of_zf():
+    """Type, bottom, outputs, kernel, stride and pad of each, with 0 where a layer has none."""
+    made = layers_of(ZFNetBody(spec(), "data", need_fc8=True))
+    wanted, below = [], "data"
+    for block, outputs, kernel, stride, pad in ((1, 96, 7, 2, 3), (2, 256, 5, 2, 2), (3, 384, 3, 0, 1), (4, 384, 3, 0, 1), (5, 256, 3, 0, 1)):
+        wanted += [(f"conv{block}", "Convolution", below, outputs, kernel, stride, pad), (f"relu{block}", "ReLU", f"conv{block}", 0, 0, 0, 0)]
+        below = f"conv{block}"
+        if block < 3:
+            wanted += [(f"norm{block}", "LRN", below, 0, 0, 0, 0), (f"pool{block}", "Pooling", f"norm{block}", 0, 3, 2, 1)]
+            below = f"pool{block}"
+    wanted += [("pool5", "Pooling", "conv5", 0, 3, 2, 1)]
+    for index, below in ((6, "pool5"), (7, "fc6")):
+        wanted += [(f"fc{index}", "InnerProduct", below, 4096, 0, 0, 0), (f"relu{index}", "ReLU", f"fc{index}", 0, 0, 0, 0),
+                   (f"drop{index}", "Dropout", f"fc{index}", 0, 0, 0, 0)]
+    wanted += [("fc8", "InnerProduct", "fc7", 1000, 0, 0, 0), ("prob", "Softmax", "fc8", 0, 0, 0, 0)]
+
+    def number(value):
+        return value if isinstance(value, int) else next(iter(value), 0)
+
+    found = []
+    for layer in list(made.values())[1:]:
+        param = {"Convolution": layer.convolution_param, "Pooling": layer.pooling_param}.get(layer.type)
+        outputs = {"Convolution": layer.convolution_param, "InnerProduct": layer.inner_product_param}.get(layer.type)
+        window = [number(getattr(param, name)) if param else 0 for name in ("kernel_size", "stride", "pad")]
+        found.append((layer.name, layer.type, layer.bottom[0], outputs.num_output if outputs else 0, *window))
+    assert found == wanted
+
+
+@pytest.mark.parametrize("body", ["ResNet101Body", "ResNet152Body"])
+def test_which_convolutions_of_a_resnet_have_a_relu(body):
+    """Those of branches 2a and 2b, and the first; the sum of both branches has one instead of their last convolutions."""
+    made = layers_of(globals()[body](spec(), "data", use_pool5=False))
+    rectified = {layer.bottom[0] for layer in made.values() if layer.type == "ReLU"}
+    normalized = {layer.bottom[0] for layer in made.values() if layer.type == "BatchNorm"}
+    for layer in made.values():
+        if layer.type == "Convolution":
+            assert (layer.top[0] in rectified) == layer.name.endswith(("branch2a", "branch2b", "conv1")), layer.name
+            assert layer.top[0] in normalized and not layer.convolution_param.bias_term
+        elif layer.type == "Eltwise":
+            assert layer.top[0] in rectified and layer.top[0] not in normalized
+
+
+def test_a_size_of_one_side_is_no_size_of_a_picture():
+    for size in (dict(img_height=4), dict(img_width=4), {}):
+        n = spec(4)
+        CreateMultiBoxHead(n, **HEAD, **size)
+        param = layers_of(n)["data_mbox_priorbox"].prior_box_param
+        assert not [name for name in ("img_size", "img_h", "img_w") if param.HasField(name)]

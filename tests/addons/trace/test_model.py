@@ -1,0 +1,752 @@
+"""A trace: steps of layers, who touched what, what was where at a moment, JSON and back."""
+
+import json
+import os
+import re
+import time
+
+import numpy as np
+import pytest
+from small_net import NET
+
+import minicaffe
+from minicaffe import memory
+from minicaffe.addons import trace
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
+from minicaffe.memory import SyncedMemory, reporter
+from minicaffe.inspection import timing
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.addons.trace import build, html, perfetto, pytorch, table
+from minicaffe.addons.trace.model import Replay, launch_of
+
+on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
+LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
+
+
+def kinds(made, iteration=0):
+    return [(step["kind"], step["layer"]) for step in made.steps if step["iteration"] == iteration and step["kind"] != "between"]
+
+
+def test_steps_of_an_iteration(where, make_solver):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(2)
+    wanted = [("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]] + [("update", "update")]
+    assert kinds(made) == kinds(made, 1) == wanted
+    for before, after in zip(made.steps, made.steps[1:]):
+        assert before["last"] == after["first"] and before["begin"] <= before["end"] <= after["end"]
+    assert (made.steps[0]["first"], made.steps[-1]["last"]) == (0, len(made))
+    losses = [step["loss"] for step in made.steps if step["kind"] == "forward" and step["layer"] == "loss"]
+    assert len(losses) == 2 and all(np.isfinite(losses)) and losses[1] == solver.net.blobs["loss"].data[()]
+    assert made.document["device"]["kind"] == where and made.document["device"]["copy_bandwidth"] > 1e6
+    assert [node["type"] for node in made.nodes] == [layer.type for layer in solver.net.layers]
+    assert made.nodes[1]["shapes"]["conv"] == [4, 4, 4, 4] and made.nodes[1]["params"] == ["conv[0]", "conv[1]"]
+
+
+def test_who_is_computed_with_another(on_cpu, make_solver):
+    """BatchNorm computes the ReLU in place behind it, and its gradient."""
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    assert {(step["kind"], step["layer"]): step["with"] for step in made.steps if step["with"]} == {
+        ("forward", "relu"): "norm", ("backward", "relu"): "norm"}
+    assert made.nodes[2]["fused"] == ["relu"]
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_heads_before_and_after(where, make_solver, plan):
+    """What a step says of heads agrees with the net's memories before and after the record."""
+    solver = make_solver(plan=plan)
+    solver.step(1)
+
+    def heads():
+        blobs = [*solver.net.blob_list, *solver.net.param_table.params]
+        return {memory.name: str(memory.head) for blob in blobs for memory in (blob.data_memory, blob.diff_memory)}
+
+    before = heads()
+    with trace.record(solver) as made:
+        solver.step(1)
+    after = heads()
+    first, last = made.at(0).heads, made.at(len(made)).heads
+    assert {name: first[name] for name in before} == before and {name: last[name] for name in after} == after
+    now = dict(first)
+    for step in made.steps:
+        for touched in step["touched"]:
+            assert now[touched["memory"]] == touched["before"], step
+            now[touched["memory"]] = touched["after"]
+    assert now == last
+    step = next(step for step in made.steps if (step["kind"], step["layer"]) == ("backward", "ip"))
+    names = {touched["memory"] for touched in step["touched"]}
+    assert {"ip diff", "ip[0] data", "ip[0] diff", "conv diff"} <= names and "label data" not in names
+    assert step["bytes"] >= 4 * (4 * 5 + 5 * 64)
+
+
+def test_moments_are_from_0_to_the_end(where, make_solver):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    end = len(made)
+    assert made.step_at(0) == 0 and made.step_at(end) == made.step_at(np.int64(end)) == len(made.steps) - 1
+    for call in made.at, made.step_at:
+        for wrong in -1, end + 1:
+            with pytest.raises(ConfigError, match=f"moment: must be from 0 to {end}, got {wrong}"):
+                call(wrong)
+        for wrong in 0.5, "0", None, True:
+            with pytest.raises(WrongTypeError, match=f"moment must be a number from 0 to {end}, got"):
+                call(wrong)
+
+
+@pytest.mark.parametrize("allocator", ["caching", "buddy"])
+def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
+    """Replaying the record gives the live blocks, and the blocks of the allocator, that there are in the end."""
+    place = memory.CPUPlace() if where == "cpu" else memory.CUDAPlace(0)
+    before = memory.use(place, allocator)
+    try:
+        with trace.record() as made:
+            solver = make_solver(plan="memory")
+            solver.step(2)
+            big = memory.Buffer(memory.allocator_of(place), 3 << 20, "big")
+            small = memory.Buffer(memory.allocator_of(place), 100, "small")
+            del big
+            from minicaffe.addons.trace.record import arenas
+            live, now = reporter.live(), arenas()
+        moment = made.at(len(made))
+        assert {(b["place"], b["address"], b["bytes"], b["name"]) for b in moment.blocks} == {
+            (repr(b.place), b.address, b.nbytes, b.name) for b in live}
+        mine = [next(arena for arena in found if arena["place"] == repr(place)) for found in (moment.arenas, now)]
+        assert mine[0]["allocator"] == allocator and max(len(segment["blocks"]) for segment in mine[1]["segments"]) > 1
+        assert mine[0] == mine[1]
+        assert {event.kind for event in made.events} >= {"alloc", "free", "split", "merge"}
+        live_blocks_are_used_at_every_moment(made)
+        del small, solver
+    finally:
+        memory.use(place, before)
+
+
+def live_blocks_are_used_at_every_moment(made):
+    """Check blocks against the parts of their segments: a free comes before the merges that it leads to."""
+    start = made.document["start"]
+    replay = Replay(start["heads"], start["blocks"], start["arenas"])
+    for event in made.events:
+        replay.apply(event)
+        if event.kind not in ("free", "merge", "split"):
+            continue
+        for arena in replay.arenas:
+            live = {address for place, address in replay.blocks if place == arena["place"]}
+            free = {part["address"] for segment in arena["segments"] for part in segment["blocks"] if not part["used"]}
+            assert not live & free, event
+
+
+def test_a_test_net_is_kept_apart(where, make_solver):
+    """Its layers and blobs have the names of the train net's."""
+    solver = make_solver(test_iter=[1], test_interval=1)
+    with trace.record(solver) as made:
+        solver.step(2)
+    own = [(step["kind"], step["layer"]) for step in made.steps if step["node"] is not None]
+    assert own == 2 * ([("forward", name) for name in LAYERS] + [("backward", name) for name in LAYERS[:0:-1]])
+    others = [step["layer"] for step in made.steps if step["node"] is None and step["kind"] == "forward"]
+    assert others == 2 * [f"{name} (another net)" for name in LAYERS]
+    heads = made.at(len(made)).heads
+    assert {blob.data_memory.name: str(blob.data_memory.head) for blob in solver.net.blob_list}.items() <= heads.items()
+    assert "conv data #2" in heads
+
+
+def test_json_and_back(where, make_solver, tmp_path):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    made.save(tmp_path / "trace.json")
+    again = trace.load(tmp_path / "trace.json")
+    assert again.document == made.document == json.loads(made.to_json())
+    assert again.events == made.events and again.at(50) == made.at(50)
+    assert again.document.keys() - {"schedule"} == trace.Trace(None).document.keys() and len(trace.Trace(None)) == 0
+
+
+def test_what_is_no_trace(tmp_path):
+    for text in ("", "[]", "{}", '{"format": 1}', '{"format": "1"}'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(DataError, match=r"x\.json.*(is no trace|is empty, where a trace)"):
+            trace.load(tmp_path / "x.json")
+    (tmp_path / "x.json").write_text(json.dumps({**trace.Trace(None).document, "format": 2}))
+    with pytest.raises(DataError, match="has format 2"):
+        trace.load(tmp_path / "x.json")
+    with pytest.raises(WrongTypeError, match="a Solver, a Net or None, got str"):
+        trace.Recorder("net.prototxt")
+
+
+def test_a_net_that_fails_keeps_the_trace_so_far(where, make_solver):
+    solver = make_solver()
+    solver.step(1)
+    solver.net.blobs["label"].data[...] = 99
+    with pytest.raises(Error, match="label"), trace.record(solver.net) as made:
+        solver.net.forward_from_to(1, 5)
+    assert kinds(made)[-1] == ("forward", "loss") and made.steps[-1]["with"] is None
+    assert made.steps[-1]["last"] == len(made)
+
+
+def test_a_net_alone_counts_iterations(where, make_solver):
+    net = make_solver().net
+    with trace.record(net) as made:
+        for _ in range(3):
+            net.forward_backward()
+    assert sorted({step["iteration"] for step in made.steps}) == [0, 1, 2]
+    assert kinds(made, 2) == kinds(made)
+
+
+@pytest.mark.no_plan("adds to gradients that an update has used")
+def test_the_last_iterations(where, make_solver):
+    """A recorder that keeps two iterations has these and the one that runs, however long it is there."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver, keep=2)
+    recorder.start()
+    with pytest.raises(ConfigError, match="runs already"):
+        recorder.start()
+    solver.step(5)
+    solver.net.forward_backward()
+    running = recorder.trace()
+    recorder.stop()
+    recorder.stop()
+    assert solver.listeners == []
+    made = recorder.trace()
+    assert sorted({step["iteration"] for step in made.steps}) == sorted({step["iteration"] for step in running.steps}) == [3, 4, 5]
+    assert made.at(0).heads["conv data"] != "UNINITIALIZED"
+    with pytest.raises(ConfigError, match="at least 1"):
+        trace.Recorder(solver, keep=0)
+    with pytest.raises(ConfigError, match="the target a solver"):
+        trace.Recorder(solver.net, keep=1)
+
+
+@on_device
+def test_kernels(where, make_solver):
+    """Each launch has a grid, a time and the arrays that it was given; its source is that of the functor."""
+    from minicaffe.addons.trace.model import launch_of
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(1)
+    launches = [event for event in made.events if event.kind == "launch"]
+    assert launches and all(event.took > 0 for event in launches)
+    update = launch_of(launches[-1])
+    assert update.grid[0] >= 1 and update.threads > 0
+
+    def arrays(kind, layer):
+        step = next(step for step in made.steps if (step["kind"], step["layer"]) == (kind, layer))
+        return {name for event in made.events[step["first"]:step["last"]] if event.kind == "launch" for name, _ in launch_of(event).arrays}
+
+    assert {"ip[0] data", "ip[0] diff"} <= arrays("update", "update")
+    if where == "sim":      # on a GPU cuBLAS multiplies, whose kernels are not events
+        assert {"conv data", "ip[0] data", "ip data"} <= arrays("forward", "ip")
+    for name, kernel in made.document["kernels"].items():
+        assert f"struct {kernel['functor']}" in kernel["source"], name
+        assert kernel["source"].count("{") == kernel["source"].count("}") > 0, name
+
+
+@on_device
+def test_ptx(where, no_cudnn, make_solver):
+    """The names that launches have are enough to compile the kernels again."""
+    from minicaffe.cuda import compile
+    from minicaffe.addons.trace import kernels
+    try:
+        compile.nvrtc()
+    except DependencyError as error:
+        pytest.skip(str(error))
+    net = make_solver().net
+    with trace.record(net) as made:
+        net.forward_from_to(3, 3)
+    kernels.add_ptx(made)
+    assert [".entry" in kernel["ptx"] for kernel in made.document["kernels"].values()] == [True]
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_a_record_changes_no_number(where, make_solver, plan):
+    """A training that is recorded for some iterations ends with the same parameters, and on a device by graphs again."""
+    def train(recorded):
+        solver = make_solver(plan=plan)
+        solver.step(4)      # on a device the last of them are a CUDA graph's
+        if recorded:
+            with trace.record(solver) as made:
+                solver.step(2)
+            assert len(made) > 0
+        else:
+            solver.step(2)
+        solver.step(4)
+        return solver, [np.array(blob.data) for blob in solver.net.param_table.params]
+
+    solver, recorded = train(True)
+    _, plain = train(False)
+    assert all(np.array_equal(a, b) for a, b in zip(recorded, plain, strict=True))
+    if where != "cpu":
+        assert solver._recorded.work.graph is not None
+        from minicaffe import cuda
+        assert not cuda.current().recording
+
+
+@on_device
+def test_nested_records_of_launches(where, make_solver):
+    """An outer recorder of launches continues when a recorder inside of its block stops."""
+    from minicaffe import cuda
+    solver = make_solver()
+    solver.step(1)      # the first one also fills the gradients with zeros
+    with trace.record(solver) as outer:
+        with trace.record(solver.net) as inner:
+            solver.step(1)
+        solver.step(1)
+    launches = [sum(event.kind == "launch" for event in made.events) for made in (outer, inner)]
+    assert launches[0] == 2 * launches[1] > 0 and not cuda.current().recording
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_is_added_to_a_trace_is_in_no_other_of_its_recorder(where, make_solver, ends):
+    """While it records, and after stop, when the recorder holds one document."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver)
+    recorder.start()
+    solver.step(1)
+    if ends:
+        recorder.stop()
+    first, second = recorder.trace(), recorder.trace()
+    before = dict(second.document)
+    assert before.keys() == first.document.keys() and "trouble" not in before
+    first.document.update(trouble={"iteration": 0}, samples=[{"iteration": 0}])
+    third = recorder.trace()
+    recorder.stop()
+    for other in (second, third, recorder.trace()):
+        assert other.document.keys() == before.keys() and other.document["samples"] == before["samples"] == []
+    assert first.document["trouble"] == {"iteration": 0}
+
+
+@pytest.mark.no_plan("a plan gives up gradients that an update has used")
+def test_nothing_happens(where, make_solver):
+    """A trace of nothing still says what is there."""
+    solver = make_solver()
+    with pytest.raises(ConfigError, match="start it first"):
+        trace.Recorder(solver).trace()
+    solver.step(1)
+    with trace.record(solver) as made:
+        pass
+    assert made.steps == [] and len(made) == 0
+    assert made.at(0).heads["ip[0] data"] == str(solver.net.layers[4].blobs[0].data_memory.head)
+    assert {block["name"] for block in made.at(0).blocks} >= {"ip[0] data", "ip[0] diff"}
+
+
+def test_an_update_by_hand(where, make_solver):
+    net = make_solver().net
+    with trace.record(net) as made:
+        net.forward_backward()
+        net.update()
+    step = made.steps[-1]
+    assert (step["kind"], step["parameters"]) == ("update", [blob.name for blob in net.learnable_params])
+    assert {"ip[0] data", "ip[0] diff"} <= {touched["memory"] for touched in step["touched"]} and step["bytes"] > 0
+
+
+def test_a_loss_that_is_not_finite(where, make_solver):
+    """The document stays JSON that other programs read."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver, keep=2)
+    recorder.start()
+    solver.step(1)
+    solver.net.param_table.params[0].data[...] = np.nan
+    solver.step(1)
+    recorder.stop()
+    made = recorder.trace()
+    losses = [step["loss"] for step in made.steps if step["kind"] == "forward" and step["layer"] == "loss"]
+    assert isinstance(losses[0], float) and losses[1] == "nan"
+    json.loads(made.to_json(), parse_constant=lambda name: pytest.fail(name))
+
+
+@pytest.mark.no_plan("a plan gives and takes blocks in another order")
+@pytest.mark.parametrize("name", ["a, b", "a; b", "x (3 bytes)", "line\\nline", "</script>", "a -> b by c", "a with b"])
+def test_any_name_will_do(where, make_solver, name):
+    """Names with what parts texts of events: of kernels' arrays, of an update's parameters, of heads."""
+    solver = make_solver(NET.replace('"ip"', f'"{name}"'))
+    ip = name.replace("\\n", "\n")
+    with trace.record(solver) as made:
+        solver.step(1)
+    update = next(step for step in made.steps if step["kind"] == "update")
+    assert update["parameters"] == [blob.name for blob in solver.net.learnable_params] and f"{ip}[0]" in update["parameters"]
+    assert {f"{ip}[0] data", f"{ip}[0] diff"} <= {touched["memory"] for touched in update["touched"]}
+    assert [step["layer"] for step in made.steps if step["kind"] == "forward"] == ["in", "conv", "norm", "relu", ip, "loss"]
+    arrays = [name for event in made.events if event.kind == "launch" for name, _ in launch_of(event).arrays]
+    # The product of an inner product by cuBLAS has no event; its bias and its gradient's have.
+    expected = 0 if where == "cpu" else 1 if minicaffe.cuda.state().devices[0].handles["cuBLAS"] else 2
+    assert arrays.count(f"{ip} data") >= expected and len(arrays) == sum(
+        event.detail.count(" bytes)") - event.detail.count("(3 bytes)") for event in made.events if event.kind == "launch")
+    for number in range(len(made.steps)):
+        table.describe(made, number)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_blobs_that_grow_in_the_middle(where, make_solver, plan):
+    """They get other memories, and what was there before may come again for others."""
+    net = make_solver(NET.replace("DummyData", "Input").replace("dummy_data_param", "input_param").replace(
+        'data_filler { type: "gaussian" std: 1 } data_filler { type: "constant" value: 3 }', ""), plan=plan).net
+    net.forward_backward()
+    with trace.record(net) as made:
+        for batch in (9, 2, 30):
+            net.blob_by_name("data").reshape(batch, 1, 6, 6)
+            net.blob_by_name("label").reshape(batch)
+            net.forward_backward()
+    last = made.at(len(made)).heads
+    now = {one.name: str(one.head) for one in build.memories_of(net).values()}
+    assert {name: last[name] for name in now} == now
+    chains = dict(made.at(0).heads)
+    for event in made.events:
+        if event.kind == "head" and event.name.split(" ")[0] != "scratch":
+            before, _, after = event.detail.rpartition(" by ")[0].partition(" -> ")
+            assert chains.get(event.name, before) == before, event
+            chains[event.name] = after
+    assert {memory["part"] for memory in made.memories} <= {"data", "diff"}
+
+
+def test_a_memory_where_another_one_was(on_cpu):
+    """Each has its own name, though the id of the first comes again."""
+    with trace.record() as made:
+        ids = set()
+        for i in range(10):
+            memory_here = memory.SyncedMemory(8, name=f"m{i} data")
+            memory_here.mutable_cpu_data()
+            ids.add(id(memory_here))
+            del memory_here
+    assert len(ids) < 10
+    assert [event.name for event in made.events if event.kind == "head"] == [f"m{i} data" for i in range(10)]
+
+
+def test_a_record_that_cannot_begin_is_none(where, make_solver, monkeypatch):
+    solver = make_solver()
+    recorder = trace.Recorder(solver)
+    monkeypatch.setattr(recorder, "_snapshot", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        recorder.start()
+    assert not solver.listeners
+    with memory.record() as events:
+        reporter.event("mine")
+    before = len(recorder._events)
+    solver.step(1)
+    assert len(events) == 1 and len(recorder._events) == before
+
+
+def test_measuring_the_copy_is_not_recorded(where, make_solver):
+    solver = make_solver()
+    build.host_bandwidth.cache_clear()
+    build.device_bandwidth.cache_clear()
+    recorder = trace.Recorder(solver)
+    recorder.start()
+    lengths = [len(recorder.trace()) for _ in range(2)]
+    recorder.stop()
+    assert lengths == [0, 0]
+
+
+def test_no_memory_to_measure_a_copy(where, make_solver, monkeypatch):
+    def none(*arguments):
+        raise OutOfMemoryError("none is left")
+
+    timing.device_bandwidth.cache_clear()
+    monkeypatch.setattr(timing, "Buffer", none)
+    with trace.record(make_solver()) as made:
+        pass
+    assert (made.document["device"]["copy_bandwidth"] is None) == (where != "cpu")
+    table.show(made)
+
+
+def test_a_path_that_is_no_text(where, make_solver, tmp_path):
+    """Linux takes any bytes as the name of a file."""
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/n\xff.prototxt")
+    with open(file, "w") as out:
+        out.write(NET)
+    net = minicaffe.Net(file, minicaffe.TRAIN)
+    with trace.record(net) as made:
+        net.forward()
+    made.save(tmp_path / "t.json")
+    assert trace.load(tmp_path / "t.json").document["net"]["file"] == file
+    for write in (html.write, perfetto.write, pytorch.write):
+        write(made, tmp_path / "other")
+
+
+def test_long_nets_take_no_longer_by_layer(on_cpu):
+    """The step of an event is found without a look at all steps."""
+    made = trace.Trace(None)
+    made.document["steps"], made.document["events"]["time"] = [{"first": 2 * i} for i in range(100_000)], [0] * 200_000
+    begin = time.perf_counter()
+    assert [made.step_at(i) for i in range(0, 200_000, 20)] == list(range(0, 100_000, 10))
+    assert time.perf_counter() - begin < 2      # else minutes
+
+
+def test_an_allocator_of_the_users_own(on_cpu, make_solver):
+    class Own(memory.Allocator):
+        def alloc(self, nbytes):
+            return super().alloc(nbytes)
+
+        def snapshot(self):
+            return "something else"
+
+    place = memory.CPUPlace()
+    before = memory.use(place, Own(place, memory.CachingAllocator(memory.SystemAllocator())))
+    try:
+        solver = make_solver()
+        with trace.record(solver) as made:
+            solver.step(1)
+        assert any(arena["allocator"] == "caching" and arena["segments"] for arena in made.at(len(made)).arenas)
+    finally:
+        memory.use(place, before)
+
+
+class Failing(minicaffe.Layer):
+    """Copies its bottom, until it is set to fail."""
+
+    wrong = ""
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        if self.wrong == "forward":
+            raise ValueError("forward")
+        top[0].data[...] = bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        if self.wrong == "backward":
+            raise ValueError("backward")
+        bottom[0].diff[...] = top[0].diff
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+def test_what_comes_after_an_error_is_not_the_layers(where, make_solver, monkeypatch, kind):
+    failing = (f'layer {{ name: "failing" type: "Python" bottom: "ip" top: "f" python_param {{ module: "{__name__}" layer: "Failing" }} }}'
+               '\nlayer { name: "loss" type: "SoftmaxWithLoss" bottom: "f"')
+    solver, other = make_solver(NET.replace('layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip"', failing)), make_solver()
+    with trace.record(solver) as made:
+        with monkeypatch.context() as patch, pytest.raises(Exception, match=kind):
+            patch.setattr(Failing, "wrong", kind)
+            solver.step(1)
+        other.step(1)
+        solver.step(1)
+    at = next(number for number, step in enumerate(made.steps) if (step["kind"], step["layer"]) == (kind, "failing"))
+    events = made.events[made.steps[at]["first"]:made.steps[at]["last"]]
+    assert events[-1].kind == "end" and sum(event.kind == "begin" for event in events) == 1
+    after = [step["layer"] for step in made.steps[at:] if step["kind"] != "between"]
+    assert after[1:3] == ["in (another net)", "conv (another net)"] and after[-1] == "update"
+
+
+@on_device
+def test_recorders_that_end_in_the_order_in_which_they_began(where, make_solver):
+    solver = make_solver()
+    solver.step(1)      # the first one also fills the gradients with zeros
+    first, second = trace.Recorder(solver), trace.Recorder(solver)
+    first.start()
+    second.start()
+    solver.step(1)
+    first.stop()
+    solver.step(1)
+    second.stop()
+    launches = [sum(event.kind == "launch" for event in recorder.trace().events) for recorder in (first, second)]
+    assert launches[1] == 2 * launches[0] > 0 and not minicaffe.cuda.current().recording
+
+
+def test_source_of_each_functor_is_its_whole_definition():
+    """With the comment and the template above it; a short name of a kernel gives the operation in it."""
+    from minicaffe.cuda import compile
+    from minicaffe.addons.trace import kernels
+    begins = re.compile(r"^(?:template <[^\n]*> )?struct (?!alignas)(\w+)\b(?!\s*;)(?!<)", re.MULTILINE)
+    checked = 0
+    for header, path in compile.kernel_headers().items():
+        text = path.read_text()
+        for word in begins.findall(text):
+            where, source = kernels.definition(word)
+            lines, code = text.splitlines(), [line.partition("//")[0] for line in source.splitlines()]
+            if where != header:
+                continue        # defined in two headers
+            first = text.index(source)
+            above = lines[text.count("\n", 0, first) - 1].strip() if first else ""
+            assert not above.startswith(("//", "template")), word
+            depth = 0
+            for i, line in enumerate(code):     # its braces are closed by the last line, and by none before
+                depth += line.count("{") - line.count("}")
+                assert (depth == 0 and "{" in "".join(code[:i + 1])) == (i == len(code) - 1), (word, line)
+            assert re.search(rf"\bstruct {word}\b", source) and code[-1].rstrip().endswith("};"), word
+            checked += 1
+    assert checked > 100 and kernels.definition("NoSuchStruct") is None
+    for name, functor, header in (("Each<ReluForward<float>>", "ReluForward", "minicaffe/ops/activation/kernel.hpp"),
+                                  ("Each<TheirOwn>", "Each", "minicaffe/kernels/grid.hpp")):
+        assert kernels.source_of(name) == {"functor": functor, "source": kernels.definition(functor)[1], "header": header, "ptx": None}
+    assert kernels.source_of("their_kernel<float>") == {"functor": "their_kernel", "source": None, "header": None, "ptx": None}
+
+
+def test_a_trace_after_stop_is_of_the_recording(where, make_solver):
+    """What the net does later, also to its blobs, changes nothing in it; what is recorded again replaces it."""
+    solver = make_solver()
+    recorder = trace.Recorder(solver)
+    with pytest.raises(ConfigError, match="recorded nothing; start it first"):
+        recorder.trace()
+    recorder.start()
+    solver.step(1)
+    recorder.stop()
+    before = json.loads(recorder.trace().to_json())
+    assert before["schedule"]["rows"] and {step["iteration"] for step in before["steps"]} == {0}
+    solver.step(1)
+    solver.net.blobs["ip"].reshape(9, 5)
+    assert json.loads(recorder.trace().to_json()) == before
+    solver.net.blobs["ip"].reshape(4, 5)
+    recorder.start()
+    assert recorder.trace().steps == []
+    solver.step(1)
+    assert {step["iteration"] for step in recorder.trace().steps} == {2}
+    recorder.stop()
+    assert {step["iteration"] for step in recorder.trace().steps} == {2}
+
+
+def test_one_iteration_can_be_kept(on_cpu, make_solver):
+    """And a recorder takes no iteration before it starts, or after it stopped."""
+    solver, other = make_solver(), make_solver()
+    recorder = trace.Recorder(solver, keep=1)
+    for _ in range(2):
+        with pytest.raises(WrongTypeError, match="is called by the solver that it records while it runs, got <"):
+            recorder.on_iteration(solver)
+        recorder.start()
+        solver.step(3)
+        with pytest.raises(WrongTypeError, match="is called by the solver that it records"):
+            recorder.on_iteration(other)
+        recorder.stop()
+        assert {step["iteration"] for step in recorder.trace().steps} == {solver.iter - 1}
+        length = len(recorder.trace())
+    with pytest.raises(WrongTypeError):
+        recorder.on_iteration(solver)
+    assert len(recorder.trace()) == length > 0 and len(recorder.parts) == 1
+
+
+def test_events_change_only_the_arena_of_their_place():
+    """Addresses of two devices may be equal."""
+    def arena(place):
+        return {"place": place, "allocator": "caching", "segments": [
+            {"address": at, "bytes": 256, "blocks": [{"address": at, "bytes": 256, "used": False}]} for at in (0, 1024)]}
+
+    def blocks(place):
+        return [tuple(block.values()) for one in replay.arenas if one["place"] == place for segment in one["segments"] for block in segment["blocks"]]
+
+    places = "CUDAPlace(0)", "CUDAPlace(1)", "CPUPlace()"
+    replay, before = Replay({}, [], [arena(place) for place in places]), [(0, 256, False), (1024, 256, False)]
+    wanted = {place: before for place in places}
+    for kind, address, nbytes, after in (
+            ("split", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),
+            ("split", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),    # of this size already
+            ("alloc", 1024, 64, [(0, 256, False), (1024, 64, True), (1088, 192, False)]),
+            ("free", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),
+            ("merge", 1024, 256, before),
+            ("alloc", 5000, 64, before), ("merge", 512, 64, before), ("split", 1280, 64, before),    # of no segment
+            ("segment taken", 512, 32, [(0, 256, False), (512, 32, False), (1024, 256, False)]),
+            ("segment given back", 0, 256, [(512, 32, False), (1024, 256, False)])):
+        replay.apply(reporter.Event(0, kind, "CUDAPlace(1)", address, nbytes, "", "", 0))
+        wanted["CUDAPlace(1)"] = after
+        assert {place: blocks(place) for place in places} == wanted, kind
+    for kind, allocator in (("pool taken", "buddy"), ("segment taken", "caching")):
+        replay.apply(reporter.Event(0, kind, kind, 64, 32, "", "", 0))
+        assert replay.arenas[-1] == {"place": kind, "allocator": allocator, "segments": [
+            {"address": 64, "bytes": 32, "blocks": [{"address": 64, "bytes": 32, "used": False}]}]}
+    assert [block["address"] for block in replay.moment().blocks] == [5000]
+
+
+def test_a_layer_that_runs_again_begins_an_iteration(on_cpu, make_solver):
+    """Of a net without a solver: also the same layer, or one before it."""
+    net = make_solver().net
+    net.forward_from_to(0, 5)
+    with trace.record(net) as made:
+        for first, last in ((1, 1), (1, 1), (2, 3), (3, 3), (4, 5), (0, 1)):
+            net.forward_from_to(first, last)
+        net.backward_from_to(1, 1)
+        net.backward_from_to(5, 5)
+        net.forward_from_to(2, 2)
+    assert [(step["layer"], step["iteration"]) for step in made.steps if step["kind"] != "between"] == [
+        ("conv", 0), ("conv", 1), ("norm", 1), ("relu", 1), ("relu", 2), ("ip", 2), ("loss", 2), ("in", 3), ("conv", 3), ("conv", 3), ("loss", 3),
+        ("norm", 4)]
+
+
+def test_a_record_of_everything_that_runs(on_cpu, make_solver):
+    """It has no net: an update names its parameters all the same, and a memory without a name is in no step."""
+    solver = make_solver()
+    solver.step(1)
+    with trace.record() as made:
+        solver.step(1)
+        memory.Buffer(memory.allocator_of(memory.CPUPlace()), 64, "")
+        SyncedMemory(64, "").mutable_cpu_data()
+    updates = [step["parameters"] for step in made.steps if step["kind"] == "update"]
+    assert sorted(name for names in updates for name in names) == sorted(blob.name for blob in solver.net.learnable_params)
+    assert not [touched for step in made.steps for touched in step["touched"] if not touched["memory"]]
+    document = made.document
+    assert (document["net"]["name"], document["net"]["file"], document["net"]["nodes"], document["net"]["drawing"]) == ("", "", [], None)
+
+
+def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
+    """The drawing takes the colours of the page."""
+    from minicaffe.inspection import drawing
+    (tmp_path / "net.prototxt").write_text(NET)
+    for net, file in ((minicaffe.Net(str(tmp_path / "net.prototxt"), minicaffe.TRAIN), str(tmp_path / "net.prototxt")), (make_solver().net, None)):
+        with trace.record(net) as made:
+            net.forward_from_to(0, 1)
+        assert made.document["net"]["drawing"] == drawing.net_svg(net, standalone=False)
+        assert file is None or made.document["net"]["file"] == file
+        frames = [frame for traces in pytorch.snapshot(made)["device_traces"] for action in traces for frame in action["frames"]]
+        assert frames and all(type(frame["line"]) is int for frame in frames)
+        for node in made.nodes:     # of a net that was made by a program
+            node["line"] = None
+        assert {frame["line"] for traces in pytorch.snapshot(made)["device_traces"] for action in traces for frame in action["frames"]} == {0}
+
+
+def test_traces_of_before_memories_had_titles(on_cpu, make_solver):
+    with trace.record(make_solver()) as made:
+        pass
+    assert made.titles["conv data"] == "conv" and html.page(made).count("<title>small: a trace of minicaffe</title>") == 1
+    for entry in made.document["memories"]:
+        del entry["title"]
+    older = trace.Trace(made.document)
+    assert older.titles == {name: owner["name"] for name, owner in older.owners.items()} and older.titles["conv data"] == "conv data"
+    assert "<title>a net: a trace of minicaffe</title>" in html.page(trace.Trace(None))
+
+
+def test_names_of_any_letters_are_written_as_they_are(tmp_path):
+    """What is no UTF-8 becomes an escape of JSON."""
+    made = trace.Trace(None)
+    made.document["net"]["name"] = "Größe \N{SNOWMAN} <b>"
+    assert '"Größe \N{SNOWMAN} <b>"' in made.to_json() and ": " not in made.to_json()
+    made.document["net"]["file"] = "\udcff"
+    made.save(tmp_path / "t.json")
+    assert rb'"file":"\udcff"' in (tmp_path / "t.json").read_bytes()
+    assert trace.load(tmp_path / "t.json").document == made.document
+
+
+@pytest.mark.parametrize("name, copied", [("scratch", "scratch #2"), ("ip data", "ip data")])
+@pytest.mark.parametrize("kind", ["copy", "reorder", "alloc"])
+def test_a_copy_before_a_head_is_of_that_memory_if_it_has_its_name(name, copied, kind):
+    """Two memories have one name; the copy that another thread made in between keeps its own."""
+    head = "HEAD_AT_CPU -> SYNCED by gpu_data"
+    events = [reporter.Event(0, "head", None, 1, 8, "scratch", head, 0), reporter.Event(1, kind, None, 0, 8, name, "host to device", 0),
+              reporter.Event(2, "head", None, 2, 8, "scratch", head, 0)]
+    named, heads, called = build._with_unique_names(events, {}, {})
+    assert [event.name for event in named] == ["scratch", copied if kind != "alloc" else name, "scratch #2"]
+    assert heads == dict.fromkeys(("scratch", "scratch #2"), "HEAD_AT_CPU") and set(called.values()) == {"scratch"}
+
+
+def test_layers_of_another_net_are_called_so(on_cpu, make_solver):
+    net, other = make_solver().net, make_solver().net
+    for target, mark in ((net, " (another net)"), (None, "")):
+        with trace.record(target) as made:
+            other.forward_from_to(1, 1)
+            net.forward_from_to(1, 1)
+        steps = [(step["layer"], step["node"]) for step in made.steps if step["kind"] == "forward"]
+        assert steps == [(f"conv{mark}", None), ("conv", 1 if target else None)]
+
+
+@on_device
+def test_launch_names_only_pointers(where):
+    """Dropout's seed is a parameter of its kernel, and may equal the address of a block."""
+    net = Net(parse_text("""state { phase: TRAIN }
+      layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 4 } } }
+      layer { name: "drop" type: "Dropout" bottom: "data" top: "drop" }""", caffe_pb2.NetParameter)[0])
+    other = Blob((8,), name="other")
+    minicaffe.set_random_seed(other.gpu_data.address)
+    with trace.record(net) as made:
+        net.forward_from_to(0, 1)
+    assert [re.findall(r"(\w+) data \(", event.detail) for event in made.events if event.kind == "launch"] == [["data", "drop"]]

@@ -1,0 +1,116 @@
+"""What a trace derives from its document, after a second `fill`, too; segments of two places; when a trouble is written, and where."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from minicaffe.memory import reporter
+from minicaffe.addons.trace import Recorder, Trace, build, trouble
+from minicaffe.addons.trace.model import EMPTY, Replay, state_word
+
+
+def memory(name, role, aliases):
+    return {"name": name, "blob": name, "part": "data", "bytes": 4, "role": role, "aliases": aliases, "title": f"title of {name}"}
+
+
+def document(names, kinds):
+    """A document with memories of these names, and a step for each event."""
+    events = {key: [0] * len(kinds) for key in EMPTY["events"]} | {"kind": list(range(len(kinds)))}
+    steps = [{"iteration": 0, "kind": "between", "layer": "", "node": None, "first": i, "last": i + 1, "begin": 0, "end": 0, "with": None, "flops": None,
+              "bytes": 0, "loss": None, "touched": []} for i in range(len(kinds))]
+    return {**EMPTY, "memories": [memory(name, f"role of {name}", [f"alias of {name}"]) for name in names], "strings": [*kinds, ""], "events": events, "steps": steps}
+
+
+def test_a_filled_trace_is_a_new_one():
+    first, second = document(["a", "b"], ["copy"]), document(["b", "c", "c #2"], ["head", "copy", "free"])
+
+    def derived(made):
+        return [made.events, made.owners, made.titles, made.roles, made.block_titles, [made.step_at(i) for i in range(len(made) + 1)], len(made), made.steps]
+
+    for one, other in ((first, second), (second, first)):
+        made = Trace(one)
+        assert derived(made) == derived(Trace(one)) != derived(Trace(other))
+        made.fill(other)
+        assert derived(made) == derived(Trace(other))
+
+
+def event(kind, place, address, nbytes):
+    return reporter.Event(0, kind, place, address, nbytes, "", "", 0)
+
+
+def test_segments_of_two_places_at_one_address():
+    """Each event changes its own place alone; a place without an arena gets one of the kind that its first event says."""
+    replay = Replay({}, [], [])
+
+    def arenas():
+        return {arena["place"]: (arena["allocator"], [(one["address"], one["bytes"], [(b["address"], b["bytes"], b["used"]) for b in one["blocks"]])
+                                                      for one in arena["segments"]]) for arena in replay.arenas}
+
+    for kind, place, address, nbytes in (("pool taken", "A", 1024, 1024), ("segment taken", "B", 2048, 1024), ("segment taken", "B", 1024, 1024),
+                                         ("split", "B", 2048, 256), ("split", "A", 1024, 512), ("alloc", "B", 2048, 200), ("split", "B", 2048, 256)):
+        replay.apply(event(kind, place, address, nbytes))
+    whole = ("caching", [(1024, 1024, [(1024, 1024, False)]), (2048, 1024, [(2048, 256, True), (2304, 768, False)])])
+    assert arenas() == {"A": ("buddy", [(1024, 1024, [(1024, 512, False), (1536, 512, False)])]), "B": whole}
+    replay.apply(event("merge", "A", 1024, 1024))
+    replay.apply(event("pool given back", "A", 1024, 1024))
+    assert arenas() == {"A": ("buddy", []), "B": whole}
+    for kind, nbytes in (("free", 200), ("merge", 1024)):
+        replay.apply(event(kind, "B", 2048, nbytes))
+    assert arenas()["B"] == ("caching", [(1024, 1024, [(1024, 1024, False)]), (2048, 1024, [(2048, 1024, False)])])
+
+
+def test_words_of_heads_that_are_not_known():
+    assert [state_word(head) for head in ("HEAD_AT_CPU", "HEAD_AT_MOON", None, "")] == ["host", "HEAD_AT_MOON", "?", "?"]
+
+
+def test_events_of_taking_a_snapshot_are_not_recorded(on_cpu, make_solver, monkeypatch):
+    real = build.memories_of
+
+    def counted(*arguments):
+        reporter.event("of the snapshot")
+        return real(*arguments)
+
+    monkeypatch.setattr(build, "memories_of", counted)
+    for keep in (None, 2):
+        recorder = Recorder(make_solver(), keep)
+        recorder.start()
+        recorder.solver.step(4)
+        recorder.stop()
+        made = recorder.trace()
+        assert {one.kind for one in made.events} & {"of the snapshot", "begin"} == {"begin"}
+        assert {step["iteration"] for step in made.steps if step["node"] is not None} == set(range(4) if keep is None else (2, 3))
+
+
+LOSS = {"layer": "l", "blob": "loss", "wrong": 0}
+TOP, DIFF, PARAMETER = {"layer": "l", "blob": "top", "wrong": 0}, {"layer": "l", "diff": "top", "wrong": 0}, {"layer": "l", "parameter": "l[0]", "wrong": 0, "update_wrong": 0}
+
+
+@pytest.mark.parametrize("path", ["t.html", "t.json"])
+@pytest.mark.parametrize(("wrong", "written"), [
+    ({}, False), ({"loss": 1}, True), ({"top": 1}, False), ({"diff": 1}, True), ({"parameter": 1}, True), ({"update": 1}, True), ({"none": 1}, False)])
+def test_which_values_are_trouble(monkeypatch, caplog, path, wrong, written):
+    """A loss, a gradient or an update that is not finite; other tops may be, as before a layer that takes only a part of them."""
+    found, ended, calls = {"iteration": 7, "layer": "l", "diff": "top", "event": 41}, [], []
+    one = object.__new__(trouble.Trouble)
+    nodes = [SimpleNamespace(tops=[SimpleNamespace(name=name) for name in ("loss", "top", "none")], loss_weights=[2.0, 0.0, 0.0])]
+    blobs = [SimpleNamespace(name=name, cpu_data=name) for name in ("l[0]", "norm[0]")]
+    solver = SimpleNamespace(net=SimpleNamespace(nodes=nodes, param_table=SimpleNamespace(params=blobs)))
+    trace = SimpleNamespace(document={}, save=lambda path: calls.append((path, None)))
+    samples = [{**LOSS, "wrong": wrong.get("loss", 0)}, {**TOP, "wrong": wrong.get("top", 0)}, {**TOP, "blob": "none", "wrong": wrong.get("none", 0)},
+               {**DIFF, "wrong": wrong.get("diff", 0)}, {**PARAMETER, "wrong": wrong.get("parameter", 0), "update_wrong": wrong.get("update", 0)}]
+    records = [(number, [{"layer": str(number)}]) for number in range(3, 7)] + [(7, samples)]
+    one.path, one.first, one.watch = path, None, SimpleNamespace(records=records, close=lambda: ended.append("watch"))
+    one.recorder = SimpleNamespace(trace=lambda: trace, stop=lambda: ended.append("recorder"))
+    others = []
+    monkeypatch.setattr(trouble, "extremes", lambda array: f"extremes of {array}")
+    monkeypatch.setattr(trouble, "first_not_finite", lambda document, given: others.append(given) or found)
+    monkeypatch.setattr(trouble.html, "write", lambda made, path, moment: calls.append((path, moment)))
+    one._check_samples(solver, 7, samples)
+    assert [number for number, _ in records] == [5, 6, 7]       # no more are kept, however long the training is
+    if not written:
+        assert not calls and not ended and one.first is None and not trace.document
+        return
+    assert calls == [(path, 41 if path == "t.html" else None)] and sorted(ended) == ["recorder", "watch"] and one.first is found
+    assert others == [{"norm[0]": "extremes of norm[0]"}]       # those of which there is no sample
+    assert trace.document == {"trouble": found, "samples": [{"iteration": number, **sample} for number, some in records for sample in some]}
+    assert caplog.messages == [f"Iteration 7: the gradient of blob 'top', of layer 'l', is the first that is not finite; wrote {path}"]

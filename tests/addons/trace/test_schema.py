@@ -1,0 +1,294 @@
+"""A trace document is checked once, when a Trace gets it: what passes, all readers can read; what does not is a typed error."""
+
+import copy
+import json
+import random
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.addons import trace
+from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
+from minicaffe.inspection.watch import Watch
+from minicaffe.addons.trace import html, kernels, perfetto, pytorch, values
+from minicaffe.addons.trace.model import Trace, launch_of
+from minicaffe.addons.trace.schema import COLUMNS
+from minicaffe.addons.trace.why import CopyReasons
+from minicaffe.workspace import Workspace
+
+NET = """name: "net" force_backward: true
+layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 2 dim: 3 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 } }
+layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "y" top: "l" }
+"""
+WRONG = [None, True, -1, 3, 1.5, float("nan"), 10**400, 2**63, "", "x", "launch", [], [None], [0], {}, {"a": 1}, [[]]]
+
+
+@pytest.fixture(scope="module")
+def solver(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("schema")
+    (folder / "net.prototxt").write_text(NET)
+    (folder / "solver.prototxt").write_text(f'net: "{folder}/net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 9')
+    return caffe.SGDSolver(str(folder / "solver.prototxt"))
+
+
+@pytest.fixture(scope="module")
+def document(solver):
+    recorder = trace.Recorder(solver)
+    recorder.start()
+    solver.step(1)
+    schedule = solver.net.schedule().as_dict()
+    solver.net.blobs["a"].reshape(3, 3)
+    solver.net.blobs["a"].data[...] = 1
+    recorder.stop()
+    made = {**recorder.trace().document, "schedule": schedule, "values": {"iteration": 1, "arrays": [
+        {"title": "a", "layer": "ip", **values.values_of(np.ones((1, 2, 3, 3)))}]}}
+    # An arena and a launch, which only allocators of a device and kernels have.
+    made["start"]["arenas"].append({"place": "CPUPlace", "allocator": "caching", "segments": [
+        {"address": 64, "bytes": 128, "blocks": [{"address": 64, "bytes": 128, "used": False}]}]})
+    made["kernels"]["k"] = {"functor": "k", "source": None, "header": None, "ptx": None}
+    strings, events = made["strings"], made["events"]
+    for kind, detail in (("launch", "8x1x1 blocks of 256 threads; conv1 data (2949120 bytes)"), ("split", ""), ("merge", ""),
+                         ("copy", "host to device"), ("segment taken", ""), ("segment given back", "")):
+        for text in (kind, "k", "CPUPlace", detail):
+            if text not in strings:
+                strings.append(text)
+        for key, value in {"time": events["time"][-1], "kind": strings.index(kind), "place": strings.index("CPUPlace"), "address": 64,
+                           "bytes": 32, "name": strings.index("k"), "detail": strings.index(detail), "took": 0}.items():
+            events[key].append(value)
+        made["steps"][-1]["last"] += 1
+    return json.loads(json.dumps(made))
+
+
+def read_all(made):
+    """Everything that reads a trace."""
+    json.dumps(perfetto.events(made))
+    pytorch.snapshot(made)
+    html.page(made, 0)
+    for moment in (0, len(made) // 2, len(made)):
+        made.at(moment)
+        made.step_at(moment)
+    CopyReasons(made).all()
+    made.to_json()
+    repr(made)
+    for event in made.events:
+        if event.kind == "launch":
+            launch_of(event)
+
+
+def places(value, path=()):
+    """Yield the path of every part of a document; of long lists the first three."""
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def mutated(document, path, rng):
+    """Return a copy with the part at a path changed, removed, doubled or swapped for another part."""
+    made = json.loads(json.dumps(document))
+    if not path:
+        return rng.choice(WRONG)
+    parent = made
+    for key in path[:-1]:
+        parent = parent[key]
+    how = rng.randrange(6)
+    if how == 0:
+        del parent[path[-1]]
+    elif how == 1 and isinstance(parent, list):
+        parent.append(copy.deepcopy(parent[path[-1]]))
+    elif how == 2 and isinstance(parent[path[-1]], int):
+        parent[path[-1]] += rng.choice([-1, 1, 1000])
+    else:
+        parent[path[-1]] = rng.choice(WRONG)
+    return made
+
+
+def test_a_good_document_is_read_by_all(document):
+    made = Trace(document)
+    assert {event.kind for event in made.events} >= {"launch", "split", "merge", "copy", "head", "begin", "end", "segment taken"}
+    read_all(made)
+
+
+@pytest.mark.parametrize("change", [{"levels": "no base64!"}, {"levels": ""}, {"height": 4}, {"count": 0, "levels": ""}, {"width": -3}])
+def test_pictures_have_the_bytes_that_they_name(document, change):
+    made = copy.deepcopy(document)
+    made["values"]["arrays"][0]["maps"].update(change)
+    with pytest.raises(DataError, match=r"values.arrays\[0\].maps.levels: must be -?\d+ x -?\d+ x -?\d+ bytes"):
+        Trace(made)
+
+
+def test_a_trace_that_gets_another_document_has_the_steps_of_that(document):
+    made = Trace({**document, "steps": document["steps"][:1]})
+    assert made.step_at(len(made)) == 0
+    made.fill(document)
+    assert made.step_at(len(made)) == len(document["steps"]) - 1
+
+
+def test_each_place_is_a_device_of_pytorchs_snapshot():
+    """Also where the only GPU is not the first one of the machine."""
+    made = Trace(None).document
+    whole = {"address": 64, "bytes": 128}
+    segment = {**whole, "blocks": [{**whole, "used": False}]}
+    made["start"]["arenas"] = [{"place": place, "allocator": "caching", "segments": [segment]}
+                               for place in ("CPUPlace()", "CUDAPlace(1)", "PinnedPlace()")]
+    assert [segment["device"] for segment in pytorch.snapshot(Trace(made))["segments"]] == [1, 2, 3]
+
+
+def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
+    rng, refused, taken = random.Random(31), 0, 0
+    every = list(places(document))
+    path = tmp_path / "trace.json"
+    for number in range(600):
+        changed = mutated(document, rng.choice(every), rng)
+        try:
+            if number % 10:
+                made = Trace(changed)
+            else:       # through a file, too
+                path.write_text(json.dumps(changed))
+                made = trace.load(path)
+        except DataError as error:
+            assert "trace" in str(error)
+            refused += 1
+            continue
+        taken += 1
+        try:
+            read_all(made)
+        except WrongTypeError as error:     # a launch, the detail of which says no grid
+            assert "is no launch" in str(error)
+        except DataError as error:          # nan where the schema leaves a place open
+            assert "holds a value that JSON lacks" in str(error)
+    assert refused > 200 and taken > 50
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda d: d.pop("steps"), "lacks 'steps'; it is no trace, or was changed"),
+    (lambda d: d["steps"][0].pop("kind"), r"steps\[0\]: lacks 'kind'"),
+    (lambda d: d["steps"][0].update(node=99), r"steps\[0\].node: must be null or from 0 to 2, got 99"),
+    (lambda d: d["steps"][0].update(first=10**6), r"steps\[0\]: must be of events from 0 to"),
+    (lambda d: d["events"]["kind"].__setitem__(0, 10**6), "events.kind: must have numbers from 0 to"),
+    (lambda d: d["events"]["time"].pop(), "events.* has .* entries, events.time has"),
+    (lambda d: d["events"]["address"].__setitem__(0, -1), "events.address: must have no negative number"),
+    (lambda d: d["events"]["bytes"].__setitem__(0, 2**70), r"events.bytes\[0\]: must be between"),
+    (lambda d: d["net"]["nodes"][0].update(line="3"), r"net.nodes\[0\].line: must be a whole number or null, got '3'"),
+    (lambda d: d["memories"][0].update(role=[]), r"memories\[0\].role: must be a text, got \[\]"),
+    (lambda d: d["start"].update(heads=[]), "start.heads: must be an object"),
+    (lambda d: d.update(schedule=None), "schedule: must be an object, got None"),
+    (lambda d: d["schedule"].update(plan=1), "schedule.plan: must be true or false, got 1"),
+    (lambda d: d["schedule"]["rows"][1].pop("layers"), r"schedule.rows\[1\]: lacks 'layers'"),
+    (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it"),
+])
+def test_errors_name_the_place(document, tmp_path, change, message):
+    changed = copy.deepcopy(document)
+    change(changed)
+    (tmp_path / "t.json").write_text(json.dumps(changed))
+    for read in (lambda: Trace(changed), lambda: trace.load(tmp_path / "t.json")):
+        with pytest.raises(DataError, match=message):
+            read()
+    made = Trace(document)
+    with pytest.raises(DataError, match=message):
+        made.fill(changed)
+    assert made.document is document
+
+
+@pytest.mark.parametrize("key", COLUMNS)
+def test_columns_have_one_length(document, key):
+    """Only traces of before there were times of events lack `took`, or have it empty."""
+    count = len(document["events"]["time"])
+    for length in (0, 1, count - 1, count + 1):
+        changed = copy.deepcopy(document)
+        column = changed["events"][key]
+        changed["events"][key] = (column + column)[:length]
+        if key == "took" and not length:
+            assert {event.took for event in Trace(changed).events} == {0}
+            continue
+        with pytest.raises(DataError) as caught:
+            Trace(changed)
+        wrong = "events." if key == "time" else f"events.{key}: "
+        assert str(caught.value).startswith(wrong) and f" entries, events.time has {length if key == 'time' else count};" in str(caught.value)
+
+
+def test_columns_of_others_and_an_order_of_steps(document):
+    changed = copy.deepcopy(document)
+    changed["events"]["theirs"] = 5
+    assert len(Trace(changed)) == len(document["events"]["time"])
+    changed["events"]["theirs"] = [1]
+    with pytest.raises(DataError, match="^events.theirs: has 1 entries, events.time has"):
+        Trace(changed)
+    changed = copy.deepcopy(document)
+    steps = changed["steps"]
+    first = next(i for i in range(len(steps)) if steps[i]["first"])
+    steps[first], steps[first + 1] = steps[first + 1], steps[first]
+    with pytest.raises(DataError, match=rf"^steps\[{first + 1}\]: must be of events from {steps[first]['first']} to "):
+        Trace(changed)
+
+
+@pytest.mark.parametrize("where, wrong, message", [
+    (["net", "nodes", 0, "tops"], "abc", "net.nodes[0].tops: must be a list, got 'abc'"),
+    (["net", "nodes", 0, "tops"], ["a", 1], "net.nodes[0].tops[1]: must be a text, got 1"),
+    (["net", "nodes", 0, "shapes", "x"], {3: 4}, "net.nodes[0].shapes['x']: must be a list, got {3: 4}"),
+    (["strings"], {}, "strings: must be a list, got {}"), (["strings", 0], 5, "strings[0]: must be a text, got 5"),
+    (["events", "time"], (0,), "events.time: must be a list, got (0,)"), (["events", "time", 2], "1", "events.time[2]: must be a whole number, got '1'"),
+    (["events", "time", 0], True, "events.time[0]: must be a whole number, got True"),
+    (["events", "time", 1], -2**64, "events.time[1]: must be between -2^64 and 2^64, got -18446744073709551616"),
+    (["events", "address", 1], 2**64, "events.address[1]: must be between -2^64 and 2^64, got 18446744073709551616"),
+    (["values", "arrays", 0, "maps", "levels"], "\nAAAA", "values.arrays[0].maps.levels: must be 2 x 3 x 3 bytes, at least one, in base64"),
+    (["values", "arrays", 0, "maps", "count"], 0, "values.arrays[0].maps.levels: must be 0 x 3 x 3 bytes, at least one, in base64")])
+def test_lists_have_items_of_one_type(document, where, wrong, message):
+    changed = copy.deepcopy(document)
+    place = changed
+    for key in where[:-1]:
+        place = place[key]
+    if where[-1] == "levels":       # characters that a lax reader of base64 leaves out
+        wrong = "\n" + place["levels"]
+    place[where[-1]] = wrong
+    with pytest.raises(DataError) as caught:
+        Trace(changed)
+    assert str(caught.value).startswith(message + "; it is no trace")
+
+
+@pytest.mark.parametrize("where", [["start", "heads"], ["why"], ["kernels"], ["net", "nodes", 0, "shapes"]])
+def test_keys_are_texts(document, where):
+    """JSON has no others: they would become texts in a file."""
+    changed = copy.deepcopy(document)
+    place = changed
+    for key in where:
+        place = place[key]
+    place[5] = next(iter(place.values()), "text")
+    with pytest.raises(DataError, match="must be an object whose keys are texts, got 5;"):
+        Trace(changed)
+
+
+@pytest.mark.parametrize("text", ['{"format": NaN}', "[" * 100000, '{"format": 1', "[]", "3", "null", '"x"'])
+def test_json_that_is_no_trace(tmp_path, text):
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(DataError, match="t.json: .*minicaffe trace NET --json FILE"):
+        trace.load(tmp_path / "t.json")
+
+
+def test_wrong_types_are_typed_errors(solver, document, tmp_path):
+    made, node = Trace(document), solver.net.nodes[1]
+    recorder, watch = trace.Recorder(solver), Watch(solver)
+    watch.close()
+    calls = [lambda wrong: perfetto.events(wrong), lambda wrong: perfetto.write(wrong, tmp_path / "x"), lambda wrong: html.page(wrong),
+             lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: pytorch.snapshot(wrong), lambda wrong: trace.why(wrong, 0),
+             lambda wrong: pytorch.write(wrong, tmp_path / "x"), lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
+             lambda wrong: node.with_place(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
+             lambda wrong: values.add(wrong, solver), lambda wrong: values.add(made, wrong),
+             lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]
+    for call in calls:
+        for wrong in (5, "x", [], object(), b"x", np.zeros(3), "x" * 100_000):
+            with pytest.raises(WrongTypeError) as caught:
+                call(wrong)
+            assert len(str(caught.value)) < 400
+    for call in (lambda wrong: made.at(wrong), lambda wrong: made.step_at(wrong), lambda wrong: html.page(made, wrong),
+                 lambda wrong: trace.why(made, wrong), lambda wrong: Trace(wrong), lambda wrong: trace.load(wrong),
+                 lambda wrong: trace.Recorder(solver, keep=wrong), lambda wrong: Watch(solver, every=wrong)):
+        for wrong in ("x", [], 1.5, object(), -1, 10**9):
+            if wrong == 10**9 and {"Recorder", "Watch"} & set(call.__code__.co_names):
+                continue
+            with pytest.raises((WrongTypeError, ConfigError, DataError, Error)):
+                call(wrong)
+    for listener in [one for one in solver.listeners if isinstance(one, Watch)]:
+        listener.close()

@@ -1,0 +1,664 @@
+"""The view of a trace in a real browser, and the files for other viewers.
+
+One trace of LeNet on the simulated device serves all tests. Where selenium, chromium or
+chromedriver are missing the tests of the page skip and say which.
+"""
+
+import base64
+import importlib.util
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicaffe import memory
+from minicaffe.errors import FileError
+from minicaffe.net.run import BEFORE_FORWARD
+from minicaffe.addons.trace import Trace, html, load, perfetto, pytorch, record
+
+pytestmark = pytest.mark.slow(30)    # all together
+
+ROOT = Path(__file__).resolve().parent.parent.parent.parent
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--window-size=1440,1000")
+SLOW = 5        # other processes of a test machine may be busy: a bound in milliseconds is this many times what a user may wait
+
+
+LENET = """
+import minicaffe
+from minicaffe.addons import trace
+from minicaffe.addons.trace import values
+from minicaffe.proto import caffe_pb2, text
+from minicaffe.solver import create_solver
+minicaffe.set_mode_gpu()
+param = text.parse_text('net: "models/lenet/net.prototxt" base_lr: 0.01 lr_policy: "fixed" momentum: 0.9 random_seed: 1 snapshot_after_train: false',
+                        caffe_pb2.SolverParameter)[0]
+recorder = trace.Recorder(create_solver(param))
+recorder.start()
+recorder.solver.step(3)
+recorder.stop()
+made = recorder.trace()
+values.add(made, recorder.solver)
+made.save("FOLDER/lenet.json")
+"""
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory):
+    """The files of three iterations, made in a process of its own, as the device is chosen once for each."""
+    folder = tmp_path_factory.mktemp("lenet")
+    files = {name: folder / f"lenet.{name}" for name in ("html", "json", "snapshot", "perfetto")}
+    subprocess.run([sys.executable, "-c", LENET.replace("FOLDER", str(folder))], cwd=ROOT, check=True,
+                   env={**os.environ, "MINICAFFE_DEVICE": "sim"})
+    made = load(files["json"])
+    html.write(made, files["html"])
+    pytorch.write(made, files["snapshot"])
+    perfetto.write(made, files["perfetto"])
+    return files
+
+
+@pytest.fixture(scope="module")
+def trace(lenet):
+    return load(lenet["json"])
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    missing = [name for name, there in (("selenium", importlib.util.find_spec("selenium")), ("chromium", shutil.which("chromium")),
+                                        ("chromedriver", shutil.which("chromedriver"))) if not there]
+    if missing:
+        pytest.skip(f"no {', no '.join(missing)}: pip install selenium, apt install chromium chromium-driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """The page in the browser."""
+
+    def __init__(self, browser, path):
+        self.browser = browser
+        browser.get("about:blank")      # or another part after # would not reload the page
+        browser.get(path if isinstance(path, str) else path.as_uri())
+
+    def state(self, script=""):
+        return self.browser.execute_script(f"{script}; return view.state()")
+
+    def text(self, selector):
+        return self.browser.execute_script(f"return document.querySelector('{selector}').textContent")
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+        ActionChains(self.browser).send_keys(*keys).perform()
+        return self.state()
+
+    def errors(self):
+        return [entry for entry in self.browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@pytest.fixture
+def page(browser, lenet):
+    page = Page(browser, lenet["html"])
+    yield page
+    assert not page.errors()
+
+
+def drawn_as_recorded(state, trace):
+    """Compare heads and blocks that the page shows with `Trace.at`."""
+    then = trace.at(state["moment"])
+    assert {name: head for name, head in state["heads"].items() if head != "UNINITIALIZED"} \
+        == {name: head for name, head in then.heads.items() if head != "UNINITIALIZED" and name in state["heads"]}
+    here = [block for block in then.blocks if block["place"] == state["place"]]
+    assert sum(state["usage"].values()) == sum(block["bytes"] for block in here)
+    segments = [segment for arena in then.arenas if arena["place"] == state["place"] for segment in arena["segments"]]
+    cells = {(block["address"], block["bytes"], block["used"]) for segment in segments for block in segment["blocks"]}
+    used = {address for address, _, is_used in cells if is_used}
+    assert not [block for block in here if block["address"] not in used
+                and any(segment["address"] <= block["address"] < segment["address"] + segment["bytes"] for segment in segments)]
+    named = {(block["address"], block["bytes"], block["name"]) for block in state["blocks"] if block["name"]}
+    assert named == {(block["address"], block["bytes"], block["name"]) for block in here if block["name"]}
+    outside = {(block["address"], block["bytes"], True) for block in here if block["address"] not in used}
+    assert {(block["address"], block["size"], block["used"]) for block in state["blocks"]} == cells | outside
+    return len(cells)
+
+
+def test_the_page_is_one_file_without_links_outside(lenet):
+    text = lenet["html"].read_text()
+    assert len(text) < 3_000_000
+    assert not re.search(r"""(src|href)\s*=\s*["']?(?!#|data:)[^"'\s>]|@import|url\(|fetch\(|XMLHttp|import\(""", re.sub(
+        r'(?s)<script type="application/json".*?</script>', "", text))
+    assert "http" not in re.sub(r'(?s)<script type="application/json".*?</script>', "", text)
+
+
+def test_states_and_blocks_at_five_moments_are_those_of_the_record(page, trace):
+    assert page.state()["steps"] == len(trace.steps) and page.state()["ready"] < 1000 * SLOW
+    chosen = [0, len(trace) // 7, len(trace) // 3, 2 * len(trace) // 3, len(trace)]
+    assert max(drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace) for moment in chosen) > 20
+
+
+def test_every_moment_of_an_iteration_is_found_from_any_other(page, trace):
+    rng = random.Random(0)
+    for moment in rng.sample(range(len(trace)), 12):
+        drawn_as_recorded(page.state(f"view.goMoment({moment})"), trace)
+
+
+def test_clicks_and_keys_walk_the_steps(page, trace):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    first = page.state("view.go(3)")
+    assert first["moment"] == trace.steps[3]["last"]
+    page.browser.find_element(By.ID, "next").click()
+    assert page.state()["step"] == 4 and trace.steps[4]["layer"] in page.text("#where-what")
+    assert page.press(Keys.ARROW_LEFT)["step"] == 3
+    assert page.press(Keys.END)["step"] == len(trace.steps) - 1
+    assert page.press(Keys.HOME)["step"] == 0
+    page.browser.execute_script("document.activeElement.blur()")       # a button takes space for itself
+    assert page.press(" ")["playing"] and not page.press(" ")["playing"]
+    forward = next(i for i, step in enumerate(trace.steps) if step["layer"] == "conv2" and step["kind"] == "forward")
+    node = page.browser.find_element(By.CSS_SELECTOR, f"#net [data-node='{trace.steps[forward]['node']}']")
+    node.click()
+    drawn_as_recorded(page.state(), trace)
+    assert page.state()["step"] == forward and page.state()["lit"] == ["conv2"]
+
+
+def test_keys_without_a_focus_and_in_the_list_of_events(page, trace):
+    page.state("view.go(3)")
+    assert page.state("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))")["step"] == 4
+    from selenium.webdriver.common.keys import Keys
+    page.state(f"view.goMoment({trace.steps[4]['first'] + 1}); document.querySelector('#events').focus()")
+    assert page.press(Keys.ARROW_DOWN)["moment"] == trace.steps[4]["first"] + 2
+    assert page.press(Keys.ARROW_UP)["moment"] == trace.steps[4]["first"] + 1
+    chosen = page.browser.execute_script("return document.getElementById(document.querySelector('#events').getAttribute('aria-activedescendant'))"
+                                         ".getAttribute('aria-selected')")
+    assert chosen == "true"
+
+
+def test_an_address_leads_to_a_step_however_far(browser, lenet, trace):
+    page = Page(browser, f"{lenet['html'].as_uri()}#step=7")
+    assert page.state()["step"] == 7 and f"step 7 of {len(trace.steps)}" in page.text("#where-more")
+    browser.execute_async_script("addEventListener('hashchange', () => arguments[0](), {once: true}); location.hash = '#event=99999999999'")
+    assert page.state()["moment"] == len(trace) and not page.errors()
+
+
+def test_search_leads_to_a_blob(page):
+    from selenium.webdriver.common.keys import Keys
+    page.state("view.go(2)")
+    state = page.press("/", *"ip1[0] diff", Keys.ENTER)
+    assert state["step"] != 2 and state["heads"]["ip1[0] diff"] != "UNINITIALIZED"
+
+
+def test_each_copy_says_why_it_was_made(page, trace):
+    copies = [i for i, event in enumerate(trace.events) if event.kind == "copy"]
+    for i in (copies[0], copies[-1]):
+        page.state(f"view.goMoment({i + 1})")
+        assert page.text("#why p") == trace.document["why"][str(i)]
+    page.state(f"view.goMoment({copies[0] - 1})")
+    assert page.press("c")["moment"] == copies[0] + 1
+
+
+TUTORIAL = """
+import minicaffe
+from minicaffe import memory
+from minicaffe.addons import trace
+from minicaffe.addons.trace import html
+from minicaffe.blob import Blob
+minicaffe.set_mode_gpu()
+blob = Blob((2, 3), name="foo")
+blob.mutable_cpu_data[...] = 1
+with trace.record() as recorded:
+    for access in "gpu_data cpu_data mutable_gpu_data mutable_gpu_data cpu_data gpu_data mutable_cpu_data mutable_gpu_data mutable_cpu_data".split():
+        getattr(blob, access)
+        memory.reporter.event("access", name="foo data", detail=access)
+html.write(recorded, "tutorial.html")
+recorded.save("tutorial.json")
+"""
+
+
+def test_the_example_of_caffes_tutorial_shows_the_copies_that_it_lists(browser, tmp_path):
+    subprocess.run([sys.executable, "-c", TUTORIAL], cwd=tmp_path, check=True, env={**os.environ, "MINICAFFE_DEVICE": "sim"})
+    recorded, page = load(tmp_path / "tutorial.json"), Page(browser, tmp_path / "tutorial.html")
+    seen, copies = [], 0
+    for i in (i for i, event in enumerate(recorded.events) if event.kind == "access"):
+        state = page.state(f"view.goMoment({i + 1})")
+        seen.append((state["copies"]["foo data"] - copies, state["heads"]["foo data"]))
+        copies = state["copies"]["foo data"]
+    assert seen == [(1, "SYNCED"), (0, "SYNCED"), (0, "HEAD_AT_GPU"), (0, "HEAD_AT_GPU"), (1, "SYNCED"), (0, "SYNCED"), (0, "HEAD_AT_CPU"),
+                    (1, "HEAD_AT_GPU"), (1, "HEAD_AT_CPU")]
+    assert not page.errors()
+
+
+def test_kernels_have_their_grid_and_source(page, trace):
+    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
+    page.state(f"view.goMoment({i + 1})")
+    rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
+    assert any(trace.events[i].name in row for row in rows)
+    page.browser.execute_script("document.querySelector('#kernels [data-kernel]').click()")
+    assert "struct" in page.text("#source pre")
+    assert page.browser.execute_script("return document.querySelector('#show-ptx').disabled")
+
+
+def test_a_call_of_a_library_counts_as_work_of_the_device(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    step = next(step for step in document["steps"] if step["kind"] == "forward" and step["layer"] == "ip1")
+    launches = [i for i in range(step["first"], step["last"]) if trace.events[i].kind == "launch"]
+    document["strings"] += ["call", "cublasGemmStridedBatched"]
+    for column, value in ("kind", len(document["strings"]) - 2), ("name", len(document["strings"]) - 1), ("took", 500_000_000):
+        document["events"][column][launches[0]] = value
+    html.write(Trace(document), tmp_path / "call.html", moment=launches[0] + 1)
+    page = Page(browser, tmp_path / "call.html")
+    there = 500_000_000 + sum(trace.events[i].took for i in launches[1:])
+    facts = dict(page.browser.execute_script("return [...document.querySelectorAll('#facts div')].map(d => [...d.children].map(c => c.textContent))"))
+    assert facts["on the device"].startswith(f"{there / 1e6:.3g} ms") and facts["speed"].endswith("FLOP/s"), facts
+    assert float(facts["speed"].split()[0]) == pytest.approx(step["flops"] / there * 1e3, rel=0.02) and "MFLOP" in facts["speed"]
+    assert "calls cublasGemmStridedBatched" in page.text("#sentence")
+    rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
+    assert len(rows) == len(launches) and rows[0].startswith("cublasGemmStridedBatched") and not page.errors()
+
+
+def test_ptx_is_shown_where_it_was_asked_for(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and document["kernels"][event.name]["source"])
+    document["kernels"][trace.events[i].name]["ptx"] = ".version 8.0"
+    html.write(Trace(document), tmp_path / "ptx.html", moment=i + 1)
+    page = Page(browser, tmp_path / "ptx.html")
+    name = json.dumps(trace.events[i].name)
+    page.browser.execute_script(f"[...document.querySelectorAll('#kernels [data-kernel]')].find(b => b.dataset.kernel === {name}).click()")
+    page.browser.execute_script("document.querySelector('#show-ptx').click()")
+    assert page.text("#source pre") == ".version 8.0" and not page.errors()
+
+
+def texts(page, selector):
+    return page.browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map(e => e.textContent)")
+
+
+def test_legends_name_each_colour_and_the_hatching(browser, page, trace, tmp_path):
+    assert texts(page, "#step-legend li") == ["forward", "backward", "update", "between layers"]
+    colours = page.browser.execute_script("""return ["forward", "backward", "update", "between"].map((name, i) => [
+        getComputedStyle(document.querySelectorAll("#step-legend i")[i]).backgroundColor, colours[name]])""")
+    assert all(shown == drawn for shown, drawn in colours) and len({shown for shown, _ in colours}) == 4
+    assert texts(page, "#side-legend li") == ["host", "device", "recycled: used by other blobs"]
+    hatched = "return getComputedStyle(document.querySelector('#side-legend .hatched')).backgroundImage"
+    assert "gradient" in page.browser.execute_script(hatched)
+    html.write(Trace(json.loads(trace.to_json().replace("HEAD_AT_GPU", "HEAD_AT_GPU_PRIVATE"))), tmp_path / "private.html")
+    private = Page(browser, tmp_path / "private.html")
+    assert "private: in an engine's own layout" in texts(private, "#side-legend li")
+    ip1 = next(i for i, step in enumerate(trace.steps) if step["layer"] == "ip1")
+    private.state(f"view.go({ip1})")
+    assert "private on device" in texts(private, "#touched tr:last-child td")[-1] and not private.errors()
+
+
+def test_the_scale_is_that_of_live_memory(browser, trace, tmp_path):
+    """What the allocator holds, here 16 times as much, is a line above it."""
+    document = json.loads(trace.to_json())
+    kinds = [document["strings"][kind] for kind in document["events"]["kind"]]
+    last = max(i for i, kind in enumerate(kinds) if kind == "segment taken")
+    document["events"]["bytes"][last] += 1 << 28
+    html.write(Trace(document), tmp_path / "held.html")
+    page = Page(browser, tmp_path / "held.html")
+    state = page.state(f"view.goMoment({len(trace)})")
+    live, peak = {}, 0
+    for block in trace.document["start"]["blocks"]:
+        live[block["place"], block["address"]] = block["bytes"]
+    for event in trace.events:
+        if event.kind == "alloc":
+            live[event.place, event.address] = event.nbytes
+        elif event.kind == "free":
+            live.pop((event.place, event.address), None)
+        peak = max(peak, sum(nbytes for (place, _), nbytes in live.items() if place == state["place"]))
+    assert peak < state["scale"] < 1.3 * peak and state["reserved"] > 1 << 28
+    assert any(text.startswith("held") and "live and cache" in text for text in texts(page, "#legend li")) and not page.errors()
+
+
+def test_times_of_the_simulated_device_are_grey_and_named(browser, page, trace, tmp_path):
+    def looks(page):
+        page.state("view.go(6)")
+        return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#facts .timed dd");
+            return [new Set([...timed].map(colour)).size, colour(timed[0]) === colours.soft,
+                    getComputedStyle(document.querySelector("#step-panel .sim-note")).display !== "none"]""")
+    assert looks(page) == [1, True, True] and "simulated device, which is no GPU" in page.text("#step-panel .sim-note")
+    launch = next(i for i, event in enumerate(trace.events) if event.kind == "launch")
+    page.state(f"view.goMoment({launch + 1})")
+    assert page.text("#events [aria-selected=true]").endswith(" simulated")
+    document = json.loads(trace.to_json())
+    document["device"]["kind"] = "gpu"
+    html.write(Trace(document), tmp_path / "gpu.html")
+    assert looks(Page(browser, tmp_path / "gpu.html")) == [1, False, False]
+
+
+def test_names_say_what_a_memory_is(page, trace):
+    data = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pictures")
+    page.state(f"view.go({data})")
+    assert {"data", "label", "next batch (data)", "next batch (label)"} <= set(texts(page, "#touched td:first-child"))
+    conv = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "conv1")
+    page.state(f"view.go({conv})")
+    assert "scratch of conv1" in texts(page, "#touched td:first-child")
+    assert not re.search(r"(?<!no) data\b|#\d", " ".join(texts(page, "#touched td:first-child") + texts(page, "#events .row")))
+
+
+def test_a_net_is_drawn_larger_and_smaller(page):
+    from selenium.webdriver.common.by import By
+    sizes = "return [document.querySelector('#net svg').getBoundingClientRect().width, document.querySelector('#net').clientWidth, " \
+            "document.querySelector('#net').scrollWidth]"
+
+    def press(name, times=1):
+        for _ in range(times):
+            page.browser.find_element(By.ID, f"net-{name}").click()
+        return page.browser.execute_script(sizes)
+
+    width, panel, _ = page.browser.execute_script(sizes)
+    larger, _, scrolled = press("larger", 4)
+    assert larger > 2 * width and scrolled > panel
+    assert press("smaller", 2)[0] == pytest.approx(larger * .64, rel=0.01)
+    fitting, _, scrolled = press("fit")
+    assert fitting <= panel == scrolled
+    assert press("wide")[1] > 2 * panel
+    page.state("view.go(6)")
+    shown = page.browser.execute_script("""const at = document.querySelector("#net [aria-current]").getBoundingClientRect(),
+        box = document.querySelector("#net-panel").getBoundingClientRect(); return at.top >= box.top && at.bottom <= box.bottom""")
+    assert shown
+    assert press("wide")[1] == panel
+
+
+def test_values_and_feature_maps_of_the_chosen_blob(page, trace):
+    arrays = {array["title"]: array for array in trace.document["values"]["arrays"]}
+    pool = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pool1")
+    page.state(f"view.go({pool})")
+    assert page.text("#array-about").startswith("pool1: 64 × 20 × 12 × 12, of layer pool1. From ")     # that of the step
+    blob = "document.querySelector('#net g.blob[data-blob=conv1] text').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
+    page.state(f"{blob}; view.go({pool + 1})")
+    assert page.text("#array-about").startswith("conv1: 64 × 20 × 24 × 24") and page.browser.execute_script("return document.querySelector('#array').value") == "conv1"
+    maps = arrays["conv1"]["maps"]
+    drawn = page.browser.execute_script("""return [...document.querySelectorAll("#array-maps canvas")].map(c =>
+        [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data].filter((_, i) => i % 4 === 0))""")
+    assert len(drawn) == maps["count"] == 16 and b"".join(map(bytes, drawn)) == base64.b64decode(maps["levels"])
+    assert "16 of 20 channels of the first sample" in page.text("#array-remark")
+    assert len(texts(page, "#array-histogram rect")) == len(arrays["conv1"]["histogram"])
+    page.browser.execute_script("document.querySelector('#array').value = 'ip1[0] diff'; document.querySelector('#array').dispatchEvent(new Event('change'))")
+    assert page.text("#array-about").startswith("ip1[0] diff: 500 × 800, of layer ip1.")
+
+
+def test_the_first_visit_has_a_tour_of_eight_steps(browser, lenet):
+    from selenium.webdriver.common.by import By
+    page = Page(browser, lenet["html"])
+    browser.execute_script("localStorage.clear()")
+    page = Page(browser, lenet["html"])
+    shown, seen = "return !document.querySelector('#tour').hidden", []
+    while browser.execute_script(shown):
+        seen.append((page.text("#tour-title"), page.browser.execute_script("return document.querySelector('.toured').id")))
+        assert len(page.text("#tour-text")) < 250
+        browser.find_element(By.ID, "tour-next").click()
+    assert [title.split(":")[0] for title, _ in seen] == [f"{i} of 8" for i in range(1, 9)] and len({place for _, place in seen}) == 8
+    assert not browser.execute_script("return document.querySelector('.toured')")
+    assert not Page(browser, lenet["html"]).browser.execute_script(shown)
+    browser.execute_script("localStorage.clear()")
+    page = Page(browser, f"{lenet['html'].as_uri()}#step=7")
+    assert not browser.execute_script(shown)        # a link leads to its step
+    page.press("?")
+    browser.find_element(By.ID, "tour-start").click()
+    assert browser.execute_script(shown)
+    from selenium.webdriver.common.keys import Keys
+    page.press(Keys.ESCAPE)
+    assert not browser.execute_script(shown) and not page.errors()
+
+
+@pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])
+def test_it_fits_a_small_screen_and_a_dark_one(page, width, scheme):
+    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    try:
+        page.state("view.go(5)")
+        wide, background = page.browser.execute_script(
+            "return [document.documentElement.scrollWidth, getComputedStyle(document.documentElement).backgroundColor]")
+        assert wide <= width
+        assert (background == "rgb(15, 18, 21)") == (scheme == "dark")
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_hostile_name_is_only_text(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    evil = "</script><img src=x onerror=document.title='broken'>"
+    document["net"]["name"] = evil * 4
+    document["net"]["nodes"][1]["name"] = evil * 4
+    document["schedule"]["rows"][1]["layers"] = [evil * 4]
+    for step in document["steps"]:
+        if step["node"] == 1:
+            step["layer"] = evil * 4
+    html.write(Trace(document), tmp_path / "evil.html")
+    page = Page(browser, tmp_path / "evil.html")
+    page.state(f"view.go({next(i for i, step in enumerate(document['steps']) if step['node'] == 1)})")
+    assert page.text("#net-name") == evil * 4 and "broken" != browser.title and not page.errors()
+    assert page.text("#where-what").startswith(evil * 4) and evil in page.text("#schedule [aria-selected=true]")
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_it_opens_at_a_moment(browser, trace, tmp_path):
+    html.write(trace, tmp_path / "open.html", moment=len(trace) // 2)
+    assert Page(browser, tmp_path / "open.html").state()["moment"] == len(trace) // 2
+    assert Page(browser, (tmp_path / "open.html").as_uri() + "#event=40").state()["moment"] == 40
+
+
+def test_what_was_measured_and_what_went_wrong_is_told(browser, trace, tmp_path):
+    document = json.loads(trace.to_json())
+    sample = {"layer": "conv1", "blob": "conv1", "zeros": 0.25, "saturated": None, "not_finite": 0.0}
+    document["samples"] = [{"iteration": i, **sample, "norm": 10.5 * (i + 1)} for i in range(2)]
+    document["samples"].append({"iteration": 2, **sample, "norm": 99.0, "not_finite": 0.5})
+    document["trouble"] = {"iteration": 2, "layer": "conv1", "blob": "conv1", "not_finite": 0.5, "step": 40, "event": 400,
+                           "before": document["samples"][1], "wrong": 1200, "first": [0, 3, 1, 2], "left_out": 1, "inputs": [
+                               {"name": "data", "part": "data", "min": -0.5, "max": 2.25, "wrong": 0, "first": None, "before": None},
+                               {"name": "conv1[0]", "part": "data", "min": None, "max": None, "wrong": 500, "first": [0, 0, 0, 0],
+                                "before": {"min": -3.0, "max": 4.0, "wrong": 0, "first": None}}]}
+    html.write(Trace(document), tmp_path / "trouble.html", moment=len(trace))
+    page = Page(browser, tmp_path / "trouble.html")
+    assert "blob conv1" in page.text("#trouble") and "norm 21" in page.text("#trouble")
+    assert "50 % of its values, 1,200 not finite, the first at [0, 3, 1, 2]" in page.text("#trouble")
+    assert [page.text(f"#trouble li:nth-child({i})") for i in (1, 2, 3)] == [
+        "data data: -0.5 to 2.25", "conv1[0] data: nothing finite, 500 not finite, the first at [0, 0, 0, 0]; in the iteration before "
+        "-3 to 4", "and 1 more"]
+    assert page.text("#values tbody .bad") == "50 %" and "99" in page.text("#values tbody")
+    page.state("view.go(3)")
+    assert "10.5" in page.text("#values tbody") and "25 %" in page.text("#values tbody")
+    assert not page.errors()
+
+
+def test_the_row_of_the_schedule_is_marked(browser, on_cpu, make_solver, tmp_path):
+    solver = make_solver(plan="memory")
+    with record(solver) as made:
+        solver.step(2)
+    html.write(made, tmp_path / "schedule.html")
+    page, rows = Page(browser, tmp_path / "schedule.html"), made.document["schedule"]["rows"]
+    for i, step in enumerate(made.steps):
+        row = page.state(f"view.go({i})")["row"]
+        if step["node"] is None:
+            marked = page.browser.execute_script("return document.querySelectorAll('#schedule [aria-selected=true]').length")
+            assert row == -1 and not marked
+            continue
+        assert rows[row]["direction"] == step["kind"] and step["layer"] in rows[row]["layers"]
+        assert page.text("#schedule [aria-selected=true]").startswith(f"{step['kind']}{' + '.join(rows[row]['layers'])} · ")
+    assert page.text("#schedule-hint").endswith("at most, as memory ends with its last use.")
+    fused = next(i for i, row in enumerate(rows) if row["layers"] == ["norm", "relu"] and row["direction"] == "backward")
+    text = page.text(f"#row-{fused}")
+    assert " · reads " in text and text.endswith(" · updates norm[0], norm[1], norm[2]") and "undefined" not in text
+    ends = next(i for i, row in enumerate(rows) if row["frees"])
+    assert f" · frees {', '.join(rows[ends]['frees'])}".replace(" data", "") in page.text(f"#row-{ends}")
+    page.state(f"view.go(0); document.querySelector('#row-{fused}').click()")
+    assert made.steps[page.state()["step"]]["kind"] == "backward" and page.state()["row"] == fused
+    solver.net.add_hook(BEFORE_FORWARD, lambda layer: None)
+    with record(solver) as made:
+        solver.step(1)
+    made.document["schedule"]["rows"].append(rows[0])       # as if two layers had one name
+    html.write(made, tmp_path / "observed.html")
+    page = Page(browser, tmp_path / "observed.html")
+    assert "runs went layer by layer, as callbacks run between layers" in page.text("#schedule-hint")
+    relu = next(i for i, step in enumerate(made.steps) if step["layer"] == "relu")
+    assert rows[page.state(f"view.go({relu})")["row"]]["layers"] == ["norm", "relu"]
+    first = next(i for i, step in enumerate(made.steps) if step["node"] == 0)
+    assert page.state(f"view.go({first})")["row"] == -1 and not page.errors()
+    del made.document["schedule"]
+    html.write(made, tmp_path / "old.html")
+    page = Page(browser, tmp_path / "old.html")
+    assert page.browser.execute_script("return document.querySelector('#schedule-panel').hidden")
+    assert page.state("view.go(2)")["row"] == -1 and not page.errors()
+
+
+def test_the_buddy_allocators_tree(browser, tmp_path):
+    with record() as made:
+        buddy = memory.make_allocator("buddy:first_pool_size=64KiB", memory.SystemAllocator())
+        blocks = [memory.Buffer(buddy, nbytes, f"block {i} data") for i, nbytes in enumerate((1000, 3000, 100, 30000, 200))]
+        del blocks[1:3]
+    html.write(made, tmp_path / "buddy.html")
+    page = Page(browser, tmp_path / "buddy.html")
+    page.state("view.choose('CPUPlace()')")      # what an earlier test left may be freed since, at another place
+    for moment in range(len(made) + 1):
+        drawn_as_recorded(page.state(f"view.goMoment({moment})"), made)
+    state = page.state()
+    address, nbytes = next((event.address, event.nbytes) for event in made.events if event.kind == "pool taken")
+    cells = [cell for cell in state["blocks"] if address <= cell["address"] < address + nbytes]
+    top = min(cell["y"] - 17 * (nbytes // cell["size"]).bit_length() for cell in cells)
+    assert all(cell["y"] - 17 * (nbytes // cell["size"]).bit_length() == top for cell in cells)     # a level for each halving
+    assert sum(cell["size"] for cell in cells) == nbytes and not page.errors()
+
+
+def test_a_place_of_others_is_not_shown_first(browser, tmp_path):
+    """A device whose blocks are older than the record, and on which nothing happens in it."""
+    with record() as made:
+        block = memory.Buffer(memory.SystemAllocator(), 1000, "block data")
+    made.document["start"]["blocks"].append({"place": "CUDAPlace(0)", "address": 1 << 40, "bytes": 512, "name": "old data"})
+    html.write(made, tmp_path / "place.html")
+    page = Page(browser, tmp_path / "place.html")
+    assert page.state()["place"] == repr(block.place) and not page.errors()
+
+
+def test_a_trace_without_steps_is_shown_too(browser, tmp_path):
+    html.write(Trace(None), tmp_path / "none.html")
+    page = Page(browser, tmp_path / "none.html")
+    assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#play').disabled")
+    assert page.press("[", "]", "c", "+")["moment"] == 0 and not page.errors()
+
+
+def busy_trace(events):
+    """Make a trace of many events: 40 layers that take blocks from one segment and give them back, by a stack."""
+    columns = {key: [] for key in ("time", "kind", "place", "address", "bytes", "name", "detail", "took")}
+    strings, steps, heads = {}, [], {}
+    nodes = [{"name": f"layer{i}", "type": "ReLU", "line": i, "bottoms": [f"b{i}"], "tops": [f"b{i + 1}"], "params": [], "shapes": {},
+              "engine": None, "layout": None, "fused": [], "flops": None} for i in range(40)]
+    memories = [{"name": f"b{i} data", "blob": f"b{i}", "part": "data", "bytes": 4096, "role": "activation", "aliases": []} for i in range(41)]
+
+    def add(kind, address=0, nbytes=0, name="", detail=""):
+        place = "" if kind in ("begin", "end") else "CUDAPlace(0)"
+        for key, value in zip(columns, (len(columns["time"]) * 1000, kind, place, address, nbytes, name, detail, 0)):
+            columns[key].append(strings.setdefault(value, len(strings)) if key in ("kind", "place", "name", "detail") else value)
+
+    def head(name, to):
+        before, heads[name] = heads.get(name, "UNINITIALIZED"), to
+        add("head", 0, 4096, name, f"{before} -> {to} by mutable_gpu_data")
+        return [{"memory": name, "before": before, "after": to}]
+
+    base, size = 1 << 40, 1 << 20
+    add("segment taken", base, size)
+    while len(columns["time"]) < events:
+        for kind in ("forward", "backward"):
+            for i in range(40) if kind == "forward" else reversed(range(40)):
+                first, at = len(columns["time"]), base + i * 4096
+                add("begin", name=f"layer{i}", detail=kind)
+                if kind == "forward":
+                    add("cache hit", at, 4096)
+                    add("split", at, 4096, detail=f"{size - (i + 1) * 4096} bytes left")
+                    add("alloc", at, 4096, f"b{i + 1} data")
+                    touched = head(f"b{i + 1} data", "HEAD_AT_GPU")
+                    if i % 4 == 0:
+                        add("copy", at, 4096, f"b{i + 1} data", "device to host")
+                        touched += head(f"b{i + 1} data", "SYNCED")
+                else:
+                    add("free", at, 4096, f"b{i + 1} data")
+                    add("merge", at, size - i * 4096)
+                    touched = head(f"b{i + 1} data", "RECYCLED")
+                add("end", name=f"layer{i}", detail=kind)
+                steps.append({"iteration": len(steps) // 80, "kind": kind, "layer": f"layer{i}", "node": i, "first": first,
+                              "last": len(columns["time"]), "begin": first * 1000, "end": len(columns["time"]) * 1000, "with": None, "flops": None,
+                              "bytes": 4096, "touched": touched, "loss": None})
+    made = Trace(None)
+    made.document.update(strings=list(strings), events=columns, steps=steps, memories=memories)
+    made.document["net"].update(name="busy", nodes=nodes)
+    return made
+
+
+def test_a_hundred_thousand_events_stay_usable(browser, tmp_path):
+    trace = busy_trace(100_000)
+    html.write(trace, tmp_path / "busy.html")
+    page = Page(browser, tmp_path / "busy.html")
+    state = page.state()
+    assert state["events"] >= 100_000 and state["ready"] < 1000 * SLOW
+    took = page.browser.execute_script("""
+        const took = [], steps = view.state().steps;
+        for (let i = 0; i < 30; i++) { const begun = performance.now(); view.go(i * 7919 % steps); took.push(performance.now() - begun); }
+        return took.sort((a, b) => a - b);""")
+    assert took[len(took) // 2] < 100 and took[-1] < 100 * SLOW, took
+    drawn_as_recorded(page.state("view.goMoment(99000)"), trace)
+    assert not page.errors()
+
+
+def test_the_snapshot_is_of_pytorchs_form(lenet, trace):
+    with open(lenet["snapshot"], "rb") as file:
+        snapshot = pickle.load(file)
+    device = [segment for segment in snapshot["segments"] if segment["device"] == 0]
+    assert device and {"segments", "device_traces", "allocator_settings"} <= snapshot.keys()
+    end = next(arena for arena in trace.at(len(trace)).arenas if arena["place"] == "CUDAPlace(0)")
+    assert sum(segment["total_size"] for segment in device) >= sum(segment["bytes"] for segment in end["segments"])
+    for segment in snapshot["segments"]:
+        at = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == at and block["state"] in ("active_allocated", "inactive")
+            at += block["size"]
+        assert at == segment["address"] + segment["total_size"]
+    actions = {action["action"] for action in snapshot["device_traces"][0]}
+    assert {"alloc", "free_requested", "free_completed"} & actions
+    frames = [frame for action in snapshot["device_traces"][0] for frame in action["frames"]]
+    assert any(frame["filename"].endswith("net.prototxt") and frame["line"] > 0 for frame in frames)
+
+
+def test_pytorchs_own_tools_open_the_snapshot(lenet):
+    pytest.importorskip("torch", reason="no PyTorch; its structure is checked above")
+    from torch.cuda import _memory_viz as viz
+    with open(lenet["snapshot"], "rb") as file:
+        snapshot = pickle.load(file)
+    assert "segments:" in viz.segsum(snapshot) and "Device 0" in viz.trace(snapshot)
+    assert "MemoryViz" in viz.trace_plot(snapshot)
+    viz.memory(snapshot, format_flamegraph=str)
+    viz.segments(snapshot, format_flamegraph=str)
+
+
+def test_the_perfetto_file_is_a_trace(lenet, trace):
+    rows = json.loads(lenet["perfetto"].read_text())["traceEvents"]
+    slices = [row for row in rows if row["ph"] == "X" and row["tid"] == perfetto.STEPS]
+    assert len(slices) == len(trace.steps)
+    assert all(row["dur"] >= 0 and row["ts"] >= 0 for row in slices)
+    assert sum(row["ph"] == "X" and row["tid"] == perfetto.KERNELS for row in rows) == sum(event.kind == "launch" for event in trace.events)
+    assert {"next batch (label), host to device", "conv1[0], host to device"} <= {row["name"] for row in rows if row.get("tid") == perfetto.COPIES}
+    first = next(row for row in slices if row["name"] == "conv1 forward")
+    assert "conv1[0]: host -> host+device" in first["args"]["states"]
+    last = [row for row in rows if row["ph"] == "C" and row["name"].endswith("CUDAPlace(0)")][-1]
+    first = {row["name"]: sum(row["args"].values()) for row in rows if row["ph"] == "C" and row["ts"] == 0}
+    assert sum(first.values()) == sum(block["bytes"] for block in trace.at(0).blocks)
+    assert sum(last["args"].values()) == sum(b["bytes"] for b in trace.at(len(trace)).blocks if b["place"] == "CUDAPlace(0)")
+
+
+@pytest.mark.parametrize("writer", [html, pytorch, perfetto])
+def test_an_unwritable_file_is_named(writer, tmp_path):
+    with pytest.raises(FileError, match="none"):
+        writer.write(Trace(None), tmp_path / "none" / "file")

@@ -1,0 +1,198 @@
+"""train --watch and --trace-trouble: what they say and write, and that a training without them does nothing of it."""
+
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+from tiny import Process, run
+
+from minicaffe.cli.parse_log import read_run
+from minicaffe.cli.watch_table import rows, table
+from minicaffe.addons.trace import load
+
+DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
+
+
+def test_watch_in_log_and_json(minicaffe, folder):
+    done = run("train", "solver.prototxt", "--watch", "--json", "w.jsonl", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("watched:") == 3 and "    [Watch] Layer scale: activations " in done.stderr
+    samples = read_run(folder / "w.jsonl").samples
+    assert sorted({sample["NumIters"] for sample in samples}) == [0, 10, 20]
+    assert [(s["layer"], s.get("blob") or s.get("parameter") or s["diff"] + " diff") for s in samples if s["NumIters"] == 0] == [
+        ("in", "data"), ("in", "target"), ("scale", "scaled"), ("loss", "loss"), ("scale", "scaled diff"),
+        ("scale", "scale[0]"), ("scale", "scale[1]")]
+    out = minicaffe("plot", "w.jsonl", "--show", "diffs")
+    assert out.startswith("diffs (logarithmic)") and "* scale scaled, last " in out
+    out = minicaffe("plot", "w.jsonl", "--show", "gradients,activations")
+    assert out.startswith("gradients (logarithmic)") and "* scale[0], last " in out and "scale scaled, last " in out
+    assert "w.jsonl.train: 3 rows" in minicaffe("parse_log", "w.jsonl", ".")
+    quiet = run("train", "solver.prototxt", "--watch", "7", "--quiet", cwd=folder)
+    assert quiet.returncode == 0 and "[Watch]" not in quiet.stderr
+    assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr
+
+
+def test_watch_and_memory_in_the_display(folder):
+    process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(30, 80))
+    status, _ = process.finish()
+    assert status == 0 and re.search(r"CPU: \S+ \S+ live, \S+ \S+ at most \(|GPU: .* reserved", process.text)
+    assert "layers at iteration " in process.text and "update/weights" in process.text
+    process = Process("train", "solver.prototxt", "--watch=5", cwd=folder, size=(8, 60))    # no room for the layers
+    assert process.finish()[0] == 0 and "layers at iteration" not in process.text
+
+
+def test_trouble_is_written(folder):
+    done = run("train", "solver.prototxt", *DIVERGING, "--trace-trouble", "t.json", cwd=folder)
+    assert done.returncode == 1 and "is the first that is not finite; wrote t.json" in done.stderr
+    assert "add --trace-trouble" not in done.stderr.splitlines()[-1]
+    trace = load(folder / "t.json")
+    trouble = trace.document["trouble"]
+    assert trouble["layer"] in ("scale", "loss") and trouble["before"]["not_finite"] == 0
+    step = trace.steps[trouble["step"]]
+    assert step["layer"] == trouble["layer"] and step["iteration"] == trouble["iteration"] and step["last"] == trouble["event"]
+    samples = trace.document["samples"]
+    bad = [sample for sample in samples if sample["not_finite"]]
+    assert bad[0]["layer"] == trouble["layer"] and bad[0]["iteration"] == trouble["iteration"]
+    assert max(s["iteration"] for s in samples) - min(s["iteration"] for s in samples) <= 2
+    assert {step["iteration"] for step in trace.steps if step["layer"]} == {s["iteration"] for s in samples}
+    assert json.loads((folder / "t.json").read_text())["format"] == 1
+
+
+def test_an_update_that_is_not_finite_is_written(folder):
+    """Though gradients and losses are finite, and the training ends before the next iteration."""
+    done = run("train", "solver.prototxt", "--base-lr=3e38", "--display=1", "--trace-trouble", "t.json", cwd=folder)
+    assert done.returncode == 1 and "Iteration 0: the update of scale[" in done.stderr
+    trace = load(folder / "t.json")
+    trouble = trace.document["trouble"]
+    assert (trouble["layer"], trouble["first"]) == ("scale", None) and trouble["wrong"] > 0
+    assert trace.steps[trouble["step"]]["kind"] == "update" and trouble["update"] in trace.steps[trouble["step"]]["parameters"]
+    assert [(one["name"], one["part"], one["wrong"]) for one in trouble["inputs"]] == [
+        (trouble["update"], "diff", 0), (trouble["update"], "data", 0)]
+
+
+def test_the_page_opens_at_the_trouble(folder):
+    done = run("train", "solver.prototxt", *DIVERGING, "--trace-trouble", "t.html", cwd=folder)
+    assert done.returncode == 1 and "wrote t.html" in done.stderr
+    assert (folder / "t.html").read_text().startswith("<!")
+
+
+def test_without_it_a_line_says_how(folder):
+    done = run("train", "solver.prototxt", *DIVERGING, cwd=folder)
+    assert done.returncode == 1 and "; to see where it began, add --trace-trouble trouble.html; " in done.stderr.splitlines()[-1]
+    assert not list(folder.glob("*.html"))
+    sound = run("train", "solver.prototxt", "--trace-trouble", "t.json", cwd=folder)
+    assert sound.returncode == 0 and not (folder / "t.json").exists()
+    refused = run("train", "solver.prototxt", "--trace-trouble", "nowhere/t.json", cwd=folder)
+    assert refused.returncode == 1 and "nowhere/t.json: cannot be written" in refused.stderr.splitlines()[-1]
+
+
+def test_debug_info_as_curves_and_table(minicaffe, folder):
+    """The lines of Caffe's debug_info, which stay as they are, give the same table; those of test nets are left out."""
+    log = run("train", "solver.prototxt", "--debug-info=true", cwd=folder).stderr
+    assert "    [Forward] Layer scale, top blob scaled data: " in log
+    (folder / "d.log").write_text(log)
+    samples = read_run("d.log").samples
+    assert [s["NumIters"] for s in samples if s.get("parameter") == "scale[1]"] == [0, 10, 20]
+    assert not any(s["layer"] == "sum" for s in samples)    # of the test net alone
+    mean = [float(line.split()[-1]) for line in log.splitlines() if "Layer scale, param blob 0 diff" in line]
+    assert [s["mean"] for s in samples if s.get("parameter") == "scale[0]"] == mean
+    out = minicaffe("plot", "d.log", "--table")
+    assert out.startswith("d.log: layers at iteration 20 (mean absolute values, of debug_info)\n")
+    row = next(line.split() for line in out.splitlines() if line.startswith("scale "))
+    assert float(row[1]) == pytest.approx([s["mean"] for s in samples if s.get("blob") == "scaled"][-1], rel=1e-3)
+    assert minicaffe("plot", "d.log", "--show", "gradients").startswith("gradients (logarithmic)")
+    (folder / "plain.log").write_text("Iteration 0, loss = 1\n")
+    assert "has no measurements of layers" in minicaffe("plot", "plain.log", "--table", status=1)
+
+
+def test_an_iteration_that_is_measured_twice(minicaffe, folder):
+    """A training that was stopped and resumed appends to its records; the table has the last ones, not the sum."""
+    with open(folder / "twice.jsonl", "w") as file:
+        for norm in (3.0, 4.0):
+            sample = {"layer": "a", "parameter": "a[0]", "norm": norm, "zeros": 0, "saturated": None, "not_finite": 0, "data": 1.0}
+            print(json.dumps({"event": "watch", "time": 1.0, "iteration": 100, "samples": [sample]}), file=file)
+    assert minicaffe("plot", "twice.jsonl", "--table").splitlines()[2].split() == ["a", "4", "1"]
+    assert minicaffe("plot", "twice.jsonl", "--show", "loss, gradients").startswith("gradients")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_table_has_fewer_columns_and_whole_numbers(width):
+    def samples(layer, wrong):
+        base = {"layer": layer, "zeros": 0.53, "saturated": 0.2, "not_finite": wrong}
+        return [{"blob": layer, "norm": 123.456, **base}, {"diff": layer, "norm": 0.00582111, **base},
+                {"parameter": f"{layer}[0]", "norm": 0.004313, "data": 22.41, "update": 0.0123, **base}]
+
+    console = Console(width=width, highlight=False, file=io.StringIO())
+    console.print(table(samples("pictures", 0) + samples("conv2", 0.2), width=width))
+    head, _, row = console.file.getvalue().splitlines()
+    assert row.rstrip().endswith("conv2 is not finite") and "…" not in row and "0.004313" in row
+    shown = head.split()
+    assert ("diff" in shown, "weights" in shown) == (width > 60, width > 80) and "update/weights" in shown
+
+
+def test_a_narrow_table_of_layers_without_some_columns():
+    """A column that no layer has is dropped from no table."""
+    sample = {"layer": "a", "blob": "a", "norm": 1.0, "zeros": None, "saturated": None, "not_finite": 0}
+    assert [str(next(iter(column.cells))) for column in table([sample], width=10).columns] == ["layer", ""]
+    assert [str(next(iter(column.cells))) for column in table([sample], width=40).columns] == ["layer", "activations", ""]
+
+
+def test_a_row_is_one_line():
+    """Names are at the left, numbers at the right, and what does not fit is cut off; only a row that is not finite is red."""
+    samples = [{"layer": name, "blob": name, "norm": norm, "zeros": None, "saturated": None, "not_finite": wrong}
+               for name, norm, wrong in (("a", 1.0, 0.0), ("a layer", 20.5, 0.5))]
+    shown = {}
+    for width in (80, 30):
+        console = Console(width=width, highlight=False, file=io.StringIO())
+        console.print(table(samples))
+        shown[width] = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert shown[80] == ["layer   activations", "a                 1", "a layer        20.5 a layer is not finite"]
+    assert len(shown[30]) == 3 and shown[30][2].endswith("…") and max(map(len, shown[30])) <= 30
+    made = table(samples)
+    assert [[str(cell.style) for cell in list(column.cells)[1:]] for column in made.columns] == [["", "bold red"], ["", "bold red"], ["bold red", "bold red"]]
+
+
+def test_a_table_as_wide_as_the_window_keeps_its_columns():
+    sample = {"layer": "a", "blob": "a", "norm": 1.0, "zeros": 0.5, "saturated": None, "not_finite": 0}
+    for width, shown in ((24, ["layer", "activations", "zeros", ""]), (23, ["layer", "activations", ""])):
+        assert [str(next(iter(column.cells))) for column in table([sample], width=width).columns] == shown
+
+
+@pytest.mark.parametrize("count", range(6))
+@pytest.mark.parametrize("most", range(8))
+def test_which_layers_a_low_table_has(count, most):
+    """As many as fit, in their order: those that are not finite, and then the last of the others."""
+    for wrong in range(2 ** count):
+        bad = [bool(wrong >> i & 1) for i in range(count)]
+        made = table([{"layer": f"l{i}", "blob": f"l{i}", "norm": 1.0, "not_finite": int(bad[i])} for i in range(count)], most)
+        shown = list(map(str, made.columns[0].cells))[1:]
+        first = [i for i in range(count) if bad[i]][:most]
+        others = [i for i in range(count) if not bad[i]]
+        wanted = sorted(first + others[max(0, len(others) - (most - len(first))):])
+        assert shown == [f"l{i}" for i in wanted] and len(shown) == min(most, count)
+        assert list(map(str, made.columns[-1].cells))[1:] == [f"l{i} is not finite" if bad[i] else "" for i in wanted]
+
+
+def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
+    (folder / "odd.jsonl").write_text('{"event": "watch", "time": 1, "iteration": 0, "samples": [{"layer": "a", "blob": "x"}]}\n')
+    assert "odd.jsonl:1: is no record of minicaffe train --json: 'norm'" in minicaffe("plot", "odd.jsonl", "--table", status=1)
+
+
+@pytest.mark.parametrize("samples, expected", [
+    ([{"layer": "a", "blob": "x", "norm": 3.0, "zeros": 0.5, "saturated": None, "not_finite": 0.0},
+      {"layer": "a", "parameter": "a[0]", "norm": 3.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 1.0, "update": 0.03},
+      {"layer": "a", "parameter": "a[1]", "norm": 4.0, "zeros": 0, "saturated": None, "not_finite": 0.0, "data": 0.0, "update": 0.04}],
+     {"activations": 3.0, "zeros": 0.5, "gradient": 5.0, "weights": 1.0, "update/weights": 0.05, "not_finite": ""}),
+    ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": 0.25, "not_finite": 1e-6}], {"not_finite": "x", "saturated": 0.25}),
+    ([{"layer": "a", "blob": "x", "norm": 1.0, "zeros": 0, "saturated": None, "not_finite": 0},
+      {"layer": "a", "diff": "x", "norm": 2.0, "zeros": 0, "saturated": None, "not_finite": 0.5}], {"diff": 2.0, "not_finite": "x diff"}),
+    ([{"layer": "a", "blob": "x", "mean": 0.5}, {"layer": "a", "parameter": "a[0]", "mean": 0.25}], {"activations": 0.5, "gradient": 0.25}),
+    ([{"layer": "a", "parameter": f"a[{i}]", "mean": mean} for i, mean in enumerate((0.25, 0.5, 0.125))], {"gradient": 0.5}),
+])
+def test_rows(samples, expected):
+    [row] = rows(samples)
+    assert {key: pytest.approx(row[key]) if isinstance(row[key], float) else row[key] for key in expected} == expected
+
+

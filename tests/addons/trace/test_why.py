@@ -1,0 +1,166 @@
+"""Why something was copied: Caffe's own example, layers, updates, engines' layouts."""
+
+import numpy as np
+import pytest
+from small_net import NET
+
+import minicaffe
+from minicaffe.addons import trace
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, WrongTypeError
+from minicaffe.memory import SyncedHead, SyncedMemory
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, text
+
+on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # nothing is copied without one
+
+
+def copies(made):
+    return [(number, event) for number, event in enumerate(made.events) if event.kind == "copy"]
+
+
+@on_device
+def test_the_example_of_caffes_tutorial(where):
+    """docs/tutorial/net_layer_blob.md of Caffe: foo and bar are const and mutable accesses; its comments say what is copied."""
+    blob = Blob((4,), name="blob")
+    blob.data[...] = 1          # the data is on the CPU initially
+    data = blob.data_memory
+    calls = [
+        (data.gpu_data, "host to device"),      # data copied cpu->gpu
+        (data.cpu_data, None),                  # no data copied since both have up-to-date contents
+        (data.mutable_gpu_data, None),          # no data copied
+        (data.mutable_gpu_data, None),          # no data copied when we are still on GPU
+        (data.cpu_data, "device to host"),      # data copied gpu->cpu, since the gpu side has modified the data
+        (data.gpu_data, None),                  # no data copied since both have up-to-date contents
+        (data.mutable_cpu_data, None),          # still no data copied
+        (data.mutable_gpu_data, "host to device"),      # data copied cpu->gpu
+        (data.mutable_cpu_data, "device to host"),      # data copied gpu->cpu
+    ]
+    lengths = []
+    with trace.record() as made:
+        for call, _ in calls:
+            before = data.copies
+            call()
+            lengths.append(data.copies - before)
+    assert lengths == [int(copied is not None) for _, copied in calls]
+    found = copies(made)
+    assert [event.detail for _, event in found] == [copied for _, copied in calls if copied]
+    assert all(event.nbytes == 16 and event.name == "blob data" and event.took > 0 for _, event in found)
+    heads = [event.detail.rpartition(" by ")[0] for event in made.events if event.kind == "head"]
+    assert heads == ["HEAD_AT_CPU -> SYNCED", "SYNCED -> HEAD_AT_GPU", "HEAD_AT_GPU -> SYNCED", "SYNCED -> HEAD_AT_CPU",
+                     "HEAD_AT_CPU -> HEAD_AT_GPU", "HEAD_AT_GPU -> HEAD_AT_CPU"]
+    said = [trace.why(made, number) for number, _ in found]
+    assert said[0] == ("blob was copied from host to device (16 bytes): your code accessed it on the device (gpu_data). It was "
+                       "written before the record began. Its head was HEAD_AT_CPU, only the host's side is valid; since then it is "
+                       "SYNCED, host and device hold the same.")
+    assert "It was written last on the device, by a call of mutable_gpu_data." in said[1]
+    assert "accessed it on the host (mutable_cpu_data)" in said[3]
+    assert made.document["why"] == {str(number): text for (number, _), text in zip(found, said)}
+    assert made.at(0).heads == {"blob data": "HEAD_AT_CPU"} and made.at(len(made)).heads == {"blob data": "HEAD_AT_CPU"}
+    for number in (-1, len(made)):
+        with pytest.raises(ConfigError, match=rf"number: must be from 0 to {len(made) - 1}, got {number}"):
+            trace.why(made, number)
+    with pytest.raises(WrongTypeError, match="no copy"):
+        trace.why(made, next(number for number, event in enumerate(made.events) if event.kind == "head"))
+
+
+@on_device
+def test_copies_of_a_training_name_who_wrote_and_who_asks(where, make_solver):
+    solver = make_solver()
+    with trace.record(solver) as made:
+        solver.step(2)
+        solver.net.blobs["ip"].data.sum()
+        np.sum(solver.net.param_table.params[0].data)
+    said = {(event.name, event.detail): trace.why(made, number) for number, event in copies(made)}
+    assert "layer conv (forward) accessed it on the device" in said["data data", "host to device"]
+    assert "It was written last by layer in (forward)" in said["data data", "host to device"]
+    assert "It was written last by layer loss (forward)." in said["loss data", "device to host"]
+    assert "what runs between layer loss (forward) and layer loss (backward) accessed" in said["loss data", "device to host"]
+    assert "It was written last by layer ip (forward)" in said["ip data", "device to host"]
+    assert "It was written last by the solver's update in iteration 1." in said["conv[0] data", "device to host"]
+
+
+@on_device
+def test_copy_from_another_memory(where):
+    """What the copy replaces, here nothing, is not its source."""
+    source, target, zeros = (Blob((4,), name=name) for name in ("source", "target", "zeros"))
+    source.data[...] = 1
+    source.gpu_data     # noqa: B018  (on the device)
+    with trace.record() as made:
+        target.copy_from(source)
+        target.copy_from(source)
+        zeros.gpu_data, zeros.cpu_data      # noqa: B018
+    first, second, third = (trace.why(made, number) for number, _ in copies(made))
+    assert first == second == "target was copied from another memory, device to device (16 bytes), by your code."
+    assert "It was written last on the device, by a call of gpu_data. Its head was HEAD_AT_GPU" in third
+
+
+class Kept(minicaffe.Layer):
+    """Writes what it reads, in place, on the host."""
+
+    def setup(self, bottom, top):
+        pass
+
+    def reshape(self, bottom, top):
+        pass
+
+    def forward(self, bottom, top):
+        top[0].data[...] = bottom[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        pass
+
+
+@on_device
+def test_who_wrote_what_a_layer_in_place_reads(where, make_solver):
+    """Not that layer itself."""
+    more = f'layer {{ name: "kept" type: "Python" bottom: "ip" top: "ip" python_param {{ module: "{__name__}" layer: "Kept" }} }}\n'
+    solver = make_solver(NET.replace('layer { name: "loss"', more + 'layer { name: "loss"'))
+    with trace.record(solver) as made:
+        solver.step(1)
+    said = next(trace.why(made, number) for number, event in copies(made)
+                if (event.name, event.detail) == ("ip data", "device to host"))
+    assert "layer kept (forward) accessed it on the host" in said and "It was written last by layer ip (forward)." in said
+
+
+def test_reorders(onednn):
+    """An engine's layout is made, and left, for reasons, too."""
+    onednn(True)
+    param, _ = text.parse_text("""layer { name: "in" type: "Input" top: "data" input_param { shape { dim: 2 dim: 16 dim: 20 dim: 20 } } }
+      layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 16 kernel_size: 3
+        weight_filler { type: "xavier" } } }""", caffe_pb2.NetParameter)
+    net = Net(param)
+    with trace.record(net) as made:
+        net.forward_from_to(0, 1)
+        net.blobs["conv"].data.sum()
+    number = next(i for i, event in enumerate(made.events) if event.kind == "reorder" and event.name == "conv data")
+    assert made.events[number].detail.endswith(" to plain") and made.events[number].took > 0
+    assert "reordered from" in trace.why(made, number) and "It was written last by layer conv (forward)." in trace.why(made, number)
+
+
+def test_a_head_prints_its_name():
+    memory = SyncedMemory(8, "x")
+    assert (str(memory.head), f"{memory.head}") == ("UNINITIALIZED", "UNINITIALIZED")
+    memory.mutable_cpu_data()
+    assert str(memory.head) == "HEAD_AT_CPU" and memory.head == SyncedHead.HEAD_AT_CPU == 1
+
+
+@pytest.mark.parametrize("name", ["x data", ""])
+@pytest.mark.parametrize("next_event", [None, ("head", "y data"), ("copy", "same"), ("head", "same")])
+def test_a_copy_whose_access_is_not_in_the_record(name, next_event):
+    """As at its end; the event behind a copy is its access only if it is a head event of that memory."""
+    document = trace.Trace(None).document
+    rows = [("copy", name, "host to device")]
+    if next_event:
+        rows.append((next_event[0], name if next_event[1] == "same" else next_event[1], "SYNCED -> HEAD_AT_GPU by mutable_gpu_data"))
+    document["strings"] = ["", *dict.fromkeys(value for row in rows for value in row if value)]
+    numbers = {key: [document["strings"].index(row[i]) for row in rows] for i, key in enumerate(("kind", "name", "detail"))}
+    document["events"] = {**{key: [0] * len(rows) for key in ("time", "place", "address", "took")}, "bytes": [1234] * len(rows), **numbers}
+    said = trace.why(trace.Trace(document), 0)
+    title = name or "A memory"
+    if next_event == ("head", "same"):
+        assert said == (f"{title} was copied from host to device (1,234 bytes): your code accessed it on the device (mutable_gpu_data). It was written "
+                        "before the record began. Its head was SYNCED, host and device hold the same; since then it is HEAD_AT_GPU, only the device's "
+                        "side is valid.")
+    else:
+        assert said == f"{title} was copied from host to device (1,234 bytes): your code accessed it there. It was written before the record began."

@@ -1,0 +1,348 @@
+"""``minicaffe test --confusion --per-class --wrong``: each record once, as NumPy counts it, and the pictures that were wrong."""
+
+import csv
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import minicaffe as caffe
+from minicaffe.addons.workflows import confusion
+from minicaffe.addons.workflows import wrong_pictures
+from minicaffe.data.db import open_db
+from minicaffe.errors import FileError
+from minicaffe.proto import caffe_pb2
+
+COUNT, CLASSES = 36, 3
+NET = """layer { name: "in" type: "Data" top: "data" top: "label" %s data_param { source: "db" batch_size: %d backend: LMDB } }
+layer { name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.02 } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+layer { name: "right" type: "Accuracy" bottom: "ip" bottom: "label" top: "right" }
+%s
+"""
+TEST = ("test", "net.prototxt", "--weights=w.caffemodel")
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A database of 36 pictures and a function that writes net.prototxt; pixels, labels and the scores of weights w.caffemodel."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    random = np.random.default_rng(2)
+    pixels, labels = random.integers(0, 255, (COUNT, 3, 5, 4)).astype(np.uint8), random.integers(0, CLASSES, COUNT)
+    with open_db("db", "LMDB", "w") as db:
+        for i in range(COUNT):
+            datum = caffe_pb2.Datum(channels=3, height=5, width=4, data=pixels[i].tobytes(), label=int(labels[i]))
+            db.put(b"%03d" % i, datum.SerializeToString())
+    write(tmp_path, COUNT)
+    caffe.set_random_seed(1)
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    net.params["ip"][0].data[...] -= net.params["ip"][0].data.mean(axis=1, keepdims=True)   # so that each class is answered
+    net.save("w.caffemodel")
+    net.forward()
+    return pixels, labels, net.blobs["ip"].data.copy()
+
+
+def write(folder, size, more="", transform="", before=None, after=""):
+    text = NET % (transform, size, more)
+    (folder / "net.prototxt").write_text(text.replace(before, after) if before else text)
+
+
+def matrix(labels, scores):
+    found = np.zeros((CLASSES, CLASSES), int)
+    np.add.at(found, (labels, scores.argmax(axis=1)), 1)
+    return found
+
+
+@pytest.mark.parametrize("size", [8, 36, 7, 40])
+def test_counts_are_those_of_each_record_once(minicaffe, data, tmp_path, size):
+    _, labels, scores = data
+    write(tmp_path, size)
+    (tmp_path / "labels.txt").write_text("cat\ndog\nnewt\n")
+    out = minicaffe(*TEST, "--confusion", "m.csv", "--per-class", "--json=o.json")
+    want, result = matrix(labels, scores), json.loads((tmp_path / "o.json").read_text())
+    assert result["evaluation"]["confusion"] == want.tolist() and result["records"] == COUNT
+    rows = list(csv.reader((tmp_path / "m.csv").read_text().splitlines()))
+    assert rows == [["truth", "cat", "dog", "newt"], *([name, *map(str, row)] for name, row in zip(("cat", "dog", "newt"), want, strict=True))]
+    accuracy = want.trace() / COUNT
+    assert float(re.search("^right = (.*)", out, re.M)[1]) == pytest.approx(accuracy, abs=1e-4)
+    assert f"{want.trace()} of 36 records right: accuracy {accuracy:.4f}" in out
+    for i, name in enumerate(("cat", "dog", "newt")):
+        precision, recall, count = re.search(rf"^{i} {name} +(\S+) +(\S+) +(\d+)$", out, re.M).groups()
+        assert (precision, recall, count) == (f"{want[i, i] / want[:, i].sum():.4f}", f"{want[i, i] / want[i].sum():.4f}", str(want[i].sum()))
+    assert "names of the classes: labels.txt" in minicaffe.messages and "test: 36 records, each once" in minicaffe.messages
+    i, j = next((i, j) for i in range(3) for j in range(3) if i != j and want[i, j] == max(want[a, b] for a in range(3) for b in range(3) if a != b))
+    name = "cat", "dog", "newt"
+    assert re.search(rf"most confused pairs:\n +{want[i, j]}  {name[i]} taken for {name[j]} \({want[i, j] / want[i].sum():.1%} of the class\)", out)
+    assert re.search(rf"^0 cat +{want[0, 0]} +{want[0, 1]} +{want[0, 2]}$", out, re.M) and all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_net_that_takes_no_smaller_batch_counts_each_record_once_too(minicaffe, data, tmp_path):
+    fixed = 'layer { name: "flat" type: "Reshape" bottom: "data" top: "flat" reshape_param { shape { dim: 8 dim: 60 } } }\n' \
+            'layer { name: "none" type: "Silence" bottom: "flat" }'
+    write(tmp_path, 8, fixed)
+    minicaffe(*TEST, "--per-class", "--json=o.json")
+    assert "4 of them twice" in minicaffe.messages     # the means of the outputs
+    assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["confusion"] == matrix(*data[1:]).tolist()
+    minicaffe(*TEST, "--per-class", "--json=o.json", "--iterations=2", "--force")
+    assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["counted"] == 16
+
+
+def test_ties_are_wrong_as_in_accuracy(minicaffe, data, tmp_path):
+    net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
+    for blob in net.params["ip"]:
+        blob.data[...] = 0
+    net.save("w.caffemodel")
+    out = minicaffe(*TEST, "--per-class")
+    assert "right = 0\n" in out and "0 of 36 records right" in out and "36 ties count as wrong" in out
+    net.params["ip"][0].data[...] = np.nan
+    net.save("w.caffemodel")
+    assert "0 of 36 records right" in minicaffe(*TEST, "--per-class", "--wrong=d", "--json=o.json")
+    assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["accuracy"] == 0
+
+
+@pytest.mark.parametrize("transform", ["", "transform_param { scale: 0.01 mean_value: 90 }", "transform_param { scale: 0.5 crop_size: 3 mean_value: 1 mean_value: 2 mean_value: 3 }"])
+def test_wrong_pictures(minicaffe, data, tmp_path, transform):
+    cv2 = pytest.importorskip("cv2")
+    pixels, labels, scores = data
+    if "crop" in transform:
+        pixels = pixels[:, :, 1:4, 0:3]
+    write(tmp_path, 8, transform=transform)
+    if transform:
+        net = caffe.Net("net.prototxt", caffe.TEST)
+        if "crop" not in transform:
+            net.copy_from("w.caffemodel")
+        net.save("w.caffemodel")
+        write(tmp_path, COUNT, transform=transform)
+        net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
+        net.forward()
+        scores = net.blobs["ip"].data.copy()
+        write(tmp_path, 8, transform=transform)
+    softmax = np.exp(scores - scores.max(axis=1, keepdims=True)).astype(float)
+    softmax /= softmax.sum(axis=1, keepdims=True)
+    answers = scores.argmax(axis=1)
+    wrong = sorted(np.flatnonzero(answers != labels), key=lambda i: (-softmax[i].max(), i))
+    (tmp_path / "labels.txt").write_text("a/b\ncat_2\nünder\n")
+    out = minicaffe(*TEST, "--wrong=bad", "--wrong-limit=7")
+    assert f"wrote bad: 7 of {len(wrong)} wrong pictures and wrong.csv, those with the highest scores; --wrong-limit" in out
+    with open("bad/wrong.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    names = ["a/b", "cat_2", "ünder"]
+    assert [int(row["number"]) for row in rows] == wrong[:7] and set(p.name for p in (tmp_path / "bad").iterdir()) == {"wrong.csv", *(row["file"] for row in rows)}
+    for row in rows:
+        i = int(row["number"])
+        assert (row["truth"], row["answer"]) == (names[labels[i]], names[answers[i]]) and float(row["score"]) == pytest.approx(softmax[i].max(), rel=1e-4)
+        safe = [name.replace("/", "-").replace("_", "-") for name in (row["truth"], row["answer"])]
+        assert re.fullmatch(rf"{safe[0]}_{safe[1]}_[01]\.\d{{4}}_{i}\.png", row["file"])
+        image = cv2.imdecode(np.fromfile(f"bad/{row['file']}", np.uint8), cv2.IMREAD_COLOR)
+        np.testing.assert_array_equal(image.transpose(2, 0, 1), pixels[i])
+    assert "bad: exists already; --force replaces it" in minicaffe(*TEST, "--wrong=bad", status=1)
+    out = minicaffe(*TEST, "--wrong=bad", "--force")
+    assert f"wrote bad: {len(wrong)} wrong pictures and wrong.csv" in out and len(list((tmp_path / "bad").glob("*.png"))) == len(wrong)
+    (tmp_path / "bad" / "thesis.txt").write_text("years of work")
+    assert "holds more than the wrong pictures of a test (thesis.txt), so --force does not replace it" in minicaffe(*TEST, "--wrong=bad", "--force", status=1)
+
+
+@pytest.mark.parametrize("kind, more", [("float", ""), ("in place", 'layer { name: "half" type: "Power" bottom: "data" top: "data" power_param { scale: 0.5 } }')])
+def test_pictures_that_are_no_pixels_are_stretched(minicaffe, data, tmp_path, kind, more):
+    cv2 = pytest.importorskip("cv2")
+    pixels = data[0]
+    if kind == "float":
+        shutil.rmtree("db")
+        with open_db("db", "LMDB", "w") as db:
+            for i in range(COUNT):
+                db.put(b"%03d" % i, caffe_pb2.Datum(channels=3, height=5, width=4, float_data=(pixels[i] * 3.0 - 100).ravel(), label=0).SerializeToString())
+    text = (tmp_path / "net.prototxt").read_text().splitlines(keepends=True)
+    (tmp_path / "net.prototxt").write_text("".join([text[0], more + "\n", *text[1:]]))
+    minicaffe(*TEST, "--wrong=bad")
+    with open("bad/wrong.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    for row in rows:
+        image = cv2.imread(f"bad/{row['file']}").transpose(2, 0, 1)
+        want = pixels[int(row["number"])].astype(float)
+        want = (want - want.min()) * 255 / (want.max() - want.min())
+        np.testing.assert_allclose(image, want, atol=1.01)
+
+
+def test_ctrl_c_leaves_the_earlier_folder(minicaffe, data, tmp_path, monkeypatch):
+    minicaffe(*TEST, "--wrong=bad", "--wrong-limit=1")
+    before = sorted(path.name for path in (tmp_path / "bad").iterdir())
+    there = sorted(path.name for path in tmp_path.iterdir())
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wrong_pictures, "write_png", stop)
+    for folder in ("bad", "new"):
+        minicaffe(*TEST, f"--wrong={folder}", "--force", status=130)
+    assert sorted(path.name for path in tmp_path.iterdir()) == there
+    assert sorted(path.name for path in (tmp_path / "bad").iterdir()) == before
+
+
+@pytest.mark.parametrize("arguments, status, message", [
+    (["--confusion=m.txt"], 2, "must end in .csv or .png, which says the format, got m.txt"),
+    (["--confusion", "m.csv"], 1, "m.csv: exists already; --force replaces it"),
+    (["--json=m.csv"], 1, "m.csv: exists already; --force replaces it"),
+    (["--per-class", "--labels=none.txt"], 1, "none.txt: no such file"),
+    (["--per-class", "--labels=two.txt"], 1, "two.txt: holds 2 names, the net gives 3 scores"),
+    (["--labels=two.txt"], 2, "--labels is for --confusion, --per-class, --wrong; give one of them"),
+    (["--wrong-limit=3", "--per-class"], 2, "--wrong-limit limits the pictures of --wrong, which is not given"),
+    (["--per-class", "--prediction=lost"], 2, "--prediction: no layer 'lost' compares scores of classes with a label; did you mean"),
+    (["--per-class", "--prediction=ip"], 2, "such layers here are loss, right"),
+    (["--wrong=none/deep"], 1, "none/deep: cannot be written: the folder"),
+])
+def test_what_is_wrong(minicaffe, data, tmp_path, arguments, status, message):
+    (tmp_path / "two.txt").write_text("cat\ndog\n")
+    (tmp_path / "m.csv").write_text("years of work")
+    assert message in minicaffe(*TEST, *arguments, status=status)
+    assert (tmp_path / "m.csv").read_text() == "years of work"
+
+
+def test_nets_that_classify_nothing(minicaffe, data, tmp_path):
+    write(tmp_path, 8, before="SoftmaxWithLoss", after="EuclideanLoss")
+    text = (tmp_path / "net.prototxt").read_text().replace("num_output: 3", "num_output: 1")
+    (tmp_path / "net.prototxt").write_text("".join(line + "\n" for line in text.splitlines() if "Accuracy" not in line))
+    caffe.Net("net.prototxt", caffe.TEST).save("one.caffemodel")
+    out = minicaffe("test", "net.prototxt", "--weights=one.caffemodel", "--confusion", status=2)
+    assert "net.prototxt: no layer compares scores of classes with a label, so there are no right and wrong answers to count; add one of SoftmaxWithLoss," in out
+
+
+def test_data_without_pictures(minicaffe, data, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = data[0].reshape(COUNT, -1).astype(np.float32), data[1].astype(np.float32)
+    (tmp_path / "list.txt").write_text("a.h5\n")
+    text = (tmp_path / "net.prototxt").read_text()
+    (tmp_path / "net.prototxt").write_text(text.replace('type: "Data"', 'type: "HDF5Data"').replace(
+        f'data_param {{ source: "db" batch_size: {COUNT} backend: LMDB }}', 'hdf5_data_param { source: "list.txt" batch_size: 7 }'))
+    minicaffe(*TEST, "--confusion", "--json=o.json")
+    assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["confusion"] == matrix(*data[1:]).tolist()
+    assert "--wrong has none to write" in minicaffe(*TEST, "--wrong=d", status=2)
+
+
+def test_which_scores_are_the_answers(minicaffe, data, tmp_path):
+    """The last loss, as a deploy net has it, or the layer that is named."""
+    pixels, labels, _ = data
+    more = 'layer { name: "ip2" type: "InnerProduct" bottom: "data" top: "ip2" inner_product_param { num_output: 3 weight_filler { type: "gaussian" std: 0.02 } } }\n' \
+           'layer { name: "loss2" type: "SoftmaxWithLoss" bottom: "ip2" bottom: "label" top: "loss2" }'
+    write(tmp_path, COUNT, more)
+    caffe.set_random_seed(5)
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    net.save("w.caffemodel")
+    net.forward()
+    for option, blob, layer, other in ((), "ip2", "loss2", "loss, right"), (("--prediction=loss",), "ip", "loss", "loss2"), (("--prediction=right",), "ip", "right", "loss2"):
+        minicaffe(*TEST, "--per-class", "--json=o.json", "--force", *option)
+        assert f"answers: the scores that layer '{layer}'" in minicaffe.messages and f"--prediction takes another of {other}\n" in minicaffe.messages
+        assert json.loads((tmp_path / "o.json").read_text())["evaluation"]["confusion"] == matrix(labels, net.blobs[blob].data).tolist()
+
+
+def test_labels_of_pixels_and_labels_that_are_ignored(minicaffe, data, tmp_path):
+    """A net that labels each of four columns; label 1 is ignored."""
+    h5py = pytest.importorskip("h5py")
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(10, 2, 1, 4)).astype(np.float32), random.integers(0, 3, (10, 1, 1, 4))
+    with h5py.File("a.h5", "w") as file:
+        file["data"], file["label"] = x, y.astype(np.float32)
+    (tmp_path / "list.txt").write_text("a.h5\n")
+    (tmp_path / "net.prototxt").write_text("""layer { name: "in" type: "HDF5Data" top: "data" top: "label" hdf5_data_param { source: "list.txt" batch_size: 4 } }
+        layer { name: "ip" type: "Convolution" bottom: "data" top: "ip" convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: "gaussian" std: 1 } } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" loss_param { ignore_label: 1 } }""")
+    net = caffe.Net("net.prototxt", caffe.TEST)
+    net.save("w.caffemodel")
+    weights, bias = (blob.data for blob in net.params["ip"])
+    scores = np.einsum("ncij,kc->nijk", x, weights.reshape(3, 2)).reshape(-1, 3) + bias
+    counted = y.ravel() != 1
+    out = minicaffe(*TEST, "--per-class", "--json=o.json")
+    found = json.loads((tmp_path / "o.json").read_text())["evaluation"]
+    assert found["confusion"] == matrix(y.ravel()[counted], scores[counted]).tolist() and found["ignored"] == (~counted).sum()
+    assert found["recall"][1] is None and f"{(~counted).sum()} labels 1 are ignored" in out and "labels right" in out
+    assert re.search(r"^1 +\S+ +- +0$", out, re.M)
+    assert "--wrong needs one label for each picture, and a picture has 4" in minicaffe(*TEST, "--wrong=d", status=2)
+
+
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+@pytest.mark.parametrize("ignored", [0, 1, 2])
+def test_an_ignored_label_is_no_tie_and_no_wrong_picture(minicaffe, data, tmp_path, kind, ignored):
+    _, labels, scores = data
+    place, field = {"SoftmaxWithLoss": ("loss", "loss_param"), "Accuracy": ("right", "accuracy_param")}[kind]
+    write(tmp_path, 8, before=f'type: "{kind}"', after=f'type: "{kind}" {field} {{ ignore_label: {ignored} }}')
+    counted, answers = labels != ignored, scores.argmax(axis=1)
+    command = *TEST, "--per-class", "--json=o.json", "--force", f"--prediction={place}"
+    assert "ties" not in minicaffe(*command, "--wrong=bad")
+    with open("bad/wrong.csv", newline="") as file:
+        assert sorted(int(row["number"]) for row in csv.DictReader(file)) == np.flatnonzero(counted & (answers != labels)).tolist()
+    net = caffe.Net("net.prototxt", caffe.TEST, weights="w.caffemodel")
+    net.params["ip"][0].data[...] = 0
+    net.params["ip"][1].data[...] = [7, 7, 5]   # the best two of three classes tie
+    net.save("w.caffemodel")
+    ties = np.isin(labels[counted], (0, 1)).sum()
+    out, found = minicaffe(*command), json.loads((tmp_path / "o.json").read_text())["evaluation"]
+    assert f"{ties} ties count as wrong; {(~counted).sum()} labels {ignored} are ignored" in out
+    assert (found["ties"], found["ignored"], found["counted"]) == (ties, (~counted).sum(), counted.sum())
+
+
+def test_a_matrix_that_does_not_fit(minicaffe, data, tmp_path):
+    text = (tmp_path / "net.prototxt").read_text()
+    (tmp_path / "net.prototxt").write_text(text.replace("num_output: 3", "num_output: 40"))
+    caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
+    out = minicaffe(*TEST, "--confusion")
+    assert "the matrix of 40 x 40 classes does not fit 80 columns; --confusion FILE.csv or FILE.png writes it" in out
+    assert "a row for each true class" not in out
+    pairs = re.findall(r"^ +\d+  class \d+ taken for class \d+ ", out, re.M)
+    assert len(pairs) == 10 and re.search(r"most confused pairs, \d+ more are left out:", out)
+    pytest.importorskip("matplotlib")
+    assert "wrote m.png" in minicaffe(*TEST, "--confusion", "m.png")
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_names_fit_80_columns(minicaffe, data, tmp_path):
+    (tmp_path / "labels.txt").write_text("a species of bird with a long name\nanother species, with a longer name\ncat\n")
+    out = minicaffe(*TEST, "--confusion", "--per-class")
+    assert re.search(r"^0 a species of bi\.\.\. ", out, re.M) and max(map(len, out.splitlines())) <= 80
+
+
+def test_outputs_alone_as_json(minicaffe, data, tmp_path):
+    out = minicaffe(*TEST, "--json=o.json")
+    result = json.loads((tmp_path / "o.json").read_text())
+    assert "evaluation" not in result and {o["name"]: o["value"] for o in result["outputs"]}["right"] == pytest.approx(matrix(*data[1:]).trace() / COUNT)
+    assert f"Loss: {result['loss']:g}" in out
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_that_was_made_during_the_test_is_kept(tmp_path, force):
+    kept = object.__new__(wrong_pictures.WrongPictures)
+    kept.confusion, kept.found, kept.kept = SimpleNamespace(name=str), 0, []
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    (folder / "notes").write_text("mine")
+    with pytest.raises(FileError):
+        kept.write(folder, force)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["notes", "wrong"]
+    (folder / "notes").unlink()
+    kept.write(folder, True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["wrong", "wrong.csv"]
+
+
+def test_no_classes_were_confused():
+    made = confusion.Confusion(SimpleNamespace(classes=2, node=SimpleNamespace(type="Accuracy")))
+    made.counts[...] = [[3, 0], [0, 4]]
+    assert list(made.pair_lines()) == ["no classes were confused"]
+
+
+def test_the_picture_of_a_matrix(tmp_path, monkeypatch):
+    """Shares of the rows as colours, names at both axes, and counts that are not 0, white on a dark cell."""
+    pytest.importorskip("matplotlib")
+    figures, new_figure = [], confusion.new_figure
+    monkeypatch.setattr(confusion, "new_figure", lambda **how: figures.append(new_figure(**how)) or figures[-1])
+    made = confusion.Confusion(SimpleNamespace(classes=2, node=SimpleNamespace(type="Accuracy")), ["cat", "dog"])
+    made.counts[...] = [[3, 1], [0, 4]]
+    made.write(str(tmp_path / "m.png"))
+    axes = figures[0].axes[0]
+    assert [(image.get_array().tolist(), image.get_clim()) for image in axes.images] == [([[0.75, 0.25], [0, 1]], (0, 1))]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("answer", "true class", "accuracy 0.8750 of 8")
+    assert all([text.get_text() for text in labels] == ["cat", "dog"] for labels in (axes.get_xticklabels(), axes.get_yticklabels()))
+    assert [(text.get_position(), text.get_text(), text.get_color()) for text in axes.texts] == [((0, 0), "3", "w"), ((1, 0), "1", "k"), ((1, 1), "4", "w")]

@@ -1,0 +1,402 @@
+"""Precision bf16: what is rounded, what stays float32, and how near the results are to those of float32."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_engine_onednn import SHAPES, STACK, TOLERANCE, conv, engines, input_layer, layer, make, numbers, step
+from test_library import run
+
+import minicaffe as caffe
+from minicaffe import cli, errors
+from minicaffe.inspection import cost
+from minicaffe.net.net import Net
+from minicaffe.engines.onednn import library
+from minicaffe.engines import engine
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver.sgd import SGDSolver
+
+ROOT = Path(__file__).resolve().parents[3]
+STEPS = 60
+NEAR = 0.02     # relative to the largest value: bf16 has 8 bits, and 2^-9 is lost at each rounding
+
+
+@pytest.fixture
+def bf16(onednn):
+    """Compute in bf16; a visible skip where the processor does not."""
+    try:
+        library.check_bf16()
+    except errors.DependencyError as error:
+        pytest.skip(str(error))
+    engine.set_precision("bf16")
+    yield
+    engine.set_precision("float32")
+
+
+def rounded(values):
+    """Float32 values to the nearest that are bf16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000).astype(np.uint32).view(np.float32)
+
+
+def both(text):
+    """The numbers of a step in bf16 and in float32, by name."""
+    found = []
+    for name in ("bf16", "float32"):
+        engine.set_precision(name)
+        net = make(text)
+        for _ in range(2):
+            step(net)
+        found.append((net, numbers(net)))
+    return found
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_convolution(bf16, case):
+    shape, fields = SHAPES[case]
+    text = input_layer(shape) + conv("conv", "x", "y", fields)
+    (net, ours), (_, exact) = both(text)
+    assert set(engines(net)) == {"ONEDNN"}
+    assert np.array_equal(ours["y data"], rounded(ours["y data"])) and not np.array_equal(ours["y data"], exact["y data"])
+    assert np.array_equal(ours["x diff"], rounded(ours["x diff"]))
+    assert not np.array_equal(ours["conv[0] diff"], rounded(ours["conv[0] diff"]))  # parameters' are float32
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+def test_the_gradient_of_weights_for_one_channel_is_engine_caffes(bf16):
+    (net, ours), (_, exact) = both(input_layer((3, 1, 9, 7)) + conv("conv", "x", "y", "num_output: 20 kernel_size: 3"))
+    assert engines(net) == ["ONEDNN/CAFFE"]
+    forward, backward, weights, last = net.layers[-1].operations()[0].primitives()
+    assert forward is backward is last and (forward.engine, weights.engine) == ("ONEDNN", "CAFFE")
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize("rows, phase, param, expected", [
+    (128, caffe.TRAIN, "", "CAFFE"), (129, caffe.TRAIN, "", "ONEDNN"), (1, caffe.TEST, "", "ONEDNN"),
+    (1, caffe.TRAIN, "param { lr_mult: 0 }", "ONEDNN"), (1, caffe.TRAIN, "param { decay_mult: 0 }", "CAFFE")])
+def test_few_rows_by_weights_that_learn_are_multiplied_in_float32(bf16, caplog, monkeypatch, rows, phase, param, expected):
+    """Unless the engine was named: rounding the weights after each update takes longer than bf16 saves."""
+    monkeypatch.setattr(engine, "_logged_refusals", set())
+    text = input_layer((rows, 64)) + layer("InnerProduct", "x", "y", param + " inner_product_param { num_output: 32 }")
+
+    def computed():
+        definition = parse_text(text, caffe_pb2.NetParameter, "test.prototxt")[0]
+        definition.state.phase = phase
+        net = Net(definition)
+        net.forward_from_to(0, 1)
+        return engines(net)
+    assert computed() == ["ONEDNN"]
+    engine.prefer("")
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        assert computed() == computed() == [expected]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == (expected == "CAFFE")
+    assert all(f"inner product of {rows} rows" in line and "float32 instead" in line for line in messages)
+
+
+def test_channels_that_do_not_fill_blocks_are_convolved_in_float32(bf16, caplog, monkeypatch):
+    """By WINOGRAD where that pays; a layer that has an engine of its own keeps it."""
+    monkeypatch.setattr(engine, "_logged_refusals", set())
+    monkeypatch.setattr(engine, "_preferred", "")
+    fields = "num_output: 50 kernel_size: 5"
+    text = input_layer((8, 20, 24, 24)) + conv("a", "x", "a", fields) + conv("b", "x", "b", f"{fields} engine: CAFFE") + conv(
+        "c", "x", "c", "num_output: 20 kernel_size: 1") + conv("d", "c", "d", fields) + conv(
+        "e", "x", "e", "num_output: 32 kernel_size: 3 group: 4")
+    net = make(text)
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        step(net)
+    assert engines(net) == ["WINOGRAD", "CAFFE", "CAFFE", "WINOGRAD", "CAFFE"]
+    (record,) = caplog.records
+    assert record.getMessage() == ("engine ONEDNN refuses: channels that do not fill blocks of 16; MINICAFFE_ENGINE=onednn computes "
+                                   "them all the same; float32 instead")
+
+
+@pytest.mark.parametrize("kind", ["Pooling", "LRN"])
+def test_what_depends_on_the_layout_is_no_warning(bf16, caplog, monkeypatch, kind):
+    """A bottom in plain order is float32 already, so nothing is lost there."""
+    monkeypatch.setattr(engine, "_logged_refusals", set())
+    monkeypatch.setattr(engine, "_preferred", "")
+    net = make(input_layer((2, 16, 6, 6)) + layer(kind, "x", "y", "pooling_param { kernel_size: 2 }" * (kind == "Pooling")))
+    with caplog.at_level(logging.WARNING, engine.log.name):
+        step(net)
+    assert engines(net) == ["CAFFE"] and "ONEDNN" in net.engines()[0]["refused"] and not caplog.records
+
+
+def test_a_stack_rounds_between_layers(bf16):
+    (net, ours), (_, exact) = both(STACK)
+    a, b, c, d, e = (ours[f"{name} data"] for name in "abcde")
+    for name in "abcde":
+        assert net.blob_by_name(name).layout_of_data().nbytes < 4 * 2 * 32 * 16 * 16, name  # two bytes each, channels padded
+        assert np.array_equal(ours[f"{name} data"], rounded(ours[f"{name} data"])), name
+    assert np.array_equal(c, rounded(a + b)) and np.array_equal(d, np.maximum(c, 0))
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(d, [(0, 0), (0, 0), (0, 1), (0, 1)]), (3, 3), (2, 3))[:, :, ::2, ::2]
+    assert np.array_equal(e, windows.max((-1, -2)))
+    for name in "abcdey":
+        values = exact[f"{name} data"]
+        assert np.abs(ours[f"{name} data"] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+def test_backward_adds_what_a_split_gives(bf16):
+    text = (input_layer((2, 16, 6, 6)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3")
+            + layer("Eltwise", "a a", "b", "eltwise_param { operation: SUM coeff: 2 coeff: 0.5 }") + conv("end", "b", "y", "num_output: 16 kernel_size: 1"))
+    (_, ours), (_, exact) = both(text)
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize("operation", ["SUM", "PROD", "MAX"])
+def test_eltwise(bf16, operation):
+    text = (input_layer((2, 16, 6, 6)) + conv("one", "x", "a", "num_output: 16 kernel_size: 3")
+            + conv("two", "x", "b", "num_output: 16 kernel_size: 3") + conv("three", "x", "c", "num_output: 16 kernel_size: 3")
+            + layer("Eltwise", "a b c", "y", f"eltwise_param {{ operation: {operation} }}"))
+    (net, ours), _ = both(text)
+    a, b, c = (ours[f"{name} data"] for name in "abc")
+    found = {"SUM": a + b + c, "PROD": a * b * c, "MAX": np.maximum(np.maximum(a, b), c)}[operation]
+    assert net.blob_by_name("y").layout_of_data() is not None
+    assert np.array_equal(ours["y data"], rounded(found))
+
+
+def test_concat_and_slice(bf16):
+    text = (input_layer((2, 3, 9, 7)) + conv("one", "x", "a", "num_output: 16 kernel_size: 3 pad: 1")
+            + conv("two", "x", "b", "num_output: 32 kernel_size: 3 pad: 1") + layer("Concat", "a b", "c")
+            + 'layer { name: "slice" type: "Slice" bottom: "c" top: "d" top: "e" slice_param { slice_point: 32 } }'
+            + conv("three", "d", "f", "num_output: 16 kernel_size: 1") + conv("four", "e", "g", "num_output: 16 kernel_size: 1")
+            + layer("Eltwise", "f g", "y"))
+    (net, ours), (_, exact) = both(text)
+    joined = np.concatenate([ours["a data"], ours["b data"]], 1)
+    assert np.array_equal(ours["c data"], joined)
+    assert np.array_equal(ours["d data"], joined[:, :32]) and np.array_equal(ours["e data"], joined[:, 32:])
+    assert np.array_equal(ours["c diff"], np.concatenate([ours["d diff"], ours["e diff"]], 1))
+    assert net.blob_by_name("c").layout_of_data() is not None
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+@pytest.mark.parametrize("kind", ["LRN", "Pooling"])
+def test_means_of_neighbours(bf16, kind):
+    fields = {"LRN": "lrn_param { alpha: 0.5 k: 2 }", "Pooling": "pooling_param { pool: AVE kernel_size: 3 stride: 2 }"}[kind]
+    text = input_layer((2, 3, 9, 7)) + conv("conv", "x", "a", "num_output: 32 kernel_size: 3 pad: 1") + layer(kind, "a", "y", fields)
+    (_, ours), (_, exact) = both(text)
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+
+
+def test_nan_and_infinity_stay(bf16):
+    net = make(input_layer((1, 16, 4, 4)) + conv("conv", "x", "a", "num_output: 16 kernel_size: 1") + layer("ReLU", "a", "b")
+               + layer("Eltwise", "a b", "y"))
+    x = net.blob_by_name("x")
+    for i, value in enumerate((np.nan, np.inf, np.float32(3.4e38))):    # the last is infinite when rounded
+        x.data[0, :, 0, i] = value
+        net.layers[1].blobs[0].data[...] = 1
+    net.forward_from_to(0, len(net.layers) - 1)
+    for name in "aby":
+        values = net.blob_by_name(name).cpu_data[0, :, 0]
+        assert np.isnan(values[:, 0]).all() and np.isposinf(values[:, 1:3]).all() and np.isfinite(values[:, 3]).all()
+
+
+@pytest.mark.no_plan("goes backward in phase TEST, in which a plan has forward alone")
+def test_changes_of_precision_convert_what_is_kept(bf16):
+    net = make(STACK)
+    step(net)
+    engine.set_precision("float32")
+    net.blob_by_name("y").diff[...] = 0
+    net.forward_from_to(2, len(net.layers) - 1)     # from a, which is in bf16
+    reference = make(STACK)
+    reference.blob_by_name("a").data[...] = net.blob_by_name("a").cpu_data
+    reference.forward_from_to(2, len(reference.layers) - 1)
+    values = reference.blob_by_name("y").cpu_data
+    assert np.abs(net.blob_by_name("y").cpu_data - values).max() <= TOLERANCE * np.abs(values).max()
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+@pytest.mark.parametrize("steps, sequences, size", [(5, 11, 33), (3, 1, 7), (4, 3, 64), (6, 2, 40)])
+def test_recurrent_layers_round_what_their_steps_multiply(bf16, kind, steps, sequences, size):
+    """The state before each step and its weights, as the products that all steps have in common do."""
+    fields = f'recurrent_param {{ num_output: {size} weight_filler {{ type: "uniform" min: -0.3 max: 0.3 }} }}'
+    text = input_layer((steps, sequences, 5)) + input_layer((steps, sequences), "cont") + layer(kind, "x cont", "y", fields)
+    found = []
+    for name in ("bf16", "float32"):
+        engine.set_precision(name)
+        net = make(text)
+        net.blob_by_name("cont").data[...] = 1
+        step(net)
+        found.append(numbers(net))
+    ours, exact = found
+    for name, values in exact.items():
+        assert np.abs(ours[name] - values).max() <= NEAR * np.abs(values).max(), name
+    if kind == "RNN":
+        w, b, u, v, o = (blob.cpu_data for blob in net.layers[-1].blobs)
+        h, x = np.zeros((sequences, size)), net.blob_by_name("x").cpu_data
+        for t in range(steps):
+            h = np.tanh(rounded(x[t]) @ rounded(w).T + b + rounded(h) @ rounded(u).T)
+            y = np.tanh(rounded(h) @ rounded(v).T + o)
+            # where a state is as near to two numbers of bf16 either may be taken
+            assert np.abs(y - ours["y data"][t]).max() <= 2e-4 + np.abs(y - exact["y data"][t]).max() / 4, t
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM"])
+def test_recurrent_layers_follow_another_number_of_sequences(bf16, kind):
+    fields = 'recurrent_param { num_output: 16 weight_filler { type: "uniform" min: -0.3 max: 0.3 } }'
+    nets = [make(input_layer((4, n, 32)) + input_layer((4, n), "cont") + layer(kind, "x cont", "y", fields)) for n in (2, 7, 3)]
+    first = nets[0]
+    step(first)
+    for net in nets[1:]:
+        for ours, theirs in zip(first.layers[-1].blobs, net.layers[-1].blobs):
+            ours.data[...], ours.diff[...] = theirs.cpu_data, 0
+        for name in ("x", "cont"):
+            values = net.blob_by_name(name).cpu_data
+            first.blob_by_name(name).reshape(*values.shape)
+            first.blob_by_name(name).data[...] = values
+        for each in (first, net):
+            step(each)
+        ours, wanted = numbers(first), numbers(net)
+        for name, values in wanted.items():
+            np.testing.assert_allclose(ours[name], values, rtol=1e-5, atol=1e-5 * np.abs(values).max(), err_msg=name)
+
+
+NORMS = (input_layer((4, 16, 14, 14)) + conv("conv1", "x", "a", "num_output: 20 kernel_size: 3")
+         + layer("BatchNorm", "a", "a") + layer("Scale", "a", "a", "scale_param { bias_term: true }")
+         + layer("ReLU", "a", "a") + conv("conv2", "a", "y", "num_output: 16 kernel_size: 3"))
+
+
+def test_batch_norm_stays_in_bf16(bf16):
+    net = make(NORMS)
+    step(net)
+    a = net.blob_by_name("a")
+    before = a.data_memory.reorders, a.diff_memory.reorders
+    step(net)
+    assert next(row["fused"] for row in net.engines() if row["layer"] == "BatchNorm_a") == ["Scale_a", "ReLU_a"]
+    assert (a.data_memory.reorders, a.diff_memory.reorders) == before
+    assert np.array_equal(a.cpu_data, rounded(a.cpu_data)) and np.array_equal(a.cpu_diff, rounded(a.cpu_diff))
+    (_, ours), (_, exact) = both(NORMS)
+    for name, values in exact.items():
+        distance = np.linalg.norm(ours[name] - values)      # not the largest: rounding puts some values on ReLU's other side
+        assert distance <= 3 * NEAR * max(np.linalg.norm(values), 4), name      # conv1's bias has no gradient but by rounding
+
+
+BATCH_NORM = """
+layer { name: "pictures" type: "Data" top: "data" top: "label"
+        transform_param { scale: 0.00390625 } data_param { source: "models/data/fashion_mnist_train_lmdb" batch_size: 64 backend: LMDB } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1"
+        convolution_param { num_output: 16 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "bn1" type: "BatchNorm" bottom: "conv1" top: "conv1" batch_norm_param { moving_average_fraction: 0.9 } }
+layer { name: "scale1" type: "Scale" bottom: "conv1" top: "conv1" scale_param { bias_term: true } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1" top: "conv1" }
+layer { name: "conv2" type: "Convolution" bottom: "conv1" top: "conv2"
+        convolution_param { num_output: 32 kernel_size: 3 stride: 2 bias_term: false weight_filler { type: "msra" } } }
+layer { name: "bn2" type: "BatchNorm" bottom: "conv2" top: "conv2" batch_norm_param { moving_average_fraction: 0.9 } }
+layer { name: "scale2" type: "Scale" bottom: "conv2" top: "conv2" scale_param { bias_term: true } }
+layer { name: "relu2" type: "ReLU" bottom: "conv2" top: "conv2" }
+layer { name: "scores" type: "InnerProduct" bottom: "conv2" top: "scores"
+        inner_product_param { num_output: 10 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "scores" bottom: "label" top: "loss" include { phase: TRAIN } }
+layer { name: "accuracy" type: "Accuracy" bottom: "scores" bottom: "label" top: "accuracy" include { phase: TEST } }
+"""
+
+
+def accuracy(name, seed):
+    """Of a short training on the bundled pictures."""
+    text = BATCH_NORM if name == "batch_norm" else (ROOT / "models" / name / "net.prototxt").read_text()
+    param = caffe_pb2.SolverParameter(base_lr=0.05 if name == "batch_norm" else 0.02, lr_policy="fixed", momentum=0.9,
+                                      weight_decay=0.0005, random_seed=seed, max_iter=1000)
+    param.net_param.CopyFrom(parse_text(text.replace("models/data/", f"{ROOT}/models/data/"), caffe_pb2.NetParameter, name)[0])
+    param.test_iter.append(10)
+    param.test_interval = 1000
+    param.test_initialization = False
+    solver = SGDSolver(param)
+    solver.step(STEPS)
+    for values in (blob.cpu_data for blob in solver.net.learnable_params):
+        assert values.dtype == np.float32
+    outputs = solver.test(0)["outputs"]
+    return next(output["value"] for output in outputs if output["name"] == "accuracy")
+
+
+@pytest.mark.slow(7)
+@pytest.mark.parametrize("name", ["lenet", "mlp", "batch_norm"])
+def test_training_is_as_accurate_as_in_float32(bf16, name):
+    """The mean over three seeds is within the spread of float32's."""
+    found = {}
+    for precision in ("float32", "bf16"):
+        engine.set_precision(precision)
+        found[precision] = [accuracy(name, seed) for seed in (1, 2, 3)]
+    assert found["float32"] != found["bf16"]
+    assert abs(np.mean(found["bf16"]) - np.mean(found["float32"])) <= max(np.ptp(found["float32"]), 0.01), found
+
+
+def test_parameters_and_updates_are_float32(bf16):
+    """Steps much smaller than the distance of neighbours in bf16 add up."""
+    net = make(STACK)
+    blob = net.layers[1].blobs[0]
+    before = blob.cpu_data.copy()
+    for _ in range(3):
+        net.clear_param_diffs()
+        step(net)
+        blob.diff[...] = 1e-6
+        blob.update()
+    assert np.allclose(blob.cpu_data, before - np.float32(3e-6), rtol=0, atol=1e-7)
+    assert not np.array_equal(blob.cpu_data, rounded(blob.cpu_data))
+
+
+def test_an_unknown_precision(monkeypatch):
+    with pytest.raises(errors.ConfigError, match="precision: must be float32 or tf32 or bf16, got 'half'"):
+        caffe.set_precision("half")
+    monkeypatch.setattr(engine, "_precision", None)
+    monkeypatch.setenv("MINICAFFE_PRECISION", "bf32")
+    with pytest.raises(errors.ConfigError, match="MINICAFFE_PRECISION: must be float32 or tf32 or bf16, got 'bf32'"):
+        caffe.get_precision()
+
+
+def test_an_engine_without_bf16(bf16):
+    engine.prefer("CAFFE")
+    with pytest.raises(errors.ConfigError, match="only engine CUDNN or ONEDNN computes in bf16, and MINICAFFE_ENGINE is caffe; unset one"):
+        caffe.set_precision("bf16")
+
+
+def test_a_processor_without_bf16(onednn, monkeypatch):
+    monkeypatch.setattr(library, "AVX512_BF16", 0x1000e7)
+    with pytest.raises(errors.DependencyError, match="precision bf16 needs a processor with AVX512_BF16 or AMX; use float32"):
+        library.check_bf16()
+
+
+def test_without_a_library_bf16_is_an_error(tmp_path):
+    code = """
+try:
+    net.forward()
+except caffe.errors.DependencyError as error:
+    print(error)
+"""
+    out, _ = run(code, tmp_path, MINICAFFE_PRECISION="bf16", MINICAFFE_ONEDNN="off", MINICAFFE_ENGINE="")
+    assert "oneDNN is switched off by MINICAFFE_ONEDNN=off" in out
+
+
+@pytest.mark.no_plan("minicaffe time runs backward what a net by itself would not, and has no plan")
+def test_the_environment_and_the_option(bf16, tmp_path, monkeypatch, capsys):
+    out, _ = run("net.forward(); print(caffe.get_precision(), net.engines()[0]['engine'])", tmp_path, MINICAFFE_PRECISION="bf16",
+                 MINICAFFE_ENGINE="")
+    assert out.split() == ["bf16", "ONEDNN"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINICAFFE_DEVICE", "cpu")
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--precision", "bf16"]) == 0
+    assert caffe.get_precision() == "bf16"
+    assert cli.main(["time", "net.prototxt", "--iterations", "1", "--precision", "half"]) == 2
+    assert "precision: must be float32 or tf32 or bf16, got 'half'" in capsys.readouterr().err
+
+
+def test_bytes_of_a_step_are_those_of_its_elements(bf16):
+    """Two of each value between layers that keep bf16, four of what is kept in float32."""
+    text = (input_layer((4, 16, 12, 12)) + conv("one", "x", "y", "num_output: 32 kernel_size: 3 bias_term: false")
+            + conv("two", "y", "z", "num_output: 32 kernel_size: 3 bias_term: false"))
+    found = {}
+    for name in "float32", "bf16":
+        engine.set_precision(name)
+        net = make(text)
+        for _ in range(2):
+            net.forward_from_to(0, 2)
+        found[name] = cost.step(net.nodes[-1:], "forward"), net.nodes[-1].bottoms[0], cost.forward(net.nodes[-1])
+    (wide, _, plain), (narrow, y, _) = found["float32"], found["bf16"]
+    assert y.layout_of_data().dtype != y.dtype and wide == plain
+    assert narrow.flops == wide.flops and narrow.bytes <= wide.bytes - 2 * y.count

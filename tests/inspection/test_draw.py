@@ -1,0 +1,432 @@
+"""draw: nets as SVG and PNG, and as graphs in DOT text without Graphviz; labels, colours and phases."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import cv2
+import pytest
+
+import minicaffe as caffe
+from minicaffe import draw
+from minicaffe.errors import ConfigError, DependencyError, Error, FileError
+from minicaffe.net import net as core
+from minicaffe.proto import caffe_pb2, text, upgrade
+from minicaffe.inspection import drawing
+from minicaffe.inspection.definition import is_included
+
+SVG = "{http://www.w3.org/2000/svg}"
+NET = """name: "a \\"net\\""
+layer { name: "d" type: "Data" top: "x" top: "y" data_param { batch_size: 64 } include { phase: TRAIN } }
+layer { name: "c" type: "Convolution" bottom: "x" top: "c" param { lr_mult: 2 }
+        convolution_param { num_output: 8 kernel_h: 3 kernel_w: 5 stride: 2 } }
+layer { name: "r" type: "ReLU" bottom: "c" top: "c" }
+layer { name: "p" type: "Pooling" bottom: "c" top: "p" pooling_param { kernel_size: 2 pool: AVE } exclude { phase: TEST } }
+"""
+
+
+@pytest.fixture
+def net():
+    return text.parse_text(NET, caffe_pb2.NetParameter, "net.prototxt")[0]
+
+
+def test_labels(net):
+    data, conv, relu, pool = net.layer
+    assert draw.get_layer_label(conv, "TB") == "c (Convolution) kernel size: 3x5 stride: 2 pad: 0"
+    assert draw.get_layer_label(pool, "LR") == r"p\n(AVE Pooling)\nkernel size: 2\nstride: 1\npad: 0"
+    assert draw.get_layer_label(conv, "TB", True).endswith("lr mult: 2.0, 1.0")
+    assert [draw.get_edge_label(layer) for layer in net.layer] == ["Batch 64", "8", "", ""]
+    assert draw.get_layer_lr_mult(conv) == (2, 1)
+    with pytest.raises(ValueError, match="Convolution, Deconvolution, InnerProduct"):
+        draw.get_layer_lr_mult(relu)
+    assert draw.choose_color_by_layertype("Pooling") == "#FF9900" and draw.choose_color_by_layertype("LRN") == "#6495ED"
+
+
+def test_graph_and_files(net, tmp_path, monkeypatch):
+    graph = draw.get_pydot_graph(net, "LR")
+    assert graph.get_name() == 'a "net"' and len(graph.get_nodes()) == 4 + 4 and len(graph.get_edges()) == 2 + 2 + 2 + 2
+    assert '"c_Convolution" -> "c_blob" [label="8"];' in graph.to_string() and r'digraph "a \"net\""' in graph.to_string()
+    assert len(draw.get_pydot_graph(net, "LR", phase=caffe.TEST).get_nodes()) == 2 + 2
+    draw.draw_net_to_file(net, str(tmp_path / "net.dot"), "TB")
+    assert (tmp_path / "net.dot").read_text().startswith("digraph") and graph.create_dot() == draw.draw_net(net, "LR", "dot")
+    monkeypatch.setattr(draw.shutil, "which", lambda name: None)
+    with pytest.raises(DependencyError, match="graphviz"):
+        draw.draw_net(net, "LR", "pdf")
+    net.layer[0].exclude.add(phase=caffe.TEST)
+    with pytest.raises(ConfigError, match="not both"):
+        draw.get_pydot_graph(net, "LR", phase=caffe.TRAIN)
+
+
+LAYER, BLOB = 'shape="record", fillcolor="%s", style="filled"', 'shape="octagon", fillcolor="#E0E0E0", style="filled"'
+
+
+def test_the_whole_text_of_a_graph(net):
+    net.name = ""
+    net.layer.add(type="Concat", name="j", bottom=["p", "y"], top=["p"])    # these read and write p, but not in place
+    net.layer.add(type="Slice", name="k", bottom=["p"], top=["p", "q"])
+    for layer in net.layer:
+        layer.ClearField("include")
+    nodes = {"d_Data": ("d (Data)", LAYER % "#6495ED"), "x_blob": ("x", BLOB), "y_blob": ("y", BLOB),
+             "c_Convolution": ("c (Convolution) kernel size: 3x5 stride: 2 pad: 0", LAYER % "#FF5050"), "c_blob": ("c", BLOB),
+             "r_ReLU": ("r (ReLU)", LAYER % "#90EE90"), "p_Pooling": ("p (AVE Pooling) kernel size: 2 stride: 1 pad: 0", LAYER % "#FF9900"),
+             "p_blob": ("p", BLOB), "j_Concat": ("j (Concat)", LAYER % "#6495ED"), "k_Slice": ("k (Slice)", LAYER % "#6495ED"), "q_blob": ("q", BLOB)}
+    edges = [("d_Data", "x_blob", "Batch 64"), ("d_Data", "y_blob", "Batch 64"), ("x_blob", "c_Convolution", ""), ("c_Convolution", "c_blob", "8"),
+             ("c_blob", "r_ReLU", ""), ("r_ReLU", "c_blob", ""), ("c_blob", "p_Pooling", ""), ("p_Pooling", "p_blob", ""),
+             ("p_blob", "j_Concat", ""), ("y_blob", "j_Concat", ""), ("j_Concat", "p_blob", ""), ("p_blob", "k_Slice", ""), ("k_Slice", "p_blob", ""), ("k_Slice", "q_blob", "")]
+    for labels in True, False:
+        lines = ['digraph "Net" {', 'rankdir="BT";', *(f'"{name}" [label="{label}", {style}];' for name, (label, style) in nodes.items()),
+                 *(f'"{a}" -> "{b}"' + (f' [label="{label}"];' if label and labels else ";") for a, b, label in edges), "}"]
+        graph = draw.get_pydot_graph(net, "BT", label_edges=labels)
+        assert graph.to_string().splitlines() == lines and graph.to_string().endswith("}\n")
+    assert [node.get_name() for node in graph.get_node_list()] == list(nodes) and len(graph.get_edge_list()) == len(edges)
+    net.name = "own"
+    assert draw.get_pydot_graph(net, "BT").get_name() == "own"
+
+
+def test_rates_are_shown_unless_both_are_0(net):
+    conv, pool = net.layer[1], net.layer[3]
+    for rates, shown in (((), "1.0, 1.0"), ((0,), "0.0, 1.0"), ((2, 0), "2.0, 0.0"), ((0, 0), None)):
+        conv.ClearField("param")
+        for rate in rates:
+            conv.param.add(lr_mult=rate)
+        label = draw.get_layer_label(conv, "TB", True)
+        assert label == "c (Convolution) kernel size: 3x5 stride: 2 pad: 0" + (f" lr mult: {shown}" if shown else "")
+    assert draw.get_layer_label(pool, "TB", True) == draw.get_layer_label(pool, "TB")
+    conv.param.add()
+    with pytest.raises(ConfigError, match="param: weight and bias have two, got 3"):
+        draw.get_layer_label(conv, "TB", True)
+
+
+@pytest.mark.parametrize("include, exclude, phases", [
+    ((), (), "TRAIN TEST"), (("TRAIN",), (), "TRAIN"), (("TEST", "TRAIN"), (), "TRAIN TEST"), ((), ("TRAIN",), "TEST"), ((), ("TEST", "TRAIN"), ""),
+    ((), ("TEST",), "TRAIN")])
+def test_layers_of_a_phase(include, exclude, phases):
+    layer = caffe_pb2.LayerParameter(name="x", type="ReLU", include=[{"phase": getattr(caffe, name)} for name in include],
+                                     exclude=[{"phase": getattr(caffe, name)} for name in exclude])
+    for phase in "TRAIN", "TEST":
+        assert is_included(layer, getattr(caffe, phase)) == (phase in phases.split())
+
+
+def test_names_that_a_graph_lacks(net):
+    graph = draw.get_pydot_graph(net, "LR")
+    for name in "create_", "write_", "make_dot", "dot", "read_dot", "_dot":
+        with pytest.raises(AttributeError, match=f"^a graph has no attribute '{name}'$"):
+            getattr(graph, name)
+
+
+def test_graphviz_makes_other_formats(net, tmp_path, monkeypatch):
+    """A program in its place prints its options and what it reads."""
+    for name, script in (("dot", 'echo "$@"; cat'), ("neato", 'echo other "$@"'), ("fails", "echo '  Format: \"x\" not recognized ' >&2; exit 3")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    graph = draw.get_pydot_graph(net, "LR")
+    dot = graph.to_string().encode()
+    assert graph.create_pdf() == graph.create(format="pdf") == draw.draw_net(net, "LR", "pdf") == b"-Tpdf\n" + dot
+    assert graph.create() == b"-Tps\n" + dot and graph.create("neato", "pdf") == graph.create_pdf("neato") == b"other -Tpdf\n"
+    assert graph.write(tmp_path / "a.raw") is True and graph.write_pdf(tmp_path / "a.pdf") is True and graph.write_pdf(tmp_path / "b.pdf", "neato")
+    assert [(tmp_path / name).read_bytes() for name in ("a.raw", "a.pdf", "b.pdf")] == [dot, b"-Tpdf\n" + dot, b"other -Tpdf\n"]
+    draw.draw_net_to_file(net, tmp_path / "c.pdf", "LR")
+    assert (tmp_path / "c.pdf").read_bytes() == (tmp_path / "a.pdf").read_bytes()
+    with pytest.raises(Error, match='^format: fails failed: Format: "x" not recognized$'):
+        graph.write(tmp_path / "d.x", "fails", "x")
+    assert not (tmp_path / "d.x").exists()
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
+def test_every_model_is_drawn(path):
+    if "solver" not in path.name:
+        net = upgrade.read_net_file(path)[0]
+        assert "->" in draw.get_pydot_graph(net, "LR").to_string()
+        for rankdir in ("TB", "RL"):
+            check_picture(net, ElementTree.fromstring(drawing.net_svg(net, rankdir)), rankdir)
+
+
+def check_picture(net, svg, rankdir):
+    """Everything is drawn, once, inside the picture; nothing covers anything; edges end at the boxes of those who read."""
+    width, height = float(svg.get("width")), float(svg.get("height"))
+    rects = {}      # of layers by place, of blobs by name and number
+    for group in svg.findall(SVG + "g"):
+        rect = group.find(SVG + "rect")
+        rects[group.get("id")] = left, top, right, bottom = rectangle(rect)
+        assert 0 <= left and right <= width and 0 <= top and bottom <= height
+    placed = sorted(rects.values())
+    for i, (_, top, right, bottom) in enumerate(placed):
+        for other in placed[i + 1:]:
+            if other[0] >= right:
+                break
+            assert other[1] >= bottom or other[3] <= top, "two boxes overlap"
+    layers = [i for i, layer in enumerate(net.layer) if layer.type != "Split"]
+    assert sorted(int(name[5:]) for name in rects if name.startswith("node-")) == layers
+    edges = [edge for edge in svg.findall(SVG + "path") if edge.get("class") == "edge"]
+    read = sum(bottom not in net.layer[i].top or len(net.layer[i].bottom) > 1 for i in layers for bottom in net.layer[i].bottom)
+    made = {top for layer in net.layer for top in layer.top}
+    assert len(edges) >= read - sum(bottom not in made for i in layers for bottom in net.layer[i].bottom)
+    for edge in edges:
+        x, y = map(float, edge.get("d").split()[-2:]) if edge.get("d").split()[-2][0] not in "LC" else map(
+            float, (edge.get("d").split()[-2][1:], edge.get("d").split()[-1]))
+        left, top, right, bottom = rects[f"node-{edge.get('data-to')}"]
+        if rankdir == "TB":
+            assert left <= x <= right and abs(top - y - 5) < 0.2
+        else:
+            assert abs(x - 5 - right) < 0.2
+
+
+def rectangle(rect):
+    x, y, width, height = (float(rect.get(name)) for name in ("x", "y", "width", "height"))
+    return x, y, x + width, y + height
+
+
+def test_svg_says_what_it_shows(net):
+    """Layers in place lie under the one whose blob they change; names are escaped; tops of Splits are aliases; shapes are a Net's."""
+    text = drawing.net_svg(net, display_lrm=True)
+    assert "<title>a &quot;net&quot;</title>" in text and "Convolution  3x5/2 8" in text and "lr mult 2, 1" in text
+    svg = ElementTree.fromstring(text)
+    boxes = {group.get("data-layer"): rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g") if group.get("data-layer")}
+    assert boxes["r"][0] == boxes["c"][0] and 0 < boxes["r"][1] - boxes["c"][3] < 2
+    below = {rankdir: ElementTree.fromstring(drawing.net_svg(net, rankdir)) for rankdir in ("TB", "BT", "LR", "RL")}
+    at = {rankdir: {group.get("data-layer"): rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g")} for rankdir, svg in below.items()}
+    assert at["TB"]["d"][1] < at["TB"]["c"][1] and at["BT"]["d"][1] > at["BT"]["c"][1] and at["BT"]["r"][1] < at["BT"]["c"][1]
+    assert at["LR"]["d"][0] < at["LR"]["c"][0] and at["RL"]["d"][0] > at["RL"]["c"][0]
+    assert len(ElementTree.fromstring(drawing.net_svg(net, phase=caffe.TEST)).findall(SVG + "g")) == 2 + 1
+    assert "lr mult" not in drawing.net_svg(net) and "prefers-color-scheme" in text and "prefers-color-scheme" not in drawing.net_svg(net, standalone=False)
+    with pytest.raises(ConfigError, match="rankdir: must be one of LR, RL, TB, BT, got 'UP'"):
+        drawing.net_svg(net, "UP")
+    shared = """layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+        layer { name: "a" type: "Power" bottom: "x" top: "a" } layer { name: "b" type: "Power" bottom: "x" top: "b" }"""
+    built = core.Net(text_of(shared))
+    svg = ElementTree.fromstring(drawing.net_svg(built))
+    blob = next(group for group in svg.findall(SVG + "g") if group.get("data-blob") == "x")
+    assert json.loads(blob.get("data-aliases")) == ["x_in_0_split_0", "x_in_0_split_1"] and "x  2×3" in "".join(blob.itertext())
+    assert [edge.get("data-to") for edge in svg.findall(SVG + "path") if edge.get("class") == "edge"] == ["2", "3"]
+    assert "<svg" in drawing.net_svg(caffe_pb2.NetParameter())
+
+
+WIDE = """name: "n"
+layer { name: "in" type: "Input" top: "x" top: "a_long_name" input_param { shape { dim: 2 dim: 3 } shape { } } }
+layer { name: "a_layer_of_a_long_name" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 5 } param { lr_mult: 2 } }
+layer { name: "r" type: "ReLU" bottom: "a" top: "a" }
+layer { name: "side" type: "Power" bottom: "x" top: "b" }
+layer { name: "j" type: "Concat" bottom: "a" bottom: "b" bottom: "x" top: "j" }
+layer { name: "s" type: "Silence" bottom: "j" bottom: "a_long_name" }
+"""
+
+
+def texts_of(group):
+    return [(text.text, text.get("class"), float(text.get("x")), float(text.get("y"))) for text in group.findall(SVG + "text")]
+
+
+@pytest.mark.parametrize("rankdir", ["TB", "BT", "LR", "RL"])
+def test_sizes_of_boxes_and_places_of_texts(rankdir):
+    """A box is as wide as its widest text, and a line for each; names are bold; blobs are beside or below the layer that makes them."""
+    def width(text, bold):
+        return len(text) * 12 * (0.64 if bold else 0.58) + 16
+
+    svg = ElementTree.fromstring(drawing.net_svg(core.Net(text_of(WIDE)), rankdir, display_lrm=True, types={"side": "Replaced"}))
+    said = {"in": ["Input"], "a_layer_of_a_long_name": ["InnerProduct  5", "lr mult 2, 1"], "r": ["ReLU"], "side": ["Replaced"], "j": ["Concat"], "s": ["Silence"]}
+    shapes = {"x": "2×3", "a_long_name": "scalar", "a": "2×5", "b": "2×3", "j": "2×11"}
+    groups = {group.get("data-layer") or group.get("data-blob"): group for group in svg.findall(SVG + "g") if group.get("data-layer") or group.get("data-blob")}
+    rects = {}
+    for name, group in groups.items():
+        left, top, right, bottom = rects[name] = rectangle(group.find(SVG + "rect"))
+        texts = texts_of(group)
+        assert all(abs(x - (left + right) / 2) < 0.2 for _, _, x, _ in texts)
+        if "layer" in group.get("class") and group.get("data-layer"):
+            assert [text for text, *_ in texts] == [name, *said[name]] and [bold for _, bold, *_ in texts] == ["name"] + [None] * len(said[name])
+            own = 15 * len(texts) + 8
+            assert abs(bottom - top - own + 1) < 0.2 and [round(y - top) for *_, y in texts] == [15 * (n + 1) + 1 for n in range(len(texts))]
+            if name not in ("r", "a_layer_of_a_long_name"):
+                assert abs(right - left - max(width(text, not n) for n, (text, *_) in enumerate(texts))) < 0.2
+        else:
+            assert [text for text, *_ in texts] == [f"{name}  {shapes[name]}"] and texts[0][1] is None
+            assert abs(right - left - width(texts[0][0], False)) < 0.2 and bottom - top == 19 and abs(texts[0][3] - bottom + 5.5) < 0.2
+    assert groups["side"].get("data-type") == "Replaced" and rects["r"][0::2] == rects["a_layer_of_a_long_name"][0::2]
+    assert abs(rects["r"][2] - rects["r"][0] - width("a_layer_of_a_long_name", True)) < 0.2
+    for layer, blobs in (("in", ["x", "a_long_name"]), ("side", ["b"]), ("j", ["j"])):
+        if layer != "j":
+            (left, top, right, bottom), pills = rects[layer], [rects[name] for name in blobs]
+            if rankdir in ("TB", "BT"):
+                assert all(abs((one[1] - bottom if rankdir == "TB" else top - one[3]) - 7 + (rankdir == "BT")) < 1.2 for one in pills)
+                assert abs((pills[0][0] + pills[-1][2]) / 2 - (left + right) / 2) < 0.2 and all(abs(b[0] - a[2] - 6) < 0.2 for a, b in zip(pills, pills[1:]))
+            else:
+                assert all(abs((one[0] - right if rankdir == "LR" else left - one[2]) - 6) < 0.2 for one in pills)
+                assert abs((pills[0][1] + pills[-1][3]) / 2 - (top + bottom) / 2) < 0.6 and all(abs(b[1] - a[3] - 6) < 0.2 for a, b in zip(pills, pills[1:]))
+
+
+def numbers_of(path):
+    return [float(number) for number in re.findall(r"-?[\d.]+", path)]
+
+
+@pytest.mark.parametrize(("ahead", "back"), [("TB", "BT"), ("LR", "RL")])
+def test_the_other_direction_is_the_picture_in_a_mirror(ahead, back):
+    """All boxes, edges and heads; in the boxes the texts stay in their order."""
+    net = core.Net(text_of(WIDE))
+    one, two = (ElementTree.fromstring(drawing.net_svg(net, rankdir)) for rankdir in (ahead, back))
+    size = float(one.get("height" if ahead == "TB" else "width"))
+    assert (one.get("width"), one.get("height")) == (two.get("width"), two.get("height"))
+    names = [path.get("data-blob") or "head" for path in one.findall(SVG + "path")]
+    assert names == [path.get("data-blob") or "head" for path in two.findall(SVG + "path")] and names.count("head") == 7
+    for a, b in zip(one.findall(SVG + "path"), two.findall(SVG + "path"), strict=True):
+        a, b = numbers_of(a.get("d")), numbers_of(b.get("d"))
+        along = 1 if ahead == "TB" else 0
+        a = [size - number if i % 2 == along else number for i, number in enumerate(a)]
+        a, b = (sorted(zip(some[::2], some[1::2])) for some in (a, b))      # a head begins with its tip, then left or right
+        assert all(abs(x - u) < 0.7 and abs(y - v) < 0.7 for (x, y), (u, v) in zip(a, b, strict=True))
+    for a, b in zip(one.findall(SVG + "g"), two.findall(SVG + "g"), strict=True):
+        a, b = rectangle(a.find(SVG + "rect")), rectangle(b.find(SVG + "rect"))
+        mirrored = (a[0], size - a[3], a[2], size - a[1]) if ahead == "TB" else (size - a[2], a[1], size - a[0], a[3])
+        assert all(abs(x - y) < 1.7 for x, y in zip(mirrored, b))      # the last row of pixels of a box is left out below
+
+
+@pytest.mark.parametrize("rankdir", ["TB", "LR"])
+def test_an_edge_leaves_its_blob_and_arrives_beside_the_others(rankdir):
+    """It begins at the blob's end, goes straight through the ranks, and ends at its own place on the side of the layer that reads it."""
+    svg = ElementTree.fromstring(drawing.net_svg(core.Net(text_of(WIDE)), rankdir))
+    rects = {group.get("data-layer") or f"blob {group.get('data-blob')}": rectangle(group.find(SVG + "rect")) for group in svg.findall(SVG + "g")}
+    names = {group.get("data-node"): group.get("data-layer") for group in svg.findall(SVG + "g") if group.get("data-layer")}
+    across, along = (0, 1) if rankdir == "TB" else (1, 0)
+    arrivals = {}
+    for edge in svg.findall(SVG + "path"):
+        if edge.get("class") != "edge":
+            continue
+        numbers, rect = numbers_of(edge.get("d")), rects[f"blob {edge.get('data-blob')}"]
+        points = list(zip(numbers[::2], numbers[1::2]))
+        assert abs(points[0][across] - (rect[across] + rect[across + 2]) / 2) < 0.2 and abs(points[0][along] - rect[along + 2]) < 0.2
+        assert points[0][across] == points[1][across] and points[1][along] >= points[0][along]      # straight beyond its rank
+        commands, at, places = re.findall("[A-Z]", edge.get("d")), 0, [points[0][across]]
+        for command in commands[1:]:
+            at += 3 if command == "C" else 1
+            places.append(points[at][across])
+            assert (command == "L") == (abs(places[-1] - places[-2]) < 0.5)
+            if command == "C":      # as steep at both ends as a straight line
+                assert points[at - 2][across] == places[-2] and points[at - 1][across] == places[-1]
+                assert points[at - 2][along] == points[at - 1][along] == pytest.approx((points[at - 3][along] + points[at][along]) / 2, abs=0.11)
+        crossed = {"x j": 1, "a_long_name s": 2}.get(f"{edge.get('data-blob')} {names[edge.get('data-to')]}", 0)    # ranks without an end of it
+        assert len(commands) == 3 + 2 * crossed and at == len(points) - 1
+        assert commands[:2] == ["M", "L"] and set(commands[2::2]) <= set("LC") and set(commands[3::2]) <= {"L"}    # a curve only between ranks
+        target = names[edge.get("data-to")]
+        arrivals.setdefault(target, []).append((points[-1][across], edge.get("data-blob")))
+    below = rects["r"]
+    for target, ends in arrivals.items():
+        low, high = rects[target][across], rects[target][across + 2]
+        if target == "a_layer_of_a_long_name" and rankdir == "LR":
+            high = below[3]
+        places = [(at - (low + high) / 2) / (high - low) for at, _ in sorted(ends)]
+        assert places == pytest.approx([0.6 * ((k + 0.5) / len(ends) - 0.5) for k in range(len(ends))], abs=0.02), target
+    first = max(rects[name][along + 2] for name in ("blob x", "blob a_long_name"))
+    assert min(rects[name][along] for name in ("side", "a_layer_of_a_long_name")) - first == pytest.approx(28 if rankdir == "TB" else 40, abs=0.2)
+    assert {target: len(ends) for target, ends in arrivals.items()} == {"a_layer_of_a_long_name": 1, "side": 1, "j": 3, "s": 2}
+
+
+def kinds_of(svg):
+    return {group.get("data-layer"): group.get("class").split()[1] for group in ElementTree.fromstring(svg).findall(SVG + "g") if group.get("data-layer")}
+
+
+def test_a_layer_in_place_has_its_own_box_if_its_blob_was_read_before():
+    """Also where one of the blob's makers wrote it again since; the class says what a layer is."""
+    net = text_of("""layer { name: "in" type: "Input" top: "x" top: "t" } layer { name: "c" type: "Deconvolution" bottom: "x" top: "a" }
+        layer { name: "r1" type: "ReLU" bottom: "a" top: "a" } layer { name: "p" type: "SPP" bottom: "a" top: "b" }
+        layer { name: "r2" type: "Dropout" bottom: "a" top: "a" } layer { name: "w" type: "LSTM" bottom: "a" bottom: "b" top: "a" }
+        layer { name: "r3" type: "ReLU" bottom: "a" top: "a" } layer { name: "two" type: "TypeOfTheirOwn" bottom: "a" bottom: "b" top: "a" top: "b" }
+        layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "t" top: "l" } layer { name: "r4" type: "Power" bottom: "l" top: "l" }
+        layer { name: "all" type: "Concat" bottom: "a" bottom: "b" top: "end" }""")
+    made = drawing.Drawing(net)
+    assert [[layer.name for _, layer in drawn.layers] for drawn in made.drawn] == [
+        ["in"], ["c", "r1"], ["p"], ["r2"], ["w", "r3"], ["two"], ["loss", "r4"], ["all"]]
+    edges = [(source.layers[0][1].name, number, target.layers[0][1].name, blob) for source, number, target, blob in made.edges]
+    assert edges == [("in", 0, "c", "x"), ("c", 0, "p", "a"), ("c", 0, "r2", "a"), ("r2", 0, "w", "a"), ("p", 0, "w", "b"), ("w", 0, "two", "a"),
+                     ("p", 0, "two", "b"), ("two", 0, "loss", "a"), ("in", 1, "loss", "t"), ("two", 0, "all", "a"), ("two", 1, "all", "b")]
+    assert kinds_of(made.svg(True)) == {"in": "data", "c": "convolution", "r1": "neuron", "p": "pooling", "r2": "neuron", "w": "product", "r3": "neuron",
+                                        "two": "neuron", "loss": "loss", "r4": "neuron", "all": "other"}
+    assert kinds_of(drawing.net_svg(text_of('layer { name: "f" type: "Power" bottom: "x" top: "x" } layer { name: "g" type: "Power" bottom: "x" top: "y" }'))) == {
+        "f": "neuron", "g": "other"}
+
+
+# Captions of the boxes of repeated blocks.
+FOLDED = {
+    "resnet50/deploy": ["res2c", "res3c to res3d", "res4c to res4f", "res5c"],
+    "googlenet/deploy": ["inception_3b", "inception_4b to inception_4e", "inception_5b"],
+    "mobilenet/deploy": ["conv3 to conv4", "conv5_2 to conv5_5"], "squeezenet/deploy": ["fire3", "fire5", "fire7 to fire8"],
+    "vgg16/deploy": ["conv2_1", "conv4_1 to conv5_1"], "lstm_text/deploy": [], "lenet/net": []}
+
+
+@pytest.mark.parametrize("model", FOLDED)
+def test_repeated_blocks_are_folded(model):
+    net = upgrade.read_net_file(Path(__file__).parents[2] / f"models/{model}.prototxt")[0]
+    made, whole = drawing.Drawing(net, fold=True), drawing.Drawing(net)
+    folds = [drawn for drawn in made.drawn if drawn.caption]
+    assert [drawn.caption[0] for drawn in folds] == FOLDED[model]
+    assert made.folded == sum(len(drawn.layers) for drawn in folds) and made.layers + made.folded == whole.layers
+    assert sorted(i for drawn in made.drawn for i, _ in drawn.layers) == sorted(i for drawn in whole.drawn for i, _ in drawn.layers)
+    svg = ElementTree.fromstring(made.svg(True))
+    groups = {group.get("id"): group for group in svg.findall(SVG + "g")}
+    assert len(groups) == len(svg.findall(SVG + "g"))
+    for drawn in folds:     # one path goes in and, unless the net ends there, one out
+        group = groups[f"node-{drawn.layers[0][0]}"]
+        assert json.loads(group.get("data-nodes")) == [i for i, _ in drawn.layers]
+        assert f"{drawn.layers[-1][1].name}" in group.find(SVG + "title").text
+        assert sum(target is drawn for _, _, target, _ in made.edges) == 1
+        assert any(source is drawn for source, _, _, _ in made.edges)
+    assert made.height <= whole.height and "fold" not in whole.svg(True).partition("</style>")[2]
+
+
+def chain(*layers):
+    return text_of('layer { name: "in" type: "Input" top: "x" top: "label" } ' + " ".join(layers))
+
+
+def branch(n, below, kernel=3, sums=True):
+    return (f'layer {{ name: "b{n}/c" type: "Convolution" bottom: "{below}" top: "c{n}" convolution_param {{ num_output: {n} kernel_size: {kernel} }} }} '
+            f'layer {{ name: "b{n}/r" type: "ReLU" bottom: "c{n}" top: "c{n}" }} layer {{ name: "b{n}/p" type: "Power" bottom: "{below}" top: "p{n}" }} '
+            f'layer {{ name: "b{n}" type: "{"Eltwise" if sums else "Concat"}" bottom: "c{n}" bottom: "p{n}" top: "s{n}" }}')
+
+
+LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "%s" bottom: "label" top: "loss" }'
+
+
+@pytest.mark.parametrize(("layers", "captions"), [
+    ((branch(1, "x"), branch(2, "s1"), LOSS % "s2"), [["b2", "1 × the 4 layers of b1"]]),
+    ((branch(1, "x"), branch(2, "s1"), branch(3, "s2"), LOSS % "s3"), [["b2 to b3", "2 × the 4 layers of b1"]]),
+    ((branch(1, "x"), branch(2, "s1", 5), LOSS % "s2"), []),            # another window
+    ((branch(1, "x"), branch(2, "s1", sums=False), LOSS % "s2"), []),   # another type
+    ((branch(1, "x"), branch(2, "s1"), LOSS % "s1"), []),               # something else reads the first block's end, too
+    ((branch(1, "x"), branch(2, "c1"), LOSS % "s2"), []),               # and what is within it
+    ((LOSS % "x",), [])])
+def test_only_equal_blocks_in_a_row_are_folded(layers, captions):
+    assert [drawn.caption for drawn in drawing.Drawing(chain(*layers), fold=True).drawn if drawn.caption] == captions
+
+
+def test_an_empty_net_is_folded():
+    assert drawing.Drawing(caffe_pb2.NetParameter(), fold=True).folded == 0
+
+
+def text_of(prototxt):
+    return text.parse_text(prototxt, caffe_pb2.NetParameter)[0]
+
+
+def test_png(net, tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        context.setitem(sys.modules, "resvg_py", None)
+        with pytest.raises(DependencyError, match="pip install"):
+            draw.draw_net(net, "LR", "png")
+    pytest.importorskip("resvg_py", reason="resvg-py makes the pixels")
+    draw.draw_net_to_file(net, tmp_path / "net.png", "TB")
+    picture = cv2.imread(str(tmp_path / "net.png"))
+    width = float(ElementTree.fromstring(drawing.net_svg(net)).get("width"))
+    assert picture.shape[1] == 2 * width and (picture[0, 0] == 255).all()
+    assert (abs(picture.astype(int) - (0x3B, 0x3F, 0xB8)).sum(axis=-1) == 0).sum() > 1000    # the convolution's box, BGR
+    with pytest.raises(FileError, match="cannot be written"):
+        draw.draw_net_to_file(net, tmp_path / "none" / "net.svg")
+
+
+def test_chains_are_straight_and_branches_do_not_cross():
+    from minicaffe.inspection.graph_layout import Box, place
+    boxes = [Box(10, breadth) for breadth in (40, 20, 20, 30, 30, 40)]
+    bends = place(boxes, [(0, 0, 1, 0), (1, 0, 2, 0), (0, 0, 3, 0), (3, 0, 4, 0), (2, 0, 5, 0), (4, 0, 5, 0), (0, 0, 5, 0)])
+    assert [box.rank for box in boxes] == [0, 1, 2, 1, 2, 3] and list(map(len, bends)) == [0, 0, 0, 0, 0, 0, 2]
+    assert boxes[1].at == boxes[2].at and boxes[3].at == boxes[4].at and bends[-1][0].at == bends[-1][1].at
+    order = sorted([boxes[1], boxes[3], bends[-1][0]], key=lambda box: box.at)
+    assert [b.at for b in order] == sorted(b.at for b in order)
+    assert all(b.at - b.breadth / 2 - a.at - a.breadth / 2 >= 15.9 for a, b in zip(order, order[1:]))
+    assert boxes[1].start == boxes[0].start + 10 + 40

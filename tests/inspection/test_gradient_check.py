@@ -1,0 +1,222 @@
+"""minicaffe.gradcheck and ``minicaffe gradcheck``: they find what is wrong, say where, and take a kink for a kink."""
+
+import os
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe import layer as registry
+from minicaffe.blob import Dtype
+from minicaffe.cli import app
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError
+from minicaffe.inspection.gradient_check import double_net
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2, parse_text
+
+INPUT = 'layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 2 dim: 6 dim: 6 } } }'
+LABELS = 'layer { name: "labels" type: "Input" top: "label" input_param { shape { dim: 3 } } }'
+NET = INPUT + LABELS + """
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv"
+        convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "bn" }
+layer { name: "relu" type: "ReLU" bottom: "bn" top: "bn" }
+layer { name: "pool" type: "Pooling" bottom: "bn" top: "pool" pooling_param { pool: MAX kernel_size: 2 stride: 2 } }
+layer { name: "drop" type: "Dropout" bottom: "pool" top: "pool" }
+layer { name: "ip" type: "InnerProduct" bottom: "pool" top: "ip" param { lr_mult: 1 } param { lr_mult: 0 }
+        inner_product_param { num_output: 4 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" }
+"""
+
+
+def message(text):
+    return parse_text(text, caffe_pb2.NetParameter, keep_layer_fields=True)[0]
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """A layer type y = x^2 whose gradient is wrong at element 4 of its bottom, by a tenth."""
+    class Wrong(minicaffe.Layer):
+        def setup(self, bottom, top):
+            pass
+
+        def reshape(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+
+        def forward(self, bottom, top):
+            top[0].data[...] = bottom[0].data ** 2
+
+        def backward(self, top, propagate_down, bottom):
+            bottom[0].diff[...] = 2 * bottom[0].data * top[0].diff
+            bottom[0].diff.reshape(-1)[4] *= 1.1
+
+    monkeypatch.setattr(registry, "_types", registry.layer_types())
+    minicaffe.register_layer("Wrong", Wrong)
+    return INPUT + 'layer { name: "square" type: "Wrong" bottom: "x" top: "y" }'
+
+
+def test_every_array_is_compared_or_named():
+    report = minicaffe.gradcheck(message(NET))
+    assert report.ok, f"\n{report}"
+    compared = [(c.layer, c.what.partition(" ")[0]) for c in report.comparisons if "split" not in c.layer]
+    assert compared == [("conv", "bottom[0]"), ("conv", "blobs[0]"), ("conv", "blobs[1]"), ("bn", "bottom[0]"), ("relu", "bottom[0]"),
+                        ("pool", "bottom[0]"), ("drop", "bottom[0]"), ("ip", "bottom[0]"), ("ip", "blobs[0]"), ("loss", "bottom[0]")]
+    left_out = {(layer, what) for layer, _, what, _ in report.not_checked}
+    assert {("in", None), ("bn", "blobs[0]"), ("ip", "blobs[1]")} <= left_out
+    assert any(layer == "accuracy" for layer, *_ in report.not_checked)
+    assert all(reason for *_, reason in report.not_checked)
+
+
+def test_a_layer_that_reads_a_blob_twice():
+    """The tops of a Split share their memory: a difference of one is one of all, so their gradients are compared as a sum."""
+    text = """force_backward: true layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 3 } } }
+    layer { name: "ip" type: "InnerProduct" bottom: "x" top: "a" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+    layer { name: "square" type: "Eltwise" bottom: "a" bottom: "a" bottom: "x" top: "b" eltwise_param { operation: PROD } }
+    layer { name: "loss" type: "EuclideanLoss" bottom: "b" bottom: "x" top: "l" }"""
+    report = minicaffe.gradcheck(message(text))
+    assert report.ok, f"\n{report}"
+    assert [c.what for c in report.comparisons if c.layer == "square"] == ["bottom[0] 'a_ip_0_split_0' and bottom[1] 'a_ip_0_split_1'", "bottom[2] 'x_in_0_split_1'"]
+
+
+def test_the_net_stays_as_it_was():
+    net = double_net(message(NET))
+    caffe.seed(7)
+    before = [blob.data.copy() for blob in net.param_table.params]
+    assert minicaffe.gradcheck(net).ok
+    for blob, data in zip(net.param_table.params, before):
+        np.testing.assert_array_equal(blob.data, data)
+    assert (caffe.generator.seed, caffe.generator.offset) == (7, 0)
+
+
+def test_the_whole_net():
+    report = minicaffe.gradcheck(message(NET), whole=True)
+    assert report.ok and {(c.layer, c.what) for c in report.comparisons} == {("conv", "blobs[0]"), ("conv", "blobs[1]"), ("ip", "blobs[0]")}
+    with pytest.raises(ConfigError, match="no loss to differentiate"):
+        minicaffe.gradcheck(message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }'), whole=True)
+
+
+def test_a_wrong_element_is_found_and_named(wrong):
+    report = minicaffe.gradcheck(message(wrong), elements=None)
+    [comparison] = report.failed
+    assert comparison.index == (0, 0, 0, 4) and comparison.shape == (3, 2, 6, 6) and comparison.checked == 216
+    assert comparison.analytic / comparison.numerical == pytest.approx(1.1)
+    assert comparison.relative == pytest.approx(0.1 / 1.1, rel=0.01)
+    assert "layer 'square' (Wrong): bottom[0] 'x': element [0, 0, 0, 4]: backward says" in str(report)
+    assert minicaffe.gradcheck(message(wrong), elements=None, threshold=0.2).ok
+
+
+def test_elements_are_drawn_by_the_seed():
+    net = message(NET)
+    pick = [[c.index for c in minicaffe.gradcheck(net, elements=3, seed=seed, layers=["conv"]).comparisons] for seed in (1, 1, 2)]
+    assert pick[0] == pick[1] != pick[2]
+    report = minicaffe.gradcheck(net, elements=3, layers=["conv"])
+    assert [c.checked for c in report.comparisons] == [3, 3, 3] and {c.layer for c in report.comparisons} == {"conv"}
+    with pytest.raises(KeyError, match="no layer 'cnv'.*conv"):
+        minicaffe.gradcheck(net, layers=["cnv"])
+
+
+@pytest.mark.parametrize("layer, values, kinks", [
+    ('type: "ReLU"', [0.0, 1.0, -1.0, 3e-5], 2),
+    ('type: "AbsVal"', [0.0, 1.0, -1.0, -3e-5], 1),     # at 0 its gradient is 0, as that of differences
+    ('type: "Pooling" pooling_param { pool: MAX kernel_size: 2 }', [0.5, 0.5, -1.0, 0.2], 2),
+])
+def test_kinks(layer, values, kinks):
+    """At and nearer than a step to a kink the function has no derivative, or another one: no error of backward."""
+    param = message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1 dim: 2 dim: 2 } } }'
+                       f'layer {{ name: "kinked" bottom: "x" top: "y" {layer} }}')
+    net = Net(param, Dtype.DOUBLE)
+    net.blobs["x"].data[...] = np.reshape(values, (1, 1, 2, 2))
+    report = minicaffe.gradcheck(net)
+    assert report.ok and report.comparisons[0].kinks == kinks, f"\n{report}"
+    if "Pooling" not in layer:      # Caffe's way: what is near is left out
+        assert [(c.checked, c.kinks) for c in minicaffe.gradcheck(net, kink=0).comparisons] == [(2, 2)]
+
+
+def test_a_maximum_of_several_windows():
+    """Zeros in overlapping windows: backward chooses one in some of them, which lies between the derivatives of each, not of their sum."""
+    net = Net(message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 1 dim: 2 dim: 6 dim: 6 } } }'
+                      'layer { name: "p" type: "Pooling" bottom: "x" top: "y" pooling_param { pool: MAX kernel_size: 3 } }'), Dtype.DOUBLE)
+    report = minicaffe.gradcheck(net, elements=None)
+    assert report.ok and report.comparisons[0].kinks > 30, f"\n{report}"
+
+
+def test_nothing_compared_is_not_ok():
+    """All elements left out as near a kink: a report that says ok would report what was not compared."""
+    param = message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }')
+    report = minicaffe.gradcheck(param, kink=0, kink_range=1e9)
+    assert report.comparisons[0].checked == 0 and not report.failed and not report.ok
+
+
+def test_one_layer_by_its_name(tmp_path):
+    """A name and not a collection of its letters; a path of any kind."""
+    (tmp_path / "net.prototxt").write_text(INPUT + 'layer { name: "sq" type: "Power" bottom: "x" top: "y" power_param { power: 2 } }')
+    for path in (tmp_path / "net.prototxt", os.fsencode(tmp_path / "net.prototxt")):
+        assert [c.layer for c in minicaffe.gradcheck(path, layers="sq").comparisons] == ["sq"]
+    assert minicaffe.gradcheck(tmp_path / "net.prototxt", layers=(name for name in ["sq"])).ok
+
+
+def test_a_wrong_gradient_is_no_kink(wrong):
+    """Nor is one in a net with ReLUs: differences with smaller steps say the same."""
+    report = minicaffe.gradcheck(message(wrong + 'layer { name: "r" type: "ReLU" bottom: "y" top: "y" }'), elements=None)
+    assert [c.layer for c in report.failed] == ["square"] and report.failed[0].kinks == 0
+
+
+def test_a_layer_that_never_repeats_is_named(monkeypatch):
+    class Fickle(minicaffe.Layer):
+        def setup(self, bottom, top):
+            self.runs = 0
+
+        def reshape(self, bottom, top):
+            top[0].reshape(*bottom[0].shape)
+
+        def forward(self, bottom, top):
+            self.runs += 1
+            top[0].data[...] = bottom[0].data * self.runs
+
+        def backward(self, top, propagate_down, bottom):
+            bottom[0].diff[...] = top[0].diff * self.runs
+
+    monkeypatch.setattr(registry, "_types", registry.layer_types())
+    minicaffe.register_layer("Fickle", Fickle)
+    report = minicaffe.gradcheck(message(INPUT + 'layer { name: "f" type: "Fickle" bottom: "x" top: "y" }'))
+    assert not report.comparisons and not report.ok
+    assert ("f", "Fickle", None, "it computes something else each time it runs on the same data") in report.not_checked
+
+
+def test_a_float_net_is_refused():
+    param = message(NET)
+    with pytest.raises(ConfigError, match="computes in float32.*Dtype.DOUBLE"):
+        minicaffe.gradcheck(Net(param))
+    with pytest.raises(ConfigError, match="step: must be a finite number above 0, got 0"):
+        minicaffe.gradcheck(param, step=0)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys, wrong):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.prototxt").write_text(NET)
+    (tmp_path / "wrong.prototxt").write_text(wrong)
+    assert app.run(["gradcheck", "net.prototxt", "--elements", "4"]) == 0
+    out = capsys.readouterr().out
+    row = next(line.split() for line in out.splitlines() if line.startswith("conv ") and "blobs[0]" in line)
+    assert row[2:4] == ["3x2x3x3", "4"] and row[-1] == "ok"
+    assert "not checked: bn (BatchNorm): blobs[0]: it is not learned: its lr_mult is 0" in out
+    assert out.splitlines()[-1].endswith("all agree")
+    assert app.run(["gradcheck", "wrong.prototxt", "--elements", "0"]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG" in out and "0,0,0,4" in out and "1 of 1 arrays differ" in out
+    assert app.run(["gradcheck", "wrong.prototxt", "--batch-size", "2"]) == 2
+    assert "no layer of the net has a batch_size" in capsys.readouterr().err
+    assert app.run(["gradcheck", "net.prototxt", "--whole", "--layer", "ip", "--elements", "4"]) == 0
+
+
+@pytest.mark.parametrize("elements", [0, None])
+def test_no_limit_of_elements_means_all(elements):
+    report = minicaffe.gradcheck(message(NET), elements=elements, layers=["conv"])
+    assert all(c.checked + c.kinks >= np.prod(c.shape) for c in report.comparisons) and report.comparisons
+
+
+def test_negative_elements_are_refused():
+    with pytest.raises(ConfigError, match="elements: must be at least 0, which means all, got -1"):
+        minicaffe.gradcheck(message(NET), elements=-1)

@@ -1,0 +1,166 @@
+"""Ranks, order and positions of a layered layout, against a slow model or a property of each."""
+
+import itertools
+import random
+
+import pytest
+
+from minicaffe.inspection import graph_layout
+from minicaffe.inspection.graph_layout import Box, place
+
+SEEDS = pytest.mark.parametrize("seed", range(20))
+
+
+def crossings(ranks):
+    """Count the crossings of a layout's edges, by each pair of edges between the same two ranks."""
+    count = 0
+    number = {id(box): i for rank in ranks for i, box in enumerate(rank)}
+    for rank in ranks:
+        edges = [((i, offset), (number[id(other)], at)) for i, box in enumerate(rank) for other, at, offset in box.after]
+        count += sum((a[0] < b[0] and a[1] > b[1]) or (a[0] > b[0] and a[1] < b[1]) for a, b in itertools.combinations(edges, 2))
+    return count
+
+
+def ranks_of(boxes, bends):
+    """Return the boxes and bends of each rank from one side to the other."""
+    everything = [*boxes, *itertools.chain.from_iterable(bends)]
+    return [sorted((box for box in everything if box.rank == rank), key=lambda box: box.at) for rank in range(max(box.rank for box in everything) + 1)]
+
+
+@SEEDS
+def test_chains_that_are_shuffled_do_not_cross(seed):
+    """Also where the ways join at one end only, so that only a sweep from there finds the order."""
+    dice = random.Random(seed)
+    ways, length = dice.randint(2, 6), dice.randint(2, 5)
+    boxes, edges, last = [], [], []
+    joined = dice.choice(["above", "below", "neither"])
+    if joined == "above":
+        boxes.append(Box(10, 60))
+    for k in range(length):
+        order = dice.sample(range(ways), ways)
+        here = {}
+        for way in order:
+            here[way] = len(boxes)
+            boxes.append(Box(10, dice.choice([10, 20, 30])))
+            if k or joined == "above":
+                edges.append((last[way] if k else 0, 0.0 if k else way * 10 - 5 * ways, here[way], 0.0))
+        last = here
+    if joined == "below":
+        edges += [(last[way], 0.0, len(boxes), way * 10 - 5 * ways) for way in range(ways)]
+        boxes.append(Box(10, 60))
+    bends = place(boxes, edges)
+    ranks = ranks_of(boxes, bends)
+    assert crossings(ranks) == 0
+    for rank in ranks:
+        for a, b in itertools.pairwise(rank):
+            assert b.at - a.at >= (a.breadth + b.breadth) / 2 + 16 - 1e-6
+
+
+@SEEDS
+def test_ranks_and_bends_of_any_graph(seed):
+    """A rank is one below all sources of a box; a source without one is right before its first reader; an edge has a bend in each rank it crosses."""
+    dice = random.Random(seed)
+    count = dice.randint(1, 14)
+    boxes = [Box(dice.randint(5, 50), dice.randint(5, 50)) for _ in range(count)]
+    edges = [(a, 0.0, b, 0.0) for a in range(count) for b in range(a + 1, count) if dice.random() < 0.25]
+    bends = place(boxes, edges, rank_gap=7.0, gap=3.0)
+    for i, box in enumerate(boxes):
+        sources, readers = [a for a, _, b, _ in edges if b == i], [b for a, _, b, _ in edges if a == i]
+        if sources:
+            longest = max(depth(edges, a) for a in sources) + 1
+            assert box.rank == longest
+        else:
+            assert box.rank == (min(boxes[b].rank for b in readers) - 1 if readers else 0)
+    starts = {}
+    for box in [*boxes, *itertools.chain.from_iterable(bends)]:
+        assert starts.setdefault(box.rank, box.start) == box.start
+    for rank in range(max(starts)):
+        assert starts[0] == 0 and starts[rank + 1] == starts[rank] + max((box.length for box in boxes if box.rank == rank), default=0) + 7
+    for (a, _, b, _), way in zip(edges, bends):
+        assert [bend.rank for bend in way] == list(range(boxes[a].rank + 1, boxes[b].rank)) and all(bend.bend and bend.breadth == 1.5 for bend in way)
+        ends = [(a, *way), (*way, b)]
+        assert [[id(one) for one, *_ in bend.before + bend.after] for bend in way] == [
+            [id(boxes[one] if isinstance(one, int) else one) for one in (ends[0][i], ends[1][i + 1])] for i in range(len(way))]
+        if not way:
+            assert any(one is boxes[b] for one, *_ in boxes[a].after) and any(one is boxes[a] for one, *_ in boxes[b].before)
+    for rank in ranks_of(boxes, bends):
+        for one, two in itertools.pairwise(rank):
+            assert two.at - one.at >= (one.breadth + two.breadth) / 2 + 3 - 1e-6
+
+
+@SEEDS
+def test_the_order_with_the_fewest_crossings_is_kept(monkeypatch, seed):
+    """Whichever sweep found it; and columns of equal boxes are straight."""
+    dice, counted = random.Random(seed), []
+    count = graph_layout._crossings
+    monkeypatch.setattr(graph_layout, "_crossings", lambda rank, place_of: (counted.append(count(rank, place_of)), counted[-1])[1])
+    width, length = dice.randint(3, 6), dice.randint(2, 4)
+    boxes = [Box(10, 10) for _ in range(width * length)]
+    edges = [(width * k + a, 0.0, width * (k + 1) + b, 0.0) for k in range(length - 1) for a in range(width) for b in range(width)
+             if dice.random() < 0.5 or a == b]
+    ranks = ranks_of(boxes, place(boxes, edges))
+    of_sweeps = [sum(counted[i:i + len(ranks)]) for i in range(0, len(counted), len(ranks))]
+    assert crossings(ranks) == min(of_sweeps)
+    columns = [Box(10, 10) for _ in range(width * length)]
+    goals = dice.sample(range(width), width)
+    place(columns, [(width * k + a, 0.0, width * (k + 1) + goals[a], 0.0) for k in range(length - 1) for a in range(width)])
+    for a in range(width):
+        way = [a]
+        for k in range(length - 1):
+            way.append(goals[way[-1]])
+            assert abs(columns[width * (k + 1) + way[-1]].at - columns[a].at) < 1e-6
+
+
+def depth(edges, box):
+    return max((depth(edges, a) + 1 for a, _, b, _ in edges if b == box), default=0)
+
+
+@SEEDS
+def test_crossings_are_counted_as_by_pairs(seed):
+    dice = random.Random(seed)
+    above, below = ([Box(1, 20) for _ in range(dice.randint(1, 5))] for _ in range(2))
+    edges = []
+    for _ in range(dice.randint(0, 9)):
+        a, b, out, into = dice.randrange(len(above)), dice.randrange(len(below)), dice.choice([-5.0, 0.0, 5.0]), dice.choice([-5.0, 0.0, 5.0])
+        graph_layout._link(above[a], out, below[b], into)
+        edges.append(((a, out), (b, into)))
+    # Two edges from one point do not cross.
+    wanted = sum((a[0] < b[0] and a[1] > b[1]) or (a[0] > b[0] and a[1] < b[1]) for a, b in itertools.combinations(edges, 2))
+    assert graph_layout._crossings(above, {id(box): i for i, box in enumerate(below)}) == wanted
+
+
+@SEEDS
+def test_the_preferred_position_is_the_weighted_median(seed):
+    """Each neighbour as often as its weight, 3 if it has one edge on a side; of an even number the middle of the middle two."""
+    dice = random.Random(seed)
+    ours, goals = Box(1, 10, at=77.0), []
+    for _ in range(dice.randint(0, 5)):
+        other, own, offset = Box(1, 10, at=dice.randint(-50, 50)), dice.choice([-2.0, 0.0, 2.0]), dice.choice([-3.0, 0.0, 3.0])
+        other.after, other.before = [None] * dice.randint(0, 3), [None] * dice.randint(0, 3)
+        ours.before.append((other, offset, own))
+        goals += [other.at + offset - own] * (3 if 1 in (len(other.after), len(other.before)) else 1)
+    goals.sort()
+    middle = (goals[(len(goals) - 1) // 2] + goals[len(goals) // 2]) / 2 if goals else 77
+    assert graph_layout._preferred_position(ours.before, ours) == middle
+
+
+@SEEDS
+def test_boxes_are_as_near_to_their_goals_as_gaps_allow(seed):
+    """No other place of any run of boxes has less weighted squares; a bend counts four times."""
+    dice = random.Random(seed)
+    rank = [Box(1, dice.choice([4, 10, 16]), bend=dice.random() < 0.4) for _ in range(dice.randint(1, 7))]
+    goals = [float(dice.randint(-20, 20)) for _ in rank]
+    graph_layout._place_boxes(rank, goals, 5.0)
+
+    def cost(places):
+        return sum((4 if box.bend else 1) * (at - goal) ** 2 for box, at, goal in zip(rank, places, goals))
+
+    def fits(places):
+        return all(places[i + 1] - places[i] >= (rank[i].breadth + rank[i + 1].breadth) / 2 + 5 - 1e-9 for i in range(len(rank) - 1))
+
+    places = [box.at for box in rank]
+    assert fits(places)
+    for begin, end in itertools.combinations(range(len(rank) + 1), 2):
+        for step in 0.01, -0.01, 1.0, -1.0:
+            moved = [at + step * (begin <= i < end) for i, at in enumerate(places)]
+            assert not fits(moved) or cost(moved) >= cost(places)

@@ -1,0 +1,235 @@
+"""Summaries: the table of a net, nets without their data, and what a training needs in memory."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minicaffe.errors import ConfigError, Error
+from minicaffe.memory.registry import registry
+from minicaffe.memory.reporter import Event
+from minicaffe.inspection import blocks
+from minicaffe.inspection import replace_sources
+from minicaffe.net.net import Net, read_net
+from minicaffe.inspection.summary import Summary, flops_text, sizes
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.inspection import memory_estimate
+
+ROOT = Path(__file__).parents[2]
+NET = """name: "small"
+layer { name: "in" type: "Input" top: "x" top: "y" input_param { shape { dim: 4 dim: 3 dim: 8 dim: 8 } shape { dim: 4 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "conv" convolution_param { num_output: 16 kernel_size: 3 weight_filler { type: "xavier" } } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "a" type: "InnerProduct" bottom: "conv" top: "a" param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 } }
+layer { name: "again" type: "InnerProduct" bottom: "conv" top: "again" param { name: "w" } param { name: "b" } inner_product_param { num_output: 5 } }
+layer { name: "flat" type: "Flatten" bottom: "again" top: "flat" }
+layer { name: "sum" type: "Eltwise" bottom: "a" bottom: "flat" top: "sum" }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "sum" bottom: "y" top: "loss" }
+"""
+
+
+def parsed(text, phase=caffe_pb2.TRAIN):
+    param = parse_text(text, caffe_pb2.NetParameter)[0]
+    param.state.phase = phase
+    return param
+
+
+def test_rows_and_sums():
+    net = Net(parsed(NET))
+    table = net.summary()
+    rows = {row.name: row for row in table.rows}
+    assert rows["conv"].shapes == [(4, 16, 6, 6)] and rows["conv"].sizes == "3 16"
+    assert rows["conv"].parameters == 16 * 27 + 16 and rows["conv"].flops == 2 * 4 * 36 * 16 * 27
+    assert rows["conv"].data == rows["conv"].diff == 4 * 4 * 16 * 36
+    assert rows["relu"].data == rows["relu"].diff == 0 and rows["relu"].flops == 4 * 16 * 36       # in place
+    assert rows["again"].parameters == 0 and table.parameters == 448 + 5 * 576 + 5                 # shared
+    assert rows["flat"].data == rows["flat"].diff == rows["flat"].flops == 0                       # a view
+    assert rows["in"].engine is None and rows["in"].layout is None
+    assert rows["in"].diff == 0 and rows["in"].data == 4 * (4 * 3 * 64 + 4)
+    assert table.data == sum(row.data for row in table.rows) and table.backward_flops > table.flops
+    assert all(row.engine for row in table.rows if row.name in ("conv", "a"))      # before anything runs
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert all(row.engine for row in net.summary().rows if row.name in ("conv", "a"))
+
+
+def test_text_has_a_line_a_layer_and_html_says_the_same():
+    net = Net(parsed(NET.replace('"conv"', '"a_convolution_with_a_long_name"').replace('"small"', '"<small>"')))
+    text = str(net)
+    assert text == str(net.summary()) and "\x1b" not in text
+    assert re.search(r"^a_convolution_with_a_long_name +Convolution 3 16 +4x16x6x6 +448 +9.0 KiB +9.0 KiB +124 k  \w+", text, re.M)
+    assert "computed by" in text and "computed by" not in net.summary().text(engines=False) and "scratch" not in text   # not measured
+    narrow = net.summary().text(70, engines=False).splitlines()
+    assert "left out at 70 columns: diff, data, FLOPs; a pipe and --json have all" in narrow and max(map(len, narrow)) <= 93
+    assert str(Net(caffe_pb2.NetParameter()).summary()).splitlines()[0] == "net, phase TEST"
+    assert "3,333 parameters (13.0 KiB)" in text and "SoftmaxWithLoss" in text and "phase TRAIN" in text
+    html = net._repr_html_()
+    assert html.count("<tr>") == 1 + len(net.summary().rows) and "&lt;small&gt;" in html and "<td>448</td>" in html
+    assert [flops_text(n) for n in (0, 999, 124_416, 36_864_000, 1_450_000_000, 999_600)] == ["0 ", "999 ", "124 k", "36.9 M", "1.4 G", "1.0 M"]
+
+
+def test_blocks_by_names():
+    layers = [("in", "Input", [], ["x"]), ("conv1", "Convolution", ["x"], ["c"]), ("bn_conv1", "BatchNorm", ["c"], ["c"]),
+              ("relu", "ReLU", ["c"], ["c"]), ("split", "Split", ["c"], ["c_0", "c_1"]), ("res2a_branch1", "Convolution", ["c_0"], ["d"]),
+              ("scale2a_branch1", "Scale", ["d"], ["d"]), ("first", "ReLU", ["nowhere"], ["nowhere"])]
+    assert blocks.owners(layers) == ["in", *["conv1"] * 4, *["res2a_branch1"] * 2, "first"]
+    assert [blocks.separator(names) for names in (["a_b", "c/d"], ["a_b"], [])] == ["/", "_", "_"]
+    assert [blocks.shared_name(names) for names in (["a/b_1", "a/b_2", "a/bc"], ["a/1", "a/2"], ["a", "b"], ["a"])] == ["a/b", "a", "", "a"]
+
+
+def test_rows_of_a_published_net_collapse_to_its_blocks():
+    """In ResNet's names the layers in place begin otherwise than their block: bn2a_branch2a, scale2a_branch2a."""
+    table = Net(read_net(str(ROOT / "models/resnet50/deploy.prototxt"), caffe_pb2.TEST)).summary()
+    before = (table.parameters, table.data, table.flops)
+    table.collapse(1)
+    blocks_of = [f"res{stage}{chr(97 + i)}" for stage, count in ((2, 3), (3, 4), (4, 6), (5, 3)) for i in range(count)]
+    assert [row.name for row in table.rows] == ["data", "conv1", "pool1", *blocks_of, "pool5", "fc1000", "prob"]
+    assert table.rows[3].shapes == [(1, 256, 56, 56)] and f"{table.layers} layers in 22 rows" in str(table)
+    assert before == tuple(sum(getattr(row, name) for row in table.rows) for name in ("parameters", "data", "flops"))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_collapsed_row_has_the_sums_of_its_layers(depth):
+    """And the largest scratch memory of them, as it is free again after each layer."""
+    text = NET.replace('"conv"', '"a/b/conv"').replace('name: "relu"', 'name: "a/b/relu"').replace('name: "a"', 'name: "a/c"').replace('name: "again"', 'name: "a/c/2"')
+    net = Net(parsed(text))
+    scratch = {node.name: 10 + i for i, node in enumerate(net.nodes) if node.name != "flat"}
+    rows, table = Summary(net, scratch=scratch).rows, Summary(net, scratch=scratch)
+    table.collapse(depth)
+    groups = {}
+    for row in rows:
+        groups.setdefault("/".join(row.block.split("/")[:depth]), []).append(row)
+    assert len(table.rows) == len(groups) and max(map(len, groups.values())) > 1
+    for made, some in zip(table.rows, groups.values(), strict=True):
+        for field in ("parameters", "data", "diff", "flops", "backward_flops"):
+            assert getattr(made, field) == sum(getattr(row, field) for row in some)
+        assert made.scratch == max((row.scratch for row in some if row.scratch is not None), default=None)
+        assert made.shapes == some[-1].shapes
+        assert made.type == (some[0].type if len(some) == 1 else f"{len(some)} layers")
+
+
+DATA = """layer {{ name: "data" type: "Data" top: "data" top: "label" {} data_param {{ source: "/nowhere" batch_size: 8 prefetch: 2 }} }}
+layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 2 }} }}"""
+MAP = 'layer { name: "map" type: "Data" top: "map" data_param { source: "/nowhere/map" batch_size: 3 } }'
+
+
+def test_a_net_without_its_data(tmp_path):
+    net, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 force_gray: true }")))
+    assert sources["data"].shapes == [(8, 1, 9, 9), (8,)] and "from crop_size" in sources["data"].assumed
+    assert sources["data"].prefetched_bytes == 3 * 4 * (8 * 81 + 8) and Net(net).blob_by_name("data").shape == (8, 1, 9, 9)
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("transform_param { crop_size: 9 }").replace("batch_size: 8", "batch_size: 8 label_size: 3")))
+    assert sources["data"].shapes == [(8, 3, 9, 9), (8, 3)]
+    with pytest.raises(Error, match="/nowhere.*--shape data=3x224x224"):
+        replace_sources.replace_sources(parsed(DATA.format("")), shapes={})
+    with pytest.raises(Error, match="/nowhere: no such database; check the path$"):     # of a command without --shape
+        replace_sources.replace_sources(parsed(DATA.format("")))
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("")), shapes={"data": (2, 5)}, batch=3)
+    assert sources["data"].shapes == [(3, 2, 5), (3,)] and "as --shape says" in sources["data"].assumed
+    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 10 dim: 3 dim: 4 dim: 5 } } }')
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("")), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes[0] == (8, 3, 4, 5) and "deploy.prototxt" in sources["data"].assumed
+    (tmp_path / "deploy.prototxt").write_text("""layer { name: "x" type: "Input" top: "clip" top: "data" top: "label"
+        input_param { shape { dim: 1 dim: 1 } shape { dim: 1 dim: 2 dim: 4 dim: 5 } shape { dim: 1 dim: 7 } } }""")
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes == [(8, 2, 4, 5), (8, 7)]     # by names, not by order
+    assert sources["map"].shapes == [(3, 1, 4, 5)] and "for each pixel of data" in sources["map"].assumed
+    with pytest.raises(ConfigError, match="batch_size: must be at least 1"):
+        replace_sources.replace_sources(parsed(DATA.format("").replace("batch_size: 8", "batch_size: 0")))
+    writes = NET + """layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "y" hdf5_output_param { file_name: "o.h5" } }
+        layer { name: "found" type: "DetectionOutput" detection_output_param { save_output_param { output_directory: "d" } } }"""
+    net, sources = replace_sources.replace_sources(parsed(writes))
+    assert "o.h5" not in str(net) and "output_directory" not in str(net) and sources["out"].type == "HDF5Output"
+    other_phase = DATA.format("include { phase: TEST }")
+    assert replace_sources.replace_sources(parsed(other_phase))[1] == {}
+    fed, sources = replace_sources.replace_sources(parsed(NET), batch=7)
+    assert not sources and fed.layer[0].input_param.shape[0].dim[0] == fed.layer[0].input_param.shape[1].dim[0] == 7
+    with pytest.raises(ConfigError, match="no layer of the net gives batches"):
+        replace_sources.replace_sources(parsed('layer { name: "p" type: "Parameter" top: "p" parameter_param { shape { dim: 1 } } }'), batch=7)
+
+
+@pytest.mark.parametrize("rule", ['include { stage: "a" }', 'exclude { not_stage: "a" }', 'include { min_level: 1 }'])
+def test_a_source_whose_data_exist_gives_its_shape_whatever_its_rules(rule):
+    param = parsed(f'layer {{ name: "data" type: "MemoryData" top: "data" top: "label" {rule} memory_data_param {{ batch_size: 4 channels: 2 height: 3 width: 5 }} }}')
+    param.state.stage.append("a")
+    param.state.level = 1
+    net, sources = replace_sources.replace_sources(param)
+    assert sources["data"].shapes == [(4, 2, 3, 5), (4,)] and not sources["data"].assumed
+    assert Net(net).blob_by_name("data").shape == (4, 2, 3, 5) and str(net.layer[0].include or net.layer[0].exclude).count("stage") + rule.count("level") == 1
+
+
+def test_one_shape_in_a_deploy_net_is_that_of_all_tops(tmp_path):
+    (tmp_path / "deploy.prototxt").write_text('layer { name: "x" type: "Input" top: "data" top: "label" input_param { shape { dim: 1 dim: 5 } } }')
+    _, sources = replace_sources.replace_sources(parsed(DATA.format("") + MAP), str(tmp_path / "net.prototxt"))
+    assert sources["data"].shapes == [(8, 5), (8, 5)]
+    assert sources["map"].shapes == [(3, 5)] and sources["map"].assumed == f"map is 5, as in {tmp_path / 'deploy.prototxt'}"   # no map of rows
+
+
+@pytest.mark.parametrize("flops, text", [(0, "0 "), (999, "999 "), (1000, "1.0 k"), (99_949, "99.9 k"), (99_950, "100 k"), (999_499, "999 k"),
+                                         (999_500, "1.0 M"), (10 ** 18, "1000 P")])
+def test_numbers_of_operations(flops, text):
+    assert flops_text(flops) == text
+
+
+def test_a_table_has_all_columns_that_fit():
+    made = Summary(Net(parsed(NET)))
+    whole = made.text()
+    width = max(map(len, whole.split("\n\n")[1].splitlines()))
+    assert made.text(width) == whole and f"left out at {width - 1} columns" in made.text(width - 1)
+
+
+def test_splits_without_memory_are_no_rows():
+    """That of a blob without a gradient takes none; the gradients of the readers of another one do."""
+    product = 'layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}" {2} inner_product_param {{ num_output: 2 bias_term: false }} }}'
+    made = Summary(Net(parsed('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 3 dim: 4 } } }'
+                              + "".join(product.format(*names, "loss_weight: 1" * (names[1] == "a")) for names in ["ax", "bx", "ca", "da"]))))
+    assert [row.name for row in made.rows] == ["in", "a", "a_a_0_split", "b", "c", "d"] and made.layers == 6
+    split = made.rows[2]
+    assert (split.data, split.diff, split.parameters) == (0, 2 * 4 * 3 * 2, 0) and made.totals()[0].startswith("6 layers, ")
+    assert "<b>net</b>" in made._repr_html_()
+
+
+def test_files_are_not_written(tmp_path):
+    """An HDF5Output empties its file when it is set up: the stand-in has none."""
+    file = tmp_path / "out.h5"
+    file.write_text("precious")
+    sink = f'layer {{ name: "sink" type: "HDF5Output" bottom: "data" bottom: "label" hdf5_output_param {{ file_name: "{file}" }} }}'
+    made, _ = replace_sources.replace_sources(parsed(DATA.format("") + sink), shapes={"data": (3, 4, 4)})
+    net = Net(made)
+    net.forward_from_to(0, len(net.nodes) - 1)
+    assert file.read_text() == "precious"
+
+
+def test_the_peak_of_a_record():
+    place, net = registry.host_place, Net(parsed(NET))     # where batches are made ready
+
+    def event(kind, address, nbytes, name, detail=""):
+        return Event(0, kind, place, address, nbytes, name, detail, *(0,) * (len(Event._fields) - 7))
+    events = [event("free", 9, 999, "older"), event("alloc", 1, 100, "conv[0] data"), event("begin", 0, 0, "conv", "forward"),
+              event("alloc", 2, 50, "conv data"), event("alloc", 3, 70, "scratch data"), event("free", 3, 70, "scratch data"),
+              event("alloc", 4, 30, "relu mask data"), event("free", 2, 50, "conv data"), event("alloc", 5, 60, "x data")]
+    need, = memory_estimate.needs(events, [net], [], [{"in": replace_sources.ReplacedSource("Data", [(4, 5)], 3)}])
+    assert (need.peak, need.when) == (100 + 50 + 70 + 3 * 80, "conv forward")
+    assert need.parts == {"parameters": 100, "scratch": 70, "activations": 50, "batches made ready": 240}
+    assert need.scratch == {"conv": 70}
+
+
+@pytest.mark.parametrize("name", ["lenet", "cifar10_quick"])
+def test_the_memory_figure_is_that_of_a_training(name):
+    """Within 5% of what `minicaffe train` takes; caffenet takes too long here, `tools/bench/needs.py caffenet` says it."""
+    done = subprocess.run([sys.executable, ROOT / "tools/bench/needs.py", f"{name}:16"], text=True, stdout=subprocess.PIPE, check=True,
+                          env={**os.environ, "MINICAFFE_DEVICE": "cpu"})
+    found = json.loads(done.stdout)
+    assert found["measured"] > 1 << 20 and 0.95 < found["ratio"] < 1.05, found
+
+
+@pytest.mark.parametrize("window, shown", [
+    ("kernel_size: 3 stride: 1 pad: 1", "3+1 8"), ("kernel_size: 3 kernel_size: 3 stride: 1 stride: 1 pad: 0 pad: 0", "3 8"),
+    ("kernel_h: 3 kernel_w: 3 stride_h: 2 stride_w: 2", "3/2 8"), ("kernel_h: 3 kernel_w: 1 pad_h: 1 pad_w: 0", "3x1+1x0 8"),
+])
+def test_equal_sizes_of_a_window_are_one_number(window, shown):
+    layer = parse_text(f'layer {{ type: "Convolution" convolution_param {{ num_output: 8 {window} }} }}', caffe_pb2.NetParameter)[0].layer[0]
+    assert sizes(layer) == shown

@@ -1,0 +1,173 @@
+"""Times of a net's steps, on the CPU and on a device: which steps there are, what they cost, whole passes, the speeds of a device."""
+
+import json
+
+import numpy as np
+import pytest
+
+import minicaffe
+from minicaffe import cuda
+from minicaffe.errors import DependencyError, OutOfMemoryError, ShapeError
+from minicaffe.inspection import cost
+from minicaffe.inspection import timing
+from minicaffe.net.net import Net
+from minicaffe.net.run import BEFORE_FORWARD
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
+from minicaffe.solver import create_solver
+
+pytestmark = pytest.mark.no_plan("`minicaffe time` runs forward and backward of nets without a plan")
+
+NET = """
+layer { name: "in" type: "DummyData" top: "x" top: "label" dummy_data_param {
+  shape { dim: 4 dim: 2 dim: 6 dim: 6 } shape { dim: 4 } data_filler { type: "gaussian" } data_filler { type: "constant" value: 1 } } }
+layer { name: "conv" type: "Convolution" bottom: "x" top: "y"
+  convolution_param { num_output: 4 kernel_size: 3 bias_term: false engine: CAFFE weight_filler { type: "xavier" } } }
+layer { name: "norm" type: "BatchNorm" bottom: "y" top: "y" }
+layer { name: "relu" type: "ReLU" bottom: "y" top: "y" }
+layer { name: "ip" type: "InnerProduct" bottom: "y" top: "z" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "z" bottom: "label" top: "loss" }
+"""
+ORDER = ["in", "conv", "norm + relu", "ip", "loss"]
+
+
+@pytest.fixture(params=["cpu", "sim"])
+def where(request, device, monkeypatch):
+    """Compute on the CPU, then on a device: that of ``--device gpu``, else the simulated one."""
+    kind = "gpu" if request.param == "sim" and device == "gpu" else request.param
+    monkeypatch.setenv("MINICAFFE_DEVICE", kind)
+    try:
+        minicaffe.set_mode_cpu() if kind == "cpu" else minicaffe.set_mode_gpu()
+    except DependencyError as error:    # a build without CUDA
+        pytest.skip(str(error))
+    yield kind
+    minicaffe.set_mode_cpu() if device == "cpu" else minicaffe.set_mode_gpu()
+
+
+on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)
+
+
+def make(text=NET):
+    return Net(parse_text(text, caffe_pb2.NetParameter)[0])
+
+
+def test_steps_are_those_of_the_schedule(where):
+    net, losses, rounds = make(), [], []
+    times = timing.measure(net, 3, losses.append, lambda number, ms: rounds.append((number, ms)))
+    assert [" + ".join(step.layers) for step in times.steps] == ORDER + ORDER[:0:-1]
+    assert [step.direction for step in times.steps] == ["forward"] * 5 + ["backward"] * 4
+    assert [row.layers for row in net.schedule().rows if row.direction == "forward"] == [name.split(" + ") for name in ORDER]
+    assert len(losses) == 1 and np.isfinite(losses[0])
+    assert [number for number, _ in rounds] == [1, 2, 3] and times.total_ms == pytest.approx(sum(ms for _, ms in rounds))
+    assert 0 < sum(step.mean for step in times.steps) <= times.total_ms / 3 * (1 + 1e-6)
+    forward, backward = times.by_layer(6)
+    assert forward[2] > 0 and forward[3] == backward[3] == backward[0] == 0 and sum(map(sum, (forward, backward))) == pytest.approx(
+        sum(step.mean for step in times.steps))
+    assert json.loads(json.dumps(times.as_dict()))["steps"][1]["types"] == ["Convolution"]
+    assert times.device == where
+
+
+def test_what_is_computed_as_one_moves_its_arrays_once(where):
+    net = make()
+    times = timing.measure(net, 1)
+    norm = next(step for step in times.steps if step.layers[0] == "norm" and step.direction == "forward")
+    alone = [cost.forward(node) for node in net.nodes[2:4]]
+    assert norm.flops == alone[0].flops + alone[1].flops and norm.bytes == alone[0].bytes   # in place: what ReLU reads is there
+    conv = next(step for step in times.steps if step.layers == ["conv"])
+    assert (conv.flops, conv.bytes) == cost.forward(net.nodes[1])
+
+
+@on_device
+def test_a_device_compares_steps_with_its_speeds_and_whole_passes(where):
+    net = make()
+    times = timing.measure(net, 2)
+    assert times.copy_bandwidth > 1e6 and times.matrix_rate > 1e6 and times.matrix_by in ("cuBLAS", "engine CAFFE")
+    for step in times.steps:
+        assert step.gb_s is None or step.of_copy_bandwidth == pytest.approx(1e9 * step.gb_s / times.copy_bandwidth)
+        assert step.gflop_s is None or step.of_matrix_rate == pytest.approx(1e9 * step.gflop_s / times.matrix_rate)
+    assert any(step.of_matrix_rate for step in times.steps) and any(step.of_copy_bandwidth for step in times.steps)
+    assert times.no_graph is None and min(times.graph_ms, times.single_ms, times.launch_us) > 0
+    before = cuda.current().launches
+    net.forward_backward(run_sources=False, read_loss=False)
+    assert times.launches >= cuda.current().launches - before > 0     # copies and fills are nodes of a graph, too
+
+
+@on_device
+def test_why_there_is_no_graph(where):
+    net = make()
+    net.add_hook(BEFORE_FORWARD, lambda index: None)
+    times = timing.measure(net, 1)
+    assert times.no_graph == "callbacks run between layers" and times.graph_ms is None
+    assert min(times.single_ms, times.launches, times.launch_us) > 0
+    assert len(times.steps) == 6 + 5     # layer by layer, so that nothing is fused
+
+
+@on_device
+@pytest.mark.parametrize("rounds", [1, 5, 7])
+def test_launches_are_those_of_one_pass(where, rounds):
+    """Whatever the number of rounds, of which five at most are counted."""
+    net = make()
+    net.add_hook(BEFORE_FORWARD, lambda index: None)
+    times = timing.measure(net, rounds)
+    before = cuda.current().launches
+    timing._run(net, sources=False)
+    assert times.launches == cuda.current().launches - before > 0
+
+
+@on_device
+def test_a_net_with_a_plan_that_has_trained(where):
+    """Its gradients were freed by the update."""
+    param = caffe_pb2.SolverParameter(type="SGD", base_lr=0.1, lr_policy="fixed", snapshot_after_train=False)
+    param.net_param.CopyFrom(parse_text(NET, caffe_pb2.NetParameter)[0])
+    solver = create_solver(param, plan="memory")
+    solver.step(4)
+    assert timing.measure(solver.net, 1).graph_ms > 0
+    solver.step(1)
+
+
+@on_device
+def test_a_sleep_before_a_pass_is_in_no_step(where):
+    device, net = cuda.current(), make()
+    timing.measure(net, 1)
+    rounds = timing._Rounds(net, device)
+    try:
+        with timing.record(rounds):
+            took = rounds.run(0.5)
+    except DependencyError as error:    # the simulated device needs a compiler for it
+        pytest.skip(str(error))
+    assert took < 400
+
+
+@on_device
+def test_no_memory_for_the_speeds(where, monkeypatch):
+    def none(*arguments):
+        raise OutOfMemoryError("none is left")
+
+    net = make()
+    timing.device_bandwidth.cache_clear()
+    timing.matrix_rate.cache_clear()
+    monkeypatch.setattr(timing, "Buffer", none)
+    monkeypatch.setattr(timing, "Blob", none)
+    times = timing.measure(net, 1)
+    assert times.copy_bandwidth is times.matrix_rate is None
+    assert not any(step.of_copy_bandwidth or step.of_matrix_rate for step in times.steps) and any(step.gb_s for step in times.steps)
+    monkeypatch.undo()
+    assert timing.matrix_rate(cuda.current().index, "float32") > 0      # measured again
+
+
+def test_a_net_without_layers(where):
+    times = timing.measure(make("name: 'none'"), 1)
+    assert times.steps == [] and times.graph_ms is None and times.no_graph == ("there are no layers" if where != "cpu" else None)
+
+
+def test_an_error_of_a_round_goes_to_the_caller_and_ends_the_record(where):
+    net = make()
+
+    def change(number, ms):
+        net.nodes[4].blobs[0].reshape((3, 7))
+
+    with pytest.raises(ShapeError, match="ip.*was reshaped"):
+        timing.measure(net, 2, on_round=change)
+    with timing.record() as events:
+        timing.measure(make(), 1)
+    assert [event.kind for event in events if event.name == "ip"].count("begin") >= 4      # of a warm-up and a round

@@ -1,0 +1,184 @@
+"""Watch: what it measures is what NumPy finds, and iterations that are not watched run as without it."""
+
+import numpy as np
+import pytest
+
+from minicaffe.common import caffe
+from minicaffe.errors import ConfigError, Error
+from minicaffe.net.run import BEFORE_FORWARD
+from minicaffe.proto import caffe_pb2, parse_text
+from minicaffe.solver import create_solver
+from minicaffe.inspection.watch import Watch, extremes, measure, norm
+
+NET = """net_param {
+layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 } data_filler { type: "gaussian" std: 2 } data_filler { type: "constant" } } }
+layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 4 weight_filler { type: "gaussian" std: 1 } } }
+layer { name: "relu" type: "ReLU" bottom: "ip" top: "ip" }
+layer { name: "squash" type: "Sigmoid" bottom: "ip" top: "s" }
+layer { name: "loss" type: "EuclideanLoss" bottom: "s" bottom: "y" top: "loss" }
+} base_lr: 0.1 momentum: 0.9 lr_policy: "fixed" max_iter: 10 random_seed: 5 %s"""
+
+
+def make(more="", **options):
+    return create_solver(parse_text(NET % more, caffe_pb2.SolverParameter)[0], **options)
+
+
+@pytest.mark.parametrize("plan", [None, "memory"])
+def test_samples_are_what_numpy_says(plan):
+    solver, other = make(plan=plan), make()
+    watch = Watch(solver, 2)
+    solver.step(1)
+    names = [sample.get("blob") or sample.get("parameter") or sample["diff"] + " diff" for sample in watch.samples]
+    samples = {f"{name}:{sample['layer']}": sample for name, sample in zip(names, watch.samples)}
+    assert list(samples) == ["x:in", "y:in", "ip:ip", "ip:relu", "s:squash", "loss:loss", "ip diff:ip", "ip diff:relu", "s diff:squash",
+                             "ip[0]:ip", "ip[1]:ip"]
+    caffe.seed(5)
+    before = other.net.param_table.params[0].data.copy()
+    other.net.clear_param_diffs()
+    caffe.seed(5)
+    other = make()
+    other.net.clear_param_diffs()
+    other.net.forward_backward()
+    gradient = other.net.param_table.params[0].data * 0 + other.net.param_table.params[0].diff
+    rectified = other.net.blobs["ip"].data
+    assert samples["ip:relu"]["norm"] == pytest.approx(np.linalg.norm(rectified), rel=1e-5)
+    assert samples["ip:relu"]["zeros"] == np.mean(rectified == 0) > 0 and samples["ip:ip"]["zeros"] == 0
+    s = other.net.blobs["s"].data
+    assert samples["s:squash"]["saturated"] == np.mean((s < 0.01) | (s > 0.99)) > 0 and samples["ip:relu"]["saturated"] is None
+    assert samples["ip[0]:ip"]["norm"] == pytest.approx(np.linalg.norm(gradient), rel=1e-5)
+    assert samples["ip[0]:ip"]["data"] == pytest.approx(np.linalg.norm(before), rel=1e-5)
+    assert samples["ip[0]:ip"]["update"] == pytest.approx(0.1 * np.linalg.norm(gradient), rel=1e-5)
+    assert not any("batch" in sample for sample in watch.samples)       # there is one
+    assert all(sample["not_finite"] == sample["wrong"] == 0 and sample["first"] is None for sample in watch.samples)
+    assert samples["s diff:squash"]["norm"] == pytest.approx(np.linalg.norm(s) / 8, rel=1e-5)     # the target is 0
+    below = other.net.blobs["ip"].diff      # ReLU's backward has overwritten what Sigmoid's gave
+    assert samples["ip diff:ip"]["norm"] == pytest.approx(np.linalg.norm(below), rel=1e-5)
+    assert samples["ip diff:ip"]["zeros"] == np.mean(below == 0) > samples["ip diff:relu"]["zeros"] == 0
+    assert (samples["s:squash"]["min"], samples["s:squash"]["max"]) == (s.min(), s.max())
+    assert samples["ip[0]:ip"]["values"] == {"min": before.min(), "max": before.max(), "wrong": 0, "first": None}
+
+
+def test_of_several_batches_the_first_that_went_wrong_is_kept():
+    solver = make("iter_size: 3")
+    watch, batches = Watch(solver, 1), []
+
+    def spoil(index):
+        if solver.net.nodes[index].name == "relu":
+            batches.append(index)
+            if len(batches) == 5:
+                solver.net.blobs["ip"].data[2, 1] = np.inf
+
+    solver.net.add_hook(BEFORE_FORWARD, spoil)
+    solver.step(1)
+    assert {sample["batch"] for sample in watch.samples if "parameter" not in sample} == {2}
+    solver.step(1)
+    assert {sample["batch"] for sample in watch.samples if "parameter" not in sample} == {1}
+    [relu] = [sample for sample in watch.samples if sample["layer"] == "relu" and "blob" in sample]
+    assert (relu["wrong"], relu["first"]) == (1, [2, 1])
+    diffs = [sample["diff"] for sample in watch.samples if "diff" in sample]
+    assert diffs == ["ip", "ip", "s"]       # the batch behind it adds none
+
+
+@pytest.mark.parametrize("params, names", [
+    ('param { name: "w" }', ["ip[0]", "ip[1]", "two[1]"]), ('param { name: "w" } param { lr_mult: 0 }', ["ip[0]", "two[1]"]),
+    ('param { name: "w" lr_mult: 0 } param { lr_mult: 0 }', ["two[1]"])])
+def test_parameters_without_a_gradient_are_left_out(params, names):
+    """Those that are not learned; a shared one is its owner's."""
+    net = NET.replace('bottom: "x" top: "ip"', f'bottom: "x" top: "ip" {params}').replace("} base_lr", """
+        layer { name: "two" type: "InnerProduct" bottom: "x" top: "two" param { name: "w" } inner_product_param { num_output: 4 } }
+        layer { name: "more" type: "EuclideanLoss" bottom: "two" bottom: "y" top: "more" } } base_lr""")
+    solver = create_solver(parse_text(net % "", caffe_pb2.SolverParameter)[0])
+    watch = Watch(solver, 1)
+    solver.step(1)
+    assert [sample["parameter"] for sample in watch.samples if "parameter" in sample] == names
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ((None, 1), "solver must be a Solver, got None (NoneType)"), ((0,), "every: must be at least 1, got 0"),
+    ((-3,), "every: must be at least 1, got -3"), ((1.0,), "every must be a number of iterations, got 1.0 (float)"),
+    (("2",), "every must be a number of iterations, got '2' (str)"), ((1, 5), "on_samples must be callable, got 5 (int)")])
+def test_wrong_arguments(arguments, message):
+    """Nothing of a watch that is refused is left at the solver."""
+    solver = make()
+    with pytest.raises(Error) as caught:
+        Watch(*arguments) if arguments[0] is None else Watch(solver, *arguments)
+    assert str(caught.value).endswith(message)
+    assert solver.listeners == solver.callbacks == [] and solver.net.observer_reason() is None
+
+
+def test_closed_before_a_watched_iteration():
+    """Nothing is left at the net and the solver."""
+    solver = make()
+    watch = Watch(solver, 1)
+    assert solver.net.observer_reason() and solver.callbacks and solver.listeners == [watch]
+    watch.close()
+    assert solver.net.observer_reason() is None and solver.callbacks == solver.listeners == []
+    solver.step(1)
+    assert watch.samples == watch.records == []
+
+
+def test_closed_by_the_one_it_tells():
+    """It does not arm itself again, and a listener behind it still gets the iteration."""
+    solver, heard = make(), []
+    watch = Watch(solver, 1, lambda *_: watch.close())
+    solver.listeners.append(type("Next", (), {"on_iteration": lambda self, solver: heard.append(solver.iter)})())
+    solver.step(2)
+    assert heard == [1, 2] and solver.callbacks == [] and solver.net.observer_reason() is None
+
+
+def test_gradients_of_tops_where_there_are_any():
+    """Not of what no loss depends on, of data, nor of the loss; of a blob that two layers read the sum."""
+    net = NET.replace('bottom: "s" bottom: "y"', 'bottom: "s" bottom: "ip"').replace("} base_lr", """
+        layer { name: "seen" type: "Silence" bottom: "y" } layer { name: "aside" type: "TanH" bottom: "ip" top: "t" } } base_lr""")
+    solver = create_solver(parse_text(net % "", caffe_pb2.SolverParameter)[0])
+    watch = Watch(solver, 1)
+    solver.step(1)
+    diffs = {(sample["layer"], sample["diff"]): sample["norm"] for sample in watch.samples if "diff" in sample}
+    assert list(diffs) == [("ip", "ip"), ("relu", "ip"), ("squash", "s")]
+    tops = [(sample["layer"], sample["blob"]) for sample in watch.samples if "blob" in sample]      # a Split computes nothing
+    assert tops == [("in", "x"), ("in", "y"), ("ip", "ip"), ("relu", "ip"), ("squash", "s"), ("loss", "loss"), ("aside", "t")]
+    s, ip = solver.net.blobs["s"].data, solver.net.blobs["ip"].data
+    assert diffs["relu", "ip"] == pytest.approx(np.linalg.norm((s - ip) / 8 * (s * (1 - s) - 1)), rel=1e-5)
+
+
+def test_what_is_watched_and_when(device):
+    """Every third iteration; training is the same to the last bit, and between them nothing looks on."""
+    solver, other = make(plan="memory"), make(plan="memory")
+    iterations = []
+    watch = Watch(solver, 3, lambda solver, iteration, samples: iterations.append(iteration))
+    seen = []
+    solver.listeners.append(type("Looker", (), {"on_iteration": lambda self, solver: seen.append(solver.net.observer_reason() is None)})())
+    caffe.seed(5)
+    solver.step(7)
+    caffe.seed(5)
+    other.step(7)
+    assert iterations == [0, 3, 6] == [iteration for iteration, _ in watch.records]
+    assert seen == [True, True, False, True, True, False, True]     # after iterations 2 and 5 the next one is watched
+    for mine, theirs in zip(solver.net.param_table.params, other.net.param_table.params):
+        np.testing.assert_array_equal(mine.data, theirs.data)
+    watch.close()
+    watch.close()
+    solver.step(3)
+    assert iterations == [0, 3, 6] and solver.callbacks == []
+    with pytest.raises(ConfigError, match="every: must be at least 1, got 0"):
+        Watch(solver, 0)
+
+
+def test_measures_of_what_is_not_finite():
+    found = measure(np.float32([[3, np.nan], [np.inf, 4], [0, 0]]))
+    assert found == {"norm": 5.0, "zeros": 2 / 6, "saturated": None, "not_finite": 2 / 6, "min": 0.0, "max": 4.0, "wrong": 2,
+                     "first": [0, 1]}
+    assert extremes(np.float32([np.nan])) == {"min": None, "max": None, "wrong": 1, "first": [0]}
+    assert extremes(np.zeros((2, 0))) == {"min": None, "max": None, "wrong": 0, "first": None}
+    assert norm(np.float32([1e30, 1e30])) == pytest.approx(np.sqrt(2) * 1e30)     # whose square is no float32
+    assert measure(np.zeros((0, 3)))["norm"] == 0
+    assert measure(np.float64([-1, 0.5, 0.995]), "TanH")["saturated"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("dtype, value", [("f4", 1e30), ("f8", 1e200), ("f8", 1.5e308)])
+def test_the_norm_of_large_values_is_a_number(dtype, value):
+    """It goes into JSON, which has no infinity."""
+    array = np.array([value, -value, np.nan, np.inf, 0], dtype)
+    with np.errstate(all="raise"):
+        assert norm(array) == pytest.approx(min(value * 2 ** 0.5, np.finfo(float).max), rel=1e-6)
+    assert norm(np.zeros(3)) == 0
