@@ -1,4 +1,4 @@
-"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, ``minicaffe.onnx`` is of an add-on (minicaffe.modules).
+"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, ``minicaffe.addons.export.onnx`` is of an add-on (minicaffe.modules).
 
 They are found at their first use, by ``import minicaffe.io`` or as an attribute.
 """
@@ -50,7 +50,7 @@ class _Loader:
 
 
 class _BelowPublicModules(_PublicModules):
-    """The same, asked before the finder of files, which would import ``minicaffe.onnx.export`` a second time."""
+    """The same, asked before the finder of files, which would import ``minicaffe.addons.export.onnx.export`` a second time."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):

@@ -17,12 +17,15 @@ from minicaffe.inspection import memory_estimate
 COUNTED = "blobs, parameters, gradients, history, batches made ready"
 
 
-def memory_lines(need, solver_type, plan):
-    """Return the two lines about a MemoryNeeds: of a training by `solver_type`, or of a test if that is empty."""
+def memory_lines(need, solver_type, plan, parts=False):
+    """Return the lines about a MemoryNeeds: of a training by `solver_type`, or of a test if it is empty; `parts` too, or not."""
     what = f"to train with {solver_type}" if solver_type else "to test"
     where = "of the host" if need.place.on_host else f"of GPU {need.place.device}"
-    return [f"memory needed {what} ({f'plan {plan}' if plan else 'no plan'}): {size_text(need.peak)} {where}",
-            f"  estimated peak of {COUNTED}"]
+    lines = [f"memory needed {what} ({f'plan {plan}' if plan else 'no plan'}): {size_text(need.peak)} {where}",
+             f"  estimated peak of {COUNTED}"]
+    if parts:
+        lines += [f"  most in {need.when}:", *(f"  {role:<26}{size_text(nbytes):>10}" for role, nbytes in need.parts.items())]
+    return lines
 
 
 def training_lines(param, place, about, batch_sizes=None, divide_by=1):

@@ -1,6 +1,6 @@
-"""``minicaffe summary``: the layers and the memory of a net; ``summarize`` lists its definition (Caffe tools/extra/summarize.py).
+"""``minicaffe summary``: the layers and the memory of a net; ``summarize`` is an alias (Caffe tools/extra/summarize.py).
 
-Different from Caffe: `summary` builds the net without its data and runs two iterations in which nothing is computed.
+Different from Caffe: the net is built, without its data, and runs two iterations in which nothing is computed.
 """
 
 import dataclasses
@@ -8,20 +8,17 @@ import json
 import logging
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from minicaffe.cli import bars, options, training_file
 from minicaffe.cli.needed_memory import memory_lines
 from minicaffe.errors import ConfigError, Error, close_matches
-from minicaffe.memory.sizes import size_text
 from minicaffe.inspection import replace_sources
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
-from minicaffe.inspection.summary import Summary, params, sizes
+from minicaffe.inspection.summary import Summary
 from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.upgrade import load_net, read_net_file
+from minicaffe.proto.upgrade import load_net
 from minicaffe.inspection import memory_estimate
 
 batch_option = click.option("--batch-size", "--batch", "batch", type=options.batch_size,
@@ -117,8 +114,9 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
     console = bars.table_console()
     verbose = click.get_current_context().meta.get("verbose")
     click.echo(table.text(console.width if console.is_terminal else None, engines=verbose))
-    for line in needs_text(needs, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"]):
-        click.echo(line)
+    for need in needs:
+        lines = memory_lines(need, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"], parts=True)
+        click.echo("\n".join(["", *lines]))
     print_assumptions(source for some in sources for source in some.values())
     if not_run:
         click.echo(f"memory is not known: {not_run}")
@@ -130,49 +128,4 @@ def has_loss(param, file, positions=None):
     return any(layer.param.type.endswith("Loss") or any(layer.param.loss_weight) for layer in layers)
 
 
-def needs_text(needs, solver_type, plan):
-    """Return lines about the memory that a training or test needs."""
-    lines = []
-    for need in needs:
-        lines += ["", *memory_lines(need, solver_type, plan), f"  most in {need.when}:"]
-        lines += [f"  {role:<26}{size_text(nbytes):>10}" for role, nbytes in need.parts.items()]
-    return lines
-
-
-@click.command(cls=options.CaffeCommand)
-@click.argument("net_file", metavar="NET")
-@click.option("-w", "--width", type=click.IntRange(min=1), default=30, show_default=True, help="Widest column of bottoms and tops.")
-@options.skip_unknown_fields
-@options.messages
-def summarize(net_file, width):
-    """List the layers of NET: name, type, parameters, bottoms, tops, and the sizes of convolutions and poolings.
-
-    A bottom that nothing makes is shown as ``?name``, a top that nothing reads underlined.
-    """
-    net, _ = read_net_file(net_file, options.net_options()["skip_unknown_fields"])
-    if not net.layer:
-        raise ConfigError("has no layer to list; give the prototxt of a net", file=net_file)
-    console = bars.table_console()
-    table = Table.grid(padding=(0, 1))
-    for limit in (None, None, None, width, None, width, None):
-        table.add_column(no_wrap=limit is None or not console.is_terminal, max_width=limit if console.is_terminal else None)
-    for row in rows(net):
-        table.add_row(*row)
-    console.print(table)
-
-
-def rows(net):
-    """Yield the cells of each layer."""
-    made, read = set(), {bottom for layer in net.layer for bottom in layer.bottom}
-    for layer in net.layer:
-        kind = layer.type
-        if kind == "Python":
-            kind = f"{layer.python_param.module}.{layer.python_param.layer}"
-        bottoms = Text(", ").join(Text(name) if name in made else Text(f"?{name}", "bold red") for name in layer.bottom)
-        made.update(layer.top)
-        tops = []
-        for i, name in enumerate(layer.top):
-            weight = f"{layer.loss_weight[i]:g} * " if i < len(layer.loss_weight) and layer.loss_weight[i] != 1 else ""
-            tops.append(Text(weight + name, "" if name in read else "bold underline"))
-        arrow = "->" if tops else ""
-        yield Text(layer.name, "cyan"), Text(kind, "green"), params(layer), bottoms, arrow, Text(", ").join(tops), sizes(layer)
+summarize = summary

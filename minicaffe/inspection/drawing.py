@@ -6,7 +6,6 @@ Splits are not drawn: their tops are the same blob as their bottom. How a script
 ===============  ==============================================================================================
 ``g.layer``      ``data-layer``, ``data-type``, ``data-node``: the layer's place in ``net.nodes`` or ``param.layer``;
                  its id is ``node-<place>``
-``g.fold``       a repeated block: ``data-nodes``, the places of its layers, as JSON
 ``g.blob``       ``data-blob``; ``data-aliases``: the names of tops of Splits, as JSON; its id is ``blob-<number>``
 ``path.edge``    ``data-blob``, and ``data-from`` and ``data-to``, the places of both layers
 ===============  ==============================================================================================
@@ -20,10 +19,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.inspection.blocks import shared_name
 from minicaffe.inspection.summary import sizes
 from minicaffe.inspection.definition import WEIGHTED, get_layer_lr_mult, is_included
-from minicaffe.inspection.folding import repeats
 from minicaffe.inspection.graph_layout import Box, place
 
 RANKDIRS = ("LR", "RL", "TB", "BT")
@@ -40,8 +37,6 @@ STYLE = """
 .net-drawing .neuron rect { fill: #2d7f49; }
 .net-drawing .data rect { fill: #5d6673; }
 .net-drawing .loss rect { fill: #a3365f; }
-.net-drawing .fold rect { fill: none; stroke: #88909c; stroke-width: 1.5; stroke-dasharray: 5 3; }
-.net-drawing .fold text { fill: currentColor; }
 .net-drawing .blob rect { fill: #88909c; fill-opacity: 0.16; stroke: #88909c; }
 .net-drawing .blob text { fill: currentColor; }
 .net-drawing .edge { fill: none; stroke: #88909c; stroke-width: 1.3; }
@@ -64,7 +59,6 @@ class LayerDrawing:
 
     layers: list                                    # (place among the layers, LayerParameter)
     blobs: list                                     # names
-    caption: list = field(default_factory=list)     # lines of a repeated block that is folded
     rows: list = field(default_factory=list)
     pills: list = field(default_factory=list)
     width: float = 0.0
@@ -73,7 +67,7 @@ class LayerDrawing:
     y: float = 0.0
 
 
-def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None, fold=False):
+def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, types=None):
     """Draw a net.
 
     Parameters
@@ -90,8 +84,6 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
         Whether the picture has its own colours for light and dark; False: it inherits those of the page.
     types : dict of str to str, optional
         Types to write for layers that replace others, by the name of the layer.
-    fold : bool
-        Draw a block that is repeated in a row (inspection/folding.py) once, and one box for all its repetitions.
 
     Returns
     -------
@@ -105,7 +97,7 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
     """
     if rankdir not in RANKDIRS:
         raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
-    return Drawing(net, rankdir, phase, display_lrm, types or {}, fold).svg(standalone)
+    return Drawing(net, rankdir, phase, display_lrm, types or {}).svg(standalone)
 
 
 def svg_to_png(svg):
@@ -120,10 +112,10 @@ def svg_to_png(svg):
 
 
 class Drawing:
-    """The picture of `net_svg`, which has the parameters; `layers` are drawn, `folded` more are within folded blocks."""
+    """The picture of `net_svg`, which has the parameters."""
 
-    def __init__(self, net, rankdir="TB", phase=None, display_lrm=False, types=None, fold=False):
-        self.types = types or {}
+    def __init__(self, net, rankdir, phase, display_lrm, types):
+        self.types = types
         self.rankdir, self.is_horizontal, self.display_lrm = rankdir, rankdir in ("LR", "RL"), display_lrm
         self.shapes = {}
         if hasattr(net, "nodes"):
@@ -135,8 +127,6 @@ class Drawing:
         self.name = net.name or "net"
         self.drawn, self.edges, self.aliases = [], [], {}
         self._connect(layers)
-        self.folded = self._fold() if fold else 0
-        self.layers = sum(len(drawn.layers) for drawn in self.drawn) - self.folded
         self._lay_out()
 
     def _connect(self, layers):
@@ -164,30 +154,6 @@ class Drawing:
                 sources[name] = [*sources[name], (here, number)] if again else [(here, number)]
                 read.discard(name)
 
-    def _fold(self):
-        """Put one box in the place of all repetitions of a block but the first, and return how many layers are in such boxes."""
-        number, count = {id(drawn): i for i, drawn in enumerate(self.drawn)}, 0
-        ends = [(number[id(source)], pill, number[id(target)]) for source, pill, target, _ in self.edges]
-        joined = {}     # box -> the box that is drawn for it
-        for repeat in repeats(self.drawn, ends):
-            blocks = [self.drawn[repeat.first + n * repeat.length:][:repeat.length] for n in range(repeat.times)]
-            names = [shared_name([drawn.layers[0][1].name for drawn in block]) or block[0].layers[0][1].name for block in blocks]
-            gone = [drawn for block in blocks[1:] for drawn in block]
-            layers = [layer for drawn in gone for layer in drawn.layers]
-            more = repeat.times - 1
-            here = LayerDrawing(layers, gone[-1].blobs, [names[1] if more == 1 else f"{names[1]} to {names[-1]}",
-                                                         f"{more} × the {len(layers) // more} layers of {names[0]}"])
-            joined.update((id(drawn), here) for drawn in gone)
-            count += len(layers)
-        edges = {}
-        for source, pill, target, blob in self.edges:
-            source, target = joined.get(id(source), source), joined.get(id(target), target)
-            if source is not target:
-                edges.setdefault((id(source), pill, id(target), blob), (source, pill, target, blob))
-        self.edges = list(edges.values())
-        self.drawn = list({id(one): one for one in (joined.get(id(drawn), drawn) for drawn in self.drawn)}.values())
-        return count
-
     # ---- sizes
 
     def _text(self, layer):
@@ -204,7 +170,7 @@ class Drawing:
 
     def _compute_sizes(self, drawn):
         """Compute `rows`, `pills` and the size of a box, for rankdir TB or LR; RL and BT are mirrored later."""
-        texts = [drawn.caption] if drawn.caption else [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
+        texts = [[layer.name, *self._text(layer)] for _, layer in drawn.layers]
         width = 2 * PAD + max(_width(text, bold=not n) for lines in texts for n, text in enumerate(lines))
         heights = [LINE * len(lines) + PAD for lines in texts]
         widths = [_width(self._blob_text(name)) + 2 * PAD for name in drawn.blobs]
@@ -284,11 +250,7 @@ class Drawing:
                          f'<path class="head" d="{self._head(points[-1])}"/>')
         count = 0
         for drawn in self.drawn:
-            if drawn.caption:   # the box of a folded block
-                nodes, names = [i for i, _ in drawn.layers], ", ".join(layer.name for _, layer in drawn.layers)
-                lines += _box(drawn, drawn.rows[0], f'class="fold" id="node-{nodes[0]}" data-nodes="{json.dumps(nodes)}"',
-                              escape(names), drawn.caption)
-            for k, ((i, layer), row) in enumerate(zip(drawn.layers, drawn.rows) if not drawn.caption else ()):
+            for k, ((i, layer), row) in enumerate(zip(drawn.layers, drawn.rows)):
                 name, kind = escape(layer.name), escape(self.types.get(layer.name, layer.type))
                 lines += _box(drawn, row, f'class="layer {_kind(layer, k > 0)}" id="node-{i}" data-node="{i}" data-layer="{name}" '
                               f'data-type="{kind}"', f"{name} ({kind})", [layer.name, *self._text(layer)])

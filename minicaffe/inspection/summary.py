@@ -5,7 +5,6 @@ from html import escape
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.memory.sizes import size_text
-from minicaffe.inspection import blocks
 from minicaffe.inspection import cost
 from minicaffe.net.definitions import window_text
 
@@ -21,7 +20,7 @@ class LayerRow:
 
     `flops` and `backward_flops` are operations (inspection/cost.py); `layout` is None before the first run, `engine` where it depends on
     that, `fused` names the layers that it computes, too, and `by` the one that computes it. `block` is the name by which the layer
-    belongs to a block (inspection/blocks.py).
+    belongs to a block (`block_names`).
     """
 
     name: str
@@ -82,7 +81,7 @@ class Summary:
         self.name, self.file, self.phase = net.name, net.file, "TEST" if net.phase else "TRAIN"
         seen, by, self.rows = set(), {}, []
         steps = [[]] * len(net.nodes)
-        owners = blocks.owners((node.name, node.type, node.param.bottom, node.param.top) for node in net.nodes)
+        owners = block_names(net.nodes)
         for row in net.schedule().rows:
             if row.direction == "forward":
                 steps[len(by)] = row.layers[1:] + [row.part_of] * (row.part_of is not None)
@@ -123,7 +122,7 @@ class Summary:
         whose blob they change. Such a row has the output of its last layer, sums of parameters, bytes and operations, and the
         largest scratch memory.
         """
-        between, groups = blocks.separator(row.block for row in self.rows), {}
+        between, groups = "/" if any("/" in row.block for row in self.rows) else "_", {}
         for row in self.rows:
             groups.setdefault(between.join(row.block.split(between)[:depth]), []).append(row)
         self.rows = [some[0] if len(some) == 1 else _collapsed(name, some) for name, some in groups.items()]
@@ -173,6 +172,22 @@ def _collapsed(name, rows):
     return LayerRow(name, f"{len(rows)} layers", rows[-1].shapes, "", **sums, scratch=max(scratch, default=None), block=name)
 
 
+def block_names(nodes):
+    """Return for each node the name by which it belongs to a block, as ``inception_3a/1x1`` belongs to ``inception_3a``.
+
+    It is the layer's own name, or of a layer in place and of a Split that of the layer whose blob it takes: such layers have names
+    as ``bn_conv1`` and ``relu1``, which do not begin as those of their block.
+    """
+    makers, found = {}, []
+    for node in nodes:
+        bottoms, tops = list(node.param.bottom), list(node.param.top)
+        joins = bottoms and (bottoms == tops or node.type == "Split")
+        owner = makers.get(bottoms[0], node.name) if joins else node.name
+        makers.update(dict.fromkeys(tops, owner))
+        found.append(owner)
+    return found
+
+
 def flops_text(flops):
     """Return a number of operations as text: ``36.9 M``."""
     value, unit = float(flops), ""
@@ -188,17 +203,6 @@ def _first(memory, seen):
         return False
     seen.add(id(memory))
     return True
-
-
-def params(layer):
-    """Return the parameters that are not as usual: ``(name 2xLR 0xDECAY, ...)``."""
-    shown = []
-    for param in layer.param:
-        parts = [param.name] if param.name else []
-        parts += [f"{param.lr_mult:g}xLR"] if param.HasField("lr_mult") and param.lr_mult != 1 else []
-        parts += [f"{param.decay_mult:g}xDECAY"] if param.HasField("decay_mult") and param.decay_mult != 1 else []
-        shown.append(" ".join(parts) or "-")
-    return f"({', '.join(shown)})" if any(text != "-" for text in shown) else ""
 
 
 def sizes(layer):

@@ -80,7 +80,7 @@ KINDS = (
     Kind("lmdb", "the data file of an LMDB database", "name the folder that it is in", rb".{16}\xde\xc0\xef\xbe"),
     Kind("leveldb", "a file of a LevelDB database", "name the folder that it is in", rb"MANIFEST-\d+\n"),
     # Text
-    Kind("trace", "a trace of minicaffe", "minicaffe.trace.load reads it", rb'\s*\{\s*"format":\s*\d+,\s*"minicaffe":', True),
+    Kind("trace", "a trace of minicaffe", "minicaffe.addons.trace.load reads it", rb'\s*\{\s*"format":\s*\d+,\s*"minicaffe":', True),
     Kind("json", "a JSON file", "name another file", rb'(?:\xef\xbb\xbf)?\s*[\[{]\s*(?:["\]}{\[]|-?\d)', True),
     Kind("yaml", "a YAML file", "name another file",
          rb"(?:\xef\xbb\xbf)?(?:%YAML|---\s|(?:\s|#[^\n]*\n)*(?:- )?[\w-]+:[ ]*\r?\n(?:#[^\n]*\n)*[ ]*(?:- |[\w-]+:\s))", True),

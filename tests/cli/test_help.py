@@ -68,7 +68,7 @@ def test_the_help_of_train_has_subjects(capsys, monkeypatch):
 
 
 def test_short_helps_are_one_list(capsys, monkeypatch):
-    assert list(sections(help_text(["summarize"], capsys, monkeypatch))) == ["Options"]
+    assert list(sections(help_text(["convolution"], capsys, monkeypatch))) == ["Options"]
     assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
 
 

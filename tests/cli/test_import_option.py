@@ -50,7 +50,6 @@ summary net.prototxt
 schedule net.prototxt
 gradcheck net.prototxt --elements=1
 draw net.prototxt net.svg --shapes --phase=TRAIN
-draw net.prototxt net.html
 deploy net.prototxt net_iter_2.caffemodel --shape=3x6x6 -o d.prototxt
 fold deploy.prototxt net_iter_2.caffemodel -o folded
 export deploy.prototxt net_iter_2.caffemodel -o x.onnx

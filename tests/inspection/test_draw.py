@@ -1,4 +1,4 @@
-"""draw: nets as SVG and PNG, and as graphs in DOT text without Graphviz; labels, colours and phases."""
+"""draw: nets as SVG and PNG; rates, phases, formats, and where everything in a picture is."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import draw
-from minicaffe.errors import ConfigError, DependencyError, Error, FileError
+from minicaffe.errors import ConfigError, DependencyError, FileError
 from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.inspection import drawing
@@ -32,71 +32,32 @@ def net():
     return text.parse_text(NET, caffe_pb2.NetParameter, "net.prototxt")[0]
 
 
-def test_labels(net):
+def test_rates(net):
     data, conv, relu, pool = net.layer
-    assert draw.get_layer_label(conv, "TB") == "c (Convolution) kernel size: 3x5 stride: 2 pad: 0"
-    assert draw.get_layer_label(pool, "LR") == r"p\n(AVE Pooling)\nkernel size: 2\nstride: 1\npad: 0"
-    assert draw.get_layer_label(conv, "TB", True).endswith("lr mult: 2.0, 1.0")
-    assert [draw.get_edge_label(layer) for layer in net.layer] == ["Batch 64", "8", "", ""]
-    assert draw.get_layer_lr_mult(conv) == (2, 1)
-    with pytest.raises(ValueError, match="Convolution, Deconvolution, InnerProduct"):
-        draw.get_layer_lr_mult(relu)
-    assert draw.choose_color_by_layertype("Pooling") == "#FF9900" and draw.choose_color_by_layertype("LRN") == "#6495ED"
-
-
-def test_graph_and_files(net, tmp_path, monkeypatch):
-    graph = draw.get_pydot_graph(net, "LR")
-    assert graph.get_name() == 'a "net"' and len(graph.get_nodes()) == 4 + 4 and len(graph.get_edges()) == 2 + 2 + 2 + 2
-    assert '"c_Convolution" -> "c_blob" [label="8"];' in graph.to_string() and r'digraph "a \"net\""' in graph.to_string()
-    assert len(draw.get_pydot_graph(net, "LR", phase=caffe.TEST).get_nodes()) == 2 + 2
-    draw.draw_net_to_file(net, str(tmp_path / "net.dot"), "TB")
-    assert (tmp_path / "net.dot").read_text().startswith("digraph") and graph.create_dot() == draw.draw_net(net, "LR", "dot")
-    monkeypatch.setattr(draw.shutil, "which", lambda name: None)
-    with pytest.raises(DependencyError, match="graphviz"):
-        draw.draw_net(net, "LR", "pdf")
-    net.layer[0].exclude.add(phase=caffe.TEST)
-    with pytest.raises(ConfigError, match="not both"):
-        draw.get_pydot_graph(net, "LR", phase=caffe.TRAIN)
-
-
-LAYER, BLOB = 'shape="record", fillcolor="%s", style="filled"', 'shape="octagon", fillcolor="#E0E0E0", style="filled"'
-
-
-def test_the_whole_text_of_a_graph(net):
-    net.name = ""
-    net.layer.add(type="Concat", name="j", bottom=["p", "y"], top=["p"])    # these read and write p, but not in place
-    net.layer.add(type="Slice", name="k", bottom=["p"], top=["p", "q"])
-    for layer in net.layer:
-        layer.ClearField("include")
-    nodes = {"d_Data": ("d (Data)", LAYER % "#6495ED"), "x_blob": ("x", BLOB), "y_blob": ("y", BLOB),
-             "c_Convolution": ("c (Convolution) kernel size: 3x5 stride: 2 pad: 0", LAYER % "#FF5050"), "c_blob": ("c", BLOB),
-             "r_ReLU": ("r (ReLU)", LAYER % "#90EE90"), "p_Pooling": ("p (AVE Pooling) kernel size: 2 stride: 1 pad: 0", LAYER % "#FF9900"),
-             "p_blob": ("p", BLOB), "j_Concat": ("j (Concat)", LAYER % "#6495ED"), "k_Slice": ("k (Slice)", LAYER % "#6495ED"), "q_blob": ("q", BLOB)}
-    edges = [("d_Data", "x_blob", "Batch 64"), ("d_Data", "y_blob", "Batch 64"), ("x_blob", "c_Convolution", ""), ("c_Convolution", "c_blob", "8"),
-             ("c_blob", "r_ReLU", ""), ("r_ReLU", "c_blob", ""), ("c_blob", "p_Pooling", ""), ("p_Pooling", "p_blob", ""),
-             ("p_blob", "j_Concat", ""), ("y_blob", "j_Concat", ""), ("j_Concat", "p_blob", ""), ("p_blob", "k_Slice", ""), ("k_Slice", "p_blob", ""), ("k_Slice", "q_blob", "")]
-    for labels in True, False:
-        lines = ['digraph "Net" {', 'rankdir="BT";', *(f'"{name}" [label="{label}", {style}];' for name, (label, style) in nodes.items()),
-                 *(f'"{a}" -> "{b}"' + (f' [label="{label}"];' if label and labels else ";") for a, b, label in edges), "}"]
-        graph = draw.get_pydot_graph(net, "BT", label_edges=labels)
-        assert graph.to_string().splitlines() == lines and graph.to_string().endswith("}\n")
-    assert [node.get_name() for node in graph.get_node_list()] == list(nodes) and len(graph.get_edge_list()) == len(edges)
-    net.name = "own"
-    assert draw.get_pydot_graph(net, "BT").get_name() == "own"
-
-
-def test_rates_are_shown_unless_both_are_0(net):
-    conv, pool = net.layer[1], net.layer[3]
-    for rates, shown in (((), "1.0, 1.0"), ((0,), "0.0, 1.0"), ((2, 0), "2.0, 0.0"), ((0, 0), None)):
+    for rates, found in (((2,), (2, 1)), ((), (1, 1)), ((0,), (0, 1)), ((2, 0), (2, 0))):
         conv.ClearField("param")
         for rate in rates:
             conv.param.add(lr_mult=rate)
-        label = draw.get_layer_label(conv, "TB", True)
-        assert label == "c (Convolution) kernel size: 3x5 stride: 2 pad: 0" + (f" lr mult: {shown}" if shown else "")
-    assert draw.get_layer_label(pool, "TB", True) == draw.get_layer_label(pool, "TB")
+        assert draw.get_layer_lr_mult(conv) == found
+    with pytest.raises(ValueError, match="Convolution, Deconvolution, InnerProduct"):
+        draw.get_layer_lr_mult(relu)
     conv.param.add()
     with pytest.raises(ConfigError, match="param: weight and bias have two, got 3"):
-        draw.get_layer_label(conv, "TB", True)
+        drawing.net_svg(net, display_lrm=True)
+
+
+def test_formats(net, tmp_path):
+    draw.draw_net_to_file(net, tmp_path / "net.svg", "TB", caffe.TEST, True)
+    assert (tmp_path / "net.svg").read_bytes() == draw.draw_net(net, "TB", "svg", caffe.TEST, True) == drawing.net_svg(net, "TB", caffe.TEST, True).encode()
+    for name, got in (("net.dot", "got .dot"), ("net", "got no extension")):
+        with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}: a net is drawn as .svg or .png, {got}; rsvg-convert and Inkscape make .pdf"):
+            draw.draw_net_to_file(net, tmp_path / name)
+        assert not (tmp_path / name).exists()
+    with pytest.raises(ConfigError, match="^a net is drawn as .svg or .png, got .pdf"):
+        draw.draw_net(net, "LR", "pdf")
+    net.layer[0].exclude.add(phase=caffe.TEST)
+    with pytest.raises(ConfigError, match="not both"):
+        draw.draw_net(net, "LR", "svg", phase=caffe.TRAIN)
 
 
 @pytest.mark.parametrize("include, exclude, phases", [
@@ -109,37 +70,10 @@ def test_layers_of_a_phase(include, exclude, phases):
         assert is_included(layer, getattr(caffe, phase)) == (phase in phases.split())
 
 
-def test_names_that_a_graph_lacks(net):
-    graph = draw.get_pydot_graph(net, "LR")
-    for name in "create_", "write_", "make_dot", "dot", "read_dot", "_dot":
-        with pytest.raises(AttributeError, match=f"^a graph has no attribute '{name}'$"):
-            getattr(graph, name)
-
-
-def test_graphviz_makes_other_formats(net, tmp_path, monkeypatch):
-    """A program in its place prints its options and what it reads."""
-    for name, script in (("dot", 'echo "$@"; cat'), ("neato", 'echo other "$@"'), ("fails", "echo '  Format: \"x\" not recognized ' >&2; exit 3")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    graph = draw.get_pydot_graph(net, "LR")
-    dot = graph.to_string().encode()
-    assert graph.create_pdf() == graph.create(format="pdf") == draw.draw_net(net, "LR", "pdf") == b"-Tpdf\n" + dot
-    assert graph.create() == b"-Tps\n" + dot and graph.create("neato", "pdf") == graph.create_pdf("neato") == b"other -Tpdf\n"
-    assert graph.write(tmp_path / "a.raw") is True and graph.write_pdf(tmp_path / "a.pdf") is True and graph.write_pdf(tmp_path / "b.pdf", "neato")
-    assert [(tmp_path / name).read_bytes() for name in ("a.raw", "a.pdf", "b.pdf")] == [dot, b"-Tpdf\n" + dot, b"other -Tpdf\n"]
-    draw.draw_net_to_file(net, tmp_path / "c.pdf", "LR")
-    assert (tmp_path / "c.pdf").read_bytes() == (tmp_path / "a.pdf").read_bytes()
-    with pytest.raises(Error, match='^format: fails failed: Format: "x" not recognized$'):
-        graph.write(tmp_path / "d.x", "fails", "x")
-    assert not (tmp_path / "d.x").exists()
-
-
 @pytest.mark.parametrize("path", sorted(Path(__file__).parents[2].glob("models/**/*.prototxt")), ids=lambda p: p.parent.name + "/" + p.name)
 def test_every_model_is_drawn(path):
     if "solver" not in path.name:
         net = upgrade.read_net_file(path)[0]
-        assert "->" in draw.get_pydot_graph(net, "LR").to_string()
         for rankdir in ("TB", "RL"):
             check_picture(net, ElementTree.fromstring(drawing.net_svg(net, rankdir)), rankdir)
 
@@ -332,7 +266,7 @@ def test_a_layer_in_place_has_its_own_box_if_its_blob_was_read_before():
         layer { name: "r3" type: "ReLU" bottom: "a" top: "a" } layer { name: "two" type: "TypeOfTheirOwn" bottom: "a" bottom: "b" top: "a" top: "b" }
         layer { name: "loss" type: "EuclideanLoss" bottom: "a" bottom: "t" top: "l" } layer { name: "r4" type: "Power" bottom: "l" top: "l" }
         layer { name: "all" type: "Concat" bottom: "a" bottom: "b" top: "end" }""")
-    made = drawing.Drawing(net)
+    made = drawing.Drawing(net, "TB", None, False, {})
     assert [[layer.name for _, layer in drawn.layers] for drawn in made.drawn] == [
         ["in"], ["c", "r1"], ["p"], ["r2"], ["w", "r3"], ["two"], ["loss", "r4"], ["all"]]
     edges = [(source.layers[0][1].name, number, target.layers[0][1].name, blob) for source, number, target, blob in made.edges]
@@ -342,63 +276,6 @@ def test_a_layer_in_place_has_its_own_box_if_its_blob_was_read_before():
                                         "two": "neuron", "loss": "loss", "r4": "neuron", "all": "other"}
     assert kinds_of(drawing.net_svg(text_of('layer { name: "f" type: "Power" bottom: "x" top: "x" } layer { name: "g" type: "Power" bottom: "x" top: "y" }'))) == {
         "f": "neuron", "g": "other"}
-
-
-# Captions of the boxes of repeated blocks.
-FOLDED = {
-    "resnet50/deploy": ["res2c", "res3c to res3d", "res4c to res4f", "res5c"],
-    "googlenet/deploy": ["inception_3b", "inception_4b to inception_4e", "inception_5b"],
-    "mobilenet/deploy": ["conv3 to conv4", "conv5_2 to conv5_5"], "squeezenet/deploy": ["fire3", "fire5", "fire7 to fire8"],
-    "vgg16/deploy": ["conv2_1", "conv4_1 to conv5_1"], "lstm_text/deploy": [], "lenet/net": []}
-
-
-@pytest.mark.parametrize("model", FOLDED)
-def test_repeated_blocks_are_folded(model):
-    net = upgrade.read_net_file(Path(__file__).parents[2] / f"models/{model}.prototxt")[0]
-    made, whole = drawing.Drawing(net, fold=True), drawing.Drawing(net)
-    folds = [drawn for drawn in made.drawn if drawn.caption]
-    assert [drawn.caption[0] for drawn in folds] == FOLDED[model]
-    assert made.folded == sum(len(drawn.layers) for drawn in folds) and made.layers + made.folded == whole.layers
-    assert sorted(i for drawn in made.drawn for i, _ in drawn.layers) == sorted(i for drawn in whole.drawn for i, _ in drawn.layers)
-    svg = ElementTree.fromstring(made.svg(True))
-    groups = {group.get("id"): group for group in svg.findall(SVG + "g")}
-    assert len(groups) == len(svg.findall(SVG + "g"))
-    for drawn in folds:     # one path goes in and, unless the net ends there, one out
-        group = groups[f"node-{drawn.layers[0][0]}"]
-        assert json.loads(group.get("data-nodes")) == [i for i, _ in drawn.layers]
-        assert f"{drawn.layers[-1][1].name}" in group.find(SVG + "title").text
-        assert sum(target is drawn for _, _, target, _ in made.edges) == 1
-        assert any(source is drawn for source, _, _, _ in made.edges)
-    assert made.height <= whole.height and "fold" not in whole.svg(True).partition("</style>")[2]
-
-
-def chain(*layers):
-    return text_of('layer { name: "in" type: "Input" top: "x" top: "label" } ' + " ".join(layers))
-
-
-def branch(n, below, kernel=3, sums=True):
-    return (f'layer {{ name: "b{n}/c" type: "Convolution" bottom: "{below}" top: "c{n}" convolution_param {{ num_output: {n} kernel_size: {kernel} }} }} '
-            f'layer {{ name: "b{n}/r" type: "ReLU" bottom: "c{n}" top: "c{n}" }} layer {{ name: "b{n}/p" type: "Power" bottom: "{below}" top: "p{n}" }} '
-            f'layer {{ name: "b{n}" type: "{"Eltwise" if sums else "Concat"}" bottom: "c{n}" bottom: "p{n}" top: "s{n}" }}')
-
-
-LOSS = 'layer { name: "loss" type: "EuclideanLoss" bottom: "%s" bottom: "label" top: "loss" }'
-
-
-@pytest.mark.parametrize(("layers", "captions"), [
-    ((branch(1, "x"), branch(2, "s1"), LOSS % "s2"), [["b2", "1 × the 4 layers of b1"]]),
-    ((branch(1, "x"), branch(2, "s1"), branch(3, "s2"), LOSS % "s3"), [["b2 to b3", "2 × the 4 layers of b1"]]),
-    ((branch(1, "x"), branch(2, "s1", 5), LOSS % "s2"), []),            # another window
-    ((branch(1, "x"), branch(2, "s1", sums=False), LOSS % "s2"), []),   # another type
-    ((branch(1, "x"), branch(2, "s1"), LOSS % "s1"), []),               # something else reads the first block's end, too
-    ((branch(1, "x"), branch(2, "c1"), LOSS % "s2"), []),               # and what is within it
-    ((LOSS % "x",), [])])
-def test_only_equal_blocks_in_a_row_are_folded(layers, captions):
-    assert [drawn.caption for drawn in drawing.Drawing(chain(*layers), fold=True).drawn if drawn.caption] == captions
-
-
-def test_an_empty_net_is_folded():
-    assert drawing.Drawing(caffe_pb2.NetParameter(), fold=True).folded == 0
 
 
 def text_of(prototxt):

@@ -6,16 +6,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from minicaffe.errors import ConfigError, Error
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
-from minicaffe.inspection import blocks
 from minicaffe.inspection import replace_sources
 from minicaffe.net.net import Net, read_net
-from minicaffe.inspection.summary import Summary, flops_text, sizes
+from minicaffe.inspection.summary import Summary, block_names, flops_text, sizes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.inspection import memory_estimate
@@ -76,9 +76,8 @@ def test_blocks_by_names():
     layers = [("in", "Input", [], ["x"]), ("conv1", "Convolution", ["x"], ["c"]), ("bn_conv1", "BatchNorm", ["c"], ["c"]),
               ("relu", "ReLU", ["c"], ["c"]), ("split", "Split", ["c"], ["c_0", "c_1"]), ("res2a_branch1", "Convolution", ["c_0"], ["d"]),
               ("scale2a_branch1", "Scale", ["d"], ["d"]), ("first", "ReLU", ["nowhere"], ["nowhere"])]
-    assert blocks.owners(layers) == ["in", *["conv1"] * 4, *["res2a_branch1"] * 2, "first"]
-    assert [blocks.separator(names) for names in (["a_b", "c/d"], ["a_b"], [])] == ["/", "_", "_"]
-    assert [blocks.shared_name(names) for names in (["a/b_1", "a/b_2", "a/bc"], ["a/1", "a/2"], ["a", "b"], ["a"])] == ["a/b", "a", "", "a"]
+    nodes = [SimpleNamespace(name=name, type=kind, param=SimpleNamespace(bottom=bottom, top=top)) for name, kind, bottom, top in layers]
+    assert block_names(nodes) == ["in", *["conv1"] * 4, *["res2a_branch1"] * 2, "first"]
 
 
 def test_rows_of_a_published_net_collapse_to_its_blocks():

