@@ -5,7 +5,7 @@ which operations it asks engines, is read in its source, as Cython's methods lea
 cases are counted where those cases are (``--conformance DIR``, by default beside the repository); elsewhere they stay as the page
 has them.
 
-The pages of docs/layers/ have what `minicaffe layers TYPE` prints (minicaffe/inspection/layer_reference.py).
+`minicaffe layers TYPE` shows the pages of docs/layers/; what they say is found by tools/layer_reference.py.
 
 minicaffe must be installed: the classes are those of the installed package.
 """
@@ -23,8 +23,11 @@ from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.layers.base.inner import InnerNet
 from minicaffe.layers.base.loss import LossLayer
 from minicaffe.layers.base.neuron import NeuronLayer
-from minicaffe.inspection import layer_reference
 from minicaffe.engines.table import CUDNN
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import layer_reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layers.md"

@@ -1,14 +1,24 @@
-"""``minicaffe layers``: all layer types, or what one computes, takes and has for fields (inspection/layer_reference.py)."""
+"""``minicaffe layers``: all layer types, or what docs/layers/ says of one.
 
-import dataclasses
+tools/layers_table.py writes these pages from the docstrings of the classes and the comments of proto/caffe.proto. A type that they
+lack, such as one that a program registers, is shown by its docstring.
+"""
+
+import inspect
 import json
+import re
 import textwrap
 
 import click
 from rich.text import Text
 
 from minicaffe.cli import bars, options
+from minicaffe.cli.course import SOURCE
+from minicaffe.proto import caffe_pb2
 
+PAGES = SOURCE / "docs" / "layers"
+TABLE = "| field | type | default | meaning |\n"
+LINK = re.compile(r"\[([^\]]+)\]\([^)]*#\w+\)")
 WIDTH = 100     # of paragraphs, on a terminal that is wider, and in a pipe
 
 
@@ -21,60 +31,102 @@ def layers(type, as_json):
 
     TYPE is a word such as Convolution, as field `type` of a layer has it. docs/layers/ has the same text.
     """
-    from minicaffe.inspection import layer_reference  # imports all layers, which --help should not
-    if type is None:
-        entries = layer_reference.entries()
+    from minicaffe.layer import layer_class, layer_types  # imports all layers, which --help should not
+    sections = read_pages()
+    if type is not None:
+        entry = describe(type, layer_class(type), sections)
         if as_json:
-            keys = ("name", "summary", "bottoms", "tops", "origin")
-            click.echo(json.dumps([{key: getattr(entry, key) for key in keys} for entry in entries]))
-            return
-        table = bars.grid("type", "bottoms", "tops", "of", "what it does")
-        for entry in entries:
-            table.add_row(*map(Text, (entry.name, entry.bottoms, entry.tops, entry.origin, entry.summary)))
-        bars.table_console().print(table)
-        click.echo(f"{len(entries)} types; minicaffe layers TYPE shows one with its fields")
+            click.echo(json.dumps(entry))
+        else:
+            show(entry)
         return
-    entry = layer_reference.describe(type)
+    types = layer_types()
+    entries = [describe(name, types[name], sections) for name in sorted(types, key=str.lower)]
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(entry)))
+        click.echo(json.dumps([{key: entry[key] for key in ("name", "summary", "bottoms", "tops", "origin")} for entry in entries]))
         return
-    show_layer(entry)
+    table = bars.grid("type", "bottoms", "tops", "of", "what it does")
+    for entry in entries:
+        table.add_row(*(Text(entry[key]) for key in ("name", "bottoms", "tops", "origin", "summary")))
+    bars.table_console().print(table)
+    click.echo(f"{len(entries)} types; minicaffe layers TYPE shows one with its fields")
 
 
-def show_layer(entry):
-    """Print a LayerEntry."""
+def read_pages():
+    """Return the sections of the pages by their headings: lists of paragraphs, bullet lists and tables."""
+    found = {}
+    for page in sorted(PAGES.glob("*.md")):
+        _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.M)
+        found.update((name, body.strip().split("\n\n")) for name, body in zip(parts[::2], parts[1::2]))
+    return found
+
+
+def describe(name, cls, sections):
+    """Return what is known of a layer type as a dict; `text` has paragraphs, bullet lists and tables of fields, lists of dicts."""
+    facts = f"{cls.__module__}. Bottoms: {count_blobs(cls, name, 'bottom')}. Tops: {count_blobs(cls, name, 'top')}."
+    facts, *blocks = sections.get(name) or [facts, *textwrap.dedent(inspect.getdoc(cls) or "no docstring").split("\n\n")]
+    messages, text, seen = tables_of(sections), [], set()
+    while blocks:
+        block = blocks.pop(0)
+        text.append(read_table(block) if block.startswith(TABLE) else LINK.sub(r"\1", block))
+        for message in LINK.findall(block):     # tables that several types share follow
+            blocks += messages.get(message, []) if message not in seen else []
+            seen.add(message)
+    origin, bottoms, tops = re.fullmatch(r"(.*)\. Bottoms: (.*)\. Tops: (.*)\.", facts).groups()
+    summary = re.split(r"(?<=[^.])\.(?= [A-Z`]|$)", " ".join(text[0].split()))[0]
+    return {"name": name, "summary": summary, "bottoms": bottoms, "tops": tops, "origin": origin, "text": text}
+
+
+def tables_of(sections):
+    """Return by message its paragraph and its table, which may be in the section of a layer type."""
+    found = {}
+    for heading, blocks in sections.items():
+        for paragraph, table in zip(["", *blocks], blocks):
+            message = re.match(r"Fields of `\w+` \((\w+)\)", paragraph)
+            if table.startswith(TABLE):
+                name = message[1] if message else heading
+                found[name] = [paragraph if message else f"{heading}: {paragraph}".rstrip(": "), table]
+    return found
+
+
+def read_table(block):
+    """Return the rows of a table of fields."""
+    rows = []
+    for line in block.splitlines()[2:]:
+        field, kind, default, meaning = (cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+        rows.append({"field": field.strip("`"), "type": LINK.sub(r"\1", kind), "default": default.strip("`"),
+                     "meaning": meaning.replace("<br>", "\n")})
+    return rows
+
+
+def count_blobs(cls, name, which):
+    """Return how many bottoms or tops a class takes, as text; if its fields say so, those of a layer whose fields have defaults."""
+    values = [getattr(cls, f"{kind}_{which}_blobs") for kind in ("exact_num", "min", "max")]
+    if not all(isinstance(value, int) for value in values):
+        layer = cls(caffe_pb2.LayerParameter(name=name, type=name))
+        values = [getattr(layer, f"{kind}_{which}_blobs") for kind in ("exact_num", "min", "max")]
+    exact, low, high = values
+    if exact >= 0:
+        return str(exact)
+    if low < 0 and high < 0:
+        return "any number"
+    return f"at least {low}" if high < 0 else f"at most {high}" if low < 0 else f"{low} to {high}"
+
+
+def show(entry):
+    """Print what `describe` returned."""
     console = bars.table_console()
     width = min(console.width, WIDTH)
-    click.echo(f"{entry.name} ({entry.origin}): {entry.bottoms} {plural('bottom', entry.bottoms)}, "
-               f"{entry.tops} {plural('top', entry.tops)}")
-    first = [] if entry.text[0].startswith(entry.summary) else [f"{entry.summary[0].upper()}{entry.summary[1:]}."]
-    for paragraph in (*first, *entry.text):
-        click.echo("\n" + textwrap.fill(paragraph, width, break_long_words=False, break_on_hyphens=False))
-    if entry.blobs:
+    counts = (f"{entry[kind]} {kind[:-1] if entry[kind] in ('1', 'at least 1') else kind}" for kind in ("bottoms", "tops"))
+    click.echo(f"{entry['name']} ({entry['origin']}): {', '.join(counts)}")
+    for block in entry["text"]:
         click.echo()
-        table = bars.grid("blob or field", "what it is")
-        for name, what in entry.blobs.items():
-            table.add_row(Text(name), Text(what))
-        console.print(table)
-    if entry.rules:
-        click.echo()
-    for rule in entry.rules:
-        click.echo(f"- {rule}")
-    fields = {}
-    for name, message in entry.params.items():
-        fields.setdefault(message, name)
-    for message in entry.messages:
-        name = fields.get(message.name)
-        head = f"{name} ({message.name})" if name not in (None, message.name) else message.name
-        click.echo("\n" + textwrap.fill(f"{head}: {message.comment}" if message.comment else head, width))
+        if isinstance(block, str):
+            for item in re.split(r"\n(?=- )", block):
+                click.echo(textwrap.fill(" ".join(item.split()), width, subsequent_indent="  " * item.startswith("- "),
+                                         break_long_words=False, break_on_hyphens=False))
+            continue
         table = bars.grid("field", "type", "default", "meaning")
-        for each in message.fields:
-            table.add_row(*map(Text, (f"  {each.name}", each.type, each.default, "\n".join(each.lines()))))
+        for row in block:
+            table.add_row(*map(Text, (f"  {row['field']}", row["type"], row["default"], row["meaning"])))
         console.print(table)
-    if not entry.messages:
-        click.echo("\nIt has no fields of its own.")
-
-
-def plural(noun, count):
-    """Return the noun for a number of them, ``1`` or ``2 to 3``."""
-    return noun if count in ("1", "at least 1") else f"{noun}s"

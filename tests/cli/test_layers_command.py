@@ -1,21 +1,22 @@
-"""minicaffe layers: the list, one type with its fields, JSON; and that what it says agrees with sources and messages."""
+"""minicaffe layers: the list, one type with its fields, JSON; and that the pages that it shows agree with sources and messages."""
 
 import json
 import re
 from pathlib import Path
 
+import layer_reference
 import layers_table
 import pytest
 from google.protobuf import text_format
+from layer_reference import describe
 from rich.console import Console
 
 import minicaffe as caffe
 from minicaffe import cli
 from minicaffe import layer as registry
+from minicaffe.cli import layers
 from minicaffe.errors import ConfigError
 from minicaffe.layer import layer_types
-from minicaffe.inspection import layer_reference
-from minicaffe.inspection.layer_reference import comment_of, describe
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_fields
 
@@ -29,7 +30,7 @@ def test_the_list_has_a_line_for_each_type(capsys):
     assert [line.split()[0] for line in lines[1:-1]] == sorted(layer_types(), key=str.lower)
     assert lines[-1].startswith(f"{len(layer_types())} types")
     of = {line.split()[0]: line for line in lines[1:-1]}
-    assert re.match(r"Pooling +1 +1 to 2 +BVLC +the maximum, mean or a random element", of["Pooling"])
+    assert re.match(r"Pooling +1 +1 to 2 +BVLC +[tT]he maximum, mean or a random element", of["Pooling"])
     assert re.match(r"PriorBox +1 to 2 +1 +SSD ", of["PriorBox"])
     assert re.match(r"Eltwise +at least 2 +1 +BVLC ", of["Eltwise"])
     assert re.match(r"DepthwiseConvolution +at least 1 +at least 1 +fork yonghenglh6 ", of["DepthwiseConvolution"])
@@ -40,18 +41,24 @@ def test_one_type(capsys):
     assert cli.main(["layers", "Pooling"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Pooling (BVLC): 1 bottom, 1 to 2 tops\n") and "\n- It does not work in place: no top may be a bottom.\n" in out
-    assert re.search(r"^top\[1\] +Blob, optional, of the same shape", out, re.M)
-    assert re.search(r"^pooling_param \(PoolingParameter\): Pooling, over the last two of four axes\.$", out, re.M)
+    assert re.search(r"^- `top\[1\]`: Blob, optional, of the same shape", out, re.M)
+    assert re.search(r"^Fields of `pooling_param` \(PoolingParameter\)\. Pooling, over the last two of four axes\.$", out, re.M)
     assert re.search(r"^  stride +uint32 +1 +Distance between windows", out, re.M)
     assert re.search(r"^  pool +enum +MAX +What is taken of each window\. *\n +MAX: a second top receives the index", out, re.M)
     assert re.search(r"^ +one of CEIL \(the last window may reach over the edge\), FLOOR *$", out, re.M)
+    assert "](" not in out and "<br>" not in out and "|" not in out
 
 
 def test_messages_of_fields_follow(capsys):
     assert cli.main(["layers", "InnerProduct"]) == 0
     out = capsys.readouterr().out
-    assert out.index("\ninner_product_param (InnerProductParameter)") < out.index("\nFillerParameter: Initial values")
-    assert re.search(r'^  type +string +"constant" +constant +`value` everywhere *\n +uniform +between', out, re.M)
+    assert out.index("\nFields of `inner_product_param` (InnerProductParameter)") < out.index("\nFillerParameter: Initial values")
+    assert out.count("FillerParameter: ") == 1
+    assert re.search(r'^  type +string +"constant" +constant: `value` everywhere *\n +uniform: between', out, re.M)
+    assert cli.main(["layers", "Deconvolution"]) == 0
+    out = capsys.readouterr().out       # of a table in the section of another type
+    assert out.index("Fields of `convolution_param`: ConvolutionParameter.") < out.index("Fields of `convolution_param` (ConvolutionParameter).")
+    assert re.search(r"^  num_output +uint32 ", out, re.M) and "FillerParameter: " in out
     assert cli.main(["layers", "BNLL"]) == 0
     assert "It has no fields of its own." in capsys.readouterr().out
     assert cli.main(["layers", "Clip"]) == 0
@@ -62,7 +69,7 @@ def test_a_terminal_gets_lines_of_its_width(capsys, monkeypatch):
     monkeypatch.setattr("minicaffe.cli.layers.bars.table_console", lambda: Console(width=70, highlight=False))
     assert cli.main(["layers", "MultiBoxLoss"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(len(line) for line in lines if not line.startswith("- ")) <= 70
+    assert max(len(line) for line in lines) <= 70
 
 
 def test_json(capsys):
@@ -71,10 +78,21 @@ def test_json(capsys):
     assert len(rows) == len(layer_types()) and set(rows[0]) == {"name", "summary", "bottoms", "tops", "origin"}
     assert cli.main(["layers", "SoftmaxWithLoss", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert made["params"] == {"softmax_param": "SoftmaxParameter", "loss_param": "LossParameter"}
-    ignore = made["messages"][1]["fields"][0]
-    assert ignore == {"name": "ignore_label", "type": "int32", "default": "", "comment": comment_of("LossParameter.ignore_label"), "values": {}}
-    assert made["messages"][1]["fields"][2]["values"]["NONE"] == "1"
+    assert (made["name"], made["bottoms"], made["tops"], made["origin"]) == ("SoftmaxWithLoss", "2", "1 to 2", "BVLC")
+    tables = [block for block in made["text"] if not isinstance(block, str)]
+    row = {row["field"]: row for table in tables for row in table}["ignore_label"]
+    assert (row["type"], row["default"]) == ("int32", "") and row["meaning"] == layer_reference.comment_of("LossParameter.ignore_label")
+
+
+def test_the_pages_have_what_their_tool_knows():
+    """Each type of the package, its summary and all fields of its messages, those of nested messages too."""
+    sections = layers.read_pages()
+    for name in OWN:
+        found, known = layers.describe(name, layer_types()[name], sections), describe(name)
+        assert (found["bottoms"], found["tops"], found["origin"]) == (known.bottoms, known.tops, known.origin)
+        assert found["summary"].lower().startswith(known.summary.lower())
+        tables = [[row["field"] for row in block] for block in found["text"] if not isinstance(block, str)]
+        assert all([field.name for field in message.fields] in tables for message in known.messages), name
 
 
 @pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("MultiStageMeanfield", "the fork .* has it")])
@@ -84,7 +102,7 @@ def test_an_unknown_type_has_near_names(capsys, word, hint):
     assert f"unknown layer type '{word}'" in error and re.search(hint, error)
 
 
-def test_a_type_of_a_program(monkeypatch):
+def test_a_type_of_a_program(monkeypatch, capsys):
     class Cube(caffe.Layer):
         """y = x^3
 
@@ -101,6 +119,11 @@ def test_a_type_of_a_program(monkeypatch):
     entry = describe("Cube")
     assert (entry.origin, entry.summary, entry.bottoms, entry.tops) == (__name__, "y = x^3", "1", "1")
     assert entry.blobs == {"bottom": "Blob. Of any shape"} and entry.params == {} and entry.messages == []
+    assert cli.main(["layers", "Cube"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"Cube ({__name__}): 1 bottom, 1 top\n\ny = x^3\n") and "Of any shape" in out
+    assert cli.main(["layers"]) == 0
+    assert re.search(rf"^Cube +1 +1 +{__name__} +y = x\^3", capsys.readouterr().out, re.M)
     with pytest.raises(ConfigError, match="did you mean 'Cube'"):
         describe("Cubes")
 

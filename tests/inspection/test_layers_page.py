@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import layer_reference
 import layers_table
 import pytest
 
 from minicaffe.layer import layer_types
-from minicaffe.inspection import layer_reference
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOOL = ROOT / "tools" / "layers_table.py"

@@ -1,8 +1,8 @@
-"""What a layer type is and takes: `minicaffe layers` and the pages docs/layers/*.md, which tools/layers_table.py writes.
+"""What a layer type is and takes, for the pages docs/layers/*.md, which tools/layers_table.py writes and `minicaffe layers` shows.
 
 Nothing is written here twice: what a type computes is in the docstrings of its module and class, how many blobs it takes in the
-class, the fields in the messages, and what they mean in the comments of proto/caffe.proto. tools/gen_proto.py copies these to
-comments.tsv beside the messages, so that an installed package has them. Types of forks declare their message in the class.
+class, the fields in the messages, and what they mean in the comments of proto/caffe.proto, which tools/gen_proto.py copies to
+proto/comments.tsv. Types of forks declare their message in the class.
 """
 
 import functools
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from minicaffe.cli.layers import count_blobs
 from minicaffe.layer import layer_class, layer_types
 from minicaffe.proto import caffe_pb2
 from minicaffe.addons.forks import table as forks
 from minicaffe.proto.fields import Fields, is_repeated, is_required
 
-COMMENTS = Path(caffe_pb2.__file__).with_name("comments.tsv")
+COMMENTS = Path(__file__).resolve().parent.parent / "proto" / "comments.tsv"
 # Fields of LayerParameter that a type reads, where its name does not say them.
 PARAMS = {
     "AnnotatedData": ("annotated_data_param", "data_param", "transform_param"),
@@ -139,8 +140,7 @@ def describe(name):
     if getattr(cls, "message", ""):     # of a fork
         messages.insert(0, _fork_message(cls))
         params = {cls.message: cls.message, **params}
-    bottoms, tops = (_count(*(_number(cls, f"{kind}_{which}_blobs", name) for kind in ("exact_num", "min", "max")))
-                     for which in ("bottom", "top"))
+    bottoms, tops = (count_blobs(cls, name, which) for which in ("bottom", "top"))
     return LayerEntry(name, _first_sentence(summary), text, sections, bottoms, tops, _origin(name, cls), _rules(cls), params,
                       messages)
 
@@ -195,20 +195,6 @@ def _parts_of(doc):
 
 def _first_sentence(text):
     return re.split(r"(?<=[^.])\.(?= [A-Z`]|$)", text.strip())[0].strip()
-
-
-def _number(cls, attribute, name):
-    """Return a number of blobs; where it depends on a field, that of a layer whose fields have their defaults."""
-    value = getattr(cls, attribute)
-    return value if isinstance(value, int) else getattr(cls(caffe_pb2.LayerParameter(name=name, type=name)), attribute)
-
-
-def _count(exact, low, high):
-    if exact >= 0:
-        return str(exact)
-    if low < 0 and high < 0:
-        return "any number"
-    return f"at least {low}" if high < 0 else f"at most {high}" if low < 0 else f"{low} to {high}"
 
 
 def _origin(name, cls):
