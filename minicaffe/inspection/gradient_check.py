@@ -176,7 +176,10 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
             check_loss(net, rule, report, layers)
         else:
             for index, node in enumerate(net.nodes):
-                check_layer(net, index, rule, report, skip=layers is not None and node.name not in layers)
+                if layers is None or node.name in layers:
+                    check_layer(net, index, rule, report)
+                else:
+                    net.forward_from_to(index, index)
     return report
 
 
@@ -253,7 +256,6 @@ class RepeatableRun:
                 if blob in tops and blob not in made and (blob not in self.overwritten):
                     self.overwritten[blob] = blob.cpu_data.copy()
             made.update(node.tops)
-        self.state = [(blob, blob.cpu_data.copy()) for node in nodes for blob in node.blobs]
         self.run()
         random = np.random.default_rng(rule.seed)
         left_out = {top for node in nodes if node.type == "Split" for top in node.layer.without_gradient or ()}
@@ -278,13 +280,6 @@ class RepeatableRun:
         """Whether another run gives the same."""
         self.run()
         return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(self.base, self.values()))
-
-    def restore(self):
-        """Compute the tops once more, and undo what running has done to parameters."""
-        self.run()
-        for blob, data in self.state:
-            if not np.array_equal(blob.cpu_data, data, equal_nan=True):
-                blob.data[...] = data
 
     def change(self, above, below):
         """Return the weighted sum of the differences of two lists of values, and its rounding error."""
@@ -369,48 +364,37 @@ def compare(section, node, what, blob, gradient, rule):
     return comparison
 
 
-def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False):
-    """Run layer `index` of a net, whose layers before it have run, and compare its gradients; `report` gets what was found.
-
-    `bottoms` are the numbers of those to check, by default all that the layer has a gradient for; `params` says whether its
-    parameters are checked. With `skip` it is only run.
-    """
+def check_layer(net, index, rule, report):
+    """Run layer `index` of a net, whose layers before it have run, and compare its gradients; `report` gets what was found."""
     node = net.nodes[index]
     layer = node.layer
 
     def leave_out(what, reason):
         report.not_checked.append((node.name, node.type, what, reason))
 
-    if skip or not node.bottoms and not node.blobs:
+    reads = node.bottoms or node.blobs
+    if not reads or not node.tops:
         net.forward_from_to(index, index)
-        return None if skip else leave_out(None, "it reads nothing, so there is nothing to differentiate along")
-    if not node.tops:
-        net.forward_from_to(index, index)
-        return leave_out(None, "it has no top")
+        return leave_out(None, "it has no top" if reads else "it reads nothing, so there is nothing to differentiate along")
     section = RepeatableRun(net, [index], rule)
     if not section.repeats():
-        section.restore()
         by_cudnn = any(found["layer"] == node.name and "CUDNN" in (found["engine"] or "") for found in net.engines())
         return leave_out(None, "it computes something else each time it runs on the same data" + (
             "; with MINICAFFE_DETERMINISTIC=1 cuDNN takes algorithms that repeat their results" if by_cudnn else ""))
-    asked = bottoms is not None
-    if not asked:
-        bottoms = [i for i in range(len(node.bottoms))
-                   if i not in layer.no_gradient and (node.bottom_needs[i] or layer.allow_force_backward(i))]
-        for i in sorted({*range(len(node.bottoms))} - {*bottoms}):
-            leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", "the layer has no gradient for it")
-    learned = list(layer.param_propagate_down) if params and not asked else [params] * len(node.blobs)
+    bottoms = [i for i in range(len(node.bottoms))
+               if i not in layer.no_gradient and (node.bottom_needs[i] or layer.allow_force_backward(i))]
+    for i in sorted({*range(len(node.bottoms))} - {*bottoms}):
+        leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", "the layer has no gradient for it")
+    learned = list(layer.param_propagate_down)
     for i, learns in enumerate(learned):
-        if not learns and params:
+        if not learns:
             leave_out(f"blobs[{i}]", "it is not learned: its lr_mult is 0")
     try:
         gradients = backward(net, index, section, bottoms, learned)
     except Error as error:
         needed = [i for i in bottoms if node.bottom_needs[i]]
-        if asked or needed == bottoms or not (needed or any(learned)):
-            if asked:
-                raise
-            section.restore()
+        if needed == bottoms or not (needed or any(learned)):
+            section.run()
             return leave_out(None, error.message)
         for i in sorted({*bottoms} - {*needed}):
             leave_out(f"bottom[{i}] '{node.bottoms[i].name}'", error.message)
@@ -418,9 +402,9 @@ def check_layer(net, index, rule, report, bottoms=None, params=True, skip=False)
     for what, blob, gradient, needed in gradients:
         if not needed and (gradient == POISON).all() and gradient.size:
             leave_out(what, "backward leaves it as it is, and the net does not need it")
-            continue
-        report.comparisons.append(compare(section, node, what, blob, gradient, rule))
-    return section.restore()
+        else:
+            report.comparisons.append(compare(section, node, what, blob, gradient, rule))
+    return section.run()
 
 
 def backward(net, index, section, bottoms, learned):
@@ -479,4 +463,4 @@ def check_loss(net, rule, report, layers=None):
             report.not_checked.append((node.name, node.type, f"blobs[{i}]", f"it is not learned: {reason}"))
             continue
         report.comparisons.append(compare(section, node, f"blobs[{i}]", blob, gradients[position], rule))
-    section.restore()
+    section.run()

@@ -4,7 +4,7 @@ import numpy as np
 
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
-from minicaffe.inspection.gradient_check import Report, Rule, check_layer, kept
+from minicaffe.inspection.gradient_check import RepeatableRun, Report, Rule, backward, compare, kept
 from minicaffe.memory import SyncedHead
 from minicaffe.net.net import Net
 from minicaffe.net.node import overwrites_outputs
@@ -92,6 +92,10 @@ def check_gradient(layer_text, bottom_arrays, check=None, params=True, step=1e-3
     net.forward_from_to(0, index)
     rule, report = Rule(step, tolerance, kink, elements=None), Report()
     with kept(net.param_table.params):
-        check_layer(net, index, rule, report, check, params)
+        run = RepeatableRun(net, [index], rule)
+        assert run.repeats()
+        for what, blob, gradient, _ in backward(net, index, run, check, [params] * len(net.layers[index].blobs)):
+            report.comparisons.append(compare(run, net.nodes[index], what, blob, gradient, rule))
+        run.run()
     assert report.ok and len(report.comparisons) == len(check) + params * len(net.layers[index].blobs), f"\n{report}"
     return net
