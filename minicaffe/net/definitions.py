@@ -182,7 +182,7 @@ def with_batch_size(layer):
             if field.name.endswith("_param") and hasattr(value, "DESCRIPTOR") and "batch_size" in value.DESCRIPTOR.fields_by_name]
 
 
-def window_text(param, name, default=""):
+def window_text(param, name):
     """Return a size of a convolution or pooling: from ``<name>_size`` or `name`, or from _h and _w. Equal sizes are one number."""
     stem = name.removesuffix("_size")
     value = getattr(param, name)
@@ -190,4 +190,4 @@ def window_text(param, name, default=""):
         value = [getattr(param, f"{stem}_h"), getattr(param, f"{stem}_w")]
     elif isinstance(value, int):
         value = [value] if param.HasField(name) else []
-    return "x".join(map(str, value if len(set(value)) > 1 else value[:1])) or str(default)
+    return "x".join(map(str, value if len(set(value)) > 1 else value[:1]))
