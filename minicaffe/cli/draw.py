@@ -1,6 +1,6 @@
 """``minicaffe draw``: a net as a picture (Caffe python/draw_net.py, whose name ``draw_net`` is an alias).
 
-Different from Caffe: the data go from top to bottom unless ``--rankdir LR`` is given, and old nets are upgraded.
+Different from Caffe: the direction is from top to bottom unless ``--rankdir`` says another, and old nets are upgraded.
 """
 
 import click

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.course import SOURCE
+from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2
 
 PAGES = SOURCE / "docs" / "layers"
@@ -55,6 +56,8 @@ def layers(type, as_json):
 def read_pages():
     """Return the sections of the pages by their headings: lists of paragraphs, bullet lists and tables."""
     found = {}
+    if not PAGES.is_dir():
+        raise FileError("the installed minicaffe lacks these pages; install it again", file=str(PAGES))
     for page in sorted(PAGES.glob("*.md")):
         _, *parts = re.split(r"^## (\w+)\n", page.read_text(encoding="utf-8"), flags=re.M)
         found.update((name, body.strip().split("\n\n")) for name, body in zip(parts[::2], parts[1::2]))

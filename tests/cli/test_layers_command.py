@@ -95,6 +95,12 @@ def test_the_pages_have_what_their_tool_knows():
         assert all([field.name for field in message.fields] in tables for message in known.messages), name
 
 
+def test_pages_that_are_not_installed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(layers, "PAGES", tmp_path / "none")
+    assert cli.main(["layers", "Pooling"]) == 1
+    assert "none: the installed minicaffe lacks these pages; install it again" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("word, hint", [("convolutoin", "did you mean 'Convolution'"), ("MultiStageMeanfield", "the fork .* has it")])
 def test_an_unknown_type_has_near_names(capsys, word, hint):
     assert cli.main(["layers", word]) == 2
