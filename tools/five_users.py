@@ -353,7 +353,7 @@ def pictures(user):
     user.classify(from_page(page, "minicaffe classify"), "rose")
     user.run("minicaffe classify pictures/tulip --model net.prototxt --weights net_iter_200.caffemodel --out scores.csv",
              "scores.csv")
-    user.run("minicaffe plot net.log", "loss", terminal=True)
+    user.run("minicaffe plot net.log --csv tables", "tables/net.log.train", terminal=True)
     for command in ("test", "classify", "plot", "data images"):
         user.run(f"minicaffe {command} --help", "--help", terminal=True)
 

@@ -18,32 +18,51 @@ from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, clos
 
 # Command: its heading in `minicaffe --help`, the module that defines it, and its line there, for which no module is imported.
 COMMANDS = {
-    "parse_log": ("Train and test", "minicaffe.cli.parse_log", "Turn a training log into CSV files."),
-    "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings."),
+    "finetune": ("Train and test", "minicaffe.addons.workflows.finetune", "Train a pretrained net on other classes of pictures."),
+    "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings, or write CSV."),
     "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),
     "train": ("Train and test", "minicaffe.cli.train", "Train a net, with a solver or without."),
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
+    "detect": ("Use a trained net", "minicaffe.addons.ssd.detect", "Give windows of pictures the scores of a detector."),
     "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
-    "convert": ("Data", "minicaffe.cli.convert", "Make databases as Caffe's converters do."),
+    "convert_annoset": ("Data", "minicaffe.cli.convert_annoset", "Make a database of pictures and the boxes on them."),
     "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),
-    "mean": ("Data", "minicaffe.cli.data", "Compute the mean picture of a database."),
-    "resize_and_crop": ("Data", "minicaffe.cli.resize_and_crop", "Resize pictures and cut out their middle squares."),
     "draw": ("Look into a net", "minicaffe.cli.draw", "Draw a net."),
-    "draw_net": ("Look into a net", "minicaffe.cli.draw", "Draw a net, by Caffe's name."),
     "gradcheck": ("Look into a net", "minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
     "schedule": ("Look into a net", "minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
     "show": ("Look into a net", "minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
-    "summarize": ("Look into a net", "minicaffe.cli.summary", "Show a net as summary does, by Caffe's name."),
     "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "time": ("Look into a net", "minicaffe.cli.time", "Measure a net layer by layer."),
+    "trace": ("Look into a net", "minicaffe.addons.trace.command", "Show what a net does in memory, step by step."),
     "deploy": ("Convert a net", "minicaffe.cli.deploy", "Make the net that predicts from a training net."),
+    "export": ("Convert a net", "minicaffe.addons.export.export_command", "Write a net as a model of ONNX, or a module of PyTorch."),
+    "fold": ("Convert a net", "minicaffe.addons.export.fold_command", "Fold BatchNorm, Scale and Bias into weights beside them."),
+    "import": ("Convert a net", "minicaffe.addons.export.import_command", "Turn a model of ONNX into a prototxt and a caffemodel."),
     "upgrade": ("Convert a net", "minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
+    "convolution": ("Learn", "minicaffe.addons.trace.convolution_command", "Open a page that shows convolution and pooling up close."),
     "course": ("Learn", "minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
     "layers": ("Learn", "minicaffe.cli.layers", "List the layer types, or show one with its fields."),
     "cache": ("This machine", "minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
     "completion": ("This machine", "minicaffe.cli.completion", "Print the script by which a shell completes commands."),
-    "addons": ("This machine", "minicaffe.cli.addons", "List the installed add-ons and what each adds."),
     "device_query": ("This machine", "minicaffe.cli.device_query", "Show the processors that this build can use."),
+}
+# Name of a tool of Caffe: the words that run in its place.
+ALIASES = {
+    "compute_image_mean": "data mean",
+    "convert_imageset": "data images",
+    "convert_mnist_data": "data idx",
+    "convert_mnist_siamese_data": "data idx --pairs",
+    "draw_net": "draw --rankdir LR",
+    "summarize": "summary",
+    "upgrade_net_proto_binary": "upgrade net_binary",
+    "upgrade_net_proto_text": "upgrade net_text",
+    "upgrade_solver_proto_text": "upgrade solver_text",
+}
+# Name of a tool of Caffe whose arguments no command takes: the command that does the same.
+REPLACEMENTS = {
+    "convert_cifar_data": "minicaffe data cifar10 --from IN_DIR --out OUT_DIR --backend DB_TYPE",
+    "parse_log": "minicaffe plot LOG --csv FOLDER",
+    "plot_training_log": "minicaffe plot LOG... --out PICTURE --show loss",
 }
 
 
@@ -66,6 +85,8 @@ class Commands(click.Group):
         for heading, rows in itertools.groupby(COMMANDS.items(), lambda row: row[1][0]):
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:{column}}", text) for name, (*_, text) in rows])
+        with formatter.section("Names of Caffe's tools"):
+            formatter.write_dl([(f"{name:{column}}", words) for name, words in ALIASES.items()])
 
     def shell_complete(self, ctx, incomplete):
         names = [CompletionItem(name, help=text) for name, (*_, text) in COMMANDS.items() if name.startswith(incomplete)]
@@ -75,22 +96,26 @@ class Commands(click.Group):
         return super().parse_args(ctx, command_first(args))
 
     def resolve_command(self, ctx, args):
-        if args[0].replace("-", "_") not in COMMANDS and not ctx.resilient_parsing:     # a completion is no error
-            hint = close_matches(args[0], COMMANDS) or f"; there are {', '.join(COMMANDS)}"
+        name = args[0].replace("-", "_")
+        if name not in COMMANDS and not ctx.resilient_parsing:      # a completion is no error
+            hint = close_matches(args[0], COMMANDS | ALIASES) or f"; there are {', '.join(COMMANDS)}"
+            if name in REPLACEMENTS:
+                hint = f"; {REPLACEMENTS[name]} does the same"
             raise click.UsageError(f"no command '{args[0]}'{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
 def command_first(args):
-    """Move the command word in front of the options that Caffe allows before it: ``-solver x train``."""
-    names = {*COMMANDS, *(name.replace("_", "-") for name in COMMANDS)}
+    """Move the command word in front of the options that Caffe allows before it, ``-solver x train``; replace an alias."""
+    names = {name.replace("_", dash) for name in (*COMMANDS, *ALIASES) for dash in "_-"}
     places = [i for i, arg in enumerate(args) if arg in names]
-    if not places or not args[0].startswith("-"):
+    if not places or not args[0].startswith("-") and places[0] != 0:
         return args
     # A word after ``-option`` may be its value, so a word that cannot be a value takes precedence.
-    sure = [i for i in places if not args[i - 1].startswith("-") or "=" in args[i - 1]]
+    sure = [i for i in places if i == 0 or not args[i - 1].startswith("-") or "=" in args[i - 1]]
     at = (sure or places)[0]
-    return [args[at], *args[:at], *args[at + 1 :]]
+    name = args[at].replace("-", "_")
+    return [*ALIASES.get(name, name).split(), *args[:at], *args[at + 1:]]
 
 
 def command_of(args):
@@ -115,7 +140,7 @@ def run(args=None):
     _open_streams()
     streams = sys.stdout, sys.stderr
     try:
-        ranks.join(command_of(args))
+        ranks.init_process_group(command_of(args))
         with warnings.catch_warnings(), ranks.one_output():
             warnings.simplefilter("error", ConfigWarning)
             status = minicaffe.main(args, prog_name="minicaffe", standalone_mode=False)

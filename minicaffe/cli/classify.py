@@ -41,8 +41,8 @@ ENDINGS = (".npy", ".csv", ".json")
 @picture_net_options
 @click.option("--labels", metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the model, in "
               "the training database or beside it.")
-@click.option("--center_only", "--center-only", is_flag=True, help="The centre crop alone, where --images_dim asks for ten.")
-@click.option("--images_dim", "--images-dim", type=IntegerList(2, least=1), help="Height and width that pictures get before ten "
+@click.option("--center-only", is_flag=True, help="The centre crop alone, where --images-dim asks for ten.")
+@click.option("--images-dim", type=IntegerList(2, least=1), help="Height and width that pictures get before ten "
               "crops are averaged, as in Caffe's tool; by default pictures are made as in training.")
 @click.option("--list", "listed", is_flag=True, help="INPUT is a text file with the path of a picture on each line.")
 @ext_option("an INPUT that is a folder")
@@ -60,7 +60,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
             options.check_outputs(out, force=force)
     paths = picture_paths(inputs, ext, listed)
     if images_dim:
-        check_picture(images_dim[::-1], "--images_dim")
+        check_picture(images_dim[::-1], "--images-dim")
     packaged = select_pretrained(given, pretrained.DEFAULT)
     net, training = open_net(Classifier, given, images_dim)
     numbers, files, errors = read_each(enumerate(paths), lambda path: read_npy(path) if path.endswith(".npy") else None)

@@ -1,4 +1,6 @@
-"""``minicaffe data``: make databases and look into them (Caffe convert_imageset, compute_image_mean, create_*.sh).
+"""``minicaffe data``: make databases and look into them.
+
+Caffe's convert_imageset, convert_mnist_data, convert_mnist_siamese_data, convert_cifar_data, compute_image_mean, create_*.sh.
 
 Results go to standard output; progress is shown on a terminal only. A failed or interrupted command leaves no partial
 database or file under the final name.
@@ -15,7 +17,7 @@ from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
 from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
-from minicaffe.data.datasets import DATA_SETS, make_data_set
+from minicaffe.data.datasets import DATA_SETS, make_data_set, make_idx_set
 from minicaffe.data.datum import datum_array, datum_info, datum_labels
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import write_mean
@@ -32,11 +34,11 @@ from_list = options.combine_options(   # of commands that read a list of picture
     click.option("--gray", is_flag=True, help="One channel instead of three."),
     click.option("--shuffle", is_flag=True, help="Shuffle the list."),
     backend_option,
-    click.option("--resize_width", "--resize-width", type=click.IntRange(0, options.INT_MAX), default=0,
-                 help="With --resize_height: resize the pictures; 0: do not."),
-    click.option("--resize_height", "--resize-height", type=click.IntRange(0, options.INT_MAX), default=0),
+    click.option("--resize-width", type=click.IntRange(0, options.INT_MAX), default=0,
+                 help="With --resize-height: resize the pictures; 0: do not."),
+    click.option("--resize-height", type=click.IntRange(0, options.INT_MAX), default=0),
     click.option("--encoded", is_flag=True, help="Store picture files instead of pixels."),
-    click.option("--encode_type", "--encode-type", default="", help="Store as jpg, png, ...; implies --encoded."),
+    click.option("--encode-type", default="", help="Store as jpg, png, ...; implies --encoded."),
     options.force)
 
 
@@ -46,17 +48,17 @@ def data():
 
 
 def _add_data_set(name):
-    @data.command(name, cls=options.CaffeCommand,
-                  help=f"Make the train and test LMDB of {name} from its original files, downloaded if need be.")
+    @data.command(name, help=f"Make the train and test database of {name} from its original files, downloaded if need be.")
     @click.option("--from", "source", type=click.Path(), help="Directory with the original files, packed or unpacked.")
     @click.option("--out", default="data", show_default=True, type=click.Path(), help="Directory for the databases.")
     @click.option("--url", help="Base address to download from instead of the usual one.")
     @click.option("--limit", type=click.IntRange(min=1), help="Only the first N records of each.")
+    @backend_option
     @options.force
     @options.messages
-    def command(source, out, url, limit, force):
+    def command(out, **how):
         with bars.progress() as progress:
-            made = make_data_set(name, out, source=source, url=url, limit=limit, force=force, progress=progress)
+            made = make_data_set(name, out, progress=progress, **how)
         for path, count in made:
             click.echo(f"{path}: {count} records")
 
@@ -65,22 +67,40 @@ for _name in DATA_SETS:
     _add_data_set(_name)
 
 
-@data.command(cls=options.CaffeCommand)
+@data.command()
+@click.argument("images", type=click.Path())
+@click.argument("labels", type=click.Path())
+@click.argument("db")
+@click.option("--pairs", is_flag=True, help="Random pairs of pictures, two channels; label 1 if the digit is the same.")
+@click.option("--seed", type=click.IntRange(0), help="With --pairs: of the pairs; by default they differ each time.")
+@backend_option
+@options.force
+@options.messages
+def idx(images, labels, db, **how):
+    """Make DB from the two IDX files of an MNIST set, packed or unpacked."""
+    if not how["pairs"]:
+        options.refuse_unused(("seed",), "the pairs of --pairs, which is not given")
+    with bars.progress() as progress:
+        count = make_idx_set(images, labels, db, progress=progress, **how)
+    click.echo(f"{db}: {count} records")
+
+
+@data.command()
 @click.argument("paths", nargs=-1, metavar="[ROOT LIST] DB")
-@click.option("--from_folders", "--from-folders", metavar="DIR", help="Instead of ROOT and LIST: a folder with one folder of "
+@click.option("--from-folders", metavar="DIR", help="Instead of ROOT and LIST: a folder with one folder of "
               "pictures for each class.")
-@click.option("--test_share", "--test-share", type=options.Real(0, 1, max_open=True), default=0.2, show_default=True,
+@click.option("--test-share", type=options.Real(0, 1, max_open=True), default=0.2, show_default=True,
               help="With --from-folders: what part of each class is for tests; 0: no test database.")
-@click.option("--test_from", "--test-from", metavar="DIR", help="With --from-folders: such a folder with the pictures for tests.")
+@click.option("--test-from", metavar="DIR", help="With --from-folders: such a folder with the pictures for tests.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="With --from-folders: of the shuffling.")
 @ext_option("the folders of --from-folders")
 @from_list
-@click.option("--check_size", "--check-size", is_flag=True, help="Fail unless all pictures have one size.")
-@click.option("--float_labels", "--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
+@click.option("--check-size", is_flag=True, help="Fail unless all pictures have one size.")
+@click.option("--float-labels", "label_size", type=click.IntRange(1, options.INT_MAX), metavar="K",
               help="Each line of LIST ends with K real numbers in place of the integer label.")
 @options.messages
 def images(paths, from_folders, test_share, test_from, seed, ext, shuffle, check_size, label_size, **how):
-    """Make the database DB from pictures (convert_imageset).
+    """Make the database DB from pictures.
 
     Each line of LIST is a path, a space (in a .csv a comma) and an integer label; ROOT is put before the path unchanged.
 
@@ -125,14 +145,14 @@ def _print_folder_results(db, made, backend):
         click.echo(f"{left_out_text(made.left_out)}; they are in no class, of another kind (--ext), or links to folders")
 
 
-@data.command(cls=options.CaffeCommand)
+@data.command()
 @click.argument("db")
 @click.argument("out", required=False)
 @backend_option
 @options.force
 @options.messages
 def mean(db, out, backend, force):
-    """Compute the mean picture of DB and write it to OUT, a mean_file (compute_image_mean)."""
+    """Compute the mean picture of DB and write it to OUT, a mean_file."""
     options.check_outputs(out, force=force)
     with open_db(db, backend) as database, bars.progress() as progress:
         picture = compute_mean(database, progress)
@@ -143,7 +163,7 @@ def mean(db, out, backend, force):
         click.echo(f"mean_value channel [{channel}]: {plane.mean(dtype=float):g}")
 
 
-@data.command(cls=options.CaffeCommand)
+@data.command()
 @click.argument("db")
 @backend_option
 @click.option("--png", type=click.Path(), help="Write the first pictures to a PNG file.")

@@ -1,4 +1,6 @@
-"""``minicaffe parse_log``: a training log as two CSV files (Caffe tools/extra/parse_log.py and .sh, extract_seconds.py).
+"""Read what a training logged: glog's lines, of Caffe or minicaffe, or the lines of ``minicaffe train --json``.
+
+Caffe: tools/extra/parse_log.py and .sh, extract_seconds.py.
 
 Different from Caffe: ``nan`` and ``inf`` are read, a row may lack outputs, and seconds count from the first line with a time
 if no line says "Solving".
@@ -10,15 +12,9 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
-import click
-
-from minicaffe.cli import options
-from minicaffe.cli.inputs import csv_bytes
-from minicaffe.errors import ConfigError, DataError
+from minicaffe.errors import DataError
 from minicaffe.proto import kinds
-from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import file_error
 
 NUMBER = r"([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))"
@@ -29,37 +25,6 @@ OUTPUT_END = re.compile(r" loss\)\s*$|Optimization Done\.\s*$")  # lines that ar
 DEBUG = re.compile(rf"\[(?:Forward|Backward)\] Layer (.+), (top|param) blob (.+) (data|diff): {NUMBER}", re.I)
 MOMENT = re.compile(r"^[IWEF](\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d+)")
 COLUMNS = ("NumIters", "Seconds", "LearningRate")
-
-
-@click.command(cls=options.CaffeCommand)
-@click.argument("log_file", metavar="LOG")
-@click.argument("folder")
-@click.option("--delimiter", default=",", show_default=True, help="Between the columns.")
-@click.option("--verbose", is_flag=True, help="Show the rows.")
-@options.force
-@options.quiet
-@options.debug
-def parse_log(log_file, folder, delimiter, verbose, force):
-    """Write FOLDER/<LOG>.train and FOLDER/<LOG>.test: iteration, seconds, learning rate and every output of the net.
-
-    LOG is the log of a training, by Caffe or minicaffe, or the lines that minicaffe train --json writes.
-    """
-    if len(delimiter) != 1:
-        raise ConfigError(f"must be one character, got '{delimiter}'", field="--delimiter")
-    tables = read_run(log_file).tables
-    if not any(tables.values()):
-        raise no_log_error(log_file, "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, "
-                                     "or --json LOG)?")
-    paths = {phase: Path(folder) / f"{Path(log_file).name}.{phase}" for phase, rows in tables.items() if rows}
-    options.check_outputs(*paths.values(), force=force)
-    for phase, path in paths.items():
-        rows = tables[phase]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        content = csv_bytes(names, (map(row.get, names) for row in rows), delimiter)
-        write_bytes(path, content)
-        if verbose:
-            click.echo(content.decode(), nl=False)
-        click.echo(f"{path}: {len(rows)} rows")
 
 
 @dataclass

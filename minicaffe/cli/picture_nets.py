@@ -64,22 +64,22 @@ class IntegerList(click.ParamType):
 preprocessing = options.combine_options(
     click.option("--like", metavar="FILE", help="The training net, which has mean, scale and size of pictures; by default one "
                  "beside the model with the same layers."),
-    click.option("--mean", "--mean_file", "--mean-file", "mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
+    click.option("--mean", metavar="FILE|A,B,C", help="What to subtract: a number for "
                  "each channel in the order of the net's input, or one for all; a .npy or mean file; '' for nothing. By "
                  "default the training net's mean, and for nets of ImageNet without one the means of its channels."),
-    click.option("--scale", "--input_scale", "--input-scale", "scale", type=options.Real(),
+    click.option("--scale", type=options.Real(),
                  help="Factor after the mean; by default the training net's."),
-    click.option("--raw_scale", "--raw-scale", type=options.Real(), default=255.0, show_default=True,
+    click.option("--raw-scale", type=options.Real(), default=255.0, show_default=True,
                  help="Factor before the mean."),
-    click.option("--channel_swap", "--channel-swap", type=IntegerList(), help="Order of channels; pictures are read as RGB. By "
+    click.option("--channel-swap", type=IntegerList(), help="Order of channels; pictures are read as RGB. By "
                  "default 2,1,0 where the net takes three (Caffe's BGR), else none; '' for none."))
 IMAGE_OPTIONS = ("ext", "mean", "scale", "like", "channel_swap", "raw_scale")     # those that --images alone needs
 NO_PICTURES = "give pictures by --images, or a net that reads its own data"
 picture_net_options = options.combine_options(     # all options of `open_net`
-    click.option("--model", "--model_def", "--model-def", "model", metavar="FILE",
+    click.option("--model", metavar="FILE",
                  help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
                  f"By default {CAFFENET}/deploy.prototxt; if that folder is not there, classify takes {pretrained.DEFAULT}."),
-    click.option("--weights", "--pretrained_model", "--pretrained-model", "weights", metavar="FILE",
+    click.option("--weights", metavar="FILE",
                  help="A .caffemodel, or HDF5; by default that of the default net."),
     preprocessing)
 

@@ -1,32 +1,29 @@
-"""``minicaffe plot``: curves of trainings, from logs or ``train --json``, on the terminal or as a picture.
+"""``minicaffe plot``: curves of trainings, from logs or ``train --json``, in the terminal, as a picture, or as CSV files.
 
-Caffe's tools/extra/plot_training_log.py.example has eight charts by number, one a picture: ``minicaffe plot 6 loss.png LOG`` still
-draws those. Pictures need matplotlib (the extra ``plots``), charts on the terminal need nothing.
+plotext draws in the terminal, and matplotlib pictures; both are in the extra ``plots``. Different from Caffe's
+tools/extra/plot_training_log.py.example: panels have names, not numbers, and a picture can have several.
 """
 
 import math
 import os
-import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from minicaffe.cli import bars, options
-from minicaffe.cli.chart import draw, widen_range
-from minicaffe.cli.inputs import SkippedInputs, read_each
+from minicaffe.cli.inputs import SkippedInputs, csv_bytes, read_each
 from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
 from minicaffe.cli.watch_table import table as watch_table
 from minicaffe.errors import ConfigError, DataError, DependencyError
-from minicaffe.proto.atomic import replacing
+from minicaffe.proto.atomic import replacing, write_bytes
 
-# Caffe's chart types: table, what is drawn, along what.
-CHARTS = [(table, what, along) for table, what in (("test", "accuracy"), ("test", "loss"), ("train", "rate"), ("train", "loss"))
-          for along in ("NumIters", "Seconds")]
-NAMES = {"NumIters": "iterations", "Seconds": "seconds"}
-LIST = "  ".join(f"{i}: {table} {what} vs. {NAMES[along]}" for i, (table, what, along) in enumerate(CHARTS))
 SAMPLE_PANELS = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what names them
+NO_OUTPUTS = "holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?"
 PANELS = ("loss", "accuracy", "rate", "outputs", *SAMPLE_PANELS)
-MAX_CURVES = 8    # curves of a panel that are drawn in a terminal
+MARKS = "*o+x#@%&"  # of the curves of a panel in a terminal; more curves are not drawn there
+HEIGHT = 16         # lines of a panel in a terminal, with its axis
+ASCII_FRAME = str.maketrans("│┤├─┬┴┼┌┐└┘", "|||---+++++")      # for terminals without UTF-8
 
 
 @dataclass
@@ -39,10 +36,22 @@ class Curve:
     run: int = 0
     test: bool = False
 
+    def points(self, logarithmic=False):
+        """Return xs and ys of the values that can be drawn: finite ones, and above 0 on a logarithmic axis."""
+        kept = [(x, y) for x, y in zip(self.xs, self.ys) if math.isfinite(y) and (y > 0 or not logarithmic)]
+        return [x for x, _ in kept], [y for _, y in kept]
 
-@click.command(cls=options.CaffeCommand, epilog=f"Caffe's form, plot CHART PICTURE LOG..., has the charts {LIST}")
+    def not_finite(self):
+        """Return a text with the number of the values that are not finite and the place of the first; "" if all are."""
+        lost = [x for x, y in zip(self.xs, self.ys) if not math.isfinite(y)]
+        return f"; not finite {len(lost)} times, first at {lost[0]:g}" if lost else ""
+
+
+@click.command(cls=options.CaffeCommand)
 @click.argument("logs", metavar="LOG...", nargs=-1, required=True)
 @click.option("--out", "picture", metavar="FILE", help="Draw a picture, .png, .svg or .pdf, not in the terminal; needs matplotlib.")
+@click.option("--csv", "folder", metavar="FOLDER", help="Write FOLDER/<LOG>.train and FOLDER/<LOG>.test, and draw nothing: "
+              "iteration, seconds, learning rate and every output of the net.")
 @click.option("--show", "panels", metavar="A,B", help=f"Which panels, of {', '.join(PANELS)}; by default all that the logs have.")
 @click.option("--along", type=click.Choice(["iterations", "seconds"]), default="iterations", show_default=True)
 @click.option("--output", "column", metavar="NAME", help="The output of the net to draw; by default those that fit the panel.")
@@ -50,16 +59,18 @@ class Curve:
 @click.option("--table", is_flag=True, help="A table of the layers, as last measured by --watch or logged by debug_info.")
 @options.force
 @options.messages
-def plot(logs, picture, panels, along, column, logarithmic, table, force):
+def plot(logs, picture, folder, panels, along, column, logarithmic, table, force):
     """Draw loss, accuracy and learning rate of trainings from their LOGs, or from what minicaffe train --json wrote."""
-    if re.fullmatch(r"\d+", logs[0]) and not os.path.exists(logs[0]):
-        return plot_chart(logs, column, force)
+    if (picture is not None) + (folder is not None) + table > 1:
+        raise click.UsageError("give one of --out, --csv and --table")
     if picture is not None:
         check_picture(picture, force)
     _, runs, errors = read_each(enumerate(logs), read_run)
     SkippedInputs(len(logs)).report(errors)
     for run in runs:
         report_incomplete_log(run)
+    if folder is not None:
+        return write_tables(runs, folder, force)
     if table:
         return show_layers(runs)
     wanted = [name.strip() for name in panels.split(",")] if panels else PANELS
@@ -70,8 +81,7 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
     drawn = [(name, found) for name in wanted if (found := curves(runs, name, key, column))]
     if not drawn:
         has = sorted({name for run in runs for rows in run.tables.values() for name in outputs(rows)})
-        there = f"its outputs are {', '.join(has)}" if has else (
-            "it holds no outputs of a net; is it the log of a training (minicaffe train net.prototxt 2> LOG, or --json LOG)?")
+        there = f"its outputs are {', '.join(has)}" if has else f"it {NO_OUTPUTS}"
         raise no_log_error(logs[0], f"has no {column or ', '.join(wanted)} along {along}; {there}")
     scales = [logarithmic or name in SAMPLE_PANELS for name, _ in drawn]
     if picture is None:
@@ -83,6 +93,20 @@ def plot(logs, picture, panels, along, column, logarithmic, table, force):
     axes.set_xlabel(along)
     figure.align_ylabels(every)
     save(figure, picture)
+
+
+def write_tables(runs, folder, force):
+    """Write the rows of each run as CSV files, as Caffe's parse_log.py does."""
+    tables = {}
+    for run in runs:
+        if not any(run.tables.values()):
+            raise no_log_error(run.path, NO_OUTPUTS)
+        tables |= {Path(folder) / f"{Path(run.path).name}.{phase}": rows for phase, rows in run.tables.items() if rows}
+    options.check_outputs(*tables, force=force)
+    for path, rows in tables.items():
+        names = [*COLUMNS, *outputs(rows)]
+        write_bytes(path, csv_bytes(names, (map(row.get, names) for row in rows)))
+        click.echo(f"{path}: {len(rows)} rows")
 
 
 def show_layers(runs):
@@ -100,47 +124,9 @@ def show_layers(runs):
         console.print(watch_table(samples, width=console.width))
 
 
-def plot_chart(arguments, column, force):
-    """Draw one of Caffe's charts: arguments are its number, the picture and the logs."""
-    if not 0 <= int(arguments[0]) < len(CHARTS) or len(arguments) < 3:
-        raise ConfigError(f"give a number from 0 to {len(CHARTS) - 1}, a picture and logs, as in plot 6 loss.png train.log; got "
-                          f"{' '.join(arguments)}", field="CHART")
-    (table, what, along), picture, logs = CHARTS[int(arguments[0])], arguments[1], arguments[2:]
-    check_picture(picture, force)
-    _, found, errors = read_each(enumerate(enumerate(logs)), lambda one: curve(one[1], one[0], table, what, along, column))
-    SkippedInputs(len(logs)).report(errors)
-    figure = new_figure(figsize=(8, 5))
-    axes = figure.subplots()
-    plot_panel(axes, f"{table} {what}", found, False, len(found))
-    axes.set(xlabel=NAMES[along], title=f"{table} {what} vs. {NAMES[along]}")
-    save(figure, picture)
-
-
-def curve(log, number, table, what, along, column=None):
-    """Return the Curve of what one of Caffe's charts shows of a log, the run of this number."""
-    run = read_run(log)
-    report_incomplete_log(run)
-    rows = run.tables[table]
-    names = outputs(rows)
-    name = column or next((n for n in names if what in n.lower()), names[0] if names and what == "accuracy" else None)
-    if what == "rate" and not column:
-        name = "LearningRate"
-    found = drawn(f"{os.path.basename(log)}: {name}", rows, name, along, number, table == "test")
-    if found is None:
-        has = f"its {table} outputs are {', '.join(names)}; choose one with --output" if names else f"it holds no {table} outputs"
-        raise no_log_error(log, f"has no {table} {column or what} along {NAMES[along]}; {has}")
-    return found
-
-
 def outputs(rows):
     """Return the names of the outputs that rows have, behind iteration, seconds and rate."""
     return list(dict.fromkeys(name for row in rows for name in row))[len(COLUMNS):]
-
-
-def drawn(label, rows, name, along, run, test):
-    """Return the Curve of a column of rows along another, None if no row has both."""
-    points = [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]
-    return Curve(label, *map(list, zip(*points, strict=True)), run, test) if points else None
 
 
 def report_incomplete_log(run):
@@ -158,8 +144,9 @@ def curves(runs, panel, along, column=None):
     for number, run in enumerate(runs):
         before = f"{labels[number]}: " if len(runs) > 1 else ""
         for label, test, rows, name in _series(run, panel, column):
-            found.append(drawn(before + label, rows, name, along, number, test))
-    return list(filter(None, found))
+            if points := [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]:
+                found.append(Curve(before + label, *map(list, zip(*points, strict=True)), number, test))
+    return found
 
 
 def _series(run, panel, column):
@@ -186,15 +173,34 @@ def _series(run, panel, column):
 
 
 def print_charts(drawn, scales, along):
-    """Print the panels, as wide as the terminal."""
+    """Print the panels, as wide as the terminal. Raises DependencyError without plotext."""
     from rich.console import Console
+    from rich.text import Text
+    try:
+        import plotext
+    except ImportError:
+        raise missing("charts in the terminal", "plotext") from None
     console = Console(highlight=False, markup=False, emoji=False)     # a name may have brackets
-    width = max(40, min(console.width, 120))
-    for (name, found), scale in zip(drawn, scales, strict=True):
-        if len(found) > MAX_CURVES:
-            click.echo(f"{name}: the first {MAX_CURVES} of {len(found)} curves; --out draws all")
-        utf8 = console.encoding.startswith("utf")
-        console.print(draw(name, found[:MAX_CURVES], width, along=along, logarithmic=scale, utf8=utf8))
+    for (name, found), logarithmic in zip(drawn, scales, strict=True):
+        if len(found) > len(MARKS):
+            click.echo(f"{name}: the first {len(MARKS)} of {len(found)} curves; --out draws all")
+        console.print(name + (" (logarithmic)" if logarithmic else ""), style="bold")
+        plotext.clear_figure()
+        plotext.limit_size(False, False)
+        plotext.theme("clear")
+        plotext.plot_size(max(40, min(console.width, 120)), HEIGHT)
+        plotext.xlabel(along)
+        plotext.yscale("log" if logarithmic else "linear")
+        some = list(zip(MARKS, found))
+        for mark, one in some:
+            plotext.plot(*one.points(logarithmic), marker=mark)
+        if limits := rounding_range(found, logarithmic):
+            plotext.ylim(*(map(math.log10, limits) if logarithmic else limits))
+        if any(one.points(logarithmic)[0] for one in found):
+            text = Text.from_ansi(plotext.build()).plain.rstrip()
+            console.print(text if console.encoding.startswith("utf") else text.translate(ASCII_FRAME), soft_wrap=True)
+        for mark, one in some:
+            console.print(f"  {mark} {one.label}, last {one.ys[-1]:.4g}{one.not_finite()}", soft_wrap=True)
 
 
 def new_figure(**size):
@@ -202,9 +208,25 @@ def new_figure(**size):
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise DependencyError('pictures need matplotlib: pip install "minicaffe[plots]", or pip install matplotlib; without --out '
-                              "minicaffe plot draws in the terminal, and minicaffe parse_log writes the numbers as CSV") from None
+        raise missing("pictures", "matplotlib") from None
     return Figure(layout="constrained", **size)
+
+
+def missing(what, package):
+    """Return the error for a package that draws and is not installed."""
+    return DependencyError(f'{what} need {package}: pip install "minicaffe[plots]"; minicaffe plot LOG --csv FOLDER writes numbers')
+
+
+def rounding_range(found, logarithmic):
+    """Return the limits of an axis for Curves that differ only by rounding, and None for others.
+
+    Logs round to six digits, so a rate is 0.01 or 0.0099999998.
+    """
+    ys = [y for one in found for y in one.points(logarithmic)[1]]
+    if not ys or max(ys) - min(ys) > 1e-5 * max(map(abs, ys)):
+        return None
+    margin = abs(ys[0]) * 0.05 or 1.0
+    return min(ys) - margin, max(ys) + margin
 
 
 def plot_panel(axes, name, found, logarithmic, runs):
@@ -216,9 +238,8 @@ def plot_panel(axes, name, found, logarithmic, runs):
     axes.set_ylabel(name)
     if logarithmic:
         axes.set_yscale("log", nonpositive="mask")
-    drawn = [y for one in found for y in one.ys if math.isfinite(y) and (y > 0 or not logarithmic)]
-    if drawn and widen_range(min(drawn), max(drawn)) != (min(drawn), max(drawn)):
-        axes.set_ylim(*widen_range(min(drawn), max(drawn)))
+    if limits := rounding_range(found, logarithmic):
+        axes.set_ylim(*limits)
     axes.grid(True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     outside = len(found) > 6

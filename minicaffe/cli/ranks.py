@@ -1,7 +1,7 @@
 """Commands that several processes run together: ``mpiexec -n 4 minicaffe train ...``.
 
-A process that was started alone has no group and does not import mpi4py. Several processes join before they read their arguments,
-so that a later error on any of them ends all.
+A process that was started alone has no group and does not import mpi4py. Several processes form a group before they read
+their arguments, so that a later error on any of them ends all.
 """
 
 import collections
@@ -23,8 +23,8 @@ MAX_HOSTS_SHOWN = 8   # at most, in a line
 _group = SINGLE_PROCESS
 
 
-def join(command):
-    """Join the processes that were started together with this one, if there are any, to run `command` with them.
+def init_process_group(command):
+    """Form the group of the processes that were started together with this one, if there are any, to run `command`.
 
     Each gets its share of the machine's processors as threads. Raises UsageError if the command is not for several processes,
     DependencyError if there is no MPI, ConfigError if the mpiexec that has started the processes belongs to another MPI.

@@ -81,15 +81,15 @@ def write_pictures(root, entries, path, source, *, backend="lmdb", gray=False, s
             image = opencv().resize(image, size)
         sizes[image.shape[:2]] += 1
         if check_size and len(sizes) > 1:
-            raise DataError(f"is {_sizes(image.shape[:2])}, the first picture is {_sizes(next(iter(sizes)))}; --resize_width "
-                            "and --resize_height make all of one size", file=file)
+            raise DataError(f"is {_sizes(image.shape[:2])}, the first picture is {_sizes(next(iter(sizes)))}; --resize-width "
+                            "and --resize-height make all of one size", file=file)
         return picture_datum(image, entry[1], file, encoded, encode_type, keep=size is None and not gray)
 
     counts = write_records(root, entries, path, source, datum_of, backend, gray, force, progress)
     if len(sizes) > 1:
         few = ", ".join(f"{_sizes(shape)} ({count})" for shape, count in sizes.most_common(3)) + ", ..." * (len(sizes) > 3)
         log.warning("%s: its pictures have %d sizes: %s; all pictures of a batch must have one size: resize them with "
-                    "--resize_width and --resize_height, or let the net's crop_size cut one out", path, len(sizes), few)
+                    "--resize-width and --resize-height, or let the net's crop_size cut one out", path, len(sizes), few)
     return counts
 
 

@@ -1,4 +1,4 @@
-"""The data sets of Caffe's examples, from their original files to LMDBs (convert_mnist_data, convert_cifar_data).
+"""The data sets of Caffe's examples, from their original files to databases (convert_mnist_data, convert_cifar_data).
 
 fashion-mnist and mnist (IDX files): 8-digit keys, 1 x 28 x 28 bytes; cifar10 (binary files): 5-digit keys, 3 x 32 x 32
 bytes, planes in the file's order red, green, blue. Records are in the order of the files. Each database has
@@ -12,6 +12,7 @@ lengths are checked.
 import contextlib
 import gzip
 import math
+import random
 import struct
 import tarfile
 import zlib
@@ -79,8 +80,8 @@ DATA_SETS = {
 }
 
 
-def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, progress=None):
-    """Make the train and test LMDB of a data set.
+def make_data_set(name, out, *, source=None, url=None, limit=None, backend="lmdb", force=False, progress=None):
+    """Make the train and test database of a data set.
 
     Parameters
     ----------
@@ -94,6 +95,7 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
         Base address to download from instead of the usual one.
     limit : int, optional
         Take the first so many records of each split.
+    backend : {"lmdb", "leveldb"}
     force : bool
         Replace databases that exist.
     progress : callable, optional
@@ -112,7 +114,7 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
     data_set = DATA_SETS[name]
     if limit is not None and limit < 1:
         raise ConfigError(f"must be at least 1, got {limit}", field="limit")
-    targets = {split: Path(out) / f"{data_set.stem}_{split}_lmdb" for split in ("train", "test")}
+    targets = {split: Path(out) / f"{data_set.stem}_{split}_{backend}" for split in ("train", "test")}
     for path in targets.values():
         check_free(path, force)
     if source is None:
@@ -126,15 +128,32 @@ def make_data_set(name, out, *, source=None, url=None, limit=None, force=False, 
     made = []
     for split, path in targets.items():
         images, labels = read(Path(source), split)
-        images, labels = images[:limit], labels[:limit]
-        with new_database(path, "LMDB", force=force) as db:
-            for i, (image, label) in enumerate(zip(images, labels, strict=True)):
-                db.put(b"%0*d" % (digits, i), raw_datum(image, int(label)))
-                if progress and (i + 1) % 1000 == 0:
-                    progress(path.name, i + 1, len(images))
+        made.append((path, write_arrays(path, images[:limit], labels[:limit], digits, backend, force, progress)))
         (path / "labels.txt").write_text("".join(f"{name}\n" for name in data_set.classes))
-        made.append((path, len(images)))
     return made
+
+
+def make_idx_set(images, labels, path, *, pairs=False, seed=None, backend="lmdb", force=False, progress=None):
+    """Make the database `path` of two IDX files, and return its number of records.
+
+    With `pairs` a record has two random pictures as channels, and label 1 if they have the same label.
+    """
+    pictures, classes = read_idx_pair(Path(images), Path(labels))
+    if pairs:
+        numbers = random.Random(seed)
+        chosen = np.array([(numbers.randrange(len(pictures)), numbers.randrange(len(pictures))) for _ in pictures])
+        pictures, classes = pictures[chosen, 0], classes[chosen[:, 0]] == classes[chosen[:, 1]]
+    return write_arrays(path, pictures, classes, 8, backend, force, progress)
+
+
+def write_arrays(path, images, labels, digits, backend, force=False, progress=None):
+    """Write a database of uint8 pictures (N, C, H, W), whose keys are their numbers with `digits` digits; return N."""
+    with new_database(path, backend, force=force) as db:
+        for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+            db.put(b"%0*d" % (digits, i), raw_datum(image, int(label)))
+            if progress and (i + 1) % 1000 == 0:
+                progress(Path(path).name, i + 1, len(images))
+    return len(images)
 
 
 def raw_datum(image, label):
@@ -149,12 +168,16 @@ def read_mnist(directory, split):
     stem = "train" if split == "train" else "t10k"
     images_file = _find(directory, f"{stem}-images-idx3-ubyte.gz", f"{stem}-images-idx3-ubyte")
     labels_file = _find(directory, f"{stem}-labels-idx1-ubyte.gz", f"{stem}-labels-idx1-ubyte")
+    images, labels = read_idx_pair(images_file, labels_file)
+    _check_labels(labels, labels_file)
+    return images, labels
+
+
+def read_idx_pair(images_file, labels_file):
+    """Read pictures, uint8 (N, 1, H, W), and labels, uint8 (N,), of two IDX files."""
     images, labels = read_idx(images_file, 3), read_idx(labels_file, 1)
     if len(images) != len(labels):
-        raise DataError(
-            f"holds {len(labels)} labels, but {images_file.name} holds {len(images)} pictures", file=str(labels_file)
-        )
-    _check_labels(labels, labels_file)
+        raise DataError(f"holds {len(labels)} labels, but {images_file.name} holds {len(images)} pictures", file=str(labels_file))
     return images[:, np.newaxis], labels
 
 

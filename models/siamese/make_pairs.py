@@ -3,7 +3,7 @@
     python models/siamese/make_pairs.py [--out data] [--per-picture 2] [--seed 1]
 
 Each record has two channels, the two pictures, and label 1 where both are of one class, else 0 (Caffe's
-convert_mnist_siamese_data). `minicaffe convert siamese IMAGES LABELS DB` does the same from the files of an MNIST set.
+convert_mnist_siamese_data). `minicaffe data idx --pairs IMAGES LABELS DB` does the same from the files of an MNIST set.
 """
 
 import argparse

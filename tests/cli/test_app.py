@@ -33,9 +33,8 @@ def test_version_and_help(capsys):
     assert all(command in out for command in ("train", "test", "time", "device_query", "data"))
 
 
-@pytest.mark.parametrize("group", ["convert", "data"])
-def test_a_group_without_a_command(capsys, group):
-    assert failed(capsys, [group], 2, "Missing command", f"minicaffe {group} --help").count("\n") == 1
+def test_a_group_without_a_command(capsys):
+    assert failed(capsys, ["data"], 2, "Missing command", "minicaffe data --help").count("\n") == 1
 
 
 def test_help_imports_no_command():
@@ -175,3 +174,26 @@ def test_runs_as_a_module(tmp_path):
     result = run("train", "nosuch.prototxt", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith("minicaffe: nosuch.prototxt: no such file") and not result.stdout
+
+
+@pytest.mark.parametrize(("name", "words"), app.ALIASES.items())
+def test_names_of_caffes_tools(name, words, capsys):
+    """An alias has the help of its command, and its options may be given before it, as by gflags."""
+    assert cli.main([*words.split(), "--help"]) == 0
+    wanted = capsys.readouterr().out
+    for dash in ("_", "-"):
+        assert cli.main([name.replace("_", dash), "--help"]) == 0
+        assert capsys.readouterr().out == wanted
+    command, *more = words.split()
+    assert app.command_first(["-x=1", name, "a"]) == [command, *more, "-x=1", "a"]
+
+
+@pytest.mark.parametrize("name", app.REPLACEMENTS)
+def test_replacements_of_caffes_tools(name, capsys):
+    """The error names a command with options that there are."""
+    failed(capsys, [name, "a", "b"], 2, f"no command '{name}'; minicaffe ", " does the same")
+    words = app.REPLACEMENTS[name].removeprefix("minicaffe ").split()
+    command = next(word for word in words if word.startswith("-") or word.isupper() or word.endswith("..."))
+    assert cli.main([*words[:words.index(command)], "--help"]) == 0
+    shown = capsys.readouterr().out.split()
+    assert all(word in shown for word in words if word.startswith("--"))

@@ -118,7 +118,7 @@ def test_a_crop_without_the_database(minicaffe, pictures, tmp_path):
     assert "mean.binaryproto: is no mean file: is cut off" in error and "net.prototxt names it; give another by --mean" in error
     (tmp_path / "mean.binaryproto").unlink()
     assert "net.prototxt names it; give another by --mean, or --mean '' for none" in minicaffe(*common, status=1)
-    minicaffe(*common, "--mean_file=")
+    minicaffe(*common, "--mean=")
     assert "net.prototxt cuts 5 x 5 out of pictures whose size is not known here" in minicaffe.messages
 
 
@@ -145,8 +145,8 @@ def test_what_is_guessed_is_said(minicaffe, pictures, tmp_path):
     _, shape = pictures("scale: 0.004")
     (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
     common = ("classify", "1.png", "--model", "deploy.prototxt", "--weights", "w.caffemodel")
-    for option, text in ((), "times 0.004; as in net.prototxt"), (("--input_scale=2",), "times 2; as in"), \
-            (("--mean_file", "mean.binaryproto"), "minus mean of mean.binaryproto"), (("--channel_swap=",), "(RGB)"):
+    for option, text in ((), "times 0.004; as in net.prototxt"), (("--scale=2",), "times 2; as in"), \
+            (("--mean", "mean.binaryproto"), "minus mean of mean.binaryproto"), (("--channel_swap=",), "(RGB)"):
         minicaffe(*common, *option)
         assert text in minicaffe.messages
     (tmp_path / "other.prototxt").write_text(TRAINING % "scale: 0.1")

@@ -68,7 +68,7 @@ def test_the_help_of_train_has_subjects(capsys, monkeypatch):
 
 
 def test_short_helps_are_one_list(capsys, monkeypatch):
-    assert list(sections(help_text(["convolution"], capsys, monkeypatch))) == ["Options"]
+    assert list(sections(help_text(["data", "mean"], capsys, monkeypatch))) == ["Options"]
     assert "Device and precision" in sections(help_text(["classify"], capsys, monkeypatch))
 
 
@@ -90,11 +90,13 @@ def test_commands_are_in_groups(capsys, monkeypatch):
     found = groups_in(out)
     assert list(found)[:3] == ["Train and test", "Use a trained net", "Data"] and max(map(len, found.values())) <= 9
     assert found == {heading: sorted(names) for heading, names in groups().items()}
-    assert sum(map(len, found.values())) == len(app.COMMANDS) == len(re.findall(r"^  \w+ {2,}\S.*$", out, re.MULTILINE))
+    assert sum(map(len, found.values())) == len(app.COMMANDS) == len(re.findall(r"^  \w+ {2,}\S.*$", out, re.MULTILINE)) - len(app.ALIASES)
+    assert [line.split()[0] for line in out.partition("Names of Caffe's tools:\n")[2].splitlines()] == sorted(app.ALIASES)
 
 
 def test_the_page_has_the_same_groups():
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text().partition("## Options of all commands")[0]
+    page, _, rest = (Path(__file__).parents[2] / "docs" / "cli.md").read_text().partition("## Names of Caffe's tools")
+    assert dict(re.findall(r"^\| `(\w+)` \| `(.*)` \|$", rest.partition("## Options")[0], re.MULTILINE)) == app.ALIASES
     found = {heading: list(dict.fromkeys(re.findall(r"^\| `(\w+)", body, re.MULTILINE)))
              for heading, body in re.findall(r"^## (.*)\n((?:(?!## ).*\n)+)", page, re.MULTILINE)}
     assert found == groups()
@@ -120,18 +122,18 @@ def completions(words, shell="bash", cwd=None):
 
 
 @pytest.mark.parametrize(("words", "wanted"), [
-    (["cl"], ["plain,classify"]), (["dr"], ["plain,draw", "plain,draw_net"]), (["train", "--base"], ["plain,--base-lr"]),
+    (["cl"], ["plain,classify"]), (["dr"], ["plain,draw"]), (["train", "--base"], ["plain,--base-lr"]),
     (["train", "--device", ""], ["plain,cpu", "plain,gpu", "plain,sim"]), (["train", "--solver-mode", "G"], ["plain,GPU"]),
     (["train", "--snapshot-diff", ""], ["plain,true", "plain,false"]), (["train", "--wire", "b"], ["plain,bf16"]),
     (["train", "--precision", "t"], ["plain,tf32"]), (["train", "mo"], ["file,mo"]), (["train", "--weights", "x"], ["file,x"]),
-    (["data", "i"], ["plain,images", "plain,info"]), (["data", "images", "--back"], ["plain,--backend"]), (["completion", "f"], ["plain,fish"])])
+    (["data", "im"], ["plain,images"]), (["data", "images", "--back"], ["plain,--backend"]), (["completion", "f"], ["plain,fish"])])
 def test_completions(words, wanted):
     assert completions(words) == wanted
 
 
 def test_commands_are_completed_in_their_groups():
     assert [line.removeprefix("plain,") for line in completions([""])] == list(app.COMMANDS)
-    assert completions(["s"]) == ["plain,schedule", "plain,show", "plain,summarize", "plain,summary"]
+    assert completions(["s"]) == ["plain,schedule", "plain,show", "plain,summary"]
 
 
 def test_an_unknown_command_is_no_error_of_a_completion():
@@ -164,11 +166,11 @@ def test_bash_completes(tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "minicaffe").write_text('#!/bin/sh\nexec ' + " ".join(COMMAND) + ' "$@"\n')
     (tmp_path / "bin" / "minicaffe").chmod(0o755)
-    script = ('eval "$(minicaffe completion bash)"; COMP_WORDS=(minicaffe summ); COMP_CWORD=1; _minicaffe_completion minicaffe; '
+    script = ('eval "$(minicaffe completion bash)"; COMP_WORDS=(minicaffe sch); COMP_CWORD=1; _minicaffe_completion minicaffe; '
               'echo "${COMPREPLY[@]}"; complete -p minicaffe')
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path,
                           env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"})
-    assert done.stdout.splitlines()[0] == "summarize summary" and "_minicaffe_completion" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[0] == "schedule" and "_minicaffe_completion" in done.stdout, done.stderr
 
 
 def test_another_shell_is_refused(capsys):

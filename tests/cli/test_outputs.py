@@ -41,9 +41,9 @@ WRITERS = {     # the command, and the file that it writes
     "import": (["import", "m.onnx", "-o", "o"], "o.prototxt"),
     "deploy": (["deploy", "net.prototxt", "-o", "o"], "o.prototxt"),
     "fold": (["fold", "d.prototxt", "w.caffemodel", "-o", "o"], "o.prototxt"),
+    "draw html": (["draw", "net.prototxt", "o.html", "--weights", "w.caffemodel"], "o.html"),
     "plot": (["plot", "t.log", "--out", "o.svg"], "o.svg"),
-    "plot CHART": (["plot", "6", "o.svg", "t.log"], "o.svg"),
-    "parse_log": (["parse_log", "t.log", "."], "t.log.test"),
+    "plot --csv": (["plot", "t.log", "--csv", "."], "t.log.test"),
     "convolution": (["convolution", "--html", "o.html"], "o.html"),
     "trace --html": (["trace", "net.prototxt", "--html", "o.html"], "o.html"),
     "schedule --json": (["schedule", "net.prototxt", "--json", "o.json"], "o.json"),
@@ -52,12 +52,10 @@ WRITERS = {     # the command, and the file that it writes
     "trace --perfetto": (["trace", "net.prototxt", "--perfetto", "o.json"], "o.json"),
     "show --filters": (["show", "mean.binaryproto", "--filters", "o.png"], "o.png"),
     "data mean": (["data", "mean", "db", "o.binaryproto"], "o.binaryproto"),
-    "mean": (["mean", "db", "o.binaryproto"], "o.binaryproto"),
     "data info --png": (["data", "info", "db", "--png", "o.png"], "o.png"),
     "upgrade": (["upgrade", "net_text", "net.prototxt", "o.prototxt"], "o.prototxt"),
     "extract_features": (["extract_features", "w.caffemodel", "net.prototxt", "ip,data", "f,o", "1"], "o"),
-    "convert images": (["convert", "images", "./", "list.txt", "o", "--resize_width=5", "--resize_height=5"], "o"),
-    "resize_and_crop": (["resize_and_crop", "--input", "list.txt", "--output_folder", "out", "--output_side_length", "5"], "out/2.png"),
+    "data images": (["data", "images", "./", "list.txt", "o", "--resize_width=5", "--resize_height=5"], "o"),
 }
 
 
@@ -88,7 +86,7 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
 
 def test_every_option_and_argument_that_names_an_output_is_tried(minicaffe):
     """A command with --force is one that writes; those whose outputs are not listed above have tests of their own."""
-    own = {"train", "data", "convert", "finetune", "draw_net"}     # draw_net is draw
+    own = {"train", "data", "convert_annoset", "finetune"}
     for name in app.COMMANDS:
         if "--force" in minicaffe(name, "--help"):
             assert name in own or any(command[0] == name for command, _ in WRITERS.values()), name
@@ -287,7 +285,7 @@ def test_both_databases_of_cifar_are_looked_at_first(minicaffe, tmp_path):
     for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
         (tmp_path / name).write_bytes(bytes(3073))
     (tmp_path / "cifar10_test_lmdb").mkdir()
-    assert "cifar10_test_lmdb: exists already" in minicaffe("convert", "cifar", ".", ".", status=1)
+    assert "cifar10_test_lmdb: exists already" in minicaffe("data", "cifar10", "--from", ".", "--out", ".", status=1)
     assert not (tmp_path / "cifar10_train_lmdb").exists()
 
 

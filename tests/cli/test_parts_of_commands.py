@@ -222,10 +222,10 @@ def test_joining_the_processes_of_a_command(command, threads, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if threads:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    ranks.join(command)
+    ranks.init_process_group(command)
     assert ranks.group() is group and group.calls == [{"the command": command}]
     assert made == [((group,), {"timeout": 0})] * (command not in ("train", "trace")) + [3] * (threads is None)
-    ranks.join(command)     # has joined
+    ranks.init_process_group(command)     # has joined
     assert len(group.calls) == 1
 
 
@@ -233,11 +233,11 @@ def test_a_command_for_one_process_joins_none(monkeypatch):
     monkeypatch.setattr(ranks, "_group", ranks.SINGLE_PROCESS)
     for started, command in ((1, "draw"), (1, "train")):
         monkeypatch.setattr(ranks.launch, "launched", lambda: started)  # noqa: B023
-        ranks.join(command)
+        ranks.init_process_group(command)
         assert ranks.group() is ranks.SINGLE_PROCESS
     monkeypatch.setattr(ranks.launch, "launched", lambda: 2)
     with pytest.raises(click.UsageError, match="draw is for one process, and 2 were started together"):
-        ranks.join("draw")
+        ranks.init_process_group("draw")
     assert ranks.group() is ranks.SINGLE_PROCESS
 
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from minicaffe.cli import bars
-from minicaffe.cli.chart import draw, histogram
+from minicaffe.cli.chart import histogram
 from minicaffe.cli.parse_log import read_run
-from minicaffe.cli.plot import Curve, curves, plot_panel
+from minicaffe.cli.plot import Curve, curves, plot_panel, print_charts
 
 LINES = [f"I1121 03:31:{second:02}.000000 1 solver.py:1] {text}\n" for second, text in enumerate((
     "Solving tiny",
@@ -55,6 +55,7 @@ def test_curves_of_a_log_and_of_records(logs):
 
 def test_terminal(minicaffe, logs, monkeypatch):
     """80 columns and no colour are enough: each curve has its own mark, and what is not finite is said."""
+    pytest.importorskip("plotext")
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("matplotlib", "matplotlib.figure"):    # is not needed
         monkeypatch.setitem(sys.modules, name, None)
@@ -64,13 +65,47 @@ def test_terminal(minicaffe, logs, monkeypatch):
     assert titles == ["loss", "rate"]
     assert "* a.log: train loss, last 1.25" in out and "o a.log: test loss, last 2.5" in out
     assert "+ b.jsonl: train loss, last nan; not finite 1 times, first at 15" in out
-    first = next(line for line in out.splitlines() if "2.5 " in line)
-    assert first.rstrip().endswith("o")     # the highest value, at iteration 0
+    first = next(line for line in out.splitlines() if line.startswith("2.5"))
+    assert re.fullmatch(r"2\.50*┤o +│", first)     # the highest value, at iteration 0
     assert "there is no panel 'lost'" in minicaffe("plot", "a.log", "--show", "lost", status=2)
     assert "has no top5 along iterations; its outputs are accuracy, loss" in minicaffe("plot", "a.log", "--output", "top5", status=1)
     assert minicaffe("plot", "a.log", "--output", "accuracy").startswith("outputs\n")
     error = minicaffe("plot", "a.log", "--out", "x.png", status=1)
     assert 'pip install "minicaffe[plots]"' in error
+
+
+def test_terminal_without_plotext(minicaffe, logs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotext", None)
+    error = minicaffe("plot", "a.log", status=1)
+    assert 'charts in the terminal need plotext: pip install "minicaffe[plots]"' in error and error.count("\n") == 1
+    assert "a.log.train: 2 rows" in minicaffe("plot", "a.log", "--csv", ".")     # does not need it
+
+
+def test_one_kind_of_output(minicaffe, logs):
+    for some in (("--out=x.png", "--csv=."), ("--csv=.", "--table"), ("--out=x.png", "--table")):
+        assert "give one of --out, --csv and --table" in minicaffe("plot", "a.log", *some, status=2)
+
+
+@pytest.mark.parametrize("logarithmic", [False, True])
+def test_terminal_chart_of_lost_values(logarithmic, capsys):
+    """A panel without a value that can be drawn has its legend alone, and a constant is not drawn as a jump of rounding."""
+    pytest.importorskip("plotext")
+    print_charts([("lost", [Curve("nan", [0, 1], [math.nan, math.inf])]), ("rate", [Curve("r", [0, 1], [0.01, 0.0099999998])])],
+                 [logarithmic] * 2, "iterations")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["lost" + " (logarithmic)" * logarithmic, "  * nan, last inf; not finite 2 times, first at 0", lines[2]]
+    ticks = [float(line.partition("┤")[0]) for line in lines if "┤" in line]
+    assert lines[2].startswith("rate") and (ticks[0], ticks[-1]) == pytest.approx((0.0105, 0.0095), rel=0.06)
+
+
+def test_terminal_chart_without_utf8(capsys, monkeypatch):
+    pytest.importorskip("plotext")
+    monkeypatch.setattr(Console, "encoding", "ascii")
+    print_charts([("loss", [Curve("up", [0, 1, 2, 3], [1, 10, 100, 1000])])], [True], "iterations")
+    lines = capsys.readouterr().out.splitlines()
+    assert "".join(lines).isascii() and lines[0] == "loss (logarithmic)"
+    marks = [line.index("*") for line in lines[2:-4] if "*" in line]
+    assert marks == sorted(marks, reverse=True)     # a straight line in logarithms
 
 
 def test_pictures(minicaffe, logs):
@@ -87,9 +122,6 @@ def test_pictures(minicaffe, logs):
     assert not (logs / "folder.png").exists()
     assert "--out: x.xyz: " in minicaffe("plot", "a.log", "--out", "x.xyz", status=2)
     assert "nowhere/x.png: cannot be written" in minicaffe("plot", "a.log", "--out", "nowhere/x.png", status=1)
-    minicaffe("plot", 6, "caffe.png", "a.log")     # Caffe's form
-    assert (logs / "caffe.png").exists()
-    assert "give a number from 0 to 7" in minicaffe("plot", 8, "caffe.png", "a.log", status=2)
 
 
 def test_curves_can_be_told_apart():
@@ -131,29 +163,6 @@ def test_cut_off_in_the_middle_of_a_number(minicaffe, logs):
     assert "holds no outputs of a net" in minicaffe("plot", "a.log", status=1)
 
 
-def test_a_chart_shows_where_the_values_are():
-    text = draw("t", [Curve("up", [0, 1, 2, 3], [1, 10, 100, 1000])], 40, logarithmic=True, height=7, utf8=False).plain
-    lines = text.splitlines()
-    assert lines[0] == "t (logarithmic)" and lines[1].split()[:2] == ["1000", "|"] and lines[7].split()[0] == "1"
-    marks = [line.index("*", 6) for line in lines[1:8]]
-    assert marks == sorted(marks, reverse=True) and text.isascii()     # a straight line in logarithms
-    assert "0" in draw("t", [Curve("one", [0], [5.0])], 40).plain
-    assert "not finite 2 times" in draw("t", [Curve("lost", [0, 1], [math.nan, math.inf])], 40).plain
-
-
-def test_a_logarithmic_chart_leaves_out_zero():
-    assert [line.split()[0] for line in draw("t", [Curve("c", [0, 1, 2], [0.0, 10.0, 1000.0])], 40, logarithmic=True, height=5).plain.splitlines()[1:6]] == \
-        ["1000", "316.2", "100", "31.62", "10"]
-
-
-def test_a_chart_of_a_straight_line():
-    """One mark in each column, and a mark of the axis beside each number."""
-    lines = draw("t", [Curve("up", [0, 1], [0.0, 8.0])], 40, height=9).plain.splitlines()[1:10]
-    assert [line[:3] for line in lines[::2]] == [f"{number} ┤" for number in "86420"]
-    assert all(line[:3] == "  │" for line in lines[1::2])
-    assert {sum(character != " " for character in column) for column in zip(*(line[3:] for line in lines), strict=True)} == {1}
-
-
 def test_a_bar_of_a_few_is_seen():
     assert [line.split() for line in histogram([0, 1, 10000], 0.0, 3.0, 20)] == [["0", "0"], ["1", "▏", "1"], ["2", 11 * "█", "10000"]]
 
@@ -185,13 +194,6 @@ def test_a_panel_without_a_finite_value(logarithmic):
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
     plot_panel(axes, "loss", [Curve("lost", [0, 1], [math.nan, math.inf])], logarithmic, 1)
     assert [line.get_label() for line in axes.lines] == ["lost"]
-
-
-def test_caffes_chart_of_a_log_without_an_end(minicaffe, logs):
-    pytest.importorskip("matplotlib")
-    (logs / "a.log").write_text("".join(LINES[:-1]))
-    minicaffe("plot", 6, "x.png", "a.log")
-    assert minicaffe.messages == "a.log: the training does not end in it; read up to iteration 10\n"
 
 
 def test_the_line_above_a_table_has_the_whole_path(minicaffe, logs, monkeypatch):

@@ -77,8 +77,7 @@ def test_a_command_that_builds_a_net_logs_few_lines(there, name):
 
 def test_every_command_that_builds_a_net_is_tried():
     """By the options of a model file, which commands that only read a definition lack or do not use."""
-    aliases = {"draw_net", "summarize"}
-    for name in set(app.COMMANDS) - aliases - set(COMMANDS):
+    for name in set(app.COMMANDS) - set(COMMANDS):
         command = app.minicaffe.get_command(None, name)
         assert "untrusted" not in {param.name for param in command.params}, name
 

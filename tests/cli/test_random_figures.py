@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from minicaffe.cli import bars, chart, records, time, watch_table
+from minicaffe.cli import bars, records, time, watch_table
 from minicaffe.addons.workflows.confusion import Confusion, Prediction
 from minicaffe.cli.parse_log import read_run
-from minicaffe.cli.plot import CHARTS, Curve, curve, curves
+from minicaffe.cli.plot import Curve, curves
 from minicaffe.addons.workflows.wrong_pictures import WrongPictures
-from minicaffe.errors import DataError
 from minicaffe.inspection.timing import StepTime, Times
 
 SEEDS = pytest.mark.parametrize("seed", range(40))
@@ -117,17 +116,6 @@ def test_logs_and_records(seed, tmp_path):
     assert run.samples == [{**one, "Seconds": pytest.approx((one["Seconds"] - made.begin) / 1e6, abs=1e-5), "mean": pytest.approx(one["mean"], nan_ok=True)}
                            for one in made.samples]
     assert run.cut == (None if made.ends else "the training does not end in it")
-    for table, what, along in CHARTS:       # Caffe's
-        rows = made.table(table, made.begin)
-        names = made.test_names if table == "test" else made.train_names
-        fit = [name for name in names if what in name.lower()] + (names[:1] if what == "accuracy" else [])
-        name = "LearningRate" if what == "rate" else fit[0] if fit else None
-        if not rows or name is None or (what == "rate" and not made.table("train", made.begin)):
-            with pytest.raises(DataError, match=f"has no {table} {what} along"):
-                curve(tmp_path / "log", 3, table, what, along)
-        else:
-            assert curve(tmp_path / "log", 3, table, what, along) == Curve(
-                f"log: {name}", [row[along] for row in rows], [row[name] for row in rows], 3, table == "test")
     (tmp_path / "records").write_text("".join(made.lines))
     again = read_run(tmp_path / "records")
     if made.rows:
@@ -144,44 +132,6 @@ def test_logs_and_records(seed, tmp_path):
                     label = "learning rate" if panel == "rate" else f"{table} {name}"
                     wanted.append(Curve(label, [row["NumIters"] for row in rows], [row[name] for row in rows], 0, table == "test"))
         assert curves([run], panel, "NumIters") == wanted
-
-
-# ---- charts
-
-
-@SEEDS
-def test_a_chart_marks_each_value(seed):
-    """Of one curve; each value is in the cell that it belongs to, and the axis has the numbers of its rows."""
-    dice = random.Random(seed)
-    count, width, height, logarithmic = dice.randint(1, 12), dice.randint(40, 90), dice.randint(5, 14), dice.random() < 0.4
-    xs = sorted(dice.sample(range(1000), count))
-    ys = [dice.choice([dice.uniform(0, 100), 10 ** dice.uniform(-4, 4), *([float("nan"), float("inf"), -1.0] if dice.random() < 0.3 else [])]) for _ in xs]
-    lines = chart.draw("title", [Curve("one", xs, ys)], width, logarithmic=logarithmic, height=height, utf8=False).plain.splitlines()
-    lost = [x for x, y in zip(xs, ys) if not math.isfinite(y)]
-    assert lines[-1] == f"  * one, last {ys[-1]:.4g}" + (f"; not finite {len(lost)} times, first at {lost[0]}" if lost else "")
-    assert lines[0] == ("title (logarithmic)" if logarithmic else "title")
-    shown = [(x, math.log10(y) if logarithmic else y) for x, y in zip(xs, ys) if math.isfinite(y) and (y > 0 or not logarithmic)]
-    if not shown:
-        assert len(lines) == 2
-        return
-    low, high = min(y for _, y in shown), max(y for _, y in shown)
-    if high - low <= 1e-5 * max(abs(low), abs(high)):
-        low, high = low - (abs(low) / 20 or 1), high + (abs(high) / 20 or 1)
-    begin = lines[1].index("|") + 1
-    columns = width - begin
-    rows = [line[begin:].ljust(columns) for line in lines[1 : 1 + height]]
-    assert lines[1 + height] == " " * (begin - 1) + "+" + "-" * columns
-    first, last = shown[0][0], shown[-1][0]
-    assert lines[2 + height].split() == [str(first), str(last), "iterations"] and len(lines[2 + height]) == width
-    for x, y in shown:
-        column = round((x - first) / (last - first) * (columns - 1)) if last > first else 0
-        assert rows[round((high - y) / (high - low) * (height - 1))][column] == "*"
-    assert all("*" in column for column in list(zip(*rows))[: columns if last > first else 1])        # the curve has no gap
-    marked = [i for i, line in enumerate(lines[1 : 1 + height]) if line[: begin - 1].strip()]
-    assert marked == list(range(0, height, max(1, (height - 1) // 4)))
-    for i in marked:
-        value = high - (high - low) * i / (height - 1)
-        assert lines[1 + i][: begin - 1].strip() == f"{10 ** value if logarithmic else value:.4g}"
 
 
 # ---- tests of a classifier

@@ -5,7 +5,6 @@ import csv
 import gzip
 import json
 import re
-import shutil
 import struct
 
 import h5py
@@ -18,7 +17,6 @@ from minicaffe.addons.ssd import detect
 from minicaffe.cli.parse_log import read_run, times_of
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
-from minicaffe.memory import budget
 from minicaffe.proto import caffe_pb2
 
 cv2 = pytest.importorskip("cv2")
@@ -83,12 +81,12 @@ def test_extract_features(minicaffe, there):
     assert not (there / "f3").exists()
 
 
-def test_convert(minicaffe, there):
-    assert "db: 6 records" in minicaffe("convert", "mnist", "-backend=lmdb", "images.gz", "labels", "db")
+def test_names_of_caffes_converters(minicaffe, there):
+    assert "db: 6 records" in minicaffe("convert_mnist_data", "-backend=lmdb", "images.gz", "labels", "db")
     rows = records("db")
     assert rows[3][0] == b"00000003" and caffe_pb2.Datum.FromString(rows[4][1]).label == 1
     np.testing.assert_array_equal(datum_array(rows[1][1])[0].ravel(), np.arange(16, 32))
-    minicaffe("convert", "siamese", "images.gz", "labels", "pairs", "--seed", 1)
+    minicaffe("convert_mnist_siamese_data", "images.gz", "labels", "pairs", "--seed", 1)
     for _, value in records("pairs"):
         pair = datum_array(value)
         digits = [plane[0, 0] // 16 % 3 for plane in pair]
@@ -97,26 +95,27 @@ def test_convert(minicaffe, there):
     record = bytes([7]) + bytes(3072)
     for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
         (there / "cifar" / name).write_bytes(record * 2)
-    assert "cifar10_train_lmdb: 10 records" in minicaffe("convert", "cifar", "cifar", ".", "lmdb")
+    assert "cifar10_train_lmdb: 10 records" in minicaffe("data", "cifar10", "--from", "cifar", "--out", ".")
     assert records("cifar10_test_lmdb")[1][0] == b"00001"
     (there / "list.txt").write_text("0.png 3\n1.png 4\n")
-    minicaffe("convert", "images", "./", "list.txt", "pictures", "-resize_width", 6, "-resize_height=5", "-gray")
+    minicaffe("convert_imageset", "./", "list.txt", "pictures", "-resize_width", 6, "-resize_height=5", "-gray")
     assert datum_array(records("pictures")[1][1]).shape == (1, 5, 6)
-    assert "mean_value channel [0]" in minicaffe("mean", "pictures", "mean.binaryproto", "-backend", "lmdb")
+    assert "mean_value channel [0]" in minicaffe("compute-image-mean", "pictures", "mean.binaryproto", "-backend", "lmdb")
     assert caffe_pb2.BlobProto.FromString((there / "mean.binaryproto").read_bytes()).height == 5
-    assert "exists already" in minicaffe("convert", "mnist", "images.gz", "labels", "db", status=1)
-    assert "no IDX file" in minicaffe("convert", "mnist", "0.png", "labels", "db2", status=1)
+    assert "exists already" in minicaffe("data", "idx", "images.gz", "labels", "db", status=1)
+    assert "no IDX file" in minicaffe("data", "idx", "0.png", "labels", "db2", status=1)
+    assert "--seed: for the pairs of --pairs" in minicaffe("data", "idx", "images.gz", "labels", "db3", "--seed=1", status=2)
 
 
 def test_classify(minicaffe, there):
-    common = ("--model_def", "deploy.prototxt", "-pretrained_model=w.caffemodel", "--images_dim", "10,10")
+    common = ("--model", "deploy.prototxt", "-weights=w.caffemodel", "--images_dim", "10,10")
     out = minicaffe("classify", ".", "--out", "out.npy", *common, "--ext", "png")
     assert "Classifying 3 inputs." in out and "Saving results into out.npy" in out
     assert ".prototxt 2, " in minicaffe.messages and "; --ext takes other kinds" in minicaffe.messages
     scores = np.load("out.npy")
     net = caffe.Classifier("deploy.prototxt", "w.caffemodel", image_dims=(10, 10), raw_scale=255, channel_swap=(2, 1, 0))
     np.testing.assert_allclose(scores, net.predict([caffe.io.load_image(f"{i}.png") for i in range(3)]), rtol=1e-5)
-    minicaffe("classify", "0.png", "--out", "one.npy", *common, "--center_only", "--mean_file=", "--channel_swap=0,1,2", "--raw_scale=1")
+    minicaffe("classify", "0.png", "--out", "one.npy", *common, "--center_only", "--mean=", "--channel_swap=0,1,2", "--raw_scale=1")
     assert np.load("one.npy").shape == (1, 5)
     np.save("in.npy", np.random.default_rng(0).random((2, 12, 12, 3)))
     minicaffe("classify", "in.npy", "--out", "two.npy", *common)
@@ -130,7 +129,7 @@ def test_classify(minicaffe, there):
 
 def test_detect(minicaffe, there):
     (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,8,8\n0.png,2,2,12,9\n1.png,1,1,9,9\n")
-    common = ("--model_def", "deploy.prototxt", "--pretrained_model", "w.caffemodel", "--crop_mode=list", "--context_pad", 1)
+    common = ("--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad", 1)
     assert "Processed 3 windows" in minicaffe("detect", "w.csv", "--out", "out.csv", *common)
     rows = list(csv.reader(open("out.csv")))
     assert rows[0][:6] == ["filename", "ymin", "xmin", "ymax", "xmax", "class0"] and rows[2][:5] == ["0.png", "2", "2", "9", "12"]
@@ -150,7 +149,7 @@ def test_windows_have_the_context_that_was_given(minicaffe, there, monkeypatch):
     seen, found = [], []
     monkeypatch.setattr(detect.bars, "progress", lambda: contextlib.nullcontext(lambda *one: seen.append(one)))
     for pad in (0, 2):
-        minicaffe("detect", "w.csv", f"--out={pad}.csv", "--model_def=deploy.prototxt", "--pretrained_model=w.caffemodel", "--crop_mode=list", "--context_pad", pad)
+        minicaffe("detect", "w.csv", f"--out={pad}.csv", "--model=deploy.prototxt", "--weights=w.caffemodel", "--crop_mode=list", "--context_pad", pad)
         found.append([row[5:] for row in csv.reader(open(f"{pad}.csv"))])
     assert found[0][0] == found[1][0] and all(a != b for a, b in zip(found[0][1:], found[1][1:], strict=True))
     assert seen == [("pictures", 1, 2), ("pictures", 2, 2)] * 2
@@ -189,46 +188,36 @@ def test_upgrade(minicaffe, there):
     assert "old.caffemodel" in minicaffe("upgrade", "net_text", "old.caffemodel", "x.prototxt", status=2)
 
 
-def test_draw_and_summarize(minicaffe, there):
-    assert "Drawing net to net.svg" in minicaffe("draw_net", "old.prototxt", "net.svg", "-rankdir=TB", "--phase", "TEST")
-    assert 'data-layer="ip" data-type="InnerProduct"' in (there / "net.svg").read_text()
-    assert minicaffe("summarize", "deploy.prototxt") == minicaffe("summary", "deploy.prototxt")
-    assert "nowhere.prototxt" in minicaffe("summarize", "nowhere.prototxt", status=1)
+def test_draw_net(minicaffe, there):
+    assert "Drawing net to net.dot" in minicaffe("draw_net", "old.prototxt", "net.dot", "-rankdir=TB", "--phase", "TEST")
+    assert '"ip_InnerProduct"' in (there / "net.dot").read_text()
 
 
-def test_parse_log_and_plot(minicaffe, there):
-    out = minicaffe("parse_log", "train.log", ".")
+def test_csv(minicaffe, there):
+    """The tables of Caffe's parse_log.py."""
+    out = minicaffe("plot", "train.log", "--csv", ".")
     assert "train.log.train: 2 rows" in out and "train.log.test: 1 rows" in out
     train = list(csv.DictReader(open("train.log.train")))
     assert train[0] == {"NumIters": "0", "Seconds": "2.0", "LearningRate": "0.01", "loss": "2.4"}
     assert train[1] == {"NumIters": "10", "Seconds": "4.0", "LearningRate": "0.001", "loss": "nan"}
     test = list(csv.DictReader(open("train.log.test")))
     assert test == [{"NumIters": "0", "Seconds": "1.0", "LearningRate": "0.01", "accuracy": "0.1", "loss": "2.5"}]
-    assert "exists already" in minicaffe("parse_log", "train.log", ".", status=1)
-    assert "NumIters;Seconds" in minicaffe("parse_log", "train.log", ".", "--force", "--delimiter=;", "--verbose")
-    assert "deploy.prototxt: is a prototxt, where the log of a training is expected" in minicaffe("parse_log", "deploy.prototxt", ".", status=1)
-    from minicaffe.cli.plot import CHARTS, curve
-    loss, rate, accuracy = (curve("train.log", 0, *CHARTS[chart]) for chart in (6, 5, 0))
-    assert (loss.label, loss.xs) == ("train.log: loss", [0, 10]) and loss.ys == pytest.approx([2.4, np.nan], nan_ok=True)
-    assert (rate.xs, rate.ys) == ([2.0, 4.0], [0.01, 0.001]) and accuracy.label == "train.log: accuracy"
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        assert "pip install matplotlib" in minicaffe("plot", 6, "x.png", "train.log", status=1)
-    else:
-        minicaffe("plot", 6, "x.png", "train.log")
-        assert (there / "x.png").stat().st_size
-    assert "choose one with --output" in minicaffe("plot", 0, "y.png", "train.log", "--output", "top5", status=1)
+    assert "exists already" in minicaffe("plot", "train.log", "--csv", ".", status=1)
+    minicaffe("plot", "train.log", "--csv", ".", "--force")
+    assert "deploy.prototxt: is a prototxt, where the log of a training is expected" in minicaffe("plot", "deploy.prototxt", "--csv", ".", status=1)
+    (there / "empty.log").write_text("I1121 03:31:07.000000 1 solver.py:1] Solving tiny\n")
+    assert "empty.log: holds no outputs of a net" in minicaffe("plot", "empty.log", "--csv", ".", status=1)
+    assert "minicaffe plot LOG --csv FOLDER does the same" in minicaffe("parse_log", "train.log", ".", status=2)
 
 
 def test_our_own_log_is_parsed(minicaffe, there):
-    """What the solver logs today is what parse_log reads."""
+    """What the solver logs today is what plot reads."""
     from tiny import NET, SOLVER, run
     (there / "net.prototxt").write_text(NET)
     (there / "solver.prototxt").write_text(SOLVER)
     done = run("train", "solver.prototxt", cwd=there)
     (there / "own.log").write_text(done.stderr)
-    assert "own.log.train: 3 rows" in minicaffe("parse_log", "own.log", ".") and (there / "own.log.test").exists()
+    assert "own.log.train: 3 rows" in minicaffe("plot", "own.log", "--csv", ".") and (there / "own.log.test").exists()
 
 
 def test_json_records_are_read_as_the_log_is(minicaffe, there):
@@ -247,37 +236,16 @@ def test_json_records_are_read_as_the_log_is(minicaffe, there):
             for name in text:
                 tolerance = {"abs": 1} if name == "Seconds" else {"rel": 1e-4, "abs": 1e-30}
                 assert record[name] == pytest.approx(text[name], **tolerance), (table, name)
-    assert "own.jsonl.train: 5 rows" in minicaffe("parse_log", "own.jsonl", ".")
+    assert "own.jsonl.train: 5 rows" in minicaffe("plot", "own.jsonl", "--csv", ".")
     text = (there / "own.jsonl").read_text()
     lines = text.splitlines(keepends=True)
     (there / "own.jsonl").write_text(text[:-20])  # killed while it wrote
     assert len(read_run("own.jsonl").tables["test"]) == 6
     (there / "own.jsonl").write_text(lines[0] + "{}\n" + lines[1])
-    assert "own.jsonl:2: is no record of minicaffe train --json" in minicaffe("parse_log", "own.jsonl", ".", status=1)
+    assert "own.jsonl:2: is no record of minicaffe train --json" in minicaffe("plot", "own.jsonl", "--csv", ".", status=1)
     (there / "own.jsonl").write_text(re.sub('"time": [^,]*, ', "", lines[1]).replace(re.search('"value": ([^,]*)', lines[1])[1], "null"))
     row, = read_run("own.jsonl").tables["train"]
     assert row["Seconds"] is None and np.isnan(row["loss"])
-
-
-def test_resize_and_crop(minicaffe, there):
-    (there / "list.txt").write_text("0.png 3\n1.png\nmissing.png 1\n../../2.png\n")
-    (there / "in" / "a" / "b").mkdir(parents=True)
-    error = minicaffe("resize_and_crop", "--input", "list.txt", "--input_folder", ".", "-output_folder=out", "--output_side_length", 8, status=1)
-    assert "2 of 4 inputs cannot be read" in error
-    assert all(minicaffe.log.count(f"'./{name}': no such file") == 1 for name in ("missing.png", "../../2.png")), minicaffe.log
-    made = cv2.imread("out/0.png")
-    want = cv2.resize(cv2.imread("0.png"), (8 * 16 // 12, 8))
-    np.testing.assert_array_equal(made, want[:, 1:9])
-    assert not (there.parent / "2.png").exists()
-    (there / "nothing.txt").write_text("")
-    assert "list is empty" in minicaffe("resize_and_crop", "--input", "nothing.txt", "--output_folder", "out", status=1)
-
-
-def test_resize_and_crop_of_a_name_that_is_not_utf8(minicaffe, there):
-    shutil.copyfile("0.png", b"\xff.png")
-    (there / "list.txt").write_bytes(b"\xff.png 1\n0.png 2\n")
-    error = minicaffe("resize_and_crop", "--input", "list.txt", "--input_folder", ".", "--output_folder", "out", "--output_side_length", 8, status=1)
-    assert "1 of 2 inputs cannot be read" in error
 
 
 def test_every_command_has_help(minicaffe):
@@ -334,22 +302,3 @@ def test_times_of_a_log_hold_no_year(tmp_path, begin, moments, seconds):
     for year in range(2020, 2028):
         times = [moment for moment in times_of(log.read_text().splitlines(), year) if moment]
         assert len(times) == len(log.read_text().splitlines()) and times == sorted(times)
-
-
-def test_a_long_picture_is_refused_before_it_is_resized(minicaffe, there, monkeypatch):
-    """It would be a thousand times as high as the result."""
-    cv2.imwrite("long.png", np.zeros((1000, 1, 3), np.uint8))
-    (there / "list.txt").write_text("long.png\n0.png\n")
-    monkeypatch.setenv(budget.VARIABLE, "200000")
-    common = ("resize_and_crop", "--input", "list.txt", "--output_folder", "out", "--force", "--output_side_length")
-    assert minicaffe(*common, 8) == "out: 2 pictures\n"
-    assert "1 of 2 inputs cannot be read" in minicaffe(*common, 40, status=1)
-    assert "before the middle is cut out: a picture of 40 x 40000 would take 4800000 bytes" in minicaffe.log
-
-
-def test_resize_and_crop_by_pillow(minicaffe, there):
-    pytest.importorskip("PIL")
-    (there / "list.txt").write_text("0.png\n1.png\nmissing.png\n")
-    out = minicaffe("resize_and_crop", "--input", "list.txt", "--output_folder", "out/deep", "--output_side_length", 8, "--image_lib", "pil", status=1)
-    assert "1 of 3 inputs cannot be read" in out
-    assert [cv2.imread(f"out/deep/{i}.png").shape for i in range(2)] == [(8, 8, 3)] * 2

@@ -60,7 +60,7 @@ def test_several_sizes_are_told(folder, caplog):
     assert "its pictures have" not in caplog.text
     cv2.imwrite(str(folder / "a.png"), np.zeros((4, 6, 3), np.uint8))
     assert convert(folder, force=True)[0] == (3, 1)
-    assert "db: its pictures have 2 sizes: 6 x 4 (2), 4 x 6 (1); all pictures of a batch must have one size: resize them with --resize_width" in caplog.text
+    assert "db: its pictures have 2 sizes: 6 x 4 (2), 4 x 6 (1); all pictures of a batch must have one size: resize them with --resize-width" in caplog.text
     caplog.clear()
     convert(folder, force=True, resize_width=3, resize_height=3)
     assert "its pictures have" not in caplog.text
@@ -255,8 +255,8 @@ def test_three_sizes_are_named_and_more_are_said_to_be_there(folder, caplog, cou
     (folder / "list.txt").write_text("".join(entries))
     assert convert(folder)[0] == (len(entries), 0)
     named = ", ".join(f"{i + 1} x 9 ({10 - i})" for i in range(min(count, 3))) + ", ..." * (count > 3)
-    wanted = [f"{folder}/db: its pictures have {count} sizes: {named}; all pictures of a batch must have one size: resize them with --resize_width and "
-              "--resize_height, or let the net's crop_size cut one out"]
+    wanted = [f"{folder}/db: its pictures have {count} sizes: {named}; all pictures of a batch must have one size: resize them with --resize-width and "
+              "--resize-height, or let the net's crop_size cut one out"]
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == wanted * (count > 1)
 
 

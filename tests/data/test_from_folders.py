@@ -141,7 +141,7 @@ def test_faults_of_the_pictures(folder):
     (folder / "zoo" / "dog").mkdir()
     assert "zoo/dog: holds no pictures; remove it" in run("--from-folders", "zoo", "db", status=1)
     cv2.imwrite("zoo/dog/a.png", np.zeros((9, 9, 3), np.uint8))
-    assert "--resize_width and --resize_height make all of one size" in run("--from-folders", "zoo", "db", status=1)
+    assert "--resize-width and --resize-height make all of one size" in run("--from-folders", "zoo", "db", status=1)
     assert sorted(os.listdir(".")) == ["zoo"]  # nothing half done
 
 

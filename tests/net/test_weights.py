@@ -125,8 +125,8 @@ def test_a_net_without_parameters_needs_none(weights, caplog, recwarn):
     ["test", "other.prototxt", "--weights", "WEIGHTS"],
     ["extract_features", "WEIGHTS", "other.prototxt", "b", "features", "1"],
     ["train", "solver.prototxt", "--weights", "WEIGHTS"],
-    ["classify", "picture.npy", "--out", "out.npy", "--model_def", "other.prototxt", "--pretrained_model", "WEIGHTS"],
-    ["detect", "windows.csv", "--out", "out.csv", "--model_def", "other.prototxt", "--pretrained_model", "WEIGHTS"],
+    ["classify", "picture.npy", "--out", "out.npy", "--model", "other.prototxt", "--weights", "WEIGHTS"],
+    ["detect", "windows.csv", "--out", "out.csv", "--model", "other.prototxt", "--weights", "WEIGHTS"],
 ])
 def test_none_taken_is_an_error_on_the_command_line(weights, command, tmp_path, capsys):
     (tmp_path / "solver.prototxt").write_text(SOLVER)

@@ -112,7 +112,7 @@ def test_ranks_train_as_one_process_and_only_the_first_writes(folder, trained, g
 def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size):
     def commands(name):
         weights = ["--weights", "weights_iter_12.caffemodel"]
-        net = ["--model", "deploy.prototxt", "--mean_file", "", *weights]
+        net = ["--model", "deploy.prototxt", "--mean", "", *weights]
         return [["test", "net.prototxt", *weights, "--iterations", "5"],
                 ["test", "net.prototxt", *weights],     # each record once
                 ["test", "net.prototxt", *weights, "--confusion", f"{name}_m.csv", "--per-class", "--json", f"{name}.json", "--force"],
@@ -181,7 +181,7 @@ def test_what_is_wrong_on_one_rank_ends_all(folder):
 
 
 def test_scoring_says_who_takes_part(folder, trained):
-    status, _, errors = ranks.command(2, "classify", "pictures.txt", "--list", "--model", "deploy.prototxt", "--mean_file", "",
+    status, _, errors = ranks.command(2, "classify", "pictures.txt", "--list", "--model", "deploy.prototxt", "--mean", "",
                                       "--weights", "weights_iter_12.caffemodel", folder=folder)
     assert status == 0, errors
     assert errors.count("2 ranks: 2 on ") == 1
@@ -367,7 +367,7 @@ def test_threads_stay_where_the_environment_says(monkeypatch):
         for threads, expected in (("3", before), ("", 7)):
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
             monkeypatch.setattr(cli_ranks, "_group", cli_ranks.SINGLE_PROCESS)
-            cli_ranks.join("train")
+            cli_ranks.init_process_group("train")
             assert get_num_threads() == expected
     finally:
         set_num_threads(before)
@@ -379,7 +379,7 @@ def test_an_mpiexec_of_another_mpi_is_noticed(monkeypatch):
     monkeypatch.setattr(launch, "mpi", lambda: world)
     monkeypatch.setattr("minicaffe.parallel.group.mpi", lambda: world)
     with pytest.raises(ConfigError, match=r"4 processes were started together, and mpi4py's MPI library \(MPICH Version: 5.0\) reports 1"):
-        cli_ranks.join("train")
+        cli_ranks.init_process_group("train")
 
 
 LABELS = """

@@ -41,9 +41,9 @@ WINDOW_LIST_ENDINGS = (".csv", ".txt")      # endings of lists of windows
               "by default the label map that the net names.")
 @click.option("--threshold", type=options.Real(0, 1), default=0.5, show_default=True, help="Of boxes: the lowest score shown.")
 @ext_option("an INPUT that is a folder")
-@click.option("--crop_mode", "--crop-mode", type=click.Choice(["list", "selective_search"]), default="selective_search",
+@click.option("--crop-mode", type=click.Choice(["list", "selective_search"]), default="selective_search",
               show_default=True, help="Windows of INPUT, or those that selective search proposes (needs MATLAB).")
-@click.option("--context_pad", "--context-pad", type=click.IntRange(min=0), default=16, show_default=True,
+@click.option("--context-pad", type=click.IntRange(min=0), default=16, show_default=True,
               help="Pixels of context around a window, in the net's input.")
 @options.run_options
 def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, **given):
@@ -51,7 +51,7 @@ def detect(inputs, out, force, labels, threshold, ext, crop_mode, context_pad, *
 
     Each INPUT is a picture, a folder of pictures or a pattern such as 'photos/*.jpg'.
 
-    With any other net, score windows of pictures: INPUT is a .csv with the header filename,xmin,ymin,xmax,ymax (with --crop_mode
+    With any other net, score windows of pictures: INPUT is a .csv with the header filename,xmin,ymin,xmax,ymax (with --crop-mode
     list), or a .txt with a picture a line. Processes that mpiexec started divide the pictures, but not those of a .txt.
     """
     windows = None
@@ -226,7 +226,7 @@ def read_windows(path, crop_mode):
     if path.lower().endswith(".txt") and crop_mode == "selective_search":
         return [line.strip() for line in lines if line.strip()]
     if not path.lower().endswith(".csv"):
-        raise ConfigError(f"{path}: must be a .csv of windows with --crop_mode list, or a .txt of pictures with --crop_mode "
+        raise ConfigError(f"{path}: must be a .csv of windows with --crop-mode list, or a .txt of pictures with --crop-mode "
                           "selective_search", field="INPUT")
     try:
         rows = list(csv.DictReader(lines))

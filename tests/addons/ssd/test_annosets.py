@@ -91,10 +91,10 @@ def test_the_size_of_the_annotation_counts(folder):
 
 def test_the_command(folder, capsys):
     arguments = [f"{folder}/", str(folder / "list_xml"), str(folder / "out"), "--label_map_file", str(folder / "labels"), "--encoded"]
-    assert cli.main(["convert", "annoset", *arguments]) == 0
+    assert cli.main(["convert_annoset", *arguments]) == 0
     assert capsys.readouterr().out == f"{folder}/out: 2 records, 1 pictures could not be read\n"
-    assert cli.main(["convert", "annoset", *arguments]) == 1 and "exists already" in capsys.readouterr().err
-    assert cli.main(["convert", "annoset", *arguments, "--force", "--label-type", "yaml"]) == 2
+    assert cli.main(["convert_annoset", *arguments]) == 1 and "exists already" in capsys.readouterr().err
+    assert cli.main(["convert_annoset", *arguments, "--force", "--label-type", "yaml"]) == 2
 
 
 @pytest.mark.parametrize("name, content, message", [
