@@ -13,6 +13,17 @@ COLOURS = {1: (40, 40, 220), 2: (220, 60, 40)}  # BGR
 # Of each feature map: least and largest side of the boxes, in pixels.
 MAPS = {"conv3": (14, 24), "conv4": (24, 40)}
 
+# A deploy net of one prior box, for pictures of any size: its boxes are of no use.
+DETECTOR = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: %d dim: %d } } }
+layer { name: "loc" type: "InnerProduct" bottom: "data" top: "loc" inner_product_param { num_output: 4 } }
+layer { name: "conf" type: "InnerProduct" bottom: "data" top: "conf" inner_product_param { num_output: 3 } }
+layer { name: "prob" type: "Softmax" bottom: "conf" top: "prob" }
+layer { name: "map" type: "Pooling" bottom: "data" top: "map" pooling_param { pool: AVE global_pooling: true } }
+layer { name: "prior" type: "PriorBox" bottom: "map" bottom: "data" top: "prior" prior_box_param { min_size: 2 } }
+layer { name: "boxes" type: "DetectionOutput" bottom: "loc" bottom: "prob" bottom: "prior" top: "boxes"
+  detection_output_param { num_classes: 3 background_label_id: 0 confidence_threshold: 0.1 nms_param { nms_threshold: 0.5 } } }
+"""
+
 
 def picture(random):
     """Return a picture of 64 x 64 with one to three coloured rectangles on gray noise, and their boxes (label, corners)."""

@@ -23,7 +23,7 @@ COMMANDS = {
     "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),
     "train": ("Train and test", "minicaffe.cli.train", "Train a net, with a solver or without."),
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
-    "detect": ("Use a trained net", "minicaffe.addons.ssd.detect", "Give windows of pictures the scores of a detector."),
+    "detect": ("Use a trained net", "minicaffe.addons.ssd.detect", "Find boxes on pictures by a net of SSD."),
     "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
     "convert_annoset": ("Data", "minicaffe.cli.convert_annoset", "Make a database of pictures and the boxes on them."),
     "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),

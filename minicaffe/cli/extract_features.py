@@ -15,7 +15,6 @@ from minicaffe.errors import ConfigError
 from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
-from minicaffe.pycaffe import Classifier
 from minicaffe.solver.report import RecordCounts, run_batches
 
 
@@ -55,7 +54,7 @@ def extract_features(weights, net_file, blobs, databases, batches, backend, mode
     if images:
         check_precision()
         paths = picture_paths(images, given["ext"])
-        net, _ = open_net(Classifier, {**given, "model": net_file, "weights": weights})
+        net, _ = open_net({**given, "model": net_file, "weights": weights})
     else:
         net = open_data_net(net_file, weights, (given["level"], given["stage"]),
                             f"so its features would be meaningless; {NO_PICTURES}")

@@ -14,7 +14,7 @@ SUBJECTS = {
         "solver net train_net test_net net_param train_net_param test_net_param train_state test_state weights model labels like "
         "level stage modules"),
     "Data": (
-        "batch batch_size test_batch_size images_dim center_only listed ext crop_mode context_pad mean scale raw_scale "
+        "batch batch_size test_batch_size images_dim center_only listed ext mean scale raw_scale "
         "channel_swap shapes images class_weights classes mirror"),
     "Learning rate": "base_lr lr_mult lr_policy gamma power stepsize stepvalue plateau_winsize",
     "Update": (

@@ -16,7 +16,7 @@ from minicaffe.data.image_list import PICTURE_ENDINGS, describe_endings, ending
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto.files import read_lines
 
-OUTPUT_ENDINGS = (".npy", ".csv", ".json", ".h5")  # endings of output files: a missing INPUT with one of them was meant as --out
+OUTPUT_ENDINGS = (".npy", ".csv", ".json")  # endings of output files: a missing INPUT with one of them was meant as --out
 
 logger = logging.getLogger("minicaffe.cli")
 MOST_NAMES = 5      # of files that are left out
@@ -95,7 +95,7 @@ class SkippedInputs:
         self.count += len(errors)
         if errors and self.total == 1:
             raise DataError(errors[0])
-        for text in dict.fromkeys(errors):      # a picture may have several windows
+        for text in dict.fromkeys(errors):
             logger.warning("%s; skipped", text)
         if errors and self.count == self.total:
             raise DataError(f"none of the {self.total} inputs can be read")

@@ -1,7 +1,7 @@
 """The nets of ``classify`` and ``detect``, and how pictures are preprocessed: as in training, if the training net is known.
 
 Caffe's tools resize every picture to 256 x 256, cut crops and subtract the mean of ImageNet. That is right for nets of ImageNet
-only. So it is the default only for those (three channels in, 1000 scores out; 200 for detect). Size and channels are the input's.
+only. So it is the default only for those (three channels in, 1000 scores out). Size and channels are the input's.
 Crop, mean and scale are those of the training net, if it is known, also for ImageNet.
 """
 
@@ -29,13 +29,13 @@ from minicaffe.net.net import Net, read_net
 from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.upgrade import load, load_net
-from minicaffe.pycaffe.classifier import picture_transformer
+from minicaffe.pycaffe.classifier import Classifier, picture_transformer
 from minicaffe.pycaffe.net2014 import read_npy
 
 CAFFENET = "models/bvlc_reference_caffenet"
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
 IMAGENET_SIZE = (256, 256)
-IMAGENET_CLASSES, IMAGENET_OBJECTS = 1000, 200  # of ILSVRC's classification and detection
+IMAGENET_CLASSES = 1000     # of ILSVRC's classification
 MAX_PROTOTXT_BYTES = 8 << 20  # bytes; larger files beside the net are not read
 WEIGHTED_TYPES = ("Convolution", "InnerProduct", "Deconvolution", "Scale", "BatchNorm", "Embed", "LSTM", "RNN")
 
@@ -115,13 +115,11 @@ def select_pretrained(given, default=None):
     return found
 
 
-def open_net(kind, given, images_dim=None, windows=False):
-    """Return the net that the options of `picture_net_options` select, with its preprocessing, and its `PictureSource` or None.
+def open_net(given, images_dim=None):
+    """Return the Classifier of the options of `picture_net_options`, with its preprocessing, and its `PictureSource` or None.
 
-    `kind` is Classifier or Detector. `given` has the values of those options, and optionally `level` and `stage`. `images_dim`,
-    (height, width), overrides the size that pictures are resized to. With `windows`, windows of pictures are warped to the input's
-    size and one mean per channel is subtracted, unless the net finds boxes itself (DetectionOutput). One line on standard error
-    describes the preprocessing.
+    `given` has the values of those options, and optionally `level` and `stage`. `images_dim`, (height, width), overrides the size
+    that pictures are resized to. One line on standard error describes the preprocessing.
     """
     model, weights, like = given["model"], given["weights"], given["like"]
     if model is None and weights is None:
@@ -146,9 +144,9 @@ def open_net(kind, given, images_dim=None, windows=False):
                 raise ConfigError("the net is trained on boxes, and no DetectionOutput layer outputs them; give its deploy net",
                                   file=model, layer=loss.name, layer_type=loss.type)
             param = deploy_net(param, (1, *training.input_shape()), model, positions)
-    net = kind(param, weights, file=model, positions=positions, **about)
+    net = Classifier(param, weights, file=model, positions=positions, **about)
     with caffe.trusting(about["trusted"]):
-        set_preprocessing(net, training, why, given, images_dim, windows)
+        set_preprocessing(net, training, why, given, images_dim)
     options.print_ranks()
     return net, training
 
@@ -167,19 +165,16 @@ def open_data_net(file, weights, state, why, **about):
     return net
 
 
-def set_preprocessing(net, training, why, given, images_dim, windows):
+def set_preprocessing(net, training, why, given, images_dim):
     """Set the preprocessing of `net`: the options', by default that of its training; print it in one line."""
-    windows = windows and not any(node.type == "DetectionOutput" for node in net.nodes)
     channels, height, width = net.transformer.inputs[net.inputs[0]][1:]
     scores = int(np.prod(net.blobs[net.outputs[0]].shape[1:]))
-    imagenet = channels == 3 and scores == (IMAGENET_OBJECTS if windows else IMAGENET_CLASSES)
+    imagenet = channels == 3 and scores == IMAGENET_CLASSES
     size = images_dim or (height, width)
-    if images_dim is None and not windows:
+    if images_dim is None:
         whole = IMAGENET_SIZE if imagenet and max(height, width) <= min(IMAGENET_SIZE) else None
         size = training.size(size, whole) if training else whole or size
     mean, of_mean = find_mean(given["mean"], training, channels, imagenet)
-    if mean is not None and windows and mean.ndim == 3:
-        mean = mean.mean(axis=(1, 2))
     net.ten_crops = imagenet or images_dim is not None  # as Caffe's tool has it, which resizes the mean
     if mean is not None and mean.shape[1:] == tuple(size) and not net.ten_crops:  # what the centre crop sees, as in training
         top, left = (size[0] - height) // 2, (size[1] - width) // 2

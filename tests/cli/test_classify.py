@@ -205,20 +205,6 @@ def test_scores_of_pixels_have_no_best_class(minicaffe, pictures, tmp_path):
     assert minicaffe(*common, "--out=o.npy").splitlines()[-1] == "Saving results into o.npy" and np.load("o.npy").shape == (2, 4, 7, 8)
 
 
-def test_detect_takes_channels_and_transform_of_its_net(minicaffe, pictures, tmp_path):
-    want, shape = pictures('scale: 0.02 mean_file: "mean.binaryproto"', gray=True)
-    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
-    (tmp_path / "deploy.prototxt").write_text(DEPLOY % shape)
-    minicaffe("detect", "w.csv", "--out", "out.csv", "--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad=0")
-    assert "1 channel, 7 x 8, minus mean of mean.binaryproto, times 0.02; as in net.prototxt" in minicaffe.messages
-    net = caffe.Net("deploy.prototxt", caffe.TEST, weights="w.caffemodel")
-    picture = caffe.io.resize_image(caffe.io.load_image("0.png", color=False), (7, 8))[:, :, 0] * 255
-    mean = caffe.io.blobproto_to_array(_blob("mean.binaryproto")).mean()
-    net.blobs["data"].data[...] = (picture - mean) * 0.02
-    scores = [float(cell) for cell in (tmp_path / "out.csv").read_text().splitlines()[1].split(",")[5:]]
-    np.testing.assert_allclose(scores, net.forward()["prob"][0], rtol=1e-3)
-
-
 def _blob(path):
     return caffe.proto.caffe_pb2.BlobProto.FromString(Path(path).read_bytes())
 

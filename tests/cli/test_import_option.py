@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import small_ssd
 from tiny import SOLVER, run
 
 from minicaffe.cli import app
@@ -55,7 +56,7 @@ fold deploy.prototxt net_iter_2.caffemodel -o folded
 export deploy.prototxt net_iter_2.caffemodel -o x.onnx
 extract_features net_iter_2.caffemodel net.prototxt ip features 1 lmdb
 classify x.png --model=deploy.prototxt --weights=net_iter_2.caffemodel --mean= --scale=1
-detect windows.csv --model=deploy.prototxt --weights=net_iter_2.caffemodel --mean= --scale=1 --out=d.csv --context_pad=0 --crop_mode=list""".splitlines()
+detect x.png --model=boxes.prototxt --weights=net_iter_2.caffemodel --mean= --scale=1 --out=d.csv""".splitlines()
 PROGRAM = """import contextlib, io, json, sys
 from minicaffe.cli import app
 done = []
@@ -83,7 +84,8 @@ def test_each_command_builds_it(folder):
     import numpy as np
     cv2.imwrite(str(folder / "x.png"), np.zeros((6, 6, 3), np.uint8))
     (folder / "x.list").write_text("x.png\n")
-    (folder / "windows.csv").write_text("filename,xmin,ymin,xmax,ymax\nx.png,0,0,5,5\n")
+    of_boxes = (small_ssd.DETECTOR % (6, 6)).partition("\n")[2].replace('bottom: "data" top: "loc"', 'bottom: "ip" top: "loc"')
+    (folder / "boxes.prototxt").write_text(DEPLOY + of_boxes)
     out = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps(COMMANDS)], cwd=folder, capture_output=True, text=True, timeout=120)
     assert out.returncode == 0, out.stderr
     done = json.loads(out.stdout)

@@ -27,8 +27,6 @@ WRITERS = {     # the command, and the file that it writes
     "classify .npy": (["classify", "1.png", "--out", "o.npy", *COMMON], "o.npy"),
     "classify .csv": (["classify", "1.png", "--out", "o.csv", *COMMON], "o.csv"),
     "classify .json": (["classify", "1.png", "--out", "o.json", *COMMON], "o.json"),
-    "detect .csv": (["detect", "w.csv", "--out", "o.csv", "--crop_mode=list", "--context_pad=0", *COMMON], "o.csv"),
-    "detect .h5": (["detect", "w.csv", "--out", "o.h5", "--crop_mode=list", "--context_pad=0", *COMMON], "o.h5"),
     "test --confusion .csv": (["test", *COMMON, "--confusion", "o.csv"], "o.csv"),
     "test --confusion .png": (["test", *COMMON, "--confusion", "o.png"], "o.png"),
     "test --wrong": (["test", *COMMON, "--wrong", "o"], "o"),
@@ -72,7 +70,6 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
     (tmp_path / "d.prototxt").write_text(DEPLOY % (3, 7, 8))
     if command[0] == "import":
         minicaffe("export", "d.prototxt", "-o", "m.onnx", "--no-check")
-    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
     (tmp_path / "out").mkdir()
     (tmp_path / out).write_text("years of work")
     there = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -86,7 +83,7 @@ def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, wri
 
 def test_every_option_and_argument_that_names_an_output_is_tried(minicaffe):
     """A command with --force is one that writes; those whose outputs are not listed above have tests of their own."""
-    own = {"train", "data", "convert_annoset", "finetune"}
+    own = {"train", "data", "convert_annoset", "finetune", "detect"}
     for name in app.COMMANDS:
         if "--force" in minicaffe(name, "--help"):
             assert name in own or any(command[0] == name for command, _ in WRITERS.values()), name
@@ -118,10 +115,7 @@ def test_an_output_in_the_place_of_an_input_is_named(minicaffe, pictures, tmp_pa
     assert "scores.npy: no such picture or folder, and no pattern that fits one; results are written to a file by --out scores.npy" in \
         minicaffe("classify", "1.png", "scores.npy", *COMMON, status=1)
     assert "--out: must end in .npy, .csv or .json" in minicaffe("classify", "1.png", "--out=2.png", *COMMON, status=2)
-    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,14,9\n")
-    assert "and --out FILE for the scores" in minicaffe("detect", "w.csv", "out.csv", "--crop_mode=list", *COMMON, status=2)
-    assert "give --out FILE" in minicaffe("detect", "w.csv", "--crop_mode=list", *COMMON, status=2)
-    assert "has no DetectionOutput layer, so it scores windows" in minicaffe("detect", "1.png", *COMMON, status=2)
+    assert "has no DetectionOutput layer, so it finds no boxes; give the deploy net of an SSD" in minicaffe("detect", "1.png", *COMMON, status=2)
     (tmp_path / "deploy.prototxt").write_text((DEPLOY % (3, 7, 8)).replace('type: "InnerProduct"', 'type: "Convolution"').replace(
         "inner_product_param { num_output: 4 }", "convolution_param { num_output: 4 kernel_size: 1 }"))
     caffe.Net("deploy.prototxt", caffe.TEST).save("c.caffemodel")

@@ -41,27 +41,25 @@ IMAGENET = list(picture_nets.IMAGENET_MEAN)
 WHOLE = a_training().mean(3)[0]
 
 
-@pytest.mark.parametrize("about, training, images_dim, windows, size, ten_crops, mean, swap", [
-    ({}, None, None, False, (8, 8), False, None, (2, 1, 0)),
-    ({"channels": 1}, None, None, False, (8, 8), False, None, None),
-    ({"scores": 1000}, None, None, False, (256, 256), True, IMAGENET, (2, 1, 0)),
-    ({"scores": 1000, "side": 256}, None, None, False, (256, 256), True, IMAGENET, (2, 1, 0)),
-    ({"scores": 1000, "side": 257}, None, None, False, (257, 257), True, IMAGENET, (2, 1, 0)),
-    ({"scores": 200}, None, None, True, (8, 8), True, IMAGENET, (2, 1, 0)),
-    ({"scores": 200}, None, None, False, (8, 8), False, None, (2, 1, 0)),
-    ({}, None, (20, 30), False, (20, 30), True, None, (2, 1, 0)),
-    ({}, a_training(), None, False, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0)),
-    ({}, a_training(True), None, False, (12, 14), False, WHOLE[:, 2:10, 3:11], None),
-    ({}, a_training(size=(11, 14)), None, False, (11, 14), False, WHOLE, (2, 1, 0)),
-    ({}, a_training(), (12, 14), False, (12, 14), True, WHOLE, (2, 1, 0)),
-    ({}, a_training(), (20, 30), False, (20, 30), True, WHOLE, (2, 1, 0)),
-    ({}, a_training(), None, True, (8, 8), False, WHOLE.mean(axis=(1, 2)), (2, 1, 0)),
-    ({"last": "DetectionOutput"}, a_training(), None, True, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0))])
-def test_preprocessing(monkeypatch, lines, about, training, images_dim, windows, size, ten_crops, mean, swap):
+@pytest.mark.parametrize("about, training, images_dim, size, ten_crops, mean, swap", [
+    ({}, None, None, (8, 8), False, None, (2, 1, 0)),
+    ({"channels": 1}, None, None, (8, 8), False, None, None),
+    ({"scores": 1000}, None, None, (256, 256), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 1000, "side": 256}, None, None, (256, 256), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 1000, "side": 257}, None, None, (257, 257), True, IMAGENET, (2, 1, 0)),
+    ({"scores": 200}, None, None, (8, 8), False, None, (2, 1, 0)),
+    ({}, None, (20, 30), (20, 30), True, None, (2, 1, 0)),
+    ({}, a_training(), None, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0)),
+    ({}, a_training(True), None, (12, 14), False, WHOLE[:, 2:10, 3:11], None),
+    ({}, a_training(size=(11, 14)), None, (11, 14), False, WHOLE, (2, 1, 0)),
+    ({}, a_training(), (12, 14), (12, 14), True, WHOLE, (2, 1, 0)),
+    ({}, a_training(), (20, 30), (20, 30), True, WHOLE, (2, 1, 0)),
+    ({"last": "DetectionOutput"}, a_training(), None, (12, 14), False, WHOLE[:, 2:10, 3:11], (2, 1, 0))])
+def test_preprocessing(monkeypatch, lines, about, training, images_dim, size, ten_crops, mean, swap):
     found, net = [], a_net(**about)
     monkeypatch.setattr(picture_nets, "picture_transformer", lambda *given: found.append(given))
     given = {"mean": None, "scale": None, "raw_scale": 255.0, "channel_swap": None}
-    picture_nets.set_preprocessing(net, training, "no training net", given, images_dim, windows)
+    picture_nets.set_preprocessing(net, training, "no training net", given, images_dim)
     [(_, its_mean, scale, raw_scale, its_swap)] = found
     assert (tuple(net.image_dims), net.ten_crops) == (size, ten_crops)
     assert (scale, raw_scale, its_swap) == (0.5 if training else None, 255, swap)
@@ -113,12 +111,13 @@ def opened(tmp_path, monkeypatch):
     monkeypatch.setattr(picture_nets.options, "net_options", lambda: {"skip_unknown_fields": False, "trusted": True, "plan": None})
     monkeypatch.setattr(picture_nets.options, "print_ranks", lambda: None)
     monkeypatch.setattr(picture_nets, "set_preprocessing", lambda *given: None)
+    monkeypatch.setattr(picture_nets, "Classifier", lambda param, *_, **about: param)
     (tmp_path / "own.prototxt").write_text(NET % 1)
     (tmp_path / "other.prototxt").write_text(NET % 0.25)
     (tmp_path / "boxes.prototxt").write_text(NET % 1 + BOXES)
 
     def run(model, like=None):
-        net, training = picture_nets.open_net(lambda param, *_, **about: param, {"model": model, "weights": "w", "like": like})
+        net, training = picture_nets.open_net({"model": model, "weights": "w", "like": like})
         return [layer.type for layer in net.layer], training.file
     return run
 

@@ -110,15 +110,6 @@ def test_which_net_classify_takes(minicaffe, tmp_path):
     assert "bvlc_reference_caffenet/deploy.prototxt" in minicaffe("classify", BOOT, status=1)
 
 
-def test_detect_scores_windows_by_name(minicaffe, tmp_path):
-    pytest.importorskip("cv2")
-    (tmp_path / "w.csv").write_text(f"filename,xmin,ymin,xmax,ymax\n{BOOT},0,0,28,28\n")
-    minicaffe("detect", "w.csv", "--out", "o.csv", "--model", "lenet", "--crop_mode", "list", "--context_pad", 0)
-    assert "lenet of the package, trained on" in minicaffe.messages
-    names, scores = (line.split(",")[5:] for line in (tmp_path / "o.csv").read_text().splitlines())
-    assert names[int(np.argmax([float(score) for score in scores]))] == "ankle boot"
-
-
 def test_the_script_trains_these_nets():
     options = {name for param in train.params for name in param.opts}
     for name in pretrained.names():

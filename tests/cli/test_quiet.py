@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import small_ssd
 from tiny import SOLVER, Process, run
 
 import minicaffe as caffe
@@ -28,7 +29,7 @@ COMMON = "--model deploy.prototxt --weights w.caffemodel --mean= --scale=1"
 # Most lines that the log of a command may have (on standard error), and the command. The nets have 64 layers.
 COMMANDS = {
     "classify": (6, f"classify 0.png {COMMON}"),
-    "detect": (6, f"detect w.csv --crop_mode=list --out=o.csv --context_pad=0 {COMMON}"),
+    "detect": (6, "detect 0.png --out=o.csv --model boxes.prototxt --weights w.caffemodel --mean= --scale=1"),
     "extract_features": (6, "extract_features w.caffemodel net.prototxt ip features 1"),
     "test": (12, "test net.prototxt --weights w.caffemodel --iterations 2"),
     "trace": (26, "trace net.prototxt --json t.json"),            # the solver's fields
@@ -52,7 +53,8 @@ def there(tmp_path, monkeypatch):
     (tmp_path / "net.prototxt").write_text(TRAINING)
     (tmp_path / "deploy.prototxt").write_text(DEPLOY)
     (tmp_path / "solver.prototxt").write_text(SOLVER)
-    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,4,4\n")
+    first, _, rest = (small_ssd.DETECTOR % (4, 4)).partition("\n")
+    (tmp_path / "boxes.prototxt").write_text(first + BODY + rest)
     for path in ("0.png", *(f"pictures/{name}/{i}.png" for name in "ab" for i in range(2))):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(path, caffe.io.np.full((4, 4, 3), 90, "uint8"))

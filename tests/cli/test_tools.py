@@ -1,19 +1,16 @@
 """Caffe's tools as subcommands: what they write, their options in gflags' form too, and one line for what is wrong."""
 
-import contextlib
 import csv
 import gzip
 import json
 import re
 import struct
 
-import h5py
 import numpy as np
 import pytest
 
 import minicaffe as caffe
 from minicaffe.cli import app
-from minicaffe.addons.ssd import detect
 from minicaffe.cli.parse_log import read_run, times_of
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
@@ -125,43 +122,6 @@ def test_classify(minicaffe, there):
     assert "2 whole numbers" in minicaffe("classify", ".", "--out", "x.npy", *common[:2], "--images_dim", "256", status=2)
     assert "counted from 0 to 2" in minicaffe("classify", "0.png", "--out", "x.npy", *common, "--channel_swap", "0,1,7", status=2)
     assert "no such" in minicaffe("classify", "9.png", "--out", "x.npy", *common, status=1)
-
-
-def test_detect(minicaffe, there):
-    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,8,8\n0.png,2,2,12,9\n1.png,1,1,9,9\n")
-    common = ("--model", "deploy.prototxt", "--weights", "w.caffemodel", "--crop_mode=list", "--context_pad", 1)
-    assert "Processed 3 windows" in minicaffe("detect", "w.csv", "--out", "out.csv", *common)
-    rows = list(csv.reader(open("out.csv")))
-    assert rows[0][:6] == ["filename", "ymin", "xmin", "ymax", "xmax", "class0"] and rows[2][:5] == ["0.png", "2", "2", "9", "12"]
-    minicaffe("detect", "w.csv", "--out", "out.h5", *common)
-    with h5py.File("out.h5") as file:
-        np.testing.assert_allclose(file["prediction"][:], [[float(v) for v in row[5:]] for row in rows[1:]], rtol=1e-5)
-        assert list(file["xmax"]) == [8, 12, 9]
-    assert "must end in" in minicaffe("detect", "w.csv", "--out", "out.txt", *common, status=2)
-    (there / "bad.csv").write_text("filename,xmin\n0.png,0\n")
-    assert "bad.csv:2" in minicaffe("detect", "bad.csv", "--out", "x.csv", *common, status=1)
-    assert "selective_search" in minicaffe("detect", "w.csv", "--out", "x.csv", *common[:4], *common[5:], status=1)
-
-
-def test_windows_have_the_context_that_was_given(minicaffe, there, monkeypatch):
-    """Scores with and without it differ; the progress is that of the pictures."""
-    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,2,2,6,7\n1.png,1,1,6,5\n")
-    seen, found = [], []
-    monkeypatch.setattr(detect.bars, "progress", lambda: contextlib.nullcontext(lambda *one: seen.append(one)))
-    for pad in (0, 2):
-        minicaffe("detect", "w.csv", f"--out={pad}.csv", "--model=deploy.prototxt", "--weights=w.caffemodel", "--crop_mode=list", "--context_pad", pad)
-        found.append([row[5:] for row in csv.reader(open(f"{pad}.csv"))])
-    assert found[0][0] == found[1][0] and all(a != b for a, b in zip(found[0][1:], found[1][1:], strict=True))
-    assert seen == [("pictures", 1, 2), ("pictures", 2, 2)] * 2
-
-
-@pytest.mark.parametrize("mode, name", [("list", "w.csv"), ("selective_search", "w.CSV"), ("selective_search", "w.TXT")])
-def test_what_a_list_of_windows_holds(tmp_path, mode, name):
-    """For selective search it is a list of pictures, of which a .csv names each in a row for each window."""
-    lines = ["filename,xmin,ymin,xmax,ymax", "b.png,1,2,3,4", "a.png,1,2,5,6", "b.png,1,2,7,8"]
-    (tmp_path / name).write_text("\n".join(lines) if name.lower().endswith(".csv") else "b.png\n\n a.png \n")
-    found = detect.read_windows(str(tmp_path / name), mode)
-    assert found == ({"b.png": [(2, 1, 4, 3), (2, 1, 8, 7)], "a.png": [(2, 1, 6, 5)]} if mode == "list" else ["b.png", "a.png"])
 
 
 def test_the_page_of_convolution_is_written(minicaffe, there):

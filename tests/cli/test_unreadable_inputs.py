@@ -2,8 +2,6 @@
 
 import csv
 import json
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,33 +84,6 @@ def test_keys_of_other_blobs(minicaffe, there):
     for name, keys in (("f", [1, 2, 3]), ("g", [0, 1])):
         with open_db(name, "lmdb") as db:
             assert [int(bytes(key)) for key, _ in db.records()] == keys
-
-
-def test_detect_windows_skips(minicaffe, there):
-    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{i}.png,0,0,14,9\n" for i in range(4)))
-    run(minicaffe, "detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON)
-    assert [row[0] for row in csv.reader((there / "r.csv").open())][1:] == ["in/0.png", "in/1.png", "in/3.png"]
-
-
-def test_detect_skips_windows(minicaffe, there):
-    """A window without a pixel, and each of the two of a picture that cannot be read."""
-    corners = ["0.png,0,0,14,9", "0.png,40,0,50,9", "0.png,1,1,9,9", "2.png,0,0,14,9", "2.png,1,1,9,9"]
-    (there / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"in/{one}\n" for one in corners))
-    error = minicaffe("detect", "w.csv", "--out=r.csv", "--crop_mode=list", "--context_pad=0", *COMMON, status=1)
-    assert "3 of 5 inputs cannot be read" in error and minicaffe.log.count("in/2.png") == 1
-    assert "window (ymin, xmin, ymax, xmax) = (0.0, 40.0, 9.0, 50.0) holds no pixel of a picture of 9x14; skipped" in minicaffe.log
-    assert [row[:5] for row in csv.reader((there / "r.csv").open())][1:] == [["in/0.png", "0", "0", "9", "14"], ["in/0.png", "1", "1", "9", "9"]]
-    assert "room" in minicaffe("detect", "w.csv", "--out=s.csv", "--crop_mode=list", "--context_pad=9", *COMMON, status=2)
-
-
-def test_selective_search_skips(minicaffe, there, monkeypatch):
-    def get_windows(names, cmd):
-        return [[(0, 0, 9, 14)] for _ in names]
-
-    monkeypatch.setitem(sys.modules, "selective_search_ijcv_with_python", SimpleNamespace(get_windows=get_windows))
-    (there / "w.txt").write_text("".join(f"in/{i}.png\n" for i in range(4)))
-    run(minicaffe, "detect", "w.txt", "--out=r.csv", "--context_pad=0", *COMMON)
-    assert [row[0] for row in csv.reader((there / "r.csv").open())][1:] == ["in/0.png", "in/1.png", "in/3.png"]
 
 
 def test_plot_skips(minicaffe, there):

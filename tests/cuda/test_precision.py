@@ -237,10 +237,9 @@ def test_an_older_gpu_refuses_tf32(environment):
     ["train", "net.prototxt"], ["time", "net.prototxt"], ["trace", "net.prototxt"], ["summary", "net.prototxt"],
     ["test", "net.prototxt", "--weights", "w"], ["extract_features", "w", "net.prototxt", "ip", "db", "1"],
     ["classify", "x.npy", "--model", "net.prototxt", "--weights", "w"],
-    ["detect", "w.csv", "--out", "o.csv", "--crop_mode", "list", "--model", "net.prototxt", "--weights", "w"],
+    ["detect", "x.npy", "--model", "net.prototxt", "--weights", "w"],
 ], ids=lambda arguments: arguments[0])  # fmt: skip
 def test_commands_refuse_it_before_anything_runs(folder, arguments):
-    (folder / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\nx.png,0,0,5,5\n")
     np.save(folder / "x.npy", np.zeros((1, 5, 5, 3)))
     text = command(*arguments, "--precision", "tf32", cwd=folder, device="cpu", status=2)
     assert text.strip().splitlines()[-1] == (

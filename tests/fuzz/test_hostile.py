@@ -429,14 +429,6 @@ def test_npy_files(tmp_path, content, words):
         read_npy(str(tmp_path / "mean.npy"))
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"filename,xmin,ymin,xmax,ymax\n\xff,1,2,3,x\n", b"a" * 200_000 + b",b\n1,2\n"])
-def test_window_tables(tmp_path, content):
-    from minicaffe.addons.ssd.detect import read_windows
-    (tmp_path / "windows.csv").write_bytes(content)
-    with pytest.raises(DataError, match="windows.csv:"):
-        read_windows(str(tmp_path / "windows.csv"), "list")
-
-
 @pytest.mark.parametrize("fields, words", [
     ('lr_policy: "fixed" base_lr: nan', "solver.prototxt:1: base_lr: must be a number, got nan"),
     ('lr_policy: "fixed" base_lr: 1 momentum: nan', "momentum: must be a number"),

@@ -126,7 +126,7 @@ def test_a_net_without_parameters_needs_none(weights, caplog, recwarn):
     ["extract_features", "WEIGHTS", "other.prototxt", "b", "features", "1"],
     ["train", "solver.prototxt", "--weights", "WEIGHTS"],
     ["classify", "picture.npy", "--out", "out.npy", "--model", "other.prototxt", "--weights", "WEIGHTS"],
-    ["detect", "windows.csv", "--out", "out.csv", "--model", "other.prototxt", "--weights", "WEIGHTS"],
+    ["detect", "picture.npy", "--out", "out.csv", "--model", "other.prototxt", "--weights", "WEIGHTS"],
 ])
 def test_none_taken_is_an_error_on_the_command_line(weights, command, tmp_path, capsys):
     (tmp_path / "solver.prototxt").write_text(SOLVER)
@@ -134,7 +134,6 @@ def test_none_taken_is_an_error_on_the_command_line(weights, command, tmp_path, 
     (tmp_path / "train.prototxt").write_text(text.replace('"ip', '"fc'))
     (tmp_path / "other.prototxt").write_text(OTHER.replace("dim: 2 dim: 3", "dim: 1 dim: 3 dim: 8 dim: 8"))
     np.save("picture.npy", np.zeros((8, 8, 3), np.float32))
-    (tmp_path / "windows.csv").write_text("filename,ymin,xmin,ymax,xmax\npicture.npy,0,0,8,8\n")
     assert cli.main([word.replace("WEIGHTS", weights) for word in command] + ["--quiet"]) == 2
     assert f"{weights}: no layer of the net got weights" in capsys.readouterr().err
     assert not list(tmp_path.glob("out.*")) and not (tmp_path / "features").exists()

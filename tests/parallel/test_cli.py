@@ -16,7 +16,9 @@ import h5py
 import numpy as np
 import pytest
 import ranks
+import small_ssd
 
+import minicaffe
 from minicaffe import cuda
 from minicaffe.cli import app, training_file
 from minicaffe.cli import ranks as cli_ranks
@@ -61,7 +63,8 @@ def folder(tmp_path_factory):
     for path in paths:
         cv2.imwrite(path, random.integers(0, 256, (4, 4, 3)).astype(np.uint8))
     (folder / "pictures.txt").write_text("\n".join(paths))
-    (folder / "windows.csv").write_text("filename,xmin,ymin,xmax,ymax\n" + "".join(f"{path},0,0,4,4\n{path},1,1,4,3\n" for path in paths))
+    (folder / "boxes.prototxt").write_text(small_ssd.DETECTOR % (4, 4))
+    minicaffe.Net(str(folder / "boxes.prototxt"), minicaffe.TEST).save(str(folder / "boxes.caffemodel"))
     return folder
 
 
@@ -120,7 +123,8 @@ def test_ranks_score_and_write_what_one_process_does(folder, trained, group_size
                 ["extract_features", "weights_iter_12.caffemodel", "net.prototxt", "ip,loss", f"{name}_ip,{name}_loss", "5", "--force"],
                 ["classify", "pictures.txt", "--out", f"{name}.npy", "--list", "--force", *net],
                 ["classify", "pictures", "--ext", "png", *net],
-                ["detect", "windows.csv", "--out", f"{name}.csv", "--force", "--crop_mode", "list", "--context_pad", "0", *net]]
+                ["detect", "pictures", "--out", f"{name}.csv", "--force", "--threshold", "0.1", "--model", "boxes.prototxt", *net[2:-2],
+                 "--weights", "boxes.caffemodel"]]
 
     alone = run_commands(folder, *commands("one"))
     first, *others = ranks.run(group_size, __file__, "run_commands", str(folder), *commands("all"))

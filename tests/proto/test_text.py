@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minicaffe.cli.classify import read_labels
-from minicaffe.addons.ssd.detect import read_windows
 from minicaffe.cli.parse_log import read_run
 from minicaffe.data.image_list import ImageList
 from minicaffe.addons.ssd.label_map import read_label_map
@@ -361,9 +360,6 @@ def test_text_readers_line_ends(tmp_path, end):
         ImageList(write("list.txt", "a.png 1", "b.png x"))
     assert list(read_label_map(write("map.prototxt", "item { name: '0' # none", "label: 0 }", "item { name: 'x' label: 1 }"))) == [0, 1]
     assert read_labels(write("labels.txt", "cat", "dog"), None, None, 2) == ["cat", "dog"]
-    windows = write("w.csv", "filename,xmin,ymin,xmax,ymax", "a.png,1,2,3,4")
-    assert read_windows(windows, "list") == {"a.png": [(2.0, 1.0, 4.0, 3.0)]}
-    assert read_windows(write("w.txt", "a.png", "b.png"), "selective_search") == ["a.png", "b.png"]
     log = write("run.jsonl", '{"event": "train", "iteration": 5, "loss": 2, "lr": 0.1, "outputs": []}', "")
     assert read_run(log).tables["train"][0]["NumIters"] == 5
     solver = load(write("solver.prototxt", "# a solver", "net: 'n' # of it", "max_iter: 7")).param

@@ -127,13 +127,6 @@ def test_another_way_to_resize_is_said(minicaffe, ssd, tmp_path):
     assert "train.prototxt resizes pictures by FIT_LARGE_SIZE_AND_PAD; here they are resized" in minicaffe.messages
 
 
-def test_windows_are_refused(minicaffe, ssd, tmp_path):
-    (tmp_path / "w.csv").write_text("filename,xmin,ymin,xmax,ymax\n0.png,0,0,8,8\n")
-    error = minicaffe("detect", "w.csv", "--out=out.csv", "--crop_mode=list", *COMMON, status=2)
-    assert "deploy.prototxt: layer 'detection_out' (DetectionOutput): finds boxes on whole pictures, and w.csv is a list of windows" in error
-    assert not (tmp_path / "out.csv").exists()
-
-
 def test_classify_and_the_training_net_are_refused(minicaffe, ssd, tmp_path):
     model = COMMON[:4]
     assert "layer 'detection_out' (DetectionOutput): gives boxes" in minicaffe("classify", "0.png", *model, status=2)
