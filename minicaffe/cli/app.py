@@ -43,7 +43,6 @@ COMMANDS = {
     "course": ("Learn", "minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
     "layers": ("Learn", "minicaffe.cli.layers", "List the layer types, or show one with its fields."),
     "cache": ("This machine", "minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
-    "completion": ("This machine", "minicaffe.cli.completion", "Print the script by which a shell completes commands."),
     "device_query": ("This machine", "minicaffe.cli.device_query", "Show the processors that this build can use."),
 }
 # Name of a tool of Caffe: the words that run in its place.

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from minicaffe.cli import bars, options
 from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
-from minicaffe.cli.pictures import half_blocks, sheet, shrink, to_rgb, write_png
+from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
 from minicaffe.data.datasets import DATA_SETS, make_data_set, make_idx_set
@@ -25,7 +25,6 @@ from minicaffe.errors import Error
 
 SHEET_COLUMNS, SHEET_ROWS = 20, 10  # pictures of `info --png`
 MOST_LABELS = 50  # bars of the histogram
-TERMINAL_PIXELS = 32  # largest side of a picture on the terminal
 
 backend_option = click.option(
     "--backend", type=click.Choice(["lmdb", "leveldb"], case_sensitive=False), default="lmdb", show_default=True
@@ -170,7 +169,7 @@ def mean(db, out, backend, force):
 @options.force
 @options.messages
 def info(db, backend, png, force):
-    """Show what DB holds: number of records, shapes, encodings, labels, the first pictures."""
+    """Show what DB holds: number of records, shapes, encodings, labels; with --png the first pictures."""
     options.check_outputs(png, force=force)
     shapes, kinds, labels, reals, first = Counter(), Counter(), Counter(), {}, []  # reals: count -> records, least, ...
     with open_db(db, backend) as database, bars.progress() as progress:
@@ -179,7 +178,7 @@ def info(db, backend, png, force):
             key, value = cursor.next()
             try:
                 record = datum_info(value)
-                if len(first) < SHEET_COLUMNS * SHEET_ROWS:
+                if png and len(first) < SHEET_COLUMNS * SHEET_ROWS:
                     first.append(datum_array(value))
             except Error as error:
                 raise database.locate(error, number, key) from None
@@ -203,14 +202,9 @@ def info(db, backend, png, force):
         console.print(f"real-valued labels: {size} in each of {found} records: {'; '.join(spans)}", soft_wrap=True)
     if labels:
         _show_labels(console, labels)
-    pictures = [to_rgb(picture) for picture in first]
-    if console.is_terminal:
-        small = [shrink(picture, min(TERMINAL_PIXELS, console.width), TERMINAL_PIXELS) for picture in pictures]
-        columns = max(1, (console.width + 1) // (max(picture.shape[1] for picture in small) + 1))
-        console.print(half_blocks(sheet(small[:columns], columns)), end="")
     if png:
-        write_png(png, sheet(pictures, SHEET_COLUMNS))
-        console.print(f"{png}: the first {len(pictures)} pictures", soft_wrap=True)
+        write_png(png, sheet([to_rgb(picture) for picture in first], SHEET_COLUMNS))
+        console.print(f"{png}: the first {len(first)} pictures", soft_wrap=True)
 
 
 def _listing(counter):

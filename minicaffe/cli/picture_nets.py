@@ -32,7 +32,6 @@ from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import Classifier, picture_transformer
 from minicaffe.pycaffe.net2014 import read_npy
 
-CAFFENET = "models/bvlc_reference_caffenet"
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
 IMAGENET_SIZE = (256, 256)
 IMAGENET_CLASSES = 1000     # of ILSVRC's classification
@@ -78,17 +77,15 @@ NO_PICTURES = "give pictures by --images, or a net that reads its own data"
 picture_net_options = options.combine_options(     # all options of `open_net`
     click.option("--model", metavar="FILE",
                  help=f"A deploy net, a training net, or a name of a trained net of the package: {', '.join(pretrained.names())}. "
-                 f"By default {CAFFENET}/deploy.prototxt; if that folder is not there, classify takes {pretrained.DEFAULT}."),
-    click.option("--weights", metavar="FILE",
-                 help="A .caffemodel, or HDF5; by default that of the default net."),
+                 f"By default classify takes {pretrained.DEFAULT}."),
+    click.option("--weights", metavar="FILE", help="A .caffemodel, or HDF5; by default that of the package's net."),
     preprocessing)
 
 
 def select_pretrained(given, default=None):
     """Put the files of a trained net of the package in place of its name in `given`, the options of `picture_net_options`.
 
-    Without --model and --weights, and without Caffe's CaffeNet in the working directory, that is the net `default`. One line says
-    which net it is.
+    Without --model and --weights that is the net `default`. One line says which net it is.
 
     Returns
     -------
@@ -101,7 +98,7 @@ def select_pretrained(given, default=None):
         --model is a single word, and no file and no net of the package has this name.
     """
     name, why = given["model"], ""
-    if name is None and given["weights"] is None and not os.path.isdir(CAFFENET):
+    if name is None and given["weights"] is None:
         name, why = default, "no --model: "
     if name is None or not re.fullmatch(r"\w+", name) or os.path.isfile(name):
         return None
@@ -122,14 +119,9 @@ def open_net(given, images_dim=None):
     that pictures are resized to. One line on standard error describes the preprocessing.
     """
     model, weights, like = given["model"], given["weights"], given["like"]
-    if model is None and weights is None:
-        if not os.path.isdir(CAFFENET):
-            raise click.UsageError(f"give --model and --weights: without them Caffe's CaffeNet is taken, and {CAFFENET} is not in "
-                                   "the working directory")
-        model, weights = f"{CAFFENET}/deploy.prototxt", f"{CAFFENET}/bvlc_reference_caffenet.caffemodel"
-    elif model is None:
-        raise click.UsageError(f"give --model FILE, the deploy or training net of {weights}")
-    elif weights is None:
+    if model is None:
+        raise click.UsageError(f"give --model FILE, the deploy or training net{f' of {weights}' if weights else ''}")
+    if weights is None:
         raise click.UsageError(f"give --weights FILE, the trained parameters of {model}")
     check_precision()
     about = options.net_options()

@@ -1,10 +1,9 @@
-"""Pictures for people: a PNG file without any library, and half-block characters for a terminal."""
+"""Pictures for people, as a PNG file without any library."""
 
 import struct
 import zlib
 
 import numpy as np
-from rich.text import Text
 
 from minicaffe.proto.atomic import write_bytes
 
@@ -30,14 +29,6 @@ def stretched(values):
     return np.rint((finite - low) * (255.0 / (high - low) if high > low else 0.0)).astype(np.uint8)
 
 
-def shrink(image, width, height):
-    """Return the nearest-neighbour reduction of an (H, W, 3) image to at most `width` x `height`, proportions kept."""
-    factor = max(image.shape[1] / width, image.shape[0] / height, 1.0)
-    rows = (np.arange(max(1, int(image.shape[0] / factor))) * factor).astype(int)
-    columns = (np.arange(max(1, int(image.shape[1] / factor))) * factor).astype(int)
-    return image[rows][:, columns]
-
-
 def sheet(images, columns):
     """Lay out (H, W, 3) images on one black sheet, `columns` a row."""
     height = max(image.shape[0] for image in images) + GAP
@@ -48,18 +39,6 @@ def sheet(images, columns):
         top, left = i // columns * height, i % columns * width
         canvas[top : top + image.shape[0], left : left + image.shape[1]] = image
     return canvas
-
-
-def half_blocks(image):
-    """Return a rich Text that shows an (H, W, 3) image: each character is two pixels, one above the other."""
-    if len(image) % 2:
-        image = np.concatenate([image, np.zeros_like(image[:1])])
-    text = Text(no_wrap=True)
-    for upper, lower in zip(image[::2], image[1::2], strict=True):
-        for above, below in zip(upper.tolist(), lower.tolist(), strict=True):
-            text.append("▀", style="rgb({},{},{}) on rgb({},{},{})".format(*above, *below))
-        text.append("\n")
-    return text
 
 
 def write_png(path, image):

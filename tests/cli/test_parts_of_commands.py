@@ -23,7 +23,6 @@ from minicaffe.addons.workflows.class_weights import inverse_frequencies
 from minicaffe.cli.deploy import remove_dropout
 from minicaffe.cli.options import OutputFile, normalize_arguments
 from minicaffe.cli.parse_log import Run
-from minicaffe.cli.pictures import half_blocks
 from minicaffe.cli.train import train
 from minicaffe.addons.workflows.wrong_pictures import Restorer, _safe, picture_source
 from minicaffe.common import caffe
@@ -506,14 +505,6 @@ def test_the_layer_that_gives_pictures():
     others = [node("Silence", []), node("Data", [2]), node("Parameter", [4]), node("Convolution", [4], ["x"])]
     assert picture_source(SimpleNamespace(nodes=[*others, wanted, node("Data", [4])])) is wanted
     assert picture_source(SimpleNamespace(nodes=others)) is None
-
-
-def test_a_picture_as_characters():
-    """Two pixels each, one above the other; below an odd last row it is black."""
-    text = half_blocks(np.arange(18, dtype=np.uint8).reshape(3, 2, 3))
-    assert text.plain == "▀▀\n▀▀\n"
-    assert [str(span.style) for span in text.spans] == [
-        "rgb(0,1,2) on rgb(6,7,8)", "rgb(3,4,5) on rgb(9,10,11)", "rgb(12,13,14) on rgb(0,0,0)", "rgb(15,16,17) on rgb(0,0,0)"]
 
 
 @pytest.mark.parametrize("end, rate", [(7.5, ", 32 images/s"), (5.0, "")])
