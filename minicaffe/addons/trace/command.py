@@ -8,9 +8,9 @@ from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, pytorch, table, values
+from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table, values
 
-WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": pytorch.write, "perfetto_path": perfetto.write}
+WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": perfetto.write}
 
 
 @click.command(cls=options.CaffeCommand)
@@ -22,8 +22,6 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "snapshot_path": py
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.addons.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network, "
               "with the values of one more iteration.")
-@click.option("--snapshot", "snapshot_path", metavar="FILE",
-              help="Write the memory as PyTorch's memory snapshot, for pytorch.org/memory_viz.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True,

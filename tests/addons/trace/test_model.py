@@ -19,7 +19,7 @@ from minicaffe.inspection import timing
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.addons.trace import build, html, perfetto, pytorch, table
+from minicaffe.addons.trace import build, html, perfetto, table
 from minicaffe.addons.trace.model import Replay, launch_of
 
 on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
@@ -460,7 +460,7 @@ def test_a_path_that_is_no_text(where, make_solver, tmp_path):
         net.forward()
     made.save(tmp_path / "t.json")
     assert trace.load(tmp_path / "t.json").document["net"]["file"] == file
-    for write in (html.write, perfetto.write, pytorch.write):
+    for write in (html.write, perfetto.write):
         write(made, tmp_path / "other")
 
 
@@ -688,11 +688,6 @@ def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
             net.forward_from_to(0, 1)
         assert made.document["net"]["drawing"] == drawing.net_svg(net, standalone=False)
         assert file is None or made.document["net"]["file"] == file
-        frames = [frame for traces in pytorch.snapshot(made)["device_traces"] for action in traces for frame in action["frames"]]
-        assert frames and all(type(frame["line"]) is int for frame in frames)
-        for node in made.nodes:     # of a net that was made by a program
-            node["line"] = None
-        assert {frame["line"] for traces in pytorch.snapshot(made)["device_traces"] for action in traces for frame in action["frames"]} == {0}
 
 
 def test_traces_of_before_memories_had_titles(on_cpu, make_solver):

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from minicaffe.addons import trace
 from minicaffe.memory.sizes import size_text
-from minicaffe.addons.trace import build, html, perfetto, pytorch, table
+from minicaffe.addons.trace import build, html, perfetto, table
 from minicaffe.addons.trace.why import CopyReasons
 
 SEEDS = range(60)
@@ -429,52 +429,6 @@ def test_reasons_of_copies(counted, heads):
             f"{counted.titled(event['name'])} was {'copied' if event['kind'] == 'copy' else 'reordered'} from {source} to {target} ({event['bytes']:,} bytes): "
             f"{counted.in_a_sentence(counted.step_of(number))} accessed it {where} "
             f"It was written {f'last {written}' if written else 'before the record began'}.{last}")
-
-
-def test_pytorch_s_form(counted):
-    """Also of a device that is not the first one."""
-    index = counted.story.dice.choice([0, 0, 1, 3])
-    document = json.loads(json.dumps(counted.made.document).replace("CUDAPlace(0)", f"CUDAPlace({index})"))
-    found, device = pytorch.snapshot(trace.Trace(document)), f"CUDAPlace({index})"
-    blocks, segments = counted.story.moments[-1]
-    blocks = {(repr(place).replace("CUDAPlace(0)", device), address): block for (place, address), block in blocks.items()}
-
-    def frame_of(step):
-        line = (counted.story.nodes[step["node"]].line if step["node"] is not None else None) or 0
-        return {"name": f"{counted.step_name(step)}, iteration {step['iteration']}", "filename": "made/up.prototxt", "line": line}
-
-    actions, taken, places = [], {}, []     # taken: the frames of the last allocation at an address
-    names = {"alloc": ["alloc"], "free": ["free_requested", "free_completed"], "segment taken": ["segment_alloc"], "segment given back": ["segment_free"]}
-    for number, event in enumerate(counted.events):
-        place = event["place"].replace("CUDAPlace(0)", device)
-        places.append(place)
-        frames = [frame_of(counted.steps[counted.step_of(number)])]
-        if event["kind"] == "alloc":
-            taken[place, event["address"]] = [{"name": event["name"] or "a block", "filename": "", "line": 0}, *frames]
-        if event["kind"] in ("alloc", "free"):
-            frames = taken.get((place, event["address"]), frames)
-        actions += [(place, {"action": action, "addr": event["address"], "size": event["bytes"], "stream": 0,
-                             "time_us": BEGAN // 1000 + event["time"] // 1000, "frames": frames}) for action in names.get(event["kind"], [])]
-    others = [place for place in dict.fromkeys([*places, *(place for place, _ in blocks)]) if place not in ("", device)]
-    numbers = {device: index} | {place: index + 1 + i for i, place in enumerate(others)}
-    assert found["device_traces"] == [[action for place, action in actions if numbers[place] == i] for i in range(max(numbers.values()) + 1)]
-
-    def part_of(place, address, nbytes, used):
-        nothing = {"address": address, "size": nbytes, "requested_size": 0, "state": "inactive", "frames": []}
-        if not used:
-            return nothing
-        requested, name = blocks.get((place, address), (nbytes, ""))      # one that waits for a stream is no live block
-        named = [{"name": name, "filename": "", "line": 0}] if name else []
-        return {**nothing, "requested_size": requested, "state": "active_allocated", "frames": taken.get((place, address), named)}
-
-    wanted = [(device, segment["address"], segment["bytes"], [part_of(device, *part.values()) for part in segment["blocks"]]) for segment in segments]
-    inside = {(device, part["address"]) for segment in segments for part in segment["blocks"] if part["used"]}
-    wanted += [(*key, block[0], [part_of(*key, block[0], True)]) for key, block in blocks.items() if key not in inside]
-    wanted = [{"device": numbers[place], "address": address, "total_size": total, "allocated_size": sum(part["size"] for part in parts if part["requested_size"]),
-               "active_size": sum(part["size"] for part in parts if part["requested_size"]), "requested_size": sum(part["requested_size"] for part in parts),
-               "stream": 0, "segment_type": "large" if total > 2 * 1024 * 1024 else "small", "segment_pool_id": (0, 0), "is_expandable": False, "frames": [],
-               "blocks": parts} for place, address, total, parts in wanted]
-    assert found["segments"] == sorted(wanted, key=lambda one: (one["device"], one["address"]))
 
 
 @pytest.mark.parametrize("allocator", ["caching", "buddy"])

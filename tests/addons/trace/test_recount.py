@@ -6,7 +6,7 @@ import pytest
 
 from minicaffe import memory
 from minicaffe.addons import trace
-from minicaffe.addons.trace import perfetto, pytorch
+from minicaffe.addons.trace import perfetto
 from minicaffe.addons.trace.model import STATES
 
 MIB = 1 << 20
@@ -97,30 +97,6 @@ def test_slices_are_steps_kernels_and_copies(made):
     assert sorted(instants) == sorted((event.time / 1000, event.kind, event.nbytes, hex(event.address)) for event in made.events if event.kind in (
         "cache hit", "split", "merge", "segment taken", "segment given back", "pool taken", "pool given back"))
     assert {name for _, name, _, _ in instants} >= {"split", "segment taken"}
-
-
-def test_segments_of_pytorch_s_form(made):
-    end, snapshot = made.at(len(made)), pytorch.snapshot(made)
-    live = {(block["place"], block["address"]): block["bytes"] for block in end.blocks}
-    cut = {segment["address"]: segment for arena in end.arenas for segment in arena["segments"]}
-    for segment in snapshot["segments"]:
-        used = [block for block in segment["blocks"] if block["state"] == "active_allocated"]
-        assert segment["total_size"] == sum(block["size"] for block in segment["blocks"])
-        assert segment["allocated_size"] == segment["active_size"] == sum(block["size"] for block in used)
-        assert segment["requested_size"] == sum(block["requested_size"] for block in used)
-        assert segment["segment_type"] == ("small" if segment["total_size"] <= 2 * MIB else "large")
-        assert all(block["requested_size"] == 0 for block in segment["blocks"] if block not in used)
-        parts = cut.get(segment["address"])
-        if parts is not None:
-            assert [(block["address"], block["size"], block in used) for block in segment["blocks"]] == [
-                (part["address"], part["bytes"], part["used"]) for part in parts["blocks"]]
-    asked = sorted(block["requested_size"] for segment in snapshot["segments"] for block in segment["blocks"] if block["address"] in {
-        address for _, address in live})
-    assert asked == sorted(live.values()) and {100, 3 * MIB} <= set(asked) and 700 not in asked
-    actions = [(row["action"], row["addr"], row["size"]) for rows in snapshot["device_traces"] for row in rows]
-    for kind, names in (("alloc", ["alloc"]), ("free", ["free_requested", "free_completed"]), ("segment taken", ["segment_alloc"])):
-        events = sorted((event.address, event.nbytes) for event in made.events if event.kind == kind)
-        assert events and all(sorted((at, n) for action, at, n in actions if action == name) == events for name in names)
 
 
 def test_bytes_of_memories_and_costs_of_steps(made):

@@ -11,7 +11,7 @@ import minicaffe as caffe
 from minicaffe.addons import trace
 from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
 from minicaffe.inspection.watch import Watch
-from minicaffe.addons.trace import html, kernels, perfetto, pytorch, values
+from minicaffe.addons.trace import html, kernels, perfetto, values
 from minicaffe.addons.trace.model import Trace, launch_of
 from minicaffe.addons.trace.schema import COLUMNS
 from minicaffe.addons.trace.why import CopyReasons
@@ -64,7 +64,6 @@ def document(solver):
 def read_all(made):
     """Everything that reads a trace."""
     json.dumps(perfetto.events(made))
-    pytorch.snapshot(made)
     html.page(made, 0)
     for moment in (0, len(made) // 2, len(made)):
         made.at(moment)
@@ -124,16 +123,6 @@ def test_a_trace_that_gets_another_document_has_the_steps_of_that(document):
     assert made.step_at(len(made)) == 0
     made.fill(document)
     assert made.step_at(len(made)) == len(document["steps"]) - 1
-
-
-def test_each_place_is_a_device_of_pytorchs_snapshot():
-    """Also where the only GPU is not the first one of the machine."""
-    made = Trace(None).document
-    whole = {"address": 64, "bytes": 128}
-    segment = {**whole, "blocks": [{**whole, "used": False}]}
-    made["start"]["arenas"] = [{"place": place, "allocator": "caching", "segments": [segment]}
-                               for place in ("CPUPlace()", "CUDAPlace(1)", "PinnedPlace()")]
-    assert [segment["device"] for segment in pytorch.snapshot(Trace(made))["segments"]] == [1, 2, 3]
 
 
 def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
@@ -272,8 +261,8 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
     recorder, watch = trace.Recorder(solver), Watch(solver)
     watch.close()
     calls = [lambda wrong: perfetto.events(wrong), lambda wrong: perfetto.write(wrong, tmp_path / "x"), lambda wrong: html.page(wrong),
-             lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: pytorch.snapshot(wrong), lambda wrong: trace.why(wrong, 0),
-             lambda wrong: pytorch.write(wrong, tmp_path / "x"), lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
+             lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: trace.why(wrong, 0),
+             lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
              lambda wrong: node.with_place(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
              lambda wrong: values.add(wrong, solver), lambda wrong: values.add(made, wrong),
              lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minicaffe.memory.sizes import size_text
-from minicaffe.addons.trace import Trace, perfetto, pytorch, table
+from minicaffe.addons.trace import Trace, perfetto, table
 from minicaffe.addons.trace.model import EMPTY, device_ns
 
 MICROSECOND = 1000  # ns: times are whole microseconds, so that a set of them is a set of intervals
@@ -120,16 +120,3 @@ def test_sums_and_peaks_of_the_summary(seed):
     found = {place: (total, {role: roles.get(role, 0) for role in ROLES.values()}) for place, (total, roles) in table.peaks(made).items()}
     assert found == most
     assert sum(bool(re.match("live memory", line)) for line in lines) == len(most)
-
-
-@SEEDS
-def test_actions_of_pytorchs_form_have_times_since_the_clock_began(seed):
-    made = random_trace(seed)
-    began = made.document["start"]["time"]
-    found = sorted((action["action"], action["addr"], action["size"], action["time_us"]) for traces in pytorch.snapshot(made)["device_traces"]
-                   for action in traces)
-    wanted = []
-    for event in made.events:
-        for action in {"alloc": ["alloc"], "free": ["free_requested", "free_completed"]}.get(event.kind, ()):
-            wanted.append((action, event.address, event.nbytes, (began + event.time) // MICROSECOND))
-    assert found == sorted(wanted)

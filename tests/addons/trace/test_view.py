@@ -8,7 +8,6 @@ import base64
 import importlib.util
 import json
 import os
-import pickle
 import random
 import re
 import shutil
@@ -21,7 +20,7 @@ import pytest
 from minicaffe import memory
 from minicaffe.errors import FileError
 from minicaffe.net.run import BEFORE_FORWARD
-from minicaffe.addons.trace import Trace, html, load, perfetto, pytorch, record
+from minicaffe.addons.trace import Trace, html, load, perfetto, record
 
 pytestmark = pytest.mark.slow(30)    # all together
 
@@ -54,12 +53,11 @@ made.save("FOLDER/lenet.json")
 def lenet(tmp_path_factory):
     """The files of three iterations, made in a process of its own, as the device is chosen once for each."""
     folder = tmp_path_factory.mktemp("lenet")
-    files = {name: folder / f"lenet.{name}" for name in ("html", "json", "snapshot", "perfetto")}
+    files = {name: folder / f"lenet.{name}" for name in ("html", "json", "perfetto")}
     subprocess.run([sys.executable, "-c", LENET.replace("FOLDER", str(folder))], cwd=ROOT, check=True,
                    env={**os.environ, "MINICAFFE_DEVICE": "sim"})
     made = load(files["json"])
     html.write(made, files["html"])
-    pytorch.write(made, files["snapshot"])
     perfetto.write(made, files["perfetto"])
     return files
 
@@ -613,36 +611,6 @@ def test_a_hundred_thousand_events_stay_usable(browser, tmp_path):
     assert not page.errors()
 
 
-def test_the_snapshot_is_of_pytorchs_form(lenet, trace):
-    with open(lenet["snapshot"], "rb") as file:
-        snapshot = pickle.load(file)
-    device = [segment for segment in snapshot["segments"] if segment["device"] == 0]
-    assert device and {"segments", "device_traces", "allocator_settings"} <= snapshot.keys()
-    end = next(arena for arena in trace.at(len(trace)).arenas if arena["place"] == "CUDAPlace(0)")
-    assert sum(segment["total_size"] for segment in device) >= sum(segment["bytes"] for segment in end["segments"])
-    for segment in snapshot["segments"]:
-        at = segment["address"]
-        for block in segment["blocks"]:
-            assert block["address"] == at and block["state"] in ("active_allocated", "inactive")
-            at += block["size"]
-        assert at == segment["address"] + segment["total_size"]
-    actions = {action["action"] for action in snapshot["device_traces"][0]}
-    assert {"alloc", "free_requested", "free_completed"} & actions
-    frames = [frame for action in snapshot["device_traces"][0] for frame in action["frames"]]
-    assert any(frame["filename"].endswith("net.prototxt") and frame["line"] > 0 for frame in frames)
-
-
-def test_pytorchs_own_tools_open_the_snapshot(lenet):
-    pytest.importorskip("torch", reason="no PyTorch; its structure is checked above")
-    from torch.cuda import _memory_viz as viz
-    with open(lenet["snapshot"], "rb") as file:
-        snapshot = pickle.load(file)
-    assert "segments:" in viz.segsum(snapshot) and "Device 0" in viz.trace(snapshot)
-    assert "MemoryViz" in viz.trace_plot(snapshot)
-    viz.memory(snapshot, format_flamegraph=str)
-    viz.segments(snapshot, format_flamegraph=str)
-
-
 def test_the_perfetto_file_is_a_trace(lenet, trace):
     rows = json.loads(lenet["perfetto"].read_text())["traceEvents"]
     slices = [row for row in rows if row["ph"] == "X" and row["tid"] == perfetto.STEPS]
@@ -658,7 +626,7 @@ def test_the_perfetto_file_is_a_trace(lenet, trace):
     assert sum(last["args"].values()) == sum(b["bytes"] for b in trace.at(len(trace)).blocks if b["place"] == "CUDAPlace(0)")
 
 
-@pytest.mark.parametrize("writer", [html, pytorch, perfetto])
+@pytest.mark.parametrize("writer", [html, perfetto])
 def test_an_unwritable_file_is_named(writer, tmp_path):
     with pytest.raises(FileError, match="none"):
         writer.write(Trace(None), tmp_path / "none" / "file")
