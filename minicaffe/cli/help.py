@@ -25,7 +25,7 @@ SUBJECTS = {
         "keep_best patience"),
     "Snapshots": "state resume keep snapshot snapshot_prefix snapshot_diff snapshot_format snapshot_after_train",
     "Reports and files": (
-        "display average_loss debug_info json_path as_json watch trouble_path html out force"),
+        "display average_loss debug_info json_path as_json watch html out force"),
     "Signals and numbers that are not finite": "sigint_effect sighup_effect nan",
     "Several processes": "global_batch scale_lr warmup wire overlap carrier sync_batch_norm timeout layer_wise_reduce",
     "Device and precision": "device gpu solver_mode device_id threads precision exact plan allocator",

@@ -136,12 +136,6 @@ def use_gpu(ids=None, begin=None):
     cuda.use_gpu(ids[((begin or 0) + _group.local_rank) % len(ids)] if ids else begin)
 
 
-def rank_path(path):
-    """Return the path of a file that each rank writes for itself: `path` for rank 0, ``name.rank1.html`` for rank 1."""
-    stem, extension = os.path.splitext(path)
-    return path if first() else f"{stem}.rank{_group.rank}{extension}"
-
-
 def mpiexec_words(gpus):
     """Return the words before ``minicaffe`` that start as many processes again; [] if --gpu with `gpus` GPUs does that."""
     return [] if _group is SINGLE_PROCESS or gpus == _group.size == _group.local_size else ["mpiexec", "-n", str(_group.size)]

@@ -65,8 +65,6 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
-@click.option("--trace-trouble", "trouble_path", metavar="FILE", help=(
-    "Record the last iterations, and when something is not finite write them to FILE, .json or .html; costs time."))
 @click.option("--class-weights", metavar="auto|FILE", help=(
     "Weigh the classes of SoftmaxWithLoss, by InfogainLoss: auto, by their inverse frequency in the training data; FILE has a "
     "weight on each line, from class 0 on."))
@@ -76,7 +74,7 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 @click.option("--patience", type=click.IntRange(min=1), metavar="N", help=(
     "Stop after N tests in a row that were no better than the best one."))
 @click.option("--force", is_flag=True, help=(
-    "Overwrite log, records, trace and snapshots of an earlier training, as Caffe does; by default they are kept under numbered "
+    "Overwrite log, records and snapshots of an earlier training, as Caffe does; by default they are kept under numbered "
     "names."))
 @effect("--sigint-effect", default="stop", help="What Ctrl-C does.")
 @effect("--sighup-effect", default="snapshot",
@@ -226,11 +224,11 @@ def run(ctx, solver, given):
     if param.snapshot_after_train:  # the solver checks it, too, but after the log is opened
         ranks.group().run_on_root(snapshot.check_prefix, param)
     log_path = f"{param.snapshot_prefix}.log" if param.snapshot_prefix else None
-    for path, option in ((given["json_path"], "--json"), (given["trouble_path"], "--trace-trouble"), (log_path, "snapshot_prefix")):
+    for path, option in ((given["json_path"], "--json"), (log_path, "snapshot_prefix")):
         earlier_files.check_is_no_input(path, option, read)
         if path and log_path and option.startswith("--") and os.path.realpath(path) == os.path.realpath(log_path):
             raise ConfigError("is the log of this training; name another file", file=path, field=option)
-    records = display = kept = watch = trouble = None
+    records = display = kept = watch = None
     if log.is_terminal(sys.stderr) and not (ctx.meta["quiet"] or ctx.meta["verbose"]):
         from minicaffe.cli.display import LiveDisplay
         display = LiveDisplay()
@@ -254,12 +252,6 @@ def run(ctx, solver, given):
         sinks = [listener.on_watch for listener in (records, display) if listener is not None]
         interval = given["watch"] or solver.param.display or WATCH_INTERVAL
         watch = Watch(solver, interval, functools.partial(pass_samples, sinks), keep=False)
-    if given["trouble_path"]:
-        from minicaffe.addons.trace.trouble import Trouble
-        path = ranks.rank_path(given["trouble_path"])
-        if not given["force"]:
-            earlier_files.keep_earlier_file(path)
-        trouble = Trouble(solver, path)
     with Signals(given["sigint_effect"], given["sighup_effect"]) as signals:
         def action():
             if display is not None:
@@ -275,8 +267,8 @@ def run(ctx, solver, given):
             solver.solve(given["state"])
             logger.info("Optimization Done.")
         except NotFiniteError as error:
-            if trouble is None:
-                error.message += "; to see where it began, add --trace-trouble trouble.html"
+            if given["watch"] != 1:
+                error.message += "; to see where it began, add --watch 1"
             if error.remedy != finite.CHECK_START:  # else the same error would follow
                 state = next((one[0] for one in reversed(result.earlier + result.states) if one[1] <= error.since), given["state"])
                 rate = [f"--base-lr={solver.param.base_lr / 10:g}"] if error.remedy == finite.LOWER_RATE else []
@@ -284,7 +276,7 @@ def run(ctx, solver, given):
                 error.message += f"; {how} with: {resume_command(ctx, state, *rate)}"
             raise
         finally:
-            for listener in (watch, trouble, display, records):
+            for listener in (watch, display, records):
                 if listener is not None:
                     listener.close()
             if kept is not None:

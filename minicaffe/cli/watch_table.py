@@ -30,6 +30,8 @@ def rows(samples):
             row["activations"], row["zeros"], row["saturated"] = size, sample.get("zeros"), sample.get("saturated")
         if sample.get("not_finite") or size != size or math.isinf(size):
             row["not_finite"] = row["not_finite"] or sample.get("parameter") or sample.get("blob") or f"{sample['diff']} diff"
+        elif sample.get("update_wrong"):
+            row["not_finite"] = row["not_finite"] or f"update of {sample['parameter']}"
     for row in found.values():
         if row.get("weights") and row.get("update") is not None:
             row["update/weights"] = row["update"] / row["weights"]

@@ -37,11 +37,10 @@ def test_each_rank_of_a_machine_takes_the_next_gpu(group, monkeypatch, rank, ids
     assert taken == [wanted]
 
 
-def test_files_and_output_of_ranks(group, capsys):
-    for rank, path in ((None, "a.b/c.html"), (0, "a.b/c.html"), (2, "a.b/c.rank2.html")):
+def test_output_of_ranks(group, capsys):
+    for rank in (None, 0, 2):
         if rank is not None:
             group(rank)
-        assert ranks.rank_path("a.b/c.html") == path
         with ranks.one_output():
             print(f"rank {rank}")
     assert capsys.readouterr().out == "rank None\nrank 0\n"

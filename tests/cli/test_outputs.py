@@ -227,19 +227,12 @@ def test_names_of_what_is_kept():
         assert not earlier_files.is_same_training(state, "a/n")
 
 
-def test_the_trace_of_an_earlier_trouble_is_kept(minicaffe, folder):
-    (folder / "t.json").write_text("the trace that shows it")
-    minicaffe("train", "solver.prototxt", "--max-iter=2", "--trace-trouble=t.json")
-    assert (folder / "t.1.json").read_text() == "the trace that shows it"
-
-
 def test_a_file_that_the_training_reads_is_not_renamed(minicaffe, folder):
     there = sorted(path.name for path in folder.iterdir())
-    for option in ("--json", "--trace-trouble"):
-        for name in ("solver.prototxt", "net.prototxt"):
-            for force in ((), ("--force",)):
-                error = minicaffe("train", "solver.prototxt", "--max-iter=2", f"{option}={name}", *force, status=2)
-                assert f"{name}: {option}: is a file that this training reads; name another" in error
+    for name in ("solver.prototxt", "net.prototxt"):
+        for force in ((), ("--force",)):
+            error = minicaffe("train", "solver.prototxt", "--max-iter=2", f"--json={name}", *force, status=2)
+            assert f"{name}: --json: is a file that this training reads; name another" in error
     assert sorted(path.name for path in folder.iterdir()) == there
 
 

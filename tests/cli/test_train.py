@@ -456,7 +456,6 @@ def test_the_log_is_not_written_twice_to_one_file(folder):
 
 @pytest.mark.parametrize("arguments, text", [
     (["--json=./tiny.log"], "./tiny.log: --json: is the log of this training; name another file"),
-    (["--trace-trouble=tiny.log"], "tiny.log: --trace-trouble: is the log of this training; name another file"),
     (["--net=tiny.log"], "tiny.log: snapshot_prefix: is a file that this training reads; name another")])
 def test_the_log_is_no_other_file_of_the_training(folder, capsys, arguments, text):
     shutil.copy(folder / "net.prototxt", folder / "tiny.log")

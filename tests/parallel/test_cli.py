@@ -327,9 +327,6 @@ def test_the_command_that_goes_on_starts_as_many_processes(monkeypatch):
     monkeypatch.setattr(cli_ranks, "_group", fake_group(0, 4))
     assert cli_ranks.mpiexec_words(1) == ["mpiexec", "-n", "4"]
     assert cli_ranks.mpiexec_words(4) == []     # --gpu 0,1,2,3 starts them
-    assert cli_ranks.rank_path("a/trouble.html") == "a/trouble.html"
-    monkeypatch.setattr(cli_ranks, "_group", fake_group(2, 4))
-    assert cli_ranks.rank_path("a/trouble.html") == "a/trouble.rank2.html"
 
 
 def test_several_gpus_need_mpiexec_and_a_command_for_ranks(monkeypatch, tmp_path):

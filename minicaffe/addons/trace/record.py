@@ -121,7 +121,7 @@ class Recorder:
         if self._before is None:
             raise ConfigError("this recorder has recorded nothing; start it first")
         if self._held is not None:
-            return Trace(dict(self._held))  # one of its own, as trouble.py adds entries
+            return Trace(dict(self._held))  # one of its own, to which the caller may add entries
         running = [IterationEvents(self._iteration(), self._before, list(self._events))] if self._running is not None else []
         return Trace(self._document([*self.parts, *running]))
 

@@ -1,12 +1,13 @@
-"""What a trace derives from its document, after a second `fill`, too; segments of two places; when a trouble is written, and where."""
-
-from types import SimpleNamespace
-
-import pytest
+"""What a trace derives from its document, after a second `fill`, too; segments of two places."""
 
 from minicaffe.memory import reporter
+<<<<<<<< HEAD:tests/addons/trace/test_replay_and_trouble.py
 from minicaffe.addons.trace import Recorder, Trace, build, trouble
 from minicaffe.addons.trace.model import EMPTY, Replay, state_word
+========
+from minicaffe.addons.trace import Recorder, Trace, build
+from minicaffe.addons.trace.model import EMPTY, Replay, state_word
+>>>>>>>> bfee95c3 (train: --watch 1 finds the first value that is not finite; --trace-trouble goes):tests/addons/trace/test_replay.py
 
 
 def memory(name, role, aliases):
@@ -79,38 +80,3 @@ def test_events_of_taking_a_snapshot_are_not_recorded(on_cpu, make_solver, monke
         made = recorder.trace()
         assert {one.kind for one in made.events} & {"of the snapshot", "begin"} == {"begin"}
         assert {step["iteration"] for step in made.steps if step["node"] is not None} == set(range(4) if keep is None else (2, 3))
-
-
-LOSS = {"layer": "l", "blob": "loss", "wrong": 0}
-TOP, DIFF, PARAMETER = {"layer": "l", "blob": "top", "wrong": 0}, {"layer": "l", "diff": "top", "wrong": 0}, {"layer": "l", "parameter": "l[0]", "wrong": 0, "update_wrong": 0}
-
-
-@pytest.mark.parametrize("path", ["t.html", "t.json"])
-@pytest.mark.parametrize(("wrong", "written"), [
-    ({}, False), ({"loss": 1}, True), ({"top": 1}, False), ({"diff": 1}, True), ({"parameter": 1}, True), ({"update": 1}, True), ({"none": 1}, False)])
-def test_which_values_are_trouble(monkeypatch, caplog, path, wrong, written):
-    """A loss, a gradient or an update that is not finite; other tops may be, as before a layer that takes only a part of them."""
-    found, ended, calls = {"iteration": 7, "layer": "l", "diff": "top", "event": 41}, [], []
-    one = object.__new__(trouble.Trouble)
-    nodes = [SimpleNamespace(tops=[SimpleNamespace(name=name) for name in ("loss", "top", "none")], loss_weights=[2.0, 0.0, 0.0])]
-    blobs = [SimpleNamespace(name=name, cpu_data=name) for name in ("l[0]", "norm[0]")]
-    solver = SimpleNamespace(net=SimpleNamespace(nodes=nodes, param_table=SimpleNamespace(params=blobs)))
-    trace = SimpleNamespace(document={}, save=lambda path: calls.append((path, None)))
-    samples = [{**LOSS, "wrong": wrong.get("loss", 0)}, {**TOP, "wrong": wrong.get("top", 0)}, {**TOP, "blob": "none", "wrong": wrong.get("none", 0)},
-               {**DIFF, "wrong": wrong.get("diff", 0)}, {**PARAMETER, "wrong": wrong.get("parameter", 0), "update_wrong": wrong.get("update", 0)}]
-    records = [(number, [{"layer": str(number)}]) for number in range(3, 7)] + [(7, samples)]
-    one.path, one.first, one.watch = path, None, SimpleNamespace(records=records, close=lambda: ended.append("watch"))
-    one.recorder = SimpleNamespace(trace=lambda: trace, stop=lambda: ended.append("recorder"))
-    others = []
-    monkeypatch.setattr(trouble, "extremes", lambda array: f"extremes of {array}")
-    monkeypatch.setattr(trouble, "first_not_finite", lambda document, given: others.append(given) or found)
-    monkeypatch.setattr(trouble.html, "write", lambda made, path, moment: calls.append((path, moment)))
-    one._check_samples(solver, 7, samples)
-    assert [number for number, _ in records] == [5, 6, 7]       # no more are kept, however long the training is
-    if not written:
-        assert not calls and not ended and one.first is None and not trace.document
-        return
-    assert calls == [(path, 41 if path == "t.html" else None)] and sorted(ended) == ["recorder", "watch"] and one.first is found
-    assert others == [{"norm[0]": "extremes of norm[0]"}]       # those of which there is no sample
-    assert trace.document == {"trouble": found, "samples": [{"iteration": number, **sample} for number, some in records for sample in some]}
-    assert caplog.messages == [f"Iteration 7: the gradient of blob 'top', of layer 'l', is the first that is not finite; wrote {path}"]

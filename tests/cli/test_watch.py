@@ -1,4 +1,4 @@
-"""train --watch and --trace-trouble: what they say and write, and that a training without them does nothing of it."""
+"""train --watch: what it says and writes, also of values that are not finite, and that a training without it does nothing of it."""
 
 import io
 import json
@@ -10,7 +10,10 @@ from tiny import Process, run
 
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.watch_table import rows, table
+<<<<<<<< HEAD:tests/addons/trace/test_watch_and_trouble.py
 from minicaffe.addons.trace import load
+========
+>>>>>>>> bfee95c3 (train: --watch 1 finds the first value that is not finite; --trace-trouble goes):tests/cli/test_watch.py
 
 DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
 
@@ -43,49 +46,16 @@ def test_watch_and_memory_in_the_display(folder):
     assert process.finish()[0] == 0 and "layers at iteration" not in process.text
 
 
-def test_trouble_is_written(folder):
-    done = run("train", "solver.prototxt", *DIVERGING, "--trace-trouble", "t.json", cwd=folder)
-    assert done.returncode == 1 and "is the first that is not finite; wrote t.json" in done.stderr
-    assert "add --trace-trouble" not in done.stderr.splitlines()[-1]
-    trace = load(folder / "t.json")
-    trouble = trace.document["trouble"]
-    assert trouble["layer"] in ("scale", "loss") and trouble["before"]["not_finite"] == 0
-    step = trace.steps[trouble["step"]]
-    assert step["layer"] == trouble["layer"] and step["iteration"] == trouble["iteration"] and step["last"] == trouble["event"]
-    samples = trace.document["samples"]
-    bad = [sample for sample in samples if sample["not_finite"]]
-    assert bad[0]["layer"] == trouble["layer"] and bad[0]["iteration"] == trouble["iteration"]
-    assert max(s["iteration"] for s in samples) - min(s["iteration"] for s in samples) <= 2
-    assert {step["iteration"] for step in trace.steps if step["layer"]} == {s["iteration"] for s in samples}
-    assert json.loads((folder / "t.json").read_text())["format"] == 1
-
-
-def test_an_update_that_is_not_finite_is_written(folder):
-    """Though gradients and losses are finite, and the training ends before the next iteration."""
-    done = run("train", "solver.prototxt", "--base-lr=3e38", "--display=1", "--trace-trouble", "t.json", cwd=folder)
-    assert done.returncode == 1 and "Iteration 0: the update of scale[" in done.stderr
-    trace = load(folder / "t.json")
-    trouble = trace.document["trouble"]
-    assert (trouble["layer"], trouble["first"]) == ("scale", None) and trouble["wrong"] > 0
-    assert trace.steps[trouble["step"]]["kind"] == "update" and trouble["update"] in trace.steps[trouble["step"]]["parameters"]
-    assert [(one["name"], one["part"], one["wrong"]) for one in trouble["inputs"]] == [
-        (trouble["update"], "diff", 0), (trouble["update"], "data", 0)]
-
-
-def test_the_page_opens_at_the_trouble(folder):
-    done = run("train", "solver.prototxt", *DIVERGING, "--trace-trouble", "t.html", cwd=folder)
-    assert done.returncode == 1 and "wrote t.html" in done.stderr
-    assert (folder / "t.html").read_text().startswith("<!")
-
-
-def test_without_it_a_line_says_how(folder):
+def test_where_a_nan_began(folder):
+    """Also that of an update, where gradients and losses are finite and the training ends before the next iteration."""
     done = run("train", "solver.prototxt", *DIVERGING, cwd=folder)
-    assert done.returncode == 1 and "; to see where it began, add --trace-trouble trouble.html; " in done.stderr.splitlines()[-1]
-    assert not list(folder.glob("*.html"))
-    sound = run("train", "solver.prototxt", "--trace-trouble", "t.json", cwd=folder)
-    assert sound.returncode == 0 and not (folder / "t.json").exists()
-    refused = run("train", "solver.prototxt", "--trace-trouble", "nowhere/t.json", cwd=folder)
-    assert refused.returncode == 1 and "nowhere/t.json: cannot be written" in refused.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "; to see where it began, add --watch 1; " in done.stderr.splitlines()[-1]
+    done = run("train", "solver.prototxt", *DIVERGING, "--watch", "1", "--json", "w.jsonl", cwd=folder)
+    assert done.returncode == 1 and "add --watch" not in done.stderr and " is not finite" in done.stderr
+    bad = [sample for sample in read_run(folder / "w.jsonl").samples if sample["not_finite"]]
+    assert bad[0]["layer"] in ("scale", "loss") and bad[0]["wrong"] > 0 and f"Layer {bad[0]['layer']}: " in done.stderr
+    done = run("train", "solver.prototxt", "--base-lr=3e38", "--display=1", "--watch=1", cwd=folder)
+    assert done.returncode == 1 and re.search(r"Layer scale: .*update of scale\[\d\] is not finite", done.stderr)
 
 
 def test_debug_info_as_curves_and_table(minicaffe, folder):
@@ -194,5 +164,3 @@ def test_a_sample_without_a_norm_is_no_record(minicaffe, folder):
 def test_rows(samples, expected):
     [row] = rows(samples)
     assert {key: pytest.approx(row[key]) if isinstance(row[key], float) else row[key] for key in expected} == expected
-
-
