@@ -1,6 +1,7 @@
 """Progress bars on a terminal, nothing elsewhere; and tables."""
 
 import contextlib
+import re
 
 import click
 from rich.console import Console
@@ -8,9 +9,36 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe.addons.trace.table import table_console as table_console
-
 RIGHT_ALIGNED = {"min", "max", "mean", "std", "norm", "zeros", "relative", "compared", "backward", "differences"}   # columns
+
+
+def table_console():
+    """Return the rich Console of standard output for tables; brackets and colons of names are no markup.
+
+    A pipe gets whole lines, without spaces at their ends.
+    """
+    plain = {"highlight": False, "markup": False, "emoji": False}
+    found = Console(**plain)
+    return found if found.is_terminal else Console(**plain, file=WithoutPadding(found.file), width=10_000)
+
+
+class WithoutPadding:
+    """A text file that removes spaces at the ends of lines. A rich table pads each line to the width of the longest.
+
+    Parameters
+    ----------
+    file : file
+        The file to write to.
+    """
+
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, text):
+        return self.file.write(re.sub(" +$", "", text, flags=re.MULTILINE))
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
 
 
 def grid(*names):

@@ -20,9 +20,9 @@ from minicaffe.proto.binary import read_blob
 from minicaffe.proto.files import is_hdf5
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
-from minicaffe.addons.trace.values import bin_counts
 
 BINS, SMALL_BINS = 20, 12
+BLOCK = 1 << 16     # values that are binned at once: an array may have GiB
 MAX_TILES, MIN_TILE_PIXELS, BORDER = 1024, 40, 2   # pictures in a sheet; pixels of the smallest; white pixels around each
 
 
@@ -155,6 +155,23 @@ def statistics(array):
     return {"min": float(finite.min()), "max": float(finite.max()), "mean": mean, "std": std, "norm": norm,
             "zeros": float(np.mean(finite == 0)), "not_finite": int(array.size - finite.size),
             "counts": bin_counts(finite, SMALL_BINS)}
+
+
+def bin_counts(finite, bins):
+    """Return how many values lie in each of `bins` parts of their range: [] without values, all in the middle if they are equal.
+
+    np.histogram raises for ranges that the dtype cannot divide: two neighbouring float32, or the full range of float16.
+    """
+    if not finite.size:
+        return []
+    low, high = float(finite.min()) / 2, float(finite.max()) / 2    # the difference of halves cannot overflow
+    if low == high:
+        return [finite.size if i == bins // 2 else 0 for i in range(bins)]
+    counts = np.zeros(bins, int)
+    for part in np.array_split(finite.ravel(), -(-finite.size // BLOCK)):
+        places = ((part.astype(np.float64) / 2 - low) / (high - low) * bins).astype(int)
+        counts += np.bincount(np.minimum(places, bins - 1), minlength=bins)
+    return counts.tolist()
 
 
 def sparkline(found, utf8=True):

@@ -46,7 +46,6 @@ WRITERS = {     # the command, and the file that it writes
     "trace --html": (["trace", "net.prototxt", "--html", "o.html"], "o.html"),
     "schedule --json": (["schedule", "net.prototxt", "--json", "o.json"], "o.json"),
     "trace --json": (["trace", "net.prototxt", "--json", "o.json"], "o.json"),
-    "trace --snapshot": (["trace", "net.prototxt", "--snapshot", "o.pickle"], "o.pickle"),
     "trace --perfetto": (["trace", "net.prototxt", "--perfetto", "o.json"], "o.json"),
     "show --filters": (["show", "mean.binaryproto", "--filters", "o.png"], "o.png"),
     "data mean": (["data", "mean", "db", "o.binaryproto"], "o.binaryproto"),

@@ -25,7 +25,7 @@ from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
-from minicaffe.addons.trace import Recorder, build, html, load, perfetto, record, table
+from minicaffe.addons.trace import Recorder, build, html, load, panels, perfetto, record, table
 from minicaffe.addons.trace.model import device_ns, json_text
 
 INPUTS = 'layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 2 dim: 1 dim: 6 dim: 6 } shape { dim: 2 } } }\n'
@@ -451,7 +451,7 @@ def check_outputs(made, folder):
         in_use[block["place"]] = in_use.get(block["place"], 0) + block["bytes"]
     assert {place: total for place, roles in counters.items() if (total := sum(roles.values()))} == in_use
     page = html.page(made)
-    assert page == html.page(made) == html.page(again) and json_text(made.document).replace("<", "\\u003c") in page
+    assert page == html.page(made) == html.page(again) and json_text(panels.data(made)).replace("<", "\\u003c") in page
     assert f'"open":{len(made)}}}' in html.page(made, len(made))
     reasons = {str(i) for i, event in enumerate(made.events) if event.kind in ("copy", "reorder")}
     assert made.document["why"].keys() == reasons

@@ -132,7 +132,6 @@ def document(parts, net, solver, device):
         "steps": steps.found,
         "why": {},
         "kernels": {name: kernels.source_of(name) for name in launched},
-        "samples": [],
     }
 
 

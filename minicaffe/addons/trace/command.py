@@ -1,14 +1,17 @@
 """``minicaffe trace``: some training iterations of a net, step by step (minicaffe/addons/trace)."""
 
-
 import click
 
-from minicaffe.cli import options, ranks, training_file
+from minicaffe.cli import bars, options, ranks, training_file
 from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
+<<<<<<< HEAD:minicaffe/addons/trace/command.py
 from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table, values
+=======
+from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/command.py
 
 WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": perfetto.write}
 
@@ -19,9 +22,14 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": pe
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True,
               help="TEST: run the net forward only, as a deploy net is used.")
 @click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the net's data layers.")
+<<<<<<< HEAD:minicaffe/addons/trace/command.py
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.addons.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network, "
               "with the values of one more iteration.")
+=======
+@click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.addons.trace.load and other programs.")
+@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/command.py
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True,
@@ -49,21 +57,15 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
                 options.notify("the record begins with the second iteration: in the first ranks agree on the order of gradients")
         recorder = Recorder(target)
         recorder.start()
-        complete = False
         try:
             run(target, iterations)
-            complete = True
         finally:
             recorder.stop()
             made = recorder.trace()
             if ptx:
                 add_ptx(made)
-            try:
-                if complete and paths["html_path"] is not None:
-                    values.add(made, target)
-            finally:        # what was recorded is there
-                if ranks.first():
-                    show(made, paths, walk)
+            if ranks.first():
+                show(made, paths, walk)
 
 
 def add_ptx(made):
@@ -112,10 +114,10 @@ def make_solver(file, level, stage, batch_size):
 def show(made, paths, walk):
     """Print a trace, or with `walk` one step at a time, and write it where the options say."""
     if not walk:
-        table.show(made)
+        table.show(made, bars.table_console())
     for option, write in WRITERS.items():
         if paths[option] is not None:
             write(made, paths[option])
             click.echo(f"wrote {paths[option]}")
     if walk:
-        table.walk(made, input)
+        table.walk(made, input, bars.table_console())

@@ -9,9 +9,14 @@ from html import escape
 from importlib import resources
 
 from minicaffe.errors import check_type
+<<<<<<< HEAD:minicaffe/addons/trace/html.py
 from minicaffe.addons.trace.model import STATES, Trace, json_text, write_text
+=======
+from minicaffe.addons.trace import panels
+from minicaffe.addons.trace.model import STATES, Trace, json_text, write_text
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/html.py
 
-SCRIPTS = "model.js", "draw.js", "values.js", "tour.js", "page.js"
+SCRIPTS = "model.js", "draw.js", "net.js", "page.js"
 
 
 def page(trace, moment=None):
@@ -24,16 +29,16 @@ def page(trace, moment=None):
     def text(name):
         return (view / name).read_text(encoding="utf-8")
 
-    document = dict(trace.document)
+    shown = panels.data(trace)
     if moment is not None:
-        document["open"] = moment
-    net = document["net"]["name"] or "a net"
+        shown["open"] = moment
+    net = trace.document["net"]["name"] or "a net"
     parts = {
         "title": escape(f"{net}: a trace of minicaffe"),
         "style": text("page.css"),
         # Escaped, so that no name can end the script.
-        "trace": json_text(document).replace("<", "\\u003c"),
-        "script": "\n".join([f"const HEADS = {json_text(STATES)};", *map(text, SCRIPTS)]),
+        "trace": json_text(shown).replace("<", "\\u003c"),
+        "script": "\n".join([f"const HEADS = {json_text(STATES)}, ROLES = {json_text(panels.ROLES)};", *map(text, SCRIPTS)]),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text("page.html"))
 

@@ -14,14 +14,19 @@ from minicaffe.memory.reporter import Event
 from minicaffe.proto import kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_bytes
+<<<<<<< HEAD:minicaffe/addons/trace/model.py
 from minicaffe.addons.trace import schema
+=======
+from minicaffe.addons.trace import schema
+from minicaffe.addons.trace.lives import Lives
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/model.py
 
 WANTED = "a trace (minicaffe trace NET --json FILE)"
 EMPTY = {"format": schema.FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
-         "net": {"name": "", "file": "", "phase": "", "nodes": []}, "memories": [],
+         "net": {"name": "", "file": "", "phase": "", "nodes": [], "drawing": None}, "memories": [],
          "start": {"time": 0, "heads": {}, "blocks": [], "arenas": []}, "strings": [],
          "events": {key: [] for key in schema.COLUMNS},
-         "steps": [], "why": {}, "kernels": {}, "samples": []}
+         "steps": [], "why": {}, "kernels": {}}
 # States of a memory: the word for it in tables and on the page, the sides that are valid, and what that means.
 STATES = {
     "UNINITIALIZED": ("no data", (), "no side has data yet"),
@@ -37,25 +42,6 @@ STATES = {
     "RECYCLED": ("recycled", (), "its memory is used by other blobs"),
 }
 PLACES = {"CPUPlace()": "host", "PinnedPlace()": "host, page-locked"}
-
-
-class Moment(NamedTuple):
-    """The state after the first events of a trace.
-
-    Attributes
-    ----------
-    heads : dict
-        Name of the head by name of the memory.
-    blocks : list of dict
-        Live blocks: `place`, `address`, `bytes`, `name`.
-    arenas : list of dict
-        Of each allocator that cuts blocks from segments: `place`, `allocator`, and `segments`, each with `address`, `bytes` and
-        `blocks` (`address`, `bytes`, `used`), by address.
-    """
-
-    heads: dict
-    blocks: list
-    arenas: list
 
 
 class Launch(NamedTuple):
@@ -126,8 +112,7 @@ class Trace:
     @functools.cached_property
     def titles(self):
         """dict: what each memory is, such as ``scratch of conv1``, by its name in heads and copies."""
-        # Older traces have no titles.
-        return {name: memory.get("title") or memory["name"] for name, memory in self.owners.items()}
+        return {name: memory["title"] for name, memory in self.owners.items()}
 
     @functools.cached_property
     def roles(self):
@@ -144,9 +129,18 @@ class Trace:
     def events(self):
         """list of Event: all of them, with times since the start; places are strings."""
         columns, strings = self.document["events"], self.document["strings"]
-        rows = zip(*(columns[key] for key in schema.COLUMNS[:-1]), columns.get("took") or [0] * len(columns["time"]))
+        rows = zip(*(columns[key] for key in schema.COLUMNS))
         return [Event(time, strings[kind], strings[place], address, nbytes, strings[name], strings[detail], took)
                 for time, kind, place, address, nbytes, name, detail, took in rows]
+
+    @functools.cached_property
+    def lives(self):
+        """Lives: what lives in memory from when to when."""
+        return Lives(self.document["start"], self.events)
+
+    def live_bytes(self):
+        """Yield moments with places and live bytes by role, as `Lives.live_bytes`."""
+        return self.lives.live_bytes(self.roles)
 
     def __len__(self):
         return len(self.document["events"]["time"])
@@ -169,11 +163,7 @@ class Trace:
             If there is no such moment.
         """
         self.check_moment(moment)
-        start = self.document["start"]
-        replay = Replay(start["heads"], start["blocks"], start["arenas"])
-        for event in self.events[:moment]:
-            replay.apply(event)
-        return replay.moment()
+        return self.lives.at(moment)
 
     def step_at(self, moment):
         """Return the number of the step to which event `moment` belongs; None if there is no step. Raises ConfigError as `at`."""
@@ -270,114 +260,6 @@ def json_text(document):
 
 def _no_constant(name):
     raise ValueError(f"{name} is no number of JSON")
-
-
-class Replay:
-    """Heads, blocks and arenas, updated by each event; docs/trace.md has the rules."""
-
-    def __init__(self, heads, blocks, arenas):
-        self.heads = dict(heads)
-        self.blocks = {(block["place"], block["address"]): dict(block) for block in blocks}
-        self.arenas = copy.deepcopy(arenas)
-
-    def moment(self):
-        """Return a copy of the present state as a `Moment`."""
-        return Moment(dict(self.heads), [dict(block) for block in self.blocks.values()], copy.deepcopy(self.arenas))
-
-    def apply(self, event):
-        """Apply the next event."""
-        rule = self.RULES.get(event.kind)
-        if rule is not None:
-            rule(self, event)
-
-    def _head(self, event):
-        self.heads[event.name] = event.detail.partition(" -> ")[2].partition(" by ")[0]
-
-    def _alloc(self, event):
-        block = {"place": event.place, "address": event.address, "bytes": event.nbytes, "name": event.name}
-        self.blocks[event.place, event.address] = block
-        self._mark(event, True)
-
-    def _free(self, event):
-        self.blocks.pop((event.place, event.address), None)
-        self._mark(event, False)
-
-    def _mark(self, event, used):
-        segment, i = self._find(event)
-        if segment is not None:
-            segment["blocks"][i]["used"] = used
-
-    def _taken(self, event):
-        arena = next((arena for arena in self.arenas if arena["place"] == event.place), None)
-        if arena is None:
-            arena = {"place": event.place, "allocator": "buddy" if event.kind == "pool taken" else "caching", "segments": []}
-            self.arenas.append(arena)
-        whole = {"address": event.address, "bytes": event.nbytes}
-        arena["segments"].append({**whole, "blocks": [{**whole, "used": False}]})
-        arena["segments"].sort(key=lambda segment: segment["address"])
-
-    def _given_back(self, event):
-        for arena in self.arenas:
-            if arena["place"] == event.place:
-                arena["segments"] = [segment for segment in arena["segments"] if segment["address"] != event.address]
-
-    def _split(self, event):
-        segment, i = self._find(event)
-        if segment is not None and segment["blocks"][i]["bytes"] > event.nbytes:
-            block = segment["blocks"][i]
-            rest = {"address": block["address"] + event.nbytes, "bytes": block["bytes"] - event.nbytes, "used": False}
-            segment["blocks"][i : i + 1] = [{**block, "bytes": event.nbytes}, rest]
-
-    def _merge(self, event):
-        segment, _ = self._find(event)
-        if segment is not None:
-            end = event.address + event.nbytes
-            others = [block for block in segment["blocks"] if not event.address <= block["address"] < end]
-            others.append({"address": event.address, "bytes": event.nbytes, "used": False})
-            segment["blocks"] = sorted(others, key=lambda block: block["address"])
-
-    def _find(self, event):
-        """Return the segment around an event's address, and the number of the block there; None twice if none is."""
-        for arena in self.arenas:
-            if arena["place"] != event.place:
-                continue
-            for segment in arena["segments"]:
-                if segment["address"] <= event.address < segment["address"] + segment["bytes"]:
-                    at = bisect_right([block["address"] for block in segment["blocks"]], event.address) - 1
-                    return (segment, at) if at >= 0 else (None, None)
-        return None, None
-
-    RULES = {"head": _head, "alloc": _alloc, "free": _free, "split": _split, "merge": _merge,
-             "segment taken": _taken, "pool taken": _taken, "segment given back": _given_back, "pool given back": _given_back}
-
-
-class LiveBytes:
-    """Bytes in use at each place, ``live[place][role]``: first at the start of a trace, then after each event that `apply` gets.
-
-    `roles` has the role of each block by its name; other blocks have the role "other".
-    """
-
-    def __init__(self, trace, roles):
-        self.roles, self.live, self.blocks = roles, {}, {}
-        blocks = {(block["place"], block["address"]): block for block in trace.document["start"]["blocks"]}
-        for block in blocks.values():
-            self._add_block(block["place"], block["address"], block["name"], block["bytes"])
-
-    def _add_block(self, place, address, name, nbytes):
-        by_role, role = self.live.setdefault(place, {}), self.roles.get(name, "other")
-        by_role[role] = by_role.get(role, 0) + nbytes
-        self.blocks[place, address] = role, nbytes
-
-    def apply(self, event):
-        """Apply the next event; return whether the bytes in use at its place changed."""
-        if event.kind not in ("alloc", "free"):
-            return False
-        before = self.blocks.pop((event.place, event.address), None)
-        if before is not None:
-            self.live[event.place][before[0]] -= before[1]
-        if event.kind == "alloc":
-            self._add_block(event.place, event.address, event.name, event.nbytes)
-        return before is not None or event.kind == "alloc"
 
 
 def device_ns(events):

@@ -6,7 +6,11 @@ start of the trace (Trace Event Format, "JSON Object Format").
 """
 
 from minicaffe.errors import check_type
+<<<<<<< HEAD:minicaffe/addons/trace/perfetto.py
 from minicaffe.addons.trace.model import LiveBytes, Trace, json_text, launch_of, state_word, step_title, write_text
+=======
+from minicaffe.addons.trace.model import Trace, json_text, launch_of, state_word, step_title, write_text
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/perfetto.py
 
 STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",
@@ -23,12 +27,11 @@ def events(trace):
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_name", "args": {"name": name}})
         rows.append({"ph": "M", "pid": PROCESS, "tid": track, "name": "thread_sort_index", "args": {"sort_index": track}})
     timed = [_step(trace, step) for step in trace.steps]
-    usage = LiveBytes(trace, trace.roles)
-    timed += [_usage(usage, place, 0) for place in usage.live]
     for event in trace.events:
         timed += _rows(event, trace.titles.get(event.name, event.name))
-        if usage.apply(event):
-            timed.append(_usage(usage, event.place, event.time))
+    for moment, place, roles in trace.live_bytes():
+        time = trace.events[moment - 1].time if moment else 0
+        timed.append({"ph": "C", "pid": PROCESS, "name": f"bytes in use, {place}", "ts": time / 1000, "args": roles})
     return rows + sorted(timed, key=lambda row: (row["ts"], -row.get("dur", 0)))
 
 
@@ -73,8 +76,3 @@ def _rows(event, title):
         row |= {"tid": GRADIENTS, "id": event.time, "name": event.name, "args": {"bytes": event.nbytes}}
         yield {**row, "ph": "b"}
         yield {**row, "ph": "e", "ts": event.time / 1000}
-
-
-def _usage(usage, place, time):
-    """Return the counter's row of a place at a time (ns)."""
-    return {"ph": "C", "pid": PROCESS, "name": f"bytes in use, {place}", "ts": time / 1000, "args": dict(usage.live[place])}

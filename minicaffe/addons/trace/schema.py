@@ -4,8 +4,6 @@ A trace file is input like any other: it may be cut, edited or made by another p
 document that passes here, so later code does not check for missing keys, wrong types or indices out of range.
 """
 
-import base64
-
 from minicaffe.errors import DataError, shown
 
 FORMAT = 1
@@ -15,7 +13,7 @@ LARGEST = 1 << 64   # of an address; times and sizes stay below it, too
 
 # A rule is a type or a tuple of types, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for
 # each key: keys in `OPTIONAL` may be missing, and unknown keys are allowed.
-OPTIONAL = {"parameters", "drawing", "took", "schedule", "title", "values"}
+OPTIONAL = {"parameters", "schedule"}
 COST = {"forward": (int, float, NONE), "backward": (int, float, NONE)}
 BLOCK = {"place": str, "address": int, "bytes": int, "name": str}
 PART = {"address": int, "bytes": int, "used": bool}
@@ -29,10 +27,6 @@ STEP = {"iteration": int, "kind": str, "layer": str, "node": (int, NONE), "first
 KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE), "ptx": (str, NONE)}
 ROW = {"direction": str, "layers": [str], "types": [str], "part_of": (str, NONE), "engine": (str, NONE), "layout": (str, NONE),
        "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int, "converts": [str]}
-FIGURE = (int, float, NONE)
-VALUES = {"title": str, "layer": str, "shape": [int], "norm": FIGURE, "zeros": FIGURE, "min": FIGURE, "max": FIGURE, "mean": FIGURE,
-          "wrong": int, "histogram": [int],
-          "maps": {"what": str, "of": int, "count": int, "height": int, "width": int, "levels": str}}
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
 DOCUMENT = {
     "format": int, "minicaffe": str,
@@ -41,7 +35,6 @@ DOCUMENT = {
     "memories": [{"name": str, "blob": str, "part": str, "bytes": int, "role": str, "aliases": [str], "title": str}],
     "start": {"time": int, "heads": {str: str}, "blocks": [BLOCK], "arenas": [ARENA]},
     "strings": [str], "events": {key: [int] for key in COLUMNS}, "steps": [STEP], "why": {str: str}, "kernels": {str: KERNEL},
-    "samples": [{}], "values": {"iteration": (int, NONE), "arrays": [VALUES]},
     "schedule": {"plan": bool, "peak": int, "observed": (str, NONE), "rows": [ROW]}}
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NONE: "null"}
 
@@ -55,7 +48,7 @@ def check(document):
     events, nodes = document["events"], document["net"]["nodes"]
     count, strings = len(events["time"]), len(document["strings"])
     for key, column in events.items():
-        if isinstance(column, list) and len(column) != count and (column or key != "took"):
+        if isinstance(column, list) and len(column) != count:
             raise _wrong(f"events.{key}", f"has {len(column)} entries, events.time has {count}")
     for key in ("kind", "place", "name", "detail"):
         if events[key] and not 0 <= min(events[key]) <= max(events[key]) < strings:
@@ -70,15 +63,6 @@ def check(document):
         if step["node"] is not None and not 0 <= step["node"] < len(nodes):
             raise _wrong(f"steps[{i}].node", f"must be null or from 0 to {len(nodes) - 1}, got {step['node']}")
         before = step["first"]
-    for i, array in enumerate(document.get("values", {}).get("arrays", ())):
-        maps = array["maps"]
-        count, height, width = (maps[key] for key in ("count", "height", "width"))
-        try:
-            levels = len(base64.b64decode(maps["levels"], validate=True))
-        except ValueError:
-            levels = None
-        if min(count, height, width) < 1 or levels != count * height * width:
-            raise _wrong(f"values.arrays[{i}].maps.levels", f"must be {count} x {height} x {width} bytes, at least one, in base64")
 
 
 def _check(value, rule, path):

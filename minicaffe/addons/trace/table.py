@@ -1,60 +1,28 @@
 """A trace as text on a terminal: a table of the steps, a summary, and one step in full. Words for states and places: model.py."""
 
 import os
-import re
 import sys
-from collections import Counter
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from minicaffe.memory.sizes import size_text
+<<<<<<< HEAD:minicaffe/addons/trace/table.py
 from minicaffe.addons.trace.model import LiveBytes, device_ns, launch_of, place_text, state_word
+=======
+from minicaffe.addons.trace.model import device_ns, place_text, state_word
+from minicaffe.addons.trace.words import event_text, milliseconds, speeds, times
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/table.py
 
 WIDE_TERMINAL = 112     # characters; a narrower one shows neither speeds nor the memories whose state changed
 TIME_COLUMNS = "ms", "on device", "GFLOP/s", "GB/s"     # grey if the device is simulated
 MIN_NAME_WIDTH = 12     # characters for the name of a layer, and for the names of memories
 STEP_MARKS = {"forward": ">", "backward": "<", "update": "=", "between": ""}
-ALLOCATOR_ACTIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
-                     "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
-                     "pool given back": "a pool given back"}
-ALLOC_KINDS, FREE_KINDS = {"cache hit", "split", "segment taken", "pool taken"}, {"merge", "segment given back", "pool given back"}
-BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined with its buddy"}
+SHOWN_KINDS = {"alloc", "free", "copy", "reorder", "call", "launch"}    # of events, in a step in full
 
 
-def table_console():
-    """Return the rich Console of standard output for tables; brackets and colons of names are no markup.
-
-    A pipe gets whole lines, without spaces at their ends.
-    """
-    plain = {"highlight": False, "markup": False, "emoji": False}
-    found = Console(**plain)
-    return found if found.is_terminal else Console(**plain, file=WithoutPadding(found.file), width=10_000)
-
-
-class WithoutPadding:
-    """A text file that removes spaces at the ends of lines. A rich table pads each line to the width of the longest.
-
-    Parameters
-    ----------
-    file : file
-        The file to write to.
-    """
-
-    def __init__(self, file):
-        self.file = file
-
-    def write(self, text):
-        return self.file.write(re.sub(" +$", "", text, flags=re.MULTILINE))
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
-def show(trace):
-    """Print a Trace: a line for each step, then the summary. Names that are too long for the terminal are cut."""
-    out = table_console()
+def show(trace, out):
+    """Print a Trace on a rich Console: a line for each step, then the summary. Names that are too long for the terminal are cut."""
     wide = out.width >= WIDE_TERMINAL
     heads = ["step", "layer", "ms", *(("on device", "GFLOP/s", "GB/s") if wide else ()), "copies", "memory", "kernels",
              *(["states that changed"] if wide else [])]
@@ -136,9 +104,9 @@ def describe(trace, number, why=True):
         lines.append(f"fused: computed with {step['with']}")
     else:
         on_device = device_ns(trace.events[step["first"]:step["last"]])
-        lines.append(times(trace, [f"{spent / 1e6:.3f} ms",
-                                   *([f"{on_device / 1e6:.3f} ms of it on the device"] if on_device else []),
-                                   *_speeds(trace, step["flops"], step["bytes"], on_device or spent)]))
+        lines.append(times(trace, [milliseconds(spent),
+                                   *([f"{milliseconds(on_device)} of it on the device"] if on_device else []),
+                                   *speeds(trace, step["flops"], step["bytes"], on_device or spent)]))
     if step["loss"] is not None:
         lines.append(f"loss {float(step['loss']):g}")
     if step["touched"]:
@@ -150,11 +118,6 @@ def describe(trace, number, why=True):
     for i in range(step["first"], step["last"]):
         lines += _event_lines(trace, i, why)
     return lines
-
-
-def times(trace, parts):
-    """Return a line of times and speeds. Those of the simulated device begin with "simulated:", and `walk` prints them grey."""
-    return ("simulated: " if trace.simulated else "") + ", ".join(parts)
 
 
 def sources(trace, number):
@@ -173,61 +136,19 @@ def sources(trace, number):
 
 def _event_lines(trace, number, why):
     """Return the lines about one event; none if it is part of another event or is reported above."""
-    event = trace.events[number]
-    if event.kind in ("alloc", "free"):
-        sign, name = "+" if event.kind == "alloc" else "-", trace.block_titles.get(event.name, event.name) or "no name"
-        how = decision(trace, number)
-        return [f"  {sign}{size_text(event.nbytes)} {place_text(event.place)}: {name}" + (f" ({how})" if how else "")]
-    if event.kind in ("copy", "reorder"):
-        speed = [f"{event.took / 1e6:.3f} ms", *([f"{event.nbytes / event.took:.1f} GB/s"] if event.took else [])]
-        return [f"  {event.kind} {event.detail}: {trace.titles.get(event.name, event.name)}, {size_text(event.nbytes)}, "
-                + times(trace, speed),
-                *([f"    {trace.document['why'][str(number)]}"] if why and str(number) in trace.document["why"] else [])]
-    if event.kind == "call":
-        return [f"  call {event.name}, {event.took / 1e6:.3f} ms"]
-    if event.kind == "launch":
-        launch = launch_of(event)
-        grid = " x ".join(str(n) for i, n in enumerate(launch.grid) if i == 0 or n > 1)
-        arrays = [trace.block_titles.get(name, name) or "no name" for name, _ in launch.arrays]
-        return [f"  kernel {event.name}, {grid} blocks of {launch.threads} threads",
-                f"    {times(trace, [f'{event.took / 1e6:.3f} ms', *_speeds(trace, None, event.nbytes, event.took)])}",
-                *([f"    arrays: {', '.join(arrays)}"] if arrays else [])]
-    return []
-
-
-def _speeds(trace, flops, nbytes, spent):
-    """Return texts of operations and bytes that took `spent` ns, with their speeds, and the share of a large copy's bandwidth."""
-    parts = []
-    if flops:
-        parts.append(f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""))
-    if nbytes:
-        parts.append(size_text(nbytes))
-        copy_bandwidth = trace.document["device"]["copy_bandwidth"]     # bytes per second, or None
-        if spent:
-            share = f", {nbytes / spent * 1e9 / copy_bandwidth:.0%} of a large copy's" if copy_bandwidth else ""
-            parts[-1] += f" ({nbytes / spent:.1f} GB/s{share})"
-    return parts
-
-
-def decision(trace, number):
-    """Return the allocator's actions for event `number`, an ``alloc`` or ``free``, from the events next to it."""
-    events, place, kinds = trace.events, trace.events[number].place, []
-    # An allocator records its actions before the ``alloc`` and after the ``free``.
-    direction, accepted = (-1, ALLOC_KINDS) if events[number].kind == "alloc" else (1, FREE_KINDS)
-    i = number + direction
-    while 0 <= i < len(events) and events[i].kind in accepted and events[i].place == place:
-        kinds.append(events[i].kind)
-        i += direction
-    kinds = kinds[::direction]
-    buddy = any(arena["place"] == place and arena["allocator"] == "buddy" for arena in trace.document["start"]["arenas"])
-    words = BUDDY_ACTIONS if buddy else ALLOCATOR_ACTIONS
-    return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())
+    kind = trace.events[number].kind
+    if kind not in SHOWN_KINDS:
+        return []
+    word, (first, *more) = event_text(trace, number)
+    reason = trace.document["why"].get(str(number)) if why and kind in ("copy", "reorder") else None
+    return [f"  {first}" if kind in ("alloc", "free") else f"  {word} {first}", *(f"    {line}" for line in more),
+            *([f"    {reason}"] if reason is not None else [])]
 
 
 KEYS = "Enter next, p back, w why, s source, m more, q quit, number or layer"
 
 
-def walk(trace, read, out=None):
+def walk(trace, read, out):
     """Show the steps that the user selects by typed lines (KEYS). On a terminal, one screen of lines at once.
 
     Parameters
@@ -235,10 +156,9 @@ def walk(trace, read, out=None):
     trace : Trace
     read : callable
         ``read(prompt)`` returns a typed line without its end; EOFError ends the walk.
-    out : rich.console.Console, optional
-        By default that of standard output.
+    out : rich.console.Console
     """
-    out, number = out or table_console(), 0
+    number = 0
     rows = out.height - 2 if out.is_terminal or "LINES" in os.environ else sys.maxsize      # the prompt may need two lines
     lines = _wrapped(trace, describe(trace, number, why=False), out) if trace.steps else []
     while lines:
@@ -334,12 +254,9 @@ def gradient_transfers(trace):
 
 def peaks(trace):
     """Return ``{place: (bytes, {role: bytes})}``: the largest number of live bytes, and how roles divide it at that moment."""
-    usage = LiveBytes(trace, trace.roles)
-    largest = {place: (sum(roles.values()), dict(roles)) for place, roles in usage.live.items()}
-    for event in trace.events:
-        if usage.apply(event):
-            roles = usage.live[event.place]
-            total = sum(roles.values())
-            if total > largest.get(event.place, (-1, {}))[0]:
-                largest[event.place] = total, dict(roles)
+    largest = {}
+    for _, place, roles in trace.live_bytes():
+        total = sum(roles.values())
+        if total > largest.get(place, (-1, {}))[0]:
+            largest[place] = total, roles
     return largest

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 from small_net import NET
 
 import minicaffe
@@ -20,7 +21,8 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.addons.trace import build, html, perfetto, table
-from minicaffe.addons.trace.model import Replay, launch_of
+from minicaffe.addons.trace.lives import Lives
+from minicaffe.addons.trace.model import launch_of
 
 on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
 LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
@@ -128,14 +130,12 @@ def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
 
 def live_blocks_are_used_at_every_moment(made):
     """Check blocks against the parts of their segments: a free comes before the merges that it leads to."""
-    start = made.document["start"]
-    replay = Replay(start["heads"], start["blocks"], start["arenas"])
-    for event in made.events:
-        replay.apply(event)
+    for number, event in enumerate(made.events):
         if event.kind not in ("free", "merge", "split"):
             continue
-        for arena in replay.arenas:
-            live = {address for place, address in replay.blocks if place == arena["place"]}
+        moment = made.at(number + 1)
+        for arena in moment.arenas:
+            live = {block["address"] for block in moment.blocks if block["place"] == arena["place"]}
             free = {part["address"] for segment in arena["segments"] for part in segment["blocks"] if not part["used"]}
             assert not live & free, event
 
@@ -309,11 +309,11 @@ def test_what_is_added_to_a_trace_is_in_no_other_of_its_recorder(where, make_sol
     first, second = recorder.trace(), recorder.trace()
     before = dict(second.document)
     assert before.keys() == first.document.keys() and "more" not in before
-    first.document.update(more=1, samples=[{"iteration": 0}])
+    first.document.update(more=1, kernels={})
     third = recorder.trace()
     recorder.stop()
     for other in (second, third, recorder.trace()):
-        assert other.document.keys() == before.keys() and other.document["samples"] == before["samples"] == []
+        assert other.document.keys() == before.keys() and other.document["kernels"] == before["kernels"]
     assert first.document["more"] == 1
 
 
@@ -447,7 +447,7 @@ def test_no_memory_to_measure_a_copy(where, make_solver, monkeypatch):
     with trace.record(make_solver()) as made:
         pass
     assert (made.document["device"]["copy_bandwidth"] is None) == (where != "cpu")
-    table.show(made)
+    table.show(made, Console())
 
 
 def test_a_path_that_is_no_text(where, make_solver, tmp_path):
@@ -625,10 +625,10 @@ def test_events_change_only_the_arena_of_their_place():
             {"address": at, "bytes": 256, "blocks": [{"address": at, "bytes": 256, "used": False}]} for at in (0, 1024)]}
 
     def blocks(place):
-        return [tuple(block.values()) for one in replay.arenas if one["place"] == place for segment in one["segments"] for block in segment["blocks"]]
+        return [tuple(block.values()) for one in now.arenas if one["place"] == place for segment in one["segments"] for block in segment["blocks"]]
 
     places = "CUDAPlace(0)", "CUDAPlace(1)", "CPUPlace()"
-    replay, before = Replay({}, [], [arena(place) for place in places]), [(0, 256, False), (1024, 256, False)]
+    start, events, before = {"heads": {}, "blocks": [], "arenas": [arena(place) for place in places]}, [], [(0, 256, False), (1024, 256, False)]
     wanted = {place: before for place in places}
     for kind, address, nbytes, after in (
             ("split", 1024, 64, [(0, 256, False), (1024, 64, False), (1088, 192, False)]),
@@ -639,14 +639,16 @@ def test_events_change_only_the_arena_of_their_place():
             ("alloc", 5000, 64, before), ("merge", 512, 64, before), ("split", 1280, 64, before),    # of no segment
             ("segment taken", 512, 32, [(0, 256, False), (512, 32, False), (1024, 256, False)]),
             ("segment given back", 0, 256, [(512, 32, False), (1024, 256, False)])):
-        replay.apply(reporter.Event(0, kind, "CUDAPlace(1)", address, nbytes, "", "", 0))
+        events.append(reporter.Event(0, kind, "CUDAPlace(1)", address, nbytes, "", "", 0))
+        now = Lives(start, events).at(len(events))
         wanted["CUDAPlace(1)"] = after
         assert {place: blocks(place) for place in places} == wanted, kind
     for kind, allocator in (("pool taken", "buddy"), ("segment taken", "caching")):
-        replay.apply(reporter.Event(0, kind, kind, 64, 32, "", "", 0))
-        assert replay.arenas[-1] == {"place": kind, "allocator": allocator, "segments": [
+        events.append(reporter.Event(0, kind, kind, 64, 32, "", "", 0))
+        now = Lives(start, events).at(len(events))
+        assert now.arenas[-1] == {"place": kind, "allocator": allocator, "segments": [
             {"address": 64, "bytes": 32, "blocks": [{"address": 64, "bytes": 32, "used": False}]}]}
-    assert [block["address"] for block in replay.moment().blocks] == [5000]
+    assert [block["address"] for block in now.blocks] == [5000]
 
 
 def test_a_layer_that_runs_again_begins_an_iteration(on_cpu, make_solver):
@@ -690,14 +692,10 @@ def test_file_and_drawing_of_the_net(on_cpu, tmp_path, make_solver):
         assert file is None or made.document["net"]["file"] == file
 
 
-def test_traces_of_before_memories_had_titles(on_cpu, make_solver):
+def test_titles_of_memories_and_of_the_page(on_cpu, make_solver):
     with trace.record(make_solver()) as made:
         pass
     assert made.titles["conv data"] == "conv" and html.page(made).count("<title>small: a trace of minicaffe</title>") == 1
-    for entry in made.document["memories"]:
-        del entry["title"]
-    older = trace.Trace(made.document)
-    assert older.titles == {name: owner["name"] for name, owner in older.owners.items()} and older.titles["conv data"] == "conv data"
     assert "<title>a net: a trace of minicaffe</title>" in html.page(trace.Trace(None))
 
 

@@ -9,7 +9,6 @@ from minicaffe.memory import reporter
 from minicaffe.addons.export import comparison
 from minicaffe.inspection import timing
 from minicaffe.net.run import AFTER_FORWARD
-from minicaffe.addons.trace import values
 
 
 class FailingLayer(Layer):
@@ -50,14 +49,6 @@ def recorded(solver):
         solver.step(1)
 
 
-def values_of_a_solver(solver):
-    values.add(trace.Trace(None), solver)
-
-
-def values_of_a_net(solver):
-    values.add(trace.Trace(None), solver.net)
-
-
 def measured(solver):
     timing.measure(solver.net, 1)
 
@@ -67,8 +58,7 @@ def compared(solver):
 
 
 OBSERVERS = {function.__name__: (function, passes) for function, passes in (
-    (recorded, ["forward", "backward"]), (values_of_a_solver, ["forward", "backward"]), (values_of_a_net, ["forward"]),
-    (measured, ["forward", "backward"]), (compared, ["forward"]))}
+    (recorded, ["forward", "backward"]), (measured, ["forward", "backward"]), (compared, ["forward"]))}
 
 
 def make(make_solver, plan):

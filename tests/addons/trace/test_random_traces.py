@@ -14,8 +14,9 @@ from rich.console import Console
 
 from minicaffe.addons import trace
 from minicaffe.memory.sizes import size_text
-from minicaffe.addons.trace import build, html, perfetto, table
+from minicaffe.addons.trace import build, html, panels, perfetto, table
 from minicaffe.addons.trace.why import CopyReasons
+from minicaffe.addons.trace.words import decision
 
 SEEDS = range(60)
 WORDS = {"UNINITIALIZED": "no data", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "host+device", "HEAD_AT_PRIVATE": "private",
@@ -391,11 +392,79 @@ def test_chrome_s_rows(counted):
         1: "layers", 2: "kernels", 3: "copies and reorders", 4: "allocators", 5: "gradient transfers"}
 
 
-def test_the_page_has_the_document(counted):
+def test_the_page_has_each_moment(counted):
+    """Its data, which the scripts only draw: heads, copies, blocks, cells of segments, and live bytes by role."""
     moment = counted.story.dice.randint(0, len(counted.events))
     page = html.page(counted.made, moment)
-    found, _ = json.JSONDecoder().raw_decode(page[page.index('{"format":1'):])
-    assert found == {**json.loads(json.dumps(counted.made.document)), "open": moment}
+    shown, _ = json.JSONDecoder().raw_decode(page[page.index('{"about":'):])
+    assert shown == {**json.loads(json.dumps(panels.data(counted.made))), "open": moment}
+    places, order = {place["name"]: place for place in shown["places"]}, list(WORDS)
+    assert {place["title"] for place in shown["places"]} == {PLACES[name] for name in places}
+    assert [memory["name"] for memory in shown["memories"]] == list(counted.memories)
+    for memory in shown["memories"]:
+        assert [i for i, _, _ in memory["copies"]] == [i for i, event in enumerate(counted.events) if event["kind"] in ("copy", "reorder")
+                                                       and counted.owners().get(event["name"]) == memory["name"]]
+    for moment in {0, len(counted.events), *counted.story.dice.sample(range(len(counted.events) + 1), min(10, len(counted.events)))}:
+        for memory in shown["memories"]:
+            _, state = max(((first, k), state) for k, (first, state) in enumerate(memory["changes"]) if first <= moment)
+            assert order[state] == counted.heads[moment].get(memory["name"], "UNINITIALIZED")
+        blocks, segments = counted.story.moments[moment]
+        for name, place in places.items():
+            here = {address: block for (at, address), block in blocks.items() if repr(at) == name}
+            cells = [cell[:-2] for cell in place["cells"] if cell[-2] <= moment < cell[-1]]
+            known = {address: (nbytes, title) for _, address, _, used, nbytes, title in cells if used and nbytes}
+            assert known == here
+            for block in (title for _, title in here.values()):
+                assert shown["blocks"][block] == [counted.block_titled(block), counted.roles.get(block, "other")]
+            inside = [[number, *cell] for number, *cell in cells if number >= 0]
+            wanted = [(part["address"], part["bytes"], part["used"]) for segment in segments for part in segment["blocks"]] if name == "CUDAPlace(0)" else []
+            assert sorted(tuple(cell[1:4]) for cell in inside) == sorted(wanted)
+            there = [tuple(one[:2]) for one in place["segments"] if one[-2] <= moment < one[-1]]
+            assert there == ([(one["address"], one["bytes"]) for one in segments] if name == "CUDAPlace(0)" else [])
+            loose = [(address, nbytes) for number, address, nbytes, *_ in cells if number < 0]
+            usage = {role: ([n for first, n in changes if first <= moment] or [0])[-1] for role, changes in place["usage"].items()}
+            assert usage.pop("held") == sum(n for _, n in there) + sum(n for _, n in loose)
+            totals = dict.fromkeys(usage, 0)
+            for nbytes, title in here.values():
+                totals[counted.roles.get(title, "other")] += nbytes
+            assert usage == totals
+
+
+def test_what_the_page_says_of_steps_and_kernels(counted):
+    shown = panels.data(counted.made)
+    simulated = counted.made.simulated
+    for step, made in zip(counted.steps, shown["steps"], strict=True):
+        spent, device = step["end"] - step["begin"], busy(counted.of(step, "launch", "call"))
+        figures = {name: (text, timed) for name, text, timed in made["facts"]}
+        assert figures["time"] == (f"{spent / 1e6:.3f} ms", True) and made["spent"] == f"{spent / 1e6:.3f} ms" + simulated * " simulated"
+        assert figures.get("on the device") == ((f"{device / 1e6:.3f} ms", True) if device else None)
+        assert ("speed" in figures, "rate" in figures) == (bool(step["flops"] and not step["with"]), bool(step["bytes"] and not step["with"]))
+        done = made["sentence"].rpartition(" It ")[2]
+        if done != "neither allocates memory nor copies.":
+            verbs = {"launch": "starts", "call": "calls", "copy": "copies", "reorder": "reorders", "alloc": "allocates", "free": "frees"}
+            wanted = [f"{verb} " + (f"{len(of)} " if kind not in ("call", "copy") else "") for kind, verb in verbs.items() if (of := counted.of(step, kind))]
+            parts = re.split(r", | and (?!device)", done)
+            assert len(parts) == len(wanted) and all(map(str.startswith, parts, wanted)), done
+        else:
+            assert not counted.of(step, "launch", "call", "copy", "reorder", "alloc", "free")
+        assert (f"computed together with {step['with']}." in made["sentence"]) == bool(step["with"])
+        if step["node"] is not None:
+            node = counted.story.nodes[step["node"]]
+            assert made["sentence"].startswith(f"{node.name} ({node.type}) ")
+    there = [(i, event) for i, event in enumerate(counted.events) if event["kind"] in ("launch", "call")]
+    assert [row[:2] for row in shown["launches"]] == [[i, event["name"]] for i, event in there]
+    assert {name: count for name, count, *_ in shown["totals"]} == {name: sum(e["name"] == name for _, e in there) for name in {e["name"] for _, e in there}}
+    assert len(shown["events"]["text"]) == len(counted.events)
+    for number, event in enumerate(counted.events):
+        word, text = shown["texts"][shown["events"]["text"][number]]
+        if event["kind"] == "head":
+            before, after = event["detail"].split(" by ")[0].split(" -> ")
+            assert (word, text.partition(" (")[0]) == ("state", f"{counted.titled(event['name'])}: {WORDS[before]} -> {WORDS[after]}".partition(" (")[0])
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.5, "0.5 B/s"), (999, "999 B/s"), (999.6, "1 kB/s"), (12345, "12.3 kB/s"), (3e9, "3 GB/s"), (2e13, "20 TB/s")])
+def test_amounts_have_three_digits(value, text):
+    assert panels.amount(value, "B/s") == text
 
 
 @pytest.mark.parametrize("heads", ["whole", "with gaps"])
@@ -526,7 +595,7 @@ def test_what_an_allocator_did_for_each_block(seed):
             run.append(other)
         in_order = list(dict.fromkeys(run[::-1] if kind == "alloc" else run))
         wanted = ", ".join(words[one] + (f" {run.count(one)} times" if run.count(one) > 1 else "") for one in in_order)
-        assert table.decision(made, number) == wanted
+        assert decision(made, number) == wanted
 
 
 def test_walking_by_any_typed_lines(counted):

@@ -1,13 +1,13 @@
 """What a trace derives from its document, after a second `fill`, too; segments of two places."""
 
 from minicaffe.memory import reporter
-<<<<<<<< HEAD:tests/addons/trace/test_replay_and_trouble.py
-from minicaffe.addons.trace import Recorder, Trace, build, trouble
-from minicaffe.addons.trace.model import EMPTY, Replay, state_word
-========
 from minicaffe.addons.trace import Recorder, Trace, build
 from minicaffe.addons.trace.model import EMPTY, Replay, state_word
->>>>>>>> bfee95c3 (train: --watch 1 finds the first value that is not finite; --trace-trouble goes):tests/addons/trace/test_replay.py
+>=======
+from minicaffe.addons.trace import Recorder, Trace, build
+from minicaffe.addons.trace.lives import Lives
+from minicaffe.addons.trace.model import EMPTY, state_word
+>>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):tests/addons/trace/test_replay.py
 
 
 def memory(name, role, aliases):
@@ -41,22 +41,22 @@ def event(kind, place, address, nbytes):
 
 def test_segments_of_two_places_at_one_address():
     """Each event changes its own place alone; a place without an arena gets one of the kind that its first event says."""
-    replay = Replay({}, [], [])
+    events = []
 
     def arenas():
         return {arena["place"]: (arena["allocator"], [(one["address"], one["bytes"], [(b["address"], b["bytes"], b["used"]) for b in one["blocks"]])
-                                                      for one in arena["segments"]]) for arena in replay.arenas}
+                                                      for one in arena["segments"]]) for arena in Lives({"heads": {}, "blocks": [], "arenas": []}, events).at(len(events)).arenas}
 
     for kind, place, address, nbytes in (("pool taken", "A", 1024, 1024), ("segment taken", "B", 2048, 1024), ("segment taken", "B", 1024, 1024),
                                          ("split", "B", 2048, 256), ("split", "A", 1024, 512), ("alloc", "B", 2048, 200), ("split", "B", 2048, 256)):
-        replay.apply(event(kind, place, address, nbytes))
+        events.append(event(kind, place, address, nbytes))
     whole = ("caching", [(1024, 1024, [(1024, 1024, False)]), (2048, 1024, [(2048, 256, True), (2304, 768, False)])])
     assert arenas() == {"A": ("buddy", [(1024, 1024, [(1024, 512, False), (1536, 512, False)])]), "B": whole}
-    replay.apply(event("merge", "A", 1024, 1024))
-    replay.apply(event("pool given back", "A", 1024, 1024))
+    events.append(event("merge", "A", 1024, 1024))
+    events.append(event("pool given back", "A", 1024, 1024))
     assert arenas() == {"A": ("buddy", []), "B": whole}
     for kind, nbytes in (("free", 200), ("merge", 1024)):
-        replay.apply(event(kind, "B", 2048, nbytes))
+        events.append(event(kind, "B", 2048, nbytes))
     assert arenas()["B"] == ("caching", [(1024, 1024, [(1024, 1024, False)]), (2048, 1024, [(2048, 1024, False)])])
 
 

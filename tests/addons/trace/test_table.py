@@ -10,6 +10,7 @@ from rich.console import Console
 
 from minicaffe import memory
 from minicaffe.addons import trace
+from minicaffe.cli.bars import table_console
 from minicaffe.memory.sizes import size_text
 from minicaffe.memory.synced import SyncedHead
 from minicaffe.addons.trace import html, model, table
@@ -26,9 +27,8 @@ def made(where, make_solver):
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
     """Also where a name is long, and where a step changes many states."""
-    monkeypatch.setattr(table, "table_console", lambda: Console(width=columns, highlight=False))
     monkeypatch.setitem(made.steps[0], "layer", "inception_" + 12 * "long_" + "name")
-    table.show(made)
+    table.show(made, Console(width=columns, highlight=False))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns and "\x1b" not in "".join(lines)
     assert any(line.split()[1:3] == [">", "conv"] for line in lines)
@@ -42,13 +42,12 @@ def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
     assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is no GPU") == made.simulated
 
 
-def test_times_of_the_simulated_device_are_grey_and_named(made, monkeypatch, where):
+def test_times_of_the_simulated_device_are_grey_and_named(made, where):
     out = Console(width=100, height=24, force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False)
-    monkeypatch.setattr(table, "table_console", lambda: out)
-    table.show(made)
+    table.show(made, out)
     number = next(i for i, step in enumerate(made.steps) if step["layer"] == "ip")
     typed = iter([str(number), "q"])
-    table.walk(made, lambda prompt: next(typed))
+    table.walk(made, lambda prompt: next(typed), out)
     grey = re.findall(r"\x1b\[2m *([^\x1b]*)", out.file.getvalue())
     spent = f"{(made.steps[number]['end'] - made.steps[number]['begin']) / 1e6:.3f}"
     assert any(re.fullmatch(r"[\d.]+ ms simulated", text) for text in grey) == (where == "sim")
@@ -59,7 +58,7 @@ def test_a_pipe_gets_whole_lines_and_names(made, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     name = "inception_" + 60 * "long_" + "name"
     monkeypatch.setitem(made.steps[0], "layer", name)
-    table.show(made)
+    table.show(made, table_console())
     out = capsys.readouterr().out
     assert name in out and "…" not in out and sum("iteration" in line for line in out.splitlines()[:3]) == 1
 
@@ -172,7 +171,7 @@ def test_words_are_those_of_the_table_the_steps_and_the_page(made, where):
     words = f"{model.STATES[touched['before']][0]} -> {model.STATES[touched['after']][0]}"
     assert f"{title}: {words}" in table.row(made, number)[-1]
     assert any(line.split()[0] == title.split()[0] and line.endswith(f"  {words}") for line in table.describe(made, number))
-    of_page = json.loads(re.search(r"const HEADS = (.*);", html.page(made))[1])
+    of_page = json.loads(re.search(r"const HEADS = (.*), ROLES = ", html.page(made))[1])
     assert {head: word for head, (word, _, _) in of_page.items()} == {head: word for head, (word, _, _) in model.STATES.items()}
     assert set(model.STATES) == {str(head) for head in SyncedHead}
 
@@ -187,9 +186,8 @@ def test_titles_say_what_a_memory_is(made, where):
 
 
 @pytest.mark.parametrize(("width", "wide"), [(111, False), (112, True)])
-def test_a_wide_terminal_shows_more(made, width, wide, monkeypatch, capsys):
-    monkeypatch.setattr(table, "table_console", lambda: Console(width=width, highlight=False))
-    table.show(made)
+def test_a_wide_terminal_shows_more(made, width, wide, capsys):
+    table.show(made, Console(width=width, highlight=False))
     assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
 
 

@@ -45,7 +45,7 @@ def random_trace(seed):
                       "last": end, "begin": before, "end": columns["time"][end - 1], "with": None, "flops": None, "bytes": 0, "loss": None,
                       "touched": []})
         at, before = end, columns["time"][end - 1]
-    memories = [{"name": name, "blob": name[0], "part": "data", "bytes": 1, "role": role, "aliases": []} for name, role in ROLES.items()]
+    memories = [{"name": name, "blob": name[0], "part": "data", "bytes": 1, "role": role, "aliases": [], "title": name} for name, role in ROLES.items()]
     start = {"time": int(random.integers(0, 10**9)) * MICROSECOND, "heads": {}, "blocks": [], "arenas": []}
     return Trace({**EMPTY, "strings": strings, "events": columns, "steps": steps, "memories": memories, "start": start})
 

@@ -77,7 +77,5 @@ def test_the_page_and_files_for_other_viewers(minicaffe, folder):
     out = minicaffe("trace", "net.prototxt", "--html", "t.html", "--perfetto", "t.perfetto")
     assert "wrote t.html" in out and "wrote t.perfetto" in out
     assert '<svg class=\\"net-drawing' in (folder / "t.html").read_text().replace("\\u003c", "<").replace('xmlns=\\"http://www.w3.org/2000/svg\\" ', "")
-    values = json.loads(re.search(r'id="trace">(.*?)</script>', (folder / "t.html").read_text())[1])["values"]
-    assert values["iteration"] == 1 and {"scaled", "scaled diff", "scale[0]"} <= {array["title"] for array in values["arrays"]}
     assert json.loads((folder / "t.perfetto").read_text())["traceEvents"]
     assert "none" in minicaffe("trace", "net.prototxt", "--html", "none/t.html", status=1)

@@ -4,7 +4,6 @@ One trace of LeNet on the simulated device serves all tests. Where selenium, chr
 chromedriver are missing the tests of the page skip and say which.
 """
 
-import base64
 import importlib.util
 import json
 import os
@@ -33,7 +32,6 @@ SLOW = 5        # other processes of a test machine may be busy: a bound in mill
 LENET = """
 import minicaffe
 from minicaffe.addons import trace
-from minicaffe.addons.trace import values
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
 minicaffe.set_mode_gpu()
@@ -44,7 +42,6 @@ recorder.start()
 recorder.solver.step(3)
 recorder.stop()
 made = recorder.trace()
-values.add(made, recorder.solver)
 made.save("FOLDER/lenet.json")
 """
 
@@ -260,7 +257,7 @@ def test_a_call_of_a_library_counts_as_work_of_the_device(browser, trace, tmp_pa
     page = Page(browser, tmp_path / "call.html")
     there = 500_000_000 + sum(trace.events[i].took for i in launches[1:])
     facts = dict(page.browser.execute_script("return [...document.querySelectorAll('#facts div')].map(d => [...d.children].map(c => c.textContent))"))
-    assert facts["on the device"].startswith(f"{there / 1e6:.3g} ms") and facts["speed"].endswith("FLOP/s"), facts
+    assert facts["on the device"] == f"{there / 1e6:.3f} ms" and facts["speed"].endswith("FLOP/s"), facts
     assert float(facts["speed"].split()[0]) == pytest.approx(step["flops"] / there * 1e3, rel=0.02) and "MFLOP" in facts["speed"]
     assert "calls cublasGemmStridedBatched" in page.text("#sentence")
     rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
@@ -330,7 +327,7 @@ def test_times_of_the_simulated_device_are_grey_and_named(browser, page, trace, 
     assert looks(page) == [1, True, True] and "simulated device, which is no GPU" in page.text("#step-panel .sim-note")
     launch = next(i for i, event in enumerate(trace.events) if event.kind == "launch")
     page.state(f"view.goMoment({launch + 1})")
-    assert page.text("#events [aria-selected=true]").endswith(" simulated")
+    assert "simulated: " in page.text("#events [aria-selected=true]")
     document = json.loads(trace.to_json())
     document["device"]["kind"] = "gpu"
     html.write(Trace(document), tmp_path / "gpu.html")
@@ -344,7 +341,7 @@ def test_names_say_what_a_memory_is(page, trace):
     conv = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "conv1")
     page.state(f"view.go({conv})")
     assert "scratch of conv1" in texts(page, "#touched td:first-child")
-    assert not re.search(r"(?<!no) data\b|#\d", " ".join(texts(page, "#touched td:first-child") + texts(page, "#events .row")))
+    assert not re.search(r"(?<!no)(?<![:,]) data\b|#\d", " ".join(texts(page, "#touched td:first-child") + texts(page, "#events .row")))
 
 
 def test_a_net_is_drawn_larger_and_smaller(page):
@@ -369,48 +366,6 @@ def test_a_net_is_drawn_larger_and_smaller(page):
         box = document.querySelector("#net-panel").getBoundingClientRect(); return at.top >= box.top && at.bottom <= box.bottom""")
     assert shown
     assert press("wide")[1] == panel
-
-
-def test_values_and_feature_maps_of_the_chosen_blob(page, trace):
-    arrays = {array["title"]: array for array in trace.document["values"]["arrays"]}
-    pool = next(i for i, step in enumerate(trace.steps) if step["kind"] == "forward" and step["layer"] == "pool1")
-    page.state(f"view.go({pool})")
-    assert page.text("#array-about").startswith("pool1: 64 × 20 × 12 × 12, of layer pool1. From ")     # that of the step
-    blob = "document.querySelector('#net g.blob[data-blob=conv1] text').dispatchEvent(new MouseEvent('click', {bubbles: true}))"
-    page.state(f"{blob}; view.go({pool + 1})")
-    assert page.text("#array-about").startswith("conv1: 64 × 20 × 24 × 24") and page.browser.execute_script("return document.querySelector('#array').value") == "conv1"
-    maps = arrays["conv1"]["maps"]
-    drawn = page.browser.execute_script("""return [...document.querySelectorAll("#array-maps canvas")].map(c =>
-        [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data].filter((_, i) => i % 4 === 0))""")
-    assert len(drawn) == maps["count"] == 16 and b"".join(map(bytes, drawn)) == base64.b64decode(maps["levels"])
-    assert "16 of 20 channels of the first sample" in page.text("#array-remark")
-    assert len(texts(page, "#array-histogram rect")) == len(arrays["conv1"]["histogram"])
-    page.browser.execute_script("document.querySelector('#array').value = 'ip1[0] diff'; document.querySelector('#array').dispatchEvent(new Event('change'))")
-    assert page.text("#array-about").startswith("ip1[0] diff: 500 × 800, of layer ip1.")
-
-
-def test_the_first_visit_has_a_tour_of_eight_steps(browser, lenet):
-    from selenium.webdriver.common.by import By
-    page = Page(browser, lenet["html"])
-    browser.execute_script("localStorage.clear()")
-    page = Page(browser, lenet["html"])
-    shown, seen = "return !document.querySelector('#tour').hidden", []
-    while browser.execute_script(shown):
-        seen.append((page.text("#tour-title"), page.browser.execute_script("return document.querySelector('.toured').id")))
-        assert len(page.text("#tour-text")) < 250
-        browser.find_element(By.ID, "tour-next").click()
-    assert [title.split(":")[0] for title, _ in seen] == [f"{i} of 8" for i in range(1, 9)] and len({place for _, place in seen}) == 8
-    assert not browser.execute_script("return document.querySelector('.toured')")
-    assert not Page(browser, lenet["html"]).browser.execute_script(shown)
-    browser.execute_script("localStorage.clear()")
-    page = Page(browser, f"{lenet['html'].as_uri()}#step=7")
-    assert not browser.execute_script(shown)        # a link leads to its step
-    page.press("?")
-    browser.find_element(By.ID, "tour-start").click()
-    assert browser.execute_script(shown)
-    from selenium.webdriver.common.keys import Keys
-    page.press(Keys.ESCAPE)
-    assert not browser.execute_script(shown) and not page.errors()
 
 
 @pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])
@@ -449,29 +404,6 @@ def test_it_opens_at_a_moment(browser, trace, tmp_path):
     html.write(trace, tmp_path / "open.html", moment=len(trace) // 2)
     assert Page(browser, tmp_path / "open.html").state()["moment"] == len(trace) // 2
     assert Page(browser, (tmp_path / "open.html").as_uri() + "#event=40").state()["moment"] == 40
-
-
-def test_what_was_measured_and_what_went_wrong_is_told(browser, trace, tmp_path):
-    document = json.loads(trace.to_json())
-    sample = {"layer": "conv1", "blob": "conv1", "zeros": 0.25, "saturated": None, "not_finite": 0.0}
-    document["samples"] = [{"iteration": i, **sample, "norm": 10.5 * (i + 1)} for i in range(2)]
-    document["samples"].append({"iteration": 2, **sample, "norm": 99.0, "not_finite": 0.5})
-    document["trouble"] = {"iteration": 2, "layer": "conv1", "blob": "conv1", "not_finite": 0.5, "step": 40, "event": 400,
-                           "before": document["samples"][1], "wrong": 1200, "first": [0, 3, 1, 2], "left_out": 1, "inputs": [
-                               {"name": "data", "part": "data", "min": -0.5, "max": 2.25, "wrong": 0, "first": None, "before": None},
-                               {"name": "conv1[0]", "part": "data", "min": None, "max": None, "wrong": 500, "first": [0, 0, 0, 0],
-                                "before": {"min": -3.0, "max": 4.0, "wrong": 0, "first": None}}]}
-    html.write(Trace(document), tmp_path / "trouble.html", moment=len(trace))
-    page = Page(browser, tmp_path / "trouble.html")
-    assert "blob conv1" in page.text("#trouble") and "norm 21" in page.text("#trouble")
-    assert "50 % of its values, 1,200 not finite, the first at [0, 3, 1, 2]" in page.text("#trouble")
-    assert [page.text(f"#trouble li:nth-child({i})") for i in (1, 2, 3)] == [
-        "data data: -0.5 to 2.25", "conv1[0] data: nothing finite, 500 not finite, the first at [0, 0, 0, 0]; in the iteration before "
-        "-3 to 4", "and 1 more"]
-    assert page.text("#values tbody .bad") == "50 %" and "99" in page.text("#values tbody")
-    page.state("view.go(3)")
-    assert "10.5" in page.text("#values tbody") and "25 %" in page.text("#values tbody")
-    assert not page.errors()
 
 
 def test_the_row_of_the_schedule_is_marked(browser, on_cpu, make_solver, tmp_path):
@@ -555,7 +487,7 @@ def busy_trace(events):
     strings, steps, heads = {}, [], {}
     nodes = [{"name": f"layer{i}", "type": "ReLU", "line": i, "bottoms": [f"b{i}"], "tops": [f"b{i + 1}"], "params": [], "shapes": {},
               "engine": None, "layout": None, "fused": [], "flops": None} for i in range(40)]
-    memories = [{"name": f"b{i} data", "blob": f"b{i}", "part": "data", "bytes": 4096, "role": "activation", "aliases": []} for i in range(41)]
+    memories = [{"name": f"b{i} data", "blob": f"b{i}", "part": "data", "bytes": 4096, "role": "activation", "aliases": [], "title": f"b{i}"} for i in range(41)]
 
     def add(kind, address=0, nbytes=0, name="", detail=""):
         place = "" if kind in ("begin", "end") else "CUDAPlace(0)"

@@ -19,28 +19,12 @@ function readColours() {
   probe.remove();
 }
 
-/* A number with three digits, never with an exponent. */
-function digits(n) {
-  return n >= 100 ? `${Math.round(n)}` : n >= 1 ? `${+n.toPrecision(3)}` : n >= .001 ? `${+n.toPrecision(2)}` : "0";
+/* A size in the words of Python's size_text. */
+function bytesText(bytes) {
+  let unit = 0;
+  for (; unit < 4 && bytes >= (unit ? 999.5 : 1024); unit++) bytes /= 1024;
+  return `${unit && bytes < 99.95 ? bytes.toFixed(1) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
-
-/* A value of an array, with three digits; with an exponent only if it would have many zeros. */
-function valueText(value) {
-  const n = +value, size = Math.abs(n);
-  if (value == null || !Number.isFinite(n)) return value == null ? "–" : `${value}`;
-  return size >= 1e6 || size && size < 1e-4 ? n.toExponential(2).replace("+", "") : `${+n.toPrecision(3)}`;
-}
-
-function scaled(n, units) {
-  for (const [size, unit] of units) if (n >= size) return `${digits(n / size)} ${unit}`;
-  return `${digits(n)} ${units.at(-1)[1]}`;
-}
-const bytesText = n => n < 1024 ? `${n} B` : scaled(n, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]);
-const timeText = ns => scaled(ns, [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]]);
-let simulated = "";     // is appended to times in a sentence: " simulated" if the device is
-const spentText = ns => timeText(ns) + simulated;
-const countText = n => scaled(n, [[1e12, "TFLOP"], [1e9, "GFLOP"], [1e6, "MFLOP"], [1e3, "kFLOP"], [1, "FLOP"]]);
-const rateText = perNs => scaled(perNs * 1e9, [[1e12, "TB/s"], [1e9, "GB/s"], [1e6, "MB/s"], [1e3, "kB/s"], [1, "B/s"]]);
 
 /* The shared axis: moments from `from` to `to`, by number of events or by time. */
 class Axis {
@@ -180,7 +164,7 @@ class Steps extends Chart {
       c.fillRect(a, top, Math.max(.6, b - a - gap), height);
       if (b - a > 26) {
         c.fillStyle = inkOn(colours[step.kind] || colours.between);
-        c.fillText(clipped(c, trace.nameOf(step), b - a - 8), a + 4, top + height / 2 + .5);
+        c.fillText(clipped(c, step.name, b - a - 8), a + 4, top + height / 2 + .5);
       }
     }
     c.fillStyle = colours.soft; c.font = FONT(12);
@@ -194,8 +178,7 @@ class Steps extends Chart {
   hit(x) {
     if (x < gutter) return null;
     const {trace, axis} = this.view, step = trace.steps[trace.stepOf[Math.min(trace.count, axis.moment(x))]];
-    return step && [`${trace.nameOf(step)} · ${step.kind}`,
-                    `iteration ${step.iteration}, ${step.last - step.first} events, ${spentText(step.end - step.begin)}`];
+    return step && [`${step.name} · ${step.kind}`, `iteration ${step.iteration}, ${step.last - step.first} events, ${step.spent}`];
   }
 }
 
@@ -291,12 +274,10 @@ class Strips extends Chart {
       c.fillStyle = colours.ink;
       c.fillText(clipped(c, memory.title, gutter - 36, true), 25, top + ROW / 2);
       let known = 0;
-      const from = lastAtMost(memory.changes, axis.from);
-      for (let k = 0; k < from; k++) known |= VALID[memory.states[k]];
-      for (let k = from; k < memory.changes.length && memory.changes[k] <= axis.to; k++) {
-        const state = memory.states[k], end = k + 1 < memory.changes.length ? memory.changes[k + 1] : this.view.trace.count;
-        const a = Math.max(gutter, axis.x(Math.max(axis.from, memory.changes[k]))),
-              b = Math.min(right, axis.x(Math.min(end, axis.to)));
+      for (let k = 0; k < memory.changes.length && memory.changes[k][0] <= axis.to; k++) {
+        const [first, state] = memory.changes[k], end = memory.changes[k + 1]?.[0] ?? this.view.trace.count;
+        const a = Math.max(gutter, axis.x(Math.max(axis.from, first))), b = Math.min(right, axis.x(Math.min(end, axis.to)));
+        if (end < axis.from) { known = state === RECYCLED ? 0 : known | VALID[state]; continue; }
         if (state === RECYCLED) {
           c.fillStyle = hatch(c, colours.faint); c.fillRect(a, top + 3, b - a, ROW - 7);
           known = 0;
@@ -314,17 +295,17 @@ class Strips extends Chart {
       }
       let last = -9;
       c.fillStyle = colours.ink;
-      for (const i of memory.copies) {
+      for (const [i, from, to] of memory.copies) {
         if (i < axis.from || i > axis.to) continue;
         const x = axis.x(i + .5);
         if (x - last < 3) continue;
         last = x;
-        const [from_, to] = directionOf(this.view.trace.strings[this.view.trace.detail[i]]), y = s => {
+        const y = s => {
           const l = lanes.findIndex(([, n]) => n === s);
           return top + above + Math.max(0, l) * (thick + 1) + thick / 2;
         };
         c.strokeStyle = colours.ink; c.lineWidth = 1.2;
-        c.beginPath(); c.moveTo(x, y(from_)); c.lineTo(x, y(to)); c.stroke();
+        c.beginPath(); c.moveTo(x, y(from)); c.lineTo(x, y(to)); c.stroke();
         c.beginPath(); c.arc(x, y(to), 2.4, 0, 7); c.fill();
       }
     }
@@ -341,13 +322,6 @@ class Strips extends Chart {
   }
 }
 
-/* Between which sides a copy or reorder goes: "host to device", "plain to nChw16c", "nChw16c to plain". */
-function directionOf(detail) {
-  const [from, to] = detail.split(" to ");
-  const side = word => word === "host" || word === "plain" ? 0 : word === "device" || word === "peer" ? 1 : 2;
-  return [side(from), side(to || "host")];
-}
-
 /* The arenas of a place: each segment is a bar cut into its cells; that of the buddy allocator is a tree of halves. */
 class Arena extends Picture {
   constructor(canvas, view) { super(canvas); this.view = view; this.drawn = []; }
@@ -356,11 +330,8 @@ class Arena extends Picture {
     const segments = trace.arena(place, moment);
     const rows = segments.map(s => ({segment: s, tree: s.tree, height: 18 + (s.tree ? (depth(s) + 1) * 17 : 34) + 12}));
     this.fit(width, Math.max(60, rows.reduce((sum, r) => sum + r.height, 0)));
-    const c = this.context(), step = this.view.currentStep();
+    const c = this.context();
     this.drawn = [];
-    // Blocks that this step has allocated so far, to be outlined.
-    this.fresh = new Set(step ? trace.find("alloc", step.first, moment).filter(i => trace.strings[trace.place[i]] === place)
-        .map(i => trace.address[i]) : []);
     let top = 0;
     if (!segments.length) {
       c.font = FONT(13); c.fillStyle = colours.soft;
@@ -416,17 +387,16 @@ class Arena extends Picture {
                 cell.bytes / pool.bytes * width, 16);
   }
   cell(c, cell, x, y, w, h, remark = "") {
-    const role = this.view.trace.roleOf(cell.name), gap = w > 5 ? 1.5 : w > 2 ? .6 : 0;
+    const {trace} = this.view, [title, role] = trace.blocks[cell.name] || ["", "other"], gap = w > 5 ? 1.5 : w > 2 ? .6 : 0;
     this.drawn.push({address: cell.address, bytes: cell.used ? cell.asked : cell.bytes, used: cell.used,
-                     name: cell.name, size: cell.bytes, x, y, w, h});
+                     name: cell.name, title, fresh: this.isFresh(cell), size: cell.bytes, x, y, w, h});
     if (cell.used) {
-      c.fillStyle = colours[ROLES[role]];
+      c.fillStyle = colours[role];
       c.fillRect(x, y, Math.max(.8, w - gap), h);
       if (w > 34) {
-        c.fillStyle = inkOn(colours[ROLES[role]]);
+        c.fillStyle = inkOn(colours[role]);
         c.font = MONO(11);
-        const title = this.view.trace.titleOf(cell.name, true) || bytesText(cell.asked);
-        c.fillText(clipped(c, title, w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
+        c.fillText(clipped(c, title || bytesText(cell.asked), w - 10), x + 5, h > 20 ? y + 11 : y + h / 2 + .5);
         if (h > 20) c.fillText(clipped(c, bytesText(cell.asked), w - 10), x + 5, y + 24);
       }
     } else {
@@ -440,18 +410,20 @@ class Arena extends Picture {
         c.fillStyle = colours.soft; c.fillText(text, x + 6, y + h / 2 + .5);
       }
     }
-    if (this.fresh.has(cell.address) && cell.used) {
+    if (this.isFresh(cell)) {
       c.strokeStyle = colours.ink; c.lineWidth = 2;
       c.strokeRect(x + 1, y + 1, Math.max(1, w - gap - 2), h - 2);
     }
   }
+  /* Whether the step has allocated a block, which is then outlined. */
+  isFresh(cell) { return cell.used && cell.first > (this.view.currentStep() || {first: 0}).first; }
   hit(x, y) {
     const cell = this.drawn.find(d => x >= d.x && x < d.x + Math.max(1, d.w) && y >= d.y && y < d.y + d.h);
     if (!cell) return null;
     return cell.used
-      ? [this.view.trace.titleOf(cell.name, true) || "a block",
+      ? [cell.title || "a block",
          `${bytesText(cell.bytes)}, in a block of ${bytesText(cell.size)} at ${hex(cell.address)}`
-         + (this.fresh.has(cell.address) ? "; allocated in this step" : "")]
+         + (cell.fresh ? "; allocated in this step" : "")]
       : ["free", `${bytesText(cell.size)} at ${hex(cell.address)}, kept for the next request that fits`];
   }
 }

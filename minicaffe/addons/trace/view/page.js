@@ -50,41 +50,6 @@ class List {
   }
 }
 
-/* Remove scripts and links from a drawing; it is from an untrusted file. */
-function withoutScript(svg) {
-  for (const element of [svg, ...svg.querySelectorAll("*")]) {
-    if (/^(script|foreignObject|a|image|use|iframe)$/i.test(element.localName)) element.remove();
-    for (const attribute of [...element.attributes]) if (/^on|href$/i.test(attribute.name)) element.removeAttribute(attribute.name);
-  }
-  return svg;
-}
-
-/* An event in words: [kind, description]. */
-function eventWords(e) {
-  const blob = e.title || "a block", [what, ...took] = e.kind.split(" ");
-  switch (e.kind) {
-    case "alloc": return [e.kind, `+${bytesText(e.bytes)} ${blob}`];
-    case "free": return [e.kind, `-${bytesText(e.bytes)} ${blob}`];
-    case "cache hit": return [e.kind, `a free block is used for ${bytesText(e.bytes)}`];
-    case "split": return [e.kind, `${bytesText(e.bytes)} are cut off${e.detail ? `, ${leftWords(e.detail)}` : ""}`];
-    case "merge": return [e.kind, `free neighbours become one block of ${bytesText(e.bytes)}`];
-    case "segment taken": case "pool taken": case "segment given back": case "pool given back":
-      return [what, `${bytesText(e.bytes)}, ${took.join(" ")}`];
-    case "head": {
-      const [, from, to, call] = /^(\w+) -> (\w+)(?: by (\w+))?/.exec(e.detail) || [];
-      return ["state", to ? `${blob}: ${stateWord(from)} → ${stateWord(to)}${call ? ` (${call})` : ""}` : `${blob}: ${e.detail}`];
-    }
-    case "copy": return [e.kind, `${bytesText(e.bytes)} of ${blob}, ${e.detail}`];
-    case "reorder": return [e.kind, `${blob}, ${e.detail}`];
-    case "launch": return [e.kind, `${e.name}, ${launchWords(e)}`];
-    case "call": return [e.kind, `${e.name}, ${spentText(e.took)}`];
-    case "begin": case "end": return [e.kind, e.detail === "update" ? "update" : `${e.name} ${e.detail}`];
-    case "travel": return ["transfer", `${bytesText(e.bytes)} of gradients, ${blob}, to and from other processes`];
-    default: return [e.kind, [e.name, e.detail].filter(Boolean).join(": ")];
-  }
-}
-const leftWords = detail => detail.replace(/(\d+) bytes/, (_, n) => bytesText(+n));
-
 class View {
   constructor(data) {
     this.trace = new Trace(data);
@@ -92,11 +57,9 @@ class View {
     this.step = 0;
     this.moment = 0;
     this.equal = false;
-    this.why = data.why || {};
-    simulated = this.trace.device.kind === "sim" ? " simulated" : "";
-    document.body.classList.toggle("simulated", !!simulated);
-    if (simulated) $("by-time").title = "time of the simulated device, which is no GPU";
-    this.place = this.choosePlace();
+    document.body.classList.toggle("simulated", data.simulated);
+    if (data.simulated) $("by-time").title = "time of the simulated device, which is no GPU";
+    this.place = data.places[0].name;
     readColours();
     this.steps = new Steps($("steps").firstElementChild, this);
     this.usage = new Usage($("usage").firstElementChild, this);
@@ -106,32 +69,15 @@ class View {
     this.schedule = new List($("schedule"), i => this.scheduleRow(i));
     this.kernelsOf = "step";
     this.head();
-    this.values = new Values(this);
-    this.tour = new Tour();
-    this.net();
-    this.trouble();
+    this.net = new NetPanel(this);
     this.listen();
     this.layout();
-    if (!this.follow(location.hash)) {
-      data.open === undefined ? this.go(this.firstOf("forward")) : this.goMoment(data.open);
-      if (data.open === undefined && data.steps.length && !this.tour.seen()) this.tour.show(0);
-    }
+    if (!this.follow(location.hash)) data.open === undefined ? this.go(this.firstOf("forward")) : this.goMoment(data.open);
   }
 
   currentStep() { return this.trace.steps[this.step]; }
   firstOf(kind) { return Math.max(0, this.trace.steps.findIndex(s => s.kind === kind)); }
   last() { return Math.max(0, this.trace.steps.length - 1); }
-
-  choosePlace() {
-    const {trace} = this, places = trace.places.filter(p => p);
-    const changes = new Map(places.map(p => [p, 0]));       // the blocks of a place may all be older than the trace
-    for (let i = 0; i < trace.count; i++) {
-      const p = trace.strings[trace.place[i]];
-      if (trace.replaces[trace.kind[i]] && changes.has(p)) changes.set(p, changes.get(p) + 1);
-    }
-    places.sort((a, b) => changes.get(b) - changes.get(a));
-    return places.find(p => p.startsWith("CUDA") && changes.get(p)) || places[0] || "CPUPlace()";
-  }
 
   /* Go to the step or event in the page's address, #step=12 or #event=340; false if it has none. */
   follow(hash) {
@@ -160,11 +106,8 @@ class View {
     if (other >= 0) this.go(other);
   }
   nextCopy() {
-    const {trace} = this, kinds = ["copy", "reorder"].map(k => trace.strings.indexOf(k));
-    for (let k = 1; k <= trace.count; k++) {
-      const i = (this.moment + k - 1) % trace.count;
-      if (kinds.includes(trace.kind[i])) return this.goMoment(i + 1);
-    }
+    const {count} = this.trace, isCopy = i => /^(copy|reorder)$/.test(this.trace.event(i)[0]);
+    for (let k = 0; k < count; k++) if (isCopy((this.moment + k) % count)) return this.goMoment((this.moment + k) % count + 1);
   }
 
   /* Show the moment in all panels. */
@@ -177,8 +120,7 @@ class View {
     this.stepPanel();
     this.legend();
     this.kernels();
-    this.values.show();
-    this.light();
+    this.net.show();
     this.showSchedule();
     this.lastStep = performance.now() - begun;
   }
@@ -209,16 +151,10 @@ class View {
   }
 
   head() {
-    const {net, device, steps} = this.trace;
-    $("net-name").textContent = net.name || (net.nodes.length ? "a net" : "memory");
-    const iterations = new Set(steps.map(s => s.iteration)).size;
-    const where = {cpu: "the CPU", sim: "the simulated device", gpu: device.name}[device.kind] || device.name;
-    const what = net.nodes.length ? `${plural(iterations, "iteration")} ${net.phase === "TEST" ? "forward" : "of training"}`
-      : "a record without a net,";
-    $("about").textContent = [`${what} on ${where}`, plural(steps.length, "step"),
-      `${this.trace.count.toLocaleString("en")} events`, net.file].filter(Boolean).join(" · ");
-    const places = this.trace.places.filter(p => p);
-    $("place").replaceChildren(...(places.length ? places : [this.place]).map(p => make("option", {value: p}, placeWords(p))));
+    const {name, about, places, steps} = this.trace;
+    $("net-name").textContent = name;
+    $("about").textContent = about;
+    $("place").replaceChildren(...places.map(({name, title}) => make("option", {value: name}, title)));
     $("place").value = this.place;
     const kinds = new Set(steps.map(step => step.kind));
     $("step-legend").replaceChildren(...["forward", "backward", "update", "between"].filter(kind => kinds.has(kind))
@@ -235,7 +171,7 @@ class View {
     $("next").disabled = $("last").disabled = this.step === this.last() && (!step || this.moment === step.last);
     $("play").disabled = !step;
     if (!step) { $("where-what").textContent = "nothing was recorded"; return; }
-    $("where-what").textContent = `${trace.nameOf(step)}${step.layer && step.layer !== step.kind ? " · " + step.kind : ""}`;
+    $("where-what").textContent = `${step.name}${step.layer && step.layer !== step.kind ? " · " + step.kind : ""}`;
     const inside = this.moment === step.last ? "" : `, event ${this.moment - step.first} of ${step.last - step.first}`;
     $("where-more").textContent = `iteration ${step.iteration} · step ${this.step} of ${trace.steps.length}${inside}`
       + (step.loss == null ? "" : ` · loss ${typeof step.loss === "number" ? step.loss.toPrecision(4) : step.loss}`);
@@ -251,8 +187,8 @@ class View {
       make("li", {}, "live", make("b", {}, bytesText(usage.live[m])), `, at most ${bytesText(usage.peak)}`),
       make("li", {}, make("i", {class: "held"}), "held", make("b", {}, bytesText(usage.reserved[m])),
         `: live and cache, at most ${bytesText(usage.most)}${addresses}`));
-    const buddy = this.trace.arena(this.place, m).some(segment => segment.tree);
-    $("arena-hint").textContent = `Memory of ${placeWords(this.place).replace("host", "the host")} at this moment. `
+    const buddy = this.trace.arena(this.place, m).some(segment => segment.tree), {title} = this.trace.placeOf.get(this.place);
+    $("arena-hint").textContent = `Memory of ${title.replace("host", "the host")} at this moment. `
       + (buddy ? "A pool is halved until a request just fits; two free halves become one again. "
         : "Each bar is a segment, which is cut into blocks. ")
       + "The colour of a block is that of its role; a hatched block is free (cache); an outlined one was allocated in this step.";
@@ -261,68 +197,19 @@ class View {
   stepPanel() {
     const step = this.currentStep(), {trace} = this;
     if (!step) return;
-    const node = trace.net.nodes[step.node], kinds = kind => trace.find(kind, step.first, step.last);
-    const allocs = kinds("alloc"), frees = kinds("free"), copies = kinds("copy"),
-          reorders = kinds("reorder"), launches = kinds("launch"), calls = kinds("call");
-    const sum = list => list.reduce((total, i) => total + trace.bytes[i], 0);
-    const clauses = [];
-    if (launches.length) clauses.push(`starts ${plural(launches.length, "kernel")}`);
-    if (calls.length) clauses.push(`calls ${[...new Set(calls.map(i => trace.event(i).name))].join(", ")}`);
-    if (copies.length) clauses.push(`copies ${bytesText(sum(copies))} between host and device`);
-    if (reorders.length) clauses.push(`reorders ${plural(reorders.length, "array")}`);
-    if (allocs.length) clauses.push(`allocates ${plural(allocs.length, "block")} (${bytesText(sum(allocs))})`);
-    if (frees.length) clauses.push(`frees ${plural(frees.length, "block")} (${bytesText(sum(frees))})`);
-    const original = blob => (trace.memoryOf.get(`${blob} data`) || {blob}).blob;       // of the top of a Split
-    const names = list => list.length > 4 ? `${list.slice(0, 3).join(", ")} and ${list.length - 3} more`
-      : list.join(", ").replace(/, ([^,]*)$/, " and $1");
-    const what = step.kind === "between"
-      ? trace.net.nodes.length ? "Between layers: outside of every forward and backward."
-        : "What ran during the record."
-      : step.kind === "update" ? "The solver updates the parameters with their gradients."
-      : !node ? `${step.layer} runs ${step.kind}.`
-      : node.type === "Input" ? `${node.name} (Input) does nothing: the program that runs the net fills ${names(node.tops)}.`
-      : step.kind === "backward" && !node.bottoms.length
-        ? `${node.name} (${node.type}) reads no blob, so it computes no gradient.`
-      : step.kind === "forward"
-        ? `${node.name} (${node.type}) runs forward: it `
-          + `${node.bottoms.length ? `reads ${names(node.bottoms.map(original))} and ` : ""}writes ${names(node.tops)}.`
-      : `${node.name} (${node.type}) runs backward: from the gradient of ${names(node.tops)} it computes ${names([
-          ...node.bottoms.map(b => `that of ${original(b)}`),
-          ...(node.params.length ? ["those of its parameters"] : [])]) || "nothing"}.`;
-    const together = step.with ? ` It was computed together with ${step.with}.` : "";
-    $("sentence").textContent = `${what}${together} `
-      + (clauses.length ? `It ${names(clauses)}.` : "It neither allocates memory nor copies.");
-    const facts = [["time", timeText(step.end - step.begin), true]];
-    const there = [...launches, ...calls].reduce((total, i) => total + trace.took[i], 0),
-          spent = there || Math.max(1, step.end - step.begin);
-    if (there) facts.push(["on the device", timeText(there), true]);
-    if (step.flops) facts.push(["operations", countText(step.flops)]);
-    if (step.flops && !step.with) facts.push(["speed", `${countText(step.flops / spent * 1e9)}/s`, true]);
-    if (step.bytes && !step.with) {       // a layer that is fused into another one has no time
-      const rate = step.bytes / spent;
-      facts.push(["reads, writes", bytesText(step.bytes)], ["rate", rateText(rate), true]);
-      if (trace.device.copy_bandwidth)
-        facts.push(["of a copy's rate", `${digits(rate * 1e11 / trace.device.copy_bandwidth)} %`, true]);
-    }
-    if (node && node.engine) facts.push(["engine", node.engine]);
-    if (node && node.layout) facts.push(["layout", node.layout]);
-    $("facts").replaceChildren(...facts.map(([name, value, timed]) =>
+    $("sentence").textContent = step.sentence;
+    $("facts").replaceChildren(...step.facts.map(([name, value, timed]) =>
       make("div", {class: timed ? "timed" : ""}, make("dt", {}, name), make("dd", {}, value))));
-
-    const reasons = [...copies, ...reorders].filter(i => this.why[i]).sort((a, b) => a - b);
+    const reasons = Object.keys(trace.why).map(Number).filter(i => step.first <= i && i < step.last);
     const here = reasons.includes(this.moment - 1) ? [this.moment - 1] : reasons.slice(0, 3);
-    $("why").replaceChildren(...here.map(i => {
-      const e = trace.event(i);
-      return make("article", {}, make("h4", {}, `Why was ${e.title} ${e.kind === "copy" ? "copied" : "reordered"}?`),
-        make("p", {}, this.why[i]));
-    }), ...(reasons.length > here.length
-      ? [make("p", {class: "hint"},
-         `${plural(reasons.length, "copy", "copies")} in this step; the key c shows the next.`)]
-      : []));
+    $("why").replaceChildren(
+      ...here.map(i => make("article", {}, make("h4", {}, `Why this ${trace.event(i)[0]}?`), make("p", {}, trace.why[i]))),
+      ...(reasons.length > here.length ? [make("p", {class: "hint"},
+        `${plural(reasons.length, "copy", "copies")} in this step; the key c shows the next.`)] : []));
 
     $("touched").tBodies[0].replaceChildren(...(step.touched.length
       ? step.touched.map(t => make("tr", {class: t.before === t.after ? "same" : ""},
-          make("td", {"data-memory": t.memory}, trace.titleOf(t.memory)), make("td", {}, this.glyph(t.before)), make("td", {}, "→"),
+          make("td", {}, trace.titleOf(t.memory)), make("td", {}, this.glyph(t.before)), make("td", {}, "→"),
           make("td", {}, this.glyph(t.after))))
       : [make("tr", {}, make("td", {class: "hint"}, "no state changes"))]));
     this.events.set(step.first, step.last);
@@ -343,8 +230,8 @@ class View {
   }
 
   eventRow(i) {
-    const [kind, words] = eventWords(this.trace.event(i));
-    return make("div", {role: "option", id: `event-${i}`, title: `${words} · ${this.trace.event(i).detail}`, "data-event": i,
+    const [kind, words] = this.trace.event(i);
+    return make("div", {role: "option", id: `event-${i}`, title: words, "data-event": i,
                         class: i >= this.moment ? "later" : "",
                         "aria-selected": i === this.moment - 1, "aria-posinset": i - this.events.from + 1,
                         "aria-setsize": this.events.count},
@@ -354,80 +241,35 @@ class View {
   kernels() {
     const {trace} = this, step = this.currentStep(), all = this.kernelsOf === "all";
     press(all ? "kernels-all" : "kernels-step", "kernels-step", "kernels-all");
-    if (!this.launched) this.launched = trace.find("launch").length + trace.find("call").length;
-    $("kernel-hint").textContent = !this.launched ? (trace.device.kind === "cpu"
+    const launched = trace.launches.length;
+    $("kernel-hint").textContent = !launched ? (trace.kind === "cpu"
       ? "On the CPU layers compute with loops and engines, without kernels."
       : "No launch was recorded.")
       : all ? "All kernels of the trace, those that took longest first."
         : "The kernels and library calls of this step, in order. "
           + "A kernel that computes little for each byte is at its limit if it moves them as fast as a plain copy.";
     const table = $("kernels");
-    table.hidden = !this.launched;
-    if (!this.launched || all && table.dataset.shows === "all") return;
+    table.hidden = !launched;
+    if (!launched || all && table.dataset.shows === "all") return;
     table.dataset.shows = all ? "all" : "step";
-    const rows = all ? this.kernelTotals()
-      : this.computing(step.first, step.last).slice(0, 500).map(i => ({...launchOf(trace.event(i)), event: i, count: 1}));
+    const rows = all ? trace.totals : trace.computing(step.first, step.last).slice(0, 500).map(([, ...row]) => row);
     const columns = all
       ? ["kernel", "launches", "time", "bytes", "rate", "of a copy's rate"]
       : ["kernel", "grid", "block", "time", "bytes", "rate", "of a copy's rate"];
     table.tHead.replaceChildren(make("tr", {}, ...columns.map((name, k) => make("th", {class: k ? "n" : "", scope: "col"}, name))));
-    table.tBodies[0].replaceChildren(...(rows.length ? rows.map(k => {
-      const rate = k.bytes && k.ns ? k.bytes / k.ns : 0,
-            share = rate && trace.device.copy_bandwidth ? rate * 1e9 / trace.device.copy_bandwidth : 0;
-      const known = trace.data.kernels[k.name], text = known && (known.source || known.ptx);
-      const name = text ? make("button", {type: "button", "data-kernel": k.name}, k.name) : make("span", {class: "code"}, k.name);
-      const bar = make("span", {class: "bar"}, make("i"));
-      bar.firstChild.style.width = Math.min(100, share * 100) + "%";
+    table.tBodies[0].replaceChildren(...(rows.length ? rows.map(([name, ...row]) => {
+      const [time, bytes, rate, share] = row.slice(-4), known = trace.kernels[name], bar = make("span", {class: "bar"}, make("i"));
+      const button = known && (known.source || known.ptx) ? make("button", {type: "button", "data-kernel": name}, name)
+        : make("span", {class: "code"}, name);
+      bar.firstChild.style.width = Math.min(100, share) + "%";
       const n = value => make("td", {class: "n"}, value), timed = (...values) => make("td", {class: "n timed"}, ...values);
-      return make("tr", {}, make("td", {}, name), ...(all ? [n(k.count)] : [n(k.grid), n(k.block)]),
-        timed(k.ns ? timeText(k.ns) : "–"), n(k.bytes ? bytesText(k.bytes) : "–"), timed(rate ? rateText(rate) : "–"),
-        share ? timed(bar, `${digits(share * 100)} %`) : n("–"));
+      return make("tr", {}, make("td", {}, button), ...row.slice(0, -4).map(n), timed(time), n(bytes), timed(rate),
+        share ? timed(bar, `${+share.toPrecision(2)} %`) : n("–"));
     }) : [make("tr", {}, make("td", {class: "hint", colspan: columns.length}, "This step starts no kernel."))]));
-  }
-  /* Launches and calls of libraries, in order. */
-  computing(first, last) { return ["launch", "call"].flatMap(kind => this.trace.find(kind, first, last)).sort((a, b) => a - b); }
-  kernelTotals() {
-    const totals = new Map();
-    for (const i of this.computing()) {
-      const one = launchOf(this.trace.event(i)), sum = totals.get(one.name) || {name: one.name, count: 0, ns: 0, bytes: 0};
-      sum.count++; sum.ns += one.ns; sum.bytes += one.bytes;
-      totals.set(one.name, sum);
-    }
-    return [...totals.values()].sort((a, b) => b.ns - a.ns || b.count - a.count);
-  }
-  /* Show the first array that was not finite, if the trace was written because of one. */
-  trouble() {
-    const first = this.trace.data.trouble;
-    if (!first) return;
-    const what = first.blob ? `blob ${first.blob}`
-      : first.update ? `the update of ${first.update}`
-      : `the gradient of ${first.parameter ?? first.diff}`;
-    const range = one => one.min == null ? "nothing finite" : `${valueText(one.min)} to ${valueText(one.max)}`,
-          before = first.before;
-    const wrong = one => one.wrong
-      ? `, ${one.wrong.toLocaleString("en")} not finite${one.first ? `, the first at [${one.first.join(", ")}]` : ""}`
-      : "";
-    $("trouble").hidden = false;
-    $("trouble").firstElementChild.textContent = `Iteration ${first.iteration}: ${what}`
-      + `, which layer ${first.layer} computes, is the first array that is not finite`
-      + (first.not_finite == null ? ` (${first.wrong} values).`
-        : ` (${digits(first.not_finite * 100)} % of its values${wrong(first)}).`)
-      + (before && !first.update
-        ? ` In iteration ${before.iteration} it was finite, with norm ${valueText(before.norm)}, from ${range(before)}.`
-        : "")
-      + " The page opened there; go back to see what led to it.";
-    if ((first.inputs || []).length) {
-      const list = first.inputs.map(one => make("li", {}, make("code", {}, `${one.name} ${one.part}`),
-        `: ${range(one)}${wrong(one)}`
-        + (one.before ? `; in the iteration before ${range(one.before)}` : "")));
-      $("trouble").append(make("p", {}, "It was computed from:"),
-        make("ul", {}, ...list,
-          ...(first.left_out ? [make("li", {}, `and ${first.left_out} more`)] : [])));
-    }
   }
 
   showKernel(name, ptx) {
-    const known = this.trace.data.kernels[name], dialog = $("source");
+    const known = this.trace.kernels[name], dialog = $("source");
     $("source-title").textContent = name;
     $("show-source").disabled = !known.source; $("show-ptx").disabled = !known.ptx;
     const as = ptx && known.ptx || !known.source ? "ptx" : "source";
@@ -437,50 +279,6 @@ class View {
     if (!dialog.open) dialog.showModal();
   }
 
-  /* Show the drawing of the net, if the trace has one. */
-  net() {
-    const {nodes, drawing} = this.trace.net, box = $("net");
-    $("net-panel").hidden = !drawing;
-    if (drawing) {
-      const svg = withoutScript(new DOMParser().parseFromString(drawing, "image/svg+xml").documentElement);
-      svg.setAttribute("role", "group");
-      svg.classList.toggle("large", +svg.getAttribute("width") > 460);
-      box.replaceChildren(svg);
-    }
-    this.layers = nodes.map((_, i) => box.querySelector(`[data-node="${i}"]`));
-    this.blobs = [...box.querySelectorAll("g.blob")].map(g => [g, [g.dataset.blob, ...JSON.parse(g.dataset.aliases || "[]")]]);
-    for (const layer of this.layers) {
-      layer?.setAttribute("tabindex", 0);
-      layer?.setAttribute("role", "button");
-    }
-    const choose = event => {
-      const chosen = event.target.closest("[data-node]"), blob = event.target.closest("g.blob");
-      if (chosen) this.goLayer(+chosen.dataset.node);
-      else if (blob) this.values.choose(blob.dataset.blob);
-    };
-    box.addEventListener("wheel", event => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      this.zoomNet(event.deltaY > 0 ? .8 : 1.25);
-    }, {passive: false});
-    box.addEventListener("click", choose);
-    box.addEventListener("keydown", event => {
-      if (event.key === "Enter" || event.key === " ") {
-        event.preventDefault();
-        event.stopPropagation();
-        choose(event);
-      }
-    });
-  }
-  /* Draw the net larger or smaller; 0: as wide as its panel. */
-  zoomNet(factor) {
-    const svg = $("net").querySelector("svg");
-    if (!svg) return;
-    const whole = +svg.getAttribute("width"), now = svg.getBoundingClientRect().width / whole, fit = $("net").clientWidth / whole;
-    svg.style.maxWidth = "none";
-    svg.style.width = whole * (factor ? Math.max(Math.min(fit, .1), Math.min(3, now * factor)) : Math.min(1, fit)) + "px";
-    this.light();
-  }
   goNext(fits) {
     const steps = this.trace.steps;
     for (let k = 1; k <= steps.length; k++) {
@@ -489,48 +287,21 @@ class View {
     }
   }
   goLayer(node) { this.goNext(step => step.node === node); }
-  light() {
-    const step = this.currentStep() || {touched: []}, panel = $("net-panel");
-    const touched = new Set(step.touched.map(t => (this.trace.memoryOf.get(t.memory) || {}).blob));
-    this.layers.forEach((layer, i) => {
-      if (!layer) return;
-      const now = step.node === i;
-      now ? layer.setAttribute("aria-current", "step") : layer.removeAttribute("aria-current");
-      layer.classList.toggle("with", step.with === this.trace.net.nodes[i].name);
-      if (!now) return;
-      const [inner, outer] = [layer.getBoundingClientRect(), panel.getBoundingClientRect()];
-      if (inner.top < outer.top + 50 || inner.bottom > outer.bottom - 20)
-        panel.scrollTop += inner.top - outer.top - outer.height / 2;
-      const wide = $("net").getBoundingClientRect();
-      if (inner.left < wide.left || inner.right > wide.right)
-        $("net").scrollLeft += (inner.left + inner.right - wide.left - wide.right) / 2;
-    });
-    for (const [g, names] of this.blobs) g.classList.toggle("touched", names.some(name => touched.has(name)));
-  }
-
   /* The net's schedule: a line for each of its steps. */
   showSchedule() {
-    const {schedule} = this.trace.data, row = this.trace.rowOf(this.currentStep());
+    const {schedule} = this.trace, row = (this.currentStep() || {row: -1}).row;
     $("schedule-panel").hidden = !schedule;
     if (!schedule) return;
-    $("schedule-hint").textContent = `Blobs that live at once: ${bytesText(schedule.peak)} at most, ${schedule.plan
-      ? "as memory ends with its last use." : "as all blobs keep their memory."}${schedule.observed
-      ? ` When the trace was made, runs went layer by layer, as ${schedule.observed}.` : ""}`;
+    $("schedule-hint").textContent = schedule.hint;
     this.schedule.set(0, schedule.rows.length);
     $("schedule").setAttribute("aria-activedescendant", row < 0 ? "" : `row-${row}`);
     if (row >= 0) this.schedule.show(row);
   }
   scheduleRow(i) {
-    const {rows} = this.trace.data.schedule, row = rows[i];
-    const into = row.part_of && row.direction === "forward" ? `, into ${row.part_of}` : "";
-    const notes = [["keeps", row.saves], ["frees", row.frees], ["updates", row.updates]].filter(([, names]) => names.length)
-      .map(([verb, names]) => `${verb} ${names.map(name => name.replace(/ data$/, "")).join(", ")}`);
-    const words = [row.layers.join(" + ") + into, [row.engine, row.layout].filter(Boolean).join(" "),
-      `reads ${bytesText(row.reads)}, writes ${bytesText(row.writes)}, live ${bytesText(row.live)}`,
-      ...notes].filter(Boolean).join(" · ");
+    const {rows} = this.trace.schedule, [direction, words] = rows[i];
     return make("div", {role: "option", id: `row-${i}`, title: words, "data-row": i,
-      "aria-posinset": i + 1, "aria-setsize": rows.length,
-                        "aria-selected": i === this.trace.rowOf(this.currentStep())}, make("span", {}, row.direction), words);
+                        "aria-posinset": i + 1, "aria-setsize": rows.length,
+                        "aria-selected": i === (this.currentStep() || {}).row}, make("span", {}, direction), words);
   }
 
   play(on = !this.playing) {
@@ -582,13 +353,6 @@ class View {
     click("help-button", () => $("help").showModal());
     click("by-events", () => this.setAxis("events"));
     click("by-time", () => this.setAxis("time"));
-    click("net-smaller", () => this.zoomNet(.8));
-    click("net-larger", () => this.zoomNet(1.25));
-    click("net-fit", () => this.zoomNet(0));
-    click("net-wide", () => {
-      $("net-wide").setAttribute("aria-pressed", document.querySelector("main").classList.toggle("wide-net"));
-      this.zoomNet(1);
-    });
     click("zoom-in", () => this.zoom(.5));
     click("zoom-out", () => this.zoom(2));
     click("zoom-all", () => this.zoom(0));
@@ -608,7 +372,7 @@ class View {
     click("events", e => { const row = e.target.closest("[data-event]"); if (row) this.goMoment(+row.dataset.event + 1); });
     click("schedule", e => {
       const row = e.target.closest("[data-row]");
-      if (row) this.goNext(step => this.trace.rowOf(step) === +row.dataset.row);
+      if (row) this.goNext(step => step.row === +row.dataset.row);
     });
     $("speed").addEventListener("change", () => this.playing && this.play(true));
     $("place").addEventListener("change", () => { this.place = $("place").value; this.redraw(); });
@@ -681,7 +445,6 @@ class View {
       "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
       "/": () => $("search").focus(), t: () => this.theme(), "?": () => $("help").showModal(),
     }[event.key];
-    if (event.key === "Escape") this.tour.end();
     if (!act) return;
     event.preventDefault();
     if (!" /?t".includes(event.key)) this.play(false);
@@ -691,12 +454,11 @@ class View {
   /* What the search finds: [name, description, action when it is chosen]. */
   searchEntries() {
     const {trace} = this;
-    const layers = trace.net.nodes.map((n, i) => [n.name, `layer, ${n.type}`, () => this.goLayer(i)]);
+    const layers = trace.nodes.map(([name, type], i) => [name, `layer, ${type}`, () => this.goLayer(i)]);
     const memories = trace.memories.map(m => [m.title, `${m.role}, ${bytesText(m.bytes)}`, () => this.showMemory(m)]);
-    const kernels = this.kernelTotals().map(k => [k.name, `kernel, ${plural(k.count, "launch", "launches")}`, () => {
-      const there = this.computing().filter(i => trace.strings[trace.name[i]] === k.name),
-            i = there.find(i => i + 1 > this.moment) ?? there[0];
-      this.goMoment(i + 1);
+    const kernels = trace.totals.map(([name, count]) => [name, `kernel, ${plural(count, "launch", "launches")}`, () => {
+      const there = trace.launches.filter(launch => launch[1] === name);
+      this.goMoment((there.find(([event]) => event + 1 > this.moment) ?? there[0])[0] + 1);
     }]);
     return [...layers, ...memories, ...kernels];
   }
@@ -705,8 +467,8 @@ class View {
     this.chooseRows();
     const row = this.strips.rows.indexOf(memory);
     $("strips").scrollTop = row * ROW - $("strips").clientHeight / 2;
-    const next = memory.changes.find(m => m > this.moment) ?? memory.changes[1];
-    next === undefined ? this.show() : this.goMoment(next);
+    const next = memory.changes.find(([first]) => first > this.moment) ?? memory.changes[1];
+    next === undefined ? this.show() : this.goMoment(next[0]);
     $("strips").scrollIntoView({block: "nearest"});
   }
   search() {
@@ -758,32 +520,16 @@ class View {
     return {moment, step, place, events: trace.count, steps: trace.steps.length,
             playing: !!this.playing, lastStep: this.lastStep, ready: this.ready,
             heads: Object.fromEntries(trace.memories.map(m => [m.name, STATES[trace.head(m, moment)]])),
-            copies: Object.fromEntries(trace.memories.map(m => [m.name, m.copies.filter(i => i < moment).length])),
+            copies: Object.fromEntries(trace.memories.map(m => [m.name, m.copies.filter(([i]) => i < moment).length])),
             blocks: this.arena.drawn.map(one => ({...one})),
             usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])),
             reserved: trace.usage(place).reserved[moment], scale: this.usage.most,
-            lit: trace.net.nodes.filter((_, i) => this.layers[i] && this.layers[i].hasAttribute("aria-current"))
-              .map(node => node.name),
-            rows: this.strips.rows.map(m => m.name), row: trace.rowOf(this.currentStep())};
+            lit: this.net.marked(),
+            rows: this.strips.rows.map(m => m.name), row: (this.currentStep() || {row: -1}).row};
   }
 }
 
 function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
-function placeWords(place) {
-  return {"CPUPlace()": "host", "PinnedPlace()": "host, page-locked"}[place] || place.replace(/CUDAPlace\((\d+)\)/, "device $1");
-}
-
-/* A launch, from "8x1x1 blocks of 256 threads; conv1 data (320000 bytes)"; its bytes are those of its arrays. */
-function launchOf(e) {
-  const [shape, ...arrays] = e.detail.split("; "), found = /^([\dx]+) blocks of (\d+) threads/.exec(shape) || [];
-  return {name: e.name, grid: (found[1] || "").replace(/(x1)+$/, "").replace(/x/g, " × "), block: found[2] || "", ns: e.took,
-          bytes: arrays.reduce((sum, a) => sum + +(/\((\d+) bytes\)$/.exec(a) || [0, 0])[1], 0), arrays};
-}
-function launchWords(e) {
-  const one = launchOf(e);
-  return `${one.grid} blocks of ${one.block} threads${e.took ? `, ${spentText(e.took)}` : ""}`;
-}
-
 {
   const begun = performance.now();
   const view = new View(JSON.parse($("trace").textContent));

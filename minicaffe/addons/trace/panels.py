@@ -1,0 +1,246 @@
+"""What the page of a trace shows, computed once: lives of blocks, states, live bytes, and text. The scripts of view/ draw it."""
+
+from collections import Counter, defaultdict
+
+from minicaffe.memory.sizes import size_text
+from minicaffe.addons.trace.lives import Lives
+from minicaffe.addons.trace.model import STATES, device_ns, launch_of, place_text
+from minicaffe.addons.trace.words import event_text, grid_text, milliseconds
+
+ROLES = ("parameter", "activation", "gradient", "history", "input", "workspace", "other")   # of memory, in the order of the chart
+SIDES = {"host": 0, "plain": 0, "device": 1, "peer": 1}     # others are an engine's layout, side 2
+UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def data(trace):
+    """Return the data of the page of a Trace, a dict for JSON. Moments are those of lives.py."""
+    document, texts, number_of = trace.document, {}, []
+    for number in range(len(trace)):
+        word, lines = event_text(trace, number)
+        number_of.append(texts.setdefault((word.partition(" ")[0], "; ".join(lines)), len(texts)))
+    rows = document.get("schedule", {}).get("rows", [])
+    row_of = defaultdict(list)
+    for number, row in enumerate(rows):
+        for layer in dict.fromkeys(row["layers"]):
+            row_of[row["direction"], layer].append(number)
+    return {
+        "about": about(trace), "simulated": trace.simulated, "kind": document["device"]["kind"],
+        "name": document["net"]["name"] or ("a net" if trace.nodes else "memory"), "drawing": document["net"]["drawing"],
+        "nodes": [[node["name"], node["type"]] for node in trace.nodes],
+        "memories": memories(trace), "places": [place(trace, name) for name in place_names(trace)],
+        "blocks": {name: [trace.block_titles.get(name, name), _role(trace.roles.get(name))]
+                   for name in dict.fromkeys(block.name for block in trace.lives.blocks)},
+        "events": {"time": document["events"]["time"], "text": number_of}, "texts": list(texts),
+        "steps": [{**step, "name": step["layer"] or (step["kind"] if trace.nodes else "the record"),
+                   "spent": milliseconds(step["end"] - step["begin"]) + (" simulated" if trace.simulated else ""),
+                   "sentence": sentence(trace, step), "facts": facts(trace, step), "row": _row_of_step(trace, step, row_of)}
+                  for step in trace.steps],
+        "why": document["why"], "kernels": document["kernels"], "launches": launches(trace), "totals": kernel_totals(trace),
+        "schedule": {"hint": schedule_hint(document["schedule"]), "rows": [[row["direction"], row_text(row)] for row in rows]}
+        if "schedule" in document else None}
+
+
+def about(trace):
+    """Return the line about a whole trace."""
+    document, count = trace.document, len({step["iteration"] for step in trace.steps})
+    device, net = document["device"], document["net"]
+    where = {"cpu": "the CPU", "sim": "the simulated device"}.get(device["kind"], device["name"])
+    what = f"{plural(count, 'iteration')} {'forward' if net['phase'] == 'TEST' else 'of training'}"
+    parts = [f"{what if trace.nodes else 'a record without a net,'} on {where}", plural(len(trace.steps), "step")]
+    return " · ".join([*parts, f"{len(trace):,} events", *([net["file"]] if net["file"] else [])])
+
+
+def memories(trace):
+    """Return the memories, each with the moments at which its state changes and its copies: event, and the sides from and to."""
+    states = list(STATES)
+    found = {memory["name"]: {**memory, "changes": [[0, states.index("UNINITIALIZED")]], "copies": []} for memory in trace.memories}
+    for name, changes in trace.lives.heads.items():
+        if name in trace.owners:
+            known = [[moment, states.index(head)] for moment, head in changes if head in STATES]
+            found[trace.owners[name]["name"]]["changes"] += known
+    for number, event in enumerate(trace.events):
+        if event.kind in ("copy", "reorder") and event.name in trace.owners:
+            source, _, target = event.detail.partition(" to ")
+            found[trace.owners[event.name]["name"]]["copies"].append([number, SIDES.get(source, 2), SIDES.get(target or "host", 2)])
+    return list(found.values())
+
+
+def place_names(trace):
+    """Return the places with memory: a GPU on which something happens first, then those on which the most happens."""
+    changes = Counter(event.place for event in trace.events if event.kind in Lives.RULES and event.place)
+    there = dict.fromkeys([*(name for name, _, _ in trace.lives.arenas), *(block.place for block in trace.lives.blocks), *changes])
+    return sorted(there, key=lambda name: (not (name.startswith("CUDA") and changes[name]), -changes[name])) or ["CPUPlace()"]
+
+
+def place(trace, name):
+    """Return the memory of a place.
+
+    ``segments``: address, bytes, whether it is a buddy allocator's pool, first, last. ``cells``: number of the segment (-1: a block
+    in no segment), address, bytes, whether it is used, bytes and name of its block, first, last. ``usage``: for each role, and for
+    what the allocator holds, the moments at which the bytes change, and the bytes.
+    """
+    lives = trace.lives
+    segments = sorted((one for one in lives.segments if one.place == name), key=lambda one: one.address)
+    numbers = {segment: number for number, segment in enumerate(segments)}
+    loose = [block for block in lives.blocks if block.place == name and not block.is_cell]
+    cells = [[numbers[cell.segment], cell.address, cell.bytes, cell.used, cell.block.bytes if cell.block else 0,
+              cell.block.name if cell.block else "", cell.first, cell.last] for cell in lives.cells if cell.segment in numbers]
+    cells += [[-1, block.address, block.bytes, True, block.bytes, block.name, block.first, block.last] for block in loose]
+    usage, held = {role: [] for role in ROLES}, Counter()
+    for moment, where, bytes_of in trace.live_bytes():
+        if where == name:
+            by_role = Counter()
+            for role, nbytes in bytes_of.items():
+                by_role[_role(role)] += nbytes
+            for role, changes in usage.items():
+                if by_role[role] != (changes[-1][1] if changes else 0):
+                    changes.append([moment, by_role[role]])
+    for one in (*segments, *loose):
+        held[one.first] += one.bytes
+        held[one.last] -= one.bytes
+    total, usage["held"] = 0, []
+    for moment in sorted(held):
+        total += held[moment]
+        usage["held"].append([moment, total])
+    return {"name": name, "title": place_text(name), "usage": usage, "cells": sorted(cells, key=lambda cell: cell[:2]),
+            "segments": [[one.address, one.bytes, one.is_pool, one.first, one.last] for one in segments]}
+
+
+def _role(role):
+    return role if role in ROLES else "other"
+
+
+def sentence(trace, step):
+    """Return what a step does, in words."""
+    node, kind = trace.nodes[step["node"]] if step["node"] is not None else None, step["kind"]
+    if kind == "between":
+        what = "Between layers: outside of every forward and backward." if trace.nodes else "What ran during the record."
+    elif kind == "update":
+        what = "The solver updates the parameters with their gradients."
+    elif node is None:
+        what = f"{step['layer']} runs {kind}."
+    else:
+        def whole(blob):        # the blob that a Split gives its top
+            owner = trace.owners.get(f"{blob} data")
+            return owner["blob"] if owner else blob
+
+        layer, tops = f"{node['name']} ({node['type']})", listed(node["tops"])
+        if node["type"] == "Input":
+            what = f"{layer} does nothing: the program that runs the net fills {tops}."
+        elif kind == "forward":
+            reads = f"reads {listed([whole(blob) for blob in node['bottoms']])} and " if node["bottoms"] else ""
+            what = f"{layer} runs forward: it {reads}writes {tops}."
+        elif not node["bottoms"]:
+            what = f"{layer} reads no blob, so it computes no gradient."
+        else:
+            of = [f"that of {whole(blob)}" for blob in node["bottoms"]] + (["those of its parameters"] if node["params"] else [])
+            what = f"{layer} runs backward: from the gradient of {tops} it computes {listed(of)}."
+    return " ".join([what, *([f"It was computed together with {step['with']}."] if step["with"] else []), actions(trace, step)])
+
+
+def actions(trace, step):
+    """Return a sentence about the kernels, copies and blocks of a step."""
+    of = defaultdict(list)
+    for event in trace.events[step["first"]:step["last"]]:
+        of[event.kind].append(event)
+    size = {kind: size_text(sum(event.nbytes for event in those)) for kind, those in of.items()}
+    words = {"launch": f"starts {plural(len(of['launch']), 'kernel')}",
+             "call": f"calls {listed(list(dict.fromkeys(event.name for event in of['call'])))}",
+             "copy": f"copies {size.get('copy')} between host and device",
+             "reorder": f"reorders {plural(len(of['reorder']), 'array')}",
+             "alloc": f"allocates {plural(len(of['alloc']), 'block')} ({size.get('alloc')})",
+             "free": f"frees {plural(len(of['free']), 'block')} ({size.get('free')})"}
+    done = [text for kind, text in words.items() if of[kind]]
+    return f"It {listed(done, len(done))}." if done else "It neither allocates memory nor copies."
+
+
+def facts(trace, step):
+    """Return figures of a step: name, text, and whether it depends on a time."""
+    node = trace.nodes[step["node"]] if step["node"] is not None else {"engine": None, "layout": None}
+    on_device, flops, nbytes = device_ns(trace.events[step["first"]:step["last"]]), step["flops"], step["bytes"]
+    spent = on_device or max(1, step["end"] - step["begin"])
+    found = [["time", milliseconds(step["end"] - step["begin"]), True]]
+    found += [["on the device", milliseconds(on_device), True]] if on_device else []
+    found += [["operations", amount(flops, "FLOP"), False]] if flops else []
+    found += [["speed", amount(flops / spent * 1e9, "FLOP/s"), True]] if flops and not step["with"] else []
+    if nbytes and not step["with"]:     # a layer that is fused into another one has no time
+        _, _, rate, share = _rates(trace, spent, nbytes)
+        found += [["reads, writes", size_text(nbytes), False], ["rate", rate, True]]
+        found += [["of a copy's rate", f"{share:.3g} %", True]] if share else []
+    return found + [[key, node[key], False] for key in ("engine", "layout") if node[key]]
+
+
+def launches(trace):
+    """Return kernels and calls of libraries in order: event, name, grid, threads of a block, and what `_rates` returns."""
+    found = []
+    for number, event in enumerate(trace.events):
+        if event.kind == "call":
+            found.append([number, event.name, "", "", *_rates(trace, event.took, 0)])
+        elif event.kind == "launch":
+            launch = launch_of(event)
+            found.append([number, event.name, grid_text(launch), launch.threads, *_rates(trace, event.took, _bytes_of(event))])
+    return found
+
+
+def kernel_totals(trace):
+    """Return each kernel and library function, the one that took the longest first: name, launches, and what `_rates` returns."""
+    sums = {}
+    for event in trace.events:
+        if event.kind in ("call", "launch"):
+            count, ns, total = sums.get(event.name, (0, 0, 0))
+            sums[event.name] = count + 1, ns + event.took, total + _bytes_of(event)
+    order = sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0]))
+    return [[name, count, *_rates(trace, ns, nbytes)] for name, (count, ns, nbytes) in order]
+
+
+def _bytes_of(event):
+    """Return the bytes of the arrays of a kernel."""
+    return sum(nbytes for _, nbytes in launch_of(event).arrays) if event.kind == "launch" else 0
+
+
+def _rates(trace, ns, nbytes):
+    """Return texts of a time, of bytes and of their rate, and the share of a large copy's rate in percent, 0 if it is not known."""
+    rate, copy_bandwidth = nbytes / ns * 1e9 if ns else 0, trace.document["device"]["copy_bandwidth"]
+    share = 100 * rate / copy_bandwidth if copy_bandwidth else 0
+    return milliseconds(ns) if ns else "–", size_text(nbytes) if nbytes else "–", amount(rate, "B/s") if rate else "–", share
+
+
+def _row_of_step(trace, step, row_of):
+    """Return the number of the schedule's row with the layer of a step; -1 if there is none, or several of one name."""
+    found = row_of[step["kind"], trace.nodes[step["node"]]["name"]] if step["node"] is not None else []
+    return found[0] if len(found) == 1 else -1
+
+
+def schedule_hint(schedule):
+    """Return the sentences about a schedule."""
+    how = "as memory ends with its last use." if schedule["plan"] else "as all blobs keep their memory."
+    observed = f" When the trace was made, runs went layer by layer, as {schedule['observed']}." if schedule["observed"] else ""
+    return f"Blobs that live at once: {size_text(schedule['peak'])} at most, {how}{observed}"
+
+
+def row_text(row):
+    """Return the line about a row of the schedule."""
+    layers = " + ".join(row["layers"]) + (f", into {row['part_of']}" if row["part_of"] and row["direction"] == "forward" else "")
+    notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}"
+             for verb, names in (("keeps", row["saves"]), ("frees", row["frees"]), ("updates", row["updates"])) if names]
+    sizes = f"reads {size_text(row['reads'])}, writes {size_text(row['writes'])}, live {size_text(row['live'])}"
+    engine = " ".join(text for text in (row["engine"], row["layout"]) if text)
+    return " · ".join(text for text in (layers, engine, sizes, *notes) if text)
+
+
+def listed(names, most=4):
+    """Return names as text: ``a, b and c``; of more than `most`, the first three and how many more there are."""
+    if len(names) > most:
+        return f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return " and ".join(text for text in (", ".join(names[:-1]), *names[-1:]) if text)
+
+
+def plural(count, noun):
+    """Return a number with its noun: ``1 step``, ``2 steps``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def amount(value, unit):
+    """Return a number with three digits and a prefix for its unit: ``12.3 MFLOP``."""
+    size, prefix = next(((size, prefix) for size, prefix in UNITS if value >= .9995 * size), (1, ""))
+    return f"{value / size:.3g} {prefix}{unit}"
