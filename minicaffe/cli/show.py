@@ -22,7 +22,6 @@ from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
 from minicaffe.proto.stored import shown
 
 BINS, SMALL_BINS = 20, 12
-BLOCK = 1 << 16     # values that are binned at once: an array may have GiB
 MAX_TILES, MIN_TILE_PIXELS, BORDER = 1024, 40, 2   # pictures in a sheet; pixels of the smallest; white pixels around each
 
 
@@ -162,16 +161,8 @@ def bin_counts(finite, bins):
 
     np.histogram raises for ranges that the dtype cannot divide: two neighbouring float32, or the full range of float16.
     """
-    if not finite.size:
-        return []
-    low, high = float(finite.min()) / 2, float(finite.max()) / 2    # the difference of halves cannot overflow
-    if low == high:
-        return [finite.size if i == bins // 2 else 0 for i in range(bins)]
-    counts = np.zeros(bins, int)
-    for part in np.array_split(finite.ravel(), -(-finite.size // BLOCK)):
-        places = ((part.astype(np.float64) / 2 - low) / (high - low) * bins).astype(int)
-        counts += np.bincount(np.minimum(places, bins - 1), minlength=bins)
-    return counts.tolist()
+    # Halves as float64: their difference cannot overflow.
+    return np.histogram(np.divide(finite, 2, dtype=np.float64), bins)[0].tolist() if finite.size else []
 
 
 def sparkline(found, utf8=True):

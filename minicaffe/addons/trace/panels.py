@@ -4,12 +4,11 @@ from collections import Counter, defaultdict
 
 from minicaffe.memory.sizes import size_text
 from minicaffe.addons.trace.lives import Lives
-from minicaffe.addons.trace.model import STATES, device_ns, launch_of, place_text
-from minicaffe.addons.trace.words import event_text, grid_text, milliseconds
+from minicaffe.addons.trace.model import STATES, place_text
+from minicaffe.addons.trace.words import event_text, milliseconds, speeds, step_lines, times
 
 ROLES = ("parameter", "activation", "gradient", "history", "input", "workspace", "other")   # of memory, in the order of the chart
 SIDES = {"host": 0, "plain": 0, "device": 1, "peer": 1}     # others are an engine's layout, side 2
-UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def data(trace):
@@ -23,6 +22,7 @@ def data(trace):
     for number, row in enumerate(rows):
         for layer in dict.fromkeys(row["layers"]):
             row_of[row["direction"], layer].append(number)
+    launches = [[number, event.name] for number, event in enumerate(trace.events) if event.kind in ("launch", "call")]
     return {
         "about": about(trace), "simulated": trace.simulated, "kind": document["device"]["kind"],
         "name": document["net"]["name"] or ("a net" if trace.nodes else "memory"), "drawing": document["net"]["drawing"],
@@ -32,10 +32,9 @@ def data(trace):
                    for name in dict.fromkeys(block.name for block in trace.lives.blocks)},
         "events": {"time": document["events"]["time"], "text": number_of}, "texts": list(texts),
         "steps": [{**step, "name": step["layer"] or (step["kind"] if trace.nodes else "the record"),
-                   "spent": milliseconds(step["end"] - step["begin"]) + (" simulated" if trace.simulated else ""),
-                   "sentence": sentence(trace, step), "facts": facts(trace, step), "row": _row_of_step(trace, step, row_of)}
-                  for step in trace.steps],
-        "why": document["why"], "kernels": document["kernels"], "launches": launches(trace), "totals": kernel_totals(trace),
+                   "lines": step_lines(trace, number), "row": _row_of_step(trace, step, row_of)}
+                  for number, step in enumerate(trace.steps)],
+        "why": document["why"], "kernels": document["kernels"], "launches": launches, "totals": kernel_totals(trace),
         "schedule": {"hint": schedule_hint(document["schedule"]), "rows": [[row["direction"], row_text(row)] for row in rows]}
         if "schedule" in document else None}
 
@@ -110,99 +109,15 @@ def _role(role):
     return role if role in ROLES else "other"
 
 
-def sentence(trace, step):
-    """Return what a step does, in words."""
-    node, kind = trace.nodes[step["node"]] if step["node"] is not None else None, step["kind"]
-    if kind == "between":
-        what = "Between layers: outside of every forward and backward." if trace.nodes else "What ran during the record."
-    elif kind == "update":
-        what = "The solver updates the parameters with their gradients."
-    elif node is None:
-        what = f"{step['layer']} runs {kind}."
-    else:
-        def whole(blob):        # the blob that a Split gives its top
-            owner = trace.owners.get(f"{blob} data")
-            return owner["blob"] if owner else blob
-
-        layer, tops = f"{node['name']} ({node['type']})", listed(node["tops"])
-        if node["type"] == "Input":
-            what = f"{layer} does nothing: the program that runs the net fills {tops}."
-        elif kind == "forward":
-            reads = f"reads {listed([whole(blob) for blob in node['bottoms']])} and " if node["bottoms"] else ""
-            what = f"{layer} runs forward: it {reads}writes {tops}."
-        elif not node["bottoms"]:
-            what = f"{layer} reads no blob, so it computes no gradient."
-        else:
-            of = [f"that of {whole(blob)}" for blob in node["bottoms"]] + (["those of its parameters"] if node["params"] else [])
-            what = f"{layer} runs backward: from the gradient of {tops} it computes {listed(of)}."
-    return " ".join([what, *([f"It was computed together with {step['with']}."] if step["with"] else []), actions(trace, step)])
-
-
-def actions(trace, step):
-    """Return a sentence about the kernels, copies and blocks of a step."""
-    of = defaultdict(list)
-    for event in trace.events[step["first"]:step["last"]]:
-        of[event.kind].append(event)
-    size = {kind: size_text(sum(event.nbytes for event in those)) for kind, those in of.items()}
-    words = {"launch": f"starts {plural(len(of['launch']), 'kernel')}",
-             "call": f"calls {listed(list(dict.fromkeys(event.name for event in of['call'])))}",
-             "copy": f"copies {size.get('copy')} between host and device",
-             "reorder": f"reorders {plural(len(of['reorder']), 'array')}",
-             "alloc": f"allocates {plural(len(of['alloc']), 'block')} ({size.get('alloc')})",
-             "free": f"frees {plural(len(of['free']), 'block')} ({size.get('free')})"}
-    done = [text for kind, text in words.items() if of[kind]]
-    return f"It {listed(done, len(done))}." if done else "It neither allocates memory nor copies."
-
-
-def facts(trace, step):
-    """Return figures of a step: name, text, and whether it depends on a time."""
-    node = trace.nodes[step["node"]] if step["node"] is not None else {"engine": None, "layout": None}
-    on_device, flops, nbytes = device_ns(trace.events[step["first"]:step["last"]]), step["flops"], step["bytes"]
-    spent = on_device or max(1, step["end"] - step["begin"])
-    found = [["time", milliseconds(step["end"] - step["begin"]), True]]
-    found += [["on the device", milliseconds(on_device), True]] if on_device else []
-    found += [["operations", amount(flops, "FLOP"), False]] if flops else []
-    found += [["speed", amount(flops / spent * 1e9, "FLOP/s"), True]] if flops and not step["with"] else []
-    if nbytes and not step["with"]:     # a layer that is fused into another one has no time
-        _, _, rate, share = _rates(trace, spent, nbytes)
-        found += [["reads, writes", size_text(nbytes), False], ["rate", rate, True]]
-        found += [["of a copy's rate", f"{share:.3g} %", True]] if share else []
-    return found + [[key, node[key], False] for key in ("engine", "layout") if node[key]]
-
-
-def launches(trace):
-    """Return kernels and calls of libraries in order: event, name, grid, threads of a block, and what `_rates` returns."""
-    found = []
-    for number, event in enumerate(trace.events):
-        if event.kind == "call":
-            found.append([number, event.name, "", "", *_rates(trace, event.took, 0)])
-        elif event.kind == "launch":
-            launch = launch_of(event)
-            found.append([number, event.name, grid_text(launch), launch.threads, *_rates(trace, event.took, _bytes_of(event))])
-    return found
-
-
 def kernel_totals(trace):
-    """Return each kernel and library function, the one that took the longest first: name, launches, and what `_rates` returns."""
+    """Return name, launches, and text about all launches of each kernel and library function, the one that took longest first."""
     sums = {}
     for event in trace.events:
         if event.kind in ("call", "launch"):
-            count, ns, total = sums.get(event.name, (0, 0, 0))
-            sums[event.name] = count + 1, ns + event.took, total + _bytes_of(event)
-    order = sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0]))
-    return [[name, count, *_rates(trace, ns, nbytes)] for name, (count, ns, nbytes) in order]
-
-
-def _bytes_of(event):
-    """Return the bytes of the arrays of a kernel."""
-    return sum(nbytes for _, nbytes in launch_of(event).arrays) if event.kind == "launch" else 0
-
-
-def _rates(trace, ns, nbytes):
-    """Return texts of a time, of bytes and of their rate, and the share of a large copy's rate in percent, 0 if it is not known."""
-    rate, copy_bandwidth = nbytes / ns * 1e9 if ns else 0, trace.document["device"]["copy_bandwidth"]
-    share = 100 * rate / copy_bandwidth if copy_bandwidth else 0
-    return milliseconds(ns) if ns else "–", size_text(nbytes) if nbytes else "–", amount(rate, "B/s") if rate else "–", share
+            count, ns, nbytes = sums.get(event.name, (0, 0, 0))
+            sums[event.name] = count + 1, ns + event.took, nbytes + event.nbytes
+    return [[name, count, times(trace, [milliseconds(ns), *speeds(trace, None, nbytes, ns)])]
+            for name, (count, ns, nbytes) in sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0]))]
 
 
 def _row_of_step(trace, step, row_of):
@@ -228,19 +143,6 @@ def row_text(row):
     return " · ".join(text for text in (layers, engine, sizes, *notes) if text)
 
 
-def listed(names, most=4):
-    """Return names as text: ``a, b and c``; of more than `most`, the first three and how many more there are."""
-    if len(names) > most:
-        return f"{', '.join(names[:3])} and {len(names) - 3} more"
-    return " and ".join(text for text in (", ".join(names[:-1]), *names[-1:]) if text)
-
-
 def plural(count, noun):
     """Return a number with its noun: ``1 step``, ``2 steps``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def amount(value, unit):
-    """Return a number with three digits and a prefix for its unit: ``12.3 MFLOP``."""
-    size, prefix = next(((size, prefix) for size, prefix in UNITS if value >= .9995 * size), (1, ""))
-    return f"{value / size:.3g} {prefix}{unit}"

@@ -7,12 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from minicaffe.memory.sizes import size_text
-<<<<<<< HEAD:minicaffe/addons/trace/table.py
-from minicaffe.addons.trace.model import LiveBytes, device_ns, launch_of, place_text, state_word
-=======
 from minicaffe.addons.trace.model import device_ns, place_text, state_word
 from minicaffe.addons.trace.words import event_text, milliseconds, speeds, times
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/table.py
+=======
+from minicaffe.addons.trace.model import device_ns, place_text, state_word
+from minicaffe.addons.trace.words import event_text, step_lines
+>>>>>>> 5c914be9 (The page of a trace has the text of the terminal about steps and kernels; show counts with np.histogram):minicaffe/addons/trace/table.py
 
 WIDE_TERMINAL = 112     # characters; a narrower one shows neither speeds nor the memories whose state changed
 TIME_COLUMNS = "ms", "on device", "GFLOP/s", "GB/s"     # grey if the device is simulated
@@ -96,19 +96,7 @@ def changes(touched):
 def describe(trace, number, why=True):
     """Return the lines about step `number`: memories and their states, then events in order; `why` adds reasons of copies."""
     step = trace.steps[number]
-    spent = step["end"] - step["begin"]
-    what = {"update": "update of " + ", ".join(step.get("parameters", ())), "between": "between layers"}
-    line = what.get(step["kind"]) or f"layer {step['layer']}, {step['kind']}"
-    lines = [f"step {number} of {len(trace.steps)}, iteration {step['iteration']}: {line}"]
-    if step["with"]:
-        lines.append(f"fused: computed with {step['with']}")
-    else:
-        on_device = device_ns(trace.events[step["first"]:step["last"]])
-        lines.append(times(trace, [milliseconds(spent),
-                                   *([f"{milliseconds(on_device)} of it on the device"] if on_device else []),
-                                   *speeds(trace, step["flops"], step["bytes"], on_device or spent)]))
-    if step["loss"] is not None:
-        lines.append(f"loss {float(step['loss']):g}")
+    lines = step_lines(trace, number)
     if step["touched"]:
         names = [trace.titles.get(touched["memory"], touched["memory"]) for touched in step["touched"]]
         width = max(map(len, names))

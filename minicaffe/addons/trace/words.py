@@ -1,15 +1,30 @@
-"""Text about the events of a trace, for the terminal (table.py) and the page (panels.py). Words for states and places: model.py."""
+"""Text about steps and events of a trace, for the terminal (table.py) and the page (panels.py). Words for states: model.py."""
 
 from collections import Counter
 
 from minicaffe.memory.sizes import size_text
-from minicaffe.addons.trace.model import launch_of, place_text, state_word
+from minicaffe.addons.trace.model import device_ns, launch_of, place_text, state_word
 
 ALLOCATOR_ACTIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
                      "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",
                      "pool given back": "a pool given back"}
 ALLOC_KINDS, FREE_KINDS = {"cache hit", "split", "segment taken", "pool taken"}, {"merge", "segment given back", "pool given back"}
 BUDDY_ACTIONS = {**ALLOCATOR_ACTIONS, "split": "cut in halves", "merge": "joined with its buddy"}
+
+
+def step_lines(trace, number):
+    """Return lines about step `number`: which it is, its times and speeds, its loss."""
+    step = trace.steps[number]
+    what = {"update": "update of " + ", ".join(step.get("parameters", ())), "between": "between layers"}
+    line = what.get(step["kind"]) or f"layer {step['layer']}, {step['kind']}"
+    lines = [f"step {number} of {len(trace.steps)}, iteration {step['iteration']}: {line}"]
+    if step["with"]:
+        lines.append(f"fused: computed with {step['with']}")
+    else:
+        spent, on_device = step["end"] - step["begin"], device_ns(trace.events[step["first"]:step["last"]])
+        lines.append(times(trace, [milliseconds(spent), *([f"{milliseconds(on_device)} of it on the device"] if on_device else []),
+                                   *speeds(trace, step["flops"], step["bytes"], on_device or spent)]))
+    return lines + ([f"loss {float(step['loss']):g}"] if step["loss"] is not None else [])
 
 
 def event_text(trace, number):
@@ -26,8 +41,9 @@ def event_text(trace, number):
         return kind, [f"{event.name}, {milliseconds(event.took)}"]
     if kind == "launch":
         launch = launch_of(event)
+        grid = " x ".join(str(n) for i, n in enumerate(launch.grid) if i == 0 or n > 1)
         arrays = [trace.block_titles.get(name, name) or "no name" for name, _ in launch.arrays]
-        return "kernel", [f"{event.name}, {grid_text(launch)} blocks of {launch.threads} threads",
+        return "kernel", [f"{event.name}, {grid} blocks of {launch.threads} threads",
                           times(trace, [milliseconds(event.took), *speeds(trace, None, event.nbytes, event.took)]),
                           *([f"arrays: {', '.join(arrays)}"] if arrays else [])]
     if kind == "head":
@@ -56,11 +72,6 @@ def decision(trace, number):
     buddy = any(arena["place"] == place and arena["allocator"] == "buddy" for arena in trace.document["start"]["arenas"])
     words = BUDDY_ACTIONS if buddy else ALLOCATOR_ACTIONS
     return ", ".join(words[kind] + (f" {times} times" if times > 1 else "") for kind, times in Counter(kinds).items())
-
-
-def grid_text(launch):
-    """Return the grid of a Launch as text, without axes of one block: ``8 x 2``."""
-    return " x ".join(str(n) for i, n in enumerate(launch.grid) if i == 0 or n > 1)
 
 
 def milliseconds(ns):

@@ -431,40 +431,27 @@ def test_the_page_has_each_moment(counted):
 
 
 def test_what_the_page_says_of_steps_and_kernels(counted):
+    """The same as the terminal."""
     shown = panels.data(counted.made)
-    simulated = counted.made.simulated
-    for step, made in zip(counted.steps, shown["steps"], strict=True):
-        spent, device = step["end"] - step["begin"], busy(counted.of(step, "launch", "call"))
-        figures = {name: (text, timed) for name, text, timed in made["facts"]}
-        assert figures["time"] == (f"{spent / 1e6:.3f} ms", True) and made["spent"] == f"{spent / 1e6:.3f} ms" + simulated * " simulated"
-        assert figures.get("on the device") == ((f"{device / 1e6:.3f} ms", True) if device else None)
-        assert ("speed" in figures, "rate" in figures) == (bool(step["flops"] and not step["with"]), bool(step["bytes"] and not step["with"]))
-        done = made["sentence"].rpartition(" It ")[2]
-        if done != "neither allocates memory nor copies.":
-            verbs = {"launch": "starts", "call": "calls", "copy": "copies", "reorder": "reorders", "alloc": "allocates", "free": "frees"}
-            wanted = [f"{verb} " + (f"{len(of)} " if kind not in ("call", "copy") else "") for kind, verb in verbs.items() if (of := counted.of(step, kind))]
-            parts = re.split(r", | and (?!device)", done)
-            assert len(parts) == len(wanted) and all(map(str.startswith, parts, wanted)), done
-        else:
-            assert not counted.of(step, "launch", "call", "copy", "reorder", "alloc", "free")
-        assert (f"computed together with {step['with']}." in made["sentence"]) == bool(step["with"])
-        if step["node"] is not None:
-            node = counted.story.nodes[step["node"]]
-            assert made["sentence"].startswith(f"{node.name} ({node.type}) ")
+    for number, (step, made) in enumerate(zip(counted.steps, shown["steps"], strict=True)):
+        assert made["lines"] and table.describe(counted.made, number)[: len(made["lines"])] == made["lines"]
+        assert len(made["lines"]) == 2 + (step["loss"] is not None)
     there = [(i, event) for i, event in enumerate(counted.events) if event["kind"] in ("launch", "call")]
     assert [row[:2] for row in shown["launches"]] == [[i, event["name"]] for i, event in there]
-    assert {name: count for name, count, *_ in shown["totals"]} == {name: sum(e["name"] == name for _, e in there) for name in {e["name"] for _, e in there}}
+    sums = {}
+    for _, event in there:
+        count, ns, nbytes = sums.get(event["name"], (0, 0, 0))
+        sums[event["name"]] = count + 1, ns + event["took"], nbytes + event["bytes"]
+    assert {name: count for name, count, _ in shown["totals"]} == {name: count for name, (count, _, _) in sums.items()}
+    assert [sums[name][1] for name, _, _ in shown["totals"]] == sorted((ns for _, ns, _ in sums.values()), reverse=True)
+    for name, _, text in shown["totals"]:
+        assert f"{sums[name][1] / 1e6:.3f} ms" in text and (size_text(sums[name][2]) in text or not sums[name][2])
     assert len(shown["events"]["text"]) == len(counted.events)
     for number, event in enumerate(counted.events):
         word, text = shown["texts"][shown["events"]["text"][number]]
         if event["kind"] == "head":
             before, after = event["detail"].split(" by ")[0].split(" -> ")
             assert (word, text.partition(" (")[0]) == ("state", f"{counted.titled(event['name'])}: {WORDS[before]} -> {WORDS[after]}".partition(" (")[0])
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.5, "0.5 B/s"), (999, "999 B/s"), (999.6, "1 kB/s"), (12345, "12.3 kB/s"), (3e9, "3 GB/s"), (2e13, "20 TB/s")])
-def test_amounts_have_three_digits(value, text):
-    assert panels.amount(value, "B/s") == text
 
 
 @pytest.mark.parametrize("heads", ["whole", "with gaps"])

@@ -256,10 +256,10 @@ def test_a_call_of_a_library_counts_as_work_of_the_device(browser, trace, tmp_pa
     html.write(Trace(document), tmp_path / "call.html", moment=launches[0] + 1)
     page = Page(browser, tmp_path / "call.html")
     there = 500_000_000 + sum(trace.events[i].took for i in launches[1:])
-    facts = dict(page.browser.execute_script("return [...document.querySelectorAll('#facts div')].map(d => [...d.children].map(c => c.textContent))"))
-    assert facts["on the device"] == f"{there / 1e6:.3f} ms" and facts["speed"].endswith("FLOP/s"), facts
-    assert float(facts["speed"].split()[0]) == pytest.approx(step["flops"] / there * 1e3, rel=0.02) and "MFLOP" in facts["speed"]
-    assert "calls cublasGemmStridedBatched" in page.text("#sentence")
+    line = texts(page, "#step-lines p")[1]
+    assert line.startswith("simulated: ") and f", {there / 1e6:.3f} ms of it on the device, " in line
+    assert f"{step['flops'] / 1e6:,.2f} MFLOP ({step['flops'] / there:.1f} GFLOP/s)" in line
+    assert "call" + "cublasGemmStridedBatched, 500.000 ms" in texts(page, "#events .row")
     rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
     assert len(rows) == len(launches) and rows[0].startswith("cublasGemmStridedBatched") and not page.errors()
 
@@ -321,7 +321,7 @@ def test_the_scale_is_that_of_live_memory(browser, trace, tmp_path):
 def test_times_of_the_simulated_device_are_grey_and_named(browser, page, trace, tmp_path):
     def looks(page):
         page.state("view.go(6)")
-        return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#facts .timed dd");
+        return page.browser.execute_script("""const colour = e => getComputedStyle(e).color, timed = document.querySelectorAll("#step-lines p:nth-child(2)");
             return [new Set([...timed].map(colour)).size, colour(timed[0]) === colours.soft,
                     getComputedStyle(document.querySelector("#step-panel .sim-note")).display !== "none"]""")
     assert looks(page) == [1, True, True] and "simulated device, which is no GPU" in page.text("#step-panel .sim-note")

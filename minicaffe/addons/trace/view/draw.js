@@ -178,7 +178,8 @@ class Steps extends Chart {
   hit(x) {
     if (x < gutter) return null;
     const {trace, axis} = this.view, step = trace.steps[trace.stepOf[Math.min(trace.count, axis.moment(x))]];
-    return step && [`${step.name} · ${step.kind}`, `iteration ${step.iteration}, ${step.last - step.first} events, ${step.spent}`];
+    return step && [`${step.name} · ${step.kind}`,
+                    `iteration ${step.iteration}, ${step.last - step.first} events; ${step.lines[1]}`];
   }
 }
 

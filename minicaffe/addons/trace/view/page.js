@@ -197,9 +197,7 @@ class View {
   stepPanel() {
     const step = this.currentStep(), {trace} = this;
     if (!step) return;
-    $("sentence").textContent = step.sentence;
-    $("facts").replaceChildren(...step.facts.map(([name, value, timed]) =>
-      make("div", {class: timed ? "timed" : ""}, make("dt", {}, name), make("dd", {}, value))));
+    $("step-lines").replaceChildren(...step.lines.map(line => make("p", {class: timedClass(line)}, line)));
     const reasons = Object.keys(trace.why).map(Number).filter(i => step.first <= i && i < step.last);
     const here = reasons.includes(this.moment - 1) ? [this.moment - 1] : reasons.slice(0, 3);
     $("why").replaceChildren(
@@ -252,19 +250,14 @@ class View {
     table.hidden = !launched;
     if (!launched || all && table.dataset.shows === "all") return;
     table.dataset.shows = all ? "all" : "step";
-    const rows = all ? trace.totals : trace.computing(step.first, step.last).slice(0, 500).map(([, ...row]) => row);
-    const columns = all
-      ? ["kernel", "launches", "time", "bytes", "rate", "of a copy's rate"]
-      : ["kernel", "grid", "block", "time", "bytes", "rate", "of a copy's rate"];
-    table.tHead.replaceChildren(make("tr", {}, ...columns.map((name, k) => make("th", {class: k ? "n" : "", scope: "col"}, name))));
-    table.tBodies[0].replaceChildren(...(rows.length ? rows.map(([name, ...row]) => {
-      const [time, bytes, rate, share] = row.slice(-4), known = trace.kernels[name], bar = make("span", {class: "bar"}, make("i"));
-      const button = known && (known.source || known.ptx) ? make("button", {type: "button", "data-kernel": name}, name)
-        : make("span", {class: "code"}, name);
-      bar.firstChild.style.width = Math.min(100, share) + "%";
-      const n = value => make("td", {class: "n"}, value), timed = (...values) => make("td", {class: "n timed"}, ...values);
-      return make("tr", {}, make("td", {}, button), ...row.slice(0, -4).map(n), timed(time), n(bytes), timed(rate),
-        share ? timed(bar, `${+share.toPrecision(2)} %`) : n("–"));
+    const rows = all ? trace.totals : trace.computing(step.first, step.last).slice(0, 500)
+      .map(([i, name]) => [name, trace.event(i)[1].slice(name.length + 2)]);
+    const columns = all ? ["kernel", "launches", "time and bytes"] : ["kernel", "launch"];
+    table.tHead.replaceChildren(make("tr", {}, ...columns.map(name => make("th", {scope: "col"}, name))));
+    table.tBodies[0].replaceChildren(...(rows.length ? rows.map(([name, ...cells]) => {
+      const known = trace.kernels[name], button = known && (known.source || known.ptx)
+        ? make("button", {type: "button", "data-kernel": name}, name) : make("span", {class: "code"}, name);
+      return make("tr", {}, make("td", {}, button), ...cells.map(text => make("td", {class: timedClass(text)}, text)));
     }) : [make("tr", {}, make("td", {class: "hint", colspan: columns.length}, "This step starts no kernel."))]));
   }
 
@@ -529,6 +522,8 @@ class View {
   }
 }
 
+/* Times of the simulated device are grey. */
+function timedClass(text) { return /\bsimulated: /.test(text) ? "timed" : ""; }
 function plural(n, one, many = one + "s") { return `${n} ${n === 1 ? one : many}`; }
 {
   const begun = performance.now();
