@@ -11,7 +11,7 @@ COMMANDS = {
     "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Open a page that shows convolution and pooling up close."),
 }
 MODULES = {"trace": __name__}
-_MODULE_OF = {"Moment": "model", "Trace": "model", "load": "model", "Recorder": "record", "record": "record", "why": "why"}
+_MODULE_OF = {"Moment": "lives", "Trace": "model", "load": "model", "Recorder": "record", "record": "record", "why": "why"}
 
 __all__ = list(_MODULE_OF)
 

@@ -56,7 +56,8 @@ def memories(trace):
     for name, changes in trace.lives.heads.items():
         if name in trace.owners:
             known = [[moment, states.index(head)] for moment, head in changes if head in STATES]
-            found[trace.owners[name]["name"]]["changes"] += known
+            owner = found[trace.owners[name]["name"]]
+            owner["changes"] = sorted([*owner["changes"], *known], key=lambda change: change[0])
     for number, event in enumerate(trace.events):
         if event.kind in ("copy", "reorder") and event.name in trace.owners:
             source, _, target = event.detail.partition(" to ")
