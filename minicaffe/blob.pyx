@@ -21,7 +21,7 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import device_lock
-from minicaffe.proto.stored import StoredBlob, blob_of, bytes_of
+from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
 
 cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
     void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
@@ -613,7 +613,7 @@ cdef class Blob:
             If `proto` is no BlobProto.
         """
         check_message(proto, "BlobProto", "proto")
-        stored = blob_of(proto)
+        stored = parse_blob(proto.SerializeToString())
         if reshape:
             self.reshape_to(stored.shape)
         elif not self.shape_equals(stored.shape, stored.legacy):

@@ -17,8 +17,8 @@ from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
-from minicaffe.data.datasets import DATA_SETS, make_data_set, make_idx_set
-from minicaffe.data.datum import datum_array, datum_info, datum_labels
+from minicaffe.data.datasets import DATA_SETS, make_data_set
+from minicaffe.data.datum import labels_of, picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import Error
@@ -177,15 +177,15 @@ def info(db, backend, png, force):
         for number in range(count):
             key, value = cursor.next()
             try:
-                record = datum_info(value)
-                if png and len(first) < SHEET_COLUMNS * SHEET_ROWS:
-                    first.append(datum_array(value))
+                record = read_datum(value)
+                if len(first) < SHEET_COLUMNS * SHEET_ROWS:
+                    first.append(picture_of(record))
             except Error as error:
                 raise database.locate(error, number, key) from None
-            kinds["encoded picture" if record.encoded else "bytes" if record.size else "floats"] += 1
-            shapes["in the picture file" if record.encoded else " x ".join(map(str, record[:3]))] += 1
-            if record.size and record.floats:
-                values = datum_labels(value, record.floats)
+            kinds["encoded picture" if record.encoded else "bytes" if record.data else "floats"] += 1
+            shapes["in the picture file" if record.encoded else f"{record.channels} x {record.height} x {record.width}"] += 1
+            if record.data and record.float_data:
+                values = labels_of(record, len(record.float_data))
                 found, low, high, total = reals.get(len(values), (0, values, values, np.zeros(len(values))))
                 reals[len(values)] = found + 1, np.minimum(low, values), np.maximum(high, values), total + values
             else:

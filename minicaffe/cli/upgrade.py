@@ -10,7 +10,7 @@ from minicaffe.cli import options
 from minicaffe.errors import DataError, FileError
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.proto.binary import check_net, parse_message
+from minicaffe.proto.binary import parse_message, split_net
 from minicaffe.proto.files import read_bytes
 from minicaffe.proto.text import read_text, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net, upgrade_solver
@@ -75,7 +75,7 @@ def parse_binary(path):
     """Return the NetParameter of a binary file with all its weights."""
     data = read_bytes(path)
     try:
-        check_net(data)
+        split_net(data)     # it has limits
         return parse_message(caffe_pb2.NetParameter, data)
     except DataError:
         error = FileError("is no binary NetParameter, or is damaged; a prototxt is upgraded by net_text", file=path)

@@ -1,6 +1,6 @@
 """Open and create databases: LMDB and LevelDB behind one interface, `Database` (Caffe db.hpp, db.cpp).
 
-A record is a key and a value, both bytes. Readers take the keys in bytewise order and start over at the end. `datum.pyx` parses
+A record is a key and a value, both bytes. Readers take the keys in bytewise order and start over at the end. `datum.py` parses
 the values (serialized Datum messages).
 
 Different from Caffe: every fault is an error that names the database and the remedy, and one process may open a database any

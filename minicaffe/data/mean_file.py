@@ -10,16 +10,16 @@ from minicaffe.errors import DataError, Error, FileError
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_bytes
-from minicaffe.proto.stored import DATA, length_delimited, parse_blob, shown
+from minicaffe.proto.stored import parse_blob, shown
 
 WANTED = "a mean file (binaryproto)"
 
 
 def write_mean(path, mean):
     """Write `mean`, shape (C, H, W), to the file `path`; a failure keeps the old file."""
-    blob = caffe_pb2.BlobProto(num=1, channels=mean.shape[0], height=mean.shape[1], width=mean.shape[2])
-    values = np.ascontiguousarray(mean, "<f4").tobytes()
-    write_bytes(path, blob.SerializeToString() + b"".join(length_delimited(DATA, [values])))
+    channels, height, width = mean.shape
+    blob = caffe_pb2.BlobProto(num=1, channels=channels, height=height, width=width, data=mean.ravel().tolist())
+    write_bytes(path, blob.SerializeToString())
 
 
 def read_mean(path):

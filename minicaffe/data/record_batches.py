@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from minicaffe.data.datum import datum_array, datum_labels, decode_image
+from minicaffe.data.datum import labels_of, picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.errors import Error, located
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.binary import parse_message
 
 
 class RecordBatches:
@@ -61,7 +59,7 @@ class RecordBatches:
         batch.write(data, None, numbers.start, numbers.step)
         for i, value in enumerate(values if labels is not None else ()):
             with located(record=i):
-                labels[i] = datum_labels(value, self.label_size)
+                labels[i] = labels_of(read_datum(value), self.label_size)
 
     def load(self, values, numbers):
         """Return a Batch of serialized Datums, which are the records `numbers`."""
@@ -70,7 +68,7 @@ class RecordBatches:
         pictures, labels = [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
             with located(record=i):
-                datum = parse_message(caffe_pb2.Datum, bytes(value))
+                datum = read_datum(value)
                 pictures.append(self.augmenter.picture(picture(datum, self.augmenter.param), number))
             labels.append(datum.label)
         return self.transformer.load_images(pictures, labels)
@@ -87,6 +85,4 @@ def picture(datum, param):
 
     The TransformationParameter `param` has force_color and force_gray.
     """
-    if datum.encoded:
-        return decode_image(datum.data, param.force_color, param.force_gray)
-    return np.ascontiguousarray(datum_array(datum.SerializeToString()).transpose(1, 2, 0))
+    return np.ascontiguousarray(picture_of(datum, param.force_color, param.force_gray).transpose(1, 2, 0))

@@ -12,19 +12,16 @@ Different from Caffe: random draws are a pure function of (seed, number of the r
 (mt19937), so its crops differ. A batch is checked completely before a pixel is written.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-
-from minicaffe.data.datum cimport Datum, copy_float_data, datum_fault, datum_parse
 
 import logging
 
 import numpy as np
 
-from minicaffe.data.datum import decode_image
+from minicaffe.data.datum import decode_image, read_datum
 from minicaffe.data.mean_file import read_mean
-from minicaffe.errors import ConfigError, DataError, ShapeError, located
+from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import caffe_pb2
 
@@ -232,9 +229,9 @@ cdef class Batch:
 
     cdef Transformer transformer
     cdef Picture* pictures
-    cdef Py_buffer* views
-    cdef Py_ssize_t count, held  # records, buffers held
-    cdef list kept  # decoded pictures and copied floats
+    cdef Py_ssize_t count
+    cdef int64_t decoded  # bytes of decoded pictures
+    cdef list kept  # what `pictures` points into
     cdef readonly tuple shape
 
     def __cinit__(self, Transformer transformer, sources, image_labels):
@@ -244,15 +241,14 @@ cdef class Batch:
         if self.count == 0:
             raise DataError("a batch needs at least one record")
         self.pictures = <Picture*>calloc(self.count, sizeof(Picture))
-        self.views = <Py_buffer*>calloc(self.count, sizeof(Py_buffer))
-        if self.pictures == NULL or self.views == NULL:
+        if self.pictures == NULL:
             raise MemoryError
         cdef Py_ssize_t i = 0
         try:
-            if image_labels is None:
-                self._load_records(sources)
-            else:
-                for i in range(self.count):
+            for i in range(self.count):
+                if image_labels is None:
+                    self._take_record(i, sources[i])
+                else:
                     self._take_image(i, sources[i], image_labels[i])
             i = 0
             first = transformer._output(self.pictures)
@@ -263,66 +259,33 @@ cdef class Batch:
         self.shape = (self.count, *first)
 
     def __dealloc__(self):
-        cdef Py_ssize_t i
-        for i in range(self.held):
-            PyBuffer_Release(&self.views[i])
-        free(self.views)
         free(self.pictures)
 
-    cdef _load_records(self, records):
-        cdef Py_ssize_t i
-        cdef Datum* datums = <Datum*>calloc(self.count, sizeof(Datum))
-        cdef int reason = 0
-        cdef Py_ssize_t raw = 0
-        held = 0  # bytes of decoded pictures
-        cdef Transformer transformer = self.transformer
-        if datums == NULL:
-            raise MemoryError
-        try:
-            for i in range(self.count):
-                PyObject_GetBuffer(records[i], &self.views[i], PyBUF_SIMPLE)
-                self.held = i + 1
-            with nogil:
-                for i in range(self.count):
-                    reason = datum_parse(<const uint8_t*>self.views[i].buf, self.views[i].len, &datums[i])
-                    if reason:
-                        break
-                    self.pictures[i].label = datums[i].label
-                    self._lay_out(i, datums[i].channels, datums[i].height, datums[i].width)
-                    self.pictures[i].bytes = datums[i].data if datums[i].size and not datums[i].encoded else NULL
-            if reason:
-                raise DataError(datum_fault(reason, &datums[i]), record=i)
-            for i in range(self.count):
-                if datums[i].encoded:
-                    with located(record=i):
-                        image = decode_image(
-                            <const uint8_t[:datums[i].size]>datums[i].data if datums[i].size else b"",
-                            transformer.force_color, transformer.force_gray,
-                        )
-                        held += image.nbytes
-                        check_bytes(held, f"the {i + 1} first decoded pictures of a batch")  # before crop_size reduces them
-                    self._take_image(i, image, datums[i].label)
-                else:
-                    raw += 1
-                    if datums[i].size == 0:
-                        self._take_floats(i, datums[i].floats)
-            if raw and not transformer.warned and (transformer.force_color or transformer.force_gray):
-                transformer.warned = True
-                log.warning("transform_param: force_color and force_gray change encoded pictures only, not raw ones")
-        finally:
-            free(datums)
-
-    cdef void _lay_out(self, Py_ssize_t i, int64_t channels, int64_t height, int64_t width) noexcept nogil:
-        """Set sizes and steps of a planar picture."""
+    cdef _take_record(self, Py_ssize_t i, record):
         cdef Picture* picture = &self.pictures[i]
-        picture.channels, picture.height, picture.width = channels, height, width
-        picture.plane, picture.row, picture.pixel = height * width, width, 1
-
-    cdef _take_floats(self, Py_ssize_t i, uint64_t count):
-        # Copied: in the record they may be unaligned and in pieces.
-        cdef float[::1] floats = copy_float_data(<const uint8_t*>self.views[i].buf, self.views[i].len, count)
-        self.kept.append(floats)
-        self.pictures[i].floats = &floats[0]
+        cdef Transformer transformer = self.transformer
+        cdef bytes content
+        cdef float[::1] floats
+        datum = read_datum(record)
+        if datum.encoded:
+            image = decode_image(datum.data, transformer.force_color, transformer.force_gray)
+            self.decoded += image.nbytes
+            check_bytes(self.decoded, f"the {i + 1} first decoded pictures of a batch")  # before crop_size reduces them
+            self._take_image(i, image, datum.label)
+            return
+        content = datum.data
+        if content:
+            self.kept.append(content)
+            picture.bytes = <const uint8_t*><const char*>content
+        else:
+            floats = np.array(datum.float_data, np.float32)
+            self.kept.append(floats)
+            picture.floats = &floats[0]
+        picture.label, picture.channels, picture.height, picture.width = datum.label, datum.channels, datum.height, datum.width
+        picture.plane, picture.row, picture.pixel = picture.height * picture.width, picture.width, 1
+        if not transformer.warned and (transformer.force_color or transformer.force_gray):
+            transformer.warned = True
+            log.warning("transform_param: force_color and force_gray change encoded pictures only, not raw ones")
 
     cdef _take_image(self, Py_ssize_t i, image, int32_t label):
         image = np.asarray(image)

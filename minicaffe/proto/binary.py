@@ -6,42 +6,27 @@ layer and blob.
 """
 
 import contextlib
-import logging
-
-from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError, Error, located
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.fields import copy_of
 from minicaffe.proto.files import MAX_LAYERS, is_hdf5, map_bytes
-from minicaffe.proto.stored import (
-    MAX_FILE,
-    LayerBlobs,
-    StoredBlob,
-    StoredState,
-    blob_parts,
-    int32,
-    length_delimited,
-    parse_blob,
-    shown,
-)
-from minicaffe.proto.wire import MAX_PARTS, scan
+from minicaffe.proto.stored import MAX_FILE, LayerBlobs, StoredBlob, StoredState, blob_parts, parse_blob, shown
+from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, length_delimited, parse_message, walk
 
 __all__ = [
-    "LayerBlobs", "StoredBlob", "StoredState", "check_net", "is_hdf5", "parse_blob", "read_blob", "read_net", "read_solver_state",
-    "write_net", "write_solver_state",
+    "LayerBlobs", "StoredBlob", "StoredState", "is_hdf5", "parse_blob", "parse_message", "read_blob", "read_net",
+    "read_solver_state", "split_net", "write_net", "write_solver_state",
 ]
-
-logger = logging.getLogger(__name__)
 
 MAX_DEFINITION = 32 << 20  # bytes of a net without its blobs; a submessage of 2 bytes takes 60 bytes of memory when parsed
 
 # Field numbers of proto/caffe.proto.
 NET_LAYERS, NET_LAYER = 2, 100
 LAYER_BLOBS = 7  # of LayerParameter
-# Blobs in the two kinds of layers: their field, and fields whose messages hold more blobs (V0 inside V1).
-BLOBS_IN = {NET_LAYER: (7, {}), NET_LAYERS: (6, {1: (50, {})})}
-STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP = 1, 3, 4
+STATE_HISTORY = 3
+# The fields that hold blobs (None), and those whose messages do, V0 inside V1.
+BLOBS_IN = {NET_LAYER: {LAYER_BLOBS: None}, NET_LAYERS: {6: None, 1: {50: None}}}
 
 
 def read_net(path):
@@ -54,22 +39,17 @@ def read_net(path):
     """
     data = map_bytes(path)
     with _naming_kind(data, path, "a .caffemodel, the weights of a net,", "caffemodel"):
-        parts, places = _split_net(data)
-        net = parse_message(caffe_pb2.NetParameter, b"".join(parts))
-        if not places[NET_LAYER] and not places[NET_LAYERS]:
+        definition, blobs = split_net(data)
+        if not blobs:
             raise DataError("holds no layer, so it is no caffemodel")
+        net = parse_message(caffe_pb2.NetParameter, definition)
     layers = []
-    for layer, blobs in zip([*net.layer, *net.layers], places[NET_LAYER] + places[NET_LAYERS], strict=True):
+    for layer, contents in zip([*net.layer, *net.layers], blobs, strict=True):
         layers.append(_layer_blobs(layer))
-        for index, (start, end) in enumerate(blobs):
+        for index, content in enumerate(contents):
             with located(file=path, layer=layers[-1].name, layer_type=layers[-1].type, field=f"blobs[{index}]"):
-                layers[-1].blobs.append(parse_blob(data, start, end))
+                layers[-1].blobs.append(parse_blob(content))
     return net, layers
-
-
-def check_net(data):
-    """Raise DataError unless bytes are a serialized NetParameter within the bounds of `read_net`, whatever its blobs."""
-    _split_net(data)
 
 
 def _layer_blobs(layer):
@@ -81,53 +61,41 @@ def _layer_blobs(layer):
     return LayerBlobs(layer.name, caffe_pb2.V1LayerParameter.LayerType.Name(layer.type), [])
 
 
-def _split_net(data):
+def split_net(data):
     """Separate a serialized NetParameter from its blobs.
 
-    Return the parts of the message without blobs, to be joined; and by NET_LAYER and NET_LAYERS a list of the (start, end) of the
-    blobs of each layer.
+    Return the message without blobs, serialized; and a list of the serialized blobs of each entry of ``layer``, then of each
+    of ``layers``, as views of `data`. Raises DataError if it is larger than any net, whatever its blobs.
     """
-    places = {NET_LAYER: [], NET_LAYERS: []}
-    fields, _, rest = scan(data, 0, len(data), places)
-    if len(fields) > MAX_LAYERS:
-        raise DataError(f"has {len(fields)} layers, a net has at most {MAX_LAYERS}; fetch the file again")
-    found = _SizeLimits()
-    parts = found.copy(data, fields, rest)
-    for number, first, last in fields:
-        blobs = []
-        with located(field=f"layer[{len(places[number])}]"):
-            parts += length_delimited(number, _without_blobs(data, first, last, *BLOBS_IN[number], blobs, found))
-        places[number].append(blobs)
-    return parts, places
-
-
-def _without_blobs(data, start, end, blob_field, nested, blobs, found):
-    """Return a serialized layer, in parts, without its blobs; append their places to `blobs`."""
-    fields, _, rest = scan(data, start, end, (blob_field, *nested))
-    parts = found.copy(data, fields, rest)
-    for number, first, last in fields:
-        if number in nested:
-            parts += length_delimited(number, _without_blobs(data, first, last, *nested[number], blobs, found))
+    count = iter(range(MAX_PARTS + 1))
+    blobs = {NET_LAYER: [], NET_LAYERS: []}
+    parts = []
+    for number, wire, value, field in walk(memoryview(data), count):
+        if number in blobs and wire == LENGTH_DELIMITED:
+            blobs[number].append([])
+            with located(field=f"layer[{len(blobs[number]) - 1}]"):
+                parts += length_delimited(number, _without_blobs(value, BLOBS_IN[number], blobs[number][-1], count))
         else:
-            blobs.append((first, last))
+            parts.append(field)
+    blobs = blobs[NET_LAYER] + blobs[NET_LAYERS]
+    if len(blobs) > MAX_LAYERS:
+        raise DataError(f"has {len(blobs)} layers, a net has at most {MAX_LAYERS}; fetch the file again")
+    if sum(map(len, parts)) > MAX_DEFINITION:
+        raise DataError(f"the net would have more than {MAX_DEFINITION} bytes without its numbers; fetch the file again")
+    return b"".join(parts), blobs
+
+
+def _without_blobs(data, blobs_in, blobs, count):
+    """Return a serialized layer, in parts, without its blobs; append these to `blobs`."""
+    parts = []
+    for number, wire, value, field in walk(data, count):
+        if number not in blobs_in or wire != LENGTH_DELIMITED:
+            parts.append(field)
+        elif blobs_in[number] is None:
+            blobs.append(value)
+        else:
+            parts += length_delimited(number, _without_blobs(value, blobs_in[number], blobs, count))
     return parts
-
-
-class _SizeLimits:
-    """Limits parts and bytes of all messages of a file together: many messages within the limits may exceed them in sum."""
-
-    def __init__(self):
-        self.parts = self.bytes = 0
-
-    def copy(self, data, fields, rest):
-        """Return the bytes of `rest`, as of `scan`; raise DataError if the file is too large for a net."""
-        self.parts += len(fields) + len(rest)
-        self.bytes += sum(end - start for start, end in rest)
-        if self.parts > MAX_PARTS:
-            raise DataError(f"the net has more than {MAX_PARTS} parts; fetch the file again")
-        if self.bytes > MAX_DEFINITION:
-            raise DataError(f"the net would have more than {MAX_DEFINITION} bytes without its numbers; fetch the file again")
-        return [data[start:end] for start, end in rest]
 
 
 def read_blob(path):
@@ -145,24 +113,27 @@ def read_blob(path):
 def read_solver_state(path):
     """Read a .solverstate and return its `StoredState`."""
     data = map_bytes(path)
+    history, others = [], []
     with _naming_kind(data, path, "the state of a solver (.solverstate)", "solverstate"):
-        fields, varints, rest = scan(data, 0, len(data), (STATE_ITER, STATE_HISTORY, STATE_CURRENT_STEP))
-        others = parse_message(caffe_pb2.SolverState, b"".join(data[start:end] for start, end in rest))
-        if STATE_ITER not in varints:
+        for number, wire, value, field in walk(memoryview(data)):
+            if number == STATE_HISTORY and wire == LENGTH_DELIMITED:
+                history.append(value)
+            else:
+                others.append(field)
+        state = parse_message(caffe_pb2.SolverState, b"".join(others))
+        if not state.HasField("iter"):
             raise DataError("holds no iteration count, so it is no solver state; was a .caffemodel given instead?")
-    history = []
-    for number, first, last in fields:
-        if number == STATE_HISTORY:
-            with located(file=path, field=f"history[{len(history)}]"):
-                history.append(parse_blob(data, first, last))
+    for index, content in enumerate(history):
+        with located(file=path, field=f"history[{index}]"):
+            history[index] = parse_blob(content)
     return StoredState(
-        iter=int32(varints[STATE_ITER]),
-        learned_net=others.learned_net if others.HasField("learned_net") else None,
-        current_step=int32(varints.get(STATE_CURRENT_STEP, 0)),
-        resume_state=others.resume_state if others.HasField("resume_state") else None,
+        iter=state.iter,
+        learned_net=state.learned_net if state.HasField("learned_net") else None,
+        current_step=state.current_step,
+        resume_state=state.resume_state if state.HasField("resume_state") else None,
         history=history,
-        minimum_loss=others.minimum_loss,
-        iter_last_event=others.iter_last_event,
+        minimum_loss=state.minimum_loss,
+        iter_last_event=state.iter_last_event,
     )
 
 
@@ -224,37 +195,6 @@ def _write(file, parts):
                         file=getattr(file, "name", None))
     for part in parts:
         file.write(part)
-
-
-def parse_message(message_class, serialized):
-    """Return the message in serialized bytes, with all strings as str; raise DataError if they are no such message."""
-    try:
-        message = message_class.FromString(serialized)
-    except (DecodeError, UnicodeDecodeError) as cause:  # only the pure Python version of protobuf checks UTF-8 here
-        name = message_class.DESCRIPTOR.name
-        raise DataError(f"is no {name} or is damaged ({cause}); fetch the file again") from cause
-    _escape_invalid_utf8(message)
-    return message
-
-
-def _escape_invalid_utf8(message):
-    r"""Rewrite strings that are not UTF-8, such as Windows paths in old models, as ``\xNN``.
-
-    protobuf returns them as bytes, an error in later code that expects a str.
-    """
-    for field, value in message.ListFields():
-        if field.type == field.TYPE_MESSAGE:
-            for part in [value] if hasattr(value, "ListFields") else value:
-                _escape_invalid_utf8(part)
-        elif field.type == field.TYPE_STRING:
-            if isinstance(value, bytes):
-                logger.warning("%s %r is not UTF-8", field.full_name, value)
-                setattr(message, field.name, value.decode("utf-8", "backslashreplace"))
-            elif not isinstance(value, str):
-                for index, text in enumerate(value):
-                    if isinstance(text, bytes):
-                        logger.warning("%s %r is not UTF-8", field.full_name, text)
-                        value[index] = text.decode("utf-8", "backslashreplace")
 
 
 @contextlib.contextmanager

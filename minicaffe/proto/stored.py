@@ -8,23 +8,23 @@ import dataclasses
 import math
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from minicaffe.errors import DataError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.wire import gather, scan
+from minicaffe.proto.wire import FIXED32, FIXED64, LENGTH_DELIMITED, VARINT, length_delimited, parse_message, varint, walk
 
 MAX_COUNT = 2**31 - 1  # elements of a blob: Caffe counts them in an int
 MAX_AXES = 32  # Caffe's kMaxBlobAxes
 MAX_FILE = 2**31 - 1  # bytes: protobuf's readers count them in an int
 
 # Field numbers of BlobProto in proto/caffe.proto.
-LEGACY, LEGACY_NAMES = (1, 2, 3, 4), ("num", "channels", "height", "width")
+LEGACY = (1, 2, 3, 4)  # num, channels, height, width
 DATA, DIFF, SHAPE, DOUBLE_DATA, DOUBLE_DIFF = 5, 6, 7, 8, 9
-REPEATED = {DATA: ("data", 4), DIFF: ("diff", 4), DOUBLE_DATA: ("double_data", 8), DOUBLE_DIFF: ("double_diff", 8)}
+UNPACKED = {DATA: FIXED32, DIFF: FIXED32, DOUBLE_DATA: FIXED64, DOUBLE_DIFF: FIXED64}  # wire types of numbers with a tag each
 # NVIDIA's fork of Caffe and OpenCV's shrinkCaffeModel write numbers as bytes, after the number of their type.
 RAW_DATA_TYPE, RAW_DIFF_TYPE, RAW_DATA, RAW_DIFF = 10, 11, 12, 13
 RAW_TYPES = {0: "<f8", 1: "<f4", 2: "<f2"}  # the fork's enum Type; INT, UINT and BOOL (3 to 5) hold no weights
+VARINTS = (*LEGACY, RAW_DATA_TYPE, RAW_DIFF_TYPE)
 HALF = 2
 LARGEST_HALF = 65504
 
@@ -96,83 +96,54 @@ def shown(shape):
     return "x".join(map(str, shape)) or "()"
 
 
-def parse_blob(data, start=0, end=None):
-    """Return the `StoredBlob` of a serialized BlobProto, bytes `start` to `end` of the buffer `data`.
+def parse_blob(data, need_data=True):
+    """Return the `StoredBlob` of a serialized BlobProto, a bytes-like object. Unless `need_data`, its `data` may be None.
 
-    Raises DataError if the shape is impossible, or the number of values is not its product. `blob_of` reads a BlobProto message.
+    Raises DataError if the shape is impossible, or the number of values is not its product.
     """
-    end = len(data) if end is None else end
-    numbers = range(1, 14)
-    contents, varints, rest = scan(data, start, end, numbers)
-    places = {number: [] for number in numbers}
-    for number, first, last in contents:
-        places[number].append(memoryview(data)[first:last])
-    legacy = not varints.keys().isdisjoint(LEGACY)
-    shape = tuple(int32(varints.get(number, 0)) for number in LEGACY) if legacy else read_dims(places[SHAPE])
+    content = {}
+    for number, wire, value, _ in walk(memoryview(data)):
+        if wire == (VARINT if number in VARINTS else LENGTH_DELIMITED):
+            if number in content and DATA <= number <= DOUBLE_DIFF:
+                return _parse_pieces(data, need_data)
+            content[number] = value
+        elif wire == UNPACKED.get(number):
+            return _parse_pieces(data, need_data)
+    legacy = not content.keys().isdisjoint(LEGACY)
+    shape = tuple(int32(content.get(number, 0)) for number in LEGACY) if legacy else read_dims(content.get(SHAPE, b""))
     needed = _count(shape)
-    for number, (name, width) in REPEATED.items():
-        if rest or len(places[number]) > 1:  # a tag before each number, or several pieces
-            if odd := [piece for piece in places[number] if len(piece) % width]:
-                places[number] = odd[:1]  # raises below
-                continue
-            size = gather(data, start, end, number, width)
-            _check_total(size // width, shape, needed, name)
-            places[number] = [np.empty(size, np.uint8)]
-            gather(data, start, end, number, width, places[number][0])
-            places[number][0].flags.writeable = False
     found = []
     for single, double, raw, kind, name in ((DATA, DOUBLE_DATA, RAW_DATA, RAW_DATA_TYPE, "data"),
                                             (DIFF, DOUBLE_DIFF, RAW_DIFF, RAW_DIFF_TYPE, "diff")):
-        values = _numbers(places[double], "<f8", shape, needed, f"double_{name}")
-        if values is None and places[raw]:
-            kind = varints.get(kind, 0)
+        values = _numbers(content.get(double, b""), "<f8", shape, needed, f"double_{name}")
+        if values is None and raw in content:
+            kind = content.get(kind, 0)
             if kind not in RAW_TYPES:
                 raise DataError(f"has raw_{name} of type {kind}; double (0), float (1) and half precision (2) can be read; save it "
                                 "as one of them")
-            values = _numbers(places[raw], RAW_TYPES[kind], shape, needed, f"raw_{name}")
+            values = _numbers(content[raw], RAW_TYPES[kind], shape, needed, f"raw_{name}")
             values = values.astype(np.float32) if values is not None and kind == HALF else values
-        found.append(_numbers(places[single], "<f4", shape, needed, name) if values is None else values)
-    if found[0] is None:
+        found.append(_numbers(content.get(single, b""), "<f4", shape, needed, name) if values is None else values)
+    if found[0] is None and need_data:
         if needed:
             raise DataError(f"holds no numbers, its shape {shown(shape)} needs {needed}; save it again")
         found[0] = np.empty(0, np.float32)
-    return StoredBlob(shape, *found, legacy, bool(places[SHAPE]))
+    return StoredBlob(shape, *found, legacy, SHAPE in content)
 
 
-def blob_of(message, need_data=True):
-    """Return the `StoredBlob` of a BlobProto message; as `parse_blob`, but the numbers are copied.
-
-    With newer versions of protobuf, NumPy copies them in a tenth of the time of serializing. Unless `need_data`, `data`
-    may be None.
-    """
-    legacy = any(map(message.HasField, LEGACY_NAMES))
-    shape = tuple(getattr(message, name) for name in LEGACY_NAMES) if legacy else read_dims([message.shape.SerializeToString()])
-    needed = _count(shape)
-    found = []
-    for name in ("data", "diff"):
-        double = len(getattr(message, f"double_{name}")) > 0
-        values = getattr(message, f"double_{name}" if double else name)
-        _check_total(len(values), shape, needed, f"double_{name}" if double else name)
-        found.append(np.array(values, np.float64 if double else np.float32) if len(values) else None)
-    if found[0] is None and need_data:  # raw numbers, or none, which is an error
-        return parse_blob(message.SerializeToString())
-    return StoredBlob(shape, *found, legacy, message.HasField("shape"))
+def _parse_pieces(data, need_data):
+    """As `parse_blob`, of numbers in several pieces or with a tag before each: protobuf puts them together."""
+    message = parse_message(caffe_pb2.BlobProto, bytes(data))
+    return parse_blob(message.SerializeToString(), need_data)
 
 
-def read_dims(pieces):
-    """Return the sizes in a serialized BlobShape, a list of its pieces; raise DataError beyond 32 axes."""
-    # A size has at most 12 bytes. A longer shape is not parsed: its sizes would take a multiple of the file's memory.
-    too_long = sum(map(len, pieces)) > 12 * MAX_AXES
-    try:
-        shape = None if too_long else caffe_pb2.BlobShape.FromString(b"".join(pieces))
-    except DecodeError as cause:
-        raise DataError(f"has a shape that is damaged ({cause}); fetch the file again") from cause
-    if shape is None or len(shape.dim) > MAX_AXES:
+def read_dims(content):
+    """Return the sizes in a serialized BlobShape; raise DataError beyond 32 axes."""
+    # A size has at most 11 bytes. A longer shape is not parsed: its sizes would take a multiple of the file's memory.
+    dims = () if len(content) > 11 * MAX_AXES else parse_message(caffe_pb2.BlobShape, bytes(content)).dim
+    if len(content) > 11 * MAX_AXES or len(dims) > MAX_AXES:
         raise DataError(f"has a shape of more than {MAX_AXES} axes, the most that Caffe stores")
-    dims = tuple(shape.dim)
-    if shape.ByteSize() != caffe_pb2.BlobShape(dim=dims).ByteSize():
-        raise DataError("has a shape that holds something other than dims; fetch the file again")
-    return dims
+    return tuple(dims)
 
 
 def int32(value):
@@ -191,21 +162,15 @@ def _count(dims):
     return count
 
 
-def _numbers(places, dtype, shape, needed, name):
-    """Return the numbers of a field of bytes as a view, or None; of several fields the last counts, as in protobuf."""
-    content = places[-1] if places else b""
+def _numbers(content, dtype, shape, needed, name):
+    """Return the numbers of a field of bytes as a view, or None if there are none; raise DataError for too many or too few."""
     total, odd = divmod(len(content), int(dtype[2]))
     if odd:
         raise DataError(f"{name} has {len(content)} bytes, no multiple of {dtype[2]}; the file is damaged, fetch it again")
-    _check_total(total, shape, needed, name)
-    return np.frombuffer(content, dtype) if total else None
-
-
-def _check_total(total, shape, needed, name):
-    """Raise DataError unless a field holds as many numbers as its blob needs, or none."""
     if total not in (0, needed):
         what = f"{total} number" + "s" * (total > 1)
         raise DataError(f"holds {what} in {name}, its shape {shown(shape)} needs {needed}; save it again")
+    return np.frombuffer(content, dtype) if total else None
 
 
 def bytes_of(blob):
@@ -248,18 +213,3 @@ def to_half(values):
     if beyond.any():
         raise DataError(f"holds {values[beyond][0]:g}, half precision ends at {LARGEST_HALF}; save it in single precision")
     return half
-
-
-def length_delimited(number, parts):
-    """Return `parts`, a list of bytes or of arrays of bytes that are field `number`, with its tag and length in front."""
-    return [varint(number << 3 | 2) + varint(sum(map(len, parts))), *parts]
-
-
-def varint(value):
-    """Return a number from 0 to 2**64 - 1 in protobuf's variable length."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

@@ -16,7 +16,7 @@ from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, Wron
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import parse_message
 from minicaffe.proto.files import read_bytes
-from minicaffe.proto.stored import StoredBlob, blob_of, bytes_of
+from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
 
 
 def blobproto_to_array(blob, return_diff=False):
@@ -28,7 +28,7 @@ def blobproto_to_array(blob, return_diff=False):
         For several values without a shape, a shape that does not fit their number, or no diffs.
     """
     check_message(blob, "BlobProto", "blob")
-    stored = blob_of(blob, need_data=not return_diff)
+    stored = parse_blob(blob.SerializeToString(), need_data=not return_diff)
     values = stored.diff if return_diff else stored.data
     if values is None:
         raise DataError("the blob holds no diffs; read its data", field="diff")

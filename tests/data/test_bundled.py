@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.datum import datum_array, read_datum
 from minicaffe.data.db import open_db
 
 FOLDER = Path(__file__).resolve().parents[2] / "models" / "data"
@@ -15,9 +15,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "models" / "data"
 def test_records(split, per_class):
     with open_db(FOLDER / f"fashion_mnist_{split}_lmdb", "LMDB") as db:
         records = db.cursor().take(len(db))
-        infos = [datum_info(value) for _, value in records]
+        infos = [read_datum(value) for _, value in records]
         assert [bytes(key) for key, _ in records] == [b"%08d" % i for i in range(10 * per_class)]
-        assert {info[:3] for info in infos} == {(1, 28, 28)}
+        assert {(info.channels, info.height, info.width) for info in infos} == {(1, 28, 28)}
         assert Counter(info.label for info in infos) == dict.fromkeys(range(10), per_class)
         assert [info.label for info in infos[:4]] == {"train": [9, 0, 0, 3], "test": [9, 2, 1, 1]}[split]
         assert len({datum_array(value).tobytes() for _, value in records}) > 9.9 * per_class
@@ -32,5 +32,5 @@ def test_the_picture_is_a_record_and_has_a_name():
     names = (FOLDER / "labels.txt").read_text().splitlines()
     with open_db(FOLDER / "fashion_mnist_test_lmdb", "LMDB") as db:
         value = db.cursor().next()[1]
-        assert names[datum_info(value).label] == "ankle boot" and len(names) == 10
+        assert names[read_datum(value).label] == "ankle boot" and len(names) == 10
         assert (cv2.imread(str(FOLDER / "ankle_boot.png"), cv2.IMREAD_UNCHANGED) == datum_array(value)[0]).all()

@@ -6,7 +6,7 @@ import pytest
 from records import datum
 
 from minicaffe.data.convert import compute_mean, convert_images, quiet_opencv, resize_size
-from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.datum import datum_array, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.mean_file import read_mean, write_mean
@@ -39,7 +39,7 @@ def test_raw_pictures(folder, backend, caplog):
     assert list(records) == ["00000000_a.png", "00000002_my cats/b.png", "00000003_c.jpg"]
     for (_, value), name, label in zip(records.items(), ("a.png", "my cats/b.png", "c.jpg"), (3, -2, 0), strict=True):
         assert (datum_array(value) == cv2.imread(str(folder / name)).transpose(2, 0, 1)).all()
-        assert datum_info(value).label == label
+        assert read_datum(value).label == label
     assert "broken.png' is text, where a picture is expected; name another file; skipped" in caplog.text
 
 
@@ -129,7 +129,7 @@ def test_check_size(folder):
 def test_shuffle_keeps_all(folder):
     (folder / "list.txt").write_text("".join(f"a.png {i}\n" for i in range(50)))
     _, records = convert(folder, shuffle=True)
-    labels = [datum_info(v).label for v in records.values()]
+    labels = [read_datum(v).label for v in records.values()]
     assert sorted(labels) == list(range(50)) != labels  # in order once in 50! runs
     assert list(records)[7] == "00000007_a.png"
 

@@ -15,7 +15,7 @@ import pytest
 
 from minicaffe.data import datasets
 from minicaffe.data.datasets import CIFAR_RECORD, DataSet, make_data_set, read_idx
-from minicaffe.data.datum import datum_array, datum_info
+from minicaffe.data.datum import datum_array, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.download import fetch
 from minicaffe.errors import ConfigError, DataError, FileError
@@ -82,7 +82,7 @@ def test_mnist_like(tmp_path, packed, name, stem):
         for i, (key, value) in enumerate(records(path)):
             assert key == b"%08d" % i
             assert (datum_array(value) == IMAGES[split][i]).all()
-            assert datum_info(value).label == LABELS[split][i]
+            assert read_datum(value).label == LABELS[split][i]
 
 
 @pytest.mark.parametrize("form", ["archive", "folder", "files", "files beside another folder"])
@@ -104,7 +104,8 @@ def test_cifar10(tmp_path, form):
     for i, (key, value) in enumerate(records(made[0][0])):
         record = content[i * CIFAR_RECORD : (i + 1) * CIFAR_RECORD]
         assert key == b"%05d" % i
-        assert datum_info(value)[:4] == (3, 32, 32, record[0])
+        datum = read_datum(value)
+        assert (datum.channels, datum.height, datum.width, datum.label) == (3, 32, 32, record[0])
         assert datum_array(value).tobytes() == record[1:]
 
 

@@ -6,7 +6,7 @@ from command_line import data
 from records import datum
 
 import minicaffe
-from minicaffe.data.datum import datum_labels
+from minicaffe.data.datum import labels_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.real_labels import label_fields, real
@@ -45,16 +45,16 @@ def test_labels_of_a_record():
     assert label_fields(3) == {"label": 3}
     message = caffe_pb2.Datum.FromString(record)
     message.MergeFrom(caffe_pb2.Datum(**label_fields((0.1, -2.0))))
-    labels = datum_labels(message.SerializeToString(), 2)
+    labels = labels_of(read_datum(message.SerializeToString()), 2)
     assert labels.dtype == np.float32 and labels.tolist() == [np.float32(0.1), -2]
     with pytest.raises(DataError, match="has 2 elements of float_data beside the picture, label_size says 3"):
-        datum_labels(message.SerializeToString(), 3)
+        labels_of(read_datum(message.SerializeToString()), 3)
     with pytest.raises(DataError, match="has 0 elements of float_data beside the picture, label_size says 1"):
-        datum_labels(record, 1)
+        labels_of(read_datum(record), 1)
     with pytest.raises(DataError, match="its float_data is the picture, as it has no data"):
-        datum_labels(datum(pixels.astype(np.float32)), 24)
+        labels_of(read_datum(datum(pixels.astype(np.float32))), 24)
     with pytest.raises(DataError, match="is no Datum"):
-        datum_labels(b"\x08", 1)
+        labels_of(read_datum(b"\x08"), 1)
 
 
 # ---- lists with commas
@@ -114,7 +114,7 @@ def test_database_of_a_list_with_commas(tmp_path, monkeypatch, capsys):
     result = data("images", "./", "list.csv", "db", "--float-labels", "2")
     assert "db: 2 records\n" in result.stdout and "list.csv: the first line is the header: file, x, y" in result.stderr
     with open_db("db", "lmdb") as db:
-        assert [datum_labels(value, 2).tolist() for _, value in db.records()] == [[0.5, -1], [2, np.float32(0.3)]]
+        assert [labels_of(read_datum(value), 2).tolist() for _, value in db.records()] == [[0.5, -1], [2, np.float32(0.3)]]
     capsys.readouterr()
     text = """layer { name: "in" type: "ImageData" top: "data" top: "label" image_data_param { source: "list.csv" batch_size: 2 label_size: 2 } }"""
     net = minicaffe.Net(parse_text(text, caffe_pb2.NetParameter)[0], minicaffe.TEST)

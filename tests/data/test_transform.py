@@ -203,7 +203,7 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
     ("content", "kind", "message"),
     [
         (None, FileError, "mean file cannot be read"),
-        (b"\xff\xff", DataError, "is no mean file: is cut off: .* or make one with 'minicaffe data mean'"),
+        (b"\xff\xff", DataError, "is no mean file: is cut off or damaged: .* or make one with 'minicaffe data mean'"),
         (
             caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
             DataError,

@@ -22,10 +22,9 @@ from minicaffe.proto.atomic import check_writable, replacing
 from minicaffe.proto.binary import MAX_DEFINITION
 from minicaffe.proto.files import MAX_LAYERS, PIECE, is_hdf5, map_bytes, read_bytes, read_lines
 from minicaffe.proto.reader import MAX_TOKENS
-from minicaffe.proto.stored import varint
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.upgrade import load, read_net_file, read_weights
-from minicaffe.proto.wire import MAX_PARTS
+from minicaffe.proto.wire import MAX_PARTS, varint
 from minicaffe.solver import load_solver
 
 INPUT = 'layer {{ name: "d" type: "Input" top: "x" input_param {{ shape {{ {} }} }} }}\n'
@@ -221,9 +220,9 @@ def entry(content, tag=b"\xa2\x06"):
     (entry(b"", b"\x12") * (MAX_LAYERS + 1), f"has {MAX_LAYERS + 1} layers, a net has at most {MAX_LAYERS}"),
     (entry(b"") * 1_000_000, f"more than {MAX_PARTS} parts"),
     (entry(b"\x3a\x00" * (MAX_PARTS + 1)), f"more than {MAX_PARTS} parts"),
-    (entry(b"\x3a\x00" * 1000) * (MAX_PARTS // 1000 + 1), f"the net has more than {MAX_PARTS} parts"),
-    (entry(b"\x32\x00" * (MAX_DEFINITION // 2 + 1)), f"more than {MAX_DEFINITION} bytes without its numbers"),
-    (entry(b"\x32\x00" * 1000) * (MAX_DEFINITION // 2000 + 1), f"more than {MAX_DEFINITION} bytes without its numbers")])
+    (entry(b"\x3a\x00" * 1000) * (MAX_PARTS // 1000 + 1), f"has more than {MAX_PARTS} parts"),
+    (entry(entry(bytes(MAX_DEFINITION), b"\x92\x3f")), f"more than {MAX_DEFINITION} bytes without its numbers"),
+    (entry(entry(bytes(1000), b"\x92\x3f")) * (MAX_DEFINITION // 1000), f"more than {MAX_DEFINITION} bytes without its numbers")])
 def test_weights_with_more_than_any_net_has(tmp_path, content, words):
     (tmp_path / "f").write_bytes(content)
     before = resident()

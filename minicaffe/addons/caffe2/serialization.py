@@ -21,8 +21,8 @@ from minicaffe.memory.synced import SyncedHead
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.files import map_bytes
-from minicaffe.proto.stored import MAX_AXES, length_delimited, read_dims, varint
-from minicaffe.proto.wire import MAX_PARTS, scan
+from minicaffe.proto.stored import MAX_AXES, read_dims
+from minicaffe.proto.wire import LENGTH_DELIMITED, MAX_PARTS, VARINT, length_delimited, varint, walk
 
 MAX_DEPTH = 32  # of lists in lists
 VERSION = 1
@@ -238,7 +238,7 @@ def deserialize(data):
         data = memoryview(data).cast("B")
     except TypeError as cause:
         raise WrongTypeError(f"a slot is read from bytes, got {type(data).__name__}: {cause}") from None
-    return _read_slot(data, 0, len(data), _PartCounter())
+    return _read_slot(data, _PartCounter())
 
 
 def read_file(path, names=None):
@@ -248,13 +248,13 @@ def read_file(path, names=None):
     """
     data = map_bytes(path)
     try:
-        fields, varints, rest = scan(data, 0, len(data), (WORKSPACE_VERSION, SLOT))
-        if varints.get(WORKSPACE_VERSION) != VERSION or varints.keys() != {WORKSPACE_VERSION} or rest or any(
-                number != SLOT for number, *_ in fields):
+        fields = [field[:3] for field in walk(memoryview(data))]
+        if fields[:1] != [(WORKSPACE_VERSION, VARINT, VERSION)] or any(
+                field[:2] != (SLOT, LENGTH_DELIMITED) for field in fields[1:]):
             raise DataError(f"is no workspace of version {VERSION}, which Workspace.save writes; was another file given instead?")
         count, values = _PartCounter(), {}
-        for _, first, last in fields:
-            name, value = _read_slot(data, first, last, count, names)
+        for *_, content in fields[1:]:
+            name, value = _read_slot(content, count, names)
             if name in values:
                 raise DataError("comes twice; the file is damaged", field=name)
             values[name] = value
@@ -268,70 +268,66 @@ def read_file(path, names=None):
     return {name: values[name] for name in names}
 
 
-def _read_slot(data, start, end, count, names=None):
+def _read_slot(data, count, names=None):
     """Return name and object; where there are `names` and this is none of them, None in place of the object."""
-    fields = _fields(data, start, end, (NAME, TYPE, CONTENT, ITEM, ARRAY), count)
+    fields = _fields(data, (NAME, TYPE, CONTENT, ITEM, ARRAY), count)
     try:
-        name = _last(data, fields, NAME, b"").decode()
+        name = _last(fields, NAME).decode()
     except UnicodeDecodeError:
         raise DataError("holds a name that is not UTF-8; the bytes are damaged") from None
     try:
-        return name, _read_object(data, fields, count, 0, name) if names is None or name in names else None
+        return name, _read_object(fields, count, 0, name) if names is None or name in names else None
     except Error as error:
         error.field = f"{name}{error.field or ''}" or None
         raise
 
 
-def _fields(data, start, end, known, count):
-    """Return a dict of lists of (first byte, number of bytes) for the fields of a message, all of which must be known."""
-    fields, varints, rest = scan(data, start, end, known)
-    if varints or rest:
-        raise DataError(f"has fields that version {VERSION} does not have; the bytes are damaged, or of a newer minicaffe")
-    count.take(len(fields))
+def _fields(data, known, count):
+    """Return a dict of lists of the contents of the fields of a message, all of which must be known."""
     found = {number: [] for number in known}
-    for number, first, last in fields:
-        found[number].append((first, last - first))
+    for number, wire, content, _ in walk(data):
+        if number not in found or wire != LENGTH_DELIMITED:
+            raise DataError(f"has fields that version {VERSION} does not have; the bytes are damaged, or of a newer minicaffe")
+        found[number].append(content)
+        count.take(1)
     return found
 
 
-def _last(data, fields, number, default=None):
-    """Return the bytes of a field; of several the last, as protobuf does."""
-    if not fields[number]:
-        return default
-    first, size = fields[number][-1]
-    check_bytes(size, "it")
-    return bytes(data[first:first + size])
+def _last(fields, number):
+    """Return the bytes of a field, none if it is not there; of several the last, as protobuf does."""
+    content = fields[number][-1] if fields[number] else b""
+    check_bytes(len(content), "it")
+    return bytes(content)
 
 
-def _read_object(data, fields, count, depth, name=""):
+def _read_object(fields, count, depth, name=""):
     """Return the object of the fields of a SlotProto; a blob is called `name`."""
     if depth > MAX_DEPTH:
         raise DataError(f"is nested more than {MAX_DEPTH} deep; the bytes are damaged")
-    kind = _last(data, fields, TYPE, b"").decode(errors="backslashreplace")
+    kind = _last(fields, TYPE).decode(errors="backslashreplace")
     if BUILT_IN.get(kind) in PLAIN:
-        content = _last(data, fields, CONTENT, b"")
+        content = _last(fields, CONTENT)
         try:
             return PLAIN[BUILT_IN[kind]][1](content)
         except (ValueError, struct.error) as cause:
             raise DataError(f"is no {kind}: {cause}; the bytes are damaged") from None
     items = []
-    for i, (first, size) in enumerate(fields[ITEM]):
+    for i, content in enumerate(fields[ITEM]):
         try:
-            item = _fields(data, first, first + size, (TYPE, CONTENT, ITEM, ARRAY), count)
-            items.append(_read_object(data, item, count, depth + 1))
+            items.append(_read_object(_fields(content, (TYPE, CONTENT, ITEM, ARRAY), count), count, depth + 1))
         except Error as error:
             error.field = f"[{i}]{error.field or ''}"
             raise
     if kind in BUILT_IN:
         return BUILT_IN[kind](items)
-    arrays = [_fields(data, first, first + size, (DTYPE, SHAPE, DATA), count) for first, size in fields[ARRAY][:3]]
+    arrays = [_fields(content, (DTYPE, SHAPE, DATA), count) for content in fields[ARRAY][:3]]
     if kind in ("ndarray", "scalar"):
-        array = _read_array(data, *_exactly_one(arrays, "array"))
+        array = _read_array(*_exactly_one(arrays, "array"))
         if kind == "scalar" and array.ndim:
             raise DataError(f"is a number with the shape {list(array.shape)}; the bytes are damaged")
         return array if kind == "ndarray" else array[()]
     if kind == "Blob":
-        return _read_blob(data, arrays, name)
+        return _read_blob(arrays, name)
     registered = _registered(kind)
     value = _call_user_function(registered.from_, *_exactly_one(items, "object"), registered, "from_")
     if type(value) is not registered.kind:
@@ -354,47 +350,47 @@ def _call_user_function(function, value, registered, which):
         raise DataError(f"{which} of {registered.name} failed: {type(cause).__name__}: {cause}") from cause
 
 
-def _read_head(data, fields):
+def _read_head(fields):
     """Return dtype and shape of an ArrayProto, the shape None if it has none."""
-    name = _last(data, fields, DTYPE, b"").decode(errors="backslashreplace")
+    name = _last(fields, DTYPE).decode(errors="backslashreplace")
     if name not in DTYPES:
         raise DataError(f"has elements of type '{name}', known are {', '.join(DTYPES)}")
     if not fields[SHAPE]:
         return DTYPES[name], None
-    dims = read_dims([memoryview(data)[first:first + size] for first, size in fields[SHAPE]])
+    dims = read_dims(fields[SHAPE][-1])
     if min(dims, default=0) < 0:
         raise DataError(f"has the shape {list(dims)}, of which a size is negative; the bytes are damaged")
     return DTYPES[name], dims
 
 
-def _read_array(data, fields):
-    dtype, shape = _read_head(data, fields)
+def _read_array(fields):
+    dtype, shape = _read_head(fields)
     if shape is None:
         raise DataError("is an array without a shape; the bytes are damaged")
-    first, size = fields[DATA][-1] if fields[DATA] else (0, 0)
-    count = math.prod(shape)
-    if count * dtype.itemsize != size:
-        raise DataError(f"has {size} bytes, its shape {list(shape)} of {dtype} needs {count * dtype.itemsize}; it is damaged")
+    stored = fields[DATA][-1] if fields[DATA] else b""
+    size = math.prod(shape) * dtype.itemsize
+    if len(stored) != size:
+        raise DataError(f"has {len(stored)} bytes, its shape {list(shape)} of {dtype} needs {size}; it is damaged")
     check_bytes(size, "it")
     try:
         array = np.empty(shape, dtype)
     except (ValueError, OverflowError) as cause:  # without elements, but with sizes that NumPy cannot multiply
         raise DataError(f"has the shape {list(shape)}: {cause}; the bytes are damaged") from None
     content = array.reshape(-1).view(np.uint8)
-    content[...] = np.frombuffer(data, np.uint8, size, first) if size else 0
+    content[...] = np.frombuffer(stored, np.uint8) if size else 0
     if dtype.kind == "b" and size and content.max() > 1:
         raise DataError(f"holds {content.max()} where a bool must be 0 or 1; the bytes are damaged")
     return array
 
 
-def _read_blob(data, arrays, name):
+def _read_blob(arrays, name):
     if len(arrays) not in (1, 2):
         raise DataError(f"is a blob of {len(arrays)} arrays in the place of data and diff; the bytes are damaged")
-    dtype, shape = head = _read_head(data, arrays[0])
-    if dtype not in NUMPY_TYPES or _read_head(data, arrays[-1]) != head:
+    dtype, shape = head = _read_head(arrays[0])
+    if dtype not in NUMPY_TYPES or _read_head(arrays[-1]) != head:
         raise DataError(f"is a blob of {dtype}, or its diff has another type or shape; the bytes are damaged")
     blob = Blob(None, Dtype(NUMPY_TYPES.index(dtype)), name)
-    values = [_read_array(data, fields) if fields[DATA] else None for fields in arrays]
+    values = [_read_array(fields) if fields[DATA] else None for fields in arrays]
     if shape is not None:
         blob.reshape_to(shape)
         for view, array in zip(("data", "diff"), values):

@@ -13,7 +13,7 @@ import numpy as np
 from minicaffe.cli import bars, earlier_files, ranks
 from minicaffe.cli.options import notify
 from minicaffe.common import caffe
-from minicaffe.data.datum import datum_info
+from minicaffe.data.datum import read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList
 from minicaffe.data.mean_file import write_mean
@@ -197,7 +197,7 @@ def count_database_labels(param):
         count = len(db)
         for number, (key, record) in enumerate(db.records()):
             try:
-                labels[datum_info(record).label] += 1
+                labels[read_datum(record).label] += 1
             except Error as error:
                 raise db.locate(error, number, key) from None
             if number % STEP == STEP - 1:

@@ -8,7 +8,7 @@ import os
 from contextlib import closing
 
 from minicaffe.common import caffe
-from minicaffe.data.datum import datum_info, datum_labels
+from minicaffe.data.datum import labels_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.record_batches import RecordBatches
 from minicaffe.errors import ConfigError, DataError, Error, in_field
@@ -47,14 +47,14 @@ class DataLayer(PrefetchingLayer):
 
     def _check_labels(self, record):
         """Raise DataError unless the first record has labels of the kind that `label_size` says."""
+        datum = read_datum(record)
+        floats = len(datum.float_data)
         if self.label_size is not None:
-            datum_labels(record, self.label_size)
-            return
-        info = datum_info(record)
-        if info.size and info.floats:
-            said = f"has {info.floats} elements of float_data beside the picture"
-            if not caffe_pb2.Datum.FromString(bytes(record)).HasField("label"):
-                raise DataError(f"{said} and no label; label_size: {info.floats} in data_param reads them as labels")
+            labels_of(datum, self.label_size)
+        elif datum.data and floats:
+            said = f"has {floats} elements of float_data beside the picture"
+            if not datum.HasField("label"):
+                raise DataError(f"{said} and no label; label_size: {floats} in data_param reads them as labels")
             log.warning("layer '%s' (%s): %s: its first record %s; they are not read, as data_param has no label_size",
                         self.name, self.type, self.param.data_param.source, said)
 
