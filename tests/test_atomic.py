@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import logging
 import os
 import resource
 import signal
@@ -21,9 +20,9 @@ from minicaffe.data.db import new_database
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import FileError
 from minicaffe.proto import atomic
-from minicaffe.proto.atomic import check_writable, delayed_interrupts, hdf5_in_memory, replacing
+from minicaffe.proto.atomic import check_writable, delayed_interrupts, replacing, temporary_folder
 from minicaffe.proto.files import check_below, is_hdf5, map_bytes, read_bytes
-from minicaffe.proto.hdf5 import reading
+from minicaffe.proto.hdf5 import hdf5_in_memory, reading
 
 
 def put(path, content):
@@ -117,59 +116,27 @@ def test_a_full_disk(tmp_path, monkeypatch, call):
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["a"]
 
 
-def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
-    """Of files of any name, and of databases; what a living process writes stays, and so does what is none of ours."""
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
+    """And beside it a hidden one, though the name has as many bytes as a name may have."""
     script = """
-import os, signal, sys
-from minicaffe.data.db import new_database
+import os, signal
 from minicaffe.proto.atomic import replacing
-with new_database("db", "LMDB"), replacing("ä" * 120) as file:
+with replacing("ä" * 120) as file:
     file.write(b"half")
     file.flush()
-    print("ready", flush=True)
-    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
 """
-    def writer():
-        process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert process.stdout.readline() == b"ready\n"
-        return process
-
-    os.mkfifo(tmp_path / ".pipe.00000000.minicaffe.tmp")
-    (tmp_path / ".other.01234567.tmp").touch()
-    (tmp_path / ".link.01234567.minicaffe.tmp").symlink_to(tmp_path / ".other.01234567.tmp")
-    others = {".other.01234567.tmp", ".link.01234567.minicaffe.tmp"}
-    with writer() as killed:
-        killed.kill()
-    left = set(os.listdir(tmp_path)) - others - {".pipe.00000000.minicaffe.tmp"}
-    assert len(left) == 2
-    with writer() as living:
-        theirs = set(os.listdir(tmp_path)) - others
-        assert len(theirs) == 2 and not left & theirs
-        check_writable(tmp_path / "a")
-        put(tmp_path / "a", b"x")
-        with replacing(tmp_path / "b"):
-            put(tmp_path / "c", b"x")
-        with new_database(tmp_path / "d", "LMDB"):
-            put(tmp_path / "e", b"x")
-        assert set(os.listdir(tmp_path)) == others | theirs | {*"abcde"}
-        living.stdin.close()
-        assert living.wait() == 0
-    assert set(os.listdir(tmp_path)) == others | {*"abcde", "db", "ä" * 120}
+    put(tmp_path / ("ä" * 120), b"old")
+    assert subprocess.run([sys.executable, "-c", script], cwd=tmp_path).returncode == -signal.SIGKILL
+    left, = set(os.listdir(tmp_path)) - {"ä" * 120}
+    assert left.startswith(".ä") and left.endswith(".tmp") and (tmp_path / ("ä" * 120)).read_bytes() == b"old"
 
 
-def test_a_temporary_file_that_is_taken_for_a_leftover_is_made_anew(tmp_path, monkeypatch):
-    """Another process may see it between its making and its lock."""
-    lock, early = atomic.lock, []
-
-    def late(descriptor):
-        if not early:
-            early.append(os.listdir(tmp_path))
-            atomic.remove_leftovers(tmp_path)
-        lock(descriptor)
-
-    monkeypatch.setattr(atomic, "lock", late)
-    put(tmp_path / "a", b"x")
-    assert len(early[0]) == 1 and os.listdir(tmp_path) == ["a"]
+def test_a_temporary_folder_goes_with_its_content(tmp_path):
+    with pytest.raises(KeyError), temporary_folder(tmp_path / "no" / "a") as folder:
+        (folder / "inside").write_bytes(b"x")
+        raise KeyError
+    assert os.listdir(tmp_path / "no") == []
 
 
 def test_a_deleted_working_directory(tmp_path, monkeypatch):
@@ -272,20 +239,6 @@ def test_ctrl_c_is_left_as_it_is(where):
         assert seen == [reaction] and signal.getsignal(signal.SIGINT) == reaction
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_leftovers_of_a_name_without_a_folder(tmp_path, monkeypatch, caplog):
-    """They are in the working directory; each that is removed has a line in the log."""
-    monkeypatch.chdir(tmp_path)
-    for name in (".a.01234567.minicaffe.tmp", ".a.0123456.minicaffe.tmp", ".a.0123456g.minicaffe.tmp", "a.01234567.minicaffe.tmp"):
-        (tmp_path / name).touch()
-    (tmp_path / ".b.89abcdef.minicaffe.tmp").mkdir()
-    (tmp_path / ".b.89abcdef.minicaffe.tmp" / "inside").touch()
-    with caplog.at_level(logging.INFO, logger="minicaffe.proto"), atomic.temporary_folder("c") as folder:
-        assert folder.is_dir() and folder.parent.resolve() == tmp_path and not list(folder.iterdir())
-    assert sorted(os.listdir()) == [".a.0123456.minicaffe.tmp", ".a.0123456g.minicaffe.tmp", "a.01234567.minicaffe.tmp"]
-    assert sorted(record.getMessage() for record in caplog.records) == [
-        f"Removed {name}, which a process that was killed had left" for name in (".a.01234567.minicaffe.tmp", ".b.89abcdef.minicaffe.tmp")]
 
 
 def test_the_place_of_an_open_file_where_there_is_no_proc(tmp_path, monkeypatch):

@@ -19,8 +19,7 @@ import textwrap
 from collections import defaultdict
 from pathlib import Path
 
-from gen_proto import TARGET as MODULE
-from gen_proto import held_by
+from gen_proto import TARGET as DESCRIPTOR
 from google.protobuf import descriptor_pb2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +38,7 @@ def read(name):
 
 def known():
     """Return what proto/caffe.proto has: field names by message, value names by enum."""
-    file = descriptor_pb2.FileDescriptorProto.FromString(held_by(MODULE.read_text()))
+    file = descriptor_pb2.FileDescriptorProto.FromString(DESCRIPTOR.read_bytes())
     fields = {message.name: {field.name for field in message.field} for message in file.message_type}
     enums = {enum.name: {value.name for value in enum.value} for enum in file.enum_type}
     for message in file.message_type:

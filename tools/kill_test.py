@@ -112,7 +112,6 @@ def run(kills, form="BINARYPROTO", iterations=None, seed=0, report=print):
             report(f"kill {kill + 1}: at iteration {max(states(folder))}, {loaded} files loaded, {left} temporary files left")
         finish(solver, states(folder)[max(states(folder))])
         check_files(solver, folder, seen)
-        assert not list(folder.glob(".*.tmp")), "temporary files of killed trainings are still there"
         reference = prepare(Path(second), form, iterations)
         finish(reference)
         equal = final_weights(solver, folder, iterations) == final_weights(reference, Path(second), iterations)

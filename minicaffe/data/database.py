@@ -30,7 +30,7 @@ class Database(ABC):
 
     @classmethod
     @abstractmethod
-    def open(cls, source, readahead):
+    def open(cls, source):
         """Open for reading; the path is known to be a directory with the marker."""
 
     @classmethod

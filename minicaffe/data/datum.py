@@ -52,7 +52,8 @@ def datum_array(record):
 def picture_of(datum, force_color=False, force_gray=False):
     """Return the picture (C, H, W) of a Datum message, decoded by `decode_image` if it is encoded.
 
-    It is BGR if it has three channels; of uint8, or float32 if the Datum holds float_data. Raises DataError as `check_datum`, or if the picture cannot be decoded.
+    It is BGR if it has three channels; of uint8, or float32 if the Datum holds float_data. Raises DataError as `check_datum`, or if
+    the picture cannot be decoded.
     """
     if check_datum(datum).encoded:
         return decode_image(datum.data, force_color, force_gray).transpose(2, 0, 1)

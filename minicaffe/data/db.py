@@ -22,7 +22,7 @@ from minicaffe.proto.files import absolute, path_of
 KINDS = (LevelDB, LMDB)  # index: caffe_pb2.DataParameter.DB
 
 
-def open_db(source, backend, mode="r", *, readahead=True):
+def open_db(source, backend, mode="r"):
     """Open the database `source`.
 
     Parameters
@@ -33,8 +33,6 @@ def open_db(source, backend, mode="r", *, readahead=True):
         ``"LMDB"`` or ``"LEVELDB"`` in any case, or the number that ``data_param.backend`` holds.
     mode : {"r", "w"}
         Read an existing database, or create one: then `source` must not exist.
-    readahead : bool
-        LMDB only: let the system read ahead; turn it off for random access to a database larger than the memory.
 
     Returns
     -------
@@ -69,7 +67,7 @@ def open_db(source, backend, mode="r", *, readahead=True):
             "only its lock file lock.mdb is there: copy data.mdb, too" if os.path.exists(os.path.join(source, "lock.mdb")) else \
             "check the path"
         raise FileError(f"is not a database of kind {kind.backend}: no {kind.marker} in it; {remedy}", file=source)
-    return kind.open(source, readahead)
+    return kind.open(source)
 
 
 def backend_class(backend):
@@ -92,8 +90,8 @@ def new_folder(path, force=False):
     """Make the folder `path` completely or not at all; yield the temporary path at which the caller creates it.
 
     The folder beside `path` is renamed to `path` at the end of the ``with`` block. An exception (Ctrl-C too) removes it and keeps
-    the old `path`. The next call removes what a killed process left. With `force` it replaces a
-    file or a folder with a database that is at `path`; otherwise, and for any other folder, that is a FileError.
+    the old `path`. With `force` it replaces a file or a folder with a database that is at `path`; otherwise, and for any other
+    folder, that is a FileError.
     """
     check_free(path, force)
     made = [*(kind.marker for kind in KINDS), *(f"train_{kind.backend.lower()}" for kind in KINDS)]

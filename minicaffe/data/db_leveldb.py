@@ -9,7 +9,6 @@ import os
 
 from minicaffe.data.database import Database, damaged, shared_handle
 from minicaffe.errors import DataError, DependencyError, FileError
-from minicaffe.proto import kinds
 
 
 class Handle:
@@ -33,7 +32,7 @@ class LevelDB(Database):
         self._count = None
 
     @classmethod
-    def open(cls, source, readahead):
+    def open(cls, source):
         plyvel = _plyvel()
         try:
             shared = shared_handle(os.path.join(source, "LOCK"),
@@ -43,10 +42,8 @@ class LevelDB(Database):
             with shared.handle.iterator() as first:
                 empty = next(first, None) is None
         except (plyvel.Error, OSError) as error:
-            fault = FileError(f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
-                              "other process: copy it, or convert it to LMDB", file=source)
-            marker = os.path.join(source, cls.marker)
-            raise kinds.with_kind_inside(fault, marker, "a file of a LevelDB database", ("leveldb",)) from error
+            raise FileError(f"cannot be opened as LEVELDB: {error}; it must be whole, writable (LevelDB locks it) and open in no "
+                              "other process: copy it, or convert it to LMDB", file=source) from error
         if empty:
             raise DataError("holds no records; make the database again", file=source)
         return cls(source, shared)

@@ -27,12 +27,16 @@ class LMDB(Database):
         self._pages, self._env = pages, env  # a PageFile; an lmdb.Environment when writing
 
     @classmethod
-    def open(cls, source, readahead):
+    def open(cls, source):
         marker = os.path.join(source, cls.marker)
         try:
-            pages = shared_handle(marker, lambda: PageFile(source, readahead))
+            pages = shared_handle(marker, lambda: PageFile(source))
         except FileError as error:
-            raise kinds.with_kind_inside(error, marker, "the data file of an LMDB database", ("lmdb",)) from None
+            head = kinds.head_of(marker)
+            kind = None if head is None else kinds.kind_of(head)
+            if kind is None or kind.name == "lmdb":
+                raise
+            raise FileError(f"its {cls.marker} {kinds.describe(kind, 'the data file of an LMDB database')}", file=source) from error
         if pages.snapshot().entries == 0:
             raise DataError("holds no records; make the database again", file=source)
         return cls(source, pages)

@@ -39,8 +39,6 @@ class PageFile:
     ----------
     source : str
         The directory of ``data.mdb``.
-    readahead : bool
-        Whether the system may read ahead.
 
     Raises
     ------
@@ -49,8 +47,8 @@ class PageFile:
         inconsistent.
     """
 
-    def __init__(self, source, readahead=True):
-        self.source, self._readahead, self._lock = source, readahead, threading.Lock()
+    def __init__(self, source):
+        self.source, self._lock = source, threading.Lock()
         self._map()
         first = self._meta(0)
         self.page_size = struct.unpack_from("<I", first[4])[0]
@@ -69,8 +67,6 @@ class PageFile:
                 mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
         except OSError as error:
             raise self._unreadable(error.strerror) from None
-        if not self._readahead and hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)
         self._bytes = memoryview(mapped)  # values returned earlier keep an older map alive
 
     def _unreadable(self, why):

@@ -9,8 +9,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, FileError, ShapeError, located
 from minicaffe.proto import binary, caffe_pb2, upgrade
-from minicaffe.proto.atomic import hdf5_in_memory
-from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
+from minicaffe.proto.hdf5 import find, hdf5_in_memory, is_numbers, read_array, reading
 from minicaffe.proto.stored import equal_but_unit_axes, to_half
 
 log = logging.getLogger("minicaffe.net")

@@ -1,4 +1,4 @@
-"""Read HDF5 files that are not trusted: weights, solver states, data.
+"""Read HDF5 files that are not trusted (weights, solver states, data), and write them.
 
 h5py raises half a dozen kinds of exceptions for faults of a file, and allocates the memory of any shape. Here all exceptions
 become errors that name the file, and sizes are first compared with the budget (memory/budget.py). HDF5 also opens other files
@@ -6,6 +6,7 @@ that a file links to; `find` refuses that for files that are not trusted.
 """
 
 import contextlib
+import io
 import math
 
 from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError, located
@@ -39,6 +40,20 @@ def reading(path, within=None):
         error = FileError(f"cannot read the HDF5 file: {why}; check the path, or fetch the file again", file=path)
         head = kinds.head_of(path) if isinstance(cause, OSError) else None
         raise (error if head is None else kinds.with_kind(error, head, "an HDF5 file", ("hdf5",))) from cause
+
+
+@contextlib.contextmanager
+def hdf5_in_memory(file):
+    """Yield an h5py.File in memory, and write its bytes to the open binary `file` at the end of the block.
+
+    So a full disk is an error of `file`, which can be discarded; the HDF5 library does not recover from it.
+    """
+    import h5py
+    memory = io.BytesIO()
+    with delayed_interrupts():
+        with h5py.File(memory, "w") as hdf5:
+            yield hdf5
+        file.write(memory.getbuffer())
 
 
 def find(group, name, follow=True):

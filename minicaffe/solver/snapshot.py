@@ -20,9 +20,9 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, located
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import binary, caffe_pb2
-from minicaffe.proto.atomic import check_writable, delayed_interrupts, hdf5_in_memory, replacing
+from minicaffe.proto.atomic import check_writable, delayed_interrupts, replacing
 from minicaffe.proto.files import is_hdf5
-from minicaffe.proto.hdf5 import find, read_array, reading
+from minicaffe.proto.hdf5 import find, hdf5_in_memory, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
 MAX_RESUME_STATE = 16 << 20  # characters; a few of them become an object of a hundred bytes

@@ -1,7 +1,6 @@
 """Databases: order, wrap-around, growth, and an error with name and remedy for everything that is none."""
 
 import gc
-import mmap
 import os
 import shutil
 import sys
@@ -601,24 +600,6 @@ def test_a_record_that_another_program_has_removed_is_no_end(make_db):
         with lmdb.open(str(path)) as env, env.begin(write=True) as transaction:
             transaction.delete(b"00000002")
         assert [bytes(cursor.next()[1]) for _ in range(3)] == [b"a", b"b", b"a"]
-
-
-@pytest.mark.parametrize(("options", "advice"), [({}, []), ({"readahead": True}, []), ({"readahead": False}, [mmap.MADV_RANDOM])])
-def test_whether_the_system_reads_ahead(make_db, monkeypatch, options, advice):
-    given = []
-
-    class Map(mmap.mmap):
-        def madvise(self, *arguments):
-            given.extend(arguments)
-
-    path = make_db([b"a"], "LMDB")
-    monkeypatch.setattr(mmap, "mmap", Map)
-    with open_db(path, "LMDB", **options) as db:
-        assert bytes(db.cursor().next()[1]) == b"a" and given == advice
-    del db
-    monkeypatch.delattr(mmap, "MADV_RANDOM")        # not every system has it
-    with open_db(path, "LMDB", **options) as db:
-        assert bytes(db.cursor().next()[1]) == b"a" and given == advice
 
 
 @pytest.mark.parametrize("what", ["link", "file", "link to a file", "link to nowhere"])

@@ -264,7 +264,7 @@ def test_strings_that_are_not_utf8_are_shown(tmp_path):
 
 def test_hdf5_signature(tmp_path):
     path = tmp_path / "file"
-    for start, expected in [(0, True), (512, True), (1024, True), (100, False)]:
+    for start, expected in [(0, True), (100, False)]:
         path.write_bytes(b"\0" * start + b"\x89HDF\r\n\x1a\n")
         assert is_hdf5(path) is expected
 

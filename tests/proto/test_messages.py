@@ -96,7 +96,7 @@ def test_lives_beside_another_caffe_in_one_process():
     assert both[0] is not both[1]
 
 
-def test_committed_module_comes_from_the_proto():
+def test_committed_descriptor_comes_from_the_proto():
     if importlib.util.find_spec("grpc_tools") is None:
         pytest.skip("protoc is missing: pip install grpcio-tools")
     tool = HERE.parent.parent / "tools" / "gen_proto.py"

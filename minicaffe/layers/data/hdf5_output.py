@@ -8,7 +8,8 @@ atomically, so that a full disk keeps the old file. Of processes that train toge
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, FileError, ShapeError, in_field
 from minicaffe.layer import Layer
-from minicaffe.proto.atomic import hdf5_in_memory, replacing
+from minicaffe.proto.atomic import replacing
+from minicaffe.proto.hdf5 import hdf5_in_memory
 
 
 class HDF5OutputLayer(Layer):

@@ -44,9 +44,9 @@ def test_the_table_comes_from_its_sources():
 def test_the_check_notices_a_change(tmp_path):
     for folder in ("tools", "proto", "minicaffe/proto"):
         (tmp_path / folder).mkdir(parents=True)
-    for name in ("tools/gen_forks.py", "tools/gen_proto.py", "minicaffe/proto/caffe_pb2.py", "minicaffe/addons/forks/table.tsv",
+    for name in ("tools/gen_forks.py", "tools/gen_proto.py", "minicaffe/proto/caffe.descriptor", "minicaffe/addons/forks/forks.tsv",
                  *(f"proto/fork_{kind}.tsv" for kind in ("fields", "enums", "layers"))):
-        (tmp_path / name).write_text((ROOT / name).read_text())
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     assert check(tmp_path).returncode == 0
     layers = tmp_path / "proto" / "fork_layers.tsv"
     layers.write_text(layers.read_text().replace("\tinfer\t", "\tdata\t", 1))
