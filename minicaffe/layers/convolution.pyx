@@ -21,7 +21,7 @@ cdef class ConvolutionLayer(WindowLayer):
     transposed = False  # a deconvolution's is True: the top is the image
 
     cdef bint bias_term
-    cdef long long num_output, group
+    cdef readonly long long num_output, group
 
     cpdef layer_setup(self, list bottom, list top):
         cdef Convolution op = Convolution(self.dtype, self.param.convolution_param.engine)

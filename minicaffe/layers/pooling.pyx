@@ -107,6 +107,12 @@ cdef class PoolingLayer(DeviceLayer):
         self.op.changed()
 
     @property
+    def window(self):
+        """Kernel, stride and pad, each as [height, width]."""
+        s = self.op.shape
+        return [s.kernel_h, s.kernel_w], [s.stride_h, s.stride_w], [s.pad_h, s.pad_w]
+
+    @property
     def backward_reads_tops(self):
         return bool(self.op.mask_shown)
 

@@ -1,7 +1,6 @@
 """The common parts of the exports to ONNX and PyTorch: reading of fields, preprocessing, layers without an exporter."""
 
 import logging
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +9,10 @@ from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, DataError, Error
 from minicaffe.layer import layer_class
 from minicaffe.addons.export.comparison import TOLERANCE, run_net
-from minicaffe.proto import caffe_pb2
 
 # Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
 DISCONTINUOUS_TYPES = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")
 UNKNOWN_SIZES = ("DetectionOutput", "Filter")   # types whose tops have a size that depends on values
-POOLING = caffe_pb2.PoolingParameter
-LOSS = caffe_pb2.LossParameter
 log = logging.getLogger(__name__)
 
 
@@ -59,124 +55,9 @@ def value_names(nodes):
             for i, node in enumerate(nodes) for blob in node.tops}
 
 
-def axis_of(axis, shape):
-    """Return an axis counted from the front."""
-    return axis + len(shape) if axis < 0 else axis
-
-
-def older_axis(param, older):
-    """Return `axis` of a layer's message, or what its older field gives."""
-    return getattr(param, older) if param.HasField(older) else param.axis
-
-
-def unit_axes(param, shape, own):
-    """Return how many axes of size 1 come after a scale of the shape `own` that is broadcast from `param.axis` on."""
-    return len(shape) - axis_of(param.axis, shape) - len(own) if own else 0
-
-
-def permutation(node, count):
-    """Return the order of all axes that a Permute gives."""
-    order = list(node.param.permute_param.order)
-    return order + [axis for axis in range(count) if axis not in order]
-
-
-def repeats(node, count):
-    """Return for each axis how often a Tile repeats it."""
-    return [node.param.tile_param.tiles if i == node.param.tile_param.axis % count else 1 for i in range(count)]
-
-
-def crop_starts(node):
-    """Return the first axis that a Crop crops, and the first index along each axis from there on."""
-    p, shape = node.param.crop_param, node.bottoms[0].shape
-    axis = axis_of(p.axis, shape)
-    count = len(shape) - axis
-    return axis, list(p.offset) * (count if len(p.offset) == 1 else 1) or [0] * count
-
-
-def log_of(base):
-    """Return the natural logarithm of the base of an Exp or Log layer; -1 means e."""
-    return 1 if base == -1 else math.log(base)
-
-
-def constant_power(p):
-    """Return the value of the top of a Power whose bottom does not count; None if it does."""
-    if p.power == 0:
-        return 1.0
-    return float(np.float32(p.shift) ** np.float32(p.power)) if p.scale == 0 else None
-
-
-def batch_statistics(mean, variance, weight):
-    """Return mean and variance of a BatchNorm, which Caffe stores as sums with the sum of their weights."""
-    factor = 1 / float(weight.item()) if weight.item() else 0.0
-    return np.float64(mean) * factor, np.float64(variance) * factor
-
-
-def check_dummy(node):
-    """Raise ConfigError for a DummyData whose tops are not the same in each run."""
-    if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
-        raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
-                          field="dummy_data_param")
-
-
-def normalization(p, default):
-    """Return the normalization of a LossParameter."""
-    if p.HasField("normalization"):
-        return p.normalization
-    return (LOSS.VALID if p.normalize else LOSS.BATCH_SIZE) if p.HasField("normalize") else default
-
-
 def ignored(p):
     """Return the label that an AccuracyParameter or LossParameter leaves out, or None."""
     return p.ignore_label if p.HasField("ignore_label") else None
-
-
-def convolution_windows(node, shape):
-    """Return the axis of the channels of a convolution of a bottom, its `windows`, and the number of its groups."""
-    param = node.param.convolution_param
-    axis = axis_of(param.axis, shape)
-    return axis, windows(param, len(shape) - axis - 1), shape[axis] if node.type == "ConvolutionDepthwise" else param.group
-
-
-def windows(param, count):
-    """Return kernel, stride, pad and dilation of a ConvolutionParameter, each a list with one number for each of `count` axes."""
-    def each(name, default):
-        if count == 2 and (param.HasField(f"{name}_h") or param.HasField(f"{name}_w")):
-            return [getattr(param, f"{name}_h"), getattr(param, f"{name}_w")]
-        given = list(getattr(param, "kernel_size" if name == "kernel" else name)) or [default]
-        return given * count if len(given) == 1 else given
-    dilation = list(param.dilation) or [1]
-    return each("kernel", 0), each("stride", 1), each("pad", 0), dilation * count if len(dilation) == 1 else dilation
-
-
-def pads(sizes, results, kernel, stride, pad, dilation=None):
-    """Return ONNX's `pads` (begins, then ends) for planes of the sizes `results`, if the number of windows is rounded down."""
-    begin, end = list(pad), []
-    for i, (size, result) in enumerate(zip(sizes, results, strict=True)):
-        reach = (kernel[i] - 1) * (dilation[i] if dilation else 1) + 1
-        end.append(max(0, (result - 1) * stride[i] + reach - size - pad[i]))
-    return begin + end
-
-
-def pool_windows(param, sizes):
-    """Return kernel, stride and pad of a PoolingParameter for planes of two `sizes`, each a list of two numbers."""
-    def each(name, value):
-        return [getattr(param, f"{name}_h"), getattr(param, f"{name}_w")] if param.HasField(f"{name}_h") else [value, value]
-    kernel = list(sizes) if param.global_pooling else each("kernel", param.kernel_size)
-    return kernel, each("stride", param.stride), each("pad", param.pad)
-
-
-def pyramid_windows(param, sizes):
-    """Yield (pooling method, sizes of its top, kernel, pad) for each level of an SPPParameter; the stride is the kernel."""
-    method = {param.MAX: POOLING.MAX, param.AVE: POOLING.AVE, param.STOCHASTIC: POOLING.STOCHASTIC}[param.pool]
-    for level in range(param.pyramid_height):
-        bins = 2 ** level
-        kernel = [-(-size // bins) for size in sizes]
-        pad = [(k * bins - size + 1) // 2 for k, size in zip(kernel, sizes)]
-        results = []
-        for size, k, begin in zip(sizes, kernel, pad):
-            count = -(-(size + 2 * begin - k) // k) + 1
-            results.append(count - 1 if any(pad) and (count - 1) * k >= size + begin else count)
-        yield method, results, kernel, pad
 
 
 class Preprocessing(NamedTuple):

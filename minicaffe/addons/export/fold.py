@@ -13,8 +13,9 @@ import numpy as np
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
-from minicaffe.addons.export.exporting import axis_of, batch_statistics, unique_names
+from minicaffe.addons.export.exporting import unique_names
 from minicaffe.net.net import Net
+from minicaffe.net.operators import axis_of, batch_statistics
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
@@ -236,7 +237,7 @@ def _before(target, factors):
     weight, param = target.arrays[0], target.param
     p = param.convolution_param
     moved = bool(np.any(shift))
-    if moved and (param.type == "Deconvolution" or param.type in CONVOLUTIONS and (any(p.pad) or p.pad_h or p.pad_w)):
+    if moved and (param.type == "Deconvolution" or param.type in CONVOLUTIONS and any(target.node.layer.pad)):
         return f"a shift before the borders of '{param.name}' is no bias"
     if param.type == "InnerProduct":
         columns = weight if not param.inner_product_param.transpose else weight.T     # (outputs, channels x positions)

@@ -5,9 +5,10 @@ from minicaffe.ops.conv.operation cimport Window
 
 cdef class WindowLayer(OperationLayer):
     cdef Window window
-    cdef int channel_axis, axes
+    cdef readonly int channel_axis
+    cdef int axes
     cdef long long channels, images
-    cdef object kernel, stride, pad, dilation  # one number a spatial axis
+    cdef readonly list kernel, stride, pad, dilation  # one number a spatial axis
     cdef int read_window(self, Blob bottom) except -1
     cdef int check_bottoms(self, list bottom) except -1
     cdef int set_window(self, image_sizes, column_sizes) except -1

@@ -10,6 +10,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.addons.export.exporting import kind_of, registration, unique, unique_names, value_names
+from minicaffe.net.operators import LAYERS, Writer
 
 try:
     import onnx
@@ -19,7 +20,8 @@ except ImportError as error:
     raise DependencyError(f"the package onnx is needed ({error}); pip install \"minicaffe[onnx]\"") from error
 
 BATCH = "batch"     # the name of an axis whose size the caller chooses
-EXPORTERS = {}      # layer type -> function
+EXPORTERS = dict(LAYERS)    # layer type -> function
+OPERATORS = {}      # operator of `minicaffe.net.operators` that ONNX lacks -> function
 
 
 def exporter(*types):
@@ -31,7 +33,12 @@ def exporter(*types):
     return registration(EXPORTERS, types)
 
 
-class Graph:
+def operator(*names):
+    """Return a decorator for the function, of a graph, inputs and attributes by name, that adds an operator which ONNX lacks."""
+    return registration(OPERATORS, names)
+
+
+class Graph(Writer):
     """Collects what a layer's exporter adds.
 
     Attributes
@@ -39,29 +46,20 @@ class Graph:
     opset : int
     shapes : dict
         Blob name -> list of the sizes of its axes: an int, or a str where the size depends on the batch.
-    node : Node
-        The layer that is exported now.
     """
 
     def __init__(self, opset, shapes, nodes):
+        super().__init__()
         self.opset, self.shapes = opset, shapes
         self.value_names = value_names(nodes)
         self.scopes = unique_names([node.name for node in nodes])   # layers may have equal names
         self.node_names = dict.fromkeys(self.scopes, 1)
-        self.nodes, self.initializers, self.values = [], {}, {}
-        self.node, self.scope, self.own = None, None, []    # own: the operations of the layer
+        self.nodes, self.initializers = [], {}
+        self.scope, self.own = None, []     # own: the operations of the layer
         self.parameters = {}    # (address of the memory, shape) -> name of the initializer
         self.taken = dict.fromkeys(self.value_names.values(), 1)
 
     # ---- for exporters
-
-    def bottom(self, index=0):
-        """Return the name of the value of a bottom."""
-        return self.values[self.node.bottoms[index].name]
-
-    def bottoms(self):
-        """Return the names of the values of all bottoms."""
-        return [self.bottom(i) for i in range(len(self.node.bottoms))]
 
     def shape(self, index=0):
         """Return the sizes of a bottom's axes; an int, or a str where the size depends on the batch."""
@@ -83,18 +81,20 @@ class Graph:
             raise ConfigError(f"{what} depends on the size of the batch, which ONNX cannot express here; export a fixed batch")
         return size
 
-    def op(self, kind, *inputs, count=1, **attributes):
+    def op(self, kind, /, *inputs, count=1, **attributes):
         """Add an operation; return the name of its output, or a list of names if `count` is not 1.
 
         Parameters
         ----------
         kind : str
-            Operator of ONNX.
+            Operator of ONNX, or one of `OPERATORS`, which returns its own results.
         *inputs : str or array_like, any shape
             Names of values, "" for an optional input that is left out, or the numbers of a constant.
         **attributes
             Of the operator; those with the value None are left out.
         """
+        if kind in OPERATORS:
+            return OPERATORS[kind](self, *inputs, **attributes)
         inputs = [value if isinstance(value, str) else self.constant(value) for value in inputs]
         outputs = [unique(f"{self.scope}/{kind}", self.taken) for _ in range(count)]
         self.nodes.append(helper.make_node(kind, inputs, outputs, unique(f"{self.scope}/{kind}", self.node_names),

@@ -5,10 +5,8 @@ import math
 import numpy as np
 from onnx import TensorProto
 
-from minicaffe.addons.export.exporting import LOSS, axis_of, ignored, normalization
-from minicaffe.addons.export.onnx.graph import exporter
+from minicaffe.addons.export.onnx.graph import operator
 from minicaffe.addons.export.onnx.layers import affine, spatial
-from minicaffe.proto.binary import read_blob
 
 LEAST = 1e-20                       # Caffe's kLOG_THRESHOLD
 LEAST_FLOAT = 1.17549435e-38        # FLT_MIN
@@ -27,6 +25,11 @@ def total(graph, x):
     return graph.op("ReduceSum", x, keepdims=0)
 
 
+def batch_mean(graph, terms, factor=1):
+    """Return the sum of all terms, times a factor, divided by the size of the batch."""
+    return affine(graph, total(graph, terms), factor / graph.fixed(graph.shape()[0], "the batch of a loss"), 0)
+
+
 class Labels:
     """The labels of the scores in bottom 0, with one axis of size 1 in place of that of the classes.
 
@@ -38,15 +41,17 @@ class Labels:
         1 where a label counts, else 0; None if all count.
     """
 
-    def __init__(self, graph, axis, ignored=None):
-        self.graph, self.scores = graph, graph.shape()
-        self.axis = axis_of(axis, self.scores)
-        self.shape = [*self.scores[:self.axis], 1, *self.scores[self.axis + 1:]]
-        self.index, self.valid = ints(graph, graph.reshape(graph.bottom(1), graph.shape(1), self.shape)), None
-        if ignored is not None:
-            skipped = graph.op("Equal", self.index, ignored)
+    def __init__(self, graph, labels, axis, ignore_label):
+        self.graph, self.scores, self.axis = graph, graph.shape(), axis
+        self.shape = [*self.scores[:axis], 1, *self.scores[axis + 1:]]
+        self.index, self.valid = ints(graph, graph.reshape(labels, graph.shape(1), self.shape)), None
+        if ignore_label is not None:
+            skipped = graph.op("Equal", self.index, ignore_label)
             self.index = graph.op("Where", skipped, 0, self.index)
             self.valid = floats(graph, graph.op("Not", skipped))
+
+    def classes(self):
+        return self.graph.fixed(self.scores[self.axis], "the number of classes")
 
     def pick(self, x):
         """Return the values of x, of the shape of the scores, at the labels."""
@@ -66,123 +71,111 @@ class Labels:
 
 def normalized(graph, x, mode, outer, size, valid):
     """Divide a sum by the divisor of a normalisation, at least 1; `valid` is the name of the number of labels that count."""
-    if mode == LOSS.VALID:
+    if mode == "VALID":
         return graph.op("Div", x, graph.op("Max", valid, 1.0))
-    return affine(graph, x, 1 / max(1, {LOSS.FULL: size, LOSS.BATCH_SIZE: outer, LOSS.NONE: 1}[mode]), 0)
+    return affine(graph, x, 1 / max(1, {"FULL": size, "BATCH_SIZE": outer, "NONE": 1}[mode]), 0)
 
 
-@exporter("Accuracy")
-def accuracy(graph, node):
-    p = node.param.accuracy_param
-    labels, scores = Labels(graph, p.axis, ignored(p)), graph.bottom()
+@operator("accuracy")
+def accuracy(graph, scores, labels, axis, top_k, ignore_label):
+    labels = Labels(graph, labels, axis, ignore_label)
     # Another class with an equal score counts against; a NaN is not above any.
     reached = floats(graph, graph.op("Not", graph.op("Less", scores, labels.pick(scores))))
-    rank = graph.reduce("ReduceSum", reached, [labels.axis])
-    correct = floats(graph, graph.op("Less", rank, p.top_k + 0.5))
+    correct = floats(graph, graph.op("Less", graph.reduce("ReduceSum", reached, [axis]), top_k + 0.5))
     tops = [graph.op("Div", labels.sum(correct), graph.op("Max", labels.count(), 1.0))]
-    if len(node.tops) > 1:
-        classes = graph.fixed(labels.scores[labels.axis], "the number of classes")
+    if len(graph.node.tops) > 1:
         sizes = [1] * len(labels.shape)
-        sizes[labels.axis] = classes
-        own = floats(graph, graph.op("Equal", labels.index, np.arange(classes).reshape(sizes)))
+        sizes[axis] = labels.classes()
+        own = floats(graph, graph.op("Equal", labels.index, np.arange(sizes[axis]).reshape(sizes)))
         own = own if labels.valid is None else graph.op("Mul", own, labels.valid)
-        others = [axis for axis in range(len(sizes)) if axis != labels.axis]
+        others = [other for other in range(len(sizes)) if other != axis]
         hits = graph.reduce("ReduceSum", graph.op("Mul", own, correct), others, keepdims=False)
         tops.append(graph.op("Div", hits, graph.op("Max", graph.reduce("ReduceSum", own, others, keepdims=False), 1.0)))
     return tops
 
 
-@exporter("SoftmaxWithLoss")
-def softmax_loss(graph, node):
-    labels = Labels(graph, node.param.softmax_param.axis, ignored(node.param.loss_param))
-    probability = graph.op("Softmax", graph.bottom(), axis=labels.axis)
+@operator("softmax_loss")
+def softmax_loss(graph, scores, labels, axis, ignore_label, normalization):
+    labels = Labels(graph, labels, axis, ignore_label)
+    probability = graph.op("Softmax", scores, axis=axis)
     log = graph.op("Log", graph.op("Max", labels.pick(probability), LEAST_FLOAT))
-    return class_loss(graph, node, labels, log, probability)
+    return class_loss(graph, labels, normalization, log, probability)
 
 
-def class_loss(graph, node, labels, log, probability):
+def class_loss(graph, labels, normalization, log, probability):
     """Return the tops of a loss of which each label adds -log, of the labels' shape."""
     outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    mode = normalization(node.param.loss_param, LOSS.VALID)
-    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode, outer, labels.size(), labels.count())
-    return [loss, probability][:len(node.tops)]
+    loss = normalized(graph, labels.sum(graph.op("Neg", log)), normalization, outer, labels.size(), labels.count())
+    return [loss, probability][:len(graph.node.tops)]
 
 
-@exporter("InfogainLoss")
-def infogain_loss(graph, node):
-    p = node.param.infogain_loss_param
-    labels = Labels(graph, p.axis, ignored(node.param.loss_param))
-    classes = graph.fixed(labels.scores[labels.axis], "the number of classes")
-    if len(node.bottoms) > 2:
-        matrix = graph.op("Reshape", graph.bottom(2), [classes, classes])
-    else:
-        matrix = graph.constant(np.array(read_blob(p.source).data, np.float32).reshape(classes, classes))
-    probability = graph.op("Softmax", graph.bottom(), axis=labels.axis)
+@operator("infogain_loss")
+def infogain_loss(graph, scores, labels, matrix, axis, ignore_label, normalization):
+    labels = Labels(graph, labels, axis, ignore_label)
+    matrix = graph.op("Reshape", matrix, [labels.classes()] * 2)
+    probability = graph.op("Softmax", scores, axis=axis)
     log = graph.op("Log", graph.op("Max", probability, LEAST))
-    last = [*(i for i in range(len(labels.shape)) if i != labels.axis), labels.axis]     # classes behind the other axes
-    rows = graph.op("Gather", matrix, graph.op("Squeeze", labels.index, [labels.axis]), axis=0)
+    last = [*(i for i in range(len(labels.shape)) if i != axis), axis]      # classes behind the other axes
+    rows = graph.op("Gather", matrix, graph.op("Squeeze", labels.index, [axis]), axis=0)
     terms = graph.op("Mul", rows, graph.op("Transpose", log, perm=last))
-    loss = graph.op("Unsqueeze", graph.reduce("ReduceSum", terms, [len(last) - 1], keepdims=False), [labels.axis])
-    return class_loss(graph, node, labels, loss, probability)
+    loss = graph.op("Unsqueeze", graph.reduce("ReduceSum", terms, [len(last) - 1], keepdims=False), [axis])
+    return class_loss(graph, labels, normalization, loss, probability)
 
 
-def by_record(graph):
-    """Return the scores (batch, classes) and the labels (batch, 1) of a loss that has no axis of classes, and the first shape."""
+def by_record(graph, scores, labels):
+    """Return the scores (batch, classes) and the labels (batch, 1) of a loss that has no axis of classes, and the classes."""
     given = graph.shape()
     flat = [graph.fixed(given[0], "the batch of a loss"), math.prod(spatial(graph, given, 1))]
-    return graph.reshape(graph.bottom(), given, flat), ints(graph, graph.op("Reshape", graph.bottom(1), [flat[0], 1])), flat
+    return graph.reshape(scores, given, flat), ints(graph, graph.op("Reshape", labels, [flat[0], 1])), flat[1]
 
 
-@exporter("MultinomialLogisticLoss")
-def logistic_loss(graph, node):
-    x, index, (batch, _) = by_record(graph)
-    picked = graph.op("GatherElements", x, index, axis=1)
-    return [affine(graph, total(graph, graph.op("Log", graph.op("Max", picked, LEAST))), -1 / batch, 0)]
+@operator("logistic_loss")
+def logistic_loss(graph, probabilities, labels):
+    x, index, _ = by_record(graph, probabilities, labels)
+    return batch_mean(graph, graph.op("Log", graph.op("Max", graph.op("GatherElements", x, index, axis=1), LEAST)), -1)
 
 
-@exporter("HingeLoss")
-def hinge_loss(graph, node):
-    x, index, (batch, classes) = by_record(graph)
+@operator("hinge_loss")
+def hinge_loss(graph, scores, labels, norm):
+    x, index, classes = by_record(graph, scores, labels)
     own = graph.op("Equal", index, np.arange(classes).reshape(1, -1))
     margin = graph.op("Relu", affine(graph, graph.op("Where", own, graph.op("Neg", x), x), 1, 1))
-    p = node.param.hinge_loss_param
-    return [affine(graph, total(graph, graph.op("Mul", margin, margin) if p.norm == p.L2 else margin), 1 / batch, 0)]
+    return batch_mean(graph, graph.op("Mul", margin, margin) if norm == "L2" else margin)
 
 
-@exporter("EuclideanLoss", "SmoothL1Loss")
-def difference_loss(graph, node):
-    batch = graph.fixed(graph.shape()[0], "the batch of a loss")
-    difference = graph.op("Sub", graph.bottom(0), graph.reshape(graph.bottom(1), graph.shape(1), graph.shape(0)))
-    if node.type == "EuclideanLoss":
-        return [affine(graph, total(graph, graph.op("Mul", difference, difference)), 0.5 / batch, 0)]
-    if len(node.bottoms) > 2:
-        difference = graph.op("Mul", difference, graph.reshape(graph.bottom(2), graph.shape(2), graph.shape(0)))
-    size = graph.op("Abs", difference)
-    square = affine(graph, graph.op("Mul", difference, difference), 0.5, 0)
-    terms = graph.op("Where", graph.op("Less", size, 1.0), square, affine(graph, size, 1, -0.5))
-    return [affine(graph, total(graph, terms), 1 / batch, 0)]
+@operator("euclidean_loss")
+def euclidean_loss(graph, a, b):
+    difference = graph.op("Sub", a, graph.reshape(b, graph.shape(1), graph.shape()))
+    return batch_mean(graph, graph.op("Mul", difference, difference), 0.5)
 
 
-@exporter("SigmoidCrossEntropyLoss")
-def cross_entropy_loss(graph, node):
-    p, given = node.param.loss_param, graph.shape()
-    x, target = graph.bottom(), graph.reshape(graph.bottom(1), graph.shape(1), given)
-    terms = graph.op("Sub", graph.op("Softplus", x), graph.op("Mul", x, target))
-    size, valid = math.prod(spatial(graph, given, 0)), None
-    if p.HasField("ignore_label"):
-        valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), p.ignore_label)))
+@operator("smooth_l1_loss")
+def smooth_l1_loss(graph, a, b, weight=None):
+    difference = graph.op("Sub", a, graph.reshape(b, graph.shape(1), graph.shape()))
+    if weight is not None:
+        difference = graph.op("Mul", difference, graph.reshape(weight, graph.shape(2), graph.shape()))
+    size, square = graph.op("Abs", difference), affine(graph, graph.op("Mul", difference, difference), 0.5, 0)
+    return batch_mean(graph, graph.op("Where", graph.op("Less", size, 1.0), square, affine(graph, size, 1, -0.5)))
+
+
+@operator("cross_entropy_loss")
+def cross_entropy_loss(graph, x, target, ignore_label, normalization):
+    given, valid = graph.shape(), None
+    target = graph.reshape(target, graph.shape(1), given)
+    terms, size = graph.op("Sub", graph.op("Softplus", x), graph.op("Mul", x, target)), math.prod(spatial(graph, given, 0))
+    if ignore_label is not None:
+        valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), ignore_label)))
         terms, valid = graph.op("Mul", terms, valid), total(graph, valid)
-    batch, valid = graph.fixed(given[0], "the batch of a loss"), valid or graph.constant(float(size))
-    return [normalized(graph, total(graph, terms), normalization(p, LOSS.BATCH_SIZE), batch, size, valid)]
+    valid = valid or graph.constant(float(size))
+    return normalized(graph, total(graph, terms), normalization, given[0], size, valid)
 
 
-@exporter("ContrastiveLoss")
-def contrastive_loss(graph, node):
-    p, given = node.param.contrastive_loss_param, graph.shape()
-    batch = graph.fixed(given[0], "the batch of a loss")
-    difference = graph.op("Sub", graph.bottom(0), graph.bottom(1))
+@operator("contrastive_loss")
+def contrastive_loss(graph, a, b, similar, margin, legacy_version):
+    given, difference = graph.shape(), graph.op("Sub", a, b)
     distance = graph.reduce("ReduceSum", graph.op("Mul", difference, difference), range(1, len(given)), keepdims=False)
-    similar = graph.op("Not", graph.op("Equal", ints(graph, graph.op("Reshape", graph.bottom(2), [batch])), 0))
-    far = graph.op("Relu", affine(graph, distance if p.legacy_version else graph.op("Sqrt", distance), -1, p.margin))
-    far = far if p.legacy_version else graph.op("Mul", far, far)
-    return [affine(graph, total(graph, graph.op("Where", similar, distance, far)), 0.5 / batch, 0)]
+    batch = graph.fixed(given[0], "the batch of a loss")
+    similar = graph.op("Not", graph.op("Equal", ints(graph, graph.op("Reshape", similar, [batch])), 0))
+    far = graph.op("Relu", affine(graph, distance if legacy_version else graph.op("Sqrt", distance), -1, margin))
+    far = far if legacy_version else graph.op("Mul", far, far)
+    return batch_mean(graph, graph.op("Where", similar, distance, far), 0.5)

@@ -1,13 +1,44 @@
-"""BVLC Caffe's layer types as expressions of PyTorch, exact in Caffe's special cases. Layers that read data are not exported."""
+"""Operators of `minicaffe.net.operators` as expressions and modules of PyTorch, exact in Caffe's special cases.
+
+An operator has a row in a table, or a function if its text depends on more than its attributes. Layers that read data are not
+exported.
+"""
 
 import math
 
 import numpy as np
 
 from minicaffe.errors import ConfigError
-from minicaffe.addons.export import exporting
-from minicaffe.addons.export.exporting import POOLING, axis_of, pads, pool_windows, pyramid_windows, unit_axes, windows
-from minicaffe.addons.export.pytorch.source import arguments, number, numbers, plain, writer
+from minicaffe.net import operators
+from minicaffe.net.operators import POOLING, axis_of, pads
+from minicaffe.proto import caffe_pb2
+from minicaffe.addons.export.pytorch.source import OPERATORS, REMARKS, arguments, number, numbers, operator, plain, writer
+
+# Operator -> expression, or module that is called with the first input. {0}, {1}, ... are the inputs, {all} is all of them.
+# {first} is empty for a layer of two tops, and takes the first value for a layer of one.
+OPERATORS |= {
+    "Relu": "nn.ReLU()", "LeakyRelu": "nn.LeakyReLU({alpha})", "Elu": "nn.ELU({alpha})", "Sigmoid": "nn.Sigmoid()",
+    "Tanh": "nn.Tanh()", "Softplus": "nn.Softplus()", "Softmax": "nn.Softmax(dim={axis})", "dropout": "nn.Dropout({dropout_ratio})",
+    "LRN": "nn.LocalResponseNorm({size}, alpha={alpha}, beta={beta}, k={bias})",
+    "Abs": "{0}.abs()", "Exp": "({0}).exp()", "Log": "({0}).log()", "Mul": "{0} * {1}", "Div": "{0} / {1}",
+    "Max": "torch.maximum({0}, {1})", "Clip": "{0}.clamp({1}, {2})", "threshold": "({0} > {threshold}).to({0}.dtype)",
+    "filled": "torch.full_like({0}, {1})",
+    "ReduceSum": "{0}.sum({axes})", "ReduceL1": "{0}.abs().sum({axes})", "ReduceSumSquare": "({0} * {0}).sum({axes})",
+    "ReduceMean": "{0}.mean({axes})", "mvn": "caffe_mvn({0}, {axes}, {normalize_variance}, {eps})",
+    "lrn_within_channel": "caffe_lrn_within_channel({0}, {size}, {alpha}, {beta})",
+    "Flatten": "{0}.flatten({axis})", "batch_reindex": "{0}[{1}.flatten().long()]", "select": "{0}[{1}.flatten() != 0]",
+    "lstm_unit": "caffe_lstm_unit({all})", "accuracy": "caffe_accuracy({all}, {axis}, {top_k}, {ignore_label}){first}",
+    "softmax_loss": 'caffe_softmax_loss({all}, {axis}, {ignore_label}, "{normalization}"){first}',
+    "infogain_loss": 'caffe_infogain_loss({all}, {axis}, {ignore_label}, "{normalization}"){first}',
+    "logistic_loss": "caffe_logistic_loss({all})", "hinge_loss": 'caffe_hinge_loss({all}, "{norm}")',
+    "smooth_l1_loss": "caffe_smooth_l1_loss({all})",
+    "cross_entropy_loss": 'caffe_cross_entropy_loss({all}, {ignore_label}, "{normalization}")',
+    "contrastive_loss": "caffe_contrastive_loss({all}, {margin}, {legacy_version})",
+}
+REMARKS |= {
+    "LRN": "LRN: alpha is divided by the size, in Caffe as in PyTorch.",
+    "argmax": "ArgMax: has no gradient. Of equal values the last is the first in Caffe.",
+}
 
 
 def as_argument(values):
@@ -24,26 +55,26 @@ def unless_default(values, default):
 
 @writer("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution")
 def convolution(source, node):
-    transposed, given = node.type == "Deconvolution", source.shape()
-    axis, (kernel, stride, pad, dilation), group = exporting.convolution_windows(node, given)
-    count = len(kernel)
+    layer, axis, count = node.layer, node.layer.channel_axis, len(node.layer.kernel)
     if count > 3:
         raise ConfigError(f"has {count} axes after the channels; PyTorch's convolutions have at most 3", field="bottom[0]")
-    bias = len(node.layer.blobs) > 1
-    weight = (0, (*node.layer.blobs[0].shape, 1)) if not count else 0   # as a convolution over one pixel
+    bias = len(layer.blobs) > 1
+    weight = (0, (*layer.blobs[0].shape, 1)) if not count else 0    # as a convolution over one pixel
     module = source.module(
-        f"nn.Conv{'Transpose' if transposed else ''}{max(count, 1)}d(" + arguments(
-            given[axis], source.top_shape()[axis], as_argument(kernel or [1]), stride=unless_default(stride, 1),
-            padding=unless_default(pad, 0), dilation=unless_default(dilation, 1),
-            groups=None if group == 1 else group, bias=None if bias else False) + ")",
+        f"nn.Conv{'Transpose' if layer.transposed else ''}{max(count, 1)}d(" + arguments(
+            source.shape()[axis], source.top_shape()[axis], as_argument(layer.kernel or [1]),
+            stride=unless_default(layer.stride, 1), padding=unless_default(layer.pad, 0),
+            dilation=unless_default(layer.dilation, 1), groups=None if layer.group == 1 else layer.group,
+            bias=None if bias else False) + ")",
         weight=weight, bias=1 if bias else None)
     results = []
     for i in range(len(node.bottoms)):
         x, given, wanted = source.bottom(i), source.shape(i), source.top_shape(i)
-        ends = pads(given[axis + 1:], wanted[axis + 1:], kernel, stride, pad, dilation)[count:]
-        if not transposed and any(end > begin for end, begin in zip(ends, pad)):
+        ends = pads(given[axis + 1:], wanted[axis + 1:], layer.kernel, layer.stride, layer.pad, layer.dilation)[count:]
+        more = [max(0, end - begin) for end, begin in zip(ends, layer.pad)]
+        if not layer.transposed and any(more):
             source.add_line("# Caffe also computes a window that is larger than the picture: zeros are added")
-            x = f"F.pad({x}, ({', '.join(f'0, {max(0, end - begin)}' for end, begin in reversed([*zip(ends, pad)]))}))"
+            x = f"F.pad({x}, ({', '.join(f'0, {size}' for size in reversed(more))}))"
         x = x if axis == 1 else f"{x}[None]" if not axis else f"{x}.flatten(0, {axis - 1})"
         y = f"{module}({x})" if count else f"{module}({x}[..., None])[..., 0]"
         results.append(y if axis == 1 else f"{y}[0]" if not axis else f"{y}.unflatten(0, {source.bottom(i)}.shape[:{axis}])")
@@ -52,10 +83,11 @@ def convolution(source, node):
 
 @writer("Im2col")
 def im2col(source, node):
-    given, axis = source.shape(), axis_of(node.param.convolution_param.axis, source.shape())
-    if axis != 1 or len(given) != 4:
-        raise ConfigError(f"needs two axes after axis 1 for PyTorch, got {list(given)} and axis {axis}", field="bottom[0]")
-    kernel, stride, pad, dilation = map(numbers, windows(node.param.convolution_param, 2))
+    given, layer = source.shape(), node.layer
+    if layer.channel_axis != 1 or len(given) != 4:
+        raise ConfigError(f"needs two axes after axis 1 for PyTorch, got {list(given)} and axis {layer.channel_axis}",
+                          field="bottom[0]")
+    kernel, stride, pad, dilation = map(numbers, (layer.kernel, layer.stride, layer.pad, layer.dilation))
     return [f"F.unfold({source.bottom()}, {kernel}, {dilation}, {pad}, {stride}).unflatten(2, {numbers(source.top_shape()[2:])})"]
 
 
@@ -87,8 +119,11 @@ def fits_torch_pooling(given, wanted, kernel, stride, pad, ceil_mode=True):
     return all(2 * p <= k and count(size, k, s, p) == n for size, n, k, s, p in zip(given, wanted, kernel, stride, pad))
 
 
-def pooled(source, x, method, given, wanted, kernel, stride, pad):
+@operator("pool")
+def pooled(source, x, level):
     """Return the expression of a pooling by a function, not by a module."""
+    method, (kernel, stride, pad) = level.param.pooling_param.pool, level.layer.window
+    given, wanted = source.shape()[2:], level.tops[0].shape[2:]
     if method == POOLING.STOCHASTIC:
         source.remark("Pooling: STOCHASTIC is the weighted mean of phase TEST, also in training.")
         return source.call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
@@ -102,13 +137,13 @@ def pooled(source, x, method, given, wanted, kernel, stride, pad):
 
 @writer("Pooling")
 def pooling(source, node):
-    p, x, given, wanted = node.param.pooling_param, source.bottom(), source.shape()[2:], source.top_shape()[2:]
-    kernel, stride, pad = pool_windows(p, given)
+    p, x, (kernel, stride, pad) = node.param.pooling_param, source.bottom(), node.layer.window
     mask, floor = len(node.tops) > 1, p.round_mode == p.FLOOR
-    if p.pool == POOLING.STOCHASTIC or not fits_torch_pooling(given, wanted, kernel, stride, pad, not floor):
+    if p.pool == POOLING.STOCHASTIC or not fits_torch_pooling(source.shape()[2:], source.top_shape()[2:], kernel, stride, pad,
+                                                              not floor):
         if mask:
             raise ConfigError("has a mask and windows that PyTorch's MaxPool2d does not take", field="top[1]")
-        return [pooled(source, x, p.pool, given, wanted, kernel, stride, pad)]
+        return [pooled(source, x, node)]
     kind = "Max" if p.pool == POOLING.MAX else "Avg"
     if not (floor or p.global_pooling):
         source.remark("Pooling: Caffe rounds the number of windows up (ceil_mode), and leaves out one that begins in the padding.")
@@ -123,34 +158,7 @@ def pooling(source, node):
     return f"{source.helper('caffe_mask')}(*{module}({x}))" if mask else [f"{module}({x})"]
 
 
-@writer("SPP")
-def pyramid(source, node):
-    p, x, given = node.param.spp_param, source.bottom(), source.shape()[2:]
-    levels = [pooled(source, x, method, given, wanted, kernel, kernel, pad)
-              for method, wanted, kernel, pad in pyramid_windows(p, given)]
-    return levels if len(levels) == 1 else [f"torch.cat(({', '.join(f'{level}.flatten(1)' for level in levels)}), 1)"]
-
-
 # ---- elementwise
-
-def simple(text):
-    """Return the writer of a type that is an expression beginning with ``x``, the bottom, or else one module without parameters."""
-    def write(source, node):
-        return [text.replace("x", source.bottom()) if text[0] == "x" else f"{source.module(text)}({source.bottom()})"]
-    return write
-
-
-writer("AbsVal")(simple("x.abs()"))
-writer("BNLL")(simple("nn.Softplus()"))
-writer("Sigmoid")(simple("nn.Sigmoid()"))
-writer("TanH")(simple("nn.Tanh()"))
-
-
-@writer("ReLU")
-def relu(source, node):
-    slope = node.param.relu_param.negative_slope
-    return [f"{source.module(f'nn.LeakyReLU({number(slope)})' if slope else 'nn.ReLU()')}({source.bottom()})"]
-
 
 @writer("PReLU")
 def prelu(source, node):
@@ -158,101 +166,35 @@ def prelu(source, node):
     return [f"{source.module(f'nn.PReLU({count})', weight=(0, (count,)))}({source.bottom()})"]
 
 
-@writer("ELU")
-def elu(source, node):
-    return [f"{source.module(f'nn.ELU({number(node.param.elu_param.alpha)})')}({source.bottom()})"]
+@operator("swish")
+def swish(source, x, beta):
+    return f"{source.module('nn.SiLU()')}({x})" if beta == 1 else f"{x} * ({number(beta)} * {x}).sigmoid()"
 
 
-@writer("Swish")
-def swish(source, node):
-    x, beta = source.bottom(), node.param.swish_param.beta
-    return [f"{source.module('nn.SiLU()')}({x})" if beta == 1 else f"{x} * ({number(beta)} * {x}).sigmoid()"]
-
-
-@writer("Clip")
-def clip(source, node):
-    return [f"{source.bottom()}.clamp({number(node.param.clip_param.min)}, {number(node.param.clip_param.max)})"]
-
-
-@writer("Threshold")
-def threshold(source, node):
-    x = source.bottom()
-    return [f"({x} > {number(node.param.threshold_param.threshold)}).to({x}.dtype)"]
-
-
-def affine(x, scale, shift):
+@operator("affine")
+def affine(source, x, scale, shift):
     """Return the expression of ``scale x + shift``, without a scale of 1 or a shift of 0."""
     x = x if scale == 1 else f"{number(scale)} * {x}"
     return x if not shift else f"{x} + {number(shift)}" if shift > 0 else f"{x} - {number(-shift)}"
 
 
-@writer("Power")
-def power(source, node):
-    p, x = node.param.power_param, source.bottom()
-    value = exporting.constant_power(p)
-    if value is not None:
-        return [f"torch.full_like({x}, {number(value)})"]
-    y = affine(x, p.scale, p.shift)
-    return [y if p.power == 1 else f"({y}) ** {number(p.power).removesuffix('.0')}"]
+@operator("power")
+def power(source, x, exponent):
+    return f"({x}) ** {number(exponent).removesuffix('.0')}"
 
 
-@writer("Exp")
-def exponential(source, node):
-    p, log = node.param.exp_param, exporting.log_of(node.param.exp_param.base)
-    y = affine(source.bottom(), log * p.scale, log * p.shift)
-    return [f"({y}).exp()"]
-
-
-@writer("Log")
-def logarithm(source, node):
-    p = node.param.log_param
-    y = f"({affine(source.bottom(), p.scale, p.shift)}).log()"
-    return [y if p.base == -1 else f"{y} / {number(exporting.log_of(p.base))}"]
-
-
-@writer("Eltwise")
-def eltwise(source, node):
-    p, xs = node.param.eltwise_param, source.bottoms()
-    if p.operation == p.PROD:
-        return [" * ".join(xs)]
-    if p.operation == p.MAX:
-        y = xs[0]
-        for x in xs[1:]:
-            y = f"torch.maximum({y}, {x})"
-        return [y]
-    return [" + ".join(affine(x, coeff, 0) for x, coeff in zip(xs, p.coeff or [1] * len(xs))).replace("+ -", "- ")]
-
-
-@writer("Softmax")
-def softmax(source, node):
-    return [f"{source.module(f'nn.Softmax(dim={node.param.softmax_param.axis})')}({source.bottom()})"]
-
-
-@writer("Dropout")
-def dropout(source, node):
-    return [f"{source.module(f'nn.Dropout({number(node.param.dropout_param.dropout_ratio)})')}({source.bottom()})"]
+@operator("Add")
+def add(source, a, b):
+    return f"{a} - {b[1:]}" if b.startswith("-") else f"{a} + {b}"
 
 
 # ---- scales and statistics
 
-def expanded(x, count):
-    """Return the expression of x with `count` more axes of size 1 at the end."""
-    return f"{x}[...{', None' * count}]" if count > 0 else x
-
-
-@writer("Scale", "Bias")
-def scale(source, node):
-    x, given, scales = source.bottom(), source.shape(), node.type == "Scale"
-    p = node.param.scale_param if scales else node.param.bias_param
-    if len(node.bottoms) > 1:
-        x = f"{x} {'*' if scales else '+'} {expanded(source.bottom(1), unit_axes(p, given, source.shape(1)))}"
-    if not node.layer.blobs:
-        return [x]
-    own, kind = node.layer.blobs[0].shape, "Scale" if scales and len(node.bottoms) == 1 else "Bias"
-    both = kind == "Scale" and p.bias_term
-    made = source.call(kind, numbers(own), unit_axes(p, given, own), bias=True if both else None)
-    module = source.module(made, weight=0 if kind == "Scale" else None, bias=1 if both else 0 if kind == "Bias" else None)
-    return [f"{module}({x})"]
+@operator("channels")
+def channels(source, x, weight, bias, trailing):
+    kind, both = "Bias" if weight is None else "Scale", weight is not None and bias is not None
+    made = source.call(kind, numbers(source.node.layer.blobs[0].shape), trailing, bias=True if both else None)
+    return f"{source.module(made, weight=weight, bias=bias)}({x})"
 
 
 @writer("BatchNorm")
@@ -260,7 +202,7 @@ def batch_norm(source, node):
     p, given, x = node.param.batch_norm_param, source.shape(), source.bottom()
     channels, mode = node.layer.blobs[0].count, p.use_global_stats if p.HasField("use_global_stats") else None
     kind = f"nn.BatchNorm{len(given) - 2 if 4 <= len(given) <= 5 else 1}d"
-    mean, variance = map(np.float32, exporting.batch_statistics(*(blob.data for blob in node.layer.blobs)))
+    mean, variance = map(np.float32, operators.batch_statistics(*(blob.data for blob in node.layer.blobs)))
     state = {"running_mean": (0, mean), "running_var": (1, variance)}
     if mode:
         source.remark("BatchNorm: use_global_stats is true, so the stored statistics normalize, also in training.")
@@ -278,52 +220,22 @@ def batch_norm(source, node):
     return [f"{module}({x})" if len(given) <= 5 else f"{module}({x}.flatten(2)).reshape({x}.shape)"]
 
 
-@writer("MVN")
-def mvn(source, node):
-    p, x = node.param.mvn_param, expanded(source.bottom(), 4 - len(source.shape()))     # Caffe's top has 4 axes
-    axes = (1, 2, 3) if p.across_channels else (2, 3)
-    return [source.call("caffe_mvn", x, axes, p.normalize_variance, number(p.eps))]
+@operator("reduction")
+def reduction(source, x, kind, axes):
+    return source.op(kind, x, axes=axes)
 
 
-@writer("LRN")
-def lrn(source, node):
-    p, x = node.param.lrn_param, source.bottom()
-    if p.norm_region == p.ACROSS_CHANNELS:
-        source.remark("LRN: alpha is divided by the size, in Caffe as in PyTorch.")
-        options = arguments(p.local_size, alpha=number(p.alpha), beta=number(p.beta), k=number(p.k))
-        return [f"{source.module(f'nn.LocalResponseNorm({options})')}({x})"]
-    return [source.call("caffe_lrn_within_channel", x, p.local_size, number(p.alpha), number(p.beta))]
-
-
-@writer("Reduction")
-def reduction(source, node):
-    p, given, x = node.param.reduction_param, source.shape(), source.bottom()
-    axis = axis_of(p.axis, given)
-    kind, x = {p.SUM: ("sum", x), p.ASUM: ("sum", f"{x}.abs()"), p.SUMSQ: ("sum", f"({x} * {x})"), p.MEAN: ("mean", x)}[p.operation]
-    return [affine(f"{x}.{kind}({numbers(range(axis, len(given)))})", p.coeff, 0)]
-
-
-@writer("Normalize")
-def normalize(source, node):
-    p, given = node.param.norm_param, source.shape()
-    shape = node.layer.blobs[0].shape
-    axes = numbers(range(1, len(given)) if p.across_spatial else [1])
-    made = source.call("Normalize", numbers(shape), axes, len(given) - 2 if shape else 0, number(p.eps))
-    module = source.module(made, weight=0)
-    return [f"{module}({source.bottom()})"]
+@operator("normalize")
+def normalize(source, x, axes, trailing, eps):
+    made = source.call("Normalize", numbers(source.node.layer.blobs[0].shape), numbers(axes), trailing, number(eps))
+    return f"{source.module(made, weight=0)}({x})"
 
 
 # ---- shapes
 
-@writer("Split")
-def split(source, node):
-    return source.bottoms() * len(node.tops)
-
-
-@writer("Silence", "HDF5Output")
-def nothing(source, node):
-    if node.type == "HDF5Output":
-        source.remark(f"HDF5Output: layer '{plain(node.name)}' is left out, no file is written.")
+@writer("HDF5Output")
+def file_output(source, node):
+    source.remark(f"HDF5Output: layer '{plain(node.name)}' is left out, no file is written.")
     return []
 
 
@@ -348,60 +260,45 @@ def reshape(source, node):
     return [f"{x}.reshape({', '.join(map(str, [*dims, *(f'{x}.shape[{i}]' for i in range(end, len(given)))])) or '()'})"]
 
 
-@writer("Concat")
-def concat(source, node):
-    xs, axis = source.bottoms(), exporting.older_axis(node.param.concat_param, "concat_dim")
-    return xs if len(xs) == 1 else [f"torch.cat(({', '.join(xs)}), {axis})"]
+@operator("Unsqueeze")
+def unsqueeze(source, x, axes):
+    """The new axes are at the end."""
+    return f"{x}[...{', None' * len(axes)}]"
 
 
-@writer("Slice")
-def slices(source, node):
-    p, x, axis = node.param.slice_param, source.bottom(), exporting.older_axis(node.param.slice_param, "slice_dim")
-    if len(node.tops) == 1:
-        return [x]
-    if p.slice_point:
-        return f"{x}.tensor_split({numbers(p.slice_point)}, {axis})"
-    return f"{x}.chunk({len(node.tops)}, {axis})"
+@operator("Concat")
+def concat(source, *xs, axis):
+    return f"torch.cat(({', '.join(xs)}), {axis})"
 
 
-@writer("Permute")
-def permute(source, node):
-    return [f"{source.bottom()}.permute({', '.join(map(str, exporting.permutation(node, len(source.shape()))))})"]
+@operator("slices")
+def slices(source, x, axis, points):
+    return f"{x}.tensor_split({numbers(points)}, {axis})" if points else f"{x}.chunk({len(source.node.tops)}, {axis})"
 
 
-@writer("Tile")
-def tile(source, node):
-    return [f"{source.bottom()}.repeat({', '.join(map(str, exporting.repeats(node, len(source.shape()))))})"]
+@operator("Transpose")
+def transpose(source, x, perm):
+    return f"{x}.permute({arguments(*perm)})"
 
 
-@writer("Crop")
-def crop(source, node):
-    other, (axis, starts) = source.bottom(1), exporting.crop_starts(node)
-    cuts = [f"{start}:{start} + {other}.shape[{axis + i}]" if start else f":{other}.shape[{axis + i}]"
-            for i, start in enumerate(starts)]
-    return [f"{source.bottom()}[{', '.join([':'] * axis + cuts)}]"]
+@operator("Tile")
+def tile(source, x, repeats):
+    return f"{x}.repeat({arguments(*repeats)})"
 
 
-@writer("BatchReindex")
-def batch_reindex(source, node):
-    return [f"{source.bottom()}[{source.bottom(1)}.flatten().long()]"]
+@operator("crop")
+def crop(source, x, reference, axis, starts):
+    cuts = [f"{start or ''}:{f'{start} + ' if start else ''}{reference}.shape[{axis + i}]" for i, start in enumerate(starts)]
+    return f"{x}[{', '.join([':'] * axis + cuts)}]"
 
 
-@writer("Filter")
-def select(source, node):
-    *xs, selector = source.bottoms()
-    return [f"{x}[{selector}.flatten() != 0]" for x in xs]
-
-
-@writer("ArgMax")
-def argmax(source, node):
-    p, given, wanted, x = node.param.argmax_param, source.shape(), source.top_shape(), source.bottom()
-    source.remark("ArgMax: has no gradient. Of equal values the last is the first in Caffe.")
-    if p.HasField("axis"):
-        return [f"{source.call('caffe_arg_max', x, p.top_k, p.axis)}[{int(not p.out_max_val)}]"]
-    both = source.call("caffe_arg_max", f"{x}.flatten(1)" if len(given) > 1 else f"{x}[:, None]", p.top_k, 1)
-    y = f"torch.stack({both}[::-1], 1)" if p.out_max_val else f"{both}[1][:, None]"
-    return [expanded(y, len(wanted) - 3)]
+@operator("argmax")
+def argmax(source, x, axis, top_k, out_max_val):
+    if axis is not None:
+        return f"{source.call('caffe_arg_max', x, top_k, axis)}[{int(not out_max_val)}]"
+    both = source.call("caffe_arg_max", f"{x}.flatten(1)" if len(source.shape()) > 1 else f"{x}[:, None]", top_k, 1)
+    y = f"torch.stack({both}[::-1], 1)" if out_max_val else f"{both}[1][:, None]"
+    return operators.trailed(source, y, len(source.top_shape()) - 3)
 
 
 # ---- sources without data
@@ -419,7 +316,7 @@ def prior_box(source, node):
 
 @writer("DummyData")
 def dummy(source, node):
-    exporting.check_dummy(node)
+    operators.check_dummy(node)
     return [source.buffer(blob.data, f"{node.name}_{blob.name}") for blob in node.tops]
 
 
@@ -441,6 +338,26 @@ def recurrent(source, node):
     return f"{module}({given})" if states else [f"{module}({given})"]
 
 
-@writer("LSTMUnit")
-def lstm_unit(source, node):
-    return source.call("caffe_lstm_unit", *source.bottoms())
+# ---- losses and boxes
+
+@operator("euclidean_loss")
+def euclidean_loss(source, a, b):
+    other = b if source.shape(1) == source.shape() else f"{b}.reshape({a}.shape)"
+    return f"(({a} - {other}) ** 2).sum() / len({a}) / 2"
+
+
+@writer("DetectionOutput")
+def detection_output(source, node):
+    p, nms = node.param.detection_output_param, node.param.detection_output_param.nms_param
+    for field, given in (("save_output_param.output_directory", p.save_output_param.output_directory), ("visualize", p.visualize)):
+        if given:
+            raise ConfigError("the module writes no files and shows no pictures; remove the field",
+                              field=f"detection_output_param.{field}")
+    source.remark("DetectionOutput: has no gradient. Its rows are (picture, label, score, xmin, ymin, xmax, ymax).")
+    code = caffe_pb2.PriorBoxParameter.CodeType.Name(p.code_type)
+    return [source.call("caffe_detection_output", *source.bottoms()[:3],    # the fourth has pictures to show
+                        classes=p.num_classes, share_location=p.share_location, background=p.background_label_id,
+                        code_type=f'"{code}"', variance_in_target=p.variance_encoded_in_target,
+                        threshold=number(p.confidence_threshold if p.HasField("confidence_threshold") else -np.inf),
+                        nms_threshold=number(nms.nms_threshold), eta=number(nms.eta),
+                        top_k=nms.top_k if nms.HasField("top_k") else -1, keep_top_k=p.keep_top_k)]

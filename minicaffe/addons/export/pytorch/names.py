@@ -31,12 +31,21 @@ def identifier(name, prefix):
 
 
 class Names:
-    """Identifiers that differ from each other and from those of `reserved`; `prefix` as in `identifier`."""
+    """Identifiers that differ from each other and from those of `reserved`; `prefix` as in `identifier`.
 
-    def __init__(self, reserved, prefix):
+    A name that is repeated gets no identifier that one of the names `later` has without a number.
+    """
+
+    def __init__(self, reserved, prefix, later=()):
         self.reserved, self.taken, self.prefix = set(reserved), dict.fromkeys(reserved, 1), prefix
+        self.later = {identifier(name, prefix) for name in later}
 
     def pick(self, name):
         """Return an identifier for a name; later calls return other ones."""
         text = identifier(name, self.prefix)
-        return unique(f"{text}_" if text in self.reserved else text, self.taken)
+        text = f"{text}_" if text in self.reserved else text
+        found = unique(text, self.taken)
+        while found != text and found in self.later:
+            del self.taken[found]
+            found = unique(text, self.taken)
+        return found

@@ -7,16 +7,20 @@ functions of `helpers.py`. Those that are used are copied into the text.
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import numpy as np
 
 from minicaffe.errors import ConfigError
 from minicaffe.addons.export.exporting import UNKNOWN_SIZES, kind_of, registration
+from minicaffe.net.operators import LAYERS, Writer
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
 
 WIDTH = 120     # columns of the text
-WRITERS = {}    # layer type -> function
+WRITERS = dict(LAYERS)      # layer type -> function
+OPERATORS = {}  # operator of `minicaffe.net.operators` -> text or function, see `Source.op`
+REMARKS = {}    # operator -> what is special in Caffe
 
 
 def writer(*types):
@@ -28,7 +32,12 @@ def writer(*types):
     return registration(WRITERS, types)
 
 
-class Source:
+def operator(*names):
+    """Return a decorator for the function, of a source, inputs and attributes by name, that writes an operator."""
+    return registration(OPERATORS, names)
+
+
+class Source(Writer):
     """The parts of a module's text, to which the writer of each layer adds.
 
     Parameters
@@ -39,36 +48,26 @@ class Source:
 
     Attributes
     ----------
-    node : Node
-        The layer that is written now.
     state : dict
         Name in the state dict -> array. Names of a shared parameter have the same array.
     """
 
     def __init__(self, nodes, outputs):
-        self.attributes = Names(MODULE_ATTRIBUTES, "layer")
-        self.names = Names(FORWARD_NAMES | helper_texts().keys(), "blob")
+        super().__init__()
+        self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
+        self.attributes = Names(MODULE_ATTRIBUTES, "layer", [node.name for node in nodes])
+        self.names = Names(FORWARD_NAMES | helper_texts().keys(), "blob", self.blobs)
         self.variables = {}     # blob -> its variable
-        self.values = {}        # blob -> the variable with its value: its own, or that of another blob with the same value
         self.init_lines = []        # of __init__: (text, comment)
         self.forward_lines = []     # of forward: (text, comment, index of the layer or None, variables by blob)
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
         self.used, self.remarks = set(), {}     # names of helpers; lines of the docstring, as keys
         self.sizes_known = True
-        self.blobs = {blob.name: blob for node in nodes for blob in node.tops}
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
         self.last_read |= dict.fromkeys(outputs, len(nodes))
-        self.node, self.index, self.attribute = None, -1, None
+        self.index, self.attribute = -1, None
 
     # ---- for writers
-
-    def bottom(self, index=0):
-        """Return the variable of a bottom."""
-        return self.values[self.node.bottoms[index].name]
-
-    def bottoms(self):
-        """Return the variables of all bottoms."""
-        return [self.bottom(i) for i in range(len(self.node.bottoms))]
 
     def shape(self, index=0):
         """Return the shape of a bottom."""
@@ -77,6 +76,22 @@ class Source:
     def top_shape(self, index=0):
         """Return the shape of a top."""
         return self.node.tops[index].shape
+
+    def op(self, kind, /, *inputs, **attributes):
+        """Return the expression of an operator; inputs are expressions, or numbers and arrays.
+
+        Its text in `OPERATORS` begins with "nn." if it is a module.
+        """
+        if kind in REMARKS:
+            self.remark(REMARKS[kind])
+        text = OPERATORS[kind]
+        if callable(text):
+            return text(self, *inputs, **attributes)
+        inputs = [self.buffer(value) if isinstance(value, np.ndarray) else value_text(value) for value in inputs]
+        made = text.format(*inputs, all=", ".join(inputs), first="" if len(self.node.tops) > 1 else "[0]",
+                           **{name: value_text(value) for name, value in attributes.items()})
+        self.used |= helper_texts().keys() & set(re.findall(r"\w+", text))
+        return f"{self.module(made)}({inputs[0]})" if text.startswith("nn.") else made
 
     def module(self, text, **parameters):
         """Add a module to ``__init__``; return the expression of the module, which ``forward`` calls.
@@ -213,6 +228,11 @@ def number(value):
     if np.isnan(value):
         return "torch.nan"
     return repr(float(str(value))) if np.isfinite(value) else "torch.inf" if value > 0 else "-torch.inf"
+
+
+def value_text(value):
+    """Return the text of an attribute or input: a str is an expression."""
+    return number(value) if isinstance(value, float) else numbers(value) if isinstance(value, tuple) else str(value)
 
 
 def arguments(*given, **options):

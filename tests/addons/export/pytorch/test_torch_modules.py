@@ -153,6 +153,16 @@ def test_equal_names():
         assert np.array_equal(module.state[f"{name}.weight"], node.layer.blobs[0].data)
 
 
+def test_equal_names_beside_a_later_one():
+    """A repeated name gets no name that a later layer or blob has."""
+    ip = layer("InnerProduct", "inner_product_param { num_output: 4 bias_term: false }", "%s", "%s")
+    names = [("l", "x0", "a"), ("l", "a", "b/1"), ("l_2", "b/1", "b.1"), ("m", "b.1", "b_1_2")]
+    net = net_of("".join(ip.replace('"l"', f'"{name}"') % (bottom, top) for name, bottom, top in names), (2, 4))
+    module = to_module(net)
+    assert list(module.state) == ["l.weight", "l_3.weight", "l_2.weight", "m.weight"]
+    assert re.findall(r"^        (\w+) = self", module.text(), re.M) == ["a", "b_1", "b_1_3", "b_1_2"]
+
+
 def test_every_type_has_a_writer():
     """Each type of the registry has a writer and a case, reads data, or is of another fork than SSD."""
     known = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.") and ".forks." not in cls.__module__}

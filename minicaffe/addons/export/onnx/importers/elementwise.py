@@ -1,12 +1,16 @@
 """Normalisation, element-wise functions, arithmetic with broadcasting."""
 
+import inspect
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from minicaffe.addons.export.onnx.conversion import Unsupported, importer
 from minicaffe.addons.export.onnx.graph import onnx
 from minicaffe.proto import caffe_pb2
+
+ELTWISE = caffe_pb2.EltwiseParameter
 
 # ---- normalisation
 
@@ -24,46 +28,75 @@ def batch_norm(made, node):
         made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
 
 
-@importer("InstanceNormalization", "LayerNormalization", "GroupNormalization")
-def sample_norm(made, node):
-    """BatchNorm with the statistics of the batch, where each thing that is normalised is a channel."""
-    given, eps = made.shape(), made.attribute("epsilon", 1e-5)
-    if node.op_type == "InstanceNormalization":
-        rows, axis = [1, given[0] * given[1], *given[2:]], 1
-    elif node.op_type == "GroupNormalization":
-        groups, axis = made.attribute("num_groups"), 1
-        rows = [1, given[0] * groups, given[1] // groups, *given[2:]]
-    else:
-        axis = made.attribute("axis", -1) % len(given)
-        rows = [1, math.prod(given[:axis]), math.prod(given[axis:])]
-    blob = made.reshaped(made.bottom(), given, rows)
-    blob = made.layer("BatchNorm", [blob], "batch_norm_param", [np.zeros(rows[1]), np.zeros(rows[1]), np.ones(1)], eps=eps,
-                      use_global_stats=False)
-    blob = made.reshaped(blob, rows, given)
-    scale, shift = made.constant(1, "scale"), made.constant(2, "bias")
-    shift = np.zeros_like(scale) if shift is None else shift
-    made.layer("Scale", [blob], "scale_param", [scale, shift], last=True, bias_term=True, axis=axis, num_axes=scale.ndim)
+@importer("InstanceNormalization")
+def instance_norm(made, node):
+    """BatchNorm with the statistics of the batch, where each plane is a channel."""
+    given, (scale, shift) = made.shape(), (made.constant(i, "scale") for i in (1, 2))
+    rows = [1, given[0] * given[1], *given[2:]]
+    nothing, eps = np.zeros(rows[1]), made.attribute("epsilon", 1e-5)
+    blob = made.layer("BatchNorm", [made.reshaped(made.bottom(), given, rows)], "batch_norm_param", [nothing, nothing, np.ones(1)],
+                      eps=eps, use_global_stats=False)
+    made.layer("Scale", [made.reshaped(blob, rows, given)], "scale_param", [scale, shift], last=True, bias_term=True)
 
 
-# ---- operators that are one layer
+# ---- operators that are one layer, or a formula of a few
 
-def simple(kind, field="", **values):
-    """Return the importer of an operator that is one layer; a tuple among the `values` is an attribute of it, and the default."""
-    def convert(made, node):
-        given = {name: made.attribute(*value) if isinstance(value, tuple) else value for name, value in values.items()}
-        made.layer(kind, [made.bottom()], field, last=True, **given)
-    return convert
+class Formula(NamedTuple):
+    """A layer of a formula: its type, its bottoms, each "x" or a Formula, and the fields of its message."""
+
+    kind: str
+    bottoms: tuple
+    fields: dict
 
 
-importer("LRN")(simple("LRN", "lrn_param", local_size=("size",), alpha=("alpha", 1e-4), beta=("beta", 0.75), k=("bias", 1.0)))
-for operator, kind in {"Relu": "ReLU", "Sigmoid": "Sigmoid", "Tanh": "TanH", "Softplus": "BNLL", "Abs": "AbsVal", "Exp": "Exp",
-                       "Log": "Log"}.items():
-    importer(operator)(simple(kind))
-importer("Neg")(simple("Power", "power_param", scale=-1.0))
-importer("Sqrt")(simple("Power", "power_param", power=0.5))
-importer("Reciprocal")(simple("Power", "power_param", power=-1.0))
-importer("LeakyRelu")(simple("ReLU", "relu_param", negative_slope=("alpha", 0.01)))
-importer("Elu")(simple("ELU", "elu_param", alpha=("alpha", 1.0)))
+def of(kind, *bottoms, **fields):
+    return Formula(kind, bottoms, fields)
+
+
+def linear(x, scale=1.0, shift=0.0, power=1.0):
+    """Return (shift + scale x)^power."""
+    return of("Power", x, scale=scale, shift=shift, power=power)
+
+
+def product(x, y):
+    return of("Eltwise", x, y, operation=ELTWISE.PROD)
+
+
+def above(x, threshold=0.0):
+    """Return 1 where x is above the threshold, else 0."""
+    return of("Threshold", x, threshold=threshold)
+
+
+FORMULAS = {    # operator -> the last layer, by the operator's attributes
+    "Relu": lambda: of("ReLU", "x"), "Sigmoid": lambda: of("Sigmoid", "x"), "Tanh": lambda: of("TanH", "x"),
+    "Softplus": lambda: of("BNLL", "x"), "Abs": lambda: of("AbsVal", "x"), "Exp": lambda: of("Exp", "x"),
+    "Log": lambda: of("Log", "x"), "Neg": lambda: of("Power", "x", scale=-1.0), "Sqrt": lambda: of("Power", "x", power=0.5),
+    "Reciprocal": lambda: of("Power", "x", power=-1.0),
+    "LeakyRelu": lambda alpha=0.01: of("ReLU", "x", negative_slope=alpha),
+    "Elu": lambda alpha=1.0: of("ELU", "x", alpha=alpha),
+    "LRN": lambda size, alpha=1e-4, beta=0.75, bias=1.0: of("LRN", "x", local_size=size, alpha=alpha, beta=beta, k=bias),
+    "HardSigmoid": lambda alpha=0.2, beta=0.5: of("Clip", linear("x", alpha, beta), min=0.0, max=1.0),
+    "HardSwish": lambda: product("x", of("Clip", linear("x", 1 / 6, 0.5), min=0.0, max=1.0)),
+    "Sign": lambda: of("Eltwise", above("x"), above(linear("x", -1.0)), operation=ELTWISE.SUM, coeff=[1.0, -1.0]),
+    "Mish": lambda: product("x", of("TanH", of("BNLL", "x"))),
+    "Softsign": lambda: product("x", linear(of("AbsVal", "x"), shift=1.0, power=-1.0)),
+    "Selu": lambda alpha=1.67326319217681884765625, gamma=1.05070102214813232421875: linear(of("ELU", "x", alpha=alpha), gamma),
+    "Celu": lambda alpha=1.0: linear(of("ELU", linear("x", 1 / alpha)), alpha),
+    "ThresholdedRelu": lambda alpha=1.0: product("x", above("x", alpha)),
+}
+
+
+@importer(*FORMULAS)
+def formula(made, node):
+    def add(one, last=False):
+        if one == "x":
+            return made.bottom()
+        field = f"{one.kind.lower()}_param" if one.fields else ""
+        return made.layer(one.kind, [add(bottom) for bottom in one.bottoms], field, last=last, **one.fields)
+
+    make = FORMULAS[node.op_type]
+    attributes = inspect.signature(make).parameters.values()
+    add(make(*(made.attribute(one.name, one.default) for one in attributes)), last=True)
 
 
 @importer("Identity", "Dropout", "Cast")
@@ -89,17 +122,6 @@ def clip(made, node):
     low, high = (made.attribute(name, made.constant(i, f"{name}imum")) for i, name in ((1, "min"), (2, "max")))
     low, high = -3.4e38 if low is None else float(low), 3.4e38 if high is None else float(high)
     made.layer("Clip", [made.bottom()], "clip_param", last=True, min=min(low, high), max=high)
-
-
-@importer("HardSigmoid", "HardSwish")
-def hard(made, node):
-    swish = node.op_type == "HardSwish"
-    x = made.bottom()
-    line = made.layer("Power", [x], "power_param", scale=1 / 6 if swish else made.attribute("alpha", 0.2),
-                      shift=0.5 if swish else made.attribute("beta", 0.5))
-    gate = made.layer("Clip", [line], "clip_param", last=not swish, min=0.0, max=1.0)
-    if swish:
-        made.product(x, gate, last=True)
 
 
 @importer("Softmax", "LogSoftmax")
@@ -140,7 +162,7 @@ def arithmetic(made, node):
     large, small, sizes, given = (first, second, a, b) if made.result == a else (second, first, b, a)
     if a == b or made.result != sizes or span(sizes, given) is None:
         bottoms = [made.broadcast(blob, shape, made.result) for blob, shape in ((first, a), (second, b))]
-        operation = caffe_pb2.EltwiseParameter.PROD if multiplies else caffe_pb2.EltwiseParameter.SUM
+        operation = ELTWISE.PROD if multiplies else ELTWISE.SUM
         made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=operation)
         return
     axis, shape = span(sizes, given)
@@ -210,7 +232,7 @@ def several(made, node):
         return
     if least:
         bottoms = [made.layer("Power", [bottom], "power_param", scale=-1.0) for bottom in bottoms]
-    operation = caffe_pb2.EltwiseParameter.SUM if node.op_type in ("Sum", "Mean") else caffe_pb2.EltwiseParameter.MAX
+    operation = ELTWISE.SUM if node.op_type in ("Sum", "Mean") else ELTWISE.MAX
     coeff = [1 / len(bottoms)] * len(bottoms) if node.op_type == "Mean" else []
     top = made.layer("Eltwise", bottoms, "eltwise_param", last=not least, operation=operation, coeff=coeff)
     if least:

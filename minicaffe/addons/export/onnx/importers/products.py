@@ -5,7 +5,6 @@ The divisor of AVE pooling is corrected by a Scale with a factor for each positi
 """
 
 import math
-import string
 
 import numpy as np
 
@@ -76,16 +75,9 @@ def conv_transpose(made, node):
                      num_output=weight.shape[1] * group, kernel_size=weight.shape[2:], stride=stride, dilation=dilation,
                      pad=before if symmetric else [0] * count, group=group, bias_term=bias is not None)
     if not symmetric:
-        cropped(made, top, [*made.result[:2], *whole], [0, 0, *before], made.result)
-
-
-def cropped(made, blob, given, starts, wanted):
-    """Cut a part out of a blob by Slice layers, one an axis; the last is the node's output."""
-    if 0 in wanted:
-        raise Unsupported("it keeps nothing of an axis")
-    for axis, sizes in enumerate(zip(given, starts, wanted)):
-        blob = made.part(blob, sizes[0], axis, *sizes[1:])
-    made.layer("Power", [blob], last=True)
+        for axis, sizes in enumerate(zip(whole, before, results), 2):
+            top = made.part(top, sizes[0], axis, *sizes[1:])
+        made.layer("Power", [top], last=True)
 
 
 @importer("Gemm")
@@ -113,51 +105,10 @@ def product(made, weight, bias):
 
 @importer("MatMul")
 def matmul(made, node):
-    if node.input[1] in made.constants and made.constants[node.input[1]].ndim == 2:
-        product(made, made.constants[node.input[1]].T, None)
-        return
-    axes = len(made.shape(0)), len(made.shape(1))
-    if min(axes) < 2:
-        raise Unsupported("one of its operands is a vector")
-    stack = string.ascii_uppercase[:max(axes) - 2]
-    contracted(made, [f"{stack[len(stack) - axes[0] + 2:]}mk", f"{stack[len(stack) - axes[1] + 2:]}kn"], f"{stack}mn")
-
-
-@importer("Einsum")
-def einsum(made, node):
-    operands, arrow, result = made.attribute("equation").replace(" ", "").partition("->")
-    operands = operands.split(",")
-    if not arrow or not result or len(operands) > 2 or any(len(set(one)) < len(one) for one in operands):
-        raise Unsupported(f"its equation is {made.attribute('equation')}")
-    contracted(made, operands, result)
-
-
-def contracted(made, operands, result):
-    """Add layers for a sum of products, as in attention; each operand and the result have a letter for each axis.
-
-    The operands are repeated to all axes, multiplied by element, and summed over the letters that the result lacks.
-    """
-    sizes = {}
-    for i, letters in enumerate(operands):
-        for letter, size in zip(letters, made.shape(i)):
-            sizes[letter] = max(size, sizes.get(letter, 1))
-    summed = [letter for letter in sizes if letter not in result]
-    whole = [sizes[letter] for letter in (*result, *summed)]
-    check_bytes(4 * math.prod(whole), f"the terms of a {made.node.op_type} of computed values")
-    factors = []
-    for i, letters in enumerate(operands):
-        order, given = [letters.index(letter) for letter in (*result, *summed) if letter in letters], made.shape(i)
-        blob = made.bottom(i)
-        if order != sorted(order):
-            blob = made.layer("Permute", [blob], "permute_param", order=order)
-        shape = [given[letters.index(letter)] if letter in letters else 1 for letter in (*result, *summed)]
-        factors.append(made.broadcast(made.reshaped(blob, [given[axis] for axis in order], shape), shape, whole))
-    if len(factors) > 1:
-        factors = [made.product(*factors, last=not summed)]
-    if summed:
-        made.layer("Reduction", factors, "reduction_param", last=True, axis=len(result))
-    elif len(operands) == 1:
-        made.layer("Power", factors, last=True)
+    weight = made.constant(1, "second matrix")
+    if weight.ndim != 2:
+        raise Unsupported(f"its second operand has the shape {list(weight.shape)}, InnerProduct has a matrix")
+    product(made, weight.T, None)
 
 
 # ---- pooling

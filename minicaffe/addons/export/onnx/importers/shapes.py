@@ -7,7 +7,6 @@ import numpy as np
 
 from minicaffe.memory.budget import check_bytes
 from minicaffe.addons.export.onnx.conversion import Unsupported, importer
-from minicaffe.addons.export.onnx.importers.products import cropped
 from minicaffe.proto import caffe_pb2
 
 POOLING = caffe_pb2.PoolingParameter
@@ -66,8 +65,19 @@ def multiplied(made, blob, given, axis, matrix, last=False):
 def selected(made, blob, given, changes, last=True):
     """Return a blob with other indices along some axes, a dict of axis to array; index -1 gives 0.
 
-    The values must be finite: each result is a sum of all values along the axis, but one times 0.
+    A range is cut out by a Slice; steps along the picture and zeros around it are a convolution. All else is a matrix product for
+    each axis: its values must be finite, as each result is a sum of all values along the axis, but one times 0.
     """
+    if not all(map(len, changes.values())):
+        raise Unsupported("it keeps nothing of an axis")
+    lines = {axis: line(indices, given[axis]) for axis, indices in changes.items()}
+    even = None not in lines.values()
+    if even and all(lines[axis][1] == 1 and min(indices) >= 0 for axis, indices in changes.items()):
+        for axis, (first, _) in lines.items():
+            blob = made.part(blob, given[axis], axis, first, len(changes[axis]))
+        return made.layer("Power", [blob], last=True) if last else blob
+    if even and last and min(changes) > 1:
+        return one_tap(made, blob, given, {axis: (*lines[axis], len(changes[axis])) for axis in changes})
     shape = list(given)
     for axis, indices in changes.items():
         check_bytes(8 * len(indices) * shape[axis], f"the matrix of a {made.node.op_type} from {shape[axis]} to {len(indices)}")
@@ -78,51 +88,55 @@ def selected(made, blob, given, changes, last=True):
     return blob
 
 
+def line(indices, size):
+    """Return the first of indices that grow evenly, and the step; None for others. Index -1 is one outside of `size`."""
+    inside = np.flatnonzero(indices >= 0)
+    if not len(inside):
+        return None
+    step = int(indices[inside[1]] - indices[inside[0]]) if len(inside) > 1 else 1
+    even = int(indices[inside[0]]) + step * (np.arange(len(indices)) - inside[0])
+    return (int(even[0]), step) if step > 0 and np.array_equal(np.where((even >= 0) & (even < size), even, -1), indices) else None
+
+
+def one_tap(made, blob, given, lines):
+    """Take the indices ``first + i step``, i < count, along axes, a dict of axis to these: kernels of a single 1, and zeros."""
+    kernel, place, pad, stride = [], [], [], []
+    for axis in range(2, len(given)):
+        first, step, count = lines.get(axis, (0, 1, given[axis]))
+        pad.append(max(0, -first, first + (count - 1) * step + 1 - given[axis]))
+        place.append(first + pad[-1])
+        kernel.append(max(place[-1] + 1, given[axis] + 2 * pad[-1] - count * step + 1))     # for exactly `count` windows
+        stride.append(step)
+    taps = np.zeros((given[1], 1, *kernel))
+    taps[(slice(None), 0, *place)] = 1
+    return depthwise(made, blob, "Convolution", taps, pad=pad, stride=stride)
+
+
+def depthwise(made, blob, kind, taps, **windows):
+    """Return the node's output: a convolution or deconvolution of each channel by its own kernel, `taps` (channels, 1, ...)."""
+    return made.layer(kind, [blob], "convolution_param", [taps], last=True, num_output=len(taps), group=len(taps),
+                      bias_term=False, kernel_size=taps.shape[2:], **windows)
+
+
 @importer("Slice")
 def slice_(made, node):
-    starts = made.attribute("starts", made.constant(1, "starts"))     # attributes before opset 10
-    axes, steps = made.attribute("axes", made.constant(3, "axes")), made.constant(4, "steps")
-    given = made.shape()
-    axes = range(len(starts)) if axes is None else axes
-    begin, stride = [0] * len(given), [1] * len(given)
-    for i, axis in enumerate(axes):
-        size, start = given[int(axis)], int(starts[i])
-        stride[int(axis)] = step = 1 if steps is None else int(steps[i])
-        begin[int(axis)] = min(size - (step < 0), max(0, start + size if start < 0 else start))
-    if 0 in made.result:
-        raise Unsupported("it keeps nothing of an axis")
-    if all(step == 1 for step in stride):
-        if tuple(given) == tuple(made.result):
-            made.alias()
-        else:
-            cropped(made, made.bottom(), given, begin, made.result)
-    elif len(given) < 3 or min(stride) < 1 or made.result[:2] != given[:2]:
-        axes = [axis for axis in range(len(given)) if made.result[axis] != given[axis] or stride[axis] != 1]
-        selected(made, made.bottom(), given, {axis: begin[axis] + stride[axis] * np.arange(made.result[axis]) for axis in axes})
+    starts, ends = (made.attribute(name, made.constant(i, name)) for i, name in ((1, "starts"), (2, "ends")))
+    axes, steps = made.attribute("axes", made.constant(3, "axes")), made.constant(4, "steps")    # attributes before opset 10
+    given, changes = made.shape(), {}
+    for i, axis in enumerate(range(len(starts)) if axes is None else axes):
+        whole = np.arange(given[int(axis)])
+        part = whole[int(starts[i]):int(ends[i]):1 if steps is None else int(steps[i])]
+        if not np.array_equal(part, whole):
+            changes[int(axis) % len(given)] = part
+    replaced(made, changes)
+
+
+def replaced(made, changes):
+    """Let the output be the input with other indices along some axes; see `selected`."""
+    if changes:
+        selected(made, made.bottom(), made.shape(), changes)
     else:
-        strided(made, given, begin, stride)
-
-
-def strided(made, given, begin, stride):
-    """Take every n-th value of spatial axes, from the first one on."""
-    whole = [*made.result[:2], *((size - first - 1) // step + 1 for size, first, step in zip(given[2:], begin[2:], stride[2:]))]
-    cut = tuple(whole) != tuple(made.result)
-    top = one_tap(made, given[1], [first + 1 for first in begin[2:]], begin[2:], last=not cut, stride=stride[2:])
-    if cut:
-        cropped(made, top, whole, [0] * len(given), made.result)
-
-
-def one_tap(made, channels, kernel, place, last=True, **windows):
-    """Return the top of a depthwise convolution whose kernels have a 1 at one place, and are 0 elsewhere."""
-    taps = np.zeros((channels, 1, *kernel))
-    taps[(slice(None), 0, *place)] = 1
-    return depthwise(made, "Convolution", taps, last, **windows)
-
-
-def depthwise(made, kind, taps, last=True, **windows):
-    """Return the top of a convolution or deconvolution of each channel by its own kernel, `taps` (channels, 1, ...)."""
-    return made.layer(kind, [made.bottom()], "convolution_param", [taps], last=last, num_output=len(taps), group=len(taps),
-                      bias_term=False, kernel_size=taps.shape[2:], **windows)
+        made.alias()
 
 
 @importer("Gather")
@@ -130,16 +144,9 @@ def gather(made, node):
     indices, axis, given = made.constant(1, "indices"), made.attribute("axis", 0), made.shape()
     axis %= len(given)
     flat = np.where(indices < 0, indices + given[axis], indices).reshape(-1)
-    part = [*given[:axis], len(flat), *given[axis + 1:]]
-    if np.any(np.diff(flat) != 1):
-        blob = selected(made, made.bottom(), given, {axis: flat}, last=indices.ndim == 1)
-        if indices.ndim > 1:
-            made.reshaped(blob, part, made.result, last=True)
-        return
-    if indices.ndim == 1:
-        cropped(made, made.bottom(), given, [int(flat[0]) if i == axis else 0 for i in range(len(given))], part)
-        return
-    made.reshaped(made.part(made.bottom(), given[axis], axis, int(flat[0]), len(flat)), part, made.result, last=True)
+    blob = selected(made, made.bottom(), given, {axis: flat}, last=indices.ndim == 1)
+    if indices.ndim != 1:
+        made.reshaped(blob, [*given[:axis], len(flat), *given[axis + 1:]], made.result, last=True)
 
 
 @importer("Expand", "Tile")
@@ -150,31 +157,19 @@ def tile(made, node):
 @importer("Pad")
 def pad(made, node):
     given, amounts = made.shape(), made.constant(1, "pads")
-    value, axes = made.constant(2, "value"), made.constant(3, "axes")
+    value, axes, mode = made.constant(2, "value"), made.constant(3, "axes"), made.attribute("mode", "constant")
     if amounts is None:     # before opset 11
         amounts, value = made.attribute("pads"), np.float32(made.attribute("value", 0.0))
-    count = len(given)
-    before, behind = np.zeros(count, int), np.zeros(count, int)
-    where = range(count) if axes is None else axes
-    half = len(amounts) // 2
-    for i, axis in enumerate(where):
-        before[int(axis)], behind[int(axis)] = amounts[i], amounts[half + i]
-    mode = made.attribute("mode", "constant")
     if mode == "constant" and value is not None and np.any(value != 0):
         raise Unsupported("it pads with something other than 0")
-    if not before.any() and not behind.any():
-        made.alias()
-        return
-    if mode != "constant" or before[:2].any() or behind[:2].any() or min(before.min(), behind.min()) < 0 or count < 3:
-        changes = {}
-        for axis in np.flatnonzero(before | behind).tolist():
-            left = np.arange(given[axis])[max(0, -before[axis]):given[axis] + min(0, behind[axis])]
-            more = [max(0, int(side[axis])) for side in (before, behind)]
-            changes[axis] = np.pad(left, more, **{"mode": mode} if mode != "constant" else {"constant_values": -1})
-        selected(made, made.bottom(), given, changes)
-        return
-    most = np.maximum(before, behind)[2:]
-    one_tap(made, given[1], 1 + np.abs(before - behind)[2:], np.maximum(0, behind - before)[2:], pad=most.tolist())
+    half, changes = len(amounts) // 2, {}
+    for axis, before, behind in zip(range(half) if axes is None else axes, amounts, amounts[half:]):
+        if before or behind:
+            size = given[int(axis)]
+            left = np.arange(size)[max(0, -before):size + min(0, behind)]
+            how = {"mode": mode} if mode != "constant" else {"constant_values": -1}
+            changes[int(axis) % len(given)] = np.pad(left, (max(0, int(before)), max(0, int(behind))), **how)
+    replaced(made, changes)
 
 
 @importer("ReduceMean", "ReduceSum", "ReduceMax", "ReduceL1", "ReduceL2", "ReduceSumSquare")
@@ -240,7 +235,7 @@ def resize(made, node):
     mode, policy = made.attribute("mode", "nearest"), made.attribute("keep_aspect_ratio_policy", "stretch")
     how = made.attribute("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     scales = made.attribute("scales", made.constant(1 if old else 2, "scales"))     # an attribute in opset 7
-    if made.attribute("antialias", 0) or how == "tf_crop_and_resize":
+    if made.attribute("antialias", 0) or mode == "cubic" or how == "tf_crop_and_resize":
         raise Unsupported(f"its mode is {mode}{', with antialias' * made.attribute('antialias', 0)}, its coordinates are {how}")
     axes, factors = made.attribute("axes", range(len(given))), [result / size for size, result in zip(given, wanted)]
     if policy != "stretch":     # one factor for all axes
@@ -253,22 +248,19 @@ def resize(made, node):
     if not places:
         made.alias()
     elif mode == "nearest":
-        kind, repeats = made.attribute("nearest_mode", "round_prefer_floor"), [1] * len(given)
+        kind = made.attribute("nearest_mode", "round_prefer_floor")
         changes = {axis: nearest(place, ("ceil" if factors[axis] < 1 else "floor") if old else kind).clip(0, given[axis] - 1)
                    for axis, place in places.items()}
-        for axis, indices in changes.items():
-            repeats[axis] = max(1, wanted[axis] // given[axis])
-            if not np.array_equal(indices, np.arange(given[axis]).repeat(repeats[axis])):
-                repeats[0] = 0
-        if len(given) < 3 or repeats[:2] != [1, 1]:
+        repeats = [max(1, result // size) for size, result in zip(given, wanted)]
+        repeated = all(np.array_equal(one, np.arange(given[axis]).repeat(repeats[axis])) for axis, one in changes.items())
+        if repeated and min(changes) > 1:
+            depthwise(made, made.bottom(), "Deconvolution", np.ones((given[1], 1, *repeats[2:])), stride=repeats[2:])
+        else:
             selected(made, made.bottom(), given, changes)
-            return
-        depthwise(made, "Deconvolution", np.ones((given[1], 1, *repeats[2:])), stride=repeats[2:])
     else:
         blob, shape = made.bottom(), list(given)
-        cubic = (made.attribute("cubic_coeff_a", -0.75), made.attribute("exclude_outside", 0)) if mode == "cubic" else ()
         for axis, place in places.items():
-            blob = multiplied(made, blob, shape, axis, interpolation(place, given[axis], *cubic), last=axis == list(places)[-1])
+            blob = multiplied(made, blob, shape, axis, interpolation(place, given[axis]), last=axis == list(places)[-1])
             shape[axis] = wanted[axis]
 
 
@@ -296,17 +288,10 @@ def nearest(place, mode):
     return rounded[mode].astype(int)
 
 
-def interpolation(place, size, a=None, exclude_outside=False):
-    """Return the matrix (results, size) of a linear interpolation, or of a cubic convolution with the coefficient `a` (Keys 1981).
-
-    Values outside are those of the border; `exclude_outside`: they have no weight, and the others add up to 1.
-    """
-    place = place.clip(0, size - 1) if a is None else place
+def interpolation(place, size):
+    """Return the matrix (results, size) of a linear interpolation; values outside are those of the border."""
+    place, made, rows = place.clip(0, size - 1), np.zeros((len(place), size)), np.arange(len(place))
     low = np.floor(place).astype(int)
-    made, rows = np.zeros((len(place), size)), np.arange(len(place))
-    for tap in (0, 1) if a is None else (-1, 0, 1, 2):
-        t = np.abs(place - low - tap)
-        weight = 1 - t if a is None else np.where(t <= 1, ((a + 2) * t - (a + 3)) * t * t + 1, ((t - 5) * t + 8) * t * a - 4 * a)
-        inside = (low + tap >= 0) & (low + tap < size)
-        made[rows, (low + tap).clip(0, size - 1)] += np.where(inside, weight, 0) if exclude_outside else weight
-    return made / made.sum(1, keepdims=True) if exclude_outside else made
+    for tap in (0, 1):
+        made[rows, (low + tap).clip(0, size - 1)] += 1 - np.abs(place - low - tap)
+    return made

@@ -1,0 +1,323 @@
+"""Layer types as sequences of operators: the one list from which nets are exported to ONNX and to PyTorch.
+
+The function of a layer type has the arguments `out`, a `Writer`, and `node`. It decides Caffe's special cases, and returns a list
+with the value of each top, or what ``out.op`` returns for several. ``out.op(operator, *inputs, **attributes)`` writes an operator.
+Those with a capital letter are operators of ONNX, with its inputs and attributes. The others, in small letters, are what Caffe
+computes by another rule; each writer has its own form of them. Types that the two write by different operators have a function in
+`minicaffe.addons.export.onnx` and one in `minicaffe.addons.export.pytorch`.
+"""
+
+import math
+from operator import attrgetter
+
+import numpy as np
+
+from minicaffe.errors import ConfigError
+from minicaffe.addons.export.exporting import ignored, registration
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.binary import read_blob
+
+POOLING = caffe_pb2.PoolingParameter
+LOSS = caffe_pb2.LossParameter
+LAYERS = {}     # layer type -> function
+
+
+class Writer:
+    """What the functions of layer types write to.
+
+    Attributes
+    ----------
+    node : minicaffe.net.node.Node
+        The layer that is written now.
+    values : dict
+        Blob -> its value: a name in the model, or an expression.
+    """
+
+    def __init__(self):
+        self.node, self.values = None, {}
+
+    def bottom(self, index=0):
+        """Return the value of a bottom."""
+        return self.values[self.node.bottoms[index].name]
+
+    def bottoms(self):
+        """Return the values of all bottoms."""
+        return [self.bottom(i) for i in range(len(self.node.bottoms))]
+
+
+def layer(*types):
+    """Return a decorator that registers a function as that of layer types."""
+    return registration(LAYERS, types)
+
+
+# ---- types that are one operator
+
+def row(operator, *fields):
+    """Return the function of a type that is one operator of all bottoms; `fields` of its message are the attributes."""
+    def write(out, node):
+        attributes = {field.rpartition(".")[2]: attrgetter(field)(node.param) for field in fields}
+        return [out.op(operator, *out.bottoms(), **attributes)]
+    return write
+
+
+LAYERS |= {
+    "AbsVal": row("Abs"), "BNLL": row("Softplus"), "Sigmoid": row("Sigmoid"), "TanH": row("Tanh"),
+    "ELU": row("Elu", "elu_param.alpha"), "Softmax": row("Softmax", "softmax_param.axis"),
+    "Swish": row("swish", "swish_param.beta"), "Threshold": row("threshold", "threshold_param.threshold"),
+    "Dropout": row("dropout", "dropout_param.dropout_ratio"), "BatchReindex": row("batch_reindex"),
+    "MultinomialLogisticLoss": row("logistic_loss"), "SmoothL1Loss": row("smooth_l1_loss"), "EuclideanLoss": row("euclidean_loss"),
+    "ContrastiveLoss": row("contrastive_loss", "contrastive_loss_param.margin", "contrastive_loss_param.legacy_version"),
+}
+
+
+@layer("LSTMUnit")
+def lstm_unit(out, node):
+    return out.op("lstm_unit", *out.bottoms())
+
+
+# ---- elementwise
+
+@layer("ReLU")
+def relu(out, node):
+    slope = node.param.relu_param.negative_slope
+    return [out.op("LeakyRelu", out.bottom(), alpha=slope) if slope else out.op("Relu", out.bottom())]
+
+
+@layer("Clip")
+def clip(out, node):
+    p = node.param.clip_param
+    return [out.op("Clip", out.bottom(), float(p.min), float(p.max))]
+
+
+@layer("Power")
+def power(out, node):
+    p, x = node.param.power_param, out.bottom()
+    if p.power == 0 or p.scale == 0:        # the bottom does not count
+        return [out.op("filled", x, 1.0 if p.power == 0 else float(np.float32(p.shift) ** np.float32(p.power)))]
+    x = out.op("affine", x, p.scale, p.shift)
+    return [x if p.power == 1 else out.op("power", x, p.power)]
+
+
+@layer("Exp")
+def exponential(out, node):
+    p, log = node.param.exp_param, log_of(node.param.exp_param.base)
+    return [out.op("Exp", out.op("affine", out.bottom(), log * p.scale, log * p.shift))]
+
+
+@layer("Log")
+def logarithm(out, node):
+    p = node.param.log_param
+    y = out.op("Log", out.op("affine", out.bottom(), p.scale, p.shift))
+    return [y if p.base == -1 else out.op("Div", y, log_of(p.base))]
+
+
+def log_of(base):
+    """Return the natural logarithm of the base of an Exp or Log layer; -1 means e."""
+    return 1 if base == -1 else math.log(base)
+
+
+@layer("Eltwise")
+def eltwise(out, node):
+    p, (y, *xs) = node.param.eltwise_param, out.bottoms()
+    if p.operation == p.SUM and p.coeff:
+        y, *xs = (out.op("affine", x, coeff, 0) for x, coeff in zip([y, *xs], p.coeff))
+    for x in xs:
+        y = out.op({p.SUM: "Add", p.PROD: "Mul", p.MAX: "Max"}[p.operation], y, x)
+    return [y]
+
+
+# ---- scales and statistics
+
+def axis_of(axis, shape):
+    """Return an axis counted from the front."""
+    return axis + len(shape) if axis < 0 else axis
+
+
+@layer("Scale", "Bias")
+def scale(out, node):
+    """A scale or bias is broadcast from `axis` on: it has axes of size 1 behind it."""
+    scales, x, shape = node.type == "Scale", out.bottom(), node.bottoms[0].shape
+    p, learned = node.param.scale_param if scales else node.param.bias_param, len(node.bottoms) == 1
+
+    def trailing(own):
+        return len(shape) - axis_of(p.axis, shape) - len(own) if own else 0
+
+    if not learned:
+        x = out.op("Mul" if scales else "Add", x, trailed(out, out.bottom(1), trailing(node.bottoms[1].shape)))
+    if not node.layer.blobs:
+        return [x]
+    weight = 0 if scales and learned else None
+    bias = len(node.layer.blobs) - 1 if not scales or p.bias_term else None
+    return [out.op("channels", x, weight=weight, bias=bias, trailing=trailing(node.layer.blobs[0].shape))]
+
+
+def trailed(out, x, count):
+    """Return x with `count` more axes of size 1 at the end."""
+    return out.op("Unsqueeze", x, list(range(-count, 0))) if count > 0 else x
+
+
+def batch_statistics(mean, variance, weight):
+    """Return mean and variance of a BatchNorm, which Caffe stores as sums with the sum of their weights."""
+    factor = 1 / float(weight.item()) if weight.item() else 0.0
+    return np.float64(mean) * factor, np.float64(variance) * factor
+
+
+@layer("MVN")
+def mvn(out, node):
+    p = node.param.mvn_param
+    x = trailed(out, out.bottom(), 4 - node.bottoms[0].num_axes)       # Caffe's top has 4 axes
+    axes = (1, 2, 3) if p.across_channels else (2, 3)
+    return [out.op("mvn", x, axes=axes, normalize_variance=p.normalize_variance, eps=p.eps)]
+
+
+@layer("LRN")
+def lrn(out, node):
+    p, x = node.param.lrn_param, out.bottom()
+    if p.norm_region == p.ACROSS_CHANNELS:
+        return [out.op("LRN", x, size=p.local_size, alpha=p.alpha, beta=p.beta, bias=p.k)]
+    return [out.op("lrn_within_channel", x, size=p.local_size, alpha=p.alpha, beta=p.beta)]     # Caffe ignores k here
+
+
+@layer("Reduction")
+def reduction(out, node):
+    p, count = node.param.reduction_param, node.bottoms[0].num_axes
+    kind = {p.SUM: "ReduceSum", p.ASUM: "ReduceL1", p.SUMSQ: "ReduceSumSquare", p.MEAN: "ReduceMean"}[p.operation]
+    y = out.op("reduction", out.bottom(), kind=kind, axes=tuple(range(p.axis % count, count)))
+    return [out.op("affine", y, p.coeff, 0)]
+
+
+@layer("Normalize")
+def normalize(out, node):
+    p, count = node.param.norm_param, node.bottoms[0].num_axes
+    axes, shape = tuple(range(1, count)) if p.across_spatial else (1,), node.layer.blobs[0].shape
+    return [out.op("normalize", out.bottom(), axes=axes, trailing=count - 2 if shape else 0, eps=p.eps)]
+
+
+# ---- shapes
+
+@layer("Split")
+def split(out, node):
+    return out.bottoms() * len(node.tops)
+
+
+@layer("Silence", "HDF5Output")
+def nothing(out, node):
+    return []
+
+
+def older_axis(param, older):
+    """Return `axis` of a layer's message, or what its older field gives."""
+    return getattr(param, older) if param.HasField(older) else param.axis
+
+
+@layer("Concat")
+def concat(out, node):
+    xs, axis = out.bottoms(), older_axis(node.param.concat_param, "concat_dim")
+    return xs if len(xs) == 1 else [out.op("Concat", *xs, axis=axis)]
+
+
+@layer("Slice")
+def slices(out, node):
+    p, axis = node.param.slice_param, older_axis(node.param.slice_param, "slice_dim")
+    return out.bottoms() if len(node.tops) == 1 else out.op("slices", out.bottom(), axis=axis, points=tuple(p.slice_point))
+
+
+@layer("Permute")
+def permute(out, node):
+    order, count = list(node.param.permute_param.order), node.bottoms[0].num_axes
+    return [out.op("Transpose", out.bottom(), perm=order + [axis for axis in range(count) if axis not in order])]
+
+
+@layer("Tile")
+def tile(out, node):
+    p, count = node.param.tile_param, node.bottoms[0].num_axes
+    return [out.op("Tile", out.bottom(), [p.tiles if i == p.axis % count else 1 for i in range(count)])]
+
+
+@layer("Crop")
+def crop(out, node):
+    """`starts` are the first indices along the axes from `axis` on."""
+    p, shape = node.param.crop_param, node.bottoms[0].shape
+    axis = axis_of(p.axis, shape)
+    count = len(shape) - axis
+    starts = list(p.offset) * (count if len(p.offset) == 1 else 1) or [0] * count
+    return [out.op("crop", *out.bottoms(), axis=axis, starts=starts)]
+
+
+@layer("Filter")
+def select(out, node):
+    *xs, selector = out.bottoms()
+    return [out.op("select", x, selector) for x in xs]
+
+
+@layer("ArgMax")
+def argmax(out, node):
+    """Of equal values Caffe takes the last."""
+    p = node.param.argmax_param
+    return [out.op("argmax", out.bottom(), axis=p.axis if p.HasField("axis") else None, top_k=p.top_k, out_max_val=p.out_max_val)]
+
+
+@layer("SPP")
+def pyramid(out, node):
+    """Spatial pyramid pooling: poolings into 1, 4, 16, ... bins, one behind the other."""
+    levels = [out.op("pool", out.bottom(), level=inner) for inner in node.layer.inner.net.nodes if inner.type == "Pooling"]
+    return levels if len(levels) == 1 else [out.op("Concat", *(out.op("Flatten", level, axis=1) for level in levels), axis=1)]
+
+
+def pads(sizes, results, kernel, stride, pad, dilation=None):
+    """Return ONNX's `pads` (begins, then ends) for planes of the sizes `results`, if the number of windows is rounded down."""
+    begin, end = list(pad), []
+    for i, (size, result) in enumerate(zip(sizes, results, strict=True)):
+        reach = (kernel[i] - 1) * (dilation[i] if dilation else 1) + 1
+        end.append(max(0, (result - 1) * stride[i] + reach - size - pad[i]))
+    return begin + end
+
+
+def check_dummy(node):
+    """Raise ConfigError for a DummyData whose tops are not the same in each run."""
+    if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
+        raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
+                          field="dummy_data_param")
+
+
+# ---- accuracy and losses, for nets whose labels are inputs
+
+def normalization(p, default):
+    """Return the name of the normalization of a LossParameter."""
+    if not p.HasField("normalization") and p.HasField("normalize"):
+        return "VALID" if p.normalize else "BATCH_SIZE"
+    return LOSS.NormalizationMode.Name(p.normalization) if p.HasField("normalization") else default
+
+
+@layer("Accuracy")
+def accuracy(out, node):
+    p = node.param.accuracy_param
+    axis = axis_of(p.axis, node.bottoms[0].shape)
+    return out.op("accuracy", *out.bottoms(), axis=axis, top_k=p.top_k, ignore_label=ignored(p))
+
+
+@layer("SoftmaxWithLoss")
+def softmax_loss(out, node):
+    p, axis = node.param.loss_param, axis_of(node.param.softmax_param.axis, node.bottoms[0].shape)
+    return out.op("softmax_loss", *out.bottoms(), axis=axis, ignore_label=ignored(p), normalization=normalization(p, "VALID"))
+
+
+@layer("InfogainLoss")
+def infogain_loss(out, node):
+    p, own, xs = node.param.loss_param, node.param.infogain_loss_param, out.bottoms()
+    if len(xs) < 3:
+        xs.append(np.array(read_blob(own.source).data, np.float32))
+    return out.op("infogain_loss", *xs, axis=axis_of(own.axis, node.bottoms[0].shape), ignore_label=ignored(p),
+                  normalization=normalization(p, "VALID"))
+
+
+@layer("HingeLoss")
+def hinge_loss(out, node):
+    p = node.param.hinge_loss_param
+    return [out.op("hinge_loss", *out.bottoms(), norm=p.Norm.Name(p.norm))]
+
+
+@layer("SigmoidCrossEntropyLoss")
+def cross_entropy_loss(out, node):
+    p = node.param.loss_param
+    return [out.op("cross_entropy_loss", *out.bottoms(), ignore_label=ignored(p), normalization=normalization(p, "BATCH_SIZE"))]
