@@ -52,27 +52,69 @@ def layer(*types):
 
 # ---- types that are one operator
 
-def row(operator, *fields):
-    """Return the function of a type that is one operator of all bottoms; `fields` of its message are the attributes."""
+def row(operator, **attributes):
+    """Return the function of a type that is one operator; an attribute is the path of a field, or a function of the node."""
+    found = {name: attrgetter(f"param.{one}") if isinstance(one, str) else one for name, one in attributes.items()}
+
     def write(out, node):
-        attributes = {field.rpartition(".")[2]: attrgetter(field)(node.param) for field in fields}
-        return [out.op(operator, *out.bottoms(), **attributes)]
+        result = out.op(operator, *out.bottoms(), **{name: attribute(node) for name, attribute in found.items()})
+        return [result] if isinstance(result, str) and len(node.tops) == 1 else result
     return write
+
+
+def axis_of(axis, shape):
+    """Return an axis counted from the front."""
+    return axis + len(shape) if axis < 0 else axis
+
+
+def front(message):
+    """Return the attribute that is the `axis` of a message, counted from the front."""
+    return lambda node: axis_of(getattr(node.param, message).axis, node.bottoms[0].shape)
+
+
+def ignored_by(message):
+    """Return the attribute that is the label which a message leaves out, or None."""
+    return lambda node: ignored(getattr(node.param, message))
+
+
+def normalized_by(default):
+    """Return the attribute that is the name of a loss's normalization."""
+    def name(node):
+        p = node.param.loss_param
+        if not p.HasField("normalization") and p.HasField("normalize"):
+            return "VALID" if p.normalize else "BATCH_SIZE"
+        return LOSS.NormalizationMode.Name(p.normalization) if p.HasField("normalization") else default
+    return name
 
 
 LAYERS |= {
     "AbsVal": row("Abs"), "BNLL": row("Softplus"), "Sigmoid": row("Sigmoid"), "TanH": row("Tanh"),
-    "ELU": row("Elu", "elu_param.alpha"), "Softmax": row("Softmax", "softmax_param.axis"),
-    "Swish": row("swish", "swish_param.beta"), "Threshold": row("threshold", "threshold_param.threshold"),
-    "Dropout": row("dropout", "dropout_param.dropout_ratio"), "BatchReindex": row("batch_reindex"),
+    "ELU": row("Elu", alpha="elu_param.alpha"), "Swish": row("swish", beta="swish_param.beta"),
+    "Softmax": row("Softmax", axis="softmax_param.axis"), "Dropout": row("dropout", ratio="dropout_param.dropout_ratio"),
+    "Threshold": row("threshold", bound="threshold_param.threshold"), "BatchReindex": row("batch_reindex"),
+    "LSTMUnit": row("lstm_unit"),
+    # Of equal values Caffe takes the last.
+    "ArgMax": row("argmax", axis=lambda node: node.param.argmax_param.axis if node.param.argmax_param.HasField("axis") else None,
+                  top_k="argmax_param.top_k", out_max_val="argmax_param.out_max_val"),
+    # The labels are inputs of the net.
+    "Accuracy": row("accuracy", axis=front("accuracy_param"), top_k="accuracy_param.top_k", ignored=ignored_by("accuracy_param")),
+    "SoftmaxWithLoss": row("softmax_loss", axis=front("softmax_param"), ignored=ignored_by("loss_param"),
+                           mode=normalized_by("VALID")),
+    "SigmoidCrossEntropyLoss": row("cross_entropy_loss", ignored=ignored_by("loss_param"), mode=normalized_by("BATCH_SIZE")),
+    "HingeLoss": row("hinge_loss", norm=lambda node: caffe_pb2.HingeLossParameter.Norm.Name(node.param.hinge_loss_param.norm)),
+    "ContrastiveLoss": row("contrastive_loss", margin="contrastive_loss_param.margin",
+                           legacy="contrastive_loss_param.legacy_version"),
     "MultinomialLogisticLoss": row("logistic_loss"), "SmoothL1Loss": row("smooth_l1_loss"), "EuclideanLoss": row("euclidean_loss"),
-    "ContrastiveLoss": row("contrastive_loss", "contrastive_loss_param.margin", "contrastive_loss_param.legacy_version"),
 }
 
 
-@layer("LSTMUnit")
-def lstm_unit(out, node):
-    return out.op("lstm_unit", *out.bottoms())
+@layer("InfogainLoss")
+def infogain_loss(out, node):
+    xs, p = out.bottoms(), node.param.infogain_loss_param
+    if len(xs) < 3:
+        xs.append(np.array(read_blob(p.source).data, np.float32))
+    return out.op("infogain_loss", *xs, axis=axis_of(p.axis, node.bottoms[0].shape), ignored=ignored(node.param.loss_param),
+                  mode=normalized_by("VALID")(node))
 
 
 # ---- elementwise
@@ -127,11 +169,6 @@ def eltwise(out, node):
 
 
 # ---- scales and statistics
-
-def axis_of(axis, shape):
-    """Return an axis counted from the front."""
-    return axis + len(shape) if axis < 0 else axis
-
 
 @layer("Scale", "Bias")
 def scale(out, node):
@@ -250,13 +287,6 @@ def select(out, node):
     return [out.op("select", x, selector) for x in xs]
 
 
-@layer("ArgMax")
-def argmax(out, node):
-    """Of equal values Caffe takes the last."""
-    p = node.param.argmax_param
-    return [out.op("argmax", out.bottom(), axis=p.axis if p.HasField("axis") else None, top_k=p.top_k, out_max_val=p.out_max_val)]
-
-
 @layer("SPP")
 def pyramid(out, node):
     """Spatial pyramid pooling: poolings into 1, 4, 16, ... bins, one behind the other."""
@@ -278,46 +308,3 @@ def check_dummy(node):
     if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
         raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
                           field="dummy_data_param")
-
-
-# ---- accuracy and losses, for nets whose labels are inputs
-
-def normalization(p, default):
-    """Return the name of the normalization of a LossParameter."""
-    if not p.HasField("normalization") and p.HasField("normalize"):
-        return "VALID" if p.normalize else "BATCH_SIZE"
-    return LOSS.NormalizationMode.Name(p.normalization) if p.HasField("normalization") else default
-
-
-@layer("Accuracy")
-def accuracy(out, node):
-    p = node.param.accuracy_param
-    axis = axis_of(p.axis, node.bottoms[0].shape)
-    return out.op("accuracy", *out.bottoms(), axis=axis, top_k=p.top_k, ignore_label=ignored(p))
-
-
-@layer("SoftmaxWithLoss")
-def softmax_loss(out, node):
-    p, axis = node.param.loss_param, axis_of(node.param.softmax_param.axis, node.bottoms[0].shape)
-    return out.op("softmax_loss", *out.bottoms(), axis=axis, ignore_label=ignored(p), normalization=normalization(p, "VALID"))
-
-
-@layer("InfogainLoss")
-def infogain_loss(out, node):
-    p, own, xs = node.param.loss_param, node.param.infogain_loss_param, out.bottoms()
-    if len(xs) < 3:
-        xs.append(np.array(read_blob(own.source).data, np.float32))
-    return out.op("infogain_loss", *xs, axis=axis_of(own.axis, node.bottoms[0].shape), ignore_label=ignored(p),
-                  normalization=normalization(p, "VALID"))
-
-
-@layer("HingeLoss")
-def hinge_loss(out, node):
-    p = node.param.hinge_loss_param
-    return [out.op("hinge_loss", *out.bottoms(), norm=p.Norm.Name(p.norm))]
-
-
-@layer("SigmoidCrossEntropyLoss")
-def cross_entropy_loss(out, node):
-    p = node.param.loss_param
-    return [out.op("cross_entropy_loss", *out.bottoms(), ignore_label=ignored(p), normalization=normalization(p, "BATCH_SIZE"))]

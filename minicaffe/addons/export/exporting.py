@@ -8,7 +8,7 @@ import numpy as np
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, DataError, Error
 from minicaffe.layer import layer_class
-from minicaffe.addons.export.comparison import TOLERANCE, run_net
+from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
 
 # Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
 DISCONTINUOUS_TYPES = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")
@@ -116,10 +116,20 @@ def export_layers(net, values, add):
         raise errors[0]
 
 
-def run_on(net, inputs, preprocessing):
-    """Return the inputs of what a net was exported to, as float32, those of the net, and the values of its blobs on them.
+def compare(net, inputs, preprocessing, target, run, layers):
+    """Return the Difference of each output of a net and of what it was exported to; it raises what `minicaffe.addons.export.onnx.compare` does.
 
-    Raises ConfigError unless there is an array for each input. `preprocessing` is a Preprocessing of the first, or None.
+    Parameters
+    ----------
+    net, inputs, preprocessing
+        As of `minicaffe.addons.export.onnx.compare`.
+    target : str
+        "model" or "module", for messages.
+    run : callable
+        Returns the outputs of the target by name, for its inputs.
+    layers : callable
+        Yields node and Difference of each top of each layer, computed from bottoms that have the net's values; called with the
+        inputs of the target, and those of the net.
     """
     names = [blob.name for blob in net.input_blobs]
     if inputs.keys() != set(names):
@@ -130,21 +140,17 @@ def run_on(net, inputs, preprocessing):
         order, mean = checked_preprocessing(net, preprocessing)
         x = inputs[names[0]][:, order] if order else inputs[names[0]]
         given = inputs | {names[0]: (x if mean is None else x - mean) * np.float32(preprocessing.scale)}
-    return inputs, given, run_net(net, given)
+    wanted = run_net(net, given)
+    found = [difference(name, wanted[name], value) for name, value in run(inputs).items()]
+    if any(not one.relative <= TOLERANCE for one in found):
+        check_layers(net, found, layers(inputs, given), target)
+    return found
 
 
 def check_layers(net, found, layers, target):
     """Raise DataError for outputs that differ, unless only rounding errors before a layer of `DISCONTINUOUS_TYPES` are the reason.
 
-    Parameters
-    ----------
-    net : Net
-    found : list of Difference
-        Of the outputs.
-    layers : iterable of tuple
-        Node and Difference of each top of each layer, computed from bottoms that have the net's values.
-    target : str
-        "model" or "module", for the message.
+    `found` is the Difference of each output, `layers` what `compare` has of each layer.
     """
     for node, one in layers:
         if not one.relative <= TOLERANCE:

@@ -3,8 +3,8 @@
 import numpy as np
 
 from minicaffe.errors import DependencyError
-from minicaffe.addons.export.comparison import TOLERANCE, difference
-from minicaffe.addons.export.exporting import check_layers, run_on, value_names
+from minicaffe.addons.export import exporting
+from minicaffe.addons.export.comparison import difference
 from minicaffe.addons.export.onnx.graph import helper, reads, value_info
 
 
@@ -27,18 +27,16 @@ def compare(net, model, inputs, preprocessing=None):
     DependencyError
         Without onnxruntime.
     """
-    inputs, given, wanted = run_on(net, inputs, preprocessing)
     names = [output.name for output in model.graph.output]
-    found = [difference(name, wanted[name], value) for name, value in zip(names, run_model(model, inputs), strict=True)]
-    if any(not one.relative <= TOLERANCE for one in found):
-        check_layers(net, found, _layer_by_layer(net, model, inputs, given), "model")
-    return found
+    return exporting.compare(net, inputs, preprocessing, "model",
+                             lambda inputs: dict(zip(names, run_model(model, inputs), strict=True)),
+                             lambda inputs, given: _layer_by_layer(net, model, inputs, given))
 
 
 def _layer_by_layer(net, model, inputs, given):
     """Yield (node, Difference) for each top of each layer that the model computes; all layers get the net's values as bottoms."""
     computed = {name for node in model.graph.node for name in node.output}
-    value_of = value_names(net.nodes)
+    value_of = exporting.value_names(net.nodes)
     arrays, names = dict(inputs), {name: name for name in inputs}    # of the model's values; blob -> its value in the model
     net.feed(**given)
     for i, node in enumerate(net.nodes):

@@ -6,51 +6,41 @@ from onnx import TensorProto
 from minicaffe.errors import ConfigError
 from minicaffe.addons.forks.variants import EPS
 from minicaffe.addons.export.onnx.graph import exporter
+from minicaffe.addons.export.onnx.layers import BACKWARD, standardized
 
 
-@exporter("Reverse")
+@exporter("Reverse", "Flip")
 def reverse(graph, node):
-    return [flipped(graph, graph.bottom(), node.layer.axes())]
-
-
-@exporter("Flip")
-def flip(graph, node):
+    """Put the values along axes into reverse order."""
     values = node.layer.values
-    axes = [2] * values["flip_height"] + [3] * values["flip_width"]
-    return [flipped(graph, graph.bottom(), axes) if axes else graph.op("Identity", graph.bottom())]
-
-
-def flipped(graph, x, axes):
-    """Return x with the values along the axes in reverse order."""
+    axes = list(node.layer.axes()) if node.type == "Reverse" else [2] * values["flip_height"] + [3] * values["flip_width"]
     count = len(axes)
-    return graph.op("Slice", x, [-1] * count, [np.iinfo(np.int64).min] * count, list(axes), [-1] * count)
+    if not count:
+        return [graph.op("Identity", graph.bottom())]
+    return [graph.op("Slice", graph.bottom(), [-1] * count, [BACKWARD] * count, axes, [-1] * count)]
 
 
-@exporter("Squeeze")
-def squeeze(graph, node):
-    return [graph.reshape(graph.bottom(), graph.shape(), graph.known_top_shape())]
+def rearranged(graph, parts, order):
+    """Return the bottom, its axes cut into `parts` of these sizes, in another order, in the shape of the top."""
+    wanted = graph.known_top_shape()
+    x = graph.op("Transpose", graph.reshape(graph.bottom(), list(graph.shape()), parts), perm=order)
+    return [graph.reshape(x, [parts[axis] for axis in order], wanted)]
 
 
 @exporter("ShuffleChannel")
 def shuffle_channel(graph, node):
-    shape, groups = graph.known_top_shape(), node.layer.values["group"]
-    parts = [shape[0], groups, shape[1] // groups, *shape[2:]]
-    x = graph.op("Transpose", graph.reshape(graph.bottom(), shape, parts), perm=[0, 2, 1, *range(3, len(parts))])
-    return [graph.reshape(x, [shape[0], parts[2], groups, *shape[2:]], shape)]
+    (num, channels, *rest), groups = graph.known_top_shape(), node.layer.values["group"]
+    return rearranged(graph, [num, groups, channels // groups, *rest], [0, 2, 1, *range(3, 3 + len(rest))])
 
 
 @exporter("Reorg")
 def reorg(graph, node):
-    stride, reverse = (node.layer.values[name] for name in ("stride", "reverse"))
-    wanted = graph.known_top_shape()
-    num, channels, height, width = graph.shape()
+    stride, (num, channels, height, width) = node.layer.values["stride"], graph.shape()
+    graph.known_top_shape()
+    if node.layer.values["reverse"]:
+        return rearranged(graph, [num, stride, stride, channels // stride ** 2, height, width], [0, 3, 4, 1, 5, 2])
     inner = channels // stride ** 2
-    if reverse:
-        parts, order = [num, stride, stride, inner, height, width], [0, 3, 4, 1, 5, 2]
-    else:
-        parts, order = [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4]
-    x = graph.op("Transpose", graph.reshape(graph.bottom(), list(graph.shape()), parts), perm=order)
-    return [graph.reshape(x, [parts[axis] for axis in order], wanted)]
+    return rearranged(graph, [num, inner, height, stride, width, stride], [0, 3, 5, 1, 2, 4])
 
 
 # ---- pixels
@@ -110,30 +100,23 @@ def roi_pooling(graph, node):
 @exporter("BN")
 def bn(graph, node):
     layer, x = node.layer, graph.bottom()
-    axes = len(graph.shape())
+    axes, statistics = len(graph.shape()), []
     if not layer.uses_batch_statistics and not layer.inference:
         parameters = [graph.parameter(i, [blob.count]) for i, blob in enumerate(layer.blobs)]
         return [graph.op("BatchNormalization", x, *parameters, epsilon=layer.eps)]
-    statistics = []
     if layer.uses_batch_statistics:
-        others = [0, *range(2, axes)]
-        mean = graph.reduce("ReduceMean", x, others)
-        centred = graph.op("Sub", x, mean)
-        variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), others)
-        x = graph.op("Div", centred, graph.op("Sqrt", graph.op("Add", variance, layer.eps)))
-        statistics = [graph.op("Reshape", one, [1, -1, 1, 1]) for one, _ in zip((mean, variance), node.tops[1:])]
+        x, *statistics = standardized(graph, x, [0, *range(2, axes)], layer.eps)
     scale, shift = (graph.parameter(i, [layer.blobs[i].count, *[1] * (axes - 2)]) for i in range(2))
+    statistics = [graph.op("Reshape", one, [1, -1, 1, 1]) for one, _ in zip(statistics, node.tops[1:])]
     return [graph.op("Add", graph.op("Mul", x, scale), shift), *statistics]
 
 
 @exporter("Normalize with normalize_param")
 def normalize(graph, node):
-    x = graph.bottom()
-    if node.layer.squared:
-        norm = graph.op("Sqrt", graph.op("Add", graph.reduce("ReduceSum", graph.op("Mul", x, x), [1]), EPS))
-    else:
-        norm = graph.op("Add", graph.reduce("ReduceSum", graph.op("Abs", x), [1]), EPS)
-    return [graph.op("Div", x, norm), *([norm] if len(node.tops) > 1 else [])]
+    x, squared = graph.bottom(), node.layer.squared
+    norm = graph.op("Add", graph.reduce("ReduceSumSquare" if squared else "ReduceL1", x, [1]), EPS)
+    norm = graph.op("Sqrt", norm) if squared else norm
+    return [graph.op("Div", x, norm), norm][:len(node.tops)]
 
 
 @exporter("Lstm")

@@ -12,9 +12,26 @@ from onnx import TensorProto, helper
 from minicaffe.errors import ConfigError
 from minicaffe.net import operators
 from minicaffe.net.operators import POOLING, axis_of, pads
-from minicaffe.addons.export.onnx.graph import exporter, operator, value_info
+from minicaffe.addons.export.onnx.graph import OPERATORS, exporter, operator, value_info
 
 BACKWARD = np.iinfo(np.int64).min   # the end of a Slice from the last index to the first
+
+OPERATORS |= {
+    "dropout": lambda graph, x, ratio: x,
+    "swish": lambda graph, x, beta: graph.op("Mul", x, graph.op("Sigmoid", affine(graph, x, beta, 0))),
+    "threshold": lambda graph, x, bound: cast(graph, graph.op("Greater", x, float(bound))),
+    "power": lambda graph, x, exponent: graph.op("Mul", x, x) if exponent == 2 else graph.op("Pow", x, float(exponent)),
+    "filled": lambda graph, x, value: graph.op("ConstantOfShape", graph.op("Shape", x), value=helper.make_tensor(
+        "value", TensorProto.FLOAT, [1], [value])),
+    "reduction": lambda graph, x, kind, axes: graph.reduce(kind, x, axes, keepdims=False),
+    "batch_reindex": lambda graph, x, indices: graph.op("Gather", x, cast(graph, indices, TensorProto.INT64), axis=0),
+    "select": lambda graph, x, selector: graph.op("Compress", x, cast(graph, graph.op("Reshape", selector, [-1]), TensorProto.BOOL),
+                                                  axis=0),
+}
+
+
+def cast(graph, x, kind=TensorProto.FLOAT):
+    return graph.op("Cast", x, to=kind)
 
 
 def spatial(graph, shape, first):
@@ -76,7 +93,7 @@ def inner_product(graph, node):
 
 @exporter("Embed")
 def embed(graph, node):
-    y = graph.op("Gather", graph.parameter(0), graph.op("Cast", graph.bottom(), to=TensorProto.INT64))
+    y = graph.op("Gather", graph.parameter(0), cast(graph, graph.bottom(), TensorProto.INT64))
     return [graph.op("Add", y, graph.parameter(1)) if node.param.embed_param.bias_term else y]
 
 
@@ -98,7 +115,7 @@ def pooled(graph, x, method, sizes, results, kernel, stride, pad, mask=False):
             return [graph.op("MaxPool", x, pads=ends, **window)]
         y, where = graph.op("MaxPool", x, pads=ends, count=2, **window)
         plane = graph.op("Mod", where, math.prod(sizes))    # ONNX counts through the whole array, Caffe through a plane
-        return [y, graph.op("Cast", plane, to=TensorProto.FLOAT)]
+        return [y, cast(graph, plane)]
 
     def average(x):
         if all(end <= given for end, given in zip(ends[2:], pad)):
@@ -131,37 +148,11 @@ def prelu(graph, node):
     return [graph.op("PRelu", graph.bottom(), slopes)]
 
 
-@operator("swish")
-def swish(graph, x, beta):
-    return graph.op("Mul", x, graph.op("Sigmoid", affine(graph, x, beta, 0)))
-
-
-@operator("threshold")
-def threshold(graph, x, threshold):
-    return graph.op("Cast", graph.op("Greater", x, float(threshold)), to=TensorProto.FLOAT)
-
-
-@operator("dropout")
-def dropout(graph, x, dropout_ratio):
-    return x
-
-
 @operator("affine")
 def affine(graph, x, scale, shift):
     """Add ``scale x + shift``; what changes nothing is left out."""
     x = x if scale == 1 else graph.op("Mul", x, float(scale))
     return x if shift == 0 else graph.op("Add", x, float(shift))
-
-
-@operator("filled")
-def filled(graph, x, value):
-    """Return an array of the shape of x that is filled with a number."""
-    return graph.op("ConstantOfShape", graph.op("Shape", x), value=helper.make_tensor("value", TensorProto.FLOAT, [1], [value]))
-
-
-@operator("power")
-def power(graph, x, exponent):
-    return graph.op("Mul", x, x) if exponent == 2 else graph.op("Pow", x, float(exponent))
 
 
 # ---- scales and statistics
@@ -175,25 +166,30 @@ def channels(graph, x, weight, bias, trailing):
     return x
 
 
-def standardized(graph, x, axes, deviation):
-    """Subtract the mean over `axes`, and divide by what `deviation` makes of the variance."""
-    x = graph.op("Sub", x, graph.reduce("ReduceMean", x, axes))
-    return graph.op("Div", x, deviation(graph.reduce("ReduceMean", graph.op("Mul", x, x), axes))) if deviation else x
+def standardized(graph, x, axes, eps):
+    """Return x less its mean over `axes`, divided by the deviation, and mean and variance; `eps` is added to the variance."""
+    mean = graph.reduce("ReduceMean", x, axes)
+    centred = graph.op("Sub", x, mean)
+    variance = graph.reduce("ReduceMean", graph.op("Mul", centred, centred), axes)
+    return graph.op("Div", centred, graph.op("Sqrt", affine(graph, variance, 1, eps))), mean, variance
 
 
 @exporter("BatchNorm")
 def batch_norm(graph, node):
     p, x = node.param.batch_norm_param, graph.bottom()
     if p.HasField("use_global_stats") and not p.use_global_stats:
-        axes = [0, *range(2, len(graph.shape()))]
-        return [standardized(graph, x, axes, lambda variance: graph.op("Sqrt", graph.op("Add", variance, float(p.eps))))]
+        return standardized(graph, x, [0, *range(2, len(graph.shape()))], p.eps)[:1]
     mean, variance = operators.batch_statistics(*(blob.data for blob in node.layer.blobs))
     return [graph.op("BatchNormalization", x, np.ones_like(mean), np.zeros_like(mean), mean, variance, epsilon=p.eps)]
 
 
 @operator("mvn")
 def mvn(graph, x, axes, normalize_variance, eps):
-    return standardized(graph, x, axes, normalize_variance and (lambda variance: graph.op("Add", graph.op("Sqrt", variance), eps)))
+    x = graph.op("Sub", x, graph.reduce("ReduceMean", x, axes))
+    if not normalize_variance:
+        return x
+    deviation = graph.op("Sqrt", graph.reduce("ReduceMean", graph.op("Mul", x, x), axes))
+    return graph.op("Div", x, affine(graph, deviation, 1, eps))
 
 
 @operator("lrn_within_channel")
@@ -201,11 +197,6 @@ def lrn_within_channel(graph, x, size, alpha, beta):
     sizes, square = spatial(graph, graph.shape(), 2), graph.op("Mul", x, x)
     mean = pooled(graph, square, POOLING.AVE, sizes, sizes, [size] * 2, [1, 1], [(size - 1) // 2] * 2)[0]
     return graph.op("Mul", x, graph.op("Pow", affine(graph, mean, alpha, 1), float(-beta)))
-
-
-@operator("reduction")
-def reduction(graph, x, kind, axes):
-    return graph.reduce(kind, x, axes, keepdims=False)
 
 
 @operator("normalize")
@@ -216,12 +207,12 @@ def normalize(graph, x, axes, trailing, eps):
 
 # ---- shapes
 
-@exporter("Flatten", "Reshape")
+@exporter("Flatten", "Reshape", "Squeeze")
 def reshape(graph, node):
     given, wanted = graph.shape(), graph.top_shape()
     if node.type == "Flatten" and len(wanted) == 2 < len(given) and axis_of(node.param.flatten_param.axis, given) == 1:
         return [graph.op("Flatten", graph.bottom(), axis=1)]
-    if node.type == "Reshape" or len(wanted) < len(given):
+    if node.type != "Flatten" or len(wanted) < len(given):
         wanted = graph.known_top_shape()
     return [graph.reshape(graph.bottom(), given, wanted)]
 
@@ -238,16 +229,6 @@ def crop(graph, x, reference, axis, starts):
     return graph.op("Slice", x, starts, ends, np.arange(axis, axis + len(starts)))
 
 
-@operator("batch_reindex")
-def batch_reindex(graph, x, indices):
-    return graph.op("Gather", x, graph.op("Cast", indices, to=TensorProto.INT64), axis=0)
-
-
-@operator("select")
-def select(graph, x, selector):
-    return graph.op("Compress", x, graph.op("Cast", graph.op("Reshape", selector, [-1]), to=TensorProto.BOOL), axis=0)
-
-
 @operator("argmax")
 def argmax(graph, x, axis, top_k, out_max_val):
     given, wanted, along = list(graph.shape()), graph.top_shape(), 1 if axis is None else axis_of(axis, graph.shape())
@@ -257,7 +238,7 @@ def argmax(graph, x, axis, top_k, out_max_val):
     size = graph.fixed(given[along], "the axis of the maximum")
     x = graph.op("Slice", x, [-1], [BACKWARD], [along], [-1])   # of equal values TopK takes the first
     values, indices = graph.op("TopK", x, [top_k], count=2, axis=along)
-    indices = graph.op("Cast", graph.op("Sub", size - 1, indices), to=TensorProto.FLOAT)
+    indices = cast(graph, graph.op("Sub", size - 1, indices))
     if axis is not None:
         return values if out_max_val else indices
     y = graph.op("Unsqueeze", indices, [1])

@@ -41,12 +41,12 @@ class Labels:
         1 where a label counts, else 0; None if all count.
     """
 
-    def __init__(self, graph, labels, axis, ignore_label):
+    def __init__(self, graph, labels, axis, ignored):
         self.graph, self.scores, self.axis = graph, graph.shape(), axis
         self.shape = [*self.scores[:axis], 1, *self.scores[axis + 1:]]
         self.index, self.valid = ints(graph, graph.reshape(labels, graph.shape(1), self.shape)), None
-        if ignore_label is not None:
-            skipped = graph.op("Equal", self.index, ignore_label)
+        if ignored is not None:
+            skipped = graph.op("Equal", self.index, ignored)
             self.index = graph.op("Where", skipped, 0, self.index)
             self.valid = floats(graph, graph.op("Not", skipped))
 
@@ -77,8 +77,8 @@ def normalized(graph, x, mode, outer, size, valid):
 
 
 @operator("accuracy")
-def accuracy(graph, scores, labels, axis, top_k, ignore_label):
-    labels = Labels(graph, labels, axis, ignore_label)
+def accuracy(graph, scores, labels, axis, top_k, ignored):
+    labels = Labels(graph, labels, axis, ignored)
     # Another class with an equal score counts against; a NaN is not above any.
     reached = floats(graph, graph.op("Not", graph.op("Less", scores, labels.pick(scores))))
     correct = floats(graph, graph.op("Less", graph.reduce("ReduceSum", reached, [axis]), top_k + 0.5))
@@ -95,23 +95,23 @@ def accuracy(graph, scores, labels, axis, top_k, ignore_label):
 
 
 @operator("softmax_loss")
-def softmax_loss(graph, scores, labels, axis, ignore_label, normalization):
-    labels = Labels(graph, labels, axis, ignore_label)
+def softmax_loss(graph, scores, labels, axis, ignored, mode):
+    labels = Labels(graph, labels, axis, ignored)
     probability = graph.op("Softmax", scores, axis=axis)
     log = graph.op("Log", graph.op("Max", labels.pick(probability), LEAST_FLOAT))
-    return class_loss(graph, labels, normalization, log, probability)
+    return class_loss(graph, labels, mode, log, probability)
 
 
-def class_loss(graph, labels, normalization, log, probability):
+def class_loss(graph, labels, mode, log, probability):
     """Return the tops of a loss of which each label adds -log, of the labels' shape."""
     outer = math.prod(spatial(graph, labels.scores[:labels.axis], 0))
-    loss = normalized(graph, labels.sum(graph.op("Neg", log)), normalization, outer, labels.size(), labels.count())
+    loss = normalized(graph, labels.sum(graph.op("Neg", log)), mode, outer, labels.size(), labels.count())
     return [loss, probability][:len(graph.node.tops)]
 
 
 @operator("infogain_loss")
-def infogain_loss(graph, scores, labels, matrix, axis, ignore_label, normalization):
-    labels = Labels(graph, labels, axis, ignore_label)
+def infogain_loss(graph, scores, labels, matrix, axis, ignored, mode):
+    labels = Labels(graph, labels, axis, ignored)
     matrix = graph.op("Reshape", matrix, [labels.classes()] * 2)
     probability = graph.op("Softmax", scores, axis=axis)
     log = graph.op("Log", graph.op("Max", probability, LEAST))
@@ -119,7 +119,7 @@ def infogain_loss(graph, scores, labels, matrix, axis, ignore_label, normalizati
     rows = graph.op("Gather", matrix, graph.op("Squeeze", labels.index, [axis]), axis=0)
     terms = graph.op("Mul", rows, graph.op("Transpose", log, perm=last))
     loss = graph.op("Unsqueeze", graph.reduce("ReduceSum", terms, [len(last) - 1], keepdims=False), [axis])
-    return class_loss(graph, labels, normalization, loss, probability)
+    return class_loss(graph, labels, mode, loss, probability)
 
 
 def by_record(graph, scores, labels):
@@ -159,23 +159,23 @@ def smooth_l1_loss(graph, a, b, weight=None):
 
 
 @operator("cross_entropy_loss")
-def cross_entropy_loss(graph, x, target, ignore_label, normalization):
+def cross_entropy_loss(graph, x, target, ignored, mode):
     given, valid = graph.shape(), None
     target = graph.reshape(target, graph.shape(1), given)
     terms, size = graph.op("Sub", graph.op("Softplus", x), graph.op("Mul", x, target)), math.prod(spatial(graph, given, 0))
-    if ignore_label is not None:
-        valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), ignore_label)))
+    if ignored is not None:
+        valid = floats(graph, graph.op("Not", graph.op("Equal", ints(graph, target), ignored)))
         terms, valid = graph.op("Mul", terms, valid), total(graph, valid)
     valid = valid or graph.constant(float(size))
-    return normalized(graph, total(graph, terms), normalization, given[0], size, valid)
+    return normalized(graph, total(graph, terms), mode, given[0], size, valid)
 
 
 @operator("contrastive_loss")
-def contrastive_loss(graph, a, b, similar, margin, legacy_version):
+def contrastive_loss(graph, a, b, similar, margin, legacy):
     given, difference = graph.shape(), graph.op("Sub", a, b)
     distance = graph.reduce("ReduceSum", graph.op("Mul", difference, difference), range(1, len(given)), keepdims=False)
     batch = graph.fixed(given[0], "the batch of a loss")
     similar = graph.op("Not", graph.op("Equal", ints(graph, graph.op("Reshape", similar, [batch])), 0))
-    far = graph.op("Relu", affine(graph, distance if legacy_version else graph.op("Sqrt", distance), -1, margin))
-    far = far if legacy_version else graph.op("Mul", far, far)
+    far = graph.op("Relu", affine(graph, distance if legacy else graph.op("Sqrt", distance), -1, margin))
+    far = far if legacy else graph.op("Mul", far, far)
     return batch_mean(graph, graph.op("Where", similar, distance, far), 0.5)

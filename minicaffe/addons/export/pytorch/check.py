@@ -3,8 +3,8 @@
 import numpy as np
 
 from minicaffe.errors import DependencyError
-from minicaffe.addons.export.comparison import TOLERANCE, difference
-from minicaffe.addons.export.exporting import check_layers, run_on
+from minicaffe.addons.export import exporting
+from minicaffe.addons.export.comparison import difference
 
 
 def load_torch():
@@ -38,17 +38,13 @@ def compare(net, module, state, inputs, preprocessing=None):
         Without PyTorch.
     """
     torch = load_torch()
-    inputs, given, expected = run_on(net, inputs, preprocessing)
     state = torch.load(state, weights_only=True)
-    outputs = _run(torch, module, state, inputs)
-    found = [difference(name, expected[name], value) for name, value in zip(module.outputs, outputs, strict=True)]
-    if any(not one.relative <= TOLERANCE for one in found):
-        check_layers(net, found, _layer_by_layer(torch, net, module, state, inputs, given), "module")
-    return found
+    return exporting.compare(net, inputs, preprocessing, "module", lambda inputs: _run(torch, module, state, inputs),
+                             lambda inputs, given: _layer_by_layer(torch, net, module, state, inputs, given))
 
 
 def _run(torch, module, state, inputs, probe=None):
-    """Return the outputs of a module."""
+    """Return the outputs of a module by name."""
     space = {"__name__": "exported"}
     exec(compile(module.text(probed=probe is not None), "exported", "exec"), space)     # the text is our own
     model = space[module.name]()
@@ -57,7 +53,8 @@ def _run(torch, module, state, inputs, probe=None):
     model._probe = probe    # no layer's attribute begins with _
     with torch.no_grad():
         returned = model(*(torch.from_numpy(value) for value in inputs.values()))
-    return [value.numpy() for value in (returned if isinstance(returned, tuple) else (returned,))]
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    return {name: value.numpy() for name, value in zip(module.outputs, returned, strict=True)}
 
 
 def _layer_by_layer(torch, net, module, state, inputs, given):

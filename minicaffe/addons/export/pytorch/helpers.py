@@ -85,77 +85,66 @@ class Normalize(nn.Module):
         return x / norm * self.weight.reshape(self.weight.shape + self.trailing)
 
 
-class LSTM(nn.Module):
-    """LSTM of Caffe: x (steps, batch, inputs), and cont (steps, batch), which is 0 where a sequence begins and else 1.
+class Recurrent(nn.Module):
+    """LSTM or RNN of Caffe: x (steps, batch, inputs), and cont (steps, batch), which is 0 where a sequence begins and else 1.
 
     The states before the first step are those after the last step of the previous call, without a gradient; in the first call
-    they are 0. Set `state` to None to start from 0 again. If h and c (1, batch, size) are given, the call begins with them, and
-    also returns those after the last step.
+    they are 0. Set `state` to None to start from 0 again. If h, and c of an LSTM, (1, batch, size) are given, the call begins with
+    them, and also returns those after the last step.
     """
+
+    gates = states = 1
 
     def __init__(self, inputs, size, static=0):
         super().__init__()
-        self.size, self.state = size, None
-        self.weight_x = nn.Parameter(torch.empty(4 * size, inputs).uniform_(-0.08, 0.08))
-        self.bias = nn.Parameter(torch.zeros(4 * size))
-        self.weight_static = nn.Parameter(torch.empty(4 * size, static).uniform_(-0.08, 0.08)) if static else None
-        self.weight_h = nn.Parameter(torch.empty(4 * size, size).uniform_(-0.08, 0.08))
+        rows, self.size, self.state = self.gates * size, size, None
+        self.weight_x = nn.Parameter(torch.empty(rows, inputs).uniform_(-0.08, 0.08))
+        self.bias = nn.Parameter(torch.zeros(rows))
+        self.weight_static = nn.Parameter(torch.empty(rows, static).uniform_(-0.08, 0.08)) if static else None
+        self.weight_h = nn.Parameter(torch.empty(rows, size).uniform_(-0.08, 0.08))
 
-    def forward(self, x, cont, static=None, h=None, c=None):
-        gates = F.linear(x.flatten(2), self.weight_x, self.bias)
+    def forward(self, x, cont, static=None, **given):
+        sums, cont, tops = F.linear(x.flatten(2), self.weight_x, self.bias), cont.reshape(*x.shape[:2], 1), []
         if self.weight_static is not None:
-            gates = gates + F.linear(static.flatten(1), self.weight_static)
-        exposed, cont = h is not None, cont.reshape(*x.shape[:2], 1)
-        if exposed:
-            h, c = h.reshape(x.shape[1], self.size), c.reshape(x.shape[1], self.size)
+            sums = sums + F.linear(static.flatten(1), self.weight_static)
+        if given:
+            state = [given[name].reshape(x.shape[1], self.size) for name in "hc"[:self.states]]
         elif self.state is not None and self.state[0].shape[0] == x.shape[1]:
-            h, c = (value.to(x) for value in self.state)
+            state = [value.to(x) for value in self.state]
         else:
-            h = c = x.new_zeros(x.shape[1], self.size)
-        tops = []
-        for gate, m in zip(gates, cont):
-            i, f, o, g = (gate + F.linear(h * m, self.weight_h)).chunk(4, 1)
-            c = f.sigmoid() * m * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
-            tops.append(h)
-        if exposed:
-            return torch.stack(tops), h[None], c[None]
-        self.state = h.detach(), c.detach()
+            state = [x.new_zeros(x.shape[1], self.size)] * self.states
+        for value, m in zip(sums, cont):
+            top, state = self.step(value + F.linear(state[0] * m, self.weight_h), m, *state)
+            tops.append(top)
+        if given:
+            return torch.stack(tops), *(value[None] for value in state)
+        self.state = [value.detach() for value in state]
         return torch.stack(tops)
 
 
-class RNN(nn.Module):
-    """RNN of Caffe: h = tanh(W_h h + W_x x + b), y = tanh(W_o h + b_o); its state is kept as in LSTM."""
+class LSTM(Recurrent):
+    """LSTM of Caffe, with the states h and c."""
+
+    gates, states = 4, 2
+
+    def step(self, gate, m, h, c):
+        i, f, o, g = gate.chunk(4, 1)
+        c = f.sigmoid() * m * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return h, (h, c)
+
+
+class RNN(Recurrent):
+    """RNN of Caffe: h = tanh(W_h h + W_x x + b), y = tanh(W_o h + b_o)."""
 
     def __init__(self, inputs, size, static=0):
-        super().__init__()
-        self.size, self.state = size, None
-        self.weight_x = nn.Parameter(torch.empty(size, inputs).uniform_(-0.08, 0.08))
-        self.bias = nn.Parameter(torch.zeros(size))
-        self.weight_static = nn.Parameter(torch.empty(size, static).uniform_(-0.08, 0.08)) if static else None
-        self.weight_h = nn.Parameter(torch.empty(size, size).uniform_(-0.08, 0.08))
+        super().__init__(inputs, size, static)
         self.weight_o = nn.Parameter(torch.empty(size, size).uniform_(-0.08, 0.08))
         self.bias_o = nn.Parameter(torch.zeros(size))
 
-    def forward(self, x, cont, static=None, h=None):
-        sums = F.linear(x.flatten(2), self.weight_x, self.bias)
-        if self.weight_static is not None:
-            sums = sums + F.linear(static.flatten(1), self.weight_static)
-        exposed, cont = h is not None, cont.reshape(*x.shape[:2], 1)
-        if exposed:
-            h = h.reshape(x.shape[1], self.size)
-        elif self.state is not None and self.state.shape[0] == x.shape[1]:
-            h = self.state.to(x)
-        else:
-            h = x.new_zeros(x.shape[1], self.size)
-        tops = []
-        for value, m in zip(sums, cont):
-            h = (value + F.linear(h * m, self.weight_h)).tanh()
-            tops.append(F.linear(h, self.weight_o, self.bias_o).tanh())
-        if exposed:
-            return torch.stack(tops), h[None]
-        self.state = h.detach()
-        return torch.stack(tops)
+    def step(self, value, m, h):
+        h = value.tanh()
+        return F.linear(h, self.weight_o, self.bias_o).tanh(), (h,)
 
 
 # ---- functions

@@ -18,22 +18,33 @@ from minicaffe.addons.export.pytorch.source import OPERATORS, REMARKS, arguments
 # {first} is empty for a layer of two tops, and takes the first value for a layer of one.
 OPERATORS |= {
     "Relu": "nn.ReLU()", "LeakyRelu": "nn.LeakyReLU({alpha})", "Elu": "nn.ELU({alpha})", "Sigmoid": "nn.Sigmoid()",
-    "Tanh": "nn.Tanh()", "Softplus": "nn.Softplus()", "Softmax": "nn.Softmax(dim={axis})", "dropout": "nn.Dropout({dropout_ratio})",
+    "Tanh": "nn.Tanh()", "Softplus": "nn.Softplus()", "Softmax": "nn.Softmax(dim={axis})", "dropout": "nn.Dropout({ratio})",
     "LRN": "nn.LocalResponseNorm({size}, alpha={alpha}, beta={beta}, k={bias})",
     "Abs": "{0}.abs()", "Exp": "({0}).exp()", "Log": "({0}).log()", "Mul": "{0} * {1}", "Div": "{0} / {1}",
-    "Max": "torch.maximum({0}, {1})", "Clip": "{0}.clamp({1}, {2})", "threshold": "({0} > {threshold}).to({0}.dtype)",
-    "filled": "torch.full_like({0}, {1})",
+    "Max": "torch.maximum({0}, {1})", "Clip": "{0}.clamp({1}, {2})", "threshold": "({0} > {bound}).to({0}.dtype)",
+    "filled": "torch.full_like({0}, {1})", "Concat": "torch.cat(({all}), {axis})", "Transpose": "{0}.permute({perm})",
+    "Tile": "{0}.repeat({1})",
     "ReduceSum": "{0}.sum({axes})", "ReduceL1": "{0}.abs().sum({axes})", "ReduceSumSquare": "({0} * {0}).sum({axes})",
     "ReduceMean": "{0}.mean({axes})", "mvn": "caffe_mvn({0}, {axes}, {normalize_variance}, {eps})",
     "lrn_within_channel": "caffe_lrn_within_channel({0}, {size}, {alpha}, {beta})",
     "Flatten": "{0}.flatten({axis})", "batch_reindex": "{0}[{1}.flatten().long()]", "select": "{0}[{1}.flatten() != 0]",
-    "lstm_unit": "caffe_lstm_unit({all})", "accuracy": "caffe_accuracy({all}, {axis}, {top_k}, {ignore_label}){first}",
-    "softmax_loss": 'caffe_softmax_loss({all}, {axis}, {ignore_label}, "{normalization}"){first}',
-    "infogain_loss": 'caffe_infogain_loss({all}, {axis}, {ignore_label}, "{normalization}"){first}',
+    "lstm_unit": "caffe_lstm_unit({all})", "accuracy": "caffe_accuracy({all}, {axis}, {top_k}, {ignored}){first}",
+    "softmax_loss": 'caffe_softmax_loss({all}, {axis}, {ignored}, "{mode}"){first}',
+    "infogain_loss": 'caffe_infogain_loss({all}, {axis}, {ignored}, "{mode}"){first}',
     "logistic_loss": "caffe_logistic_loss({all})", "hinge_loss": 'caffe_hinge_loss({all}, "{norm}")',
     "smooth_l1_loss": "caffe_smooth_l1_loss({all})",
-    "cross_entropy_loss": 'caffe_cross_entropy_loss({all}, {ignore_label}, "{normalization}")',
-    "contrastive_loss": "caffe_contrastive_loss({all}, {margin}, {legacy_version})",
+    "cross_entropy_loss": 'caffe_cross_entropy_loss({all}, {ignored}, "{mode}")',
+    "contrastive_loss": "caffe_contrastive_loss({all}, {margin}, {legacy})",
+    "swish": lambda source, x, beta: (f"{source.module('nn.SiLU()')}({x})" if beta == 1
+                                      else f"{x} * ({number(beta)} * {x}).sigmoid()"),
+    "power": lambda source, x, exponent: f"({x}) ** {number(exponent).removesuffix('.0')}",
+    "Add": lambda source, a, b: f"{a} - {b[1:]}" if b.startswith("-") else f"{a} + {b}",
+    "reduction": lambda source, x, kind, axes: source.op(kind, x, axes=axes),
+    "Unsqueeze": lambda source, x, axes: f"{x}[...{', None' * len(axes)}]",     # the new axes are at the end
+    "slices": lambda source, x, axis, points: (f"{x}.tensor_split({numbers(points)}, {axis})" if points
+                                               else f"{x}.chunk({len(source.node.tops)}, {axis})"),
+    "euclidean_loss": lambda source, a, b: "(({} - {}) ** 2).sum() / len({}) / 2".format(
+        a, b if source.shape(1) == source.shape() else f"{b}.reshape({a}.shape)", a),
 }
 REMARKS |= {
     "LRN": "LRN: alpha is divided by the size, in Caffe as in PyTorch.",
@@ -166,26 +177,11 @@ def prelu(source, node):
     return [f"{source.module(f'nn.PReLU({count})', weight=(0, (count,)))}({source.bottom()})"]
 
 
-@operator("swish")
-def swish(source, x, beta):
-    return f"{source.module('nn.SiLU()')}({x})" if beta == 1 else f"{x} * ({number(beta)} * {x}).sigmoid()"
-
-
 @operator("affine")
 def affine(source, x, scale, shift):
     """Return the expression of ``scale x + shift``, without a scale of 1 or a shift of 0."""
     x = x if scale == 1 else f"{number(scale)} * {x}"
     return x if not shift else f"{x} + {number(shift)}" if shift > 0 else f"{x} - {number(-shift)}"
-
-
-@operator("power")
-def power(source, x, exponent):
-    return f"({x}) ** {number(exponent).removesuffix('.0')}"
-
-
-@operator("Add")
-def add(source, a, b):
-    return f"{a} - {b[1:]}" if b.startswith("-") else f"{a} + {b}"
 
 
 # ---- scales and statistics
@@ -218,11 +214,6 @@ def batch_norm(source, node):
         source.remark("BatchNorm: use_global_stats is false, so the statistics are those of the batch, also in evaluation.")
         module = source.module(f"{kind}({channels}, eps={number(p.eps)}, affine=False, track_running_stats=False)")
     return [f"{module}({x})" if len(given) <= 5 else f"{module}({x}.flatten(2)).reshape({x}.shape)"]
-
-
-@operator("reduction")
-def reduction(source, x, kind, axes):
-    return source.op(kind, x, axes=axes)
 
 
 @operator("normalize")
@@ -258,32 +249,6 @@ def reshape(source, node):
     dims = [f"{x}.shape[{i}]" for i in range(start)]
     dims += [dim or f"{x}.shape[{start + i}]" for i, dim in enumerate(p.shape.dim)]
     return [f"{x}.reshape({', '.join(map(str, [*dims, *(f'{x}.shape[{i}]' for i in range(end, len(given)))])) or '()'})"]
-
-
-@operator("Unsqueeze")
-def unsqueeze(source, x, axes):
-    """The new axes are at the end."""
-    return f"{x}[...{', None' * len(axes)}]"
-
-
-@operator("Concat")
-def concat(source, *xs, axis):
-    return f"torch.cat(({', '.join(xs)}), {axis})"
-
-
-@operator("slices")
-def slices(source, x, axis, points):
-    return f"{x}.tensor_split({numbers(points)}, {axis})" if points else f"{x}.chunk({len(source.node.tops)}, {axis})"
-
-
-@operator("Transpose")
-def transpose(source, x, perm):
-    return f"{x}.permute({arguments(*perm)})"
-
-
-@operator("Tile")
-def tile(source, x, repeats):
-    return f"{x}.repeat({arguments(*repeats)})"
 
 
 @operator("crop")
@@ -338,13 +303,7 @@ def recurrent(source, node):
     return f"{module}({given})" if states else [f"{module}({given})"]
 
 
-# ---- losses and boxes
-
-@operator("euclidean_loss")
-def euclidean_loss(source, a, b):
-    other = b if source.shape(1) == source.shape() else f"{b}.reshape({a}.shape)"
-    return f"(({a} - {other}) ** 2).sum() / len({a}) / 2"
-
+# ---- boxes
 
 @writer("DetectionOutput")
 def detection_output(source, node):

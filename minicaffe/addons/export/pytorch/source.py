@@ -231,7 +231,9 @@ def number(value):
 
 
 def value_text(value):
-    """Return the text of an attribute or input: a str is an expression."""
+    """Return the text of an attribute or input: a str is an expression, a list is several arguments."""
+    if isinstance(value, list):
+        return arguments(*value)
     return number(value) if isinstance(value, float) else numbers(value) if isinstance(value, tuple) else str(value)
 
 
