@@ -10,7 +10,7 @@ from minicaffe.errors import ConfigError, close_matches, located
 import minicaffe.layers  # noqa: F401 - whose types are registered
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, copy_of
-from minicaffe.proto.fields import unknown_of
+from minicaffe.proto.fields import unknown_of, window_sizes
 from minicaffe.proto.text import parse_fields
 from minicaffe.proto.unknown import find_unknown
 
@@ -184,10 +184,5 @@ def with_batch_size(layer):
 
 def window_text(param, name):
     """Return a size of a convolution or pooling: from ``<name>_size`` or `name`, or from _h and _w. Equal sizes are one number."""
-    stem = name.removesuffix("_size")
-    value = getattr(param, name)
-    if param.HasField(f"{stem}_h") or param.HasField(f"{stem}_w"):
-        value = [getattr(param, f"{stem}_h"), getattr(param, f"{stem}_w")]
-    elif isinstance(value, int):
-        value = [value] if param.HasField(name) else []
+    value = window_sizes(param, name)
     return "x".join(map(str, value if len(set(value)) > 1 else value[:1]))

@@ -242,3 +242,12 @@ def _checked(field, value, path):
     if field.least is not None and not value >= field.least:
         raise ConfigError(f"must be at least {field.least}, got {value}", field=path)
     return value
+
+
+def window_sizes(param, name):
+    """Return `name` of a convolution's or pooling's message as it is written: one number, one for each axis, or none."""
+    sides = [f"{name.removesuffix('_size')}_{side}" for side in "hw"]
+    if any(map(param.HasField, sides)):
+        return [getattr(param, side) for side in sides]
+    value = getattr(param, name)
+    return [value] * param.HasField(name) if isinstance(value, int) else list(value)    # Pooling has one number

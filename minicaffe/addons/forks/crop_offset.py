@@ -9,6 +9,7 @@ from bisect import bisect_left
 from fractions import Fraction
 
 from minicaffe.errors import ConfigError
+from minicaffe.proto.fields import window_sizes
 from minicaffe.pycaffe.coord_map import PASS_THROUGH_LAYERS, window_map
 
 REMEDY = "write the layer as type Crop of today, with crop_param { offset }"
@@ -83,16 +84,9 @@ def _step(layer, axis):
         param = layer.convolution_param
     else:
         return None
-    kernel, stride, pad = (_size(param, name, axis, default) for name, default in (("kernel", 0), ("stride", 1), ("pad", 0)))
-    dilation = param.dilation[min(axis, len(param.dilation) - 1)] if layer.type != "Pooling" and param.dilation else 1
+    kernel, stride, pad = (window_sizes(param, name) or [usual] for name, usual in (("kernel_size", 0), ("stride", 1), ("pad", 0)))
+    dilation = list(getattr(param, "dilation", ())) or [1]
+    kernel, stride, pad, dilation = (sizes[min(axis, len(sizes) - 1)] for sizes in (kernel, stride, pad, dilation))
     return window_map(layer.type, Fraction(stride), Fraction((kernel - 1) * dilation + 1), pad) if kernel and stride else None
 
 
-def _size(param, name, axis, default):
-    """Return the kernel, stride or pad along an axis, however it is written."""
-    sided = f"{name}_{'hw'[axis]}"
-    if param.HasField(sided):
-        return getattr(param, sided)
-    value = getattr(param, "kernel_size" if name == "kernel" else name)
-    values = [value] if isinstance(value, int) else value   # Pooling has one number, with the same defaults
-    return values[min(axis, len(values) - 1)] if values else default
