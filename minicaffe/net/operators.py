@@ -89,10 +89,11 @@ def normalized_by(default):
 
 LAYERS |= {
     "AbsVal": row("Abs"), "BNLL": row("Softplus"), "Sigmoid": row("Sigmoid"), "TanH": row("Tanh"),
+    "ReLU": row("relu", slope="relu_param.negative_slope"), "Clip": row("clip", low="clip_param.min", high="clip_param.max"),
     "ELU": row("Elu", alpha="elu_param.alpha"), "Swish": row("swish", beta="swish_param.beta"),
     "Softmax": row("Softmax", axis="softmax_param.axis"), "Dropout": row("dropout", ratio="dropout_param.dropout_ratio"),
     "Threshold": row("threshold", bound="threshold_param.threshold"), "BatchReindex": row("batch_reindex"),
-    "LSTMUnit": row("lstm_unit"),
+    "LSTMUnit": row("lstm_unit"), "Parameter": row("parameter"),
     # Of equal values Caffe takes the last.
     "ArgMax": row("argmax", axis=lambda node: node.param.argmax_param.axis if node.param.argmax_param.HasField("axis") else None,
                   top_k="argmax_param.top_k", out_max_val="argmax_param.out_max_val"),
@@ -118,18 +119,6 @@ def infogain_loss(out, node):
 
 
 # ---- elementwise
-
-@layer("ReLU")
-def relu(out, node):
-    slope = node.param.relu_param.negative_slope
-    return [out.op("LeakyRelu", out.bottom(), alpha=slope) if slope else out.op("Relu", out.bottom())]
-
-
-@layer("Clip")
-def clip(out, node):
-    p = node.param.clip_param
-    return [out.op("Clip", out.bottom(), float(p.min), float(p.max))]
-
 
 @layer("Power")
 def power(out, node):
@@ -303,8 +292,11 @@ def pads(sizes, results, kernel, stride, pad, dilation=None):
     return begin + end
 
 
-def check_dummy(node):
-    """Raise ConfigError for a DummyData whose tops are not the same in each run."""
+# ---- sources without data
+
+@layer("DummyData")
+def dummy(out, node):
     if any(filler.type != "constant" for filler in node.param.dummy_data_param.data_filler):
         raise ConfigError("fills its tops with random numbers in each run; write an Input layer in its place",
                           field="dummy_data_param")
+    return [out.op("constant", np.array(blob.data, np.float32), name=f"{node.name}_{blob.name}") for blob in node.tops]

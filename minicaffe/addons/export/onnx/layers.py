@@ -18,11 +18,15 @@ BACKWARD = np.iinfo(np.int64).min   # the end of a Slice from the last index to 
 
 OPERATORS |= {
     "dropout": lambda graph, x, ratio: x,
+    "relu": lambda graph, x, slope: graph.op("LeakyRelu", x, alpha=slope) if slope else graph.op("Relu", x),
+    "clip": lambda graph, x, low, high: graph.op("Clip", x, float(low), float(high)),
     "swish": lambda graph, x, beta: graph.op("Mul", x, graph.op("Sigmoid", affine(graph, x, beta, 0))),
     "threshold": lambda graph, x, bound: cast(graph, graph.op("Greater", x, float(bound))),
     "power": lambda graph, x, exponent: graph.op("Mul", x, x) if exponent == 2 else graph.op("Pow", x, float(exponent)),
     "filled": lambda graph, x, value: graph.op("ConstantOfShape", graph.op("Shape", x), value=helper.make_tensor(
         "value", TensorProto.FLOAT, [1], [value])),
+    "constant": lambda graph, array, name: graph.op("Identity", array),
+    "parameter": lambda graph: graph.op("Identity", graph.parameter(0)),
     "reduction": lambda graph, x, kind, axes: graph.reduce(kind, x, axes, keepdims=False),
     "batch_reindex": lambda graph, x, indices: graph.op("Gather", x, cast(graph, indices, TensorProto.INT64), axis=0),
     "select": lambda graph, x, selector: graph.op("Compress", x, cast(graph, graph.op("Reshape", selector, [-1]), TensorProto.BOOL),
@@ -247,25 +251,10 @@ def argmax(graph, x, axis, top_k, out_max_val):
     return graph.reshape(y, wanted[:3], wanted)
 
 
-# ---- sources without data
-
-@exporter("Parameter")
-def parameter(graph, node):
-    return [graph.op("Identity", graph.parameter(0))]
-
-
-def constant(graph, node):
-    """Tops that do not depend on the inputs: their values now."""
+@exporter("PriorBox", "PriorBoxClustered")
+def prior_box(graph, node):
+    """The boxes do not depend on the inputs: their values now."""
     return [graph.op("Identity", np.array(blob.data, np.float32)) for blob in node.tops]
-
-
-exporter("PriorBox", "PriorBoxClustered")(constant)
-
-
-@exporter("DummyData")
-def dummy(graph, node):
-    operators.check_dummy(node)
-    return constant(graph, node)
 
 
 # ---- recurrent layers

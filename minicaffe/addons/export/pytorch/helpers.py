@@ -284,9 +284,8 @@ def caffe_accuracy(scores, labels, axis, top_k, ignore_label):
     rank = (~(scores < scores.gather(axis, index))).sum(axis, keepdim=True)
     hits = (rank <= top_k) * valid
     own = torch.zeros_like(scores).scatter(axis, index, valid)
-    others = [i for i in range(scores.dim()) if i != axis]
-    each = (own * hits).sum(others) / own.sum(others).clamp(min=1)
-    return hits.sum() / valid.sum().clamp(min=1), each
+    right, count = ((own * x).movedim(axis, 0).reshape(scores.shape[axis], -1).sum(1) for x in (hits, 1))
+    return hits.sum() / valid.sum().clamp(min=1), right / count.clamp(min=1)
 
 
 def caffe_softmax_loss(scores, labels, axis, ignore_label, normalization):

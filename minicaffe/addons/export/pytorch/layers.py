@@ -17,11 +17,11 @@ from minicaffe.addons.export.pytorch.source import OPERATORS, REMARKS, arguments
 # Operator -> expression, or module that is called with the first input. {0}, {1}, ... are the inputs, {all} is all of them.
 # {first} is empty for a layer of two tops, and takes the first value for a layer of one.
 OPERATORS |= {
-    "Relu": "nn.ReLU()", "LeakyRelu": "nn.LeakyReLU({alpha})", "Elu": "nn.ELU({alpha})", "Sigmoid": "nn.Sigmoid()",
+    "Elu": "nn.ELU({alpha})", "Sigmoid": "nn.Sigmoid()",
     "Tanh": "nn.Tanh()", "Softplus": "nn.Softplus()", "Softmax": "nn.Softmax(dim={axis})", "dropout": "nn.Dropout({ratio})",
     "LRN": "nn.LocalResponseNorm({size}, alpha={alpha}, beta={beta}, k={bias})",
     "Abs": "{0}.abs()", "Exp": "({0}).exp()", "Log": "({0}).log()", "Mul": "{0} * {1}", "Div": "{0} / {1}",
-    "Max": "torch.maximum({0}, {1})", "Clip": "{0}.clamp({1}, {2})", "threshold": "({0} > {bound}).to({0}.dtype)",
+    "Max": "torch.maximum({0}, {1})", "clip": "{0}.clamp({low}, {high})", "threshold": "({0} > {bound}).to({0}.dtype)",
     "filled": "torch.full_like({0}, {1})", "Concat": "torch.cat(({all}), {axis})", "Transpose": "{0}.permute({perm})",
     "Tile": "{0}.repeat({1})",
     "ReduceSum": "{0}.sum({axes})", "ReduceL1": "{0}.abs().sum({axes})", "ReduceSumSquare": "({0} * {0}).sum({axes})",
@@ -35,6 +35,8 @@ OPERATORS |= {
     "smooth_l1_loss": "caffe_smooth_l1_loss({all})",
     "cross_entropy_loss": 'caffe_cross_entropy_loss({all}, {ignored}, "{mode}")',
     "contrastive_loss": "caffe_contrastive_loss({all}, {margin}, {legacy})",
+    "relu": lambda source, x, slope: f"{source.module(f'nn.LeakyReLU({number(slope)})' if slope else 'nn.ReLU()')}({x})",
+    "constant": lambda source, array, name: source.buffer(array, name), "parameter": lambda source: source.parameter(0),
     "swish": lambda source, x, beta: (f"{source.module('nn.SiLU()')}({x})" if beta == 1
                                       else f"{x} * ({number(beta)} * {x}).sigmoid()"),
     "power": lambda source, x, exponent: f"({x}) ** {number(exponent).removesuffix('.0')}",
@@ -268,21 +270,10 @@ def argmax(source, x, axis, top_k, out_max_val):
 
 # ---- sources without data
 
-@writer("Parameter")
-def parameter(source, node):
-    return [source.parameter(0)]
-
-
 @writer("PriorBox")
 def prior_box(source, node):
     source.remark("PriorBox: the boxes are in the state dict. They are those of pictures of the size below.")
     return [source.buffer(node.tops[0].data)]
-
-
-@writer("DummyData")
-def dummy(source, node):
-    operators.check_dummy(node)
-    return [source.buffer(blob.data, f"{node.name}_{blob.name}") for blob in node.tops]
 
 
 # ---- recurrent layers
