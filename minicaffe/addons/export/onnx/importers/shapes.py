@@ -51,15 +51,19 @@ def split(made, node):
     made.layer("Slice", [made.bottom()], "slice_param", last=True, tops=len(sizes), axis=axis, slice_point=points)
 
 
-def multiplied(made, blob, given, axis, matrix, last=False):
-    """Return the product of a matrix (results, values) with the values along an axis: an InnerProduct, between Permutes."""
-    back = axis < len(given) - 1
-    order = [*range(axis), *range(axis + 1, len(given)), axis]
-    if back:
-        blob = made.layer("Permute", [blob], "permute_param", order=order)
-    blob = made.layer("InnerProduct", [blob], "inner_product_param", [matrix], last=last and not back, num_output=len(matrix),
-                      bias_term=False, axis=len(given) - 1)
-    return made.layer("Permute", [blob], "permute_param", last=last, order=np.argsort(order).tolist()) if back else blob
+def multiplied(made, blob, given, matrices, last=True):
+    """Return the products of matrices (results, values), a dict by axis, with a blob: InnerProducts, between Permutes."""
+    count = len(given)
+    for axis, matrix in matrices.items():
+        ends, order = last and axis == list(matrices)[-1], [*range(axis), *range(axis + 1, count), axis]
+        back = axis < count - 1
+        if back:
+            blob = made.layer("Permute", [blob], "permute_param", order=order)
+        blob = made.layer("InnerProduct", [blob], "inner_product_param", [matrix], last=ends and not back, num_output=len(matrix),
+                          bias_term=False, axis=count - 1)
+        if back:
+            blob = made.layer("Permute", [blob], "permute_param", last=ends, order=np.argsort(order).tolist())
+    return blob
 
 
 def selected(made, blob, given, changes, last=True):
@@ -78,14 +82,16 @@ def selected(made, blob, given, changes, last=True):
         return made.layer("Power", [blob], last=True) if last else blob
     if even and last and min(changes) > 1:
         return one_tap(made, blob, given, {axis: (*lines[axis], len(changes[axis])) for axis in changes})
-    shape = list(given)
+    matrices = {}
     for axis, indices in changes.items():
-        check_bytes(8 * len(indices) * shape[axis], f"the matrix of a {made.node.op_type} from {shape[axis]} to {len(indices)}")
-        matrix = np.zeros((len(indices), shape[axis] + 1))
-        matrix[np.arange(len(indices)), indices] = 1
-        blob = multiplied(made, blob, shape, axis, matrix[:, :-1], last and axis == list(changes)[-1])
-        shape[axis] = len(indices)
-    return blob
+        check_matrix(made, given[axis], len(indices))
+        matrices[axis] = indices[:, None] == np.arange(given[axis])
+    return multiplied(made, blob, given, matrices, last)
+
+
+def check_matrix(made, size, result):
+    """Raise an error if the matrix from `size` to `result` values is beyond the budget."""
+    check_bytes(8 * result * size, f"the matrix of a {made.node.op_type} from {size} to {result}")
 
 
 def line(indices, size):
@@ -258,16 +264,13 @@ def resize(made, node):
         else:
             selected(made, made.bottom(), given, changes)
     else:
-        blob, shape = made.bottom(), list(given)
-        for axis, place in places.items():
-            blob = multiplied(made, blob, shape, axis, interpolation(place, given[axis]), last=axis == list(places)[-1])
-            shape[axis] = wanted[axis]
+        multiplied(made, made.bottom(), given, {axis: interpolation(place, given[axis]) for axis, place in places.items()})
 
 
 def positions(made, size, result, scale, how):
     """Return where the results of a Resize lie among the values of an axis, as float32 (results,), in which runtimes compute it."""
+    check_matrix(made, size, result)
     x = np.arange(result, dtype=np.float32)
-    check_bytes(8 * result * size, f"the matrix of a {made.node.op_type} from {size} to {result}")
     if how == "align_corners":
         return x * (size - 1) / max(1, result - 1)
     if how == "asymmetric":
