@@ -7,11 +7,11 @@ import sys as _sys
 
 try:
     from minicaffe.common import TEST, TRAIN  # noqa: F401
-except ModuleNotFoundError as _error:  # Python was started in a checkout's top folder
+except ModuleNotFoundError as _error:
     if _error.name != "minicaffe.common":
         raise
-    from minicaffe.checkout import use_installed
-    use_installed(_sys.modules[__name__])
+    raise ImportError(f"{__path__[0]} is the source of minicaffe, which is not compiled; Python was started in the folder above: "
+                      "use python -P or another folder for an installed minicaffe, or run pip install . there") from None
 from minicaffe import cuda, errors, inspection, memory, public_modules, pycaffe  # noqa: F401 - inspection registers methods of nets
 from minicaffe.alias import install_as_caffe
 from minicaffe.device.threads import get_num_threads, set_num_threads

@@ -63,9 +63,6 @@ cdef class Blob:
     def __repr__(self):
         return f"<Blob '{self.name}' {self.shape_string()} {NUMPY_TYPES[self.dtype].name}>"
 
-    def __reduce__(self):
-        raise WrongTypeError("a blob cannot be copied or pickled: it is a place in a net; copy its values: blob.data.copy()")
-
     # ---- shape
 
     def reshape(self, *dims):

@@ -356,9 +356,6 @@ cdef class Layer:
         """Return a blob of the layer's own for scratch memory."""
         return Blob(shape, self.dtype, f"{self.name} {what}")
 
-    def __reduce__(self):
-        raise WrongTypeError("a layer cannot be copied or pickled: it is part of its net; build a second net from the same file")
-
 
 cdef class DeviceLayer(Layer):
     """A layer with one implementation for CPU and device: operations of minicaffe/ops take the context on which they run."""

@@ -1,7 +1,6 @@
 """Eleven scripts as people wrote them for pycaffe run unchanged: ``import caffe`` gives minicaffe (minicaffe/alias.py)."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +92,7 @@ def alias(tmp_path):
     """The folder of an alias, which lies on Python's path as the folder of the installed packages does."""
     folder = tmp_path / "packages"
     done = run("-m", "minicaffe.as_caffe", "--install", folder, cwd=tmp_path)
-    assert done.returncode == 0 and "caffe.py: written; import caffe gives minicaffe now" in done.stdout, done.stderr
+    assert done.returncode == 0 and "caffe.py: written; import caffe gives minicaffe" in done.stdout, done.stderr
     assert "is not on Python's path; add it to PYTHONPATH" in done.stderr
     return folder
 
@@ -140,17 +139,8 @@ print(found.count(True))
     assert done.stdout == "8\n", done.stderr
 
 
-def test_a_pipe_is_no_alias(tmp_path):
-    os.mkfifo(tmp_path / "caffe.py")
-    done = run("-m", "minicaffe.as_caffe", "--install", tmp_path, cwd=tmp_path)
-    assert done.returncode == 2 and "is not overwritten" in done.stderr
-
-
-def test_the_alias_is_written_again_and_removed(alias, tmp_path):
+def test_the_alias_is_written_again(alias, tmp_path):
     assert run("-m", "minicaffe.as_caffe", "--install", alias, cwd=tmp_path, PYTHONPATH=str(alias)).returncode == 0
-    done = run("-m", "minicaffe.as_caffe", "--remove", cwd=tmp_path, PYTHONPATH=str(alias))
-    assert done.stdout == f"{alias / 'caffe.py'}: deleted\n" and not (alias / "caffe.py").exists()
-    assert run("-m", "minicaffe.as_caffe", "--remove", alias, cwd=tmp_path).stdout == "there is no alias to delete\n"
 
 
 @pytest.mark.slow(8)
@@ -159,36 +149,19 @@ def test_the_alias_shadows_no_other_caffe(name, tmp_path):
     theirs, folder = tmp_path / "theirs" / name, tmp_path / "packages"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("__version__ = 'theirs'\n")
-    there = {"PYTHONPATH": str(tmp_path / "theirs")}
-    done = run("-m", "minicaffe.as_caffe", "--install", folder, cwd=tmp_path, **there)
-    assert done.returncode == 2 and f"another caffe is installed ({theirs})" in done.stderr and not folder.exists()
-    for force in ([], ["--force"]):     # in the same folder it is never overwritten
-        done = run("-m", "minicaffe.as_caffe", *force, "--install", tmp_path / "theirs", cwd=tmp_path)
-        assert done.returncode == 2 and "is not overwritten; uninstall it first" in done.stderr
+    done = run("-m", "minicaffe.as_caffe", "--install", folder, cwd=tmp_path, PYTHONPATH=str(tmp_path / "theirs"))
+    assert done.returncode == 2 and f"another caffe is installed ({theirs}); uninstall it first" in done.stderr and not folder.exists()
+    done = run("-m", "minicaffe.as_caffe", "--install", tmp_path / "theirs", cwd=tmp_path)
+    assert done.returncode == 2 and f"another caffe is installed ({theirs}); uninstall it first" in done.stderr
     assert theirs.read_text() == "__version__ = 'theirs'\n"
-    done = run("-m", "minicaffe.as_caffe", "--force", "--install", folder, cwd=tmp_path, **there)
-    assert done.returncode == 0 and f"another caffe is installed ({theirs}); Python imports the one that is first" in done.stderr
-    order = {"PYTHONPATH": f"{folder}{os.pathsep}{tmp_path / 'theirs'}"}
-    done = run("-c", "import caffe; print(caffe.__name__)", cwd=tmp_path, **order)
-    assert done.stdout == "minicaffe\n" and f"hides another caffe ({theirs})" in done.stderr and done.stderr.count("\n") == 1
-    order = {"PYTHONPATH": f"{tmp_path / 'theirs'}{os.pathsep}{folder}"}
-    assert run("-c", "import caffe; print(caffe.__version__)", cwd=tmp_path, **order).stdout == "theirs\n"
-    done = run("-m", "minicaffe.as_caffe", "--remove", tmp_path / "theirs", cwd=tmp_path)
-    assert done.stdout == "there is no alias to delete\n" and theirs.exists()
 
 
-def test_the_alias_says_when_minicaffe_is_gone(alias, tmp_path):
-    hide = "import sys; sys.modules.pop('minicaffe', None); sys.meta_path.insert(0, type('F', (), {'find_spec': staticmethod(lambda name, *_: (_ for _ in ()).throw(ModuleNotFoundError(name, name=name)) if name == 'minicaffe' else None)}))"
-    done = run("-c", f"{hide}\nimport caffe", cwd=tmp_path, PYTHONPATH=str(alias))
-    assert done.returncode == 1 and f"ImportError: {alias / 'caffe.py'} gives minicaffe" in done.stderr and "delete this file" in done.stderr
-
-
-def test_wrong_use_of_the_options(tmp_path):
+def test_an_alias_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    for arguments, words in ((["--install", "a", "b"], "one folder at most"), (["--remove", "--all"], "one folder at most"),
-                             (["--install", "file/below"], "cannot be made")):
-        done = run("-m", "minicaffe.as_caffe", *arguments, cwd=tmp_path)
-        assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+    (tmp_path / "folder" / "caffe.py").mkdir(parents=True)
+    for folder, status, words in ("file/below", 1, "cannot be written: Not a directory; name another FOLDER"), ("folder", 2, "another caffe is installed"):
+        done = run("-m", "minicaffe.as_caffe", "--install", folder, cwd=tmp_path)
+        assert done.returncode == status and words in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 LOGS = """
@@ -231,32 +204,6 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "y" top: "loss" }
         assert ("Iteration 1" in run("-c", steps, cwd=tmp_path, GLOG_minloglevel=level).stderr) == lines
 
 
-def test_the_folder_of_the_alias(tmp_path, monkeypatch):
-    """That of the environment, or the user's own where that cannot be written and Python looks into it."""
-    from minicaffe import alias
-    monkeypatch.setattr(alias.sysconfig, "get_path", lambda name: str(tmp_path / name))
-    monkeypatch.setattr(alias.site, "getusersitepackages", lambda: str(tmp_path / "user"))
-    for writable, user, want in ((True, True, "purelib"), (False, True, "user"), (False, False, "purelib"), (False, None, "purelib")):
-        monkeypatch.setattr(alias.os, "access", lambda path, mode, writable=writable: writable)
-        monkeypatch.setattr(alias.site, "ENABLE_USER_SITE", user)
-        assert alias.alias_folder() == str(tmp_path / want)
-    path = alias.write_alias()
-    assert path == str(tmp_path / "purelib" / "caffe.py") and alias.is_alias(path)
-    assert alias.remove_alias(str(tmp_path / "purelib")) == [path] and not os.path.exists(path)
-
-
-def test_an_alias_that_cannot_be_written_or_deleted(tmp_path, monkeypatch):
-    from minicaffe import alias
-    monkeypatch.setattr(alias.os, "remove", lambda path: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    path = alias.write_alias(str(tmp_path))
-    with pytest.raises(minicaffe.errors.FileError, match="caffe.py: cannot be deleted: Permission denied"):
-        alias.remove_alias(str(tmp_path))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(minicaffe.errors.FileError, match="the folder cannot be made"):
-        alias.write_alias(str(tmp_path / "file" / "below"))
-    assert alias.is_alias(path)
-
-
 # ---- GPU mode without a GPU
 
 USES_GPU = "import {0} as caffe\ncaffe.set_device(0)\ncaffe.set_mode_gpu()\ncaffe.set_mode_gpu()\nprint(caffe.common.caffe.mode)\n"
@@ -297,28 +244,16 @@ def test_the_cpu_of_the_environment(tmp_path):
 
 # ---- scripts in Python 2
 
-@pytest.mark.parametrize("line", ['print "a"', "print x, y", "x = `1`", "1 <> 2", 'raise ValueError, "x"', "x = 10L", "x = 0xffL", "x = 0777",
-                                  'exec "x = 1"', 'x = ur"a"', "try: pass\nexcept ValueError, e: print e"])  # fmt: skip
-def test_python_2_syntax(line, tmp_path):
+@pytest.mark.parametrize("line", ['print "a"', "print x, y", "x = 0777", 'exec "x = 1"', "try: pass\nexcept ValueError, e: print e", "xrange(3)",
+                                  "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'"])
+def test_python_2(line, tmp_path):
     (tmp_path / "old.py").write_text(f"# old\n{line}\n")
-    (tmp_path / "new.py").write_text("import old\n")
-    for script in "old.py", "new.py":
-        done = run("-m", "minicaffe.as_caffe", script, cwd=tmp_path)
-        assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
-        assert f"old.py:{2 + line.count(chr(10))}: this is Python 2: convert it with 2to3" in done.stderr
-        assert re.search("; Python 3 says: .+\n$", done.stderr), done.stderr
-
-
-@pytest.mark.parametrize("line", ["xrange(3)", "{}.iteritems()", "{}.has_key(1)", "import cPickle", "import sys; print >>sys.stderr, 'x'"])
-def test_python_2_names(line, tmp_path):
-    (tmp_path / "old.py").write_text(f"{line}\n")
     done = run("-m", "minicaffe.as_caffe", "old.py", cwd=tmp_path)
-    assert done.returncode == 1 and 'old.py", line 1' in done.stderr and "\nthis is Python 2: convert it with 2to3" in done.stderr
+    assert done.returncode == 1 and f'old.py", line {2 + line.count(chr(10))}' in done.stderr, done.stderr
+    assert "\nthis is Python 2: convert it with 2to3" in done.stderr
 
 
-@pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1",
-                                  "x = dict(a='3x3_pool' b=1)", 'print("run `ls`"', "x = 2all", "import ast; ast.literal_eval('1 + 2l')",
-                                  "x = (1  # not `1` <> 2l", r"print('a\' `' 1)"])  # fmt: skip
+@pytest.mark.parametrize("line", ["x = (1", "raise ValueError('a' 3)", "y = [].reduce", "import nowhere", "print(1", "x = dict(a='3x3_pool' b=1)"])
 def test_faults_of_python_3(line, tmp_path):
     (tmp_path / "new.py").write_text(f"{line}\n")
     done = run("-m", "minicaffe.as_caffe", "new.py", cwd=tmp_path)

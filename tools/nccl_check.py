@@ -2,10 +2,9 @@
 
     python tools/nccl_check.py [--device gpu|sim] [--iterations 20] [--batch 32]
 
-One GPU: a communicator of one rank, sums and broadcasts checked, also in a CUDA graph. Several: LeNet on all of them, started as
-scripts for pycaffe do it and by ``mpiexec`` with ``Solver.distribute``, against one process with the batches of all; and the speed
-of an all-reduce. Writes lines for people, and at last one of JSON: `tried`, `failed` and `not_tried` with reasons. Exit status 1
-if something failed.
+One GPU: a communicator of one rank, sums checked, also in a CUDA graph. Several: LeNet on all of them, by ``mpiexec`` with
+``Solver.distribute``, against one process with the batches of all; and the speed of an all-reduce. Writes lines for people, and at
+last one of JSON: `tried`, `failed` and `not_tried` with reasons. Exit status 1 if something failed.
 """
 
 import argparse
@@ -94,7 +93,7 @@ def look():
 
 
 def alone():
-    """A communicator of one rank: what it adds and sends stays as it is, in a CUDA graph, too."""
+    """A communicator of one rank: what it adds stays as it is, in a CUDA graph, too."""
     import minicaffe as caffe
     from minicaffe import cuda
     from minicaffe.blob import Blob
@@ -106,8 +105,7 @@ def alone():
     wanted = [random.standard_normal(blob.count).astype(blob.data.dtype) for blob in blobs]
     for blob, values in zip(blobs, wanted):
         blob.data[...] = values
-    for begin in (communicator.sum, lambda arrays: communicator.sum(arrays, mean=True), communicator.broadcast):
-        communicator.wait(begin([blob.mutable_gpu_data for blob in blobs]))
+    communicator.wait(communicator.sum([blob.mutable_gpu_data for blob in blobs]))
     graph = cuda.Graph(cuda.current())
     with graph:
         blobs[0].scale_data(2)
@@ -140,46 +138,40 @@ def params_of(solver):
     return [blob.cpu_data.copy() for blob in solver.net.learnable_params]
 
 
-def lenet(rank, count, uid, batch, iterations):
-    """LeNet's parameters after a training, and the bytes a second of an all-reduce; with `count` 1 alone."""
+def lenet(batch, iterations):
+    """LeNet's parameters after a training on one GPU."""
     import minicaffe as caffe
-    from minicaffe.blob import Blob
-    caffe.set_device(rank)
     caffe.set_mode_gpu()
-    caffe.set_solver_count(count)
-    caffe.set_solver_rank(rank)
-    caffe.set_multiprocess(count > 1)
-    solver, speed = solver_of(batch), 0.0
-    if count > 1:
-        nccl = caffe.NCCL(solver, uid)
-        nccl.bcast()
-        solver.add_callback(nccl.on_start, nccl.on_gradients_ready)
-        solver.net.add_hook(3, nccl)    # after each layer's backward
+    solver = solver_of(batch)
     solver.step(iterations)
-    if count > 1:
-        communicator, blob = nccl._communicator, Blob((25_000_000 if os.environ.get("MINICAFFE_DEVICE") == "gpu" else 1000,))
-        blob.data[...] = 1
-        for repeats in (2, 10):
-            begin = time.perf_counter()
-            for _ in range(repeats):
-                communicator.wait(communicator.sum([blob.mutable_gpu_data], mean=True))
-            communicator.computing.synchronize()
-            speed = 4 * blob.count * repeats / (time.perf_counter() - begin)
-    return params_of(solver), speed
+    return params_of(solver)
 
 
 def rank_of_mpi(batch, iterations, path):
-    """The same by Solver.distribute, in each process of mpiexec; rank 0 writes its parameters."""
+    """The same in each process of mpiexec; rank 0 writes its parameters, and the bytes a second of an all-reduce."""
     from mpi4py import MPI
 
     import minicaffe as caffe
+    from minicaffe.blob import Blob
     caffe.set_device(MPI.COMM_WORLD.rank)
     caffe.set_mode_gpu()
     solver = solver_of(batch)
     solver.distribute(carrier="nccl")
     solver.step(iterations)
+    params = params_of(solver)
+    if not all(solver.group.gather(all(map(np.array_equal, params, solver.group.broadcast_from_root(params))))):
+        raise RuntimeError("the processes end with different parameters")
+    communicator = solver._exchange.transport.communicator
+    blob = Blob((25_000_000 if os.environ.get("MINICAFFE_DEVICE") == "gpu" else 1000,))
+    blob.data[...] = 1
+    for repeats in (2, 10):
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            communicator.wait(communicator.sum([blob.mutable_gpu_data]))
+        communicator.computing.synchronize()
+        speed = 4 * blob.count * repeats / (time.perf_counter() - begin)
     if solver.group.rank == 0:
-        Path(path).write_bytes(pickle.dumps(params_of(solver)))
+        Path(path).write_bytes(pickle.dumps((params, speed)))
 
 
 # ---- the parts
@@ -191,7 +183,8 @@ def distance(ours, theirs):
     return far
 
 
-def by_mpiexec(count, options, expected):
+def by_mpiexec(count, options):
+    expected, = apart((lenet, options.batch * count, options.iterations))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "params")
         command = [launch.mpiexec(), "-n", count, sys.executable, __file__, "--as-rank", path, "--batch", options.batch]
@@ -199,7 +192,9 @@ def by_mpiexec(count, options, expected):
                               timeout=SECONDS)
         if done.returncode:
             raise RuntimeError((done.stdout + done.stderr)[-2500:])
-        return f"parameters as of one process, to {distance(pickle.loads(path.read_bytes()), expected):.2g}"
+        params, speed = pickle.loads(path.read_bytes())
+    return (f"{count} GPUs: parameters as of one process, to {distance(params, expected):.2g}; "
+            f"an all-reduce passes {speed / 1e9:.3g} GB/s")
 
 
 def main():
@@ -213,7 +208,7 @@ def main():
     if options.as_rank:
         return rank_of_mpi(options.batch, options.iterations, options.as_rank)
     report = Report()
-    several = "several GPUs, as scripts for pycaffe start them", "several GPUs, by mpiexec"
+    several = "several GPUs, by mpiexec"
     try:
         (count, there), = apart((look,))
     except RuntimeError as error:
@@ -223,32 +218,15 @@ def main():
         print(there, flush=True)
         report.attempt("one GPU", lambda: apart((alone,))[0])
     if count == 1:
-        for part in several:
-            report.add("not_tried", part, "this machine has one GPU")
+        report.add("not_tried", several, "this machine has one GPU")
     if count > 1:
-        expected = []
-
-        def trained():
-            from minicaffe.parallel.nccl import new_uid
-            uid = new_uid()
-            expected.extend(apart((lenet, 0, 1, b"", options.batch * count, options.iterations))[0][0])
-            found = apart(*[(lenet, rank, count, uid, options.batch, options.iterations) for rank in range(count)])
-            for params, _ in found:
-                if not all(map(np.array_equal, params, found[0][0])):
-                    raise RuntimeError("the processes end with different parameters")
-            return (f"{count} GPUs: parameters as of one process, to {distance(found[0][0], expected):.2g}; "
-                    f"an all-reduce passes {found[0][1] / 1e9:.3g} GB/s")
-
-        report.attempt(several[0], trained)
         try:
-            if not expected:
-                raise RuntimeError("the part before gave nothing to compare with")
             launch.mpiexec()
             import mpi4py  # noqa: F401
-        except (RuntimeError, DependencyError, ImportError) as missing:
-            report.add("not_tried", several[1], str(missing))
+        except (DependencyError, ImportError) as missing:
+            report.add("not_tried", several, str(missing))
         else:
-            report.attempt(several[1], lambda: by_mpiexec(count, options, expected))
+            report.attempt(several, lambda: by_mpiexec(count, options))
     print(json.dumps(report.found))
     return 1 if report.found["failed"] else 0
 

@@ -30,6 +30,8 @@ LEFT_OUT = {
     "caffe.draw.get_pooling_types_dict": "of pydot's graph",
     "caffe.pycaffe.OrderedDict": "of collections, which caffe.pycaffe imported",
     "caffe.net_spec.OrderedDict": "of collections, which caffe.net_spec imported",
+    "caffe._caffe.BlobVec": "Boost's; net.params[name] is a tuple of blobs",
+    "caffe.NCCL": "write solver.distribute() in each process of mpiexec, or run minicaffe train solver.prototxt --gpu all",
     "caffe.test": "BVLC's own tests",
     "caffe.imagenet": "a folder of data, python/caffe/imagenet of Caffe; give the path of the mean file",
 }

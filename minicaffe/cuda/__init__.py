@@ -5,11 +5,10 @@
 """
 
 import importlib
-import warnings
 
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError, DeviceError
-from minicaffe.engines.engine import prefer, set_precision
+from minicaffe.engines.engine import prefer
 
 _HOME = {name: module for module, names in {
     "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",
@@ -31,13 +30,6 @@ def use_cudnn(use=True):
     ``engine: CAFFE`` keep theirs.
     """
     prefer("CUDNN" if use else "CAFFE")
-
-
-def allow_tf32(allow):
-    """Deprecated: ``set_precision("tf32")`` or, if `allow` is false, ``set_precision("float32")``."""
-    name = "tf32" if allow else "float32"
-    warnings.warn(f"cuda.allow_tf32 is deprecated; use minicaffe.set_precision('{name}')", DeprecationWarning, stacklevel=2)
-    set_precision(name)
 
 
 def missing():

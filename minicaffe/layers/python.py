@@ -26,15 +26,14 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Sequence
 
 from minicaffe import layer as contract
+from minicaffe.blob import Blob
 from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, close_matches
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import layer_fields
-from minicaffe.vectors import BlobVec
-
-ASSIGN = "write layer.blobs[0].data[...] = array to set values, and self.blobs.add_blob(*dims) to make parameters"
 
 
 class _OverridableAttribute:
@@ -47,6 +46,27 @@ class _OverridableAttribute:
         return self if layer is None else self._attribute.__get__(layer)
 
 
+class LayerBlobs(Sequence[Blob]):
+    """The parameters of a layer written in Python. An item cannot be assigned; write ``layer.blobs[0].data[...] = array``."""
+
+    def __init__(self, layer):
+        self._layer = layer
+
+    def __getitem__(self, index):
+        return contract.Layer.blobs.__get__(self._layer)[index]
+
+    def __len__(self):
+        return len(contract.Layer.blobs.__get__(self._layer))
+
+    def add_blob(self, *dims):
+        """Append a parameter of this shape, filled with zeros; in `setup`.
+
+        One that the model file holds, or another net of the workspace made, has its values already and keeps them,
+        whatever `setup` writes.
+        """
+        self._layer._add_blob(dims)
+
+
 class Layer(contract.Layer):
     """Base of layers written in Python.
 
@@ -56,7 +76,7 @@ class Layer(contract.Layer):
         ``python_param.param_str``, set before `setup`; the second is the name of 2014.
     phase : int
         0 TRAIN, 1 TEST.
-    blobs : BlobVec
+    blobs : LayerBlobs
         The parameters; `setup` makes them by ``self.blobs.add_blob(*dims)`` and fills them.
     fields : Fields
         All fields of the layer as its file gives them, also those that minicaffe's messages lack (`minicaffe.proto.Fields`):
@@ -67,8 +87,8 @@ class Layer(contract.Layer):
     takes_unknown_fields = True
 
     @property
-    def blobs(self):
-        return BlobVec(contract.Layer.blobs.__get__(self), ASSIGN, self._add_blob)
+    def blobs(self) -> LayerBlobs:
+        return LayerBlobs(self)
 
     def __init_subclass__(cls, **keywords):
         """Make an ``__init__(self, param)``, as BVLC Caffe calls it, take what the net gives besides."""
@@ -90,8 +110,8 @@ class Layer(contract.Layer):
 
     _construction, _constructed = (), False
 
-    def _add_blob(self, *dims):
-        """Make a parameter for `BlobVec.add_blob`."""
+    def _add_blob(self, dims):
+        """Make a parameter for `LayerBlobs.add_blob`."""
         index = len(self.blobs)
         existed = self._has_param(index)
         blob = self.add_param(dims, caffe_pb2.FillerParameter(), f"blobs[{index}]")

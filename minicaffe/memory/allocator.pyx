@@ -188,9 +188,6 @@ cdef class Allocator:
         """
         provider(self, "free").free_ptr(<void*>bytes_of(address, "address"))
 
-    def __reduce__(self):
-        raise WrongTypeError(f"a {type(self).__name__} cannot be copied or pickled: its memory is of this process")
-
     def stats(self):
         """Return `Stats`: live, peak and reserved bytes, live count and number of allocations."""
         return Stats(self.usage.live, self.usage.peak, self.reserved(), self.usage.count, self.usage.allocations)

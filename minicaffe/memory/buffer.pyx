@@ -13,7 +13,7 @@ from minicaffe.memory.reporter cimport Reporter
 
 import gc
 
-from minicaffe.errors import ConfigError, OutOfMemoryError, WrongTypeError
+from minicaffe.errors import ConfigError, OutOfMemoryError
 from minicaffe.memory.reporter import reporter
 from minicaffe.memory.sizes import checked
 
@@ -129,9 +129,6 @@ cdef class Buffer:
 
     def __repr__(self):
         return f"<Buffer {self.name!r} {self.nbytes:,} bytes in {self.place} at {<size_t>self.ptr:#x}>"
-
-    def __reduce__(self):
-        raise WrongTypeError("a Buffer cannot be copied or pickled; copy a NumPy view of it")
 
 
 cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:

@@ -23,7 +23,7 @@ from minicaffe.memory.reporter cimport Reporter
 
 import threading
 
-from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError, WrongTypeError, check_type
+from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError, check_type
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
@@ -835,10 +835,6 @@ cdef class SyncedMemory:
 
     def __repr__(self):
         return f"<SyncedMemory {self._name!r} {self.size:,} bytes, {SyncedHead(self.head).name}>"
-
-    def __reduce__(self):
-        raise WrongTypeError("a SyncedMemory cannot be copied or pickled: it is a place, not a value; "
-                             "copy a NumPy view of it")
 
 
 cdef size_t address_of(Buffer block) noexcept:

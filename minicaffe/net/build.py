@@ -17,7 +17,8 @@ log = logging.getLogger("minicaffe.net.build")
 class Builder:
     """Make the nodes of a net in order; file, phase, element type and the workspaces of parameters and blobs are the net's.
 
-    `available` has by name the blobs that no layer has consumed so far.
+    `available` has by name the blobs that no layer has consumed so far; `overwritten`, after `finish`, the memories of blobs that
+    layers change in place.
     """
 
     def __init__(self, net):
@@ -107,16 +108,16 @@ class Builder:
             log.info("%s %s backward computation.", node.name, "needs" if node.needs_backward else "does not need")
         readers = {blob: needs and node.needs_backward
                    for node in self.nodes for blob, needs in zip(node.bottoms, node.bottom_needs)}
-        overwritten = find_overwritten(self.nodes, force_backward or self.net.phase == caffe_pb2.TRAIN)
+        self.overwritten = find_overwritten(self.nodes, force_backward or self.net.phase == caffe_pb2.TRAIN)
         for node in self.nodes:
             if node.type == "Split":
                 node.layer.leave_out([blob for blob in node.tops if not readers.get(blob, True)])
             elif hasattr(node.layer, "overwritten"):
-                node.layer.overwritten = [i for i, blob in enumerate(node.tops) if overwritten[blob.data_memory]]
+                node.layer.overwritten = [i for i, blob in enumerate(node.tops) if blob.data_memory in self.overwritten]
 
 
 def find_overwritten(nodes, training):
-    """Return by memory the nodes that overwrite it in place, with their tops; warn of layers and gradients that get other values.
+    """Return the memories that nodes overwrite in place; warn of layers and gradients that get other values.
 
     Of gradients only if `training`. Blobs share memory if one is a view of the other, such as the top of a Flatten.
     """
@@ -139,7 +140,7 @@ def find_overwritten(nodes, training):
         for writer, top in [late for late in writers[memory][first:end] if late[0].type not in harmless][:1]:
             log.warning("layer '%s' (%s): %s layer '%s' (%s) %s as '%s', and %s, as in Caffe; give the top of '%s' a name of its "
                         "own", node.name, node.type, read, writer.name, writer.type, done, top.name, effect, writer.name)
-    return writers
+    return {memory for memory, nodes in writers.items() if nodes}
 
 
 def _read_by_backward(node):

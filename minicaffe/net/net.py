@@ -10,7 +10,7 @@ import logging
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, WrongTypeError, check_type, located, names_of, shown
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of, shown
 from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
@@ -21,7 +21,6 @@ from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.atomic import replacing
 from minicaffe.proto.upgrade import Definition
 from minicaffe.proto.upgrade import load_net as read_net  # noqa: F401
-from minicaffe.vectors import NamedDict
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.net.build")
@@ -39,6 +38,27 @@ def cached_view(method):
         return made[name]
 
     return property(get)
+
+
+class NamedDict(dict):
+    """Parts of a net by name, in order. The error about a name that the net lacks says `what` it lacks, and near names.
+
+    An item cannot be assigned: that would not change what the net computes.
+    """
+
+    def __init__(self, items, what):
+        super().__init__(items)
+        self._what = what
+
+    def __missing__(self, name):
+        raise MissingNameError(f"the net has no {self._what} {shown(name)}{close_matches(name, self)}")
+
+    def __setitem__(self, name, value):
+        raise WrongTypeError(f"Invalid assignment: the {self._what} {shown(name)} is the net's own; to set values write "
+                             f"net.blobs[{name!r}].data[...] = array, of a parameter net.params[{name!r}][0].data[...] = array")
+
+    def __reduce__(self):       # a copy is the program's own and may be changed
+        return dict, (list(self.items()),)
 
 
 views = {}  # by the names of methods, what makes their results: minicaffe.inspection registers `summary` and `schedule`
@@ -117,7 +137,7 @@ class Net(Runner):
         self.output_blobs = [builder.available[name] for name in sorted(builder.available, key=str.encode)]
         for blob in self.output_blobs:
             log.info("This network produces output %s", blob.name)
-        super().__init__(builder.nodes, builder.param_table, param.debug_info)
+        super().__init__(builder.nodes, builder.param_table, builder.overwritten, param.debug_info)
         self.set_plan(plan, [*self.output_blobs, *map(self.blob_by_name, keep)], self.phase == caffe_pb2.TRAIN)
         self._feeder = Feeder()
         self.params_lr = self.param_table.multipliers("lr_mult")
@@ -140,7 +160,7 @@ class Net(Runner):
     @cached_view
     def layers(self):
         """The layers, in order."""
-        return [node.layer for node in self.nodes]
+        return tuple(node.layer for node in self.nodes)
 
     @cached_view
     def layer_names(self):
@@ -170,7 +190,7 @@ class Net(Runner):
     @cached_view
     def blobs(self):
         """Blobs by name, in the order in which layers made them, those of splits included."""
-        return NamedDict(((blob.name, blob) for blob in self.blob_list), "blob", "net.blobs[{}].data[...] = array to set values")
+        return NamedDict(((blob.name, blob) for blob in self.blob_list), "blob")
 
     @cached_view
     def input_blobs(self):
@@ -331,8 +351,3 @@ class Net(Runner):
         check_type(other, Net, "other", "a net")
         with self.lock:
             weights.share(self, other)
-
-    def __reduce__(self):
-        raise WrongTypeError("a net cannot be copied or pickled: it holds memory that others may share; build a second one from "
-                             "the same file, then other.share_with(net) for the same weights, or net.save(path) and "
-                             "other.copy_from(path) for a copy of them")

@@ -51,6 +51,8 @@ cdef class Runner:
         In the order in which they run.
     param_table : ParamTable
         Of all their parameters.
+    overwritten : set of SyncedMemory
+        Those of blobs that layers change in place.
     debug_info : bool
         Log the mean of every blob, as Caffe does.
     """
@@ -82,7 +84,7 @@ cdef class Runner:
     cdef list complete              # learnable parameters, by number, with complete gradients that `take` has not got yet
     cdef long long unreported_elements          # their elements
 
-    def __init__(self, list nodes not None, param_table not None, bint debug_info=False):
+    def __init__(self, list nodes not None, param_table not None, overwritten, bint debug_info=False):
         cdef Node node
         self.nodes, self.param_table, self.debug_info = nodes, param_table, debug_info
         self.device = -1
@@ -91,8 +93,7 @@ cdef class Runner:
         self.blob_list = list(written)
         self.loss_overwritten = any(weight and written[top] > 1
                                     for node in nodes for top, weight in zip(node.tops, node.loss_weights))
-        changed = {(<Blob> top).data_memory for node in nodes for top in node.tops if top in node.bottoms}
-        sources = {(<Blob> top).data_memory for node in nodes if not node.bottoms for top in node.tops} - changed
+        sources = {(<Blob> top).data_memory for node in nodes if not node.bottoms for top in node.tops} - overwritten
         self.source_blobs = {blob for blob in self.blob_list if (<Blob> blob).data_memory in sources}
         parameter_free = set()
         for node in nodes:

@@ -94,36 +94,26 @@ class Communicator:
         with _explained(f"rank {rank} of {size}"):
             self.comm = self.nccl.Communicator.init(size, rank, self.nccl.UniqueId.from_bytes(uid))
 
-    def sum(self, arrays, mean=False):
-        """Begin to replace arrays by their sums over all ranks; return the Event to `wait` for before anything reads them.
+    def sum(self, arrays):
+        """Start to replace arrays by their sums over all ranks; return the Event to `wait` for before anything reads them.
 
         Parameters
         ----------
         arrays : list of DeviceArray
             Contiguous float32 or float64; NCCL works on all of them at once.
-        mean : bool
-            Divide the sums by the number of ranks.
         """
-        op = self.nccl.AVG if mean else self.nccl.SUM
-        return self._begin("all-reduce", arrays, lambda array, stream: self.comm.allreduce(array, array, op, stream=stream))
-
-    def broadcast(self, arrays):
-        """Begin to replace arrays by those of rank 0, as `sum`."""
-        return self._begin("broadcast", arrays, lambda array, stream: self.comm.broadcast(array, array, 0, stream=stream))
-
-    def _begin(self, what, arrays, call):
         with device_lock:
             self.ready.record(self.computing)
             self.stream.wait(self.ready)
-            with _explained(what), self.nccl.group():
+            with _explained("all-reduce"), self.nccl.group():
                 for array in arrays:
-                    call(array, self.stream.address)
+                    self.comm.allreduce(array, array, self.nccl.SUM, stream=self.stream.address)
             arrived = cuda.Event(self.device)
             arrived.record(self.stream)
         return arrived
 
     def wait(self, arrived):
-        """Make the computing stream wait for what `sum` or `broadcast` began."""
+        """Make the computing stream wait for the result of `sum`."""
         self.computing.wait(arrived)
 
     def close(self):

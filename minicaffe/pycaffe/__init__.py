@@ -5,7 +5,6 @@ from minicaffe.layers.python import Layer
 from minicaffe.pycaffe import io, settings, solvers
 from minicaffe.pycaffe.classifier import Classifier
 from minicaffe.pycaffe.detector import Detector
-from minicaffe.pycaffe.nccl import NCCL, has_nccl
 from minicaffe.pycaffe.net import Net
 from minicaffe.pycaffe.net2014 import set_phase_test, set_phase_train
 from minicaffe.pycaffe.net_spec import NetSpec, layers, params, to_proto
@@ -13,8 +12,8 @@ from minicaffe.pycaffe.settings import *  # noqa: F403
 from minicaffe.pycaffe.solvers import *  # noqa: F403
 
 __all__ = [
-    "Classifier", "Detector", "Layer", "NCCL", "Net", "NetSpec", "TEST", "TRAIN", "has_nccl", "io", "layers", "params",
-    "set_phase_test", "set_phase_train", "to_proto",
+    "Classifier", "Detector", "Layer", "Net", "NetSpec", "TEST", "TRAIN", "io", "layers", "params", "set_phase_test",
+    "set_phase_train", "to_proto",
 ]
 __all__ += settings.__all__
 __all__ += solvers.__all__

@@ -10,18 +10,18 @@ from numbers import Integral
 
 import numpy as np
 
+from minicaffe.blob import Blob
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, FileError, ShapeError, names_of, shown
 from minicaffe.net import net as base_net
 from minicaffe.net import run
-from minicaffe.net.net import cached_view
+from minicaffe.net.net import NamedDict, cached_view
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
 from minicaffe.pycaffe.net2014 import Net2014
-from minicaffe.vectors import BlobVec, DtypeVec, IntVec, LayerVec, NamedDict, StringVec
+from minicaffe.workspace import register_net_factory
 
-FIXED = "they follow from the prototxt"
 log = logging.getLogger(__name__)
 
 
@@ -92,53 +92,46 @@ class Net(Net2014, base_net.Net):
     # ---- looking inside
 
     @cached_view
-    def blob_loss_weights(self):
+    def blob_loss_weights(self) -> dict[str, float]:
         """Loss weight of each blob by name, 0 for most."""
         return NamedDict(((blob.name, weight) for blob, weight in self.loss_weights.items()), "blob")
 
     @cached_view
-    def layers(self):
-        """The layers, in order."""
-        return LayerVec((node.layer for node in self.nodes), "change the prototxt and build the net again")
-
-    @cached_view
-    def params(self):
+    def params(self) -> dict[str, tuple[Blob, ...]]:
         """Parameter blobs of the layers that have any, by layer name: weight, bias."""
-        return NamedDict(((name, BlobVec(list(layer.blobs), f"write net.params['{name}'][0].data[...] = array to set values"))
-                          for name, layer in zip(self.layer_names, self.layers) if layer.blobs),
-                         "layer with parameters named", "net.params[{}][0].data[...] = array to set values")
+        return NamedDict(((node.name, tuple(node.blobs)) for node in self.nodes if node.blobs), "layer with parameters named")
 
     @cached_view
-    def inputs(self):
+    def inputs(self) -> list[str]:
         """Names of the tops of Input layers."""
         return [blob.name for blob in self.input_blobs]
 
     @cached_view
-    def outputs(self):
+    def outputs(self) -> list[str]:
         """Names of the blobs that nothing consumes, sorted."""
         return [blob.name for blob in self.output_blobs]
 
     @cached_view
-    def top_names(self):
+    def top_names(self) -> dict[str, list[str]]:
         """Names of the tops of each layer by layer name."""
         return NamedDict(((node.name, [blob.name for blob in node.tops]) for node in self.nodes), "layer")
 
     @cached_view
-    def bottom_names(self):
+    def bottom_names(self) -> dict[str, list[str]]:
         """Names of the bottoms of each layer by layer name."""
         return NamedDict(((node.name, [blob.name for blob in node.bottoms]) for node in self.nodes), "layer")
 
     @property
     def _layer_names(self):
-        return StringVec(self.layer_names, FIXED)
+        return self.layer_names
 
     @property
     def _blob_names(self):
-        return StringVec(self.blob_names, FIXED)
+        return self.blob_names
 
     @property
     def _blobs(self):
-        return BlobVec(self.blob_list, "write net.blobs[name].data[...] = array to set values")
+        return self.blob_list
 
     @property
     def _inputs(self):
@@ -150,7 +143,7 @@ class Net(Net2014, base_net.Net):
 
     @property
     def _blob_loss_weights(self):
-        return DtypeVec(self.loss_weights.values(), FIXED)
+        return list(self.loss_weights.values())
 
     def _top_ids(self, index):
         return self._ids(self.nodes[index].tops)
@@ -159,11 +152,11 @@ class Net(Net2014, base_net.Net):
         return self._ids(self.nodes[index].bottoms)
 
     def _ids(self, blobs):
-        return IntVec([self.blob_list.index(blob) for blob in blobs], FIXED)
+        return [self.blob_list.index(blob) for blob in blobs]
 
     # ---- running
 
-    def forward(self, blobs=None, start=None, end=None, **kwargs):
+    def forward(self, blobs=None, start=None, end=None, **kwargs) -> dict[str, np.ndarray]:
         """Run the net forward.
 
         Parameters
@@ -198,7 +191,7 @@ class Net(Net2014, base_net.Net):
             self.forward_from_to(first, last)
             return {name: blob.data for name, blob in wanted.items()}
 
-    def backward(self, diffs=None, start=None, end=None, **kwargs):
+    def backward(self, diffs=None, start=None, end=None, **kwargs) -> dict[str, np.ndarray]:
         """Run the net backward, from layer `start` (the last) down to `end` (the first).
 
         Parameters

@@ -4,6 +4,7 @@
 then: the phase of a net is fixed when it is built, so a net that was built for the other phase raises.
 """
 
+import functools
 import logging
 import os
 
@@ -33,24 +34,22 @@ def default_phase():
     return _phase
 
 
-def _set_default(phase, function):
-    global _phase
-    warn_once(f"caffe.{function}()", _current_form(phase))
-    _phase = phase
-
-
 def _current_form(phase):
     return f"caffe.Net(file, {PHASES[phase]}, weights=model)"
 
 
 def set_phase_test():
     """Build the nets of ``Net(deploy, model)`` for phase TEST from now on, which is the default."""
-    _set_default(TEST, "set_phase_test")
+    global _phase
+    warn_once("caffe.set_phase_test()", _current_form(TEST))
+    _phase = TEST
 
 
 def set_phase_train():
     """Build the nets of ``Net(deploy, model)`` for phase TRAIN from now on."""
-    _set_default(TRAIN, "set_phase_train")
+    global _phase
+    warn_once("caffe.set_phase_train()", _current_form(TRAIN))
+    _phase = TRAIN
 
 
 def use_gpu(gpu):
@@ -58,6 +57,15 @@ def use_gpu(gpu):
     if gpu is not None:
         warn_once(f"gpu={gpu}", "caffe.set_mode_gpu()" if gpu else "caffe.set_mode_cpu()")
         (settings.set_mode_gpu if gpu else settings.set_mode_cpu)()
+
+
+def _transformer_method(name):
+    """Return a method of a net that calls the one called `name` of the net's Transformer."""
+    @functools.wraps(getattr(io.Transformer, name))
+    def method(self, in_, *arguments):
+        return getattr(self._transformer(in_, name), name)(in_, *arguments)
+
+    return method
 
 
 class Net2014:
@@ -112,25 +120,11 @@ class Net2014:
             mean = mean.mean(axis=(1, 2))
         self._transformer(input_, "set_mean").set_mean(input_, mean)
 
-    def set_input_scale(self, input_, scale):
-        """Set the factor that `preprocess` applies last."""
-        self._transformer(input_, "set_input_scale").set_input_scale(input_, scale)
-
-    def set_raw_scale(self, input_, scale):
-        """Set the factor that `preprocess` applies before it subtracts the mean, such as 255."""
-        self._transformer(input_, "set_raw_scale").set_raw_scale(input_, scale)
-
-    def set_channel_swap(self, input_, order):
-        """Set the order of channels for `preprocess`; (2, 1, 0) turns RGB into BGR."""
-        self._transformer(input_, "set_channel_swap").set_channel_swap(input_, order)
-
-    def preprocess(self, input_, data):
-        """Return the picture `data` (H, W, K), in [0, 1] as of `io.load_image`, as the net's input (K, H, W)."""
-        return self._transformer(input_, "preprocess").preprocess(input_, data)
-
-    def deprocess(self, input_, data):
-        """Undo `preprocess`, except for the resizing."""
-        return self._transformer(input_, "deprocess").deprocess(input_, data)
+    set_input_scale = _transformer_method("set_input_scale")
+    set_raw_scale = _transformer_method("set_raw_scale")
+    set_channel_swap = _transformer_method("set_channel_swap")
+    preprocess = _transformer_method("preprocess")
+    deprocess = _transformer_method("deprocess")
 
     def _transformer(self, input_, name):
         """Return the Transformer of the net, with the present shapes of the inputs."""

@@ -10,7 +10,6 @@ from minicaffe import cuda
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, ConfigWarning, Error, int_of, shown
 from minicaffe.layer import layer_types
-from minicaffe.vectors import StringVec
 
 __all__ = [
     "Timer", "init_log", "layer_type_list", "log", "set_device", "set_mode_cpu", "set_mode_gpu", "set_multiprocess",
@@ -138,7 +137,7 @@ def set_multiprocess(flag):
 
 def layer_type_list():
     """Return the names of all layer types, sorted."""
-    return StringVec(layer_types())
+    return list(layer_types())
 
 
 def level_of_environment():

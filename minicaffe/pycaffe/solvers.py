@@ -1,11 +1,8 @@
 """pycaffe's solver classes, made from solver files."""
 
 from minicaffe import solver as base_solver
-from minicaffe.errors import ConfigError
 from minicaffe.proto import upgrade
-from minicaffe.pycaffe.nccl import NCCL
 from minicaffe.pycaffe.net import Net
-from minicaffe.vectors import NetVec
 
 __all__ = [
     "AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "NesterovSolver", "RMSPropSolver", "SGDSolver", "get_solver",
@@ -20,31 +17,16 @@ class _FileSolver:
     """
 
     exact_resume = False
+    net: Net
+    test_nets: list[Net]
 
     def __init__(self, solver_file, *, skip_unknown_fields=False, trusted=True, _read=None):
         param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)
         super().__init__(param, file=str(solver_file), positions=positions, skip_unknown_fields=skip_unknown_fields,
                          trusted=trusted)
-        self.test_nets = NetVec(self.test_nets, "change test_net of the solver's prototxt")
 
     def make_net(self, param, **options):
         return Net(param, param.state.phase, **options)
-
-    def add_callback(self, on_start, on_gradients_ready=None):
-        """Call both, without arguments, in every iteration: before the forward, and before the update.
-
-        An `NCCL` in place of both averages the gradients of all processes.
-
-        Raises
-        ------
-        ConfigError
-            If only one is given that is no NCCL.
-        """
-        if isinstance(on_start, NCCL) and on_gradients_ready is None:
-            on_start, on_gradients_ready = on_start.on_start, on_start.on_gradients_ready
-        elif on_gradients_ready is None:
-            raise ConfigError("add_callback takes two callables, on_start and on_gradients_ready, or one NCCL")
-        super().add_callback(on_start, on_gradients_ready)
 
     @property
     def lr(self):

@@ -626,7 +626,7 @@ class Solver:
 
     @property
     def _runs_tests_and_snapshots(self):
-        """Whether tests, displays and snapshots are made here: of processes that NCCL alone joins only by the first."""
+        """Whether tests, displays and snapshots are made here: without a Group only if `solver_rank` is 0."""
         return self._exchange is not None or caffe.solver_rank == 0
 
     def _snapshot_if_finite(self):

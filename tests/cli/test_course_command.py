@@ -8,7 +8,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from minicaffe.checkout import differences
 from minicaffe.cli import course
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,10 +101,3 @@ def test_an_installed_package_has_the_same_files(minicaffe, tmp_path, installed,
     monkeypatch.setattr(course, "SOURCE", installed / "course")
     minicaffe("course", "learn")
     assert files_below(tmp_path / "learn") == files_below(tmp_path / "checkout")
-
-
-def test_the_installed_course_is_no_difference_to_a_checkout(installed, tmp_path):
-    (tmp_path / "minicaffe").mkdir()
-    assert differences(tmp_path / "minicaffe", installed) == set()
-    (installed / "other.py").write_text("")
-    assert differences(tmp_path / "minicaffe", installed) == {"other.py"}

@@ -272,12 +272,3 @@ def test_a_training_in_float32_says_what_tf32_is_worth(fake, folder):
     assert text.count(WORTH) == 1 and "rounded to 10 bits of mantissa" in text
     assert WORTH not in train("--precision", "tf32") and WORTH not in train(settings="capability=7.5")
     assert WORTH not in command("train", "solver.prototxt", cwd=folder, device="sim")   # without cuBLAS
-
-
-def test_allow_tf32_is_an_old_name(set_precision):
-    with pytest.warns(DeprecationWarning, match=r"use minicaffe.set_precision\('tf32'\)"):
-        cuda.allow_tf32(True)
-    assert minicaffe.get_precision() == "tf32"
-    with pytest.warns(DeprecationWarning, match=r"use minicaffe.set_precision\('float32'\)"):
-        cuda.allow_tf32(False)
-    assert minicaffe.get_precision() == "float32"

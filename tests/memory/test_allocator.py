@@ -186,7 +186,7 @@ def test_buffer_refuses_second_init_copies_and_views_of_device_memory(host):
     with pytest.raises(ConfigError, match="made once"):
         buffer.__init__(host, 16)
     for refuse in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(WrongTypeError, match="cannot be copied or pickled"):
+        with pytest.raises(TypeError, match="cannot pickle"):
             refuse(buffer)
     with pytest.raises(BufferError, match="device memory"):
         memoryview(Buffer(SystemAllocator(CUDAPlace(0)), 8))

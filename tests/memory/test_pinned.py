@@ -7,7 +7,7 @@ import pytest
 from fake_streams import FakeStreams
 
 from minicaffe import memory
-from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError, WrongTypeError
+from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
 from minicaffe.memory import (
     BuddyAllocator,
     CachingAllocator,
@@ -164,5 +164,5 @@ def test_threads():
 @pytest.mark.parametrize("kind", [SystemAllocator, BuddyAllocator, CachingAllocator, CachingHostAllocator])
 def test_allocators_are_not_pickled(kind):
     allocator = kind() if kind is SystemAllocator else kind(SystemAllocator())
-    with pytest.raises(WrongTypeError, match=f"a {kind.__name__} cannot be copied or pickled"):
+    with pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(allocator)

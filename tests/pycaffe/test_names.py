@@ -13,14 +13,14 @@ import minicaffe as caffe
 ROOT = Path(__file__).resolve().parents[2]
 SCAN = ROOT / "tools" / "scan_names.py"
 CALLABLE = {
-    "caffe": """Net SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver NCCL Timer init_log log set_mode_cpu
+    "caffe": """Net SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver Timer init_log log set_mode_cpu
         set_mode_gpu set_device Layer get_solver layer_type_list set_random_seed solver_count set_solver_count solver_rank set_solver_rank
-        set_multiprocess has_nccl Classifier Detector NetSpec to_proto""",
-    "caffe._caffe": """Net Blob Layer Solver SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver NCCL Timer
-        LayerParameter SolverParameter BlobVec RawBlobVec LayerVec StringVec IntVec DtypeVec NetVec BoolVec init_log log set_mode_cpu
+        set_multiprocess Classifier Detector NetSpec to_proto""",
+    "caffe._caffe": """Net Blob Layer Solver SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver Timer
+        LayerParameter SolverParameter init_log log set_mode_cpu
         set_mode_gpu set_device set_random_seed set_multiprocess layer_type_list get_solver solver_count set_solver_count solver_rank
-        set_solver_rank has_nccl""",
-    "caffe.pycaffe": "Net SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver NCCL Timer",
+        set_solver_rank""",
+    "caffe.pycaffe": "Net SGDSolver NesterovSolver AdaGradSolver RMSPropSolver AdaDeltaSolver AdamSolver Timer",
     "caffe.io": """blobproto_to_array array_to_blobproto arraylist_to_blobprotovector_str blobprotovector_str_to_arraylist array_to_datum
         datum_to_array load_image resize_image oversample Transformer""",
     "caffe.net_spec": "param_name_dict to_proto assign_proto Top Function NetSpec Layers Parameters",
@@ -42,11 +42,11 @@ MEMBERS = {
     "Blob": "data diff shape num channels height width count reshape",
     "SGDSolver": "net test_nets iter step solve restore snapshot apply_update share_weights add_callback param lr",
     "Layer": "blobs type phase setup reshape forward backward param_str",
-    "Timer": "start stop ms", "NCCL": "new_uid bcast", "Classifier": "predict transformer crop_dims image_dims",
+    "Timer": "start stop ms", "Classifier": "predict transformer crop_dims image_dims",
     "Detector": "detect_windows detect_selective_search crop configure_crop",
     "Transformer": "preprocess deprocess set_transpose set_channel_swap set_raw_scale set_mean set_input_scale",
     "NetSpec": "tops keys to_proto update", "Top": "fn n to_proto update", "Function": "type_name inputs params ntop in_place tops update",
-    "BlobVec": "add_blob append extend", "SolverParameter": "max_iter display layer_wise_reduce base_lr",
+    "LayerBlobs": "add_blob", "SolverParameter": "max_iter display layer_wise_reduce base_lr",
 }
 PAIRS = [(module, name) for module, names in CALLABLE.items() for name in names.split()]
 
@@ -79,9 +79,9 @@ layer { name: "loss" type: "EuclideanLoss" bottom: "fc" bottom: "fc" top: "loss"
     n = caffe.NetSpec()
     n.x = caffe.layers.Input()
     layer = caffe.Layer(caffe.proto.caffe_pb2.LayerParameter(type="Python"))
-    return {"Net": net, "Blob": net.blobs["data"], "SGDSolver": solver, "Layer": layer, "Timer": caffe.Timer(), "NCCL": caffe.NCCL,
+    return {"Net": net, "Blob": net.blobs["data"], "SGDSolver": solver, "Layer": layer, "Timer": caffe.Timer(),
             "Classifier": caffe.Classifier(*files), "Detector": caffe.Detector(*files), "NetSpec": n, "Top": n.x, "Function": n.x.fn,
-            "Transformer": caffe.io.Transformer({}), "BlobVec": net.params["fc"], "SolverParameter": solver.param}
+            "Transformer": caffe.io.Transformer({}), "LayerBlobs": layer.blobs, "SolverParameter": solver.param}
 
 
 @pytest.mark.parametrize("owner, name", [(owner, name) for owner, names in MEMBERS.items() for name in names.split()])

@@ -356,7 +356,7 @@ def test_a_step_after_one_that_was_stopped_runs_its_tests():
 
 
 def test_of_solvers_that_a_program_numbers_the_first_alone_tests_displays_and_writes(monkeypatch, tmp_path):
-    """As pycaffe's do, which are joined by NCCL; all update."""
+    """As programs for pycaffe do by `set_solver_rank`; all update."""
     for rank in 0, 1:
         monkeypatch.setattr(caffe, "solver_rank", rank)
         solver, recorder = recorded(f"max_iter: 2 display: 1 test_iter: 1 test_interval: 1 snapshot: 1 snapshot_prefix: '{tmp_path}/{rank}'")

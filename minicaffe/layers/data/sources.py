@@ -161,6 +161,3 @@ def log_undivided_sources(net):
         constant = node.type == "DummyData" and not layer.varying
         if node.tops and not (node.bottoms or node.blobs or numbered or constant):
             log.info("layer '%s' (%s) gives each rank what it is given", node.name, node.type)
-
-
-Turns = RankSharding    # the name before; deprecated
