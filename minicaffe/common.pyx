@@ -25,13 +25,13 @@ cdef class Generator:
         self.offset = 0
 
     cdef unsigned long long reserve(self, long long count) noexcept:
-        """Take the next `count` counters and return the first of them."""
+        """Reserve the next `count` counters and return the first of them."""
         cdef unsigned long long start = self.offset
         self.offset += count
         return start
 
-    def take(self, count=1):
-        """Take the next `count` counters of the stream and return the first; raise ConfigError if they are too many to count."""
+    def reserve_counters(self, count=1):
+        """Reserve the next `count` counters of the stream and return the first; raise ConfigError if they are too many to count."""
         if not 0 <= int_of(count, "count") < 1 << 63:
             raise ConfigError(f"must be from 0 to below 2^63, got {shown(count)}", field="count")
         return self.reserve(count)
@@ -57,15 +57,15 @@ class Caffe:
 
     @property
     def group(self):
-        """The processes that train with this one (minicaffe.parallel.group.Group), as `join` has it; None: it trains alone."""
+        """The processes that train with this one (minicaffe.parallel.group.Group), see `join_group`; None: it trains alone."""
         return self._group and self._group()
 
-    def join(self, group):
+    def join_group(self, group):
         """Join the processes of `group`, until that object is deleted, with its solver."""
         self.solver_count, self.solver_rank, self.multiprocess = group.size, group.rank, True
-        self._group = weakref.ref(group, self.leave)
+        self._group = weakref.ref(group, self.leave_group)
 
-    def leave(self, _=None):
+    def leave_group(self, _=None):
         """Train alone again."""
         self.solver_count, self.solver_rank, self.multiprocess, self._group = 1, 0, False, None
 

@@ -31,7 +31,7 @@ cdef class Layer:
     cdef double loss_of(self, list top) except? -1
     cpdef inspect(self, list bottom)
     cdef int run_backward(self, list top, list propagate_down, list bottom) except -1
-    cdef bint learns(self, int index)
+    cdef bint needs_gradient(self, int index)
 
 
 cdef class DeviceLayer(Layer):

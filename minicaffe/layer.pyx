@@ -181,10 +181,10 @@ cdef class Layer:
         self.check_blobs(as_blob_list(bottom, "bottom"), as_blob_list(top, "top"))
         values, products = _largest(bottom, top), 2 * self.multiply_adds(bottom, top)
         cdef object flops = sum(needs) * (products // max(len(bottom), 1) + self.flops_per_value[1] * values)
-        if self.learns(0) and self.blobs:
+        if self.needs_gradient(0) and self.blobs:
             flops += products or 2 * values     # of a weight
         for i in range(1, len(self.blobs)):
-            if self.learns(i):
+            if self.needs_gradient(i):
                 flops += sum(blob.count for blob in top)    # of a bias
         return flops
 
@@ -308,7 +308,7 @@ cdef class Layer:
 
     # ---- what layer types use
 
-    cdef bint learns(self, int index):
+    cdef bint needs_gradient(self, int index):
         """Whether parameter `index` gets a gradient; all do unless a net has set `param_propagate_down`."""
         return index >= len(self.param_propagate_down) or self.param_propagate_down[index]
 

@@ -186,7 +186,7 @@ def test_what_is_no_integer(net, wrong):
     for call in (lambda: blob.canonical_axis(wrong), lambda: blob.count_from(wrong), lambda: blob.legacy_shape(wrong),
                  lambda: net.forward_from_to(wrong, 1), lambda: net.backward_from_to(1, wrong), lambda: net.backward_layer(wrong),
                  lambda: net.add_hook(wrong, print), lambda: caffe.set_num_threads(wrong), lambda: caffe.set_random_seed(wrong),
-                 lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong), lambda: Generator(1).take(wrong),
+                 lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong), lambda: Generator(1).reserve_counters(wrong),
                  lambda: system.free(wrong), lambda: system.record_stream(wrong, 0), lambda: memory.SyncedMemory(8).clear(wrong),
                  lambda: Blob((2,), wrong), lambda: memory.CachingAllocator(system).base_allocation(wrong)):
         with pytest.raises(WrongTypeError):
@@ -207,7 +207,7 @@ def test_integers_that_are_too_large(net):
     for call in (lambda: blob.canonical_axis(large), lambda: blob.count_from(large), lambda: blob.legacy_shape(-large),
                  lambda: net.forward_from_to(large, 1), lambda: net.backward_from_to(1, -large), lambda: net.backward_layer(large),
                  lambda: net.add_hook(large, print), lambda: caffe.set_num_threads(large), lambda: caffe.set_random_seed(large),
-                 lambda: Generator(1).take(large), lambda: memory.SystemAllocator().free(large), lambda: Blob((2,), 99)):
+                 lambda: Generator(1).reserve_counters(large), lambda: memory.SystemAllocator().free(large), lambda: Blob((2,), 99)):
         with pytest.raises(Error):
             call()
     assert blob.canonical_axis(np.int64(-1)) == 1 and int_of(np.int32(3), "n") == 3 and float_of(np.float32(0.5), "x") == 0.5

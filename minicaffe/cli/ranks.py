@@ -38,7 +38,7 @@ def init_process_group(command):
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.heartbeat import Heartbeat
     _group = Group()
-    _group.agree({"the command": command})      # else ranks of different commands wait for each other
+    _group.check_equal({"the command": command})      # else ranks of different commands wait for each other
     if command not in ("train", "trace"):   # their solver starts one that also watches the progress
         Heartbeat(_group, timeout=0)
     if not os.environ.get("OMP_NUM_THREADS"):
@@ -97,7 +97,7 @@ def map_over_ranks(count, compute):
     if _group is SINGLE_PROCESS:
         yield from map(compute, range(count))
         return
-    _group.agree({"the number of inputs": count})
+    _group.check_equal({"the number of inputs": count})
     for begin in range(0, count, _group.size):
         mine = begin + _group.rank
         results = _group.gather_to_root(compute(mine) if mine < count else None)

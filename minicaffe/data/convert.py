@@ -186,7 +186,7 @@ def compute_mean(db, progress=None):
     transformer = Transformer(caffe_pb2.TransformationParameter(), caffe_pb2.TEST)
     cursor, total = db.cursor(), None
     for start in range(0, len(db), BATCH):
-        records = cursor.take(min(BATCH, len(db) - start))
+        records = cursor.read(min(BATCH, len(db) - start))
         try:
             batch = transformer.load([value for _, value in records])
             if total is None:

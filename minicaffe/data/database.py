@@ -113,12 +113,12 @@ class Cursor:
         """Return (key, value) and step on; after the last record comes the first."""
         return next(self._records)()
 
-    def take(self, count, skip=0, gap=1):
+    def read(self, count, skip=0, gap=1):
         """Pass over `skip` records, then return a list of `count` (key, value), of every `gap`-th record; no others are read."""
         return [read() for read in itertools.islice(self._records, skip, skip + (count - 1) * gap + 1, gap)]
 
     def close(self):
-        """Release the records taken: their values must not be used any more."""
+        """Release the records that were read: their values must not be used any more."""
         self._records = iter(())
 
 

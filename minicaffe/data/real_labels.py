@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError
+from minicaffe.errors import DataError
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 AFTER_SPACE = re.compile(r"[^,\s]\s+[-+.0-9eE]+\s*$")     # a number at the end of a line, with no comma before it
@@ -34,18 +34,6 @@ def real(text):
     if INTEGER.fullmatch(text) and kept != int(text[:80]):
         raise DataError(f"label {text} becomes {kept:.0f} in a float32, exact up to 2^24; subtract an offset from all labels")
     return value
-
-
-def label_size(param, field):
-    """Return how many real-valued labels a record has by `param.label_size`; None if it is not given.
-
-    Raises ConfigError, naming `field`, if it is 0.
-    """
-    if not param.HasField("label_size"):
-        return None
-    if param.label_size < 1:
-        raise ConfigError("must be at least 1, got 0; leave it out for one integer a record", field=field)
-    return param.label_size
 
 
 def label_fields(label):

@@ -40,7 +40,7 @@ class RecordBatches:
 
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
-        records = self.cursor.take(len(numbers), numbers.start - self.place, numbers.step)
+        records = self.cursor.read(len(numbers), numbers.start - self.place, numbers.step)
         self.place = numbers[-1] + 1
         try:
             self._fill([value for _, value in records], numbers, buffer)

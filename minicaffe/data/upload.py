@@ -26,7 +26,7 @@ def pinned_array(shape, dtype, name="prefetched batch"):
 
 
 class DeviceUpload:
-    """Batches that are copied to the current GPU: call `send` and `take` alternately.
+    """Batches that are copied to the current GPU: call `send` and `copy_to` alternately.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class DeviceUpload:
             full.record(self.copies)
         self.sent += 1
 
-    def take(self, tops):
+    def copy_to(self, tops):
         """Give `tops` shapes and values of the batch that was sent; the host does not wait."""
         with device_lock:
             self.computing.wait(self.full[(self.sent - 1) % 2])

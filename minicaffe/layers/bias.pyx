@@ -31,14 +31,14 @@ cdef class BiasLayer(AxesLayer):
     def join(self, Epilogue epilogue, list bottom, bint backward):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
-        return epilogue.affine(None, self.blobs[0], (False, self.learns(0)))
+        return epilogue.affine(None, self.blobs[0], (False, self.needs_gradient(0)))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef bint learned = len(bottom) == 1
         cdef Blob x = bottom[0]
         cdef Layout layout = by_channels(diff_layout(on, top), x, self.axes, &self.stored)
         cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
-        if self.learns(0) if learned else propagate_down[1]:
+        if self.needs_gradient(0) if learned else propagate_down[1]:
             self.sum_dy(on, dy, self.values(bottom), learned)
         if propagate_down[0] and top[0] is not x:
             copy_typed(on, self.dtype, stored(layout, x), dy, x.overwrite_diff_in_layout(on, layout))

@@ -48,12 +48,12 @@ cdef class EmbedLayer(RowLayer):
         cdef const void* dy = (<Blob> top[0]).diff_on(on)
         cdef const int* index
         cdef void* out
-        if self.learns(0):
+        if self.needs_gradient(0):
             index = self.take_indices(on, x, self.rows, "bottom[0]")
             out = (<Blob> self.blobs[0]).mutable_diff_on(on)
             with nogil:
                 add_rows(on, self.dtype, x.count, index, self.columns, dy, out)
-        if len(self.blobs) > 1 and self.learns(1):
+        if len(self.blobs) > 1 and self.needs_gradient(1):
             out = (<Blob> self.blobs[1]).mutable_diff_on(on)
             with nogil:
                 channel_sums(on, self.dtype, Channels(x.count, self.columns, 1), 1, True, out, dy)

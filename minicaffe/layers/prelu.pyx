@@ -53,7 +53,7 @@ cdef class PReLULayer(BroadcastLayer):
         cdef const void* dy = (<Blob> top[0]).diff_in_layout(on, layout)
         cdef void* out
         cdef bint add = True
-        if self.learns(0):
+        if self.needs_gradient(0):
             out = slope.gradient_on(on, None, &add)
             with nogil:
                 channel_prelu_sums(on, self.dtype, self.stored, 1, add, out, x, dy)

@@ -62,8 +62,8 @@ cdef class ScaleLayer(AxesLayer):
         if backward or len(bottom) > 1 or self.blobs[0].shape != bottom[0].shape[1:2] or self.axes.outer != bottom[0].shape[0]:
             return False    # not a parameter for each channel
         if self.bias < 0:
-            return epilogue.affine(self.blobs[0], None, (self.learns(0), False))
-        return epilogue.affine(self.blobs[0], self.blobs[self.bias], (self.learns(0), self.learns(self.bias)))
+            return epilogue.affine(self.blobs[0], None, (self.needs_gradient(0), False))
+        return epilogue.affine(self.blobs[0], self.blobs[self.bias], (self.needs_gradient(0), self.needs_gradient(self.bias)))
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Blob values = self.values(bottom)
@@ -73,9 +73,9 @@ cdef class ScaleLayer(AxesLayer):
         cdef const void* x
         cdef const void* s
         cdef void* out
-        if self.bias >= 0 and self.learns(self.bias):
+        if self.bias >= 0 and self.needs_gradient(self.bias):
             self.sum_dy(on, dy, self.blobs[self.bias], True)
-        if self.learns(0) if learned else propagate_down[1]:
+        if self.needs_gradient(0) if learned else propagate_down[1]:
             x = self.forward_x(bottom, top).data_in_layout(on, layout)
             out = values.gradient_on(on, None, &add) if learned else values.mutable_diff_on(on)
             with nogil:

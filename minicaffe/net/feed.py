@@ -54,7 +54,7 @@ class Feeder:
                 self.uploads[blobs] = DeviceUpload()
             upload = self.uploads[blobs]
             upload.send(functools.partial(_pinned_copies, on_host))
-            upload.take(blobs)
+            upload.copy_to(blobs)
             return
         for blob, array in on_host:
             copy_array(blob.mutable_cpu_data, array)

@@ -100,7 +100,7 @@ class RecordedWork:
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
             net.restore_head(others, self.after)
-        generator.take(self.draws)
+        generator.reserve_counters(self.draws)
         return True, None
 
     def _record(self, net, launch, generator, others):

@@ -16,7 +16,7 @@ from minicaffe.parallel.launch import mpi, world
 class ProgressCounter:
     """Counts the messages that a rank has received, by which it detects its own progress.
 
-    The thread of signs.py references this object and not the group, so that the group is deleted with its last owner.
+    The thread of heartbeat.py references this object and not the group, so that the group is deleted with its last owner.
     """
 
     count = 0
@@ -35,8 +35,8 @@ class Group:
     rank, size : int
     hosts : list of str
         The machine of each rank.
-    local_rank, local_size : int
-        The place among the ranks of the same machine, and how many they are.
+    local_rank : int
+        The place among the ranks of the same machine.
     comm : mpi4py.MPI.Intracomm
         The group's own, for uses for which `gather` is not enough. Do not use `allreduce` and other methods in lower case: mpi4py
         makes a communicator for each first, and blocks all other threads until all ranks have called it.
@@ -56,7 +56,7 @@ class Group:
         self.rank, self.size, self.steps = self.comm.rank, self.comm.size, ProgressCounter()
         self.hosts = self.gather(MPI.Get_processor_name())
         local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = local.rank, local.size
+        self.local_rank = local.rank
         local.Free()
 
     def name(self, rank=None):
@@ -115,7 +115,7 @@ class Group:
             raise error
         return result
 
-    def agree(self, facts):
+    def check_equal(self, facts):
         """Raise on all ranks unless `facts` is equal on all of them.
 
         Parameters
@@ -133,7 +133,7 @@ class Group:
             raise ConfigError(f"{differences[0]}; it must be the same on all ranks")
 
     def differences(self, facts):
-        """Return what differs of `facts`, as `agree` takes them: a sentence for each."""
+        """Return what differs of `facts`, as `check_equal` takes them: a sentence for each."""
         if len(set(self.gather(hashlib.sha256(repr(facts).encode()).digest()))) == 1:
             return []
         everyone, found = self.gather(facts), []
@@ -144,7 +144,7 @@ class Group:
             if others:
                 names = ", ".join(map(self.name, others[:8]))
                 other = values[others[0]]
-                found.append(f"{what} differs: {_around(other, usual)} on {names}, {_around(usual, other)} on the others")
+                found.append(f"{what} differs: {_excerpt(other, usual)} on {names}, {_excerpt(usual, other)} on the others")
         return found
 
     def processors(self):
@@ -158,7 +158,7 @@ class Group:
         return max(1, usable_processors() // sharing)
 
 
-def _around(value, other):
+def _excerpt(value, other):
     """Return what messages show of a value, from a little before the place where the other begins to differ if it is long."""
     begin = len(os.path.commonprefix([value, other])) - 40 if len(value) > 100 else 0
     return f"...{value[begin:][:100]}" if begin > 0 else value[:100]

@@ -2,7 +2,7 @@
 
 Each has ``run(solver, read_loss)``, which returns the sum of the losses and whether the update is done, and
 ``loss_can_wait(solver)``, whether `read_loss` may be False; then a function that returns the loss may be returned in its place.
-`SGDSolver._iteration` chooses.
+`SGDSolver._choose_iteration` chooses.
 """
 
 from minicaffe.net.recorded import RecordedWork
@@ -35,11 +35,11 @@ class DistributedIteration(SeparateUpdate):
 
     @staticmethod
     def run(solver, read_loss=True):
-        along = solver.update_obstacle() is None and not solver.param.snapshot_diff
+        update_early = solver.update_obstacle() is None and not solver.param.snapshot_diff
         exchange = solver._exchange
-        exchange.update = solver.make_update_callback() if along else None
+        exchange.update = solver.make_update_callback() if update_early else None
         try:
-            return solver.gradients(), along
+            return solver.gradients(), update_early
         finally:
             exchange.update = None
 

@@ -401,11 +401,11 @@ class Solver:
         group = Group(comm)
         Heartbeat(group, timeout)
         rank_checks.check(self, group)
-        group.agree({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
+        group.check_equal({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
                      "sync_batch_norm": sync_batch_norm, "scale_lr": scale_lr, "warmup": warmup})
         exchange = Exchange(group, self.net.learnable_params, self.net.learned(),
                             make_transport(group, carrier, wire == "bf16", overlap), wire == "bf16")
-        caffe.join(group)
+        caffe.join_group(group)
         self.group, self._exchange = group, exchange
         if scale_lr is not None:
             self.rate_scale, self.warmup = RATE_SCALES[scale_lr](group.size), warmup
@@ -575,7 +575,7 @@ class Solver:
         log_outputs("Test", record["outputs"])
         self._notify("on_test", record)
         if self.best is not None:
-            self.best.judge(self, record)
+            self.best.record_test(self, record)
         return record
 
     def _evaluation(self, net):

@@ -76,7 +76,7 @@ def test_libraries_that_are_not_there(sim):
 
 def test_random_numbers_are_those_of_the_thread():
     minicaffe.set_random_seed(5)
-    caffe.generator.take(12)
+    caffe.generator.reserve_counters(12)
     found = []
     thread = threading.Thread(target=lambda: found.append((cuda.state().generator, caffe.generator.offset, cuda.state().generator)))
     thread.start()

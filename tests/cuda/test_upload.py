@@ -57,7 +57,7 @@ def test_each_batch_arrives_whole_and_in_its_turn(place, settings):
     upload = DeviceUpload()
     upload.send(fetch)
     for blob in seen:
-        upload.take([top])
+        upload.copy_to([top])
         upload.send(fetch)
         side.copy_within(on_device(blob), on_device(top), 4 * N)
     assert [set(blob.cpu_data) for blob in seen] == [{k} for k in range(1, 7)], [set(blob.cpu_data) for blob in seen]
@@ -80,7 +80,7 @@ def test_batches_of_several_sizes(place, settings):
     before = top.data_memory
     upload.send(fetch)
     for k in range(1, 7):
-        upload.take([top])
+        upload.copy_to([top])
         upload.send(fetch)
         values = [array[0] for array in arrays]
         assert top.shape == (sizes[k - 1],) and top.data_memory is before

@@ -18,8 +18,8 @@ from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
 def test_every_nth_record(make_db, backend):
     with open_db(make_db([b"%d" % i for i in range(7)], backend), backend) as db:
         cursor = db.cursor()
-        assert [bytes(value) for _, value in cursor.take(3, skip=2, gap=4)] == [b"2", b"6", b"3"]
-        assert [bytes(value) for _, value in cursor.take(2, skip=8)] == [b"5", b"6"]
+        assert [bytes(value) for _, value in cursor.read(3, skip=2, gap=4)] == [b"2", b"6", b"3"]
+        assert [bytes(value) for _, value in cursor.read(2, skip=8)] == [b"5", b"6"]
 
 
 def test_cursor_goes_in_key_order_and_round(make_db, backend):
@@ -27,7 +27,7 @@ def test_cursor_goes_in_key_order_and_round(make_db, backend):
     with open_db(path, backend) as db:
         cursor = db.cursor()
         assert len(db) == len(cursor) == 3
-        assert [bytes(v) for _, v in cursor.take(7)] == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
+        assert [bytes(v) for _, v in cursor.read(7)] == [b"a", b"b", b"c", b"a", b"b", b"c", b"a"]
         assert [bytes(part) for part in cursor.next()] == [b"00000001", b"b"]
 
 
@@ -37,7 +37,7 @@ def test_seek_counts_modulo_the_number_of_records(make_db, backend, index):
         cursor = db.cursor()
         cursor.next()
         cursor.seek(index)
-        assert [int(bytes(v)) for _, v in cursor.take(4)] == [(index + i) % 3 for i in range(4)]
+        assert [int(bytes(v)) for _, v in cursor.read(4)] == [(index + i) % 3 for i in range(4)]
 
 
 @pytest.mark.parametrize("how", [{}, {"readonly": True, "lock": False}, {"readonly": True}])
@@ -46,7 +46,7 @@ def test_an_lmdb_that_the_program_itself_holds_open(make_db, how):
     lmdb.open(str(path)).close()  # makes the lock file
 
     def values(db):
-        return [bytes(value) for _, value in db.cursor().take(3)]
+        return [bytes(value) for _, value in db.cursor().read(3)]
 
     with lmdb.open(str(path), **how) as env, open_db(path, "LMDB") as db:
         assert values(db) == [b"0", b"1", b"2"]
@@ -64,12 +64,12 @@ def test_the_program_writes_between_two_rounds(make_db):
     path = make_db([b"0", b"1"], "LMDB")
     with lmdb.open(str(path), map_size=1 << 26) as env, open_db(path, "LMDB") as db:
         cursor = db.cursor()
-        assert [bytes(value) for _, value in cursor.take(2)] == [b"0", b"1"]
+        assert [bytes(value) for _, value in cursor.read(2)] == [b"0", b"1"]
         for i in range(2, 60):  # the file grows past what was mapped
             with env.begin(write=True) as transaction:
                 transaction.put(b"%08d" % i, b"%d" % i * 2000)
         assert len(db) == 60
-        values = [bytes(value) for _, value in cursor.take(60)]
+        values = [bytes(value) for _, value in cursor.read(60)]
         assert values[:2] == [b"0", b"1"] and all(value == b"%d" % i * 2000 for i, value in enumerate(values[2:], 2))
 
 
@@ -85,12 +85,12 @@ def test_writing_while_it_is_read_is_an_error(tmp_path):
             cursor = db.cursor()
             assert bytes(cursor.next()[1]) == b"a" * 100
             write(b"b")  # leaves the pages that are read alone
-            assert all(bytes(value) == b"a" * 100 for _, value in cursor.take(299))
-            assert all(bytes(value) == b"b" * 100 for _, value in cursor.take(150))
+            assert all(bytes(value) == b"a" * 100 for _, value in cursor.read(299))
+            assert all(bytes(value) == b"b" * 100 for _, value in cursor.read(150))
             write(b"c")
             write(b"d")
             with pytest.raises(FileError, match="was written to while it was read; let the program that writes it finish, or read a copy"):
-                cursor.take(150)
+                cursor.read(150)
 
 
 def test_what_a_writer_has_overwritten_is_no_damage(tmp_path):
@@ -134,7 +134,7 @@ def test_lmdb_is_read_as_py_lmdb_reads_it(tmp_path, count):
         with env.begin() as transaction, open_db(tmp_path, "LMDB") as db:
             wanted = list(transaction.cursor())
             assert len(db) == len(wanted)
-            assert [(bytes(key), bytes(value)) for key, value in db.cursor().take(len(wanted))] == wanted
+            assert [(bytes(key), bytes(value)) for key, value in db.cursor().read(len(wanted))] == wanted
             cursor = db.cursor()
             for start in (0, len(wanted) // 2, len(wanted) - 1):
                 cursor.seek(start)
@@ -158,7 +158,7 @@ def test_pages_that_are_damaged_are_an_error(tmp_path):
         (folder / "data.mdb").write_bytes(changed)
         try:
             with open_db(folder, "LMDB") as db:
-                for _, value in db.cursor().take(len(db)):
+                for _, value in db.cursor().read(len(db)):
                     bytes(value)
         except (DataError, FileError) as error:
             failed += 1
@@ -186,7 +186,7 @@ def test_keys_are_sorted_as_bytes_and_the_last_value_wins(tmp_path, backend):
         for key, value in [(b"10", b"x"), (b"9", b"y"), (b"1", b"z"), (b"9", b"w")]:
             db.put(key, value)
     with open_db(tmp_path / "db", backend) as db:
-        assert [tuple(map(bytes, r)) for r in db.cursor().take(3)] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")]
+        assert [tuple(map(bytes, r)) for r in db.cursor().read(3)] == [(b"1", b"z"), (b"10", b"x"), (b"9", b"w")]
 
 
 def test_lmdb_grows_past_its_first_map(tmp_path, monkeypatch):
@@ -196,7 +196,7 @@ def test_lmdb_grows_past_its_first_map(tmp_path, monkeypatch):
             db.put(b"%08d" % i, b"%04d" % i * 250)
     with open_db(tmp_path / "db", "LMDB") as db:
         assert len(db) == 2500
-        assert bytes(db.cursor().take(2500)[2499][1]) == b"2499" * 250
+        assert bytes(db.cursor().read(2500)[2499][1]) == b"2499" * 250
 
 
 def test_lmdb_is_read_from_a_read_only_directory_without_lock_file(make_db):
@@ -310,7 +310,7 @@ def test_leveldb_with_a_broken_table_names_the_database(make_db):
     content[len(content) // 2] ^= 255
     table.write_bytes(content)
     with open_db(path, "LEVELDB") as db, pytest.raises(FileError, match="cannot be read on.*damaged"):
-        db.cursor().take(200)
+        db.cursor().read(200)
 
 
 def test_writing_over_something_is_refused(make_db, backend):
@@ -387,7 +387,7 @@ def test_a_closed_cursor_gives_nothing(make_db, backend):
         cursor, other = db.cursor(), db.cursor()
         cursor.next()
         cursor.close()
-        assert cursor.take(3) == []
+        assert cursor.read(3) == []
         with pytest.raises(StopIteration):
             cursor.next()
         assert bytes(other.next()[1]) == b"a"
@@ -400,7 +400,7 @@ def test_a_reader_of_batches_closes_its_cursor(make_db, backend):
     reader = RecordBatches(make_db([b"a"], backend), backend, None)
     reader.open(0)
     reader.close()
-    assert reader.cursor.take(1) == []
+    assert reader.cursor.read(1) == []
     RecordBatches(make_db([b"a"], backend, "other"), backend, None).close()      # that was never opened
 
 
@@ -413,7 +413,7 @@ def test_a_file_that_has_not_grown_is_not_mapped_again(make_db):
         with lmdb.open(str(path), map_size=1 << 26) as env, env.begin(write=True) as transaction:
             transaction.put(b"b", bytes(300_000))
         assert len(db) == 2 and pages._bytes is not mapped
-        assert len(db.cursor().take(2)[1][1]) == 300_000
+        assert len(db.cursor().read(2)[1][1]) == 300_000
 
 
 def test_numbers_of_pages_have_48_bits():
@@ -442,7 +442,7 @@ def test_each_field_of_a_page_is_checked(make_db, at, content, message):
         file.seek(page * 4096 + at)
         file.write(content)
     with pytest.raises(FileError) as caught, open_db(path, "LMDB") as db:
-        db.cursor().take(2)
+        db.cursor().read(2)
     assert str(caught.value) == f"{path}: cannot be read on: {message.format(page=page, lower=lower)}; the database is damaged, make it again"
 
 
@@ -533,7 +533,7 @@ def test_a_number_of_records_that_is_not_theirs(make_db):
             content[at:at + 8] = (3).to_bytes(8, "little")
     (path / "data.mdb").write_bytes(content)
     with open_db(path, "LMDB") as db, pytest.raises(FileError, match="cannot be read on: it has 2 records, and declares 3; the database is damaged"):
-        db.cursor().take(3)
+        db.cursor().read(3)
 
 
 def test_what_is_no_database_is_named(tmp_path, backend):
@@ -650,7 +650,7 @@ def test_a_database_that_is_written_is_read(backend, tmp_path):
         assert len(db) == 5 and [(bytes(key), bytes(value)) for key, value in db.records()] == [(b"%d" % n, b"value %d" % n) for n in range(5)]
         cursor = db.cursor()
         cursor.seek(4)
-        assert [bytes(key) for key, _ in cursor.take(2)] == [b"4", b"0"]
+        assert [bytes(key) for key, _ in cursor.read(2)] == [b"4", b"0"]
         cursor.close()
         db.put(b"5", b"")
     with open_db(tmp_path / "db", backend) as db:

@@ -34,7 +34,7 @@ def test_backward_uses_the_mask_of_the_last_forward(top):
     net = layer_net(layer_text(top=top), [np.ones((3, 77))])
     run_forward(net)
     mask = net.tops[-1][0].cpu_data.copy()
-    caffe.generator.take(5)  # other layers draw in between
+    caffe.generator.reserve_counters(5)  # other layers draw in between
     run_backward(net, [0], [np.full((3, 77), 2.0)])
     np.testing.assert_array_equal(net.bottoms[-1][0].cpu_diff, 2 * mask)
 

@@ -23,11 +23,11 @@ def meet():
     from minicaffe.parallel.group import Group
     group = Group()
     try:
-        group.agree({"the net": "lenet", "the weights": 7 if group.rank == 1 else 3})
+        group.check_equal({"the net": "lenet", "the weights": 7 if group.rank == 1 else 3})
         differs = None
     except ConfigError as error:
         differs = str(error)
-    group.agree({"the net": "lenet"})
+    group.check_equal({"the net": "lenet"})
     return {"size": group.size, "all": group.gather(group.rank * 10), "first": group.broadcast_from_root(group.rank + 5),
             "name": group.name(1), "launched": launched(), "local": [group.local_rank, group.local_size], "differs": differs}
 

@@ -67,7 +67,7 @@ def make(folder, tests, fields, plan=None):
 def together(solver):
     """Distribute a solver, even if others of this process were: they are not used any more."""
     from minicaffe.common import caffe
-    caffe.leave()
+    caffe.leave_group()
     solver.distribute()
     return solver
 

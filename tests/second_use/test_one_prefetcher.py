@@ -169,7 +169,7 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), count=st.integers(1, 2 * COUNT), skip=st.integers(0, 7), gap=st.integers(1, 4))
     def take(self, which, count, skip, gap):
         places = [self.places[which] + skip + i * gap for i in range(count)]
-        self.keep(which, self.cursors[which].take(count, skip, gap), places)
+        self.keep(which, self.cursors[which].read(count, skip, gap), places)
 
     @rule(which=st.integers(0, 1))
     def next(self, which):

@@ -37,7 +37,7 @@ class BowlLayer(Layer):
 
     def forward_cpu(self, bottom, top):
         self.passes += 1
-        random = np.random.default_rng([self.generator.seed, self.generator.take(), self.passes])
+        random = np.random.default_rng([self.generator.seed, self.generator.reserve_counters(), self.passes])
         self.targets = [random.standard_normal(blob.shape) for blob in self.blobs]
         top[0].data[...] = sum(((b.cpu_data - t) ** 2).sum() / 2 for b, t in zip(self.blobs, self.targets))
         if len(top) == 2:

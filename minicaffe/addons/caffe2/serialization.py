@@ -145,7 +145,7 @@ class _PartCounter:
     def __init__(self):
         self.count = 0
 
-    def take(self, count):
+    def add(self, count):
         self.count += count
         if self.count > MAX_PARTS:
             raise DataError(f"has more than {MAX_PARTS} parts, of which an item of a list is three; keep numbers in an array")
@@ -161,7 +161,7 @@ def _encoded(name, what):
 def _slot_parts(value, name, count):
     encoded = _encoded(name, "a slot that is stored")
     try:
-        count.take(2)
+        count.add(2)
         return [*length_delimited(NAME, [encoded]), *_object_parts(value, count, 0)]
     except Error as error:
         error.field = f"{name}{error.field or ''}" or None
@@ -173,14 +173,14 @@ def _object_parts(value, count, depth):
     kind = type(value)
     if depth > MAX_DEPTH:
         raise DataError(f"is nested more than {MAX_DEPTH} deep; keep it flat")
-    count.take(2)
+    count.add(2)
     if kind in PLAIN:
         return [*length_delimited(TYPE, [kind.__name__.encode()]), *length_delimited(CONTENT, [PLAIN[kind][0](value)])]
     if kind in LISTS:
         parts = length_delimited(TYPE, [kind.__name__.encode()])
         for i, item in enumerate(value):
             try:
-                count.take(1)
+                count.add(1)
                 parts += length_delimited(ITEM, _object_parts(item, count, depth + 1))
             except Error as error:
                 error.field = f"[{i}]{error.field or ''}"
@@ -193,7 +193,7 @@ def _object_parts(value, count, depth):
         return [*length_delimited(TYPE, [name]), *length_delimited(ARRAY, _array_parts(np.asarray(value), count))]
     if kind in _by_type:
         registered = _by_type[kind]
-        count.take(1)
+        count.add(1)
         item = _object_parts(_call_user_function(registered.to, value, registered, "to"), count, depth + 1)
         return [*length_delimited(TYPE, [registered.name.encode()]), *length_delimited(ITEM, item)]
     raise _unknown(kind)
@@ -206,7 +206,7 @@ def _blob_parts(blob, count):
         if touched:
             parts += length_delimited(ARRAY, _array_parts(getattr(blob, values), count))
         elif not parts:  # no diff says as much as an untouched one
-            count.take(2)
+            count.add(2)
             shape = caffe_pb2.BlobShape(dim=blob.shape).SerializeToString()
             shape = length_delimited(SHAPE, [shape]) if blob.num_axes or blob.count else []
             parts += length_delimited(ARRAY, [*length_delimited(DTYPE, [NUMPY_TYPES[blob.dtype].str.encode()]), *shape])
@@ -219,7 +219,7 @@ def _array_parts(array, count):
                              f"{', '.join(sorted({dtype.name for dtype in DTYPES.values()}))}")
     if array.ndim > MAX_AXES:
         raise ShapeError(f"an array of {array.ndim} axes cannot be stored, at most {MAX_AXES} can; reshape it")
-    count.take(3)
+    count.add(3)
     shape = caffe_pb2.BlobShape(dim=array.shape).SerializeToString()
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return [*length_delimited(DTYPE, [array.dtype.str.encode()]), *length_delimited(SHAPE, [shape]),
@@ -282,8 +282,12 @@ def _read_slot(data, count, names=None):
         raise
 
 
-def _fields(data, known, count):
-    """Return a dict of lists of the contents of the fields of a message, all of which must be known."""
+def _fields(data, start, end, known, count):
+    """Return a dict of lists of (first byte, number of bytes) for the fields of a message, all of which must be known."""
+    fields, varints, rest = scan(data, start, end, known)
+    if varints or rest:
+        raise DataError(f"has fields that version {VERSION} does not have; the bytes are damaged, or of a newer minicaffe")
+    count.add(len(fields))
     found = {number: [] for number in known}
     for number, wire, content, _ in walk(data):
         if number not in found or wire != LENGTH_DELIMITED:

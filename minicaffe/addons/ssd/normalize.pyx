@@ -112,7 +112,7 @@ cdef class NormalizeLayer(DeviceLayer):
         cdef const void* scale = (<Blob> self.blobs[0]).data_on(on)
         cdef bint add = True
         cdef void* out
-        if self.learns(0):
+        if self.needs_gradient(0):
             out = (<Blob> self.blobs[0]).gradient_on(on, None, &add)
             with nogil:
                 unit_scale_gradient(on, dtype, self.shape, unit, dy, add, out)

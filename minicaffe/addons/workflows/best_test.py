@@ -21,7 +21,7 @@ STATE = ("output", "value", "iteration", "count", "last", "path")   # of a BestT
 
 
 class BestTest:
-    """Judges the tests of a solver, as its attribute `best`::
+    """Finds the best test of a solver, as its attribute `best`::
 
         solver.best = BestTest(solver, patience=5)
         solver.solve()
@@ -55,7 +55,7 @@ class BestTest:
         self.keep, self.patience = keep, patience
         self.value = self.iteration = self.path = None
         self.label_counts = []              # of the batches of a test, if a picture has several labels
-        self.count, self.last = 0, -1       # `last` is the iteration of the last test that was judged
+        self.count, self.last = 0, -1       # `last` is the iteration of the last test that was recorded
         param = solver.param
         if patience is not None and patience < 1:
             raise ConfigError(f"must be at least 1, got {patience}", field="patience")
@@ -69,8 +69,8 @@ class BestTest:
         """bool: whether `patience` tests in a row were no better than the best."""
         return self.patience is not None and self.count >= self.patience
 
-    def judge(self, solver, record):
-        """Take the record of a test; all ranks of the solver's group must call this, and decide as rank 0 does."""
+    def record_test(self, solver, record):
+        """Record a test; all ranks of the solver's group must call this, and decide as rank 0 does."""
         if record["net"] != 0 or record["iteration"] <= self.last:      # a resumed training repeats the test that it begins with
             return
         self.last = record["iteration"]

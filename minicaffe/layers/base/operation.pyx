@@ -20,8 +20,8 @@ cdef class OperationLayer(DeviceLayer):
 
     cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
         cdef Py_ssize_t i, params = len(self.blobs)
-        cdef Blob p = self.blobs[0] if params and self.learns(0) else None
-        cdef Blob q = self.blobs[1] if params > 1 and self.learns(1) else None
+        cdef Blob p = self.blobs[0] if params and self.needs_gradient(0) else None
+        cdef Blob q = self.blobs[1] if params > 1 and self.needs_gradient(1) else None
         for i in range(len(bottom)):
             if propagate_down[i] and p is not None:
                 self.op.backward_both(on, bottom[i], top[i], p, q)

@@ -13,7 +13,6 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.augment import Augmenter
 from minicaffe.data.prefetch import Prefetcher
-from minicaffe.data.real_labels import label_size
 from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.errors import ConfigError, DataError, Error, FileError, in_field
@@ -71,7 +70,7 @@ class PrefetchingLayer(NumberedSource):
         depth = self.param.data_param.prefetch
         if depth < 1:
             raise ConfigError(f"must be at least 1, got {depth}", field="data_param.prefetch")
-        self.seed = self.generator.seed ^ self.generator.take() << 32
+        self.seed = self.generator.seed ^ self.generator.reserve_counters() << 32
         self.upload = None  # in GPU mode: of the next batch
         self.prefetcher = None  # started by the first forward, so that a restored position costs no reading
         self.position = 0
@@ -100,9 +99,13 @@ class PrefetchingLayer(NumberedSource):
             if name != self.label_param and getattr(self.param, name).HasField("label_size"):
                 remedy = f"give {self.label_param}.label_size" if self.label_param else "Data and ImageData do"
                 raise ConfigError(f"{self.type} does not take it; {remedy}", field=f"{name}.label_size")
-        if self.label_param is None:
+        param = self.label_param and getattr(self.param, self.label_param)
+        if not param or not param.HasField("label_size"):
             return None
-        return label_size(getattr(self.param, self.label_param), f"{self.label_param}.label_size")
+        if param.label_size < 1:
+            raise ConfigError("must be at least 1, got 0; leave it out for one integer a record",
+                              field=f"{self.label_param}.label_size")
+        return param.label_size
 
     def forward_cpu(self, bottom, top):
         step = self._match_prefetch_position()
@@ -124,7 +127,7 @@ class PrefetchingLayer(NumberedSource):
             upload = DeviceUpload()
             upload.send(fetch)
             self.upload = upload
-        self.upload.take(top)
+        self.upload.copy_to(top)
         try:
             self.upload.send(fetch)
         except (DataError, FileError):

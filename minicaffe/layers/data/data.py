@@ -76,7 +76,7 @@ def first_record(param, look):
     """Return look(record) of the first record of a DataParameter's database; an error of `look` names the record."""
     with (in_field("data_param.source", but=ConfigError), open_db(param.source, param.backend) as db,
           closing(db.cursor()) as cursor):
-        (key, record), = cursor.take(1)
+        (key, record), = cursor.read(1)
         try:
             return look(record)
         except ConfigError:

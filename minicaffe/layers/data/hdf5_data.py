@@ -35,7 +35,7 @@ class HDF5DataLayer(NumberedSource):
         self.within = caffe.within
         self.files = _read_list(param.source)
         caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
-        self.seed = self.generator.take() ^ self.generator.seed
+        self.seed = self.generator.reserve_counters() ^ self.generator.seed
         self.names = list(self.param.top)
         self.epoch = self.place = self.row = self.offset = 0    # row number `offset` of the stream is this row of this file
         self.arrays, self.loaded = (), None  # the datasets of the file that is in memory, and its path

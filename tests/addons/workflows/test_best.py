@@ -53,15 +53,15 @@ def test_the_parameters_of_the_best_test_are_kept(make, tmp_path, form):
     scale = solver.net.params["scale"][0]
     for iteration, (value, loss) in enumerate([(1, 5.0), (2, float("nan")), (3, 4.0), (4, 4.5), (5, 4.0), (6, float("inf"))]):
         scale.data[...] = value
-        best.judge(solver, record(iteration, loss))
+        best.record_test(solver, record(iteration, loss))
     assert (best.output, best.value, best.iteration, best.count, best.exhausted) == ("loss", 4.0, 2, 3, True)
     assert best.path == f"s_best.caffemodel{form}" and kept(best.path) == 3
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.prototxt", f"s_best.caffemodel{form}", "solver.prototxt"]
-    best.judge(solver, {**record(7, 1.0), "net": 1})        # of another test net
-    best.judge(solver, record(5, 1.0))                      # judged before
+    best.record_test(solver, {**record(7, 1.0), "net": 1})        # of another test net
+    best.record_test(solver, record(5, 1.0))                      # judged before
     assert best.value == 4.0 and "no better test loss in 3 tests, the patience is 3" == best.reason()
     scale.data[...] = np.inf
-    best.judge(solver, record(8, 1.0))
+    best.record_test(solver, record(8, 1.0))
     assert kept(best.path) == 3 and best.value == 4.0        # parameters that are not finite are no best ones
 
 
@@ -71,7 +71,7 @@ def test_what_is_measured(make):
     best = BestTest(solver)
     assert (best.output, best.higher_is_better) == ("last", True)
     solver.test_all()
-    best.judge(solver, {**solver.test(0), "iteration": 0})
+    best.record_test(solver, {**solver.test(0), "iteration": 0})
     assert best.value == 0      # all scores are equal
     solver = make(of_loss="include { phase: TRAIN }", more="test_compute_loss: true", net='layer { name: "s" type: "Silence" bottom: "y" bottom: "t" include { phase: TEST } }')
     assert BestTest(solver)._value_of(solver.test(0)) == 0
@@ -87,7 +87,7 @@ def judged(solver, values, higher=False, **options):
     best = BestTest(solver, **options)
     best.higher_is_better, found = higher, []
     for iteration, value in enumerate(values):
-        best.judge(solver, record(iteration, value))
+        best.record_test(solver, record(iteration, value))
         found += [iteration] * (best.iteration == iteration)
     return found, best
 
