@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 from minicaffe.errors import ConfigError
 
 GROUPS = {
-    "minicaffe.layers": "layer types",
-    "minicaffe.commands": "commands",
-    "minicaffe.fields": "fields of files",
-    "minicaffe.modules": "names of minicaffe",
-    "minicaffe.engines": "engines",
+    "layers": "layer types",
+    "commands": "commands",
+    "options": "options of commands",
+    "fields": "fields of files",
+    "modules": "names of minicaffe",
+    "engines": "engines",
 }
 log = logging.getLogger(__name__)
 _local = threading.local()
@@ -51,7 +52,7 @@ def restricted(restrict=True):
 def entries(group):
     """Return the (add-on, package, target) of each entry point of a group; not those of minicaffe whose folder is not installed."""
     found = []
-    for entry in importlib.metadata.entry_points(group=group):
+    for entry in importlib.metadata.entry_points(group=f"minicaffe.{group}"):
         package = entry.dist.name if entry.dist is not None else entry.module.partition(".")[0]
         if package != "minicaffe" or _is_installed(entry.module):
             found.append((entry.name, package, entry.value))
@@ -119,6 +120,11 @@ def only(found, group, name):
         who = " and ".join(f"'{each.addon}' of package {each.package}" for each in found)
         raise ConfigError(f"'{name}' is among the {GROUPS[group]} of two add-ons, {who}; uninstall one of them")
     return found[0] if found else None
+
+
+def option_modules(command):
+    """Return the modules of add-ons that give a command of the core options: `PARAMS` and functions that the command calls."""
+    return [import_target(each.value) for each in additions("options").get(command, ())]
 
 
 def installed(group):

@@ -489,7 +489,7 @@ def layer_types():
         for module in _modules.values():
             _load(module)
         _all_found = True
-    for name in entry_points.additions("minicaffe.layers"):
+    for name in entry_points.additions("layers"):
         _find(name)
     return dict(sorted(_types.items()))
 
@@ -507,7 +507,7 @@ cdef int _find(str name) except -1:
     """Look for a layer type in the core, then in add-ons, and import its module."""
     if name.lower() in _modules:
         _load(_modules[name.lower()])
-    if name not in _types and (found := entry_points.find("minicaffe.layers", name)) is not None:
+    if name not in _types and (found := entry_points.find("layers", name)) is not None:
         try:
             _register(name, entry_points.import_target(found.value))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, ``minicaffe.addons.export.onnx`` is of an add-on (minicaffe.modules).
+"""Modules by the names that users know: ``minicaffe.io`` is pycaffe/io.py, ``minicaffe.onnx`` is of an add-on (minicaffe.modules).
 
 They are found at their first use, by ``import minicaffe.io`` or as an attribute.
 """
@@ -50,7 +50,7 @@ class _Loader:
 
 
 class _BelowPublicModules(_PublicModules):
-    """The same, asked before the finder of files, which would import ``minicaffe.addons.export.onnx.export`` a second time."""
+    """The same, asked before the finder of files, which would import ``minicaffe.onnx.export`` a second time."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -68,7 +68,7 @@ def _target_of(name):
         return OF_CORE[name]
     if name.startswith("_") or _is_file(name):
         return None
-    found = entry_points.find("minicaffe.modules", name)
+    found = entry_points.find("modules", name)
     return found and found.value
 
 
@@ -82,7 +82,7 @@ def attribute(name):
 
 def names():
     """Return the public names of the core and of add-ons that are imported at their first use."""
-    return [*OF_CORE, *entry_points.additions("minicaffe.modules")]
+    return [*OF_CORE, *entry_points.additions("modules")]
 
 
 def name_modules(package):

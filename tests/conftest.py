@@ -186,9 +186,9 @@ def on_cpu(device):
 @pytest.fixture
 def onednn(on_cpu):
     """Let layers on the CPU ask engine ONEDNN first; gives a function that does so, or not. A visible skip where there is no oneDNN."""
-    from minicaffe.errors import DependencyError
-    from minicaffe.engines.onednn import library
     from minicaffe.engines import engine
+    from minicaffe.engines.onednn import library
+    from minicaffe.errors import DependencyError
     try:
         library.version()
     except DependencyError as error:

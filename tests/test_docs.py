@@ -19,13 +19,13 @@ from pages import blocks
 from sources import copy_models
 
 import minicaffe
+import minicaffe.addons.trace
 import minicaffe.cuda
 import minicaffe.memory
-import minicaffe.addons.trace
 from minicaffe import cli, solver
 from minicaffe import layer as registry
-from minicaffe.cli.app import COMMANDS
 from minicaffe.addons.export.onnx import conversion, graph
+from minicaffe.cli.app import COMMANDS
 from minicaffe.proto import caffe_pb2, parse_text, write_text
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,26 +11,19 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "minicaffe"
 FLOORS = {
-    "minicaffe.errors": 1, "minicaffe.kernels": 1,
+    "minicaffe.errors": 1, "minicaffe.entry_points": 1, "minicaffe.kernels": 1,
     "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2, "minicaffe.device": 2, "minicaffe.loops": 2,
     "minicaffe.pretrained": 2,
-    "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
-    # Below the rest of ops/: blob adds up, cuda/ names the preferred engine.
-    "minicaffe.loops.lanes": 3, "minicaffe.loops.sums": 3, "minicaffe.engines.engine": 3, "minicaffe.engines.table": 3, "minicaffe.engines.epilogue": 3,
-    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.addons.caffe2.slot": 4,
-    "minicaffe.addons.caffe2.tensor": 4, "minicaffe.addons.caffe2.elements": 4,
-    "minicaffe.addons.caffe2.serialization": 4, "minicaffe.addons.caffe2.plan": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
+    "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.engines": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
+    "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,
-    "minicaffe.solver": 6, "minicaffe.inspection.gradient_check": 6,
-    "minicaffe": 7, "minicaffe.pycaffe": 7, "minicaffe.addons.opencv": 7, "minicaffe.addons.export.onnx": 7, "minicaffe.addons.export.pytorch": 7, "minicaffe.alias": 7,
-    "minicaffe.addons.trace": 7,
-    "minicaffe.as_caffe": 8,
-    "minicaffe.cli": 8, "minicaffe.__main__": 8,
+    "minicaffe.solver": 6,
+    "minicaffe.pycaffe": 7, "minicaffe.inspection": 8,
+    "minicaffe": 9, "minicaffe.alias": 9, "minicaffe.public_modules": 9, "minicaffe.as_caffe": 10,
+    "minicaffe.cli": 10, "minicaffe.__main__": 10,
+    "minicaffe.addons": 11,
 }
-# Imports by importlib that may go upwards, and why.
-BY_NATURE = {
-    ("minicaffe.layer", "minicaffe.layers"): "the registry finds layer types by looking into the folder: a new one edits no list",
-}
+FLOORS |= {f"minicaffe.addons.{folder.name}": 11 for folder in sorted((PACKAGE / "addons").iterdir()) if (folder / "__init__.py").exists()}
 CIMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(minicaffe[\w.]*)[ \t]+c?import[ \t]+(\([^)]*\)|[^\n#]+)|c?import[ \t]+(minicaffe[\w.]*))", re.M)
 BY_NAME = re.compile(r"""["'](minicaffe\.[\w.]+)(\{?)""")
 INCLUDE = re.compile(r'(?:#include|cdef extern from)\s+"(minicaffe/[\w/]+\.hpp)"')
@@ -87,7 +80,7 @@ def edges(sources):
         own, found = name_of(path), graph.setdefault(name_of(path), set())
         for name in imported(path):
             found |= {name} | {p for p in MODULES if name.startswith(p + ".") and not own.startswith(p + ".")}
-        found -= {own} | {name for start, name in BY_NATURE if start == own}
+        found -= {own}
     return graph
 
 
@@ -108,7 +101,7 @@ def circle(graph):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE.parent)))
 def test_imports_run_downwards(path):
     own = name_of(path)
-    upward = [name for name in imported(path) if FLOORS[room(name)] > FLOORS[room(own)] and (own, name) not in BY_NATURE]
+    upward = [name for name in imported(path) if FLOORS[room(name)] > FLOORS[room(own)]]
     assert not upward, f"{own} (floor {FLOORS[room(own)]}) imports {upward}"
 
 
@@ -120,7 +113,7 @@ def test_no_folder_imports_itself_by_way_of_others():
     rooms = {}
     for path in SOURCES:
         own = room(name_of(path))
-        rooms.setdefault(own, set()).update({room(n) for n in imported(path) if (name_of(path), n) not in BY_NATURE} - {own})
+        rooms.setdefault(own, set()).update({room(n) for n in imported(path)} - {own})
     assert (found := circle(rooms)) is None, " -> ".join(found)
 
 
@@ -131,6 +124,14 @@ def test_the_table_of_the_design_page_has_every_module_and_folder():
     assert set(listed) == there
     own = {name: "minicaffe." + name.partition(".")[0].strip("/") for name in listed}
     assert listed == {name: FLOORS[room("minicaffe" if name == "__init__.py" else own[name])] for name in listed}
+
+
+def test_no_add_on_imports_another():
+    for path in SOURCES:
+        own = room(name_of(path))
+        if own.startswith("minicaffe.addons."):
+            others = {room(name) for name in imported(path)} - {own, "minicaffe.addons"}
+            assert not [name for name in others if name.startswith("minicaffe.addons.")], path
 
 
 def test_memory_never_imports_cuda():

@@ -12,9 +12,9 @@ import pytest
 
 import minicaffe
 from minicaffe import cli
+from minicaffe.addons.ssd.annosets import convert_annotated
 from minicaffe.cli import options
 from minicaffe.data import convert
-from minicaffe.addons.ssd.annosets import convert_annotated
 from minicaffe.data.datum import opencv
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, switched_on
 from minicaffe.inspection.replace_sources import replace_sources

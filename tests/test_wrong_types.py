@@ -8,6 +8,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import memory, proto
+from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.blob import Blob
 from minicaffe.common import Generator
 from minicaffe.errors import (
@@ -26,7 +27,6 @@ from minicaffe.errors import (
 )
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
-from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.proto import caffe_pb2
 from minicaffe.workspace import Workspace
 

@@ -1,7 +1,7 @@
-"""Write minicaffe/proto/caffe.descriptor and comments.tsv from proto/caffe.proto; ``--check`` only compares (needs grpcio-tools).
+"""Write minicaffe/proto/caffe.descriptor and proto/comments.tsv from proto/caffe.proto; ``--check`` only compares (needs grpcio-tools).
 
-The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it: programs
-need them only to show them (`minicaffe layers`).
+The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it: only
+tools/layers_table.py reads them, for docs/layers/.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "proto" / "caffe.proto"
 TARGET = ROOT / "minicaffe" / "proto" / "caffe.descriptor"
-COMMENTS = TARGET.with_name("comments.tsv")
+COMMENTS = SOURCE.with_name("comments.tsv")
 COMMENTS_HEAD = "# Written by tools/gen_proto.py from proto/caffe.proto; do not edit. Message, field or value, and its comment.\n"
 # protobuf's pool is one per process and keyed by file name: "caffe.proto" is what other Caffes call theirs.
 NAME_IN_POOL = "minicaffe/proto/caffe.proto"
@@ -70,7 +70,7 @@ def main():
         COMMENTS.write_text(comments)
         return
     if COMMENTS.read_text() != comments:
-        sys.exit("minicaffe/proto/comments.tsv does not come from proto/caffe.proto: run tools/gen_proto.py")
+        sys.exit("proto/comments.tsv does not come from proto/caffe.proto: run tools/gen_proto.py")
     if TARGET.read_bytes() != serialized:
         sys.exit("minicaffe/proto/caffe.descriptor does not come from proto/caffe.proto: run tools/gen_proto.py")
 

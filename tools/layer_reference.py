@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from minicaffe.addons.forks import table as forks
 from minicaffe.cli.layers import count_blobs
 from minicaffe.layer import layer_class, layer_types
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.forks import table as forks
 from minicaffe.proto.fields import Fields, is_repeated, is_required
 
 COMMENTS = Path(__file__).resolve().parent.parent / "proto" / "comments.tsv"

@@ -4,7 +4,6 @@ Different from Caffe: errors never abort, and the options of gflags and glog its
 """
 
 import importlib
-import itertools
 import os
 import sys
 import traceback
@@ -13,19 +12,17 @@ import warnings
 import click
 from click.shell_completion import CompletionItem
 
+from minicaffe import entry_points
 from minicaffe.cli import help, ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
-# Command: its heading in `minicaffe --help`, the module that defines it, and its line there, for which no module is imported.
+# Command of the core: its heading in `minicaffe --help`, the module that defines it, and its line there, for which no module is imported.
 COMMANDS = {
-    "finetune": ("Train and test", "minicaffe.addons.workflows.finetune", "Train a pretrained net on other classes of pictures."),
     "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings, or write CSV."),
     "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),
     "train": ("Train and test", "minicaffe.cli.train", "Train a net, with a solver or without."),
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
-    "detect": ("Use a trained net", "minicaffe.addons.ssd.detect", "Find boxes on pictures by a net of SSD."),
     "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
-    "convert_annoset": ("Data", "minicaffe.cli.convert_annoset", "Make a database of pictures and the boxes on them."),
     "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),
     "draw": ("Look into a net", "minicaffe.cli.draw", "Draw a net."),
     "gradcheck": ("Look into a net", "minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
@@ -33,16 +30,12 @@ COMMANDS = {
     "show": ("Look into a net", "minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),
     "time": ("Look into a net", "minicaffe.cli.time", "Measure a net layer by layer."),
-    "trace": ("Look into a net", "minicaffe.addons.trace.command", "Show what a net does in memory, step by step."),
     "deploy": ("Convert a net", "minicaffe.cli.deploy", "Make the net that predicts from a training net."),
-    "export": ("Convert a net", "minicaffe.addons.export.export_command", "Write a net as a model of ONNX, or a module of PyTorch."),
-    "fold": ("Convert a net", "minicaffe.addons.export.fold_command", "Fold BatchNorm, Scale and Bias into weights beside them."),
-    "import": ("Convert a net", "minicaffe.addons.export.import_command", "Turn a model of ONNX into a prototxt and a caffemodel."),
     "upgrade": ("Convert a net", "minicaffe.cli.upgrade", "Bring old net, weights and solver files up to date."),
-    "convolution": ("Learn", "minicaffe.addons.trace.convolution_command", "Open a page that shows convolution and pooling up close."),
     "course": ("Learn", "minicaffe.cli.course", "Copy the course in reading the framework to a folder."),
     "layers": ("Learn", "minicaffe.cli.layers", "List the layer types, or show one with its fields."),
     "cache": ("This machine", "minicaffe.cli.cache", "Show or clear the kernels compiled for GPUs."),
+    "addons": ("This machine", "minicaffe.cli.addons", "List the installed add-ons and what each adds."),
     "device_query": ("This machine", "minicaffe.cli.device_query", "Show the processors that this build can use."),
 }
 # Name of a tool of Caffe: the words that run in its place.
@@ -71,24 +64,22 @@ class Commands(click.Group):
     context_class = help.Context
 
     def list_commands(self, ctx):
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx, name):
-        name = name.replace("-", "_")
-        if name not in COMMANDS:
-            return None
-        return getattr(importlib.import_module(COMMANDS[name][1]), "import_" if name == "import" else name)
+        return find_command(name.replace("-", "_"))
 
     def format_commands(self, ctx, formatter):
-        column = max(map(len, COMMANDS))
-        for heading, rows in itertools.groupby(COMMANDS.items(), lambda row: row[1][0]):
+        rows = commands()
+        column = max(map(len, rows))
+        for heading in dict.fromkeys(heading for heading, _, _ in rows.values()):
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:{column}}", text) for name, (*_, text) in rows])
+                formatter.write_dl([(f"{name:{column}}", text) for name, (own, _, text) in rows.items() if own == heading])
         with formatter.section("Names of Caffe's tools"):
             formatter.write_dl([(f"{name:{column}}", words) for name, words in ALIASES.items()])
 
     def shell_complete(self, ctx, incomplete):
-        names = [CompletionItem(name, help=text) for name, (*_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        names = [CompletionItem(name, help=text) for name, (*_, text) in commands().items() if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)      # the group's own would import all commands
 
     def parse_args(self, ctx, args):
@@ -96,17 +87,41 @@ class Commands(click.Group):
 
     def resolve_command(self, ctx, args):
         name = args[0].replace("-", "_")
-        if name not in COMMANDS and not ctx.resilient_parsing:      # a completion is no error
-            hint = close_matches(args[0], COMMANDS | ALIASES) or f"; there are {', '.join(COMMANDS)}"
+        if not is_command(name) and not ctx.resilient_parsing:      # a completion is no error
+            hint = close_matches(args[0], commands() | ALIASES) or f"; there are {', '.join(commands())}"
             if name in REPLACEMENTS:
                 hint = f"; {REPLACEMENTS[name]} does the same"
             raise click.UsageError(f"no command '{args[0]}'{hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
+def commands():
+    """Return all commands, of the core and of add-ons, as `COMMANDS` has them; the lines of other packages' commands name these."""
+    found = {name: (heading, f"{module}:{name}", text) for name, (heading, module, text) in COMMANDS.items()}
+    for name, each in entry_points.additions("commands").items():
+        heading, target, text = each[0].value[:3]
+        packages = " and ".join(one.package for one in each)
+        found.setdefault(name, (heading, target, text if packages == "minicaffe" else f"{text} ({packages})"))
+    return found
+
+
+def is_command(name):
+    """Return whether the core or an add-on has the command."""
+    return name in COMMANDS or name in entry_points.additions("commands")
+
+
+def find_command(name):
+    """Import a command and return it, None if there is none. Raises ConfigError if several add-ons have it."""
+    if name in COMMANDS:
+        return getattr(importlib.import_module(COMMANDS[name][1]), name)
+    found = entry_points.find("commands", name)
+    return found and entry_points.import_target(found.value[1])
+
+
 def command_first(args):
     """Move the command word in front of the options that Caffe allows before it, ``-solver x train``; replace an alias."""
-    names = {name.replace("_", dash) for name in (*COMMANDS, *ALIASES) for dash in "_-"}
+    known = COMMANDS if args and is_command(args[0].replace("-", "_")) else commands()      # add-ons are read if the core lacks it
+    names = {name.replace("_", dash) for name in (*known, *ALIASES) for dash in "_-"}
     places = [i for i, arg in enumerate(args) if arg in names]
     if not places or not args[0].startswith("-") and places[0] != 0:
         return args
@@ -120,7 +135,7 @@ def command_first(args):
 def command_of(args):
     """Return the name of the command in `args`; None if there is no such command."""
     name = command_first(args)[0].replace("-", "_") if args else None
-    return name if name in COMMANDS else None
+    return name if name is not None and is_command(name) else None
 
 
 @click.group(cls=Commands, invoke_without_command=True,

@@ -13,14 +13,13 @@ import numpy as np
 
 from minicaffe import pretrained
 from minicaffe.cli import bars, options, ranks
-from minicaffe.addons.workflows.confusion import TYPES
 from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import IntegerList, load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
 from minicaffe.data.convert import check_picture
 from minicaffe.errors import ConfigError, DataError
-from minicaffe.net.deploy import PREDICTION_TYPES
+from minicaffe.net.deploy import CLASS_LOSSES, PREDICTION_TYPES
 from minicaffe.proto.atomic import replacing, write_bytes
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.upgrade import load
@@ -141,7 +140,7 @@ def is_of_classes(net, training, names, count):
     with trial():
         layers = load(training.file).param.layer if training else ()
     for layer in layers:
-        of_classes = layer.type in (*TYPES, *PREDICTION_TYPES)
+        of_classes = layer.type in (*CLASS_LOSSES, *PREDICTION_TYPES, "Accuracy")
         if net.outputs[0] in layer.bottom and (of_classes or layer.type.endswith("Loss")):
             what = "labels" if of_classes else "values"
             return of_classes, f"layer '{layer.name}' ({layer.type}) of {training.file} compares them with {what}"

@@ -17,7 +17,7 @@ from minicaffe.cli.inputs import MOST_NAMES, ext_option, left_out_text
 from minicaffe.cli.pictures import sheet, to_rgb, write_png
 from minicaffe.data.class_folders import convert_folders
 from minicaffe.data.convert import compute_mean, convert_images
-from minicaffe.data.datasets import DATA_SETS, make_data_set
+from minicaffe.data.datasets import DATA_SETS, make_data_set, make_idx_set
 from minicaffe.data.datum import labels_of, picture_of, read_datum
 from minicaffe.data.db import open_db
 from minicaffe.data.mean_file import write_mean
@@ -178,7 +178,7 @@ def info(db, backend, png, force):
             key, value = cursor.next()
             try:
                 record = read_datum(value)
-                if len(first) < SHEET_COLUMNS * SHEET_ROWS:
+                if png and len(first) < SHEET_COLUMNS * SHEET_ROWS:
                     first.append(picture_of(record))
             except Error as error:
                 raise database.locate(error, number, key) from None

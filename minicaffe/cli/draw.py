@@ -7,14 +7,14 @@ import click
 
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError
-from minicaffe.net.net import Net
-from minicaffe.inspection.replace_sources import replace_sources
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.atomic import write_bytes
-from minicaffe.proto.upgrade import read_net_file
 from minicaffe.inspection.definition import is_included
 from minicaffe.inspection.draw import check_format
 from minicaffe.inspection.drawing import RANKDIRS, net_svg, svg_to_png
+from minicaffe.inspection.replace_sources import replace_sources
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.atomic import write_bytes
+from minicaffe.proto.upgrade import read_net_file
 
 
 @click.command(cls=options.CaffeCommand)

@@ -11,8 +11,8 @@ from minicaffe.cli import bars, options, ranks
 from minicaffe.cli.inputs import SkippedInputs, ext_option, picture_paths, read_each
 from minicaffe.cli.picture_nets import IMAGE_OPTIONS, NO_PICTURES, input_batch, load_picture, open_data_net, open_net, preprocessing
 from minicaffe.data.db import new_database
-from minicaffe.errors import ConfigError
 from minicaffe.engines.engine import check_precision
+from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import check_free
 from minicaffe.solver.report import RecordCounts, run_batches

@@ -9,10 +9,10 @@ import gc
 from minicaffe import memory
 from minicaffe.cli.training_file import set_batch_sizes, trial
 from minicaffe.errors import ConfigError, Error
+from minicaffe.inspection import memory_estimate
+from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.memory.sizes import size_text
 from minicaffe.net.definitions import filter_layers
-from minicaffe.inspection.replace_sources import replace_sources
-from minicaffe.inspection import memory_estimate
 
 COUNTED = "blobs, parameters, gradients, history, batches made ready"
 

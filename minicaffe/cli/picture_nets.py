@@ -17,16 +17,16 @@ from minicaffe import pretrained
 from minicaffe.cli import options
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe
-from minicaffe.addons.ssd.annotated_batches import parse
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.transform import Transformer
+from minicaffe.engines.engine import check_precision
 from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, located
+from minicaffe.layer import layer_class
 from minicaffe.layers.data.data import check_database, first_record
 from minicaffe.net.deploy import deploy_net, source_layer
 from minicaffe.net.net import Net, read_net
-from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import Classifier, picture_transformer
@@ -255,8 +255,7 @@ class PictureSource(namedtuple("PictureSource", "file layer")):
     def _record_shape(self, record):
         param = self.layer.transform_param
         uncropped = caffe_pb2.TransformationParameter(force_color=param.force_color, force_gray=param.force_gray)
-        if self.layer.type == "AnnotatedData":
-            record = parse(bytes(record)).datum.SerializeToString()
+        record = layer_class(self.layer.type).datum_of(bytes(record))
         return Transformer(uncropped, caffe_pb2.TEST).load([record]).shape[1:]
 
     def input_shape(self):

@@ -13,14 +13,21 @@ import time
 
 import click
 
+from minicaffe import entry_points
 from minicaffe.errors import DependencyError
 from minicaffe.parallel import launch
 from minicaffe.parallel.single import SINGLE_PROCESS
 
-PARALLEL_COMMANDS = ("train", "test", "trace", "classify", "detect", "extract_features")
+PARALLEL_COMMANDS = {"train": "training", "test": "parallel", "classify": "parallel", "extract_features": "parallel"}
 MAX_HOSTS_SHOWN = 8   # at most, in a line
 
 _group = SINGLE_PROCESS
+
+
+def parallel_commands():
+    """Return the commands that several processes may run together, and how: "training", which has a solver, or "parallel"."""
+    of_addons = {name: each[0].value[3] for name, each in entry_points.additions("commands").items() if each[0].value[3:]}
+    return {**PARALLEL_COMMANDS, **of_addons}
 
 
 def init_process_group(command):
@@ -32,14 +39,15 @@ def init_process_group(command):
     global _group
     if launch.launched() == 1 or _group is not SINGLE_PROCESS:
         return
-    if command is not None and command not in PARALLEL_COMMANDS:
+    how = parallel_commands().get(command)
+    if command is not None and how is None:
         raise click.UsageError(f"{command} is for one process, and {launch.launched()} were started together; start it without "
-                               f"mpiexec. For several are {', '.join(PARALLEL_COMMANDS)}")
+                               f"mpiexec. For several are {', '.join(parallel_commands())}")
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.heartbeat import Heartbeat
     _group = Group()
     _group.check_equal({"the command": command})      # else ranks of different commands wait for each other
-    if command not in ("train", "trace"):   # their solver starts one that also watches the progress
+    if how != "training":   # whose solver starts one that also watches the progress
         Heartbeat(_group, timeout=0)
     if not os.environ.get("OMP_NUM_THREADS"):
         from minicaffe.device.threads import set_num_threads
@@ -109,7 +117,7 @@ def start_on_gpus(ids, command, arguments):
 
     Raises UsageError if the command is not for several processes, DependencyError if there is no mpiexec or no mpi4py.
     """
-    if command not in PARALLEL_COMMANDS:
+    if command not in parallel_commands():
         raise click.UsageError(f"--gpu: {command} computes on one GPU, got {','.join(map(str, ids))}")
     program = launch.mpiexec()
     if importlib.util.find_spec("mpi4py") is None:

@@ -9,8 +9,8 @@ from minicaffe.cli import options
 from minicaffe.cli.summary import batch_option, inspection_options, print_assumptions
 from minicaffe.device.threads import dry_run
 from minicaffe.errors import Error
-from minicaffe.net.net import Net
 from minicaffe.inspection.replace_sources import replace_sources
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.upgrade import load_net

@@ -11,15 +11,14 @@ import click
 
 from minicaffe.cli import bars, options, training_file
 from minicaffe.cli.needed_memory import memory_lines
+from minicaffe.engines.engine import check_precision
 from minicaffe.errors import ConfigError, Error, close_matches
-from minicaffe.inspection import replace_sources
+from minicaffe.inspection import memory_estimate, replace_sources
+from minicaffe.inspection.summary import Summary
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
-from minicaffe.inspection.summary import Summary
-from minicaffe.engines.engine import check_precision
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.upgrade import load_net
-from minicaffe.inspection import memory_estimate
 
 batch_option = click.option("--batch-size", "--batch", "batch", type=options.batch_size,
                             help="Pictures in a batch, if not as the file says.")

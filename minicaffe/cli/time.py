@@ -10,8 +10,8 @@ import logging
 import click
 
 from minicaffe.cli import bars, options
-from minicaffe.net.net import Net, read_net
 from minicaffe.inspection.timing import measure
+from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 

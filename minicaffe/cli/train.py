@@ -1,6 +1,8 @@
 """``minicaffe train``: train a net, with a solver file or without (Caffe tools/caffe.cpp, train).
 
-Different from Caffe: FILE may be a net, every field of the solver can be set by an option, and there is a live display.
+Different from Caffe: FILE may be a net, every field of the solver can be set by an option, and there is a live display. Add-ons give it
+options: modules with `PARAMS`, ``least_tests(given)`` of a training made for a net, ``change_of_net(given, param)``, which returns what
+changes train nets or None, and ``prepare(solver, given)``.
 """
 
 import functools
@@ -12,27 +14,24 @@ import sys
 
 import click
 
-from minicaffe import cuda
+from minicaffe import cuda, entry_points
 from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
-from minicaffe.addons.workflows.class_weights import ClassWeights
 from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, NotFiniteError, located
 from minicaffe.engines.engine import get_precision, precisions
+from minicaffe.errors import ConfigError, Error, NotFiniteError
+from minicaffe.inspection.watch import Watch
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
-from minicaffe.addons.workflows.best_test import BestTest
 from minicaffe.solver.report import RecordCounts, batch_size
 from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
-from minicaffe.inspection.watch import Watch
 
 logger = logging.getLogger("minicaffe.cli")
 
 RANK_OPTIONS = ("global_batch", "scale_lr", "warmup", "wire", "overlap", "carrier", "sync_batch_norm", "timeout")
 WATCH_INTERVAL = 100   # iterations between those that --watch measures, where there are no displays
-BEST_TESTS = 20       # least number of tests of a training made for a net, where the best one is wanted
 
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
@@ -65,14 +64,6 @@ effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_defaul
 @click.option("--json", "json_path", metavar="FILE", help="Write displays and tests as JSON lines; appends on resume.")
 @click.option("--watch", is_flag=False, flag_value=0, type=click.IntRange(min=0), metavar="[N]", help=(
     "Measure gradients and activations of each layer every N iterations, by default at displays, for display, log and --json."))
-@click.option("--class-weights", metavar="auto|FILE", help=(
-    "Weigh the classes of SoftmaxWithLoss, by InfogainLoss: auto, by their inverse frequency in the training data; FILE has a "
-    "weight on each line, from class 0 on."))
-@click.option("--keep-best", is_flag=True, help=(
-    "Keep the weights of the test with the highest accuracy, or the least loss where the test net has none, as "
-    "<snapshot_prefix>_best.caffemodel."))
-@click.option("--patience", type=click.IntRange(min=1), metavar="N", help=(
-    "Stop after N tests in a row that were no better than the best one."))
 @click.option("--force", is_flag=True, help=(
     "Overwrite log, records and snapshots of an earlier training, as Caffe does; by default they are kept under numbered "
     "names."))
@@ -117,11 +108,14 @@ def train(ctx, **params):
 
 for field in solver_options.FIELDS:
     train.params.append(solver_options.FieldOption(field))
+OPTIONS = entry_points.option_modules("train")
+for module in OPTIONS:
+    train.params += module.PARAMS
 
 
 def prepare(ctx, file, fields, given):
     """Return the solver of `file` and the options."""
-    least_tests = max(BEST_TESTS, 2 * (given["patience"] or 0)) if given["keep_best"] or given["patience"] else 0
+    least_tests = max([each.least_tests(given) for each in OPTIONS], default=0)
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
                                              given["test_batch_size"], least_tests)
     is_net = "file" not in place
@@ -151,34 +145,18 @@ def prepare(ctx, file, fields, given):
     suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group().size if given["global_batch"] else 1
-    weights = None
-    if given["class_weights"] is not None:
-        same = earlier_files.is_same_training(given["state"], param.snapshot_prefix)
-        weights = ClassWeights(given["class_weights"], keep=not (given["force"] or same))
+    changes = [change for each in OPTIONS if (change := each.change_of_net(given, param)) is not None]
     sizes = {phase: size for phase, size in sizes.items() if size}
     place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
     lines = [] if ctx.meta["quiet"] else training_lines(param, place, options.net_options(), sizes, divide_by)
     solver = training_file.build_solver(param, batch_sizes=sizes,
-                                        divide_by=divide_by, class_weights=weights, **place, **options.net_options())
+                                        divide_by=divide_by, changes=changes, **place, **options.net_options())
     for line in lines:
         options.notify(line)
     count_tests(solver, is_net and "test_iter" not in fields)
-    if given["keep_best"] or given["patience"]:
-        with located(field="--keep-best" if given["keep_best"] else "--patience"):
-            solver.best = BestTest(solver, given["keep_best"], given["patience"])
-    if given["patience"]:
-        report_patience(given["patience"], param)
+    for each in OPTIONS:
+        each.prepare(solver, given)
     return solver
-
-
-def report_patience(patience, param):
-    """Report it if the tests of a SolverParameter are too few for `patience`, so that it never ends the training."""
-    least = patience + (not param.test_initialization)     # intervals up to the first test that can end it
-    if least * param.test_interval >= param.max_iter:
-        most = (param.max_iter - 1) // least
-        remedy = f"--test-interval={most} or less, or a smaller --patience" if most else "a smaller --patience, or more iterations"
-        options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
-                       f"{param.test_interval} have too few tests; give {remedy}")
 
 
 def count_tests(solver, chosen):

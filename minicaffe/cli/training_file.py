@@ -72,18 +72,18 @@ def _test_batches(layers, size):
 BATCH_OPTIONS = {caffe_pb2.TRAIN: "--batch-size", caffe_pb2.TEST: "--test-batch-size"}
 
 
-def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, class_weights=None, **options):
+def build_solver(param, file=None, positions=None, batch_sizes=None, divide_by=1, changes=(), **options):
     """Return the solver of `param`, with the options of `minicaffe.solver.solver.Solver`; `batch_sizes` has by phase what its data
-    layers get. `divide_by` divides the batches of the train net, and `class_weights`, a ClassWeights, replaces its losses.
+    layers get. `divide_by` divides the batches of the train net, and `changes` are functions that change its definition.
     """
     base = solver_types().get(param.type)
-    if base is None or not batch_sizes and divide_by == 1 and class_weights is None:
+    if base is None or not batch_sizes and divide_by == 1 and not changes:
         return create_solver(param, file=file, positions=positions, **options)
 
     def make_net(self, net_param, **net_options):
         set_batch_sizes(net_param, batch_sizes, divide_by, net_options.get("file"), net_options.get("positions"))
-        if net_param.state.phase == caffe_pb2.TRAIN and class_weights is not None:
-            class_weights(self, net_param, trial, net_options.get("file"), net_options.get("positions"))
+        for change in changes if net_param.state.phase == caffe_pb2.TRAIN else ():
+            change(self, net_param, trial, net_options.get("file"), net_options.get("positions"))
         return base.make_net(self, net_param, **net_options)
 
     # Solver states store the name of the class.

@@ -7,8 +7,8 @@
 import importlib
 
 from minicaffe.device.strided import DeviceArray
-from minicaffe.errors import DependencyError, DeviceError
 from minicaffe.engines.engine import prefer
+from minicaffe.errors import DependencyError, DeviceError
 
 _HOME = {name: module for module, names in {
     "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",

@@ -54,4 +54,4 @@ def add_engine(engine):
 @functools.cache
 def load_engines():
     """Import the modules of the entry points minicaffe.engines, which call `add_engine`; the first call does it."""
-    entry_points.objects("minicaffe.engines")
+    entry_points.objects("engines")

@@ -7,8 +7,8 @@ is needed, and pydot's graph (``get_pydot_graph``) and its labels do not exist.
 import os
 
 from minicaffe.errors import ConfigError
-from minicaffe.proto.atomic import write_bytes
 from minicaffe.inspection.definition import get_layer_lr_mult
+from minicaffe.proto.atomic import write_bytes
 
 __all__ = ["draw_net", "draw_net_to_file", "get_layer_lr_mult"]
 FORMATS = "svg", "png"

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from html import escape
 
 from minicaffe.errors import ConfigError, DependencyError
-from minicaffe.inspection.summary import sizes
 from minicaffe.inspection.definition import WEIGHTED, get_layer_lr_mult, is_included
 from minicaffe.inspection.graph_layout import Box, place
+from minicaffe.inspection.summary import sizes
 
 RANKDIRS = ("LR", "RL", "TB", "BT")
 SIZE, LINE, PAD = 12, 15, 8             # of letters, of lines, and beside text, in pixels

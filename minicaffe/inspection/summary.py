@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from html import escape
 
 from minicaffe.blob import NUMPY_TYPES
-from minicaffe.memory.sizes import size_text
 from minicaffe.inspection import cost
+from minicaffe.memory.sizes import size_text
 from minicaffe.net.definitions import window_text
 
 CONVOLUTIONS = ("Convolution", "Deconvolution", "Im2col", "ConvolutionDepthwise", "DepthwiseConvolution")

@@ -17,14 +17,14 @@ import numpy as np
 from minicaffe import cuda, sim
 from minicaffe.blob import Blob
 from minicaffe.common import caffe
+from minicaffe.engines.engine import get_precision
 from minicaffe.errors import OutOfMemoryError
+from minicaffe.inspection import cost
 from minicaffe.layer import layer_class
 from minicaffe.memory import Buffer, CUDAPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import record
-from minicaffe.inspection import cost
 from minicaffe.net.recorded import WARM_UP, RecordedWork
-from minicaffe.engines.engine import get_precision
 from minicaffe.proto import caffe_pb2
 
 

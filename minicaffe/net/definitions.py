@@ -7,7 +7,6 @@ import logging
 from collections import namedtuple
 
 from minicaffe.errors import ConfigError, close_matches, located
-import minicaffe.layers  # noqa: F401 - whose types are registered
 from minicaffe.layer import layer_class
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.fields import unknown_of, window_sizes

@@ -5,6 +5,14 @@ from minicaffe.net.definitions import filter_layers
 from minicaffe.proto import caffe_pb2
 
 PREDICTION_TYPES = {"SoftmaxWithLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid"}
+# Losses that compare scores with a class, and the field that has the axis of the classes; those without one have all axes after 0.
+CLASS_LOSSES = {"SoftmaxWithLoss": "softmax_param", "InfogainLoss": "infogain_loss_param", "MultinomialLogisticLoss": None,
+                "HingeLoss": None}
+
+
+def ignored(p):
+    """Return the label that an AccuracyParameter or LossParameter leaves out, or None."""
+    return p.ignore_label if p.HasField("ignore_label") else None
 
 
 def source_layer(param, file=None, positions=None):

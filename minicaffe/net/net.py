@@ -87,7 +87,7 @@ class Net(Runner):
         False: the net may write no files, read none outside the working directory, and import no modules
         (`minicaffe.common.Caffe.check_path`, layers/python.py).
     skip_unknown_fields : bool
-        Leave out, with a warning, fields of forks without which the net computes the same (addons/forks/table.py).
+        Leave out, with a warning, fields of forks without which the net computes the same (docs/forks.md).
     plan : str, optional
         Permission for whole runs without hooks and `debug_info`: with ``"memory"`` blobs that are never needed at the same
         time share memory. Reading a blob whose memory was reused raises RecycledError.

@@ -8,10 +8,10 @@ import logging
 
 from minicaffe import cuda
 from minicaffe.device.context import mode_changes
+from minicaffe.engines.engine import settings_epoch
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory import reporter
 from minicaffe.memory.synced import device_lock
-from minicaffe.engines.engine import settings_epoch
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # runs by single launches first: they allocate memory and compile kernels, which a recording must not

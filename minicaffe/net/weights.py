@@ -173,7 +173,7 @@ def load_hdf5(net, path):
 
 
 def _scale_behind(net, name):
-    """Return the node of the Scale that NVCaffe's BatchNorm `name` has behind it here (addons/forks/formulas.py); None without one."""
+    """Return the node of the Scale that NVCaffe's BatchNorm `name` has behind it here; None without one."""
     pairs = ((node, scale) for node, scale in itertools.pairwise(net.nodes) if node.name == name)
     return next((scale for node, scale in pairs if (node.type, scale.type) == ("BatchNorm", "Scale")
                  and scale.name.rstrip("_") == f"{name}_1" and scale.tops == scale.bottoms == node.tops), None)

@@ -27,7 +27,7 @@ def read_text(path, message_class, *, keep_layer_fields=False, skip_unknown_fiel
         Whether to keep fields of a layer that the messages lack, and an unknown type of a V1 layer, in the layer's `fork_fields`,
         instead of an error. net/definitions.py checks them later.
     skip_unknown_fields : bool
-        Whether to leave out, with a warning, other unknown fields without which a net computes the same (addons/forks/table.py). Any
+        Whether to leave out, with a warning, other unknown fields without which a net computes the same (docs/forks.md). Any
         further unknown field is an error.
     content : bytes, optional
         The content of the file, if it was read already.

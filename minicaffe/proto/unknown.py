@@ -70,7 +70,7 @@ def in_core(layer):
 
 def _ask(function, *args):
     """Return the first answer of an add-on's function, None if no add-on has one."""
-    for _, _, reader in entry_points.objects("minicaffe.fields"):
+    for _, _, reader in entry_points.objects("fields"):
         if hasattr(reader, function) and (answer := getattr(reader, function)(*args)):
             return answer
     return None
@@ -121,7 +121,7 @@ def is_old(layer):
 def upgrade(state, words):
     """Let add-ons bring a net into the form that the core reads."""
     if words or any(not in_core(layer) for layer in state.net.layer):
-        for _, _, reader in entry_points.objects("minicaffe.fields"):
+        for _, _, reader in entry_points.objects("fields"):
             if hasattr(reader, "upgrade"):
                 reader.upgrade(state, words)
 

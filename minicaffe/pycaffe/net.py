@@ -20,7 +20,6 @@ from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
 from minicaffe.pycaffe import net2014
 from minicaffe.pycaffe.net2014 import Net2014
-from minicaffe.workspace import register_net_factory
 
 log = logging.getLogger(__name__)
 

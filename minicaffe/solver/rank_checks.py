@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 
 from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
+from minicaffe.engines.engine import get_precision
+from minicaffe.engines.onednn import library
 from minicaffe.errors import DependencyError
 from minicaffe.layers.data.sources import NumberedSource
-from minicaffe.engines.onednn import library
-from minicaffe.engines.engine import get_precision
 from minicaffe.proto import text
 from minicaffe.proto.files import PIECE
 

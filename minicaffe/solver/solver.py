@@ -52,7 +52,7 @@ class Solver:
     workspace : Workspace, optional
         Owns the parameters; the nets of the solver are built in children of it.
     skip_unknown_fields : bool
-        Leave out, with a warning, fields of forks without which a net computes the same (addons/forks/table.py).
+        Leave out, with a warning, fields of forks without which a net computes the same (docs/forks.md).
     trusted : bool
         False: treat the solver's file and its nets as untrusted. They write no files, read none outside the working directory,
         and import no modules; a `snapshot_prefix` of the file is refused.

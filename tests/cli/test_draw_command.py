@@ -25,17 +25,14 @@ def drawn(path):
     return re.findall('<g class="layer .*? data-layer="(.*?)" data-type="(.*?)"', Path(path).read_text())
 
 
-def test_a_large_net_is_folded_and_a_line_says_so(there, capsys):
-    def said(*arguments):
-        assert cli.main([*arguments]) == 0
-        return capsys.readouterr().err
-    assert said("draw", "net.prototxt", "a.svg") == SAID + "\n" and drawn("a.svg") == 5
-    assert said("draw", "net.prototxt", "b.svg", "--unfold") == "" and drawn("b.svg") == 83
-    assert said("draw", "net.prototxt", "c.svg", "--quiet") == "" and drawn("c.svg") == 5
-    assert said("draw", "small.prototxt", "d.svg") == "" and drawn("d.svg") == FOLDED_ABOVE - 1
-    assert "repetitions" in said("draw", "small.prototxt", "e.svg", "--fold") and drawn("e.svg") == 5
-    assert said("draw", "net.prototxt", "g.svg", "--shapes", "--phase=TEST") == SAID + "\n" and "2×3×4×4" in Path("g.svg").read_text()
-    assert said("draw", "net.prototxt", "h.dot") == "" and "block39/relu" in Path("h.dot").read_text()
+def test_options(there, capsys):
+    assert cli.main(["draw", "net.prototxt", "a.svg"]) == 0
+    assert drawn("a.svg") == [("d", "Data"), ("d", "Data"), ("ip", "InnerProduct")] and "a &lt;net&gt;" in Path("a.svg").read_text()
+    assert cli.main(["draw-net", "net.prototxt", "b.svg", "--phase=TEST", "--display_lrm", "-rankdir=LR"]) == 0
+    assert len(drawn("b.svg")) == 2 and "lr mult 2, 1" in Path("b.svg").read_text()
+    assert capsys.readouterr().out == "Drawing net to a.svg\nDrawing net to b.svg\n"
+    height, width = (float(re.search(f'{side}="([0-9]+)"', Path("b.svg").read_text())[1]) for side in ("height", "width"))
+    assert width > height
 
 
 def test_shapes_need_no_data(there, capsys):

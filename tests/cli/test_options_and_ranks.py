@@ -10,8 +10,8 @@ from minicaffe import cuda
 from minicaffe.cli import options, ranks
 from minicaffe.cli.records import Result
 from minicaffe.cli.train import train
-from minicaffe.errors import DeviceError
 from minicaffe.engines import engine
+from minicaffe.errors import DeviceError
 
 TRAIN, TEST = (importlib.import_module(f"minicaffe.cli.{name}") for name in ("train", "test"))
 

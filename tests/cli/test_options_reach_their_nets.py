@@ -9,8 +9,8 @@ from tiny import NET, SOLVER
 
 from minicaffe import memory
 from minicaffe.addons import trace
-from minicaffe.cli import app, training_file
 from minicaffe.addons.workflows import class_weights
+from minicaffe.cli import app, training_file
 from minicaffe.cli.needed_memory import training_lines
 from minicaffe.proto import caffe_pb2, parse_text
 

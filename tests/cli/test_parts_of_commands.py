@@ -15,16 +15,16 @@ import click
 import numpy as np
 import pytest
 
-from minicaffe.cli import earlier_files, extract_features, help, log, plot, ranks, records, show, signals, summary, training_file
 from minicaffe.addons.workflows import finetune
+from minicaffe.addons.workflows.class_weights import inverse_frequencies
+from minicaffe.addons.workflows.wrong_pictures import Restorer, _safe, picture_source
+from minicaffe.cli import earlier_files, extract_features, help, log, plot, ranks, records, show, signals, summary, training_file
 from minicaffe.cli.app import COMMANDS, command_first, command_of, explain
 from minicaffe.cli.bars import progress
-from minicaffe.addons.workflows.class_weights import inverse_frequencies
 from minicaffe.cli.deploy import remove_dropout
 from minicaffe.cli.options import OutputFile, normalize_arguments
 from minicaffe.cli.parse_log import Run
 from minicaffe.cli.train import train
-from minicaffe.addons.workflows.wrong_pictures import Restorer, _safe, picture_source
 from minicaffe.common import caffe
 from minicaffe.data.mean_file import write_mean
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError

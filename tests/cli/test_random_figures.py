@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from minicaffe.cli import bars, records, time, watch_table
 from minicaffe.addons.workflows.confusion import Confusion, Prediction
+from minicaffe.addons.workflows.wrong_pictures import WrongPictures
+from minicaffe.cli import bars, records, time, watch_table
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.plot import Curve, curves
-from minicaffe.addons.workflows.wrong_pictures import WrongPictures
 from minicaffe.inspection.timing import StepTime, Times
 
 SEEDS = pytest.mark.parametrize("seed", range(40))

@@ -10,10 +10,6 @@ from tiny import Process, run
 
 from minicaffe.cli.parse_log import read_run
 from minicaffe.cli.watch_table import rows, table
-<<<<<<<< HEAD:tests/addons/trace/test_watch_and_trouble.py
-from minicaffe.addons.trace import load
-========
->>>>>>>> bfee95c3 (train: --watch 1 finds the first value that is not finite; --trace-trouble goes):tests/cli/test_watch.py
 
 DIVERGING = ("--base-lr=1e25", "--display=1", "--max-iter=9")
 
@@ -31,7 +27,7 @@ def test_watch_in_log_and_json(minicaffe, folder):
     assert out.startswith("diffs (logarithmic)") and "* scale scaled, last " in out
     out = minicaffe("plot", "w.jsonl", "--show", "gradients,activations")
     assert out.startswith("gradients (logarithmic)") and "* scale[0], last " in out and "scale scaled, last " in out
-    assert "w.jsonl.train: 3 rows" in minicaffe("plot", "w.jsonl", "--csv", ".")
+    assert "w.jsonl.train: 3 rows" in minicaffe("parse_log", "w.jsonl", ".")
     quiet = run("train", "solver.prototxt", "--watch", "7", "--quiet", cwd=folder)
     assert quiet.returncode == 0 and "[Watch]" not in quiet.stderr
     assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr

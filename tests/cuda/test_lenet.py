@@ -11,8 +11,8 @@ import pytest
 from training import losses, make_solver
 
 import minicaffe
-from minicaffe.net.net import read_net
 from minicaffe.engines import engine
+from minicaffe.net.net import read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto import text as prototxt
 

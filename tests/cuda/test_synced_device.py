@@ -14,6 +14,7 @@ import pytest
 from sim_checks import checks_on
 
 from minicaffe import cuda, memory
+from minicaffe.addons.trace.model import launch_of
 from minicaffe.blob import Blob
 from minicaffe.cuda.device import time_call
 from minicaffe.errors import ConfigError
@@ -23,7 +24,6 @@ from minicaffe.memory.synced import Call
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.addons.trace.model import launch_of
 
 N = 4096
 

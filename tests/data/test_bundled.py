@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "models" / "data"
 def test_records(split, per_class):
     with open_db(FOLDER / f"fashion_mnist_{split}_lmdb", "LMDB") as db:
         records = db.cursor().read(len(db))
-        infos = [datum_info(value) for _, value in records]
+        infos = [read_datum(value) for _, value in records]
         assert [bytes(key) for key, _ in records] == [b"%08d" % i for i in range(10 * per_class)]
         assert {(info.channels, info.height, info.width) for info in infos} == {(1, 28, 28)}
         assert Counter(info.label for info in infos) == dict.fromkeys(range(10), per_class)

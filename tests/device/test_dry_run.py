@@ -12,8 +12,8 @@ import minicaffe
 from minicaffe import memory
 from minicaffe.blob import Blob
 from minicaffe.device.threads import computing, dry_run, is_dry_run
-from minicaffe.net.net import Net
 from minicaffe.engines import engine
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver

@@ -12,8 +12,8 @@ from cplusplus import compiler
 
 import minicaffe as caffe
 from minicaffe.device.threads import _default_threads, usable_processors
-from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.engines.onednn import library
+from minicaffe.errors import ConfigError, DependencyError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

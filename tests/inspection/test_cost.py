@@ -4,8 +4,8 @@ from itertools import product
 
 import pytest
 
-from minicaffe.layer import layer_types
 from minicaffe.inspection import cost
+from minicaffe.layer import layer_types
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text

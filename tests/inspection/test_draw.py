@@ -12,10 +12,10 @@ import pytest
 import minicaffe as caffe
 from minicaffe import draw
 from minicaffe.errors import ConfigError, DependencyError, FileError
-from minicaffe.net import net as core
-from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.inspection import drawing
 from minicaffe.inspection.definition import is_included
+from minicaffe.net import net as core
+from minicaffe.proto import caffe_pb2, text, upgrade
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """name: "a \\"net\\""

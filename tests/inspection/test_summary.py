@@ -11,14 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from minicaffe.errors import ConfigError, Error
+from minicaffe.inspection import memory_estimate, replace_sources
+from minicaffe.inspection.summary import Summary, block_names, flops_text, sizes
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import Event
-from minicaffe.inspection import replace_sources
 from minicaffe.net.net import Net, read_net
-from minicaffe.inspection.summary import Summary, block_names, flops_text, sizes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
-from minicaffe.inspection import memory_estimate
 
 ROOT = Path(__file__).parents[2]
 NET = """name: "small"

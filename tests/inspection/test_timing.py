@@ -8,8 +8,7 @@ import pytest
 import minicaffe
 from minicaffe import cuda
 from minicaffe.errors import DependencyError, OutOfMemoryError, ShapeError
-from minicaffe.inspection import cost
-from minicaffe.inspection import timing
+from minicaffe.inspection import cost, timing
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2

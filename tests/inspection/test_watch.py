@@ -5,10 +5,10 @@ import pytest
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error
+from minicaffe.inspection.watch import Watch, extremes, measure, norm
 from minicaffe.net.run import BEFORE_FORWARD
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
-from minicaffe.inspection.watch import Watch, extremes, measure, norm
 
 NET = """net_param {
 layer { name: "in" type: "DummyData" top: "x" top: "y" dummy_data_param { shape { dim: 8 dim: 6 } shape { dim: 8 dim: 4 } data_filler { type: "gaussian" std: 2 } data_filler { type: "constant" } } }

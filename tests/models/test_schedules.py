@@ -11,8 +11,8 @@ from opencv_table import slim
 
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
-from minicaffe.net.net import Net
 from minicaffe.inspection.replace_sources import replace_sources
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, upgrade
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

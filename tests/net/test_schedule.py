@@ -9,13 +9,13 @@ import pytest
 import minicaffe as caffe
 from minicaffe import memory
 from minicaffe.cli import main
+from minicaffe.engines import engine
 from minicaffe.errors import Error, RecycledError, ShapeError
+from minicaffe.inspection.schedule_table import Listing, ScheduleRow
 from minicaffe.layer import Layer, layer_class, register_layer
 from minicaffe.layers.eltwise import EltwiseLayer
-from minicaffe.inspection.schedule_table import Listing, ScheduleRow
 from minicaffe.net.net import Net
 from minicaffe.net.run import BEFORE_BACKWARD, BEFORE_FORWARD
-from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.addons.export.fold import fold
+from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.net.net import Net
 from minicaffe.proto import binary, caffe_pb2, parse_text
 from minicaffe.solver import create_solver

@@ -11,10 +11,10 @@ import pytest
 import minicaffe as caffe
 from minicaffe import errors
 from minicaffe.common import caffe as settings
-from minicaffe.memory import SyncedHead
-from minicaffe.net.net import Net
 from minicaffe.engines import engine
 from minicaffe.engines.table import CAFFE, CUDNN, ONEDNN, WINOGRAD
+from minicaffe.memory import SyncedHead
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, parse_text
 
 PACKAGE = Path(caffe.__file__).parent

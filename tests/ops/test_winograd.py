@@ -12,10 +12,10 @@ from minicaffe import cli
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.device import threads
+from minicaffe.engines import engine
+from minicaffe.engines.onednn import library
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net
-from minicaffe.engines.onednn import library
-from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 

@@ -14,10 +14,12 @@ import h5py
 import numpy as np
 import pytest
 
+from minicaffe.addons.caffe2.serialization import read_file
+from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
+from minicaffe.addons.trace import load
 from minicaffe.cli.parse_log import no_log_error, read_run
 from minicaffe.data.db import open_db
 from minicaffe.data.image_list import ImageList, decode_picture
-from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
 from minicaffe.data.mean_file import read_mean
 from minicaffe.data.window_batches import WindowList
 from minicaffe.errors import ConfigError, DataError, Error, FileError
@@ -29,8 +31,6 @@ from minicaffe.proto.hdf5 import reading
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.upgrade import read_net_file, read_weights
 from minicaffe.pycaffe.net2014 import read_npy
-from minicaffe.addons.caffe2.serialization import read_file
-from minicaffe.addons.trace import load
 
 
 def written(write):

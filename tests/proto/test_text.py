@@ -7,10 +7,10 @@ from google.protobuf import descriptor_pb2, text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.parse_log import read_run
 from minicaffe.data.image_list import ImageList
-from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, FileError
 from minicaffe.proto import caffe_pb2, parse_text, read_text, write_text
 from minicaffe.proto.files import MAX_TEXT

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import minicaffe
-from minicaffe.errors import DependencyError
 from minicaffe.engines import engine
+from minicaffe.errors import DependencyError
 
 
 @pytest.fixture

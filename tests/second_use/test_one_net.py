@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import minicaffe
+from minicaffe.engines import engine
 from minicaffe.errors import DataError, Error, OutOfMemoryError, RecycledError, ShapeError
 from minicaffe.memory import CPUPlace, FailAllocator
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
-from minicaffe.engines import engine
 from minicaffe.ops.conv.operation import Convolution
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text

@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import minicaffe
 from minicaffe.common import caffe
 from minicaffe.data.db import open_db
+from minicaffe.engines import engine
 from minicaffe.errors import Error, OutOfMemoryError
 from minicaffe.memory import CPUPlace, FailAllocator
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD
-from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import SGDSolver, create_solver, sgd, snapshot

@@ -18,6 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import minicaffe
 from minicaffe import memory
+from minicaffe.addons.trace import Recorder, build, html, load, panels, perfetto, record, table
+from minicaffe.addons.trace.model import device_ns, json_text
 from minicaffe.errors import DataError, RecycledError
 from minicaffe.memory import reporter
 from minicaffe.net.net import Net
@@ -25,8 +27,6 @@ from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
-from minicaffe.addons.trace import Recorder, build, html, load, panels, perfetto, record, table
-from minicaffe.addons.trace.model import device_ns, json_text
 
 INPUTS = 'layer { name: "in" type: "Input" top: "x" top: "label" input_param { shape { dim: 2 dim: 1 dim: 6 dim: 6 } shape { dim: 2 } } }\n'
 NET = ('name: "traced"\n' + INPUTS + conv("a", "x", 4) + layer("norm", "BatchNorm", "a", "a") + layer("relu", "ReLU", "a", "a")

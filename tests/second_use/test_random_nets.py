@@ -8,9 +8,9 @@ import pytest
 from random_nets import BATCHES, Program
 
 import minicaffe
+from minicaffe.engines import engine
 from minicaffe.net.net import Net
 from minicaffe.net.run import AFTER_FORWARD, BEFORE_BACKWARD
-from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import minicaffe
 from minicaffe import memory
 from minicaffe.device.threads import dry_run
-from minicaffe.memory import CUDAPlace
+from minicaffe.engines.engine import set_precision
 from minicaffe.inspection import cost
 from minicaffe.inspection.replace_sources import replace_sources
-from minicaffe.engines.engine import set_precision
+from minicaffe.memory import CUDAPlace
 from minicaffe.proto import caffe_pb2, upgrade
 from minicaffe.solver import create_solver
 

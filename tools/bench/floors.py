@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 import minicaffe
-from minicaffe.net.net import Net
 from minicaffe.inspection.timing import measure
+from minicaffe.net.net import Net
 
 sys.path.insert(0, str(Path(__file__).parent))
 import bench  # noqa: E402

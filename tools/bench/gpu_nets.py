@@ -24,9 +24,9 @@ import minicaffe
 from minicaffe import cuda
 from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError
+from minicaffe.inspection import timing
 from minicaffe.memory import CUDAPlace
 from minicaffe.memory.registry import registry
-from minicaffe.inspection import timing
 
 BATCHES = {"lenet": 64, "cifar10_quick": 100, "caffenet": 128, "googlenet": 64, "squeezenet": 64, "resnet50": 64, "mobilenet": 64,
            "vgg16": 32}

@@ -231,8 +231,8 @@ def engines(options, rows):
 
 def both_engines(kind, fields, shape):
     """Return {"forward", "backward": {engine: milliseconds}} of a layer of this type on a batch."""
-    from minicaffe.net.net import Net
     from minicaffe.engines.engine import prefer
+    from minicaffe.net.net import Net
     from minicaffe.proto import caffe_pb2, text
     net = Net(text.parse_text(f"""force_backward: true state {{ phase: TRAIN }}
         layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ {" ".join(f"dim: {d}" for d in shape)} }} }} }}
@@ -317,8 +317,8 @@ def passes_of_a_step(options, rows):
     from minicaffe.addons import trace
     from minicaffe.cuda import compile
     from minicaffe.device.threads import get_num_threads
-    from minicaffe.inspection import timing
     from minicaffe.engines.engine import get_precision
+    from minicaffe.inspection import timing
     name = "cifar10_quick" if options.device == "sim" else "resnet50"
     batch = 2 if options.device == "sim" else gpu_nets.BATCHES[name]
     ours = bench.Minicaffe(nets.training_net(name, batch), get_num_threads(), nets.PLAN)

@@ -11,9 +11,9 @@ import time
 from contextlib import closing, nullcontext
 
 from minicaffe import set_num_threads
+from minicaffe.inspection.watch import Watch
 from minicaffe.proto import caffe_pb2, parse_text
 from minicaffe.solver import create_solver
-from minicaffe.inspection.watch import Watch
 
 ITERATIONS = 100    # of each turn; solver.prototxt displays as often
 SOLVER = 'net: "models/lenet/net.prototxt" base_lr: 0.01 momentum: 0.9 lr_policy: "fixed" random_seed: 1'

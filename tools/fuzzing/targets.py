@@ -18,6 +18,7 @@ import numpy as np
 import minicaffe
 from fuzzing import amplify, files, octets
 from fuzzing.text import TextMutator, harmless
+from minicaffe.addons.caffe2.tensor import Tensor
 from minicaffe.blob import Blob, Dtype
 from minicaffe.cli.upgrade import parse_binary
 from minicaffe.data.datum import datum_array, read_datum
@@ -27,7 +28,6 @@ from minicaffe.layer import layer_types
 from minicaffe.proto import binary, caffe_pb2, upgrade
 from minicaffe.proto.text import write_text
 from minicaffe.solver import create_solver, load_solver
-from minicaffe.addons.caffe2.tensor import Tensor
 
 DATA_NET = """layer { name: "d" type: "Data" top: "data" top: "label" transform_param { %s }
   data_param { source: "%s" batch_size: 3 backend: LMDB prefetch: 1 } }"""

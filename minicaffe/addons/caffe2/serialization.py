@@ -282,18 +282,14 @@ def _read_slot(data, count, names=None):
         raise
 
 
-def _fields(data, start, end, known, count):
-    """Return a dict of lists of (first byte, number of bytes) for the fields of a message, all of which must be known."""
-    fields, varints, rest = scan(data, start, end, known)
-    if varints or rest:
-        raise DataError(f"has fields that version {VERSION} does not have; the bytes are damaged, or of a newer minicaffe")
-    count.add(len(fields))
+def _fields(data, known, count):
+    """Return a dict of lists of the contents of the fields of a message, all of which must be known."""
     found = {number: [] for number in known}
     for number, wire, content, _ in walk(data):
         if number not in found or wire != LENGTH_DELIMITED:
             raise DataError(f"has fields that version {VERSION} does not have; the bytes are damaged, or of a newer minicaffe")
         found[number].append(content)
-        count.take(1)
+        count.add(1)
     return found
 
 

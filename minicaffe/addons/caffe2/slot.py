@@ -9,10 +9,10 @@ import sys
 import numpy as np
 
 from minicaffe.addons.caffe2 import serialization
+from minicaffe.addons.caffe2.tensor import Tensor
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.synced import SyncedHead
-from minicaffe.addons.caffe2.tensor import Tensor
 
 
 class Slot:

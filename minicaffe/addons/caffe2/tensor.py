@@ -12,9 +12,10 @@ from copy import copy
 
 import numpy as np
 
+from minicaffe.addons.caffe2.elements import bytes_type, element_type, new_objects, same_type, type_name
+from minicaffe.addons.caffe2.serialization import DTYPES, class_name, class_named, register_serializer
 from minicaffe.blob import MAX_COUNT, NUMPY_TYPES, Blob, checked_shape, numpy_view, packed_array
 from minicaffe.device.strided import DeviceArray
-from minicaffe.addons.caffe2.elements import bytes_type, element_type, new_objects, same_type, type_name
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.buffer import Buffer, wrap
@@ -22,7 +23,6 @@ from minicaffe.memory.copy import copy as copy_bytes
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.synced import SyncedHead, SyncedMemory
-from minicaffe.addons.caffe2.serialization import DTYPES, class_name, class_named, register_serializer
 
 __all__ = ["Tensor"]
 

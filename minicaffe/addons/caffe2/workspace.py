@@ -13,12 +13,12 @@ import logging
 
 from minicaffe import workspace
 from minicaffe.addons.caffe2 import serialization
-from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, close_matches, located, names_of, shown
 from minicaffe.addons.caffe2.plan import Plan
+from minicaffe.addons.caffe2.slot import Slot, memory_of
+from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, close_matches, located, names_of, shown
 from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.proto.upgrade import load_net
 from minicaffe.pycaffe.net import Net
-from minicaffe.addons.caffe2.slot import Slot, memory_of
 
 log = logging.getLogger("minicaffe.workspace")
 

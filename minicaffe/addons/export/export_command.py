@@ -3,12 +3,12 @@
 import click
 import numpy as np
 
+from minicaffe.addons.export.exporting import Preprocessing
 from minicaffe.cli import options
 from minicaffe.cli.picture_nets import IntegerList, find_mean
 from minicaffe.cli.summary import inspection_options
 from minicaffe.errors import DataError, DependencyError, FileError
 from minicaffe.net.definitions import filter_layers
-from minicaffe.addons.export.exporting import Preprocessing
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 

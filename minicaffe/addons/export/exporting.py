@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, DataError, Error
 from minicaffe.layer import layer_class
-from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
 
 # Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
 DISCONTINUOUS_TYPES = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")
@@ -53,11 +53,6 @@ def value_names(nodes):
     taken = dict.fromkeys(last, 1)
     return {(i, blob.name): blob.name if last[blob.name] == i else unique(f"{blob.name}/{node.name}", taken)
             for i, node in enumerate(nodes) for blob in node.tops}
-
-
-def ignored(p):
-    """Return the label that an AccuracyParameter or LossParameter leaves out, or None."""
-    return p.ignore_label if p.HasField("ignore_label") else None
 
 
 class Preprocessing(NamedTuple):

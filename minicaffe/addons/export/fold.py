@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minicaffe.addons.export.exporting import unique_names
+from minicaffe.addons.export.operators import axis_of, batch_statistics
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
 from minicaffe.net.definitions import filter_layers
-from minicaffe.addons.export.exporting import unique_names
 from minicaffe.net.net import Net
-from minicaffe.net.operators import axis_of, batch_statistics
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)

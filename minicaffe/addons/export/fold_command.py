@@ -2,11 +2,11 @@
 
 import click
 
+from minicaffe.addons.export.comparison import TOLERANCE, difference, random_inputs, run_net
+from minicaffe.addons.export.fold import fold as fold_net
 from minicaffe.cli import options
 from minicaffe.cli.summary import inspection_options
 from minicaffe.errors import DataError
-from minicaffe.addons.export.comparison import TOLERANCE, difference, random_inputs, run_net
-from minicaffe.addons.export.fold import fold as fold_net
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes

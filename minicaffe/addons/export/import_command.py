@@ -2,10 +2,10 @@
 
 import click
 
-from minicaffe.cli import options
-from minicaffe.addons.export.fold_command import compare, summary_of
 from minicaffe.addons.export.comparison import random_inputs
 from minicaffe.addons.export.fold import fold as fold_net
+from minicaffe.addons.export.fold_command import compare, summary_of
+from minicaffe.cli import options
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.text import write_text
 

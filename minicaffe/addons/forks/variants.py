@@ -5,10 +5,10 @@ And PriorBoxClustered, SSD's PriorBox with other box shapes.
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.fork import Field, ForkLayer, check_known
 from minicaffe.addons.forks.losses import ForkLossLayer
 from minicaffe.addons.ssd.prior_box import PriorBoxLayer, check_above_zero
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.layers.base.fork import Field, ForkLayer, check_known
 from minicaffe.proto.text import layer_fields
 
 EPS = 1e-6      # added to the sum of squares, or of absolute values

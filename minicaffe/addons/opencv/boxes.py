@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError, int_of
 from minicaffe.addons.opencv.blobs import number, numbers
+from minicaffe.errors import ConfigError, ShapeError, int_of
 
 
 def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):

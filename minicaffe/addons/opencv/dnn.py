@@ -16,11 +16,11 @@ from numbers import Integral
 import numpy as np
 
 from minicaffe import cuda, pycaffe
-from minicaffe.common import TEST, caffe
-from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, check_type, close_matches, names_of, shown
 from minicaffe.addons.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, imagesFromBlob, number, numbers, scalar
 from minicaffe.addons.opencv.boxes import NMSBoxes, NMSBoxesBatched
 from minicaffe.addons.opencv.models import ClassificationModel, DetectionModel, Model, SegmentationModel
+from minicaffe.common import TEST, caffe
+from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, check_type, close_matches, names_of, shown
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import load_net
 

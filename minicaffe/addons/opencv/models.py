@@ -8,8 +8,8 @@ import os
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
 from minicaffe.addons.opencv.blobs import blobFromImage, size_of
+from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
 
 
 class Model:

@@ -1,10 +1,18 @@
 """Detection nets of the SSD fork: layer types, pictures with boxes, mean average precision, ``minicaffe detect``."""
 
-_MODULES = ("annotated_data", "detection_evaluate", "detection_output", "multi_box_loss", "normalize", "permute", "prior_box",
-            "smooth_l1_loss", "video_data")
-LAYERS = {}
-for _module in _MODULES:
-    _type = "".join(map(str.capitalize, _module.split("_")))
-    LAYERS[_type] = f"{__name__}.{_module}:{_type}Layer"
-COMMANDS = {"detect": ("Use a trained net", f"{__name__}.detect:detect", "Give windows of pictures the scores of a detector.")}
+LAYERS = {
+    "AnnotatedData": f"{__name__}.annotated_data:AnnotatedDataLayer",
+    "DetectionEvaluate": f"{__name__}.detection_evaluate:DetectionEvaluateLayer",
+    "DetectionOutput": f"{__name__}.detection_output:DetectionOutputLayer",
+    "MultiBoxLoss": f"{__name__}.multi_box_loss:MultiBoxLossLayer",
+    "Normalize": f"{__name__}.normalize:NormalizeLayer",
+    "Permute": f"{__name__}.permute:PermuteLayer",
+    "PriorBox": f"{__name__}.prior_box:PriorBoxLayer",
+    "SmoothL1Loss": f"{__name__}.smooth_l1_loss:SmoothL1LossLayer",
+    "VideoData": f"{__name__}.video_data:VideoDataLayer",
+}
+COMMANDS = {
+    "detect": ("Use a trained net", f"{__name__}.detect:detect", "Find boxes on pictures by a net of SSD.", "parallel"),
+    "convert_annoset": ("Data", f"{__name__}.convert_annoset:convert_annoset", "Make a database of pictures and the boxes on them."),
+}
 MODULES = {"model_libs": f"{__name__}.model_libs"}

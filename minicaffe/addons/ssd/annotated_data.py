@@ -6,10 +6,10 @@ Different from Caffe: draws depend on the seed and the record's number only, so 
 
 from contextlib import closing
 
-from minicaffe.common import caffe
 from minicaffe.addons.ssd.annotated_batches import AnnotatedBatches, parse
 from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.addons.ssd.samplers import Samplers
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.data import DataLayer, first_record
 from minicaffe.proto import caffe_pb2
@@ -27,6 +27,10 @@ class AnnotatedDataLayer(DataLayer):
     """
 
     label_param = None
+
+    @staticmethod
+    def datum_of(record):
+        return parse(record).datum.SerializeToString()
 
     def prepare(self):
         annotated = self.param.annotated_data_param

@@ -8,15 +8,15 @@ import os
 import click
 import numpy as np
 
+from minicaffe.addons.ssd.detection_files import PICTURES, draw_boxes
+from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.cli import options, ranks
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.inputs import SkippedInputs, check_ending, csv_bytes, ext_option, json_bytes, picture_paths, read_each
 from minicaffe.cli.picture_nets import load_picture, open_net, picture_net_options, select_pretrained
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
-from minicaffe.addons.ssd.detection_files import PICTURES, draw_boxes
 from minicaffe.data.image_list import decode_picture, read_content
-from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.errors import ConfigError, FileError
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes

@@ -5,8 +5,8 @@ same frame. A net that came with ``trusted=False`` reads no video: FFmpeg follow
 ``p_%03d.png`` for all files of that pattern.
 """
 
-from minicaffe.common import caffe
 from minicaffe.addons.ssd.video_batches import VideoBatches
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
 from minicaffe.proto import caffe_pb2

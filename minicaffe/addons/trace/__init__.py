@@ -7,7 +7,7 @@ Its only source is the events of `minicaffe.memory.record`; new events are added
 import importlib
 
 COMMANDS = {
-    "trace": ("Look into a net", f"{__name__}.command:trace", "Show what a net does in memory, step by step."),
+    "trace": ("Look into a net", f"{__name__}.command:trace", "Show what a net does in memory, step by step.", "training"),
     "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Open a page that shows convolution and pooling up close."),
 }
 MODULES = {"trace": __name__}

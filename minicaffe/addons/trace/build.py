@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from minicaffe import cuda, sim
+from minicaffe.addons.trace import kernels
+from minicaffe.addons.trace.schema import FORMAT
 from minicaffe.common import caffe
 from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
-from minicaffe.memory.synced import SyncedHead
-from minicaffe.inspection import cost
+from minicaffe.inspection import cost, drawing
 from minicaffe.inspection.timing import device_bandwidth, host_bandwidth, none_if_out_of_memory
+from minicaffe.memory.synced import SyncedHead
 from minicaffe.proto import caffe_pb2
-from minicaffe.inspection import drawing
-from minicaffe.addons.trace import kernels
-from minicaffe.addons.trace.schema import FORMAT
 
 
 class Memory(NamedTuple):

@@ -2,16 +2,12 @@
 
 import click
 
+from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table
 from minicaffe.cli import bars, options, ranks, training_file
 from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
-<<<<<<< HEAD:minicaffe/addons/trace/command.py
-from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table, values
-=======
-from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/command.py
 
 WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": perfetto.write}
 
@@ -22,14 +18,8 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": pe
 @click.option("--phase", type=click.Choice(["TRAIN", "TEST"], case_sensitive=False), default="TRAIN", show_default=True,
               help="TEST: run the net forward only, as a deploy net is used.")
 @click.option("--batch-size", type=options.batch_size, help="Pictures in a batch of the net's data layers.")
-<<<<<<< HEAD:minicaffe/addons/trace/command.py
-@click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.addons.trace.load and other programs.")
-@click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network, "
-              "with the values of one more iteration.")
-=======
-@click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.addons.trace.load and other programs.")
+@click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/command.py
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
 @click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True,

@@ -8,13 +8,9 @@ import re
 from html import escape
 from importlib import resources
 
-from minicaffe.errors import check_type
-<<<<<<< HEAD:minicaffe/addons/trace/html.py
-from minicaffe.addons.trace.model import STATES, Trace, json_text, write_text
-=======
 from minicaffe.addons.trace import panels
 from minicaffe.addons.trace.model import STATES, Trace, json_text, write_text
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/html.py
+from minicaffe.errors import check_type
 
 SCRIPTS = "model.js", "draw.js", "net.js", "page.js"
 

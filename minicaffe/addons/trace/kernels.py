@@ -3,9 +3,9 @@
 import functools
 import re
 
+from minicaffe.addons.trace.model import Trace
 from minicaffe.cuda import compile
 from minicaffe.errors import check_type
-from minicaffe.addons.trace.model import Trace
 
 
 def source_of(name):

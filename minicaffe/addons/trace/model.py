@@ -9,17 +9,13 @@ import re
 from bisect import bisect_right
 from typing import NamedTuple
 
+from minicaffe.addons.trace import schema
+from minicaffe.addons.trace.lives import Lives
 from minicaffe.errors import ConfigError, DataError, WrongTypeError, check_type, shown
 from minicaffe.memory.reporter import Event
 from minicaffe.proto import kinds
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.files import read_bytes
-<<<<<<< HEAD:minicaffe/addons/trace/model.py
-from minicaffe.addons.trace import schema
-=======
-from minicaffe.addons.trace import schema
-from minicaffe.addons.trace.lives import Lives
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/model.py
 
 WANTED = "a trace (minicaffe trace NET --json FILE)"
 EMPTY = {"format": schema.FORMAT, "minicaffe": "", "device": {"kind": "cpu", "name": "", "threads": 1, "copy_bandwidth": None},
@@ -221,13 +217,13 @@ def load(path):
         document = json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         error = DataError(f"is no trace: {error}; `minicaffe trace NET --json FILE` writes one", file=os.fspath(path))
-        raise kinds.with_kind(error, content, WANTED, ("json", "text")) from None
+        raise kinds.with_kind(error, content, WANTED, ("trace", "json", "text")) from None
     made = Trace(None)
     try:
         made.fill(document)     # null is no empty trace
         return made
     except DataError as error:
-        raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("json", "text"))
+        raise kinds.with_kind(error.at(file=os.fspath(path)), content, WANTED, ("trace", "json", "text"))
 
 
 def write_text(path, text):

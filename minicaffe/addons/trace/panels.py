@@ -2,10 +2,10 @@
 
 from collections import Counter, defaultdict
 
-from minicaffe.memory.sizes import size_text
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import STATES, place_text
 from minicaffe.addons.trace.words import event_text, milliseconds, speeds, step_lines, times
+from minicaffe.memory.sizes import size_text
 
 ROLES = ("parameter", "activation", "gradient", "history", "input", "workspace", "other")   # of memory, in the order of the chart
 SIDES = {"host": 0, "plain": 0, "device": 1, "peer": 1}     # others are an engine's layout, side 2

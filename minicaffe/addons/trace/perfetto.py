@@ -5,12 +5,8 @@ begin and end events. Bytes in use are counters by place and role; allocator eve
 start of the trace (Trace Event Format, "JSON Object Format").
 """
 
-from minicaffe.errors import check_type
-<<<<<<< HEAD:minicaffe/addons/trace/perfetto.py
-from minicaffe.addons.trace.model import LiveBytes, Trace, json_text, launch_of, state_word, step_title, write_text
-=======
 from minicaffe.addons.trace.model import Trace, json_text, launch_of, state_word, step_title, write_text
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):minicaffe/addons/trace/perfetto.py
+from minicaffe.errors import check_type
 
 STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
 TRACKS = {STEPS: "layers", KERNELS: "kernels", COPIES: "copies and reorders", ALLOCATOR: "allocators",

@@ -6,17 +6,17 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 from minicaffe import cuda, memory
+from minicaffe.addons.trace import build
+from minicaffe.addons.trace.model import Trace
+from minicaffe.addons.trace.why import CopyReasons
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
+from minicaffe.engines.engine import settings_epoch
 from minicaffe.errors import ConfigError, Error, WrongTypeError, check_type, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
-from minicaffe.engines.engine import settings_epoch
 from minicaffe.solver.solver import Solver
-from minicaffe.addons.trace import build
-from minicaffe.addons.trace.model import Trace
-from minicaffe.addons.trace.why import CopyReasons
 
 
 class Snapshot(NamedTuple):

@@ -6,13 +6,9 @@ import sys
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe.memory.sizes import size_text
-from minicaffe.addons.trace.model import device_ns, place_text, state_word
-from minicaffe.addons.trace.words import event_text, milliseconds, speeds, times
-=======
 from minicaffe.addons.trace.model import device_ns, place_text, state_word
 from minicaffe.addons.trace.words import event_text, step_lines
->>>>>>> 5c914be9 (The page of a trace has the text of the terminal about steps and kernels; show counts with np.histogram):minicaffe/addons/trace/table.py
+from minicaffe.memory.sizes import size_text
 
 WIDE_TERMINAL = 112     # characters; a narrower one shows neither speeds nor the memories whose state changed
 TIME_COLUMNS = "ms", "on device", "GFLOP/s", "GB/s"     # grey if the device is simulated

@@ -5,8 +5,8 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 
-from minicaffe.errors import ConfigError, WrongTypeError, check_type
 from minicaffe.addons.trace.model import STATES, Trace
+from minicaffe.errors import ConfigError, WrongTypeError, check_type
 
 SIDES = {"cpu": "on the host", "gpu": "on the device", "device": "on the device", "private": "in an engine's layout"}
 WRITES = re.compile(r"(?:^UNINITIALIZED .* by | by (?=(?:mutable|overwrite|set|copy_on|exchange)_))(\w+)$")  # first: zeros

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from minicaffe.memory.sizes import size_text
 from minicaffe.addons.trace.model import device_ns, launch_of, place_text, state_word
+from minicaffe.memory.sizes import size_text
 
 ALLOCATOR_ACTIONS = {"cache hit": "from the cache", "split": "the rest split off", "merge": "joined with its free neighbours",
                      "segment taken": "a new segment", "segment given back": "a segment given back", "pool taken": "a new pool",

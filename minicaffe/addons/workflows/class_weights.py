@@ -19,9 +19,9 @@ from minicaffe.data.image_list import ImageList
 from minicaffe.data.mean_file import write_mean
 from minicaffe.device.threads import dry_run
 from minicaffe.errors import ConfigError, DataError, Error, located
-from minicaffe.layers.data.data import check_database
-from minicaffe.addons.export import exporting
 from minicaffe.inspection import replace_sources
+from minicaffe.layers.data.data import check_database
+from minicaffe.net import deploy
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -74,7 +74,7 @@ class ClassWeights:
         if len(set(classes)) > 1:
             raise ConfigError(f"{OPTION} needs losses of the same number of classes, got {' and '.join(map(str, classes))}",
                               **place)
-        label, ignored = first.param.bottom[1], exporting.ignored(first.param.loss_param)
+        label, ignored = first.param.bottom[1], deploy.ignored(first.param.loss_param)
         with located(field=OPTION):
             weights, text = ranks.group().run_on_root(self._weights, layers, label, classes[0], ignored)
         ranks.group().run_on_root(self._write, path, weights)

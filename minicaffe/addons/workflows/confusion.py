@@ -8,21 +8,18 @@ from collections import namedtuple
 
 import numpy as np
 
+from minicaffe.addons.workflows.best_test import LABEL_LOSS, count_labels, has_labels, mean_f1
 from minicaffe.cli.inputs import csv_bytes
 from minicaffe.cli.plot import new_figure
 from minicaffe.errors import ConfigError, close_matches
-from minicaffe.addons.export.exporting import ignored
+from minicaffe.net.deploy import CLASS_LOSSES, ignored
 from minicaffe.proto.atomic import replacing, write_bytes
-from minicaffe.addons.workflows.best_test import LABEL_LOSS, count_labels, has_labels, mean_f1
 
 ENDINGS = (".csv", ".png")      # of the file of the matrix
 PAIRS_SHOWN = 10
 NAME_WIDTH = 18                 # characters of a class's name in a table
 CELLS_WITH_NUMBERS = 30         # classes up to which the picture has a number in each cell
-# Layers that compare scores with a label, and the field that has the axis of the classes; those without one have all axes after 0.
-LOSSES = {"SoftmaxWithLoss": "softmax_param", "InfogainLoss": "infogain_loss_param", "MultinomialLogisticLoss": None,
-          "HingeLoss": None}
-TYPES = {**LOSSES, "Accuracy": "accuracy_param", LABEL_LOSS: ""}     # the last: several labels for each record, on axis 1
+TYPES = {**CLASS_LOSSES, "Accuracy": "accuracy_param", LABEL_LOSS: ""}     # the last: several labels for each record, on axis 1
 
 
 class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignored")):
@@ -46,7 +43,7 @@ class Prediction(namedtuple("Prediction", "node scores labels axis softmax ignor
                               + ("the net detects, and the test without these options prints its average precisions" if detects
                                  else f"add one of {', '.join(TYPES)} in phase TEST, the last for targets from a data layer"),
                               file=net.file)
-        ranked = sorted(found.values(), key=lambda node: (node.type != LABEL_LOSS, node.type in LOSSES))
+        ranked = sorted(found.values(), key=lambda node: (node.type != LABEL_LOSS, node.type in CLASS_LOSSES))
         node = found[name] if name is not None else ranked[-1]
         scores, labels = node.bottoms[:2]
         where = {"file": net.file, "layer": node.name, "layer_type": node.type}

@@ -11,8 +11,8 @@ import warnings
 import click
 import numpy as np
 
-from minicaffe.cli import options, train
 from minicaffe.addons.workflows.class_weights import count_database_labels
+from minicaffe.cli import options, train
 from minicaffe.cli.picture_nets import IMAGENET_CLASSES, PictureSource, find_mean, find_training
 from minicaffe.cli.training_file import trial
 from minicaffe.common import caffe

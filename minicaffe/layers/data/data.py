@@ -31,6 +31,11 @@ class DataLayer(PrefetchingLayer):
     batch_field = "data_param.batch_size"
     label_param = "data_param"
 
+    @staticmethod
+    def datum_of(record):
+        """Return the Datum of a record of the database, as bytes."""
+        return record
+
     def check_files(self):
         super().check_files()
         check_database(self.param.data_param)

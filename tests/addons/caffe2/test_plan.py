@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DataError, MissingNameError, WrongTypeError
-from minicaffe.addons.caffe2.plan import Plan, Step
 from minicaffe.workspace import Workspace
 
 NET = """name: "%s" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }

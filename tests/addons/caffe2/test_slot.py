@@ -8,10 +8,10 @@ import weakref
 import numpy as np
 import pytest
 
-from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.addons.caffe2.slot import Slot, memory_of
 from minicaffe.addons.caffe2.tensor import Tensor
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, WrongTypeError
 
 
 class Thing:

@@ -8,9 +8,9 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import layer as registry
+from minicaffe.addons.forks import formulas as fork_forms
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, parse_text, write_text
-from minicaffe.addons.forks import formulas as fork_forms
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net
 
 RANDOM = np.random.default_rng(49)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from minicaffe.addons.forks import table as forks
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, parse_text, read_text
-from minicaffe.addons.forks import table as forks
 from minicaffe.proto.fields import Fields
 from minicaffe.proto.reader import Reader
 from minicaffe.proto.text import _class_of

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from gradient import check_gradient, layer_net, run_backward, run_forward
 
-from minicaffe.blob import Dtype
-from minicaffe.errors import Error
 from minicaffe.addons.forks.variants import ChannelNormalizeLayer, RegionSmoothL1LossLayer
 from minicaffe.addons.ssd.normalize import NormalizeLayer
 from minicaffe.addons.ssd.smooth_l1_loss import SmoothL1LossLayer
+from minicaffe.blob import Dtype
+from minicaffe.errors import Error
 
 RANDOM = np.random.default_rng(5)
 

@@ -8,9 +8,9 @@ import pytest
 
 from minicaffe import cli
 from minicaffe.addons.ssd.annosets import _count_oddities, _resize, convert_annotated
+from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.data.datum import datum_array
 from minicaffe.data.db import open_db
-from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError
 from minicaffe.proto import caffe_pb2
 

@@ -5,10 +5,10 @@ import pytest
 from gradient import layer_net, run_backward, run_forward
 from ssd_boxes import overlap
 
+from minicaffe.addons.ssd.mean_precision import DetectionOutputs, MeanPrecision, average_precision
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.ssd.mean_precision import DetectionOutputs, MeanPrecision, average_precision
 
 CLASSES = 4
 

@@ -7,9 +7,9 @@ import pytest
 from gradient import layer_net, run_backward, run_forward
 from ssd_boxes import CODES, decode, some_priors, suppress
 
+from minicaffe.addons.ssd.detection_files import DetectionFiles, DetectionPictures, draw_boxes
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST, caffe
-from minicaffe.addons.ssd.detection_files import DetectionFiles, DetectionPictures, draw_boxes
 from minicaffe.data.mean_file import write_mean
 from minicaffe.device.threads import set_num_threads
 from minicaffe.errors import ConfigError, DataError, DependencyError, FileError, ShapeError

@@ -11,6 +11,7 @@ from small_ssd import CLASSES, SIDE, net, picture, write_database  # noqa: E402
 
 import minicaffe  # noqa: E402
 from minicaffe import cli  # noqa: E402
+from minicaffe.addons.ssd.mean_precision import MeanPrecision  # noqa: E402
 from minicaffe.common import TEST  # noqa: E402
 from minicaffe.device.threads import set_num_threads  # noqa: E402
 from minicaffe.errors import ConfigError  # noqa: E402
@@ -18,7 +19,6 @@ from minicaffe.net.net import Net  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 from minicaffe.proto.text import write_text  # noqa: E402
 from minicaffe.solver import create_solver  # noqa: E402
-from minicaffe.addons.ssd.mean_precision import MeanPrecision  # noqa: E402
 
 ITERATIONS = 80
 

@@ -13,16 +13,16 @@ from small_net import NET
 import minicaffe
 from minicaffe import memory
 from minicaffe.addons import trace
-from minicaffe.blob import Blob
-from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
-from minicaffe.memory import SyncedMemory, reporter
-from minicaffe.inspection import timing
-from minicaffe.net.net import Net
-from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_text
 from minicaffe.addons.trace import build, html, perfetto, table
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import launch_of
+from minicaffe.blob import Blob
+from minicaffe.errors import ConfigError, DataError, DependencyError, Error, OutOfMemoryError, WrongTypeError
+from minicaffe.inspection import timing
+from minicaffe.memory import SyncedMemory, reporter
+from minicaffe.net.net import Net
+from minicaffe.proto import caffe_pb2
+from minicaffe.proto.text import parse_text
 
 on_device = pytest.mark.parametrize("where", ["sim"], indirect=True)      # there are no copies and kernels on the CPU
 LAYERS = ["in", "conv", "norm", "relu", "ip", "loss"]
@@ -246,8 +246,8 @@ def test_kernels(where, make_solver):
 @on_device
 def test_ptx(where, no_cudnn, make_solver):
     """The names that launches have are enough to compile the kernels again."""
-    from minicaffe.cuda import compile
     from minicaffe.addons.trace import kernels
+    from minicaffe.cuda import compile
     try:
         compile.nvrtc()
     except DependencyError as error:
@@ -549,8 +549,8 @@ def test_recorders_that_end_in_the_order_in_which_they_began(where, make_solver)
 
 def test_source_of_each_functor_is_its_whole_definition():
     """With the comment and the template above it; a short name of a kernel gives the operation in it."""
-    from minicaffe.cuda import compile
     from minicaffe.addons.trace import kernels
+    from minicaffe.cuda import compile
     begins = re.compile(r"^(?:template <[^\n]*> )?struct (?!alignas)(\w+)\b(?!\s*;)(?!<)", re.MULTILINE)
     checked = 0
     for header, path in compile.kernel_headers().items():

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from minicaffe.addons import trace
-from minicaffe.layer import Layer, register_layer
-from minicaffe.memory import reporter
 from minicaffe.addons.export import comparison
 from minicaffe.inspection import timing
+from minicaffe.layer import Layer, register_layer
+from minicaffe.memory import reporter
 from minicaffe.net.run import AFTER_FORWARD
 
 

@@ -13,10 +13,10 @@ from random_traces import BEGAN, Story
 from rich.console import Console
 
 from minicaffe.addons import trace
-from minicaffe.memory.sizes import size_text
 from minicaffe.addons.trace import build, html, panels, perfetto, table
 from minicaffe.addons.trace.why import CopyReasons
 from minicaffe.addons.trace.words import decision
+from minicaffe.memory.sizes import size_text
 
 SEEDS = range(60)
 WORDS = {"UNINITIALIZED": "no data", "HEAD_AT_CPU": "host", "HEAD_AT_GPU": "device", "SYNCED": "host+device", "HEAD_AT_PRIVATE": "private",

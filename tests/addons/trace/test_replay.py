@@ -1,13 +1,9 @@
 """What a trace derives from its document, after a second `fill`, too; segments of two places."""
 
-from minicaffe.memory import reporter
-from minicaffe.addons.trace import Recorder, Trace, build
-from minicaffe.addons.trace.model import EMPTY, Replay, state_word
->=======
 from minicaffe.addons.trace import Recorder, Trace, build
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import EMPTY, state_word
->>>>>>> e6ecc9b2 (The page of a trace draws what Python computed: lives, states, live bytes, text):tests/addons/trace/test_replay.py
+from minicaffe.memory import reporter
 
 
 def memory(name, role, aliases):

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from minicaffe import memory
 from minicaffe.addons import trace
+from minicaffe.addons.trace import html, model, table
 from minicaffe.cli.bars import table_console
 from minicaffe.memory.sizes import size_text
 from minicaffe.memory.synced import SyncedHead
-from minicaffe.addons.trace import html, model, table
 
 
 @pytest.fixture

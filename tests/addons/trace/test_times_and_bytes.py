@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from minicaffe.memory.sizes import size_text
 from minicaffe.addons.trace import Trace, perfetto, table
 from minicaffe.addons.trace.model import EMPTY, device_ns
+from minicaffe.memory.sizes import size_text
 
 MICROSECOND = 1000  # ns: times are whole microseconds, so that a set of them is a set of intervals
 KINDS = ["travel", "travel", "launch", "call", "copy", "reorder", "alloc", "free", "cache hit"]

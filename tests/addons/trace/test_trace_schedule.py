@@ -6,11 +6,11 @@ import pytest
 
 import minicaffe
 from minicaffe.addons import trace
+from minicaffe.addons.trace.model import Trace
+from minicaffe.engines import engine
 from minicaffe.errors import ConfigError
 from minicaffe.memory import reporter
 from minicaffe.net.run import BEFORE_FORWARD
-from minicaffe.engines import engine
-from minicaffe.addons.trace.model import Trace
 
 
 def test_it_is_that_of_the_net_and_older_documents_have_none(where, make_solver, tmp_path):

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from minicaffe import memory
+from minicaffe.addons.trace import Trace, html, load, perfetto, record
 from minicaffe.errors import FileError
 from minicaffe.net.run import BEFORE_FORWARD
-from minicaffe.addons.trace import Trace, html, load, perfetto, record
 
 pytestmark = pytest.mark.slow(30)    # all together
 

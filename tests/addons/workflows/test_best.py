@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.workflows.best_test import BestTest
 from minicaffe.cli import app
 from minicaffe.errors import ConfigError, FileError
-from minicaffe.addons.workflows.best_test import BestTest
 from minicaffe.solver.report import RecordCounts
 
 # y = a x with a = 3 at first; x = 1, the target is 1.

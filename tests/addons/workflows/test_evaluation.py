@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.addons.workflows import confusion
-from minicaffe.addons.workflows import wrong_pictures
+from minicaffe.addons.workflows import confusion, wrong_pictures
 from minicaffe.data.db import open_db
 from minicaffe.errors import FileError
 from minicaffe.proto import caffe_pb2

@@ -10,10 +10,10 @@ from test_library import run
 
 import minicaffe as caffe
 from minicaffe import cli, errors
+from minicaffe.engines import engine
+from minicaffe.engines.onednn import library
 from minicaffe.inspection import cost
 from minicaffe.net.net import Net
-from minicaffe.engines.onednn import library
-from minicaffe.engines import engine
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver.sgd import SGDSolver

@@ -7,9 +7,9 @@ import pytest
 import minicaffe as caffe
 from minicaffe.blob import Dtype
 from minicaffe.common import TEST
-from minicaffe.net.net import Net
-from minicaffe.engines.onednn import library
 from minicaffe.engines import engine
+from minicaffe.engines.onednn import library
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 

@@ -9,10 +9,10 @@ from minicaffe import memory
 from minicaffe.blob import Dtype
 from minicaffe.common import TRAIN, caffe
 from minicaffe.device import threads
-from minicaffe.errors import RecycledError
-from minicaffe.net.net import Net
 from minicaffe.engines import engine
 from minicaffe.engines.table import ONEDNN
+from minicaffe.errors import RecycledError
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 

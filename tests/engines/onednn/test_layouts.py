@@ -9,8 +9,8 @@ from test_engine_onednn import compare, conv, input_layer, layer, make, step
 
 from minicaffe import memory
 from minicaffe.common import TRAIN
-from minicaffe.net.net import Net
 from minicaffe.engines.onednn import library
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import read_text
 

@@ -11,9 +11,9 @@ import pytest
 from test_engine_onednn import conv, engines, input_layer, make, numbers, step
 
 from minicaffe.device.threads import get_num_threads, set_num_threads
-from minicaffe.errors import DependencyError
-from minicaffe.engines.onednn import library
 from minicaffe.engines import engine
+from minicaffe.engines.onednn import library
+from minicaffe.errors import DependencyError
 
 REGIONS = """
 #include <omp.h>

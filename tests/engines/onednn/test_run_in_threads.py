@@ -13,9 +13,9 @@ from test_engine_onednn import POOLINGS, SHAPES, conv, engines, input_layer, lay
 
 from minicaffe import memory
 from minicaffe.device import threads
-from minicaffe.errors import DependencyError
-from minicaffe.engines.onednn import library
 from minicaffe.engines import engine
+from minicaffe.engines.onednn import library
+from minicaffe.errors import DependencyError
 
 pytestmark = pytest.mark.slow(24)    # all together
 

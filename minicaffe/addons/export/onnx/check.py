@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from minicaffe.errors import DependencyError
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import difference
 from minicaffe.addons.export.onnx.graph import helper, reads, value_info
+from minicaffe.errors import DependencyError
 
 
 def compare(net, model, inputs, preprocessing=None):

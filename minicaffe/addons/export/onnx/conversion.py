@@ -7,7 +7,7 @@ import numpy as np
 from minicaffe.addons.export.exporting import registration, unique
 from minicaffe.addons.export.onnx.graph import onnx
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.forks.table import find_layer
+from minicaffe.proto.unknown import core_types
 
 IMPORTERS = {}                      # operator -> function
 
@@ -103,7 +103,7 @@ class Conversion:
         shape : tuple of int
             Of a Parameter layer.
         """
-        if self.dialect == "bvlc" and find_layer(kind):
+        if self.dialect == "bvlc" and kind.lower() not in core_types():
             raise Unsupported(f"it needs the layer type {kind}, which BVLC Caffe lacks (--dialect ssd)")
         own = self.node.name or f"{self.node.op_type}{self.number}"
         name = unique(own if last else f"{own}/{kind}", self.names)

@@ -3,8 +3,8 @@
 import numpy as np
 from onnx import TensorProto
 
-from minicaffe.errors import ConfigError
 from minicaffe.addons.export.onnx.graph import exporter
+from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 
 CORNER, CENTER_SIZE = caffe_pb2.PriorBoxParameter.CORNER, caffe_pb2.PriorBoxParameter.CENTER_SIZE

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, shown
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import random_inputs
 from minicaffe.addons.export.exporting import Preprocessing, checked_preprocessing  # noqa: F401 - Preprocessing is public here
 from minicaffe.addons.export.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
 from minicaffe.addons.export.onnx.check import compare
 from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
+from minicaffe.errors import ConfigError, shown
 from minicaffe.proto.atomic import replacing
 
 OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there

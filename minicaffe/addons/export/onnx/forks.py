@@ -3,10 +3,11 @@
 import numpy as np
 from onnx import TensorProto
 
-from minicaffe.errors import ConfigError
-from minicaffe.addons.forks.variants import EPS
 from minicaffe.addons.export.onnx.graph import exporter
 from minicaffe.addons.export.onnx.layers import BACKWARD, standardized
+from minicaffe.errors import ConfigError
+
+EPS = 1e-6      # of Normalize with normalize_param: added to the sum of squares, or of absolute values
 
 
 @exporter("Reverse", "Flip")

@@ -8,9 +8,9 @@ the prototxt.
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.addons.export.exporting import kind_of, registration, unique, unique_names, value_names
-from minicaffe.net.operators import LAYERS, Writer
+from minicaffe.addons.export.operators import LAYERS, Writer
+from minicaffe.errors import ConfigError, DependencyError
 
 try:
     import onnx
@@ -21,7 +21,7 @@ except ImportError as error:
 
 BATCH = "batch"     # the name of an axis whose size the caller chooses
 EXPORTERS = dict(LAYERS)    # layer type -> function
-OPERATORS = {}      # operator of `minicaffe.net.operators` that ONNX lacks -> function
+OPERATORS = {}      # operator of `minicaffe.addons.export.operators` that ONNX lacks -> function
 
 
 def exporter(*types):

@@ -9,10 +9,10 @@ import math
 import numpy as np
 from onnx import TensorProto, helper
 
-from minicaffe.errors import ConfigError
-from minicaffe.net import operators
-from minicaffe.net.operators import POOLING, axis_of, pads
+from minicaffe.addons.export import operators
 from minicaffe.addons.export.onnx.graph import OPERATORS, exporter, operator, value_info
+from minicaffe.addons.export.operators import POOLING, axis_of, pads
+from minicaffe.errors import ConfigError
 
 BACKWARD = np.iinfo(np.int64).min   # the end of a Slice from the last index to the first
 

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, close_matches
-from minicaffe.memory.budget import check_bytes
 from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
 from minicaffe.addons.export.exporting import unique
-from minicaffe.net.net import Net
 from minicaffe.addons.export.onnx import importers  # noqa: F401 (registers the operators)
 from minicaffe.addons.export.onnx.check import run_model
 from minicaffe.addons.export.onnx.conversion import IMPORTERS, Conversion, Unsupported
 from minicaffe.addons.export.onnx.graph import numpy_helper, onnx, reads, value_info
+from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, close_matches
+from minicaffe.memory.budget import check_bytes
+from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.forks.table import find_layer
+from minicaffe.proto.unknown import core_types
 
 log = logging.getLogger(__name__)
 DIALECTS = ("minicaffe", "ssd", "bvlc")
@@ -257,7 +257,7 @@ def name_output(made, name):
 
 def warn_of_other_caffes(param):
     """Warn of layers that BVLC Caffe lacks, and of what is younger than Caffe 1.0."""
-    rules = {"BVLC Caffe lacks the types": lambda layer: find_layer(layer.type),
+    rules = {"BVLC Caffe lacks the types": lambda layer: layer.type.lower() not in core_types(),
              "Caffe 1.0 lacks the type Clip": lambda layer: layer.type == "Clip",
              "Caffe 1.0 and OpenCV lack round_mode: FLOOR, and compute other tops": lambda layer: layer.pooling_param.round_mode}
     for what, rule in rules.items():

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from minicaffe.errors import DependencyError
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import difference
+from minicaffe.errors import DependencyError
 
 
 def load_torch():

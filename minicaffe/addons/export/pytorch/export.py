@@ -9,16 +9,16 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from minicaffe.errors import ConfigError, shown
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import random_inputs
 from minicaffe.addons.export.exporting import UNKNOWN_SIZES, checked_preprocessing
-from minicaffe.proto.atomic import replacing
 from minicaffe.addons.export.pytorch import layers  # noqa: F401 - it registers writers and operators
 from minicaffe.addons.export.pytorch.check import compare
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, Names
 from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, number, plain, sizes
 from minicaffe.addons.export.pytorch.state import write_state
+from minicaffe.errors import ConfigError, shown
+from minicaffe.proto.atomic import replacing
 
 TARGET = WRITERS, "a module of PyTorch", "minicaffe.addons.export.pytorch.writer"       # for `exporting.check_types`
 

@@ -1,4 +1,4 @@
-"""Operators of `minicaffe.net.operators` as expressions and modules of PyTorch, exact in Caffe's special cases.
+"""Operators of `minicaffe.addons.export.operators` as expressions and modules of PyTorch, exact in Caffe's special cases.
 
 An operator has a row in a table, or a function if its text depends on more than its attributes. Layers that read data are not
 exported.
@@ -8,11 +8,11 @@ import math
 
 import numpy as np
 
-from minicaffe.errors import ConfigError
-from minicaffe.net import operators
-from minicaffe.net.operators import POOLING, axis_of, pads
-from minicaffe.proto import caffe_pb2
+from minicaffe.addons.export import operators
+from minicaffe.addons.export.operators import POOLING, axis_of, pads
 from minicaffe.addons.export.pytorch.source import OPERATORS, REMARKS, arguments, number, numbers, operator, plain, writer
+from minicaffe.errors import ConfigError
+from minicaffe.proto import caffe_pb2
 
 # Operator -> expression, or module that is called with the first input. {0}, {1}, ... are the inputs, {all} is all of them.
 # {first} is empty for a layer of two tops, and takes the first value for a layer of one.

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from minicaffe.errors import ConfigError
 from minicaffe.addons.export.exporting import UNKNOWN_SIZES, kind_of, registration
-from minicaffe.net.operators import LAYERS, Writer
+from minicaffe.addons.export.operators import LAYERS, Writer
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
+from minicaffe.errors import ConfigError
 
 WIDTH = 120     # columns of the text
 WRITERS = dict(LAYERS)      # layer type -> function
-OPERATORS = {}  # operator of `minicaffe.net.operators` -> text or function, see `Source.op`
+OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text or function, see `Source.op`
 REMARKS = {}    # operator -> what is special in Caffe
 
 

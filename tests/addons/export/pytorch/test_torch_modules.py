@@ -15,13 +15,13 @@ from export_cases import BIG, BOXES, CASES, DEPLOY, IN_PLACE, MODELS, OF_DATA, X
 from lines_of_modules import LINES, OTHERS
 
 from minicaffe import errors
-from minicaffe.layer import layer_types
-from minicaffe.net.net import Net, read_net
-from minicaffe.proto import caffe_pb2
 from minicaffe.addons.export.pytorch import Preprocessing, compare, export, random_inputs, to_module, writer
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names, identifier
 from minicaffe.addons.export.pytorch.source import WRITERS, helper_texts, line_of, number
 from minicaffe.addons.export.pytorch.state import write_state
+from minicaffe.layer import layer_types
+from minicaffe.net.net import Net, read_net
+from minicaffe.proto import caffe_pb2
 
 if importlib.util.find_spec("torch"):
     import torch

@@ -12,8 +12,9 @@ from operator import attrgetter
 
 import numpy as np
 
+from minicaffe.addons.export.exporting import registration
 from minicaffe.errors import ConfigError
-from minicaffe.addons.export.exporting import ignored, registration
+from minicaffe.net.deploy import ignored
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.binary import read_blob
 

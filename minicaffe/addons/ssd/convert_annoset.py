@@ -2,9 +2,9 @@
 
 import click
 
+from minicaffe.addons.ssd.annosets import convert_annotated
 from minicaffe.cli import bars, options
 from minicaffe.cli.data import from_list
-from minicaffe.addons.ssd.annosets import convert_annotated
 
 
 @click.command(cls=options.CaffeCommand)

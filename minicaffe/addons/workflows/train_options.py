@@ -1,0 +1,52 @@
+"""Options of ``minicaffe train``: weights of the classes, the best test, an end when tests no longer improve."""
+
+import click
+
+from minicaffe.cli import earlier_files, options
+from minicaffe.errors import located
+
+BEST_TESTS = 20       # least number of tests of a training made for a net, where the best one is wanted
+PARAMS = [
+    click.Option(["--class-weights"], metavar="auto|FILE", help=(
+    "Weigh the classes of SoftmaxWithLoss, by InfogainLoss: auto, by their inverse frequency in the training data; FILE has a "
+    "weight on each line, from class 0 on.")),
+    click.Option(["--keep-best"], is_flag=True, help=(
+    "Keep the weights of the test with the highest accuracy, or the least loss where the test net has none, as "
+    "<snapshot_prefix>_best.caffemodel.")),
+    click.Option(["--patience"], type=click.IntRange(min=1), metavar="N", help=(
+    "Stop after N tests in a row that were no better than the best one.")),
+]
+
+
+def least_tests(given):
+    """Return how many tests a training made for a net has at least."""
+    return max(BEST_TESTS, 2 * (given["patience"] or 0)) if given["keep_best"] or given["patience"] else 0
+
+
+def change_of_net(given, param):
+    """Return what replaces the losses of the train net; None without --class-weights."""
+    if given["class_weights"] is None:
+        return None
+    from minicaffe.addons.workflows.class_weights import ClassWeights
+    same = earlier_files.is_same_training(given["state"], param.snapshot_prefix)
+    return ClassWeights(given["class_weights"], keep=not (given["force"] or same))
+
+
+def prepare(solver, given):
+    """Let the solver keep its best test, or end by patience."""
+    if given["keep_best"] or given["patience"]:
+        from minicaffe.addons.workflows.best_test import BestTest
+        with located(field="--keep-best" if given["keep_best"] else "--patience"):
+            solver.best = BestTest(solver, given["keep_best"], given["patience"])
+    if given["patience"]:
+        report_patience(given["patience"], solver.param)
+
+
+def report_patience(patience, param):
+    """Report it if the tests of a SolverParameter are too few for `patience`, so that it never ends the training."""
+    least = patience + (not param.test_initialization)     # intervals up to the first test that can end it
+    if least * param.test_interval >= param.max_iter:
+        most = (param.max_iter - 1) // least
+        remedy = f"--test-interval={most} or less, or a smaller --patience" if most else "a smaller --patience, or more iterations"
+        options.notify(f"--patience={patience} never ends this training: {param.max_iter} iterations with a test every "
+                       f"{param.test_interval} have too few tests; give {remedy}")
