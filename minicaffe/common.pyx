@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 
+from minicaffe import entry_points
 from minicaffe.errors import ConfigError, int_of, shown
 from minicaffe.proto.files import REMEDY, is_below, working_directory
 
@@ -104,7 +105,8 @@ class Caffe:
         before = self.within
         self._local.within = within if before is None else before
         try:
-            yield
+            with entry_points.restricted(within is not None):
+                yield
         finally:
             self._local.within = before
 

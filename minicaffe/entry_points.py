@@ -1,8 +1,8 @@
 """Add-ons: layer types, commands and more that installed packages add to the core (docs/writing_an_addon.md).
 
-A package names in its metadata one object for each `GROUPS` in which it adds something, as ``"package.module:OBJECT"``. It is a dict
-from names to what they mean; for the group minicaffe.fields it is a module. The metadata of a group is read when a name is not found
-in the core, and never by ``import minicaffe``. The add-ons in ``minicaffe/addons/`` use the same way.
+A package names in its metadata one object for each of the `GROUPS` in which it adds something, as ``"package.module:OBJECT"``. It is
+a dict from names to what they mean; for fields and engines it is a module. The metadata of a group are read when a name is not
+found in the core, and never by ``import minicaffe``. The add-ons in ``minicaffe/addons/`` use the same way.
 """
 
 import contextlib
@@ -88,7 +88,8 @@ def objects(group):
     """Return (add-on, package, object) for each add-on of a group that may be used now and can be imported."""
     found = []
     for addon, package, target in entries(group):
-        if package == "minicaffe" or not getattr(_local, "restricted", False) or target.partition(".")[0].partition(":")[0] in sys.modules:
+        named = package == "minicaffe" or target.partition(":")[0].partition(".")[0] in sys.modules
+        if named or not getattr(_local, "restricted", False):
             if (made := _load(addon, package, target)) is not None:
                 found.append((addon, package, made))
     return found

@@ -1,7 +1,7 @@
 """A small SSD and a database of coloured rectangles, for the tests that train one; written with NetSpec."""
 
 import numpy as np
-from layers.annotated import annotated, write_annotated
+from annotated import annotated, write_annotated
 
 from minicaffe import layers as L
 from minicaffe import params as P

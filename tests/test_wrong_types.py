@@ -28,7 +28,7 @@ from minicaffe.errors import (
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
 from minicaffe.proto import caffe_pb2
-from minicaffe.workspace import Workspace
+from minicaffe.addons.caffe2.workspace import Workspace
 
 NET = """name: "net" force_backward: true
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }

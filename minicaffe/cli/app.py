@@ -16,7 +16,7 @@ from minicaffe import entry_points
 from minicaffe.cli import help, ranks
 from minicaffe.errors import ConfigError, ConfigWarning, Error, ShapeError, close_matches
 
-# Command of the core: its heading in `minicaffe --help`, the module that defines it, and its line there, for which no module is imported.
+# Command of the core: its heading in `minicaffe --help`, its module, and its line there, for which no module is imported.
 COMMANDS = {
     "plot": ("Train and test", "minicaffe.cli.plot", "Draw loss, accuracy and rate of trainings, or write CSV."),
     "test": ("Train and test", "minicaffe.cli.test", "Score the weights of a net on its test data."),

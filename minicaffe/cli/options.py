@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from minicaffe import entry_points
 from minicaffe.cli import help, log, ranks
 from minicaffe.errors import ConfigError, Error
 from minicaffe.proto.atomic import check_free, check_writable
@@ -145,6 +146,12 @@ def is_boolean_option(option):
 
 def _store_in_meta(ctx, param, value):
     ctx.meta[param.name] = value
+
+
+def _restrict(ctx, param, value):
+    """Let the command use add-ons of minicaffe alone, and those that --import names."""
+    ctx.meta[param.name] = value
+    ctx.with_resource(entry_points.restricted(value))
 
 
 def _apply(ctx, param, value):
@@ -285,7 +292,7 @@ model_file = combine_options(
                  help="Let Python layers of the model file run the modules that they name."),
     click.option("--import", "modules", multiple=True, expose_value=False, callback=_import_modules, metavar="MODULE", help=(
         "Import a Python module that registers layer types; it may lie in the working directory. Repeatable.")),
-    click.option("--untrusted", is_flag=True, expose_value=False, callback=_store_in_meta, help=(
+    click.option("--untrusted", is_flag=True, is_eager=True, expose_value=False, callback=_restrict, help=(
         "Treat the model file as untrusted: it writes no files, reads below the working directory only, runs no modules.")))
 plan = click.option("--plan", default="memory", show_default=True, expose_value=False, callback=_store_in_meta, help=(
     "Optimization of a net that runs as a whole: memory, blobs share memory; none, as in Caffe."))

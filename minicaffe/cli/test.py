@@ -1,7 +1,7 @@
 """``minicaffe test``: score the weights of a net (Caffe tools/caffe.cpp, test).
 
-Different from Caffe: each record counts once. Add-ons give it options: modules with `PARAMS`, ``check_options(asked, json_path, force)``,
-which returns whether they evaluate, and ``Evaluation(net, file, asked)``, which gets the values of `blobs` in each batch.
+Different from Caffe: each record counts once. Add-ons give it options: modules with `PARAMS`, ``check_options(asked, json_path,
+force)``, which returns whether they evaluate, and ``Evaluation(net, file, asked)``, which gets the values of `blobs` in each batch.
 """
 
 import logging

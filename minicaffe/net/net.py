@@ -124,7 +124,8 @@ class Net(Runner):
         self.parameters = workspace if workspace is not None else Workspace()
         self.workspace = self.parameters.child(self.name)
         builder = Builder(self)
-        layers = chosen_layers(param, positions, file, skip_unknown_fields)
+        with caffe.trusting(trusted):
+            layers = chosen_layers(param, positions, file, skip_unknown_fields)
         if not layers:
             phase, count = caffe_pb2.Phase.Name(self.phase), len(param.layer)
             why = f"none of its {count} is for phase {phase}, its level and stages" if count else "there are none in the file"

@@ -1,14 +1,14 @@
-"""What the messages lack: fields, values of enums and layer types of other Caffes. Add-ons know some (entry points minicaffe.fields).
+"""What the messages lack: fields, values of enums and layer types of other Caffes. Add-ons know some (group minicaffe.fields).
 
 An object of that group, such as a module, may have these functions:
 
-- ``find_field(message, name, value)``, ``find_value(enum, value)``: a `Found` for a field of the message named, or for a value of an
-  enum of that full name; None if it is not known. `value` is that of the file, as in `minicaffe.proto.fields.Fields`.
+- ``find_field(message, name, value)``, ``find_value(enum, value)``: a `Found` for a field of the message of that name, or for a
+  value of that enum; None if it is not known. `value` is that of the file, as in `minicaffe.proto.fields.Fields`.
 - ``about_layer(type)``: a hint for the error about an unknown layer type; "" if it is not known.
 - ``name_of(word)``: today's name of a layer type that V1 files write as `word`; None if it is not known.
 - ``is_old(layer)``: whether `upgrade` would change a LayerParameter.
-- ``upgrade(upgrade, words)``: bring a net into the form that the core reads; see `minicaffe.proto.upgrade`. `words` has by index what
-  V1 files wrote as the type of a layer, where the enum lacks it.
+- ``upgrade(state, words)``: bring a net into the form that the core reads; `state` is that of `minicaffe.proto.upgrade`, `words` has
+  by index what V1 files wrote as the type of a layer, where the enum lacks it.
 """
 
 import functools
@@ -133,5 +133,6 @@ def about_layer(name, types):
     near, about, remedy = close_matches(name, types), _ask("about_layer", name), REGISTER_REMEDY.format(name)
     if about:
         return f"{about}; {remedy}"
-    missing = f": the core lacks it, and so do the installed add-ons ({entry_points.installed('minicaffe.layers')})"
-    return missing + (f"{near} If it is a type of its own, {remedy}" if near else f"; {remedy}")
+    if near:
+        return f"{near} If it is a type of its own, {remedy}"
+    return f": the core lacks it, and so do the installed add-ons ({entry_points.installed('layers')}); {remedy}"

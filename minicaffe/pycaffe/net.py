@@ -11,7 +11,7 @@ from numbers import Integral
 import numpy as np
 
 from minicaffe.blob import Blob
-from minicaffe.common import TRAIN
+from minicaffe.common import TRAIN, caffe
 from minicaffe.errors import ConfigError, FileError, ShapeError, names_of, shown
 from minicaffe.net import net as base_net
 from minicaffe.net import run
@@ -82,7 +82,8 @@ class Net(Net2014, base_net.Net):
         if weights is not None and not os.path.exists(path_of(weights)):
             raise FileError("no such weights file; check the path", file=str(weights))
         if not isinstance(network_file, Definition):
-            network_file = load_net(network_file, phase, level or None, stages, options.get("skip_unknown_fields", False))
+            with caffe.trusting(options.get("trusted", True)):
+                network_file = load_net(network_file, phase, level or None, stages, options.get("skip_unknown_fields", False))
         super().__init__(network_file, force_backward=force_backward, **options)
         self._warned_of = set()
         if weights is not None:

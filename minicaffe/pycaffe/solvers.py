@@ -1,6 +1,7 @@
 """pycaffe's solver classes, made from solver files."""
 
 from minicaffe import solver as base_solver
+from minicaffe.common import caffe
 from minicaffe.proto import upgrade
 from minicaffe.pycaffe.net import Net
 
@@ -21,7 +22,8 @@ class _FileSolver:
     test_nets: list[Net]
 
     def __init__(self, solver_file, *, skip_unknown_fields=False, trusted=True, _read=None):
-        param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)
+        with caffe.trusting(trusted):
+            param, positions = _read or upgrade.read_solver_file(solver_file, skip_unknown_fields)
         super().__init__(param, file=str(solver_file), positions=positions, skip_unknown_fields=skip_unknown_fields,
                          trusted=trusted)
 
@@ -63,7 +65,8 @@ _SOLVERS = {cls.__name__: cls for cls in (SGDSolver, NesterovSolver, AdaGradSolv
 
 def get_solver(solver_file, *, skip_unknown_fields=False, trusted=True):
     """Return the solver of the type that the prototxt names; the options are those of `minicaffe.solver.solver.Solver`."""
-    param, positions = upgrade.read_solver_file(solver_file, skip_unknown_fields)
+    with caffe.trusting(trusted):
+        param, positions = upgrade.read_solver_file(solver_file, skip_unknown_fields)
     base = base_solver.solver_class(param, file=solver_file, positions=positions)
     # A type of `register_solver` gets its class here, as each of Caffe's has one above.
     cls = _SOLVERS.get(base.__name__) or type(base.__name__, (SGDSolver, base), {"__doc__": base.__doc__})

@@ -1,5 +1,6 @@
 """Training: solver types, learning-rate policies, fused updates, snapshots. Start reading at solver.py."""
 
+from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, check_type, close_matches
 from minicaffe.proto import upgrade
 from minicaffe.solver.rules import UpdateRule, make_solver_class
@@ -57,5 +58,6 @@ def create_solver(param, *, file=None, positions=None, **place):
 
 def load_solver(path, solver_class=None, **place):
     """Read a solver file of any age and return its solver, or one of `solver_class` whatever the file's type."""
-    param, positions = upgrade.read_solver_file(path, place.get("skip_unknown_fields", False))
+    with caffe.trusting(place.get("trusted", True)):
+        param, positions = upgrade.read_solver_file(path, place.get("skip_unknown_fields", False))
     return (solver_class or create_solver)(param, file=path, positions=positions, **place)

@@ -579,7 +579,7 @@ class Solver:
         return record
 
     def _evaluation(self, net):
-        """Return what collects the outputs of a test net: their means, or with ``eval_type: "detection"`` what their layer type has."""
+        """Return what collects the outputs of a test net: means, or with ``eval_type: "detection"`` what their layer type has."""
         if self.param.eval_type != "detection":
             return OutputMeans(net)
         made = evaluation_of(net)

@@ -174,7 +174,7 @@ class FakeGroup:
     def __init__(self, rank, size, compute=None, count=0):
         self.rank, self.local_rank, self.size, self.compute, self.count, self.comm, self.calls, self.begin = rank, rank, size, compute, count, "comm", [], 0
 
-    def agree(self, values):
+    def check_equal(self, values):
         self.calls.append(values)
 
     def gather_to_root(self, value):

@@ -248,7 +248,7 @@ def test_a_net_without_batches_is_divided_by_one(folder):
     """A batch that is not divided needs no layer with a batch_size."""
     seen = []
     definition = upgrade.load("solver.prototxt")
-    solver = training_file.build_solver(definition.param, file="solver.prototxt", class_weights=lambda solver, net, *given: seen.append(net.state.phase))
+    solver = training_file.build_solver(definition.param, file="solver.prototxt", changes=[lambda solver, net, *given: seen.append(net.state.phase)])
     assert seen == [caffe_pb2.TRAIN] and type(solver).__name__ == "SGDSolver"
 
 

@@ -139,7 +139,7 @@ def test_every_file_of_an_engine_is_loaded_with_its_operation():
 def test_the_chooser_and_the_layouts_name_no_engine():
     """Outside of docstrings: a new engine changes neither."""
     for name in ("engine.pyx", "engine.pxd", "layouts.pyx", "layouts.pxd"):
-        code = re.sub(r'""".*?"""', "", (PACKAGE / "ops" / name).read_text(), flags=re.S)
+        code = re.sub(r'""".*?"""', "", (PACKAGE / "engines" / name).read_text(), flags=re.S)
         assert not re.findall(rf"\b({'|'.join(engine.ENGINES)})\b|onednn|cudnn|winograd", code), name
 
 

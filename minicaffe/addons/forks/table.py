@@ -46,7 +46,7 @@ def find_layer(name):
 
 @functools.cache
 def name_of(word):
-    """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling; None if none is known."""
+    """Return today's name of a layer type that a fork's V1 files write as `word`: ROIPOOLING is ROIPooling; None: unknown."""
     plain = word.replace("_", "").lower()
     return next((key[1] for key in _table() if key[0] == "layer" and key[1].lower() == plain), None)
 

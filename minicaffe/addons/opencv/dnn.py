@@ -56,7 +56,8 @@ def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, tr
         Naming file, line, layer and field.
     """
     file, content = (prototxt, None) if isinstance(prototxt, (str, os.PathLike)) else ("<prototxt>", _content(prototxt))
-    definition = load_net(file, TEST, skip_unknown_fields=skip_unknown_fields, content=content)
+    with caffe.trusting(trusted):
+        definition = load_net(file, TEST, skip_unknown_fields=skip_unknown_fields, content=content)
     net = pycaffe.Net(definition, TEST, skip_unknown_fields=skip_unknown_fields, trusted=trusted, plan=plan, keep=keep)
     if isinstance(caffeModel, (str, os.PathLike)):
         if os.fspath(caffeModel):

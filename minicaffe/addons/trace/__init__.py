@@ -1,6 +1,6 @@
 """A recording of a net, step by step: layers, head changes, copies, allocations and kernels, as one `Trace` (docs/trace.md).
 
-Its only source is the events of `minicaffe.memory.record`; new events are added there, not here. `record.py` collects them,
+Its only source is the events of `minicaffe.memory.record`; new events are added there, not here. `recorder.py` collects them,
 `build.py` makes the document of docs/trace.md from them, and `model.py` reads it.
 """
 
@@ -8,10 +8,10 @@ import importlib
 
 COMMANDS = {
     "trace": ("Look into a net", f"{__name__}.command:trace", "Show what a net does in memory, step by step.", "training"),
-    "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Open a page that shows convolution and pooling up close."),
+    "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Show convolution and pooling up close, on a page."),
 }
 MODULES = {"trace": __name__}
-_MODULE_OF = {"Moment": "lives", "Trace": "model", "load": "model", "Recorder": "record", "record": "record", "why": "why"}
+_MODULE_OF = {"Moment": "lives", "Trace": "model", "load": "model", "Recorder": "recorder", "record": "recorder", "why": "reasons"}
 
 __all__ = list(_MODULE_OF)
 

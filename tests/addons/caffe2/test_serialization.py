@@ -21,7 +21,7 @@ from minicaffe.addons.caffe2.tensor import Tensor
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
-from minicaffe.workspace import Workspace
+from minicaffe.addons.caffe2.workspace import Workspace
 
 NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_DEAD_BEEF))[0]
 
@@ -103,7 +103,7 @@ class Colour(enum.IntEnum):
     (bytearray(b"a"), "x: an object of type builtins.bytearray"),
     (1j, "x: an object of type builtins.complex"),
     ([1, [2, {3}]], r"x\[1\]\[1\]: an object of type builtins.set"),
-    (caffe.Workspace(), "x: an object of type minicaffe.workspace.Workspace"),
+    (caffe.Workspace(), "x: an object of type minicaffe.addons.caffe2.workspace.Workspace"),
 ])
 def test_what_is_refused_is_named(value, said):
     with pytest.raises((WrongTypeError, ShapeError), match=said):

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
-from minicaffe.workspace import Workspace
+from minicaffe.addons.caffe2.workspace import Workspace
 
 
 def test_lookup_goes_own_then_parents():

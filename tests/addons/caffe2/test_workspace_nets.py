@@ -13,7 +13,7 @@ from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, parse_text
-from minicaffe.workspace import Workspace
+from minicaffe.addons.caffe2.workspace import Workspace
 
 TEXT = """
 name: "small"
@@ -108,7 +108,7 @@ def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
         workspace.create_net(wrong, caffe.TEST, level=1, stages=["extra"])
     assert workspace.nets == {} and workspace.names() == []
     net = workspace.create_net(text(5), caffe.TEST)
-    with pytest.raises(ShapeError, match=r"in the net that it shares its parameters with.*remove the slot 'ip\[0\]'"):
+    with pytest.raises(ShapeError, match=r"in the net that it shares its parameters with.*remove 'ip\[0\]' from the workspace"):
         workspace.create_net(text(), caffe.TEST, overwrite=True)
     with pytest.raises(ShapeError, match="and float64, and .* and float32 in the net"):
         workspace.create_net(text(5), caffe.TEST, overwrite=True, dtype=Dtype.DOUBLE)
@@ -126,7 +126,7 @@ def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
 def test_a_slot_with_the_name_of_a_parameter_that_is_no_blob():
     workspace = Workspace()
     workspace.set("ip[0]", 3)
-    with pytest.raises(WrongTypeError, match="holds int, asked for Blob"):
+    with pytest.raises(WrongTypeError, match="must be a Blob, got 3 \(int\)"):
         workspace.create_net(text(), caffe.TEST)
 
 

@@ -113,7 +113,7 @@ def test_blocks_and_arenas_at_a_moment(where, make_solver, allocator):
             big = memory.Buffer(memory.allocator_of(place), 3 << 20, "big")
             small = memory.Buffer(memory.allocator_of(place), 100, "small")
             del big
-            from minicaffe.addons.trace.record import arenas
+            from minicaffe.addons.trace.recorder import arenas
             live, now = reporter.live(), arenas()
         moment = made.at(len(made))
         assert {(b["place"], b["address"], b["bytes"], b["name"]) for b in moment.blocks} == {

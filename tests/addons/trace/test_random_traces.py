@@ -14,7 +14,7 @@ from rich.console import Console
 
 from minicaffe.addons import trace
 from minicaffe.addons.trace import build, html, panels, perfetto, table
-from minicaffe.addons.trace.why import CopyReasons
+from minicaffe.addons.trace.reasons import CopyReasons
 from minicaffe.addons.trace.words import decision
 from minicaffe.memory.sizes import size_text
 

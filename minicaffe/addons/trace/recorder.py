@@ -8,7 +8,7 @@ from typing import NamedTuple
 from minicaffe import cuda, memory
 from minicaffe.addons.trace import build
 from minicaffe.addons.trace.model import Trace
-from minicaffe.addons.trace.why import CopyReasons
+from minicaffe.addons.trace.reasons import CopyReasons
 from minicaffe.common import caffe
 from minicaffe.device.threads import get_num_threads
 from minicaffe.engines.engine import settings_epoch

@@ -13,7 +13,7 @@ import pytest
 
 from minicaffe.addons.forks import table as forks
 from minicaffe.errors import ConfigError
-from minicaffe.proto import caffe_pb2, parse_text, read_text
+from minicaffe.proto import caffe_pb2, parse_text, read_text, unknown
 from minicaffe.proto.fields import Fields
 from minicaffe.proto.reader import Reader
 from minicaffe.proto.text import _class_of
@@ -42,7 +42,7 @@ def test_the_table_comes_from_its_sources():
 
 
 def test_the_check_notices_a_change(tmp_path):
-    for folder in ("tools", "proto", "minicaffe/proto"):
+    for folder in ("tools", "proto", "minicaffe/proto", "minicaffe/addons/forks"):
         (tmp_path / folder).mkdir(parents=True)
     for name in ("tools/gen_forks.py", "tools/gen_proto.py", "minicaffe/proto/caffe.descriptor", "minicaffe/addons/forks/forks.tsv",
                  *(f"proto/fork_{kind}.tsv" for kind in ("fields", "enums", "layers"))):
@@ -169,10 +169,10 @@ def test_read_text_passes_the_options_on(tmp_path):
     ("LabelSpecificAdd", "it does nothing at inference"),
     ("SeluDropout", "have a field selu_dropout_param"),
     ("Convolutoin", r"^; did you mean 'Convolution'\? If it is a type of its own, write it in Python and call .*'Convolutoin', Class"),
-    ("NotAnyForksType", r"^; write it in Python and call [^;]*$"),
+    ("NotAnyForksType", r"^: the core lacks it, and so do the installed add-ons \(forks, ssd.*\); write it in Python and call [^;]*$"),
 ])
 def test_layer_types(name, message):
-    assert re.search(message, forks.about_layer(name, ["Convolution", "ReLU"]))
+    assert re.search(message, unknown.about_layer(name, ["Convolution", "ReLU"]))
 
 
 def test_advice_that_the_reader_gives_is_advice_that_it_takes():
@@ -193,7 +193,7 @@ def test_defaults_are_compared_as_values():
     known = forks.ForkField("default", "1", ("f",))
     assert forks.may_skip(known, 1) and forks.may_skip(known, 1.0) and forks.may_skip(forks.ForkField("default", "true", ()), True)
     assert not forks.may_skip(known, True) and not forks.may_skip(known, 2) and not forks.may_skip(known, Fields())
-    assert not forks.may_skip(None, 1) and not forks.may_skip(forks.ForkField("default", "tflite", ()), 3)
+    assert not forks.may_skip(forks.ForkField("default", "tflite", ()), 3)
     assert forks.may_skip(forks.ForkField("test", "", ()), 1, training=False) and not forks.may_skip(forks.ForkField("test", "", ()), 1)
 
 
@@ -215,9 +215,9 @@ def test_nets_of_caffeonspark(caplog):
     assert layer.memory_data_param == caffe_pb2.MemoryDataParameter(batch_size=64, channels=1, height=28, width=28)
     for name in ("source_class", "source", "share_in_parallel", "image_encoded", "dataframe_column_select"):
         message = caffe_pb2.LayerParameter if name == "source_class" else caffe_pb2.MemoryDataParameter
-        found, _ = forks.find_unknown(message.DESCRIPTOR, name, None)
-        assert f"{name}: unknown field in" in caplog.text and found.forks == ("CaffeOnSpark",)
-    assert "the fork CaffeOnSpark has it" in forks.about_layer("CoSData", [])
+        found = unknown.find_unknown(message.DESCRIPTOR, name, None)
+        assert f"{name}: unknown field in" in caplog.text and "the fork CaffeOnSpark has it" in found.text
+    assert "the fork CaffeOnSpark has it" in unknown.about_layer("CoSData", [])
 
 
 def test_forks_are_named_up_to_a_number(monkeypatch):
