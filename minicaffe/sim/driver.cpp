@@ -73,7 +73,6 @@ void reset(Context& context) {
   device.freed.clear();
   device.numbered = 0;
   release_pinned(context);
-  context.per_thread.clear();
   context.last_of_destroyed.clear();
   context.peers.clear();
   context.legacy = nullptr;
@@ -104,20 +103,12 @@ struct Attribute {
 
 // clang-format off: tables
 #define A(name, value) {CU_DEVICE_ATTRIBUTE_##name, value}
-const Attribute kAttributes[] = {
+const Attribute kAttributes[] = {  // those that minicaffe reads (cuda/device.pyx, cli/device_query.py)
     A(MAX_THREADS_PER_BLOCK, 1024), A(MAX_BLOCK_DIM_X, 1024), A(MAX_BLOCK_DIM_Y, 1024), A(MAX_BLOCK_DIM_Z, 64),
     A(MAX_GRID_DIM_X, 0x7fffffff), A(MAX_GRID_DIM_Y, 65535), A(MAX_GRID_DIM_Z, 65535),
     A(MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10), A(TOTAL_CONSTANT_MEMORY, 64 << 10), A(WARP_SIZE, 32), A(MAX_PITCH, 0x7fffffff),
-    A(MAX_REGISTERS_PER_BLOCK, 65536), A(CLOCK_RATE, 1000000), A(TEXTURE_ALIGNMENT, 512), A(GPU_OVERLAP, 1),
-    A(MULTIPROCESSOR_COUNT, 4), A(CAN_MAP_HOST_MEMORY, 1), A(SURFACE_ALIGNMENT, 512), A(CONCURRENT_KERNELS, 1),
-    A(MEMORY_CLOCK_RATE, 1000000), A(GLOBAL_MEMORY_BUS_WIDTH, 64), A(L2_CACHE_SIZE, 1 << 20),
-    A(MAX_THREADS_PER_MULTIPROCESSOR, 2048), A(ASYNC_ENGINE_COUNT, 2), A(UNIFIED_ADDRESSING, 1),
-    A(TEXTURE_PITCH_ALIGNMENT, 32), A(STREAM_PRIORITIES_SUPPORTED, 1),
-    A(GLOBAL_L1_CACHE_SUPPORTED, 1), A(LOCAL_L1_CACHE_SUPPORTED, 1),
-    A(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, 96 << 10), A(MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
-    A(SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2), A(COMPUTE_PREEMPTION_SUPPORTED, 1),
-    A(CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1), A(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 48 << 10),
-    A(HOST_REGISTER_SUPPORTED, 1), A(MAX_BLOCKS_PER_MULTIPROCESSOR, 32),
+    A(MAX_REGISTERS_PER_BLOCK, 65536), A(CLOCK_RATE, 1000000), A(TEXTURE_ALIGNMENT, 512), A(MULTIPROCESSOR_COUNT, 4),
+    A(L2_CACHE_SIZE, 1 << 20),
 };
 #undef A
 // clang-format on
@@ -178,7 +169,7 @@ CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute name, CUdev
     if (name == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) return state().settings.capability % 10;
     for (const Attribute& attribute : kAttributes)
       if (attribute.name == name) return attribute.value;
-    return name == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ? device + 1 : 0;  // attributes that are not in the table: 0, not supported
+    return 0;  // not supported
   });
 }
 
@@ -289,11 +280,10 @@ const Entry kEntries[] = {
     E(cuDeviceGet, 2000), E(cuDeviceGetCount, 2000), E(cuDeviceGetName, 2000), E(cuDeviceGetAttribute, 2000),
     E(cuDeviceGetPCIBusId, 4010), E(cuDeviceCanAccessPeer, 4000), E(cuDevicePrimaryCtxRetain, 7000),
     E(cuDevicePrimaryCtxReset, 7000), E(cuCtxEnablePeerAccess, 4000), E(cuCtxDisablePeerAccess, 4000), E(cuCtxSetCurrent, 4000),
-    E(cuCtxGetCurrent, 4000),
-    E(cuCtxGetDevice, 2000), E(cuCtxSynchronize, 2000), E(cuMemAlloc, 3020), E(cuMemFree, 3020), E(cuMemGetInfo, 3020),
-    E(mcsim_poison, 12000), E(mcsim_unpoison, 12000), E(cuMemHostAlloc, 2020), E(cuMemFreeHost, 2000), E(cuMemHostRegister, 4000),
-    E(cuMemHostUnregister, 4000), E(cuPointerGetAttribute, 4000), E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020),
-    E(cuMemcpyDtoH, 3020), E(cuMemcpyDtoHAsync, 3020), E(cuMemcpyDtoDAsync, 3020), E(cuMemcpyPeerAsync, 4000),
+    E(cuCtxGetCurrent, 4000), E(cuCtxGetDevice, 2000), E(cuCtxSynchronize, 2000), E(cuMemAlloc, 3020), E(cuMemFree, 3020),
+    E(cuMemGetInfo, 3020), E(mcsim_poison, 12000), E(mcsim_unpoison, 12000), E(cuMemHostAlloc, 2020), E(cuMemFreeHost, 2000),
+    E(cuPointerGetAttribute, 4000), E(cuMemcpyHtoD, 3020), E(cuMemcpyHtoDAsync, 3020), E(cuMemcpyDtoH, 3020),
+    E(cuMemcpyDtoHAsync, 3020), E(cuMemcpyDtoDAsync, 3020), E(cuMemcpyPeerAsync, 4000),
     E(cuMemsetD8Async, 3020), E(cuStreamCreate, 2000), E(cuStreamDestroy, 4000), E(cuStreamSynchronize, 2000),
     E(cuStreamWaitEvent, 3020), E(cuStreamGetCtx, 9020), E(cuLaunchHostFunc, 10000), E(cuEventCreate, 2000),
     E(cuEventDestroy, 4000), E(cuEventRecord, 2000), E(cuEventQuery, 2000), E(cuEventSynchronize, 2000),

@@ -57,8 +57,6 @@ void end_capture(const std::shared_ptr<Capture>& c) {
     stream.tails.clear();
   };
   for (auto& stream : state().streams.all()) leave(*stream.second);
-  for (auto& device : state().devices)
-    for (auto& stream : device->context.per_thread) leave(*stream.second);
   c->origin->capture = nullptr;  // also where the stream was destroyed
   auto& captures = state().captures;
   captures.erase(std::remove(captures.begin(), captures.end(), c), captures.end());
@@ -78,19 +76,8 @@ std::set<int> leaves(const Graph& graph) {
 /// Each node becomes an operation after those it comes after; the stream continues after the last ones.
 void launch(Exec& exec, Stream& stream) {
   const Graph& graph = *exec.graph;
-  if (stream.capture) {  // a graph within a graph: its nodes
-    std::vector<int> moved;
-    std::set<int> before = stream.tails, last;
-    for (const Node& node : graph.nodes) {
-      stream.tails = node.after.empty() ? before : std::set<int>();
-      for (int i : node.after) stream.tails.insert(moved[size_t(i)]);
-      capture(stream, node.work);
-      moved.push_back(*stream.tails.begin());
-    }
-    for (int i : leaves(graph)) last.insert(moved[size_t(i)]);
-    stream.tails = last.empty() ? before : last;
-    return;
-  }
+  if (stream.capture)
+    break_capture(*stream.capture, CUDA_ERROR_NOT_SUPPORTED, "cuGraphLaunch: the simulated device has no graph within a graph");
   std::vector<Op> before = predecessors_of_next(stream), operations, last;
   if (exec.last) before.push_back(exec.last);  // one launch of an executable graph at a time
   for (size_t i = 0; i < graph.nodes.size(); ++i) {

@@ -240,7 +240,7 @@ void release_pinned(Context& context) {
       ++it;
       continue;
     }
-    if (it->second.owned) munmap(reinterpret_cast<void*>(it->first), round_up(it->second.size, page_size()));
+    munmap(reinterpret_cast<void*>(it->first), round_up(it->second.size, page_size()));
     it = pinned.erase(it);
   }
 }
@@ -341,7 +341,7 @@ CUresult CUDAAPI cuMemHostAlloc(void** out, size_t size, unsigned) {
     if (!size) fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostAlloc: 0 bytes asked");
     void* memory = mmap(nullptr, round_up(size, page_size()), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail(CUDA_ERROR_OUT_OF_MEMORY, "cuMemHostAlloc: the host has no %zu bytes", size);
-    state().pinned[uintptr_t(memory)] = {size, true, &context};
+    state().pinned[uintptr_t(memory)] = {size, &context};
     return memory;
   });
 }
@@ -350,33 +350,11 @@ CUresult CUDAAPI cuMemFreeHost(void* memory) {
   return on_context("cuMemFreeHost", [&](Context& context) {
     forbid_in_capture("cuMemFreeHost");
     auto found = state().pinned.find(uintptr_t(memory));
-    if (found == state().pinned.end() || !found->second.owned)
+    if (found == state().pinned.end())
       fail(CUDA_ERROR_INVALID_VALUE, "cuMemFreeHost: %p is not the start of memory from cuMemHostAlloc: %s", memory,
            describe(uintptr_t(memory)).c_str());
     synchronize(context);
     munmap(memory, round_up(found->second.size, page_size()));
-    state().pinned.erase(found);
-  });
-}
-
-CUresult CUDAAPI cuMemHostRegister(void* memory, size_t size, unsigned) {
-  return on_context("cuMemHostRegister", [&](Context& context) {
-    uintptr_t p = uintptr_t(memory);
-    if (!size || !is_mapped_host(p) || !is_mapped_host(p + size - 1))
-      fail(CUDA_ERROR_INVALID_VALUE, "cuMemHostRegister: %zu bytes at %p: %s", size, memory, describe(p).c_str());
-    auto next = state().pinned.lower_bound(p);
-    if (find_pinned(p) || (next != state().pinned.end() && next->first < p + size))
-      fail(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "cuMemHostRegister: part of %zu bytes at %p is pinned", size, memory);
-    state().pinned[p] = {size, false, &context};
-  });
-}
-
-CUresult CUDAAPI cuMemHostUnregister(void* memory) {
-  return on_context("cuMemHostUnregister", [&](Context& context) {
-    auto found = state().pinned.find(uintptr_t(memory));
-    if (found == state().pinned.end() || found->second.owned)
-      fail(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "cuMemHostUnregister: %p is not the start of registered memory", memory);
-    synchronize(context);
     state().pinned.erase(found);
   });
 }

@@ -159,8 +159,7 @@ void report_leaks(Context& context) {
   for (auto& entry : context.device->live) text += "  " + entry.second->text() + "\n";
   for (auto& entry : state().pinned)
     if (entry.second.context == &context)
-      text += formatted("  %zu bytes of %s host memory at 0x%llx\n", entry.second.size,
-                        entry.second.owned ? "pinned" : "registered", (unsigned long long)entry.first);
+      text += formatted("  %zu bytes of pinned host memory at 0x%llx\n", entry.second.size, (unsigned long long)entry.first);
   auto list = [&](const char* what, const auto& handles, auto holds) {
     for (auto& entry : handles)
       if (holds(*entry.second)) text += formatted("  %s #%llu\n", what, (unsigned long long)entry.first);

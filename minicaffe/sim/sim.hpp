@@ -224,7 +224,6 @@ struct Freed {
 
 struct Pinned {
   size_t size;
-  bool owned;
   Context* context;
 };
 
@@ -235,7 +234,6 @@ struct Context {
   std::string lost_text;
   std::set<int> peers;
   std::shared_ptr<Stream> legacy;
-  std::map<unsigned, std::shared_ptr<Stream>> per_thread;
   std::vector<Op> last_of_destroyed;  // last work of destroyed streams
 };
 

@@ -82,10 +82,9 @@ void run(Operation& op) {
     for (const MemoryAccess& access : op.accesses) check_race(op, access);
 }
 
-/// All streams of a context: its own default ones and the created ones.
+/// All streams of a context: its default one and the created ones.
 template <class F> void for_each_stream(Context& context, F f) {
   f(*context.legacy);
-  for (auto& stream : context.per_thread) f(*stream.second);
   for (auto& stream : state().streams.all())
     if (stream.second->context == &context) f(*stream.second);
 }
@@ -107,13 +106,8 @@ std::shared_ptr<Stream> new_stream(Context& context, const std::string& name) {
 
 std::shared_ptr<Stream> stream_of(Context& current, CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) return current.legacy;
-  if (handle != CU_STREAM_PER_THREAD) {
-    auto stream = state().streams.find(handle);
-    if (stream->context->lost) fail(stream->context->lost, "%s", stream->context->lost_text.c_str());
-    return stream;
-  }
-  auto& stream = current.per_thread[this_thread().number];
-  if (!stream) stream = new_stream(current, formatted("the default stream of thread %u", this_thread().number));
+  auto stream = state().streams.find(handle);
+  if (stream->context->lost) fail(stream->context->lost, "%s", stream->context->lost_text.c_str());
   return stream;
 }
 

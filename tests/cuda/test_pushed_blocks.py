@@ -90,18 +90,15 @@ def test_a_block_that_was_in_use_is_pushed_into_in_its_turn(place, settings):
 def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
     """Page-locked by other code, no allocator of ours knows it; memory of a Buffer in the end goes back when it was sent."""
     pushes(f"""
-    import weakref
+    import ctypes, weakref
     from cuda.bindings import driver
     stream = cuda.Stream(device)
     class Owner(np.ndarray): pass
 
-    def foreign():
-        base = np.zeros(N, np.uint8).view(Owner)
-        assert driver.cuMemHostRegister(base.ctypes.data, N, 0)[0] == 0     # so that the copy reads it late
-        base[:] = 5
-        return base
-    array = foreign()
-    gone, address = weakref.ref(array), array.ctypes.data
+    address = int(driver.cuMemHostAlloc(N, 0)[1])     # page-locked, so that the copy reads it late
+    array = np.frombuffer((ctypes.c_ubyte * N).from_address(address), np.uint8).view(Owner)
+    array[:] = 5
+    gone = weakref.ref(array)
     mem = SyncedMemory(N)
     mem.set_cpu_data(array)
     mem.async_gpu_push(stream)
@@ -111,13 +108,13 @@ def test_foreign_host_memory_lives_until_it_is_sent(place, settings):
     assert gone() is not None, "its memory is free, and the copy still to come"
     stream.synchronize()
     assert (bytes_of(target.address) == 5).all()
-    assert driver.cuMemHostUnregister(address)[0] == 0
     other = SyncedMemory(N)
     other.set_cpu_data(np.zeros(N, np.uint8))
     other.async_gpu_push(stream)
     stream.synchronize()
     gc.collect()
     assert gone() is None, "it was sent, but is kept"
+    assert driver.cuMemFreeHost(address)[0] == 0
 
     block = Buffer(registry.allocator(PinnedPlace()), N)
     address = block.address

@@ -160,30 +160,6 @@ def attributes_of_pointers():
         cu.PointerGetAttribute(kind.CU_POINTER_ATTRIBUTE_BUFFER_ID, p)
 
 
-def registered_memory():
-    x = np.zeros(8192, "uint8")
-    cu.MemHostRegister(x.ctypes.data, x.nbytes, 0)
-    with raises("HOST_MEMORY_ALREADY_REGISTERED"):
-        cu.MemHostRegister(x.ctypes.data + 100, 10, 0)
-    cu.MemHostUnregister(x.ctypes.data)
-    with raises("HOST_MEMORY_NOT_REGISTERED"):
-        cu.MemHostUnregister(x.ctypes.data)
-
-
-def registered_memory_side_by_side():
-    """Blocks that touch do not overlap; one byte more does."""
-    x = np.zeros(3 * 8192, "uint8")
-    begin = x.ctypes.data
-    cu.MemHostRegister(begin + 8192, 8192, 0)
-    for start, size in ((begin, 8193), (begin + 2 * 8192 - 1, 8192), (begin, 3 * 8192)):
-        with raises("HOST_MEMORY_ALREADY_REGISTERED"):
-            cu.MemHostRegister(start, size, 0)
-    cu.MemHostRegister(begin, 8192, 0)
-    cu.MemHostRegister(begin + 2 * 8192, 8192, 0)
-    for start in (begin, begin + 8192, begin + 2 * 8192):
-        cu.MemHostUnregister(start)
-
-
 def uninitialized_copies():
     configure("uninitialized=1")
     p = cu.MemAlloc(64)

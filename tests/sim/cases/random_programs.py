@@ -13,7 +13,7 @@ from sim_runner import configure, cu, driver, raises
 
 BYTES, ALLOCATIONS, STREAMS, PAGE = 256, 3, 4, 4096
 UNUSED = (1 << 18) - BYTES     # on the host: where results go that are not read
-LEGACY, PER_THREAD = 0, 2
+LEGACY = 0
 poison, unpoison = (ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_size_t)(cu.GetProcAddress(name, 12000, 0)[0])
                     for name in (b"mcsim_poison", b"mcsim_unpoison"))
 
@@ -25,7 +25,7 @@ class _Program:
         self.dice = random.Random(seed)
         self.count, self.host, self.destroyed = 0, 0, 0     # operations so far; what the host waited for; last of destroyed streams
         self.accesses = []      # (number, allocation, begin, end, writes)
-        self.streams = {LEGACY: True, PER_THREAD: True}     # handle -> whether it waits for the default stream and that for it
+        self.streams = {LEGACY: True}     # handle -> whether it waits for the default stream and that for it
         self.last = {}          # handle -> set of its last operation
         self.events = {}        # handle -> set, 0 if it was never recorded
         self.graphs = []        # [handle, nodes as (nodes before, accesses, what they do to values), set of its last launch]
@@ -188,7 +188,7 @@ class _Program:
 
     def destroy_stream(self):
         stream = self.any_stream()
-        if stream in (LEGACY, PER_THREAD) or not self.streams[stream]:
+        if stream == LEGACY or not self.streams[stream]:
             return
         cu.StreamDestroy(stream)
         self.destroyed |= self.last.pop(stream, 0)
@@ -229,9 +229,6 @@ class _Program:
                 self.join(stream, other, tails)
                 inside = [s for s in streams if s in tails]
                 continue
-            if self.graphs and self.dice.random() < 0.2:
-                self.launch_inside(self.dice.choice(self.graphs), stream, tails, nodes)
-                continue
             call, accesses, change = self.work()
             if any(where == ALLOCATIONS for where, *_ in accesses) or accesses[0][3] is False:
                 continue        # blocks may be gone at the launch, and what is copied to the host has no place of its own
@@ -243,15 +240,6 @@ class _Program:
                 self.join(other, first, tails)
         run = cu.GraphInstantiate(cu.StreamEndCapture(first), 0)
         self.graphs.append([run, nodes, 0])
-
-    def launch_inside(self, graph, stream, tails, nodes):
-        """Launch a graph in a stream that is recorded: its nodes become nodes, and what follows comes after all that end it."""
-        run, inner, _ = graph
-        cu.GraphLaunch(run, stream)
-        first, begin = len(nodes), set(tails[stream])
-        nodes += [({first + i for i in after} or begin, accesses, change) for after, accesses, change in inner]
-        ends = set(range(first, len(nodes))).difference(*(after for after, *_ in nodes[first:]))
-        tails[stream] = ends or begin
 
     def join(self, stream, other, tails):
         event = cu.EventCreate(2)

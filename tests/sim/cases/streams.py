@@ -38,24 +38,24 @@ def streams_and_events():
 
 def default_streams():
     f, s, t, x = _two_streams(0)
-    for stream in (0, 1, 2):
+    for stream in (0, 1):
         scale(f, 2, x, x, 64, stream=stream)
         cu.StreamSynchronize(stream)
-    assert (download(x, 64) == 8).all()
+    assert (download(x, 64) == 4).all()
 
 
 def threads():
-    """Several host threads, each with its default stream; the main one has Python's stack for signals, the others have not."""
+    """Several host threads, each with a stream; the main one has Python's stack for signals, the others have not."""
     context, p = cu.StreamGetCtx(0), upload(np.zeros(8 * 64, "float32"))
     failures = []
 
     def work(i):
         try:
             cu.CtxSetCurrent(context)
-            f, x = function("scale"), upload(np.full(64, i, "float32"))
+            f, x, stream = function("scale"), upload(np.full(64, i, "float32")), cu.StreamCreate(0)
             for _ in range(50):
-                scale(f, 1, x, int(p) + 256 * i, 64, stream=2)
-            cu.StreamSynchronize(2)
+                scale(f, 1, x, int(p) + 256 * i, 64, stream=stream)
+            cu.StreamSynchronize(stream)
             assert (download(int(p) + 256 * i, 64) == i).all()
         except Exception as error:
             failures.append(error)
@@ -264,11 +264,6 @@ def deferred_work_is_done_before_its_memory_ends():
         copy(p, x, 256, s)
         free(p)
         cu.StreamSynchronize(s)     # nothing is left that would reach the memory
-    host = np.zeros(64, "float32")
-    cu.MemHostRegister(host.ctypes.data, host.nbytes, 0)
-    cu.MemcpyDtoHAsync(host.ctypes.data, x, 256, s)
-    cu.MemHostUnregister(host.ctypes.data)
-    assert (host == 9).all()
 
 
 def deferred_default_stream_waits():
