@@ -102,7 +102,8 @@ def commands():
         heading, target, text = each[0].value[:3]
         packages = " and ".join(one.package for one in each)
         found.setdefault(name, (heading, target, text if packages == "minicaffe" else f"{text} ({packages})"))
-    return found
+    headings = list(dict.fromkeys(heading for heading, _, _ in found.values()))
+    return dict(sorted(found.items(), key=lambda row: (headings.index(row[1][0]), row[0])))
 
 
 def is_command(name):

@@ -55,7 +55,7 @@ def test_what_is_imported_late_is_found_by_its_name():
     assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.inspection.gradient_check"
 
 
-@pytest.mark.parametrize("name", app.COMMANDS)
+@pytest.mark.parametrize("name", app.commands())
 def test_every_command_has_help(name, capsys):
     assert cli.main([name, "--help"]) == 0
     assert f"Usage: minicaffe {name}" in capsys.readouterr().out

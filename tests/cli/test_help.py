@@ -19,7 +19,7 @@ from minicaffe.cli.train import train
 
 def all_commands():
     """Yield the words and the click command of each command, those of groups too."""
-    for name in app.COMMANDS:
+    for name in app.commands():
         command = app.minicaffe.get_command(None, name)
         yield from (((name, inner), one) for inner, one in command.commands.items()) if hasattr(command, "commands") else [((name,), command)]
 
@@ -74,7 +74,7 @@ def test_short_helps_are_one_list(capsys, monkeypatch):
 
 def groups():
     """Return the headings of the commands, with the commands of each."""
-    return {heading: list(names) for heading, names in itertools.groupby(app.COMMANDS, lambda name: app.COMMANDS[name][0])}
+    return {heading: list(names) for heading, names in itertools.groupby(app.commands(), lambda name: app.commands()[name][0])}
 
 
 def groups_in(out):
@@ -90,7 +90,7 @@ def test_commands_are_in_groups(capsys, monkeypatch):
     found = groups_in(out)
     assert list(found)[:3] == ["Train and test", "Use a trained net", "Data"] and max(map(len, found.values())) <= 9
     assert found == {heading: sorted(names) for heading, names in groups().items()}
-    assert sum(map(len, found.values())) == len(app.COMMANDS) == len(re.findall(r"^  \w+ {2,}\S.*$", out, re.MULTILINE)) - len(app.ALIASES)
+    assert sum(map(len, found.values())) == len(app.commands()) == len(re.findall(r"^  \w+ {2,}\S.*$", out, re.MULTILINE)) - len(app.ALIASES)
     assert [line.split()[0] for line in out.partition("Names of Caffe's tools:\n")[2].splitlines()] == sorted(app.ALIASES)
 
 
@@ -132,7 +132,7 @@ def test_completions(words, wanted):
 
 
 def test_commands_are_completed_in_their_groups():
-    assert [line.removeprefix("plain,") for line in completions([""])] == list(app.COMMANDS)
+    assert [line.removeprefix("plain,") for line in completions([""])] == list(app.commands())
     assert completions(["s"]) == ["plain,schedule", "plain,show", "plain,summary"]
 
 

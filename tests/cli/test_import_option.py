@@ -95,7 +95,7 @@ def test_each_command_builds_it(folder):
 
 
 def test_every_command_that_reads_a_net_has_it():
-    for name, (_, module, _) in app.COMMANDS.items():
+    for name, (_, module, _) in app.commands().items():
         command = getattr(importlib.import_module(module), "import_" if name == "import" else name)
         names = {option for param in command.params for option in param.opts}
         assert ("--import" in names) == ("--untrusted" in names), name

@@ -79,14 +79,14 @@ def test_a_command_that_builds_a_net_logs_few_lines(there, name):
 
 def test_every_command_that_builds_a_net_is_tried():
     """By the options of a model file, which commands that only read a definition lack or do not use."""
-    for name in set(app.COMMANDS) - set(COMMANDS):
+    for name in set(app.commands()) - set(COMMANDS):
         command = app.minicaffe.get_command(None, name)
         assert "untrusted" not in {param.name for param in command.params}, name
 
 
 def commands():
     """Yield the words of each command, those of groups too."""
-    for name in app.COMMANDS:
+    for name in app.commands():
         command = app.minicaffe.get_command(None, name)
         yield from ((name, inner) for inner in command.commands) if hasattr(command, "commands") else [(name,)]
 

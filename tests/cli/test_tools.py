@@ -149,8 +149,8 @@ def test_upgrade(minicaffe, there):
 
 
 def test_draw_net(minicaffe, there):
-    assert "Drawing net to net.dot" in minicaffe("draw_net", "old.prototxt", "net.dot", "-rankdir=TB", "--phase", "TEST")
-    assert '"ip_InnerProduct"' in (there / "net.dot").read_text()
+    assert "Drawing net to net.svg" in minicaffe("draw_net", "old.prototxt", "net.svg", "-rankdir=TB", "--phase", "TEST")
+    assert 'data-layer="ip" data-type="InnerProduct"' in (there / "net.svg").read_text()
 
 
 def test_csv(minicaffe, there):
@@ -209,7 +209,7 @@ def test_json_records_are_read_as_the_log_is(minicaffe, there):
 
 
 def test_every_command_has_help(minicaffe):
-    for name in app.COMMANDS:
+    for name in app.commands():
         assert "Usage" in minicaffe(name, "--help")
 
 

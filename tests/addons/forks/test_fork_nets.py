@@ -278,7 +278,7 @@ def test_ceil_mode_rounds(net_file, ceil, side):
 
 @pytest.mark.parametrize("command", [
     ["test", "--model", "net.prototxt", "--weights", "net.caffemodel", "--iterations", "1"], ["time", "net.prototxt", "--iterations", "1"],
-    ["summary", "net.prototxt"], ["draw", "net.prototxt", "net.dot"], ["upgrade", "net_text", "net.prototxt", "new.prototxt"],
+    ["summary", "net.prototxt"], ["draw", "net.prototxt", "net.svg"], ["upgrade", "net_text", "net.prototxt", "new.prototxt"],
     ["extract_features", "net.caffemodel", "net.prototxt", "b", "db", "1"],
 ])
 def test_commands_take_the_option(net_file, command, capsys):
