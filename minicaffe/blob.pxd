@@ -3,6 +3,7 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.device.context cimport Context
+from minicaffe.shape cimport Shaped
 
 cdef extern from "minicaffe/kernels/types.hpp" namespace "mc":
     cpdef enum Dtype:
@@ -13,14 +14,11 @@ cdef extern from "minicaffe/kernels/types.hpp" namespace "mc":
 cdef inline unsigned long long this_thread() noexcept:
     return <unsigned long long> PyThread_get_thread_ident()
 
-cdef class Blob:
+cdef class Blob(Shaped):
     cdef readonly str name
     cdef readonly Dtype dtype
-    cdef readonly int num_axes
-    cdef readonly long long count
     # Moves whenever the shape or one of the two memories changes; a layer's reshape depends on nothing else of its blobs.
     cdef readonly unsigned long long stamp
-    cdef long long dims[32]
     cdef readonly SyncedMemory data_memory
     cdef readonly SyncedMemory diff_memory
     cdef SyncedMemory shape_memory   # of `gpu_shape`; None before its first use
@@ -55,11 +53,7 @@ cdef class Blob:
     cdef int wrote_diff(self) except -1
     cdef int fill_data_on(self, const Context& on, double value) except -1
     cdef int fill_diff_on(self, const Context& on, double value) except -1
-    cdef long long dim(self, int axis) except? -1
-    cdef long long count_range(self, int start, int end) except? -1
-    cdef bint same_shape(self, Blob other)
     cdef int resize(self, const long long* dims, int num_axes) except -1
-    cpdef int canonical_axis(self, axis) except -1
     cpdef reshape_like(self, other)
     cpdef share_data(self, other)
     cpdef share_diff(self, other)

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 from minicaffe.device.strided import DeviceArray as DeviceArray
 from minicaffe.memory.layout import Layout
 
-MAX_AXES: int
-MAX_COUNT: int
 NUMPY_TYPES: Sequence[type]
 
 class Dtype(IntFlag):
@@ -104,5 +102,3 @@ class Blob:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 def numpy_view(shape: tuple[int, ...], dtype: Any, buffer: Any) -> NDArray[Any]: ...
-def packed_array(source: Any, name: str) -> DeviceArray: ...
-def checked_shape(shape: Any, what: str = "a blob") -> tuple[int, ...]: ...

@@ -1,44 +1,36 @@
 """Blob: an N-dimensional array with two equally sized memories, `data` and `diff` (Caffe blob.hpp, blob.cpp).
 
-Row-major, last axis fastest, up to 32 axes. Memory is taken on first access and replaced only when a reshape needs more
+Memory is taken on first access and replaced only when a reshape needs more
 than the capacity. Different from Caffe: what aborted there raises here, a NumPy view keeps its memory alive after the
 blob grew or went away, and a blob of a running net keeps shape and memory until its thread changes them (docs/threads.md).
 """
 
 import numpy as np
 
+from minicaffe.blob_arithmetic cimport check_arithmetic, scale, subtract, total
+from minicaffe.device.context cimport Context, context, on_device, settle
+from minicaffe.kernels.types cimport item_size, kTypes, numpy_name
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport (
-    HEAD_AT_CPU, HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, HEAD_AT_PRIVATE, SYNCED_GPU_PRIVATE, UNINITIALIZED, SyncedMemory,
-)
-from minicaffe.kernels.types cimport is_computed, item_size, kTypes, numpy_name
-from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
+from minicaffe.memory.states cimport HEAD_AT_CPU
+from minicaffe.memory.synced cimport SyncedMemory
+from minicaffe.memory.zeros cimport claim_lazy_zeros, mark_zero
+from minicaffe.shape cimport Shaped, checked_count
 
-from minicaffe.device.strided import DeviceArray, HasDeviceArray, device_array
+from minicaffe.device.strided import DeviceArray, HasDeviceArray
 from minicaffe.errors import BusyError, ShapeError, WrongTypeError, check_message, check_type, float_of, int_of, shown
 from minicaffe.memory.budget import check_bytes
-from minicaffe.memory.place import CUDAPlace
-from minicaffe.memory.registry import registry
-from minicaffe.memory.synced import device_lock
+from minicaffe.memory.copy import packed_array
 from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
-
-cdef extern from "minicaffe/loops/sums/caffe.hpp" nogil:
-    void absolute_sum "mc::sum_in_double<mc::AbsTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
-    void square_sum "mc::sum_in_double<mc::SquareTerm>"(const Context& on, int dtype, long long n, double* out, const void* x)
+from minicaffe.shape import checked_shape
 
 cdef extern from "minicaffe/device/typed.hpp" nogil:
     void fill_typed "mc::fill_typed"(const Context& on, int dtype, long long n, double value, void* y)
-    void scaled "mc::map1<mc::Scaled>"(const Context& on, int dtype, long long n, const void* x, void* y, double factor)
-    void minus "mc::map2<mc::Minus>"(const Context& on, int dtype, long long n, const void* w, const void* step, void* y)
 
 NUMPY_TYPES = tuple(np.dtype(numpy_name(dtype).decode()) for dtype in range(kTypes))   # by Dtype
-MAX_AXES = 32
-MAX_COUNT = 2**31 - 1
-cdef long long MAX_EXTENT = 2**63 - 1
 
 
-cdef class Blob:
+cdef class Blob(Shaped):
     """An array of `shape` with data and diff.
 
     Parameters
@@ -87,11 +79,7 @@ cdef class Blob:
 
     cdef int resize(self, const long long* dims, int num_axes) except -1:
         cdef long long count = checked_count(dims, num_axes)
-        cdef bint same = num_axes == self.num_axes and (num_axes or self.count)
-        cdef int axis
-        for axis in range(num_axes):
-            same = same and dims[axis] == self.dims[axis]
-        if same:
+        if self.has_dims(dims, num_axes) and (num_axes or self.count):
             return 0
         cdef SyncedMemory data = self.data_memory, diff = self.diff_memory
         cdef size_t size = count * item_size(self.dtype)
@@ -108,10 +96,7 @@ cdef class Blob:
             diff.free_private()
             self.check_idle()
         # No other thread runs from here on, so that every reader finds a shape and memories that fit each other.
-        for axis in range(num_axes):
-            self.dims[axis] = dims[axis]
-        self.num_axes = num_axes
-        self.count = count
+        self.set_dims(dims, num_axes, count)
         self.stamp += 1
         self.replace_memories(data, diff)
 
@@ -128,125 +113,8 @@ cdef class Blob:
             self.resize(dims, blob.num_axes)
         elif self.num_axes or self.count:
             self.check_idle()
-            self.num_axes = self.count = 0
+            self.set_dims(NULL, 0, 0)
             self.stamp += 1
-
-    cdef bint same_shape(self, Blob other):
-        cdef int axis
-        if self.num_axes != other.num_axes:
-            return False
-        for axis in range(self.num_axes):
-            if self.dims[axis] != other.dims[axis]:
-                return False
-        return True
-
-    @property
-    def shape(self):
-        """The sizes as a tuple of int."""
-        return tuple([self.dims[axis] for axis in range(self.num_axes)])
-
-    def shape_string(self):
-        """Return the shape as Caffe logs it, ``64 1 28 28 (50176)``."""
-        return "".join(f"{size} " for size in self.shape) + f"({self.count})"
-
-    cdef long long dim(self, int axis) except? -1:
-        return self.dims[self.canonical_axis(axis)]
-
-    cpdef int canonical_axis(self, axis) except -1:
-        """Return `axis` counted from the front.
-
-        Raises
-        ------
-        ShapeError
-            Unless ``-num_axes <= axis < num_axes``.
-        WrongTypeError
-            If it is no int.
-        """
-        if type(axis) is not int:
-            axis = int_of(axis, "axis")
-        if not -self.num_axes <= axis < self.num_axes:
-            raise ShapeError(f"axis {axis} is out of range for a blob with {self.num_axes} axes, shape {list(self.shape)}")
-        return axis + self.num_axes if axis < 0 else axis
-
-    cdef long long count_range(self, int start, int end) except? -1:
-        cdef long long count = 1
-        cdef int axis
-        if not 0 <= start <= end <= self.num_axes:
-            raise ShapeError(f"axes {start}..{end} are out of range for a blob with {self.num_axes} axes")
-        for axis in range(start, end):
-            count *= self.dims[axis]
-        return count
-
-    def count_from(self, start, end=None):
-        """Return the product of the sizes of axes `start` to `end` - 1 (Caffe ``count(start, end)``)."""
-        start, end = int_of(start, "start"), self.num_axes if end is None else int_of(end, "end")
-        if not 0 <= start <= end <= self.num_axes:
-            raise ShapeError(f"axes {shown(start)}..{shown(end)} are out of range for a blob with {self.num_axes} axes")
-        return self.count_range(start, end)
-
-    def legacy_shape(self, axis):
-        """Return the size of axis -4..3 of a blob seen as 4-dimensional; missing axes have size 1, those of no shape size 0."""
-        axis = int_of(axis, "axis")
-        if self.num_axes > 4:
-            raise ShapeError(f"num, channels, height and width need at most 4 axes, the blob has {self.num_axes}")
-        if not -4 <= axis < 4:
-            raise ShapeError(f"axis {axis} is out of range -4..3")
-        if not -self.num_axes <= axis < self.num_axes:
-            return 1 if self.num_axes or self.count else 0
-        return self.dims[axis + self.num_axes if axis < 0 else axis]
-
-    @property
-    def num(self):
-        """Size of axis 0 (legacy; at most 4 axes)."""
-        return self.legacy_shape(0)
-
-    @property
-    def channels(self):
-        """Size of axis 1 (legacy; at most 4 axes)."""
-        return self.legacy_shape(1)
-
-    @property
-    def height(self):
-        """Size of axis 2 (legacy; at most 4 axes)."""
-        return self.legacy_shape(2)
-
-    @property
-    def width(self):
-        """Size of axis 3 (legacy; at most 4 axes)."""
-        return self.legacy_shape(3)
-
-    def offset(self, *indices):
-        """Return the position in memory of an element (Caffe ``offset``).
-
-        Parameters
-        ----------
-        *indices : int, or one sequence of int
-            Missing trailing ones are 0. Up to four integers on a blob with fewer axes are Caffe's n, c, h, w: an axis that
-            the blob lacks has size 1.
-
-        Raises
-        ------
-        ShapeError
-            For too many indices, or one outside of its axis.
-        """
-        cdef long long position = 0
-        shape = self.shape
-        if len(indices) == 1 and np.ndim(indices[0]) == 1:
-            indices = tuple(indices[0])
-        elif self.num_axes < len(indices) <= 4:
-            shape = tuple([self.legacy_shape(axis) for axis in range(4)])
-        if len(indices) > len(shape):
-            raise ShapeError(f"{len(indices)} indices for a blob with {self.num_axes} axes")
-        for axis, size in enumerate(shape):
-            position *= size
-            if axis < len(indices):
-                index = indices[axis]
-                if not isinstance(index, (int, np.integer)):
-                    raise ShapeError(f"indices must be integers, got {index!r} for axis {axis}")
-                if not 0 <= index < size:
-                    raise ShapeError(f"index {index} is out of range for axis {axis} of size {size}")
-                position += index
-        return position
 
     def data_at(self, *index):
         """Return one value of the data, given by indices as for `offset` (Caffe ``data_at``)."""
@@ -327,7 +195,7 @@ cdef class Blob:
         return self.mutable_data_on(on) if layout is None else self.data_memory.overwrite_private_data_ptr(layout)
 
     cdef int wrote_data(self) except -1:
-        return self.data_memory.show_private()
+        return self.data_memory.publish_private()
 
     cdef const void* diff_in_layout(self, const Context& on, Layout layout) except? NULL nogil:
         return self.diff_on(on) if layout is None else self.diff_memory.private_data_ptr(layout)
@@ -340,11 +208,11 @@ cdef class Blob:
 
     cdef void* gradient_on(self, const Context& on, Layout layout, bint* add) except? NULL:
         add[0] = (self.diff_memory.size != <size_t> (self.count * item_size(self.dtype))
-                  or not self.diff_memory.claim_lazy_zeros(on.stream != NULL, layout))
+                  or not claim_lazy_zeros(self.diff_memory, on.stream != NULL, layout))
         return self.mutable_diff_in_layout(on, layout) if add[0] else self.overwrite_diff_in_layout(on, layout)
 
     cdef int wrote_diff(self) except -1:
-        return self.diff_memory.show_private()
+        return self.diff_memory.publish_private()
 
     def layout_of_data(self):
         """Return the Layout in which an engine keeps the data now, None for plain order."""
@@ -355,13 +223,13 @@ cdef class Blob:
         return self.diff_memory.layout()
 
     cdef int fill_data_on(self, const Context& on, double value) except -1:
-        check_arithmetic(self)
+        check_arithmetic(self.dtype)
         if self.count:
             fill_typed(on, self.dtype, self.count, value, self.mutable_data_on(on))
 
     cdef int fill_diff_on(self, const Context& on, double value) except -1:
-        check_arithmetic(self)
-        if self.count == 0 or value == 0 and on.stream == NULL and self.diff_memory.clear(self.count * item_size(self.dtype)):
+        check_arithmetic(self.dtype)
+        if self.count == 0 or value == 0 and on.stream == NULL and mark_zero(self.diff_memory, self.count * item_size(self.dtype)):
             return 0
         cdef Layout layout = self.diff_memory.layout() if value == 0 and on.stream != NULL else None
         if layout is None or not layout.on_device or layout.dtype != self.dtype:
@@ -619,104 +487,42 @@ cdef class Blob:
         if stored.diff is not None:
             self.diff.reshape(-1)[:] = stored.diff
 
-    def shape_equals(self, shape, bint legacy=False):
-        """Whether a stored shape fits: exactly, or for four `legacy` numbers aligned from the last axis."""
-        shape = _sizes_of(shape)
-        if not legacy:
-            return shape == self.shape
-        return len(shape) == 4 and self.num_axes <= 4 and all(self.legacy_shape(axis) == shape[axis + 4] for axis in range(-4, 0))
-
     # ---- arithmetic
 
     def update(self):
         """``data -= diff`` (Caffe Blob::Update)."""
-        check_arithmetic(self)
-        cdef Context on = context()
-        cdef void* w
         self.begin_use(this_thread())
         try:
-            with device_lock:
-                w = self.mutable_data_on(on)
-                minus(on, self.dtype, self.count, w, self.diff_on(on), w)
-                settle(on)
+            subtract(self.data_memory, self.diff_memory, self.dtype, self.count)
         finally:
             self.end_use()
 
     def asum_data(self):
         """Sum of absolute values of the data; 0 for memory that was never touched."""
-        return _sum(self, self.data_memory, False)
+        return total(self.data_memory, self.dtype, self.count, False)
 
     def asum_diff(self):
         """Sum of absolute values of the diff; 0 for memory that was never touched."""
-        return _sum(self, self.diff_memory, False)
+        return total(self.diff_memory, self.dtype, self.count, False)
 
     def sumsq_data(self):
         """Sum of squares of the data; 0 for memory that was never touched."""
-        return _sum(self, self.data_memory, True)
+        return total(self.data_memory, self.dtype, self.count, True)
 
     def sumsq_diff(self):
         """Sum of squares of the diff; 0 for memory that was never touched."""
-        return _sum(self, self.diff_memory, True)
+        return total(self.diff_memory, self.dtype, self.count, True)
 
     def scale_data(self, factor):
         """Multiply the data in place; nothing happens to memory that was never touched."""
-        _scale(self, self.data_memory, float_of(factor, "factor"))
+        scale(self.data_memory, self.dtype, self.count, float_of(factor, "factor"))
 
     def scale_diff(self, factor):
         """Multiply the diff in place; nothing happens to memory that was never touched."""
-        _scale(self, self.diff_memory, float_of(factor, "factor"))
+        scale(self.diff_memory, self.dtype, self.count, float_of(factor, "factor"))
 
 
 HasDeviceArray.register(Blob)
-
-
-def packed_array(source, str name):
-    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray without gaps; the host waits for its stream.
-
-    Raises
-    ------
-    WrongTypeError, ShapeError
-        If it has no such attribute, or is not C-contiguous. Names `name`.
-    """
-    interface = getattr(source, "__cuda_array_interface__", None)
-    if interface is None:
-        raise WrongTypeError(f"{name} needs an array on the device (__cuda_array_interface__), got {type(source).__name__}")
-    array = device_array(source, name)
-    if not array.is_packed:
-        raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
-    if interface.get("stream") not in (None, 1):    # 1: the legacy default stream, which waits for ours and ours for it
-        order = registry.stream_order(registry.device_place)
-        order.wait(order.record(interface["stream"]))
-    return array
-
-
-def checked_shape(shape, str what="a blob"):
-    """Return `shape`, a sequence of int or a BlobShape message, as a tuple if `what` may have it.
-
-    Raises
-    ------
-    ShapeError
-        For more than 32 axes, a negative size or more than 2**31 - 1 elements.
-    """
-    cdef long long dims[32]
-    shape = _sizes_of(shape)
-    if len(shape) > MAX_AXES:
-        raise ShapeError(f"{what} has at most {MAX_AXES} axes, got {len(shape)}")
-    for axis, size in enumerate(shape):
-        if not isinstance(size, (int, np.integer)):
-            raise ShapeError(f"sizes must be integers, got {shown(size)}")
-        if not 0 <= size <= MAX_COUNT:
-            raise ShapeError(f"axis {axis} must have a size from 0 to 2^31 - 1, got {size} in {list(shape)}")
-        dims[<int> axis] = size
-    checked_count(dims, len(shape))
-    return tuple(map(int, shape))
-
-
-cdef tuple _sizes_of(shape):
-    try:
-        return tuple(getattr(shape, "dim", shape))
-    except TypeError:
-        raise ShapeError(f"a shape is integers, a sequence of them or a BlobShape, got {shown(shape)}") from None
 
 
 cdef Blob checked_blob(value, str what, str remedy=""):
@@ -733,19 +539,6 @@ cdef Dtype checked_dtype(value) except *:
     if not 0 <= value < len(NUMPY_TYPES):
         raise WrongTypeError(f"dtype must be FLOAT, DOUBLE or INT of minicaffe.blob, got {shown(value)}")
     return <Dtype> <int> value
-
-
-cdef long long checked_count(const long long* dims, int num_axes) except -1:
-    """The product of the sizes, if Caffe can count that far."""
-    cdef long long count = 1, extent = 1  # extent: without sizes of 0, as the product of some axes is asked for too
-    cdef int axis
-    for axis in range(num_axes):
-        if dims[axis] < 0 or (dims[axis] and (count > MAX_COUNT // dims[axis] or extent > MAX_EXTENT // dims[axis])):
-            raise ShapeError(f"{[dims[i] for i in range(num_axes)]} is negative or has more than 2^31 - 1 elements; "
-                             "make the input, the batch or the layer smaller")
-        count *= dims[axis]
-        extent *= dims[axis] or 1
-    return count
 
 
 cpdef numpy_view(tuple shape, dtype, Buffer buffer):
@@ -785,49 +578,3 @@ cdef _at(Blob blob, SyncedMemory memory, position):
     if position >= values.size:     # no index was given where there is no element, or another thread reshaped the blob
         raise ShapeError(f"a blob of shape {list(blob.shape)} has no element {position}")
     return values[position].item()
-
-
-cdef int check_arithmetic(Blob blob) except -1:
-    if not is_computed(blob.dtype):
-        raise ShapeError("an integer blob has no arithmetic")
-
-
-cdef double _sum(Blob blob, SyncedMemory memory, bint square) except? -1:
-    cdef long long count = blob.count   # now, as in `_view`
-    if memory.head == UNINITIALIZED or count == 0:
-        return 0
-    check_arithmetic(blob)
-    cdef Context on = context() if memory.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE) else cpu_context()
-    cdef double total = 0
-    cdef double* out = &total
-    cdef Layout layout = memory.layout() if memory.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) else None
-    cdef const void* x
-    cdef Buffer of_device
-    if layout is not None and layout.dtype == blob.dtype and layout.on_device == (on.stream != NULL):    # its padding adds zeros
-        x, count = memory.private_data_ptr(layout), <long long> layout.nbytes // item_size(layout.dtype)
-    else:
-        x = memory.cpu_data_ptr() if on.stream == NULL else memory.gpu_data_ptr()
-    if on.stream != NULL:
-        place = CUDAPlace(on.stream.device)     # that of the memory may be a peer
-        of_device = Buffer(registry.allocator(place), sizeof(double), "sum")
-        out = <double*> of_device.ptr
-    with device_lock:
-        if square:
-            square_sum(on, blob.dtype, count, out, x)
-        else:
-            absolute_sum(on, blob.dtype, count, out, x)
-        if on.stream != NULL:
-            settle(on)
-            registry.device_side(place).copy_to_host(<size_t> &total, <size_t> out, sizeof(double))
-    return total
-
-
-cdef int _scale(Blob blob, SyncedMemory memory, double factor) except -1:
-    cdef long long count = blob.count
-    if memory.head == UNINITIALIZED or count == 0:
-        return 0
-    check_arithmetic(blob)
-    cdef Context on = context()
-    cdef void* x = memory.mutable_cpu_data_ptr() if on.stream == NULL else memory.mutable_gpu_data_ptr()
-    scaled(on, blob.dtype, count, x, x, factor)
-    return settle(on)

@@ -14,7 +14,7 @@ import pkgutil
 from minicaffe.blob cimport FLOAT, Blob, checked_dtype
 from minicaffe.kernels.types cimport is_computed
 from minicaffe.device.context cimport Context, context, cpu_context, on_device, settle
-from minicaffe.memory.synced cimport UNINITIALIZED
+from minicaffe.memory.states cimport UNINITIALIZED
 
 from minicaffe import entry_points
 from minicaffe.blob import NUMPY_TYPES
@@ -277,7 +277,7 @@ cdef class Layer:
             self.forward_cpu(bottom, top)
         cdef Blob blob
         for blob in top:
-            blob.data_memory.show_private()
+            blob.data_memory.publish_private()
         self.forward_counts = _sizes(bottom, top)
 
     cdef double loss_of(self, list top) except? -1:
@@ -304,7 +304,7 @@ cdef class Layer:
             self.backward_cpu(top, propagate_down, bottom)
         cdef Blob blob
         for blob in [*bottom, *self.blobs]:
-            blob.diff_memory.show_private()
+            blob.diff_memory.publish_private()
 
     # ---- what layer types use
 

@@ -14,7 +14,7 @@ FLOORS = {
     "minicaffe.errors": 1, "minicaffe.entry_points": 1, "minicaffe.kernels": 1,
     "minicaffe.memory": 2, "minicaffe.proto": 2, "minicaffe.sim": 2, "minicaffe.device": 2, "minicaffe.loops": 2,
     "minicaffe.pretrained": 2,
-    "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.engines": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
+    "minicaffe.common": 3, "minicaffe.blob": 3, "minicaffe.blob_arithmetic": 3, "minicaffe.shape": 3, "minicaffe.engines": 3, "minicaffe.cuda": 3, "minicaffe.ops": 3,
     "minicaffe.filler": 4, "minicaffe.layer": 4, "minicaffe.workspace": 4, "minicaffe.data": 4, "minicaffe.parallel": 4,
     "minicaffe.layers": 5, "minicaffe.net": 5,
     "minicaffe.solver": 6,

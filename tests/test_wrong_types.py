@@ -27,6 +27,7 @@ from minicaffe.errors import (
 )
 from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
+from minicaffe.memory.zeros import mark_zero
 from minicaffe.proto import caffe_pb2
 from minicaffe.addons.caffe2.workspace import Workspace
 
@@ -187,7 +188,7 @@ def test_what_is_no_integer(net, wrong):
                  lambda: net.forward_from_to(wrong, 1), lambda: net.backward_from_to(1, wrong), lambda: net.backward_layer(wrong),
                  lambda: net.add_hook(wrong, print), lambda: caffe.set_num_threads(wrong), lambda: caffe.set_random_seed(wrong),
                  lambda: caffe.set_solver_count(wrong), lambda: caffe.set_solver_rank(wrong), lambda: Generator(1).reserve_counters(wrong),
-                 lambda: system.free(wrong), lambda: system.record_stream(wrong, 0), lambda: memory.SyncedMemory(8).clear(wrong),
+                 lambda: system.free(wrong), lambda: system.record_stream(wrong, 0), lambda: mark_zero(memory.SyncedMemory(8), wrong),
                  lambda: Blob((2,), wrong), lambda: memory.CachingAllocator(system).base_allocation(wrong)):
         with pytest.raises(WrongTypeError):
             call()

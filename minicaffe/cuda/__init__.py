@@ -11,7 +11,9 @@ from minicaffe.engines.engine import prefer
 from minicaffe.errors import DependencyError, DeviceError
 
 _HOME = {name: module for module, names in {
-    "device": "Device Event Stream computing current disable_peer_access enable_peer_access get_device select use_cpu use_gpu",
+    "device": "Device Event Stream computing get_device",
+    "mode": "current select use_cpu use_gpu",
+    "peers": "disable_peer_access enable_peer_access",
     "graph": "Graph",
     "driver": "count version",
     "compile": "add_kernels",
@@ -48,7 +50,7 @@ def __getattr__(name):
     module = f"minicaffe.cuda.{_HOME[name]}"
     try:
         home = importlib.import_module(module)
-        if _HOME[name] in ("custom", "device", "graph", "pointwise"):  # those that use a device
+        if _HOME[name] in ("custom", "device", "graph", "mode", "peers", "pointwise"):  # those that use a device
             importlib.import_module("minicaffe.cuda.memory")  # registers their allocators and copiers
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("cuda"):

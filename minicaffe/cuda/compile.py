@@ -307,10 +307,10 @@ def _read(path):
 def _write(path, content, name):
     """Write what `_read` returns."""
     body = name.encode() + b"\n" + content
-    keep(path, MAGIC + hashlib.sha256(body).digest() + body)
+    write_file(path, MAGIC + hashlib.sha256(body).digest() + body)
 
 
-def keep(path, content):
+def write_file(path, content):
     """Write a cache file atomically, and clear the cache down to its limit; log a warning if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

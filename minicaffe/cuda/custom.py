@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from minicaffe import sim
-from minicaffe.cuda import compile, device, driver
+from minicaffe.cuda import compile, driver, peers
+from minicaffe.cuda.device import Stream
+from minicaffe.cuda.mode import current
 from minicaffe.device.strided import HasDeviceArray
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, WrongTypeError, shown
 from minicaffe.memory.buffer import wrap
@@ -61,10 +63,10 @@ class Kernel:
         DeviceError
             If the source does not compile, or the launch is refused; `WrongDeviceError` if an argument is on another GPU.
         """
-        target = device.current()
+        target = current()
         if target is None:
             raise ConfigError(f"kernel {self.name} needs GPU mode; call set_mode_gpu() first")
-        if stream is not None and not isinstance(stream, device.Stream):
+        if stream is not None and not isinstance(stream, Stream):
             raise WrongTypeError(f"kernel {self.name}: the stream must be a cuda.Stream, got {shown(stream)}")
         if stream is not None and stream.device is not target:
             raise ConfigError(f"kernel {self.name}: the stream is of device {stream.device.index}, the current one is "
@@ -122,7 +124,7 @@ class Kernel:
                                      os.fspath(source), "-o", os.fspath(compiled)], capture_output=True, text=True)
             if result.returncode:
                 raise DeviceError(f"kernel {self.name} does not compile:\n{result.stderr}{compile.numbered(self.source)}")
-            compile.keep(library, compiled.read_bytes())
+            compile.write_file(library, compiled.read_bytes())
             return ctypes.CDLL(os.fspath(compiled))  # it stays loaded after the file is deleted
 
 
@@ -212,7 +214,7 @@ def _argument(value, position, stream):
     address = interface["data"][0] or 0
     found = driver.allocation(address)
     if found is not None:
-        device.check_owner(found[0], f"argument {position}")
+        peers.check_owner(found[0], f"argument {position}")
     if stream is not None:
         wrap(address, 0, None, value).record_stream(stream.address)
     return ctypes.c_void_p(address)

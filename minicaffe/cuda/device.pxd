@@ -23,7 +23,6 @@ cdef class Device:
     cdef list peer_users                        # devices that have used memory of this one since its own stream waited for them
     cdef int activate(self) except -1
     cdef int free_resources(self) except -1
-    cdef int wait_for_peer_users(self) except -1
 
 
 cdef class Stream:
@@ -39,7 +38,4 @@ cdef class Event:
 
 cpdef Device get_device(int index)
 cpdef Stream computing(Device device)
-cdef int follow(Stream target_stream, Device other) except -1
-cdef int wait_for_device_and_peer_users(Stream target_stream, Device other) except -1
-cdef int use_peer_memory(Device user, Device owner, str name) except -1
 cdef int raise_failure(CudaStream* stream) except -1

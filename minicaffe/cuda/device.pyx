@@ -2,15 +2,9 @@
 
 A `Device` is made once, on the device's primary context, which it shares with cuBLAS, cuDNN and other libraries of the
 process. All computing is on one stream, which is synchronized with the legacy default stream of other libraries; `copies` is
-concurrent with it. Calls that wait release the GIL.
-
-Memory of one device is inaccessible to kernels of another unless `enable_peer_access` was called. Then the streams are
-synchronized: the user's stream waits for the owner's (`follow`), and the owner's waits for the user's before its next work
-(`peer_users`).
+concurrent with it. Calls that wait release the GIL. The device of GPU mode is in mode.pyx, memory of other devices in peers.pyx.
 """
 
-import atexit
-import gc
 import threading
 from collections import deque
 
@@ -23,16 +17,13 @@ from minicaffe.cuda.driver cimport check, error_of, exchange_context, may_call
 from minicaffe.device.threads cimport num_threads
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.device.context cimport (choose_gpu, compute_on, CudaKernel, CudaStream, current_gpu, HostImage, image_of, kScratch,
-                                    on_device, set_active)
+from minicaffe.device.context cimport CudaKernel, CudaStream, HostImage, image_of, kScratch, set_active
 
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, libraries
-from minicaffe.errors import ConfigError, DeviceError, WrongDeviceError, int_of
+from minicaffe.errors import ConfigError, DeviceError
 from minicaffe.memory.place import CUDAPlace
-from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
-from minicaffe.memory.synced import device_lock
 
 cdef extern from *:
     enum: kMaxDevices "mc::cuda::kMaxDevices"
@@ -165,11 +156,6 @@ cdef class Device:
             check(cydriver.cuStreamDestroy(<cydriver.CUstream> <void*> <uintptr_t> handle), "cuStreamDestroy")
         for address in (<uintptr_t> self.stream.scratch, <uintptr_t> self.stream.workspace):
             check(cydriver.cuMemFree(address), "cuMemFree")
-
-    cdef int wait_for_peer_users(self) except -1:
-        """Make the computing stream wait for the devices that use memory of this one."""
-        for guest in self.peer_users:
-            follow(computing(self), guest)
 
     def reaches(self, Device other not None):
         """Whether the two are peers, so that `enable_peer_access` can make the memory of `other` accessible to kernels here."""
@@ -564,148 +550,3 @@ cdef class Event:
         self.device.activate()
         check(cydriver.cuEventElapsedTime(&milliseconds, start.handle, self.handle), "cuEventElapsedTime")
         return milliseconds
-
-
-# ---- several devices
-
-cdef int follow(Stream target_stream, Device other) except -1:
-    """Make `target_stream` wait for the work now queued on the computing stream of `other`; its device is current afterwards."""
-    cdef Event event
-    if target_stream.device is other and <void*> target_stream.handle == other.stream.handle:
-        return 0
-    event = Event(other)
-    event.record(computing(other))
-    target_stream.wait(event)
-
-
-cdef int wait_for_device_and_peer_users(Stream target_stream, Device other) except -1:
-    """As `follow`, and also wait for other devices that use memory of `other` now."""
-    other.wait_for_peer_users()
-    return follow(target_stream, other)
-
-
-cdef int use_peer_memory(Device user, Device owner, str name) except -1:
-    """Synchronize the computing stream of `user` with `owner`, whose memory it uses next; raise WrongDeviceError without access."""
-    if user is owner:
-        return 0
-    if user.peer_access(owner) != 1:
-        raise WrongDeviceError(f"{name or 'the memory'} is on GPU {owner.index}, the current GPU is {user.index}; select its GPU "
-                               f"(minicaffe.set_device({owner.index})), copy it (blob.copy_from), or let GPU {user.index} use it "
-                               f"(cuda.enable_peer_access({user.index}, {owner.index}))")
-    wait_for_device_and_peer_users(computing(user), owner)
-    if user not in owner.peer_users:
-        owner.peer_users.append(user)
-
-
-def enable_peer_access(int device, int peer):
-    """Let kernels and copies of `device` use the memory of `peer`; the opposite direction needs a second call.
-
-    Parameters
-    ----------
-    device, peer : int
-
-    Raises
-    ------
-    DeviceError
-        If the two are not peers (``get_device(device).reaches(get_device(peer))``), or are the same.
-    """
-    cdef Device user = get_device(device), owner = get_device(peer)
-    if user is owner or not user.reaches(owner):
-        user.peers[peer] = 0
-        raise DeviceError(f"GPU {device} cannot use the memory of GPU {peer}: " + (
-            "a GPU is no peer of itself, and needs no access to its own memory" if user is owner else
-            "they are no peers; nvidia-smi topo -p2p r shows which are. Copies between them work without peer access"),
-            code="CUDA_ERROR_PEER_ACCESS_UNSUPPORTED")
-    user.activate()
-    code = cydriver.cuCtxEnablePeerAccess(owner.context, 0)
-    if code != cydriver.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED:     # another library may have done it
-        check(code, "cuCtxEnablePeerAccess", (device, peer))
-    user.peers[peer] = 1
-
-
-def disable_peer_access(int device, int peer):
-    """Undo `enable_peer_access`, after `device` has finished its work.
-
-    Raises
-    ------
-    DeviceError
-        If it was not enabled.
-    """
-    cdef Device user = get_device(device), owner = get_device(peer)
-    user.synchronize()
-    check(cydriver.cuCtxDisablePeerAccess(owner.context), "cuCtxDisablePeerAccess", (device, peer))
-    user.peers[peer] = 0
-
-
-def check_owner(int owner, str name):
-    """Raise WrongDeviceError if kernels of the current GPU may not use memory of GPU `owner` (-1: all GPUs may), called `name`."""
-    if owner not in (-1, current_gpu):
-        use_peer_memory(get_device(current_gpu), get_device(owner), name)
-
-
-# ---- the current device
-
-cdef int number_of_device(index) except? -1:
-    """Return the number of a device from a caller; -1, which `get_device` rejects, for one that no C int can hold."""
-    index = int_of(index, "device_id")
-    return index if -1 <= index < 1 << 31 else -1
-
-
-def use_gpu(index=None):
-    """Compute on device `index` (by default the selected one, first 0) from now on, in all threads.
-
-    Raises DependencyError or DeviceError if there is no driver or no such device.
-    """
-    driver.start()      # raises if this process was forked
-    cdef Device chosen = get_device(selected() if index is None else number_of_device(index))
-    chosen.wait_for_peer_users()
-    chosen.peer_users.clear()
-    chosen.activate()
-    compute_on(&chosen.stream)
-
-
-def use_cpu():
-    """Compute on the CPU from now on; the next GPU mode uses the GPU selected before."""
-    compute_on(NULL)
-
-
-def select(index):
-    """Choose the device of GPU mode, at once if that is the current mode (Caffe's SetDevice)."""
-    if on_device():
-        use_gpu(index)
-    else:
-        choose_gpu(get_device(number_of_device(index)).index)
-
-
-def selected():
-    """Return the index of the device of GPU mode, also in CPU mode; 0 until one was chosen."""
-    return max(current_gpu, 0)
-
-
-def current():
-    """Return the `Device` that GPU mode uses, or None in CPU mode."""
-    return get_device(current_gpu) if on_device() else None
-
-
-def finish():
-    """Finish the work of all devices, free their resources, and stop calling the driver; called at interpreter exit."""
-    cdef Device one
-    if not may_call():
-        return
-    gc.collect()            # garbage in cycles would be reported as a leak (MINICAFFE_SIM=leak=1)
-    device_lock.acquire()   # never released: no other thread can queue work on a stream from here on
-    compute_on(NULL)
-    try:
-        for one in _devices.values():
-            one.synchronize()
-            one.held.clear()    # before the libraries that own the memory are shut down
-        registry.empty_cache()
-        for one in _devices.values():
-            one.free_resources()
-    except DeviceError:
-        pass                # at exit no caller is left for the error; a waiting call has raised it before
-    finally:
-        driver.close()
-
-
-atexit.register(finish)

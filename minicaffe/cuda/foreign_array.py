@@ -4,7 +4,8 @@ With the CUDA Array Interface, version 3, an array names its stream; with DLPack
 The legacy default stream, which PyTorch and CuPy use by default, and our computing stream wait for each other.
 """
 
-from minicaffe.cuda import device, driver
+from minicaffe.cuda import driver, peers
+from minicaffe.cuda.mode import current
 from minicaffe.device.dlpack import from_capsule
 from minicaffe.device.strided import device_array
 from minicaffe.errors import DeviceError, WrongTypeError
@@ -35,7 +36,7 @@ class ForeignArray:
     """
 
     def __init__(self, value, name):
-        self.device, self.name, self.stream = device.current(), name, interface_stream(value)
+        self.device, self.name, self.stream = current(), name, interface_stream(value)
         if self.stream is None and hasattr(value, "__dlpack__"):
             try:
                 capsule = value.__dlpack__(stream=self.device.compute_stream)
@@ -84,7 +85,7 @@ def check_memory(array, name):
     if found is None:
         raise DeviceError(f"{name} is at {low:#x}, which is in no memory of a device; was it freed?")
     owner, start, nbytes = found
-    device.check_owner(owner, name)
+    peers.check_owner(owner, name)
     if high > start + nbytes:
         raise DeviceError(f"{name} reaches {high - start - nbytes} bytes beyond its allocation of {nbytes} bytes; its shape and "
                           "strides are not those of its memory")

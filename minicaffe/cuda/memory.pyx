@@ -9,17 +9,17 @@ cimport cython
 from cuda.bindings cimport cydriver
 from libc.stdint cimport uintptr_t
 
-from minicaffe.cuda.device cimport (computing, Device, Event, follow, get_device, raise_failure, Stream, use_peer_memory,
-                                           wait_for_device_and_peer_users)
+from minicaffe.cuda.device cimport Device, Event, Stream, computing, get_device, raise_failure
 from minicaffe.cuda.driver cimport check, may_call
+from minicaffe.cuda.peers cimport use_peer_memory, wait_for_device, wait_for_device_and_peer_users, wait_for_peer_users
 from minicaffe.device.context cimport current_gpu
 from minicaffe.memory.allocator cimport Allocator, out_of_memory
 from minicaffe.memory.buffer cimport Buffer
-from minicaffe.memory.streams cimport StreamOrder
-from minicaffe.memory.synced cimport DeviceSide
+from minicaffe.memory.provider cimport DeviceSide, StreamOrder
 
 from minicaffe.cuda import driver
-from minicaffe.cuda.device import _devices, selected
+from minicaffe.cuda.device import devices_made
+from minicaffe.cuda.mode import selected
 from minicaffe.errors import PointerError, WrongDeviceError, WrongTypeError
 from minicaffe.memory.place import CUDAPlace, PinnedPlace
 from minicaffe.memory.red_zones import RedZones
@@ -53,7 +53,7 @@ cdef class DriverAllocator(Allocator):
     cdef int free_ptr(self, void* ptr) except -1:
         self.forget(ptr)
         if may_call():
-            self.device.wait_for_peer_users()       # cuMemFree waits for the streams of this device only
+            wait_for_peer_users(self.device)       # cuMemFree waits for the streams of this device only
             self.device.activate()
             check(cydriver.cuMemFree(<uintptr_t> ptr), "cuMemFree", (hex(<uintptr_t> ptr),))
 
@@ -92,7 +92,7 @@ cdef class PinnedAllocator(Allocator):
             check(cydriver.cuMemFreeHost(ptr), "cuMemFreeHost", (hex(<uintptr_t> ptr),))
 
 
-cdef class CudaSide(DeviceSide):
+cdef class CudaCopier(DeviceSide):
     """Copies between the host and one device, on its computing stream."""
     cdef Device device
 
@@ -103,7 +103,7 @@ cdef class CudaSide(DeviceSide):
     cdef int begin(self) except -1:
         """Prepare for work on the computing stream."""
         self.drop_finished()
-        self.device.wait_for_peer_users()
+        wait_for_peer_users(self.device)
         self.device.activate()
 
     def hold(self, owner):
@@ -149,14 +149,14 @@ cdef class CudaSide(DeviceSide):
                   (hex(dst), hex(src), nbytes))
 
     cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
-        cdef Device other = (<CudaSide?> source).device
+        cdef Device other = (<CudaCopier?> source).device
         self.begin()
         wait_for_device_and_peer_users(computing(self.device), other)
         src.record_stream(<size_t> self.device.stream.handle)
         check(cydriver.cuMemcpyPeerAsync(dst.address, self.device.context, src.address, other.context, nbytes,
                                          self.target_stream()),
               "cuMemcpyPeerAsync", (hex(dst.address), self.device.index, hex(src.address), other.index, nbytes))
-        follow(computing(other), self.device)   # its later work on the source must wait for the copy
+        wait_for_device(computing(other), self.device)   # its later work on the source must wait for the copy
         self.device.activate()
 
     cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
@@ -201,7 +201,7 @@ cdef class CudaSide(DeviceSide):
         self.begin()
         return <size_t> &self.device.stream
 
-    cpdef admit(self, str name, Buffer block):
+    cpdef check_peer_access(self, str name, Buffer block):
         cdef Device user = get_device(current_gpu)
         use_peer_memory(user, self.device, name)
         if block is not None:
@@ -209,7 +209,7 @@ cdef class CudaSide(DeviceSide):
 
 
 @cython.no_gc_clear     # an allocator in a cycle records events while the collector frees its blocks
-cdef class CudaOrder(StreamOrder):
+cdef class CudaStreamOrder(StreamOrder):
     """Streams and events of one device, for allocators that keep blocks until all streams have finished with them."""
     cdef Device device
 
@@ -227,7 +227,7 @@ cdef class CudaOrder(StreamOrder):
             return None
         self.device.activate()
         check(cydriver.cuStreamGetCtx(<cydriver.CUstream> <void*> stream, &context), "cuStreamGetCtx", (hex(stream),))
-        for owner in _devices.values():     # mostly this one, or one that uses memory of it
+        for owner in devices_made().values():     # mostly this one, or one that uses memory of it
             if owner.context == context:
                 break
         cdef Event event = Event(owner)
@@ -242,5 +242,5 @@ cdef class CudaOrder(StreamOrder):
             event.synchronize()
 
 
-registry.register(CUDAPlace, DriverAllocator, CudaSide, CudaOrder, "caching")
-registry.register(PinnedPlace, PinnedAllocator, streams=lambda place: CudaOrder(CUDAPlace(selected())), default="caching")
+registry.register(CUDAPlace, DriverAllocator, CudaCopier, CudaStreamOrder, "caching")
+registry.register(PinnedPlace, PinnedAllocator, streams=lambda place: CudaStreamOrder(CUDAPlace(selected())), default="caching")

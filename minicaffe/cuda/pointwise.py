@@ -9,9 +9,9 @@ import itertools
 
 import numpy as np
 
-from minicaffe.cuda import device
 from minicaffe.cuda.custom import kernel
 from minicaffe.cuda.foreign_array import check_memory, interface_stream
+from minicaffe.cuda.mode import current
 from minicaffe.device.strided import CONTIGUOUS, DeviceArray, HasDeviceArray, Walk, device_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
@@ -49,7 +49,7 @@ class Elementwise:
             array reaches beyond its allocation.
         """
         names = self.inputs + self.outputs
-        target = device.current()
+        target = current()
         if target is None:  # before blobs are copied to a device
             raise ConfigError(f"{self.name} needs GPU mode; call set_mode_gpu() first")
         if len(args) != len(names):

@@ -100,12 +100,15 @@ def state():
     State
         Before GPU mode: without devices.
     """
-    module = sys.modules.get("minicaffe.cuda.device")  # where it was not imported, no device was used
-    made = module.devices_made() if module else {}
+    made, now = {}, None
+    if "minicaffe.cuda.device" in sys.modules:  # where it was not imported, no device was used
+        from minicaffe.cuda.device import devices_made
+        from minicaffe.cuda.mode import current
+        made, now = devices_made(), current()
     pinned, pinned_stats = _serving(PinnedPlace())
     generator = caffe.existing_generator
     return State({index: _state_of(one) for index, one in sorted(made.items())},
-                 module.current().index if made and module.current() else None, pinned, pinned_stats,
+                 now.index if now else None, pinned, pinned_stats,
                  generator and (generator.seed, generator.offset), _peers(made))
 
 

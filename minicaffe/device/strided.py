@@ -80,10 +80,10 @@ class DeviceArray:
         except (ValueError, OverflowError) as error:
             raise ShapeError(f"no memory holds an array of shape {self.shape} and strides {self.strides}: {error}") from None
 
-    def _view(self, take, refusal):
-        """Return the view ``take(shadow)``; raise ShapeError with `refusal` and NumPy's reason if there is none."""
+    def _view(self, select, refusal):
+        """Return the view ``select(shadow)``; raise ShapeError with `refusal` and NumPy's reason if there is none."""
         try:
-            view = take(self._shadow())
+            view = select(self._shadow())
         except (IndexError, TypeError, ValueError) as error:
             raise ShapeError(f"{refusal}: {error}") from None
         return DeviceArray(self.address and view.ctypes.data, view.shape, self.dtype, self.base, view.strides, self.readonly)
@@ -215,7 +215,7 @@ class Walk:
 
     def __init__(self, arrays):
         steps = zip(*[[stride // a.dtype.itemsize for stride in a.strides] for a in arrays])
-        self.count, self.axes = arrays[0].size, joined(zip(arrays[0].shape, steps))
+        self.count, self.axes = arrays[0].size, join_axes(zip(arrays[0].shape, steps))
         number = len(self.axes)
         if not number or number == 1 and set(self.axes[0][1]) == {1}:
             self.kind = CONTIGUOUS
@@ -246,7 +246,7 @@ class Walk:
         return (ctypes.c_char * len(packed)).from_buffer_copy(packed)
 
 
-def joined(axes):
+def join_axes(axes):
     """Drop axes of size 1, sort by the strides in the last array, and join neighbours that all arrays step through evenly.
 
     The order of the elements does not matter to an element-wise operation. THC's collapseDims; `Strides::collapse` of

@@ -284,7 +284,7 @@ cdef class Operation:
 cdef Blob shared_scratch(Blob blob):
     """Return `blob`, to be overwritten, in memory from the pool that others use before and after it."""
     blob.data_memory.renew()
-    blob.data_memory.pool, blob.data_memory.overwritten = registry.host_pool(), True
+    blob.data_memory.pool, blob.data_memory.skip_zero_fill = registry.host_pool(), True
     return blob
 
 

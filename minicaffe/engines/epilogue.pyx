@@ -3,7 +3,8 @@
 from libc.math cimport sqrt
 
 from minicaffe.kernels.types cimport FLOAT, item_size
-from minicaffe.memory.synced cimport UNINITIALIZED, SyncedMemory
+from minicaffe.memory.states cimport UNINITIALIZED
+from minicaffe.memory.synced cimport SyncedMemory
 
 
 cdef class ConcatSlice:

@@ -9,7 +9,7 @@ from libcpp.vector cimport vector
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport UNINITIALIZED
+from minicaffe.memory.states cimport UNINITIALIZED
 from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMaxInputsOfMaximum, largest, largest_backward, product, quotient_gradient,
                                           rectified_sum, spread, weighted_sum)
 from minicaffe.engines.engine cimport Operation

@@ -14,10 +14,11 @@ from minicaffe.memory.copy import copy
 from minicaffe.memory.layout import Layout
 from minicaffe.memory.named import make_allocator
 from minicaffe.memory.place import CPUPlace, CUDAPlace, PinnedPlace
+from minicaffe.memory.provider import DeviceSide, StreamOrder
 from minicaffe.memory.registry import registry as _registry
 from minicaffe.memory.reporter import record
-from minicaffe.memory.streams import StreamOrder
-from minicaffe.memory.synced import DeviceSide, SyncedHead, SyncedMemory
+from minicaffe.memory.states import SyncedHead
+from minicaffe.memory.synced import SyncedMemory
 
 alloc = _registry.alloc
 free = _registry.free

@@ -100,14 +100,14 @@ cdef class Allocator:
 
     cdef void remember(self, void* ptr, size_t nbytes) noexcept:
         self.sizes[<size_t>ptr] = nbytes
-        self.usage.take(nbytes)
+        self.usage.count_alloc(nbytes)
 
     cdef int forget(self, void* ptr) except -1:
         known = self.sizes.find(<size_t>ptr)
         if known == self.sizes.end():
             raise PointerError(f"{type(self).__name__}: {<size_t>ptr:#x} is no live block; it was freed before, or "
                                "comes from another allocator")
-        self.usage.give(dereference(known).second)
+        self.usage.count_free(dereference(known).second)
         self.sizes.erase(known)
         return 0
 

@@ -30,7 +30,8 @@ from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_text, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.streams cimport StreamAllocator, StreamOrder
+from minicaffe.memory.provider cimport StreamOrder
+from minicaffe.memory.streams cimport StreamAllocator
 
 from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
 from minicaffe.memory.caching import Segment, SegmentBlock
@@ -46,7 +47,7 @@ cdef enum:
 
 cdef uint64_t IN_USE = 0x6d636275736564ff
 cdef uint64_t FREED = 0x6d63667265656400
-cdef size_t FREED_HERE = <size_t>-1     # as Pool.asked
+cdef size_t FREED_HERE = <size_t>-1     # as Pool.requested
 
 cdef struct Pool:
     size_t base
@@ -57,7 +58,7 @@ cdef struct Pool:
     uint8_t* largest
     # For each leaf: the bytes of the block in use that starts there, plus one; 0 if none does; FREED_HERE if a free chunk
     # with FREED as its first word starts there. The system allocates these pages on first access.
-    size_t* asked
+    size_t* requested
 
 
 @cython.final
@@ -125,9 +126,9 @@ cdef class BuddyAllocator(StreamAllocator):
         if self.upstream is not None:
             for item in self.pools:
                 free_records(item.second)
-                self.drop(item.first)
+                self.free_upstream(item.first)
             for large in self.sizes:
-                self.drop(large.first)
+                self.free_upstream(large.first)
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef size_t stream = 0
@@ -157,10 +158,10 @@ cdef class BuddyAllocator(StreamAllocator):
                 node += 1
         cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
         cdef size_t address = pool.base + (leaf << self.shift)
-        if pool.asked[leaf] == FREED_HERE and (<uint64_t*>address)[0] != FREED ^ address:
+        if pool.requested[leaf] == FREED_HERE and (<uint64_t*>address)[0] != FREED ^ address:
             raise PointerError(f"BuddyAllocator: the free block at {address:#x} was overwritten after it was freed")
         self.empty_pools -= is_empty(pool)
-        pool.asked[leaf] = nbytes + 1
+        pool.requested[leaf] = nbytes + 1
         self.zones.open(address, nbytes)
         if self.has_guard_words:
             write_guard(address, nbytes)
@@ -171,7 +172,7 @@ cdef class BuddyAllocator(StreamAllocator):
             if largest[node] == order:
                 break
             largest[node] = order
-        self.usage.take(nbytes)
+        self.usage.count_alloc(nbytes)
         if _reporter.recording:
             for order in range(whole - 1, wanted - 1, -1):
                 self.report_event("split", address, self.min_chunk_size << order)
@@ -183,7 +184,7 @@ cdef class BuddyAllocator(StreamAllocator):
         if pool == NULL:
             return self.free_large(ptr)
         cdef size_t leaf = self.leaf_of(pool, address)
-        cdef size_t nbytes = pool.asked[leaf] - 1
+        cdef size_t nbytes = pool.requested[leaf] - 1
         if self.has_guard_words and not guard_is_intact(address, nbytes):
             raise PointerError(f"BuddyAllocator: the block of {nbytes:,} bytes at {address:#x} was written beyond its "
                                "end; it is not freed")
@@ -196,16 +197,16 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef int value = order + 1
         self.zones.close(address, self.min_chunk_size << first)
         if self.users.size() > 0 and self.defer_free(address):
-            self.usage.give(nbytes)
+            self.usage.count_free(nbytes)
             return 0
-        pool.asked[leaf] = 0
+        pool.requested[leaf] = 0
         largest[node] = value
         while node > 1:
             if largest[node] == order + 1 and largest[node ^ 1] == order + 1:
                 value = order + 2
                 merged = order + 1
                 start &= ~(<size_t>1 << order)
-                pool.asked[start | <size_t>1 << order] = 0      # no free chunk starts at the upper half any more
+                pool.requested[start | <size_t>1 << order] = 0      # no free chunk starts at the upper half any more
             else:
                 value = max(largest[node], largest[node ^ 1])
             node >>= 1
@@ -215,8 +216,8 @@ cdef class BuddyAllocator(StreamAllocator):
             largest[node] = value
         if self.has_guard_words and start == leaf:
             (<uint64_t*>address)[0] = FREED ^ address
-            pool.asked[leaf] = FREED_HERE
-        self.usage.give(nbytes)
+            pool.requested[leaf] = FREED_HERE
+        self.usage.count_free(nbytes)
         cdef size_t base = pool.base
         cdef size_t stream = pool.stream
         cdef bint whole = merged == pool.order
@@ -232,19 +233,19 @@ cdef class BuddyAllocator(StreamAllocator):
 
     cdef int make_available(self, size_t address) except -1:
         cdef Pool* pool = self.pool_of(address)
-        self.usage.live += pool.asked[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `defer_free`
+        self.usage.live += pool.requested[(address - pool.base) >> self.shift] - 1     # it was counted as freed by `defer_free`
         self.usage.count += 1
         return self.free_ptr(<void*>address)
 
     cdef void* alloc_large(self, size_t nbytes, size_t stream) except NULL:
         cdef void* ptr
         try:
-            ptr = self.take(nbytes, stream)
+            ptr = self.alloc_upstream(nbytes, stream)
         except OutOfMemoryError:
             self.reclaim_waiting(True)
             self.free_unused_segments()
             try:
-                ptr = self.take(nbytes, stream)
+                ptr = self.alloc_upstream(nbytes, stream)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_text(error)) from error
         self.remember(ptr, nbytes)
@@ -279,7 +280,7 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef int order = max(wanted, self.next_order)
         cdef size_t base
         try:
-            base = <size_t>self.take(self.min_chunk_size << order, stream)
+            base = <size_t>self.alloc_upstream(self.min_chunk_size << order, stream)
         except OutOfMemoryError:
             self.reclaim_waiting(True)
             if self.best_pool(wanted, stream) != NULL:
@@ -287,15 +288,15 @@ cdef class BuddyAllocator(StreamAllocator):
             self.free_unused_segments()
             order = wanted
             try:
-                base = <size_t>self.take(self.min_chunk_size << order, stream)
+                base = <size_t>self.alloc_upstream(self.min_chunk_size << order, stream)
             except OutOfMemoryError as error:
                 raise out_of_memory(self, nbytes, limit_text(error)) from error
         cdef Pool* pool = <Pool*>calloc(1, sizeof(Pool))
         cdef int level
         if pool != NULL:
             pool.largest = <uint8_t*>malloc(<size_t>2 << order)
-            pool.asked = <size_t*>calloc(<size_t>1 << order, sizeof(size_t))
-        if pool == NULL or pool.largest == NULL or pool.asked == NULL:
+            pool.requested = <size_t*>calloc(<size_t>1 << order, sizeof(size_t))
+        if pool == NULL or pool.largest == NULL or pool.requested == NULL:
             free_records(pool)
             self.upstream.free_ptr(<void*>base)
             raise MemoryError("BuddyAllocator: no host memory for the records of a pool")
@@ -381,12 +382,12 @@ cdef class BuddyAllocator(StreamAllocator):
         """Append the chunks below a node of a pool's tree to `chunks`, by address."""
         cdef size_t leaf = (node << order) - (<size_t>1 << pool.order)
         cdef size_t address = pool.base + (leaf << self.shift)
-        cdef size_t asked = pool.asked[leaf]
+        cdef size_t requested = pool.requested[leaf]
         if pool.largest[node] == order + 1:
             chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0, "free", ""))
-        elif pool.largest[node] == 0 and asked not in (0, FREED_HERE) and self.order_of(asked - 1) == order:
+        elif pool.largest[node] == 0 and requested not in (0, FREED_HERE) and self.order_of(requested - 1) == order:
             waiting = self.waiting.count(address) > 0
-            chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0 if waiting else asked - 1,
+            chunks.append(SegmentBlock(address, self.min_chunk_size << order, 0 if waiting else requested - 1,
                                        "waiting" if waiting else "live", "" if waiting else names.get(address, "")))
         else:
             self.list_chunks(pool, 2 * node, order - 1, names, chunks)
@@ -407,7 +408,7 @@ cdef class BuddyAllocator(StreamAllocator):
         cdef size_t leaf = (address - pool.base) >> self.shift
         cdef size_t node
         if (address - pool.base) & (self.min_chunk_size - 1) == 0:
-            if pool.asked[leaf] != 0 and pool.asked[leaf] != FREED_HERE:
+            if pool.requested[leaf] != 0 and pool.requested[leaf] != FREED_HERE:
                 if self.waiting.size() > 0 and self.waiting.count(address) > 0:
                     raise PointerError(f"BuddyAllocator: the block at {address:#x} is free already and waits for its streams")
                 return leaf
@@ -431,7 +432,7 @@ cdef inline bint is_empty(const Pool* pool) noexcept:
 cdef void free_records(Pool* pool) noexcept:
     if pool != NULL:
         c_free(pool.largest)
-        c_free(pool.asked)
+        c_free(pool.requested)
         c_free(pool)
 
 

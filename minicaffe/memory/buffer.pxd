@@ -15,3 +15,4 @@ cdef class Buffer:
 
 
 cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name)
+cdef Buffer wrap_array(source, size_t nbytes, str call, str name)

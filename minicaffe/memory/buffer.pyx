@@ -5,7 +5,9 @@ alive and never frees.
 """
 
 cimport cython
-from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.buffer cimport (
+    PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.pythread cimport PyThread_get_thread_ident as this_thread
 
 from minicaffe.memory.allocator cimport Allocator
@@ -14,6 +16,7 @@ from minicaffe.memory.reporter cimport Reporter
 import gc
 
 from minicaffe.errors import ConfigError, OutOfMemoryError
+from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.reporter import reporter
 from minicaffe.memory.sizes import checked
 
@@ -54,14 +57,14 @@ cdef class Buffer:
         if _recordings and (recording := _recordings.get(this_thread())) is not None and recording[1].place == allocator.place:
             allocator = recording[1]
         try:
-            self.ptr = take(allocator, nbytes, stream)
+            self.ptr = alloc_block(allocator, nbytes, stream)
         except OutOfMemoryError:
             # Garbage in reference cycles may hold memory.
             live = allocator.usage.live
             gc.collect()
             if allocator.usage.live == live:
                 raise
-            self.ptr = take(allocator, nbytes, stream)
+            self.ptr = alloc_block(allocator, nbytes, stream)
         self.allocator = allocator
         self.nbytes = nbytes
         self.place = allocator.place
@@ -122,16 +125,11 @@ cdef class Buffer:
         """int: where the block starts."""
         return <size_t>self.ptr
 
-    @property
-    def owned(self):
-        """bool: False for foreign memory, which is kept alive but never freed."""
-        return self.owner.owned if self.readonly else self.allocator is not None
-
     def __repr__(self):
         return f"<Buffer {self.name!r} {self.nbytes:,} bytes in {self.place} at {<size_t>self.ptr:#x}>"
 
 
-cdef void* take(Allocator allocator, size_t nbytes, stream) except NULL:
+cdef void* alloc_block(Allocator allocator, size_t nbytes, stream) except NULL:
     return allocator.alloc_ptr(nbytes) if stream is None else <void*><size_t>allocator.malloc(nbytes, stream)
 
 
@@ -173,3 +171,22 @@ cdef Buffer foreign_buffer(void* ptr, size_t nbytes, place, owner, str name):
     buffer.owner = owner
     buffer.name = name
     return buffer
+
+
+cdef Buffer wrap_array(source, size_t nbytes, str call, str name):
+    """Wrap the memory of `source`, an object with the buffer protocol, in a Buffer called `name`, which never frees it.
+
+    Raises ConfigError, with `call` in the message, unless it is contiguous, writable and has `nbytes` bytes.
+    """
+    cdef Py_buffer view
+    try:
+        owner = memoryview(source)      # keeps the export, so that a bytearray cannot be resized
+        PyObject_GetBuffer(owner, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_WRITABLE)
+    except (TypeError, ValueError, BufferError) as error:
+        raise ConfigError(f"{call} needs contiguous writable memory, got {type(source).__name__}: {error}", field=name or None)
+    cdef void* ptr = view.buf
+    cdef size_t found = view.len
+    PyBuffer_Release(&view)             # `owner` has an export of its own
+    if found != nbytes or ptr == NULL:
+        raise ConfigError(f"{call} needs {nbytes} bytes, got {found}", field=name or None)
+    return foreign_buffer(ptr, nbytes, CPUPlace(), owner, name)

@@ -22,9 +22,9 @@ On a host, pages of a segment take no memory before their first access. So ``cac
     any                 512 bytes       1 GiB                       512 bytes or more
 
 Locking pages of the host takes far longer than copying a batch, so `CachingHostAllocator` never splits a block. THC kept each at
-the size of its first request and returned the smallest that fits. Here, as in later PyTorch, sizes are powers of two with one
-free list each, so that no search is needed; the price is that up to half of a block is unused. Such a block belongs to no stream.
-Copies to and from a device run asynchronously, so it is reused when events recorded on the streams that use it are done.
+the size of its first request and returned the smallest that fits. Here, as in later PyTorch, sizes are powers of two; the price
+is that up to half of a block is unused. Such a block belongs to no stream. Copies to and from a device run asynchronously, so it
+is reused when events recorded on the streams that use it are done.
 
     any                 powers of 2     its size                    never
 
@@ -32,7 +32,7 @@ Small and large blocks are in separate pools, so that a small block never pins a
 sufficient free block of the current stream, the one with the lowest address among equals. A freed block is merged with its free
 neighbours. A block belongs to the stream that was current when its segment was allocated, see ``streams.pyx``.
 
-When `upstream` has no memory, or the limit is reached: return the smallest sufficient whole free segment to `upstream` and try
+When `upstream` has no memory: return the smallest sufficient whole free segment to `upstream` and try
 again; wait for blocks that other streams use, return all free segments and try again; try a segment of only the needed size;
 raise OutOfMemoryError. THC returned all free segments at once.
 
@@ -51,32 +51,30 @@ from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator, limit_text, out_of_memory
 from minicaffe.memory.red_zones cimport RedZones
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.streams cimport NO_STREAM, StreamAllocator, StreamOrder
+from minicaffe.memory.provider cimport StreamOrder
+from minicaffe.memory.streams cimport NO_STREAM, StreamAllocator
 
 from collections import namedtuple
 
-from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError, int_of, shown
+from minicaffe.errors import ConfigError, OutOfMemoryError, PointerError
 from minicaffe.memory.reporter import Stats, live, reporter
 from minicaffe.memory.streams import stream_number
 
 cdef Reporter _reporter = reporter
 
-CachingStats = namedtuple("CachingStats", (*Stats._fields, "peak_reserved", "hits", "upstream_allocations", "splits",
-                                           "merges", "retries", "waiting", "split_free", "largest_free"))
+CachingStats = namedtuple("CachingStats", (*Stats._fields, "peak_reserved", "hits", "upstream_allocations", "retries", "waiting",
+                                           "largest_free"))
 CachingStats.__doc__ = """`Stats`, and: maximum of the bytes held; allocations served from the cache and allocations of upstream;
-blocks split and merged; times that upstream had no memory at first; freed bytes that other streams still use; free bytes in
-segments that are partly in use (fragmentation: they cannot be returned); bytes of the largest free block."""
+times that upstream had no memory at first; freed bytes that other streams still use; bytes of the largest free block."""
 
 Segment = namedtuple("Segment", "address nbytes stream pool blocks")
 Segment.__doc__ = """One allocation of upstream; `pool` is small, large or ``whole``, `blocks` lists `SegmentBlock` by address."""
-SegmentBlock = namedtuple("SegmentBlock", "address nbytes asked state name")
-SegmentBlock.__doc__ = """Part of a segment; `state` is live, free or waiting (for streams). For a live one, `asked` is the
-requested part of its `nbytes`, and `name` that of its blob."""
+SegmentBlock = namedtuple("SegmentBlock", "address nbytes requested state name")
+SegmentBlock.__doc__ = """Part of a segment; `state` is live, free or waiting (for streams). For a live one, `requested` is
+the size of the request, at most `nbytes`, and `name` that of its blob."""
 
 cdef enum:
     BLOCK_GRANULARITY = 512                     # bytes: sizes of blocks are multiples of this
-    MIN_ORDER = 9                 # the smallest block that is never split has 1 << 9 bytes
-    ORDERS = 48
 
 cdef struct Constants:
     size_t large_request            # the smallest request that the large pool serves
@@ -107,11 +105,11 @@ cdef enum:
 cdef struct Block:
     size_t address
     size_t nbytes
-    size_t asked        # requested bytes, while LIVE
+    size_t requested    # bytes of the request, while LIVE
     size_t stream
     Block* left         # neighbours in the segment; NULL at its ends
     Block* right
-    int pool            # SMALL or LARGE; of a block that is never split the order: it has 1 << pool bytes
+    int pool            # SMALL or LARGE
     int state
 
 ctypedef pair[size_t, pair[size_t, size_t]] Key     # stream, bytes, address: the order of the best fit
@@ -127,13 +125,12 @@ cdef class BlockCache(StreamAllocator):
     cdef size_t small_grain, large_grain        # those of the constants, or more if red zones lie between blocks
     cdef unordered_map[size_t, Block] blocks    # address -> block, of all states; the address of a Block is constant until erased
     cdef vector[FreeBlocks] cached              # by pool; a vector, as Cython runs no constructors in an array
-    cdef vector[vector[Block*]] whole           # by order: free blocks that are never split; a stack, last in, first out
-    cdef size_t peak_held, limit
-    cdef size_t hits, upstream_allocations, splits, merges, retries
+    cdef bint powers_of_two                     # the sizes of blocks, which are never split
+    cdef size_t peak_held
+    cdef size_t hits, upstream_allocations, retries
     cdef str refusal                            # why the last segment could not be allocated
 
-    def __init__(self, Allocator upstream not None, StreamOrder streams=None, limit=None, str constants="pytorch",
-                 bint red_zones=True):
+    def __init__(self, Allocator upstream not None, StreamOrder streams=None, str constants="pytorch", bint red_zones=True):
         super().__init__(upstream, streams)
         if constants not in CONSTANTS:
             raise ConfigError(f"must be one of {', '.join(CONSTANTS)}, got '{constants}'", field="CachingAllocator.constants")
@@ -142,14 +139,13 @@ cdef class BlockCache(StreamAllocator):
         self.small_grain = max(<size_t>BLOCK_GRANULARITY, self.zones.nbytes)
         self.large_grain = max(self.constants.large_grain, self.zones.nbytes)
         self.cached.resize(POOLS)
-        self.set_limit(limit)
 
     def __dealloc__(self):
         # Each Buffer holds a reference to its allocator, so only blocks of raw addresses can still be live.
         if self.upstream is not None:
             for item in self.blocks:
                 if item.second.left == NULL:
-                    self.drop(item.first)
+                    self.free_upstream(item.first)
 
     cdef void* alloc_ptr(self, size_t nbytes) except NULL:
         cdef size_t stream = 0
@@ -163,15 +159,12 @@ cdef class BlockCache(StreamAllocator):
             stream = self.next_stream()
             if self.waiting.size() > 0:
                 self.reclaim_waiting(False)
-        if self.whole.size() > 0:
-            stream, pool = NO_STREAM, MIN_ORDER
-            while pool < ORDERS and (<size_t>1 << pool) < nbytes:
-                pool += 1
-            if pool == ORDERS:
-                raise out_of_memory(self, nbytes, f"{<size_t>1 << (ORDERS - 1):,} bytes for one block")
-            size = <size_t>1 << pool
         if nbytes > ANY >> 1:       # larger sums could overflow
             raise out_of_memory(self, nbytes, "half of the address space")
+        if self.powers_of_two:
+            stream, size = NO_STREAM, BLOCK_GRANULARITY
+            while size < nbytes:
+                size <<= 1
         block = self.take_cached(pool, stream, size)
         hit = block != NULL
         self.hits += hit
@@ -180,8 +173,8 @@ cdef class BlockCache(StreamAllocator):
             if block == NULL:
                 raise out_of_memory(self, nbytes, self.refusal)
         block.state = LIVE
-        block.asked = nbytes
-        self.usage.take(nbytes)
+        block.requested = nbytes
+        self.usage.count_alloc(nbytes)
         rest = block.nbytes - size
         if rest >= (grain if pool == SMALL else self.constants.large_rest):
             self.split(block, size)
@@ -197,9 +190,9 @@ cdef class BlockCache(StreamAllocator):
         cdef Block* block = self.find_live(<size_t>ptr)
         self.zones.close(block.address, block.nbytes)
         if self.users.size() > 0 and self.defer_free(<size_t>ptr):
-            self.usage.give(block.asked)
+            self.usage.count_free(block.requested)
             return 0
-        self.usage.give(block.asked)
+        self.usage.count_free(block.requested)
         return self.cache(block)
 
     cdef int make_available(self, size_t address) except -1:
@@ -209,16 +202,12 @@ cdef class BlockCache(StreamAllocator):
     cdef Block* take_cached(self, int pool, size_t stream, size_t nbytes) noexcept:
         """Remove the best-fitting free block from its list and return it; NULL if there is none."""
         cdef Block* block
-        if self.whole.size() > 0:
-            if self.whole[pool].empty():
-                return NULL
-            block = self.whole[pool].back()
-            self.whole[pool].pop_back()
-            return block
         found = self.cached[pool].lower_bound(key(stream, nbytes, 0))
         if found == self.cached[pool].end() or dereference(found).first.first != stream:
             return NULL
         block = dereference(found).second
+        if self.powers_of_two and block.nbytes != nbytes:
+            return NULL
         self.cached[pool].erase(found)
         return block
 
@@ -238,7 +227,6 @@ cdef class BlockCache(StreamAllocator):
         block.right = rest
         block.nbytes = nbytes
         self.add_to_free_list(rest)
-        self.splits += 1
 
     @cython.final
     cdef int cache(self, Block* block) except -1:
@@ -265,22 +253,14 @@ cdef class BlockCache(StreamAllocator):
         if block.right != NULL:
             block.right.left = block
         self.blocks.erase(right.address)
-        self.merges += 1
 
     @cython.final
     cdef void add_to_free_list(self, Block* block) noexcept:
-        if self.whole.size() > 0:
-            self.whole[block.pool].push_back(block)
-        else:
-            self.cached[block.pool][key(block.stream, block.nbytes, block.address)] = block
+        self.cached[block.pool][key(block.stream, block.nbytes, block.address)] = block
 
     @cython.final
     cdef void remove_from_free_list(self, Block* block) noexcept:
-        """Remove a free block from its list; of blocks that are never split the last one of its list."""
-        if self.whole.size() > 0:
-            self.whole[block.pool].pop_back()
-        else:
-            self.cached[block.pool].erase(key(block.stream, block.nbytes, block.address))
+        self.cached[block.pool].erase(key(block.stream, block.nbytes, block.address))
 
     cdef Block* grow(self, int pool, size_t stream, size_t size) except? NULL:
         """Allocate a segment and return it as one block; if there is no memory, proceed as described at the head of this file."""
@@ -311,12 +291,9 @@ cdef class BlockCache(StreamAllocator):
         """Allocate `nbytes` from `upstream` as one block; NULL if there is no memory."""
         cdef size_t address
         cdef Block* block
-        if self.held + nbytes > self.limit:
-            self.refusal = f"{self.limit:,} bytes"
-            return NULL
         self.held += nbytes             # first: another thread may get here during the allocation
         try:
-            address = <size_t>self.take(nbytes, stream)
+            address = <size_t>self.alloc_upstream(nbytes, stream)
         except BaseException as error:
             self.held -= nbytes
             if isinstance(error, OutOfMemoryError):
@@ -361,9 +338,6 @@ cdef class BlockCache(StreamAllocator):
         cdef Block* block
         cdef Block* smallest = NULL
         cdef size_t pool
-        for pool in range(self.whole.size()):
-            if not self.whole[pool].empty() and (<size_t>1 << pool) >= least:
-                return self.whole[pool].back()
         for pool in range(POOLS):
             for item in self.cached[pool]:
                 block = item.second
@@ -375,18 +349,6 @@ cdef class BlockCache(StreamAllocator):
     cdef size_t own_stream(self, size_t address) except? -2:
         return self.find_live(address).stream
 
-    def set_limit(self, nbytes):
-        """Hold at most `nbytes` from `upstream` from now on; None: no limit. Memory already held is kept.
-
-        Raises
-        ------
-        ConfigError
-            If `nbytes` is negative.
-        """
-        if nbytes is not None and not 0 <= int_of(nbytes, "nbytes") < ANY:
-            raise ConfigError(f"must be a number of bytes, from 0 to 2^64 - 2, got {shown(nbytes)}", field="CachingAllocator.limit")
-        self.limit = ANY if nbytes is None else nbytes
-
     cdef size_t largest_free(self) noexcept:
         return self.free_bytes(ANY).second
 
@@ -394,10 +356,6 @@ cdef class BlockCache(StreamAllocator):
         """Count all free bytes of `stream`, or of ANY, and those of the largest free block."""
         cdef pair[size_t, size_t] found
         cdef size_t pool
-        for pool in range(self.whole.size()):
-            if not self.whole[pool].empty():
-                found.first += self.whole[pool].size() << pool
-                found.second = <size_t>1 << pool
         for pool in range(POOLS):
             for item in self.cached[pool]:
                 if stream == ANY or item.second.stream == stream:
@@ -407,15 +365,11 @@ cdef class BlockCache(StreamAllocator):
 
     def stats(self):
         """Return `CachingStats`."""
-        cdef size_t split_free = 0
         cdef size_t waiting = 0
-        for item in self.blocks:
-            if item.second.state == FREE and (item.second.left != NULL or item.second.right != NULL):
-                split_free += item.second.nbytes
         for late in self.waiting:
             waiting += self.blocks[late.first].nbytes
-        return CachingStats(*Allocator.stats(self), self.peak_held, self.hits, self.upstream_allocations, self.splits,
-                            self.merges, self.retries, waiting, split_free, self.largest_free())
+        return CachingStats(*Allocator.stats(self), self.peak_held, self.hits, self.upstream_allocations, self.retries, waiting,
+                            self.largest_free())
 
     def cache_info(self, stream=None):
         """Return the free bytes of the cache and its largest free block (THC's cacheInfo).
@@ -456,17 +410,18 @@ cdef class BlockCache(StreamAllocator):
         cdef vector[Block] copies
         for item in self.blocks:        # this loop creates no Python object
             copies.push_back(item.second)
-        rows = [(b.address, b.nbytes, b.asked, b.state, b.stream, b.pool, b.left == NULL) for b in copies]
+        rows = [(b.address, b.nbytes, b.requested, b.state, b.stream, b.pool, b.left == NULL) for b in copies]
         late = {item.first for item in self.waiting}
         names = {b.address: b.name for b in live() if b.place == self.place}
         segments = []
-        for address, nbytes, asked, state, stream, pool, first in sorted(rows):
+        for address, nbytes, requested, state, stream, pool, first in sorted(rows):
             if first:
                 blocks = []
-                segments.append(Segment(address, 0, stream, {SMALL: "small", LARGE: "large"}.get(pool, "whole"), blocks))
+                kind = "whole" if self.powers_of_two else "small" if pool == SMALL else "large"
+                segments.append(Segment(address, 0, stream, kind, blocks))
             word = "free" if state == FREE else "waiting" if address in late else "live"
-            asked, name = (asked, names.get(address, "")) if word == "live" else (0, "")
-            blocks.append(SegmentBlock(address, nbytes, asked, word, name))
+            requested, name = (requested, names.get(address, "")) if word == "live" else (0, "")
+            blocks.append(SegmentBlock(address, nbytes, requested, word, name))
         return [segment._replace(nbytes=sum(b.nbytes for b in segment.blocks)) for segment in segments]
 
     @cython.final
@@ -506,8 +461,6 @@ cdef class CachingAllocator(BlockCache):
         The source of the segments. If there are streams, its `free` must wait for all of them, as cuMemFree does.
     streams : StreamOrder, optional
         Of the device; None: all work is assumed to be in order.
-    limit : int, optional
-        Maximum of the bytes held from `upstream`; see `set_limit`.
     constants : {"pytorch", "thc", "arena"}
         Sizes of segments and blocks: later PyTorch's, those of the first THCCachingAllocator, or few large segments.
     red_zones : bool
@@ -537,7 +490,7 @@ cdef class CachingHostAllocator(BlockCache):
     def __init__(self, Allocator upstream not None, StreamOrder streams=None):
         super().__init__(upstream, streams, red_zones=False)
         self.constants = WHOLE
-        self.whole.resize(ORDERS)
+        self.powers_of_two = True
 
 
 cdef inline Key key(size_t stream, size_t nbytes, size_t address) noexcept:

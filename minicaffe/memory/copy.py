@@ -12,7 +12,7 @@ from numbers import Integral
 
 import numpy as np
 
-from minicaffe.device.strided import DeviceArray
+from minicaffe.device.strided import DeviceArray, device_array
 from minicaffe.errors import ConfigError, PointerError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.place import CPUPlace, CUDAPlace
@@ -181,3 +181,23 @@ def _copy_items(dst, src, nbytes, stream):
     target = dst.reshape(1) if dst.ndim == 0 else dst
     for index, item in zip(np.ndindex(target.shape), items):
         target[index] = item
+
+
+def packed_array(source, name):
+    """Return whatever has a ``__cuda_array_interface__`` as a DeviceArray without gaps; the host waits for its stream.
+
+    Raises
+    ------
+    WrongTypeError, ShapeError
+        If it has no such attribute, or is not C-contiguous. Names `name`.
+    """
+    interface = getattr(source, "__cuda_array_interface__", None)
+    if interface is None:
+        raise WrongTypeError(f"{name} needs an array on the device (__cuda_array_interface__), got {type(source).__name__}")
+    array = device_array(source, name)
+    if not array.is_packed:
+        raise ShapeError(f"{name}: an array of shape {array.shape} with strides {array.strides} is not C-contiguous; copy it")
+    if interface.get("stream") not in (None, 1):    # 1: the legacy default stream, which waits for ours and ours for it
+        order = registry.stream_order(registry.device_place)
+        order.wait(order.record(interface["stream"]))
+    return array

@@ -23,7 +23,7 @@ def make_allocator(name, upstream, streams=None):
         several with ``+``, the outermost first: ``caching+limit:2GiB``. Parameters are written ``kind:key=value,key=value``:
 
         - ``plain:alignment=4096``, of memory from the C library
-        - ``caching:thc`` or ``caching:constants=thc``, ``caching:arena``, ``caching:limit=2GiB``; see `CachingAllocator`
+        - ``caching:thc`` or ``caching:constants=thc``, ``caching:arena``; see `CachingAllocator`
         - ``buddy:min_chunk_size=64KiB,max_chunk_size=16MiB,first_pool_size=1MiB``; see `BuddyAllocator`
         - ``limit:2GiB`` or ``limit:max_bytes=2GiB``. A percentage is of the device's memory, on the host of all memory.
     upstream : Allocator
@@ -54,7 +54,7 @@ def make_allocator(name, upstream, streams=None):
     return result
 
 
-def _parameters(text, readers, first, below):
+def _parameters(text, readers, first, upstream):
     """Parse ``value,key=value``; a value without a key, allowed only at the beginning, belongs to `first`."""
     values = {}
     for item in text.split(","):
@@ -67,55 +67,55 @@ def _parameters(text, readers, first, below):
             raise ConfigError(f"unknown parameter '{key}'{close_matches(key, readers)}; known are {', '.join(readers)}")
         if key in values:
             raise ConfigError(f"{key} is given twice")
-        values[key] = readers[key](value, below)
+        values[key] = readers[key](value, upstream)
     return values
 
 
-def _size(text, below):
+def _size(text, upstream):
     return parse_size(text)
 
 
-def _size_or_percentage(text, below):
-    """Parse a size or a percentage of all memory at the place of `below`."""
+def _size_or_percentage(text, upstream):
+    """Parse a size or a percentage of all memory at the place of `upstream`."""
     if not text.endswith("%"):
         return parse_size(text)
     if not re.fullmatch(r"\d+(\.\d+)?%", text) or not 0 < float(text[:-1]) <= 100:
         raise ConfigError(f"a percentage must be above 0% and at most 100%, got '{text}'")
-    total = host_memory() if below.place.on_host else (below.memory_info() or (0, 0))[1]
+    total = host_memory() if upstream.place.on_host else (upstream.memory_info() or (0, 0))[1]
     if not total:
-        raise ConfigError(f"the total memory of {below.place} is unknown, so '{text}' has no meaning; give a size such as 2GiB")
+        raise ConfigError(f"the total memory of {upstream.place} is unknown, so '{text}' has no meaning; give a size such as 2GiB")
     nbytes = int(total * float(text[:-1]) / 100)
-    logger.info("%s of the memory at %s is %s bytes", text, below.place, f"{nbytes:,}")
+    logger.info("%s of the memory at %s is %s bytes", text, upstream.place, f"{nbytes:,}")
     return nbytes
 
 
-def _plain(below, streams, alignment=None):
+def _plain(upstream, streams, alignment=None):
     if alignment is None:
-        return below
-    if not isinstance(below, SystemAllocator):
+        return upstream
+    if not isinstance(upstream, SystemAllocator):
         raise ConfigError("alignment can be chosen where the C library gives the memory; here it comes from a "
-                          f"{type(below).__name__}")
-    return SystemAllocator(below.place, alignment)
+                          f"{type(upstream).__name__}")
+    return SystemAllocator(upstream.place, alignment)
 
 
-def _caching(below, streams, **options):
-    if below.place != PinnedPlace():
-        return CachingAllocator(below, streams, **options)
+def _caching(upstream, streams, **options):
+    if upstream.place != PinnedPlace():
+        return CachingAllocator(upstream, streams, **options)
     if options:
         raise ConfigError(f"the cache of page-locked memory takes no {', '.join(options)}")
-    return CachingHostAllocator(below, streams)
+    return CachingHostAllocator(upstream, streams)
 
 
-def _limit(below, streams, max_bytes=None):
+def _limit(upstream, streams, max_bytes=None):
     if max_bytes is None:
         raise ConfigError("limit needs a size; write e.g. limit:2GiB or limit:50%")
-    return LimitAllocator(below, max_bytes)
+    return LimitAllocator(upstream, max_bytes)
 
 
-# kind -> function(below, streams=, **parameters), parameter -> function(text, below), the parameter that needs no key
+# kind -> function(upstream, streams=, **parameters), parameter -> function(text, upstream), the parameter that needs no key
 KINDS = {
     "plain": (_plain, {"alignment": _size}, None),
-    "caching": (_caching, {"constants": lambda text, below: text, "limit": _size_or_percentage}, "constants"),
+    "caching": (_caching, {"constants": lambda text, upstream: text}, "constants"),
     "buddy": (BuddyAllocator, {"min_chunk_size": _size, "max_chunk_size": _size, "first_pool_size": _size}, None),
     "limit": (_limit, {"max_bytes": _size_or_percentage}, "max_bytes"),
 }

@@ -3,8 +3,8 @@ from libcpp.unordered_set cimport unordered_set
 
 cdef class MemoryCounts:
     cdef size_t live, peak, count, allocations
-    cdef void take(self, size_t nbytes) noexcept
-    cdef void give(self, size_t nbytes) noexcept
+    cdef void count_alloc(self, size_t nbytes) noexcept
+    cdef void count_free(self, size_t nbytes) noexcept
 
 
 cdef class Reporter:

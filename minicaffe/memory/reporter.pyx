@@ -30,13 +30,13 @@ Stats.__doc__ = """Bytes live now, their maximum so far, bytes held from upstrea
 cdef class MemoryCounts:
     """Counters of one allocator or one place."""
 
-    cdef void take(self, size_t nbytes) noexcept:
+    cdef void count_alloc(self, size_t nbytes) noexcept:
         self.live += nbytes
         self.peak = max(self.peak, self.live)
         self.count += 1
         self.allocations += 1
 
-    cdef void give(self, size_t nbytes) noexcept:
+    cdef void count_free(self, size_t nbytes) noexcept:
         self.live -= nbytes
         self.count -= 1
 
@@ -53,12 +53,12 @@ cdef class Reporter:
         if usage is None:
             usage = self.places.setdefault(place, MemoryCounts())
         self.blocks.insert(<size_t><void*>block)
-        usage.take(nbytes)
+        usage.count_alloc(nbytes)
         return usage
 
     cdef void remove(self, block, MemoryCounts usage, size_t nbytes) noexcept:
         self.blocks.erase(<size_t><void*>block)
-        usage.give(nbytes)
+        usage.count_free(nbytes)
 
     cdef long long clock(self) except -1:
         return perf_counter_ns() if self.recording else 0

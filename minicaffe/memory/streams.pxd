@@ -2,13 +2,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.vector cimport vector
 
 from minicaffe.memory.allocator cimport Allocator
-
-
-cdef class StreamOrder:
-    cpdef size_t current(self) except? -1
-    cpdef record(self, size_t stream)
-    cpdef bint done(self, event) except -1
-    cpdef wait(self, event)
+from minicaffe.memory.provider cimport StreamOrder
 
 
 cdef size_t NO_STREAM
@@ -19,14 +13,14 @@ cdef class StreamAllocator(Allocator):
     cdef size_t held                                    # bytes of `upstream`, in use or not
     cdef unordered_map[size_t, vector[size_t]] users    # live block -> the streams besides its own that use it
     cdef unordered_map[size_t, size_t] waiting          # freed block -> number of its pending events
-    cdef size_t requested_stream                                  # stream of the current request; NO_STREAM: the current stream
+    cdef size_t requested_stream          # stream of the current request; NO_STREAM: the current stream
     cdef dict queues                                    # stream -> deque of (event, address), the oldest first
     cdef size_t own_stream(self, size_t address) except? -2
     cdef int make_available(self, size_t address) except -1
     cdef int free_unused_segments(self) except -1
     cdef size_t next_stream(self) except? -2
     cdef void* alloc_for_stream(self, size_t nbytes, size_t stream) except NULL
-    cdef void* take(self, size_t nbytes, size_t stream) except NULL
+    cdef void* alloc_upstream(self, size_t nbytes, size_t stream) except NULL
     cdef bint defer_free(self, size_t address) except -1
     cdef int reclaim_waiting(self, bint wait) except -1
-    cdef void drop(self, size_t address) noexcept
+    cdef void free_upstream(self, size_t address) noexcept

@@ -1,11 +1,11 @@
-"""The order of streams, as far as allocators need it.
+"""The base of allocators that keep freed blocks, and so must know the order of streams.
 
 A device runs the work of one stream in order, that of two streams in any order. So a freed block can be reused on its own
 stream at once: pending work of its last user there runs first. A block that other streams used as well is reused only after
 they have passed the point of the free, where an event is recorded (after PyTorch's ``recordStream``). Streams are numbers here
-(the driver's handles) and events any objects; `cuda/` implements `StreamOrder`.
+(the driver's handles) and events any objects; `cuda/` implements `StreamOrder` (memory/provider.pyx).
 
-All methods of `StreamOrder` may run other code, so the records here are consistent before each call.
+All its methods may run other code, so the records here are consistent before each call.
 """
 
 cimport cython
@@ -14,6 +14,7 @@ from libcpp.vector cimport vector
 
 from minicaffe.memory.arguments cimport bytes_of
 from minicaffe.memory.allocator cimport Allocator
+from minicaffe.memory.provider cimport StreamOrder
 
 from collections import deque
 
@@ -24,26 +25,6 @@ from minicaffe.memory.sizes import checked
 cdef size_t NO_STREAM = <size_t>-1      # of a block that belongs to none
 cdef object PAGEABLE = CPUPlace()
 cdef object make_deque = deque         # a C variable: the last blocks are freed after the globals of modules are cleared
-
-
-cdef class StreamOrder:
-    """Streams and events of one device (abstract)."""
-
-    cpdef size_t current(self) except? -1:
-        """Return the stream that new work of this thread goes to."""
-        raise Error(f"{type(self).__name__} must override current")
-
-    cpdef record(self, size_t stream):
-        """Return an event that is done when all work now queued on `stream` is done."""
-        raise Error(f"{type(self).__name__} must override record")
-
-    cpdef bint done(self, event) except -1:
-        """Return whether `event` is done, without waiting."""
-        raise Error(f"{type(self).__name__} must override done")
-
-    cpdef wait(self, event):
-        """Block the host until `event` is done."""
-        raise Error(f"{type(self).__name__} must override wait")
 
 
 @cython.no_gc_clear
@@ -95,7 +76,7 @@ cdef class StreamAllocator(Allocator):
         self.requested_stream = stream
         return self.alloc_ptr(nbytes)
 
-    cdef void* take(self, size_t nbytes, size_t stream) except NULL:
+    cdef void* alloc_upstream(self, size_t nbytes, size_t stream) except NULL:
         """Allocate memory for `stream` from `upstream`."""
         cdef void* ptr
         if isinstance(self.upstream, StreamAllocator):
@@ -147,7 +128,7 @@ cdef class StreamAllocator(Allocator):
                     self.make_available(address)
         return 0
 
-    cdef void drop(self, size_t address) noexcept:
+    cdef void free_upstream(self, size_t address) noexcept:
         """Free memory in `upstream` during deallocation of this object: an error is printed, and the rest is still freed."""
         self.upstream.free_ptr(<void*>address)
 

@@ -1,31 +1,10 @@
+from cpython.ref cimport PyObject
+
 from minicaffe.memory.allocator cimport Allocator
 from minicaffe.memory.buffer cimport Buffer
 from minicaffe.memory.layout cimport Layout
-
-
-cpdef enum SyncedHead:
-    UNINITIALIZED = 0
-    HEAD_AT_CPU
-    HEAD_AT_GPU
-    SYNCED
-    HEAD_AT_PRIVATE
-    SYNCED_PRIVATE
-    HEAD_AT_GPU_PRIVATE
-    SYNCED_GPU_PRIVATE
-    RECYCLED
-
-
-cdef class DeviceSide:
-    cdef readonly object place
-    cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes)
-    cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes)
-    cpdef zero(self, size_t dst, size_t nbytes)
-    cpdef copy_within(self, size_t dst, size_t src, size_t nbytes)
-    cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source)
-    cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh)
-    cpdef int device_of(self, size_t address) except? -1
-    cpdef size_t stream(self) except 0
-    cpdef admit(self, str name, Buffer block)
+from minicaffe.memory.provider cimport DeviceSide
+from minicaffe.memory.states cimport SyncedHead
 
 
 cdef class SyncedMemory:
@@ -42,20 +21,19 @@ cdef class SyncedMemory:
     cdef Layout private_layout
     cdef DeviceSide side            # None until the first GPU call
     cdef public Allocator pool      # allocates the host's blocks; None: that of the place
-    cdef public bint overwritten    # the first write covers all of it, so that new blocks need no zeros
-    cdef bint claimed               # `claim_lazy_zeros` was called since the last `clear`: zeros on a device may wait for it
+    cdef public bint skip_zero_fill     # the first write covers all of it, so that new blocks need no zeros
+    cdef bint zero_claimed          # `claim_lazy_zeros` was called since the last `mark_zero`: zeros on a device may wait for it
     cdef str _name
     # Caffe's four calls; those of the same names without `_ptr` return the side as a Buffer.
     cdef const void* cpu_data_ptr(self) except? NULL nogil
     cdef void* mutable_cpu_data_ptr(self) except? NULL nogil
     cdef const void* gpu_data_ptr(self) except? NULL nogil
     cdef void* mutable_gpu_data_ptr(self) except? NULL nogil
-    # The same for the private side; call `show_private` after writing to a mutable one.
+    # The same for the private side; call `publish_private` after writing to a mutable one.
     cdef const void* private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* mutable_private_data_ptr(self, Layout layout) except? NULL nogil
     cdef void* overwrite_private_data_ptr(self, Layout layout) except? NULL nogil
-    cpdef bint claim_lazy_zeros(self, bint on_device=*, Layout layout=*) except -1
-    cpdef int show_private(self) except -1
+    cpdef int publish_private(self) except -1
     cpdef int drop_plain(self) except -1
     cdef int free_private(self) except -1
     cpdef bint recycle(self) except -1
@@ -63,19 +41,15 @@ cdef class SyncedMemory:
     cpdef Layout layout(self)
     cdef bint has_external_view(self) noexcept
     cdef Buffer plain_side(self)
+    cdef void set_plain_side(self, Buffer block, bint on_device) noexcept
     cdef bint plain_has_view(self) noexcept
     cdef Buffer private_block_on_device(self)
-    cdef bint has_same_blocks(self, tuple state) except -1
-    cdef bint make_device_only(self, tuple state) except -1
-    cdef bint has_same_plain_block(self, tuple state) except -1
-    cdef int restore_head(self, tuple state) except -1
     cdef int prepare_private(self, int call, Layout layout) except -1 with gil
     cdef int change_layout(self, int call, Layout layout) except -1
     cpdef Buffer cpu_data(self)
     cpdef Buffer mutable_cpu_data(self)
     cpdef Buffer gpu_data(self)
     cpdef Buffer mutable_gpu_data(self)
-    cdef Buffer wrapped(self, source, str call)
     cdef int use_on_device(self, int call) except -1 with gil
     cdef int execute_locked(self, int call, argument) except -1 with gil
     cdef int set_head(self, SyncedHead head, str why) except -1
@@ -83,11 +57,14 @@ cdef class SyncedMemory:
     cdef Buffer block_for(self, int action)
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1
     cdef int count_reorder(self, Buffer target, str direction, long long began) except -1
-    cdef Buffer new_host(self)
     cdef Buffer new_private(self, Layout layout)
-    cdef Buffer new_device(self)
-    cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1
+    cdef Buffer new_block(self, place, size_t nbytes)
+    cdef int clear_private(self, Buffer block, Layout layout, bint whole) except -1
+    cdef int fill_zeros(self, Buffer block, size_t nbytes) except -1
     cdef bint ready(self, int call, Layout layout) noexcept nogil
     cdef int make_plain_only(self, str why) except -1
     cdef int init_device_side(self) except -1
     cdef config_error(self, str call, str message)
+
+
+cdef bint is_shared(PyObject* block) noexcept

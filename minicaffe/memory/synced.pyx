@@ -1,188 +1,50 @@
 """SyncedMemory: one piece of memory mirrored on host and device (Caffe ``syncedmem.cpp``).
 
-Memory is allocated and copied on first access. The head is the state that says which side is valid; `TABLE` defines the action
-of each call in each state. Unlike Caffe's, a block outlives its SyncedMemory while a view refers to it, an invalid call raises
-instead of ending the process, and copies are counted. Several threads may use one object (docs/threads.md): a call that
-changes anything holds `device_lock`. A pointer is valid until the side gets other memory.
+Memory is allocated and copied on first access. The head is the state that says which side is valid; `TABLE` (memory/states.pyx)
+defines the action of each call in each state. Unlike Caffe's, a block outlives its SyncedMemory while a view refers to it, an
+invalid call raises instead of ending the process, and copies are counted. Several threads may use one object (docs/threads.md): a
+call that changes anything holds `device_lock`. A pointer is valid until the side gets other memory.
 
 An engine may store the array in its own order (memory/layout.pyx): the private side, on the host or on the device. A call for a
 plain side reorders, which is counted. A view of the plain side may be read and written at any time; so while a view exists,
 private data is not assumed to be current (`plain_has_view`).
 """
 
-from cpython.buffer cimport PyBUF_ANY_CONTIGUOUS, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport PyObject
 from libc.string cimport memset
 
 from minicaffe.device.context cimport current_gpu
 from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.arguments cimport bytes_of
-from minicaffe.memory.buffer cimport Buffer, foreign_buffer
+from minicaffe.memory.buffer cimport Buffer, foreign_buffer, wrap_array
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
+from minicaffe.memory.states cimport (
+    ADOPT_DEVICE, ADOPT_HOST, ASYNC_GPU_PUSH, CALLS, COPY_ON_DEVICE, CPU_DATA, FILL_DEVICE, GPU_DATA, GPU_PRIVATE_DATA, HEAD_AT_CPU,
+    HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, HEAD_AT_PRIVATE, MUTABLE_CPU_DATA, MUTABLE_GPU_DATA, MUTABLE_PRIVATE_DATA,
+    OVERWRITE_PRIVATE_DATA, PRIVATE_DATA, PUSH, RECYCLED, REFUSE, SET_CPU_COPY, SET_CPU_DATA, SET_GPU_DATA, STATES,
+    SYNCED_GPU_PRIVATE, SYNCED_PRIVATE, TAKE_PRIVATE, TO_DEVICE, TO_DEVICE_CALL, TO_HOST, TO_PLAIN, TO_PRIVATE, UNINITIALIZED,
+    VIA_DEVICE, VIA_HOST, ZERO_DEVICE, ZERO_HOST, ZERO_PRIVATE, SyncedHead, TableEntry, steps,
+)
 
 import threading
 
-from minicaffe.errors import ConfigError, Error, RecycledError, WrongDeviceError, check_type
+from minicaffe.errors import ConfigError, RecycledError, WrongDeviceError, check_type
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import reporter
+from minicaffe.memory.states import Call, SyncedHead as Head
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject* o)
 
-
-cpdef enum Action:
-    KEEP            # nothing to do
-    ZERO_HOST       # fill the host side with zeros; allocate it if there is none
-    ZERO_DEVICE
-    TO_HOST         # copy device to host; allocate the host side if there is none
-    TO_DEVICE       # copy host to device; allocate the device side if there is none
-    PUSH            # TO_DEVICE on a stream, which the caller waits for
-    FILL_DEVICE     # copy another memory's device side to the device side; allocate that if there is none
-    ADOPT_HOST      # take foreign memory as the host side
-    ADOPT_DEVICE
-    ZERO_PRIVATE    # fill the private side with zeros, which are zeros in any layout; allocate it if there is none
-    TO_PRIVATE      # reorder the plain side on the same device to private; allocate the private side if there is none
-    TO_PLAIN        # reorder private to the plain side on the same device; allocate that if there is none
-    TAKE_PRIVATE    # allocate the private side if there is none; its contents are undefined
-    VIA_HOST        # do CPU_DATA first, then the action of this call in the new state
-    VIA_DEVICE      # the same with GPU_DATA
-    REFUSE
-
-cpdef enum Call:
-    CPU_DATA
-    MUTABLE_CPU_DATA
-    GPU_DATA
-    MUTABLE_GPU_DATA
-    SET_CPU_DATA
-    SET_GPU_DATA
-    SET_CPU_COPY
-    ASYNC_GPU_PUSH
-    COPY_ON_DEVICE
-    PRIVATE_DATA
-    MUTABLE_PRIVATE_DATA
-    OVERWRITE_PRIVATE_DATA
-    GPU_PRIVATE_DATA            # the same three for layouts of devices
-    MUTABLE_GPU_PRIVATE_DATA
-    OVERWRITE_GPU_PRIVATE_DATA
-
-cdef enum:
-    STATES = 9
-    CALLS = 15
-    TO_DEVICE_CALL = 3          # offset from a call for a private side on the host to the one on the device
-
-NONE, CPU, GPU, BOTH = SyncedHead.UNINITIALIZED, SyncedHead.HEAD_AT_CPU, SyncedHead.HEAD_AT_GPU, SyncedHead.SYNCED
-OWN, HOST = SyncedHead.HEAD_AT_PRIVATE, SyncedHead.SYNCED_PRIVATE
-GPU_OWN, DEVICE, GONE = SyncedHead.HEAD_AT_GPU_PRIVATE, SyncedHead.SYNCED_GPU_PRIVATE, SyncedHead.RECYCLED
-
-# state x call -> action, new state. All decisions are in this table; the code below only executes it. A conversion between two
-# private layouts, or between host and device, goes through a plain side (`change_layout`).
-TABLE = {
-    # from            UNINITIALIZED         HEAD_AT_CPU          HEAD_AT_GPU          SYNCED
-    #                 HEAD_AT_PRIVATE       SYNCED_PRIVATE       HEAD_AT_GPU_PRIVATE  SYNCED_GPU_PRIVATE   RECYCLED
-    CPU_DATA:         ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, BOTH),     (KEEP, BOTH),
-                       (TO_PLAIN, HOST),    (KEEP, HOST),        (VIA_DEVICE, BOTH),  (TO_HOST, BOTH),     (REFUSE, GONE)),
-    MUTABLE_CPU_DATA: ((ZERO_HOST, CPU),    (KEEP, CPU),         (TO_HOST, CPU),      (KEEP, CPU),
-                       (TO_PLAIN, CPU),     (KEEP, CPU),         (VIA_DEVICE, CPU),   (TO_HOST, CPU),      (REFUSE, GONE)),
-    GPU_DATA:         ((ZERO_DEVICE, GPU),  (TO_DEVICE, BOTH),   (KEEP, GPU),         (KEEP, BOTH),
-                       (VIA_HOST, BOTH),    (TO_DEVICE, BOTH),   (TO_PLAIN, DEVICE),  (KEEP, DEVICE),      (REFUSE, GONE)),
-    MUTABLE_GPU_DATA: ((ZERO_DEVICE, GPU),  (TO_DEVICE, GPU),    (KEEP, GPU),         (KEEP, GPU),
-                       (VIA_HOST, GPU),     (TO_DEVICE, GPU),    (TO_PLAIN, GPU),     (KEEP, GPU),         (REFUSE, GONE)),
-    SET_CPU_DATA:     ((ADOPT_HOST, CPU),) * 9,
-    SET_GPU_DATA:     ((ADOPT_DEVICE, GPU),) * 9,
-    SET_CPU_COPY:     ((REFUSE, NONE),      (REFUSE, CPU),       (ADOPT_HOST, BOTH),  (ADOPT_HOST, BOTH),
-                       (REFUSE, OWN),       (REFUSE, HOST),      (VIA_DEVICE, BOTH),  (ADOPT_HOST, BOTH),  (REFUSE, GONE)),
-    ASYNC_GPU_PUSH:   ((REFUSE, NONE),      (PUSH, BOTH),        (REFUSE, GPU),       (REFUSE, BOTH),
-                       (VIA_HOST, BOTH),    (PUSH, BOTH),        (REFUSE, GPU_OWN),   (REFUSE, DEVICE),    (REFUSE, GONE)),
-    COPY_ON_DEVICE:   ((FILL_DEVICE, GPU),) * 9,
-    PRIVATE_DATA:     ((ZERO_PRIVATE, OWN), (TO_PRIVATE, HOST),  (VIA_HOST, HOST),    (TO_PRIVATE, HOST),
-                       (KEEP, OWN),         (KEEP, HOST),        (VIA_HOST, HOST),    (VIA_HOST, HOST),    (REFUSE, GONE)),
-    MUTABLE_PRIVATE_DATA: (
-                      (ZERO_PRIVATE, OWN),  (TO_PRIVATE, OWN),   (VIA_HOST, OWN),     (TO_PRIVATE, OWN),
-                      (KEEP, OWN),          (KEEP, OWN),         (VIA_HOST, OWN),     (VIA_HOST, OWN),     (REFUSE, GONE)),
-    OVERWRITE_PRIVATE_DATA: (
-                      (TAKE_PRIVATE, OWN),  (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN),
-                      (KEEP, OWN),          (KEEP, OWN),         (TAKE_PRIVATE, OWN), (TAKE_PRIVATE, OWN), (REFUSE, GONE)),
-    GPU_PRIVATE_DATA: ((ZERO_PRIVATE, GPU_OWN), (VIA_DEVICE, DEVICE), (TO_PRIVATE, DEVICE), (TO_PRIVATE, DEVICE),
-                       (VIA_DEVICE, DEVICE), (VIA_DEVICE, DEVICE), (KEEP, GPU_OWN), (KEEP, DEVICE),        (REFUSE, GONE)),
-    MUTABLE_GPU_PRIVATE_DATA: (
-                      (ZERO_PRIVATE, GPU_OWN), (VIA_DEVICE, GPU_OWN), (TO_PRIVATE, GPU_OWN), (TO_PRIVATE, GPU_OWN),
-                      (VIA_DEVICE, GPU_OWN), (VIA_DEVICE, GPU_OWN), (KEEP, GPU_OWN), (KEEP, GPU_OWN),      (REFUSE, GONE)),
-    OVERWRITE_GPU_PRIVATE_DATA: (
-                      (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN),
-                      (TAKE_PRIVATE, GPU_OWN), (TAKE_PRIVATE, GPU_OWN), (KEEP, GPU_OWN), (KEEP, GPU_OWN),  (REFUSE, GONE)),
-}
-
-cdef struct TableEntry:
-    Action action
-    SyncedHead head
-    bint idle           # neither action nor a new head: the fast path
-
-cdef TableEntry[CALLS][STATES] steps      # TABLE for the C compiler
-for _call, _row in TABLE.items():
-    for _state, (_action, _head) in enumerate(_row):
-        steps[<int>_call][<int>_state] = TableEntry(_action, _head, _action == KEEP and _state == _head)
-
 cdef Reporter _reporter = reporter
-cdef list HEADS = [SyncedHead(_state).name for _state in range(STATES)]
+cdef list HEADS = [Head(_state).name for _state in range(STATES)]
 cdef list CALL_NAMES = [Call(_call).name.lower() for _call in range(CALLS)]
-SyncedHead.__str__ = lambda self: self.name     # that of an int enum gives the number
 
 # The launches of one operation share the stream's scratch memory, a graph capture records launches of all threads, and a copy
 # changes which side is valid. So threads run one operation or copy at a time.
 device_lock = threading.RLock()
-
-
-cdef class DeviceSide:
-    """Copy between the host and one device (abstract); its provider registers it with the allocator of the place.
-
-    Addresses are integers, sizes bytes. `copy_to_device` and `copy_to_host` return when the copy is complete.
-    """
-
-    def __init__(self, place):
-        self.place = place
-
-    cpdef copy_to_device(self, size_t dst, size_t src, size_t nbytes):
-        """Copy `nbytes` from host address `src` to device address `dst`."""
-        raise Error(f"{type(self).__name__} must override copy_to_device")
-
-    cpdef copy_to_host(self, size_t dst, size_t src, size_t nbytes):
-        """Copy `nbytes` from device address `src` to host address `dst`."""
-        raise Error(f"{type(self).__name__} must override copy_to_host")
-
-    cpdef zero(self, size_t dst, size_t nbytes):
-        """Fill `nbytes` at device address `dst` with zeros."""
-        raise Error(f"{type(self).__name__} must override zero")
-
-    cpdef copy_within(self, size_t dst, size_t src, size_t nbytes):
-        """Queue a copy of `nbytes` from one device address to another; the host does not wait."""
-        raise Error(f"{type(self).__name__} must override copy_within")
-
-    cpdef copy_from_peer(self, Buffer dst, Buffer src, size_t nbytes, DeviceSide source):
-        """As `copy_within`, from a block of another device, whose side is `source`."""
-        raise Error(f"{type(self).__name__} must override copy_from_peer")
-
-    cpdef push(self, Buffer dst, Buffer src, size_t nbytes, stream, bint fresh):
-        """Queue a copy on `stream`, between blocks of which one is on this device; neither is reused before it is done.
-
-        With `fresh` the copy waits for the device's queued work: its last owner may still use a newly allocated block there.
-        """
-        raise Error(f"{type(self).__name__} must override push")
-
-    cpdef int device_of(self, size_t address) except? -1:
-        """Return the number of the GPU on which `address` is; -1 if unknown."""
-        return -1
-
-    cpdef size_t stream(self) except 0:
-        """Return the address of the device's computing `CudaStream`, ready for launches by the calling thread."""
-        raise Error(f"{type(self).__name__} must override stream")
-
-    cpdef admit(self, str name, Buffer block):
-        """Raise WrongDeviceError if the current GPU may not use memory of this one; otherwise synchronize their streams.
-
-        `name` is that of the memory, `block` the memory, None if it is not allocated yet.
-        """
 
 
 cdef class SyncedMemory:
@@ -259,11 +121,11 @@ cdef class SyncedMemory:
             return False
         return steps[call + TO_DEVICE_CALL * layout.on_device][<int>self.head].idle
 
-    cpdef int show_private(self) except -1:
+    cpdef int publish_private(self) except -1:
         """End a write begun by `mutable_private_data` or `overwrite_private_data`: update the plain side if it has a view."""
         if self.head in (HEAD_AT_PRIVATE, HEAD_AT_GPU_PRIVATE) and self.plain_has_view():
             with device_lock:
-                self.make_plain_only("show_private")
+                self.make_plain_only("publish_private")
         return 0
 
     cdef int make_plain_only(self, str why) except -1:
@@ -274,42 +136,13 @@ cdef class SyncedMemory:
             self.set_head(HEAD_AT_CPU if self.head == SYNCED_PRIVATE else HEAD_AT_GPU, why)
         return 0
 
-    def clear(self, nbytes, bint on_device=False):
-        """Set all to zeros if `nbytes` is the size and only one side, on the host, is valid; return whether that was done.
-
-        The zeros are written at the next access, or not at all if that overwrites everything (`claim_lazy_zeros`). With `on_device`
-        the side does not matter, but it is done only if that was called since the last time: otherwise the caller had better fill
-        all memories by one launch.
-        """
-        cdef size_t size = bytes_of(nbytes, "nbytes")
-        cdef bint claimed
-        with device_lock:
-            if on_device and self.head != UNINITIALIZED:
-                claimed, self.claimed = self.claimed, False
-                if not claimed or size != self.size or self.gpu != current_gpu or held(<PyObject*>self.device):
-                    return False
-                self.set_head(UNINITIALIZED, "clear")
-                return True
-            if self.overwritten:
-                return False
-            whole = size == self.size and (self.head == HEAD_AT_CPU
-                                             or self.head == HEAD_AT_PRIVATE and self.private_layout.plain_nbytes == self.size)
-            if not whole or self.has_external_view():
-                return self.head == UNINITIALIZED
-            self.set_head(UNINITIALIZED, "clear")
-        return True
-
     cpdef int drop_plain(self) except -1:
         """Free the plain side if the private side has the same values and no view refers to the plain one."""
-        if self.layout() is None or self.plain_side() is None:
-            return 0
         with device_lock:
-            if self.layout() is not None and self.private_layout.dtype != BF16 and self.private_layout.plain_nbytes == self.size \
-                    and not self.plain_has_view():
-                if self.private_layout.on_device:
-                    self.device = None
-                else:
-                    self.host = None
+            if self.layout() is None or self.plain_side() is None:
+                return 0
+            if self.private_layout.dtype != BF16 and self.private_layout.plain_nbytes == self.size and not self.plain_has_view():
+                self.set_plain_side(None, self.private_layout.on_device)
                 self.set_head(HEAD_AT_GPU_PRIVATE if self.private_layout.on_device else HEAD_AT_PRIVATE, "drop_plain")
         return 0
 
@@ -318,25 +151,6 @@ cdef class SyncedMemory:
         with device_lock:
             if self.head in (HEAD_AT_GPU, HEAD_AT_GPU_PRIVATE, SYNCED_GPU_PRIVATE):
                 self.host = None
-
-    cpdef bint claim_lazy_zeros(self, bint on_device=False, Layout layout=None) except -1:
-        """Return whether all is zeros that are not written yet; if so, the caller must now overwrite all of it.
-
-        `layout` is the one in which it does, None for the plain side. A private side is taken by `overwrite_private_data_ptr`.
-        """
-        with device_lock:
-            self.claimed = True
-            if self.head != UNINITIALIZED:
-                return False
-            if layout is None and on_device:
-                if self.device is None:
-                    self.device = self.new_device()
-                self.set_head(HEAD_AT_GPU, "claim_lazy_zeros")
-            elif layout is None:
-                if self.host is None:
-                    self.host = self.new_host()
-                self.set_head(HEAD_AT_CPU, "claim_lazy_zeros")
-        return True
 
     cdef int free_private(self) except -1:
         """Keep the values on the plain side only and free the private one: a reshape calls this, as its layout is for one shape."""
@@ -368,7 +182,7 @@ cdef class SyncedMemory:
             Whether they were freed.
         """
         with device_lock:
-            if held(<PyObject*>self.host) or held(<PyObject*>self.device):
+            if is_shared(<PyObject*>self.host) or is_shared(<PyObject*>self.device):
                 return False
             self.host = self.device = self.private_side = self.private_layout = None
             self.set_head(RECYCLED, "recycle")
@@ -386,64 +200,25 @@ cdef class SyncedMemory:
 
     cdef bint has_external_view(self) noexcept:
         """Whether a view refers to the host side, so that it may be read or written at any time."""
-        return held(<PyObject*>self.host)
+        return is_shared(<PyObject*>self.host)
 
     cdef Buffer plain_side(self):
         """Return the plain side on the private side's device, or None."""
         return self.device if self.private_layout.on_device else self.host
 
+    cdef void set_plain_side(self, Buffer block, bint on_device) noexcept:
+        if on_device:
+            self.device = block
+        else:
+            self.host = block
+
     cdef bint plain_has_view(self) noexcept:
         """Whether a view refers to the plain side on the private side's device."""
-        if self.private_layout.on_device:
-            return held(<PyObject*>self.device)
-        return held(<PyObject*>self.host)
-
-    def device_state(self):
-        """Return (head, address of the plain block, address of the private block) on the device, 0 for none; None if recycled.
-
-        Not the blocks themselves: a reference to a block would count as a view (`held`).
-        """
-        return None if self.head == RECYCLED else (self.head, address_of(self.device), address_of(self.private_block_on_device()))
+        return is_shared(<PyObject*>self.device if self.private_layout.on_device else <PyObject*>self.host)
 
     cdef Buffer private_block_on_device(self):
         """Return the private side if it is on the device, else None."""
         return self.private_side if self.private_layout is not None and self.private_layout.on_device else None
-
-    cdef bint has_same_blocks(self, tuple state) except -1:
-        """Whether the blocks of a `device_state` are still those of this memory."""
-        _, device, private = state
-        return device in (0, address_of(self.device)) and private in (0, address_of(self.private_block_on_device()))
-
-    cdef bint make_device_only(self, tuple state) except -1:
-        """Make the side on the device, if there is one, the only valid one; return whether its block is that of `state`.
-
-        With a `device_state`, it is the side that was valid then; otherwise the private side if that is valid, or was valid before
-        the host accessed the array.
-        """
-        cdef size_t own = address_of(self.private_block_on_device())
-        cdef bint private = HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE
-        if state is None:
-            private = private or own and self.head in (HEAD_AT_CPU, SYNCED)
-        elif self.head != RECYCLED and (state[2] == own or state[1] and not state[2]):     # not exchanged since
-            private = own and state[0] == HEAD_AT_GPU_PRIVATE
-        if private:
-            self.mutable_private_data_ptr(self.private_layout)
-        elif self.device is not None or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE:
-            self.mutable_gpu_data_ptr()
-        return private or self.has_same_plain_block(state)
-
-    cdef bint has_same_plain_block(self, tuple state) except -1:
-        """Whether the plain block of a `device_state` is still that of this memory; True for None."""
-        return state is None or state[1] in (0, address_of(self.device))
-
-    cdef int restore_head(self, tuple state) except -1:
-        """Restore the head of a `device_state`: after a CUDA graph wrote or converted a side on the device, or after a failed
-        recording."""
-        cdef SyncedHead head = state[0]
-        if (HEAD_AT_GPU_PRIVATE <= head <= SYNCED_GPU_PRIVATE or HEAD_AT_GPU_PRIVATE <= self.head <= SYNCED_GPU_PRIVATE) \
-                and head != self.head and self.head != RECYCLED and self.has_same_blocks(state):
-            self.set_head(head, "a CUDA graph")
-        return self.show_private()
 
     def blocks_on_device(self):
         """Return the list of its blocks on the device."""
@@ -454,7 +229,7 @@ cdef class SyncedMemory:
         cdef bint elsewhere = layout.on_device and current_gpu >= 0 and self.gpu != current_gpu
         with device_lock:
             if layout.plain_nbytes > self.size:
-                raise self.config_error(Call(call).name.lower(), f"has {self.size} bytes, the layout needs {layout.plain_nbytes}")
+                raise self.config_error(CALL_NAMES[call], f"has {self.size} bytes, the layout needs {layout.plain_nbytes}")
             if elsewhere:
                 self.use_on_device(-1)
             if self.private_layout is not layout and self.private_layout != layout:
@@ -465,7 +240,7 @@ cdef class SyncedMemory:
             if self.head in (SYNCED_PRIVATE, SYNCED_GPU_PRIVATE) and self.plain_has_view():
                 self.make_plain_only("a view")    # the private side is current for this call only: the view may be written
             if elsewhere and self.gpu != current_gpu:
-                self.side.admit(self._name, self.private_side)
+                self.side.check_peer_access(self._name, self.private_side)
         return 0
 
     cdef int change_layout(self, int call, Layout layout) except -1:
@@ -477,7 +252,7 @@ cdef class SyncedMemory:
             block = self.new_private(layout)
             began = _reporter.clock()
             if call == OVERWRITE_PRIVATE_DATA:
-                self.clear_block(block, layout, False)
+                self.clear_private(block, layout, False)
             elif layout.from_layout(<size_t>block.ptr, self.private_layout, <size_t>self.private_side.ptr):
                 self.count_reorder(block, f"{self.private_layout.name} to {layout.name}", began)
             else:
@@ -542,7 +317,7 @@ cdef class SyncedMemory:
         ConfigError
             If `source` does not meet these conditions.
         """
-        self.execute_locked(SET_CPU_DATA, self.wrapped(source, "set_cpu_data"))
+        self.execute_locked(SET_CPU_DATA, wrap_array(source, self.size, "SyncedMemory.set_cpu_data", self._name))
 
     def set_cpu_copy(self, source):
         """Use the memory of `source`, which must have the values of the device side, as the host side: both are valid then.
@@ -552,22 +327,7 @@ cdef class SyncedMemory:
         ConfigError
             As `set_cpu_data`, and if the device side is not valid.
         """
-        self.execute_locked(SET_CPU_COPY, self.wrapped(source, "set_cpu_copy"))
-
-    cdef Buffer wrapped(self, source, str call):
-        """Wrap the memory of `source` for `call`."""
-        cdef Py_buffer view
-        try:
-            owner = memoryview(source)      # keeps the export, so that a bytearray cannot be resized
-            PyObject_GetBuffer(owner, &view, PyBUF_ANY_CONTIGUOUS | PyBUF_WRITABLE)
-        except (TypeError, ValueError, BufferError) as error:
-            raise self.config_error(call, f"needs contiguous writable memory, got {type(source).__name__}: {error}")
-        cdef void* ptr = view.buf
-        cdef size_t nbytes = view.len
-        PyBuffer_Release(&view)             # `owner` has an export of its own
-        if nbytes != self.size or ptr == NULL:
-            raise self.config_error(call, f"needs {self.size} bytes, got {nbytes}")
-        return foreign_buffer(ptr, nbytes, CPUPlace(), owner, self._name)
+        self.execute_locked(SET_CPU_COPY, wrap_array(source, self.size, "SyncedMemory.set_cpu_copy", self._name))
 
     def set_gpu_data(self, address, owner=None):
         """Use `size` bytes at device `address` as the device side; `owner` is kept alive, the memory never freed."""
@@ -583,7 +343,7 @@ cdef class SyncedMemory:
                                            f"side is on GPU {place.device}; give memory of that one", field=self._name or None)
                 place = type(place)(gpu)
             if current_gpu >= 0:
-                registry.device_side(place).admit(self._name, None)
+                registry.device_side(place).check_peer_access(self._name, None)
             self._place = place
             self.execute_locked(SET_GPU_DATA, foreign_buffer(<void*>start, self.size, place, owner, self._name))
 
@@ -634,11 +394,11 @@ cdef class SyncedMemory:
         self.init_device_side()
         cdef bint elsewhere = current_gpu >= 0 and self.gpu != current_gpu
         if elsewhere:
-            self.side.admit(self._name, None)
+            self.side.check_peer_access(self._name, None)
         if call >= 0 and not steps[call][<int>self.head].idle:
             self.execute_locked(call, None)
         if elsewhere and self.device is not None:
-            self.side.admit(self._name, self.device)
+            self.side.check_peer_access(self._name, self.device)
         return 0
 
     cdef int execute_locked(self, int call, argument) except -1 with gil:
@@ -654,7 +414,7 @@ cdef class SyncedMemory:
         cdef SyncedMemory source
         cdef long long began
         # Read before written.
-        cdef bint zeros = not self.overwritten or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)
+        cdef bint zeros = not self.skip_zero_fill or call in (CPU_DATA, GPU_DATA, PRIVATE_DATA, GPU_PRIVATE_DATA)
         cdef size_t stream = 0
         while True:
             # Read the state here, as another thread may have changed it; and again if the allocator ran code that changed it.
@@ -667,15 +427,10 @@ cdef class SyncedMemory:
             if head == self.head and host is self.host and device is self.device and private is self.private_side:
                 break
         began = _reporter.clock()
-        if step.action == ZERO_HOST:
+        if step.action == ZERO_HOST or step.action == ZERO_DEVICE:
             if zeros:
-                with nogil:
-                    memset(side.ptr, 0, side.nbytes)
-            self.host = side
-        elif step.action == ZERO_DEVICE:
-            if zeros:
-                self.side.zero(<size_t>side.ptr, self.size)
-            self.device = side
+                self.fill_zeros(side, self.size)
+            self.set_plain_side(side, step.action == ZERO_DEVICE)
         elif step.action == TO_HOST:
             self.side.copy_to_host(<size_t>side.ptr, <size_t>self.device.ptr, self.size)
             self.host = side
@@ -701,12 +456,10 @@ cdef class SyncedMemory:
             self.init_device_side()
             self.device = argument
         elif step.action == ZERO_PRIVATE or (step.action == TAKE_PRIVATE and private is None):
-            self.clear_block(side, self.private_layout, step.action == ZERO_PRIVATE and zeros)
+            self.clear_private(side, self.private_layout, step.action == ZERO_PRIVATE and zeros)
             if step.action == ZERO_PRIVATE and self.private_layout.plain_nbytes < self.size and self.plain_side() is not None:
-                if self.private_layout.on_device:   # what lies behind the part is zeros, too, and `clear` leaves what was there
-                    self.side.zero(<size_t>self.device.ptr, self.size)
-                else:
-                    memset(self.host.ptr, 0, self.size)
+                # What lies behind the part is zeros, too, and `mark_zero` leaves what was there.
+                self.fill_zeros(self.plain_side(), self.size)
             self.private_side = side
         elif step.action == TO_PRIVATE:
             stream = self.side.stream() if self.private_layout.on_device else 0
@@ -715,16 +468,10 @@ cdef class SyncedMemory:
             self.count_reorder(side, f"plain to {self.private_layout.name}", began)
         elif step.action == TO_PLAIN:
             if self.plain_side() is None and self.private_layout.plain_nbytes < self.size:
-                if self.private_layout.on_device:
-                    self.side.zero(<size_t>side.ptr, self.size)
-                else:
-                    memset(side.ptr, 0, side.nbytes)
+                self.fill_zeros(side, self.size)
             stream = self.side.stream() if self.private_layout.on_device else 0
             self.private_layout.to_plain(<size_t>side.ptr, <size_t>private.ptr, stream)
-            if self.private_layout.on_device:
-                self.device = side
-            else:
-                self.host = side
+            self.set_plain_side(side, self.private_layout.on_device)
             self.count_reorder(side, f"{self.private_layout.name} to plain", began)
         elif step.action == REFUSE and self.head == RECYCLED:
             blob, _, part = self._name.rpartition(" ")
@@ -733,7 +480,7 @@ cdef class SyncedMemory:
                                 f"the memory is reused: make the net {keep}without a plan")
         elif step.action == REFUSE:
             remedy = "write through mutable_cpu_data first" if call == ASYNC_GPU_PUSH else "write through mutable_gpu_data first"
-            raise self.config_error(Call(call).name.lower(), f"has nothing to do in state {SyncedHead(self.head).name}; {remedy}")
+            raise self.config_error(CALL_NAMES[call], f"has nothing to do in state {HEADS[<int>self.head]}; {remedy}")
         return self.set_head(step.head, CALL_NAMES[call])
 
     cdef int set_head(self, SyncedHead head, str why) except -1:
@@ -747,13 +494,16 @@ cdef class SyncedMemory:
 
     cdef Buffer block_for(self, int action):
         """Return the block that `action` writes, a new one if there is none."""
-        cdef bint to_device = action == TO_PLAIN and self.private_layout.on_device
-        if action in (ZERO_HOST, TO_HOST, TO_PLAIN) and not to_device:
-            return self.new_host() if self.host is None else self.host
-        if to_device or action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE):
-            return self.new_device() if self.device is None else self.device
+        cdef Layout layout = self.private_layout
         if action in (ZERO_PRIVATE, TO_PRIVATE, TAKE_PRIVATE):
-            return self.new_private(self.private_layout) if self.private_side is None else self.private_side
+            return self.new_private(layout) if self.private_side is None else self.private_side
+        if action in (ZERO_DEVICE, TO_DEVICE, PUSH, FILL_DEVICE) or action == TO_PLAIN and layout.on_device:
+            if self.device is None:
+                self.init_device_side()
+                return self.new_block(self.place, self.size)
+            return self.device
+        if action in (ZERO_HOST, TO_HOST, TO_PLAIN):
+            return self.new_block(registry.host_place, self.size) if self.host is None else self.host
         return None
 
     cdef int count_copy(self, Buffer target, size_t nbytes, str direction, long long began) except -1:
@@ -773,27 +523,25 @@ cdef class SyncedMemory:
     cdef Buffer new_private(self, Layout layout):
         if layout.on_device:
             self.init_device_side()
-            return Buffer(registry.allocator(self.place), layout.nbytes, self._name)
-        return Buffer(registry.allocator(CPUPlace()) if self.pool is None else self.pool, layout.nbytes, self._name)
+        return self.new_block(self.place if layout.on_device else CPUPlace(), layout.nbytes)
 
-    cdef Buffer new_host(self):
-        place = registry.host_place
+    cdef Buffer new_block(self, place, size_t nbytes):
         pooled = self.pool is not None and place == self.pool.place     # page-locked memory has a cache of its own
-        return Buffer(self.pool if pooled else registry.allocator(place), self.size, self._name)
+        return Buffer(self.pool if pooled else registry.allocator(place), nbytes, self._name)
 
-    cdef Buffer new_device(self):
-        self.init_device_side()
-        return Buffer(registry.allocator(self.place), self.size, self._name)
-
-    cdef int clear_block(self, Buffer block, Layout layout, bint whole) except -1:
+    cdef int clear_private(self, Buffer block, Layout layout, bint whole) except -1:
         """Fill a private block with zeros if `whole`, or if it has padding in this layout, which is always zero."""
         cdef size_t as_plain = layout.nbytes * (2 if layout.dtype == BF16 else 1)
-        if layout.on_device:
-            if whole:
-                self.side.zero(<size_t>block.ptr, layout.nbytes)
-        elif whole or as_plain > layout.plain_nbytes:
+        if whole or as_plain > layout.plain_nbytes and not layout.on_device:
+            self.fill_zeros(block, layout.nbytes)
+        return 0
+
+    cdef int fill_zeros(self, Buffer block, size_t nbytes) except -1:
+        if block.place.on_host:
             with nogil:
-                memset(block.ptr, 0, block.nbytes)
+                memset(block.ptr, 0, nbytes)
+        else:
+            self.side.zero(<size_t>block.ptr, nbytes)
         return 0
 
     cdef int init_device_side(self) except -1:
@@ -834,13 +582,9 @@ cdef class SyncedMemory:
         return self.device is not None and self.device.allocator is not None
 
     def __repr__(self):
-        return f"<SyncedMemory {self._name!r} {self.size:,} bytes, {SyncedHead(self.head).name}>"
+        return f"<SyncedMemory {self._name!r} {self.size:,} bytes, {HEADS[<int>self.head]}>"
 
 
-cdef size_t address_of(Buffer block) noexcept:
-    return 0 if block is None else <size_t>block.ptr
-
-
-cdef bint held(PyObject* block) noexcept:
+cdef bint is_shared(PyObject* block) noexcept:
     """Whether a view refers to a block (or None), or it is foreign memory: it may be read or written at any time."""
     return block != <PyObject*>None and (Py_REFCNT(block) > 1 or (<Buffer>block).allocator is None)

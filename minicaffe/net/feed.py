@@ -19,7 +19,8 @@ from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.device.dlpack import is_on_gpu
 from minicaffe.device.parallel_copy import copy_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
-from minicaffe.memory.synced import SyncedHead, device_lock
+from minicaffe.memory.states import SyncedHead
+from minicaffe.memory.synced import device_lock
 
 
 class Feeder:

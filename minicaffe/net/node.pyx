@@ -7,7 +7,7 @@ of these things instead (layers_, bottom_vecs_, bottom_need_backward_ and so on)
 from minicaffe.blob cimport Blob
 from minicaffe.device.threads cimport num_threads
 from minicaffe.layer cimport Layer, stamps
-from minicaffe.memory.synced cimport RECYCLED
+from minicaffe.memory.states cimport RECYCLED
 
 from minicaffe.device.threads import computing
 from minicaffe.errors import Error, WrongTypeError, check_type, shown

@@ -15,7 +15,12 @@ from minicaffe.layer cimport stamps
 from minicaffe.kernels.types cimport item_size
 from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
+from minicaffe.memory.graph_state cimport (
+    device_state, has_same_blocks, has_same_plain_block, make_device_only, restore_head,
+)
+from minicaffe.memory.states cimport RECYCLED
+from minicaffe.memory.synced cimport SyncedMemory
+from minicaffe.memory.zeros cimport mark_zero
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
 from minicaffe.net.schedule cimport Schedule, Step, compile_nodes
@@ -532,7 +537,7 @@ cdef class Runner:
                     blob.diff_memory.renew()
                 elif on.stream == NULL:
                     blob.fill_diff_on(on, 0)
-                elif blob.count and not blob.diff_memory.clear(blob.count * item_size(blob.dtype), True):
+                elif blob.count and not mark_zero(blob.diff_memory, blob.count * item_size(blob.dtype), True):
                     layout = diff_layout(on, [blob])
                     at.push_back(blob.mutable_diff_in_layout(on, layout))
                     nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))
@@ -685,17 +690,17 @@ cdef class Runner:
                 state = before[i] if before is not None else None
                 if memory is blob.data_memory and blob in self.source_blobs:
                     memory.make_plain_only("a CUDA graph")    # which has to convert each new batch
-                    there = memory.has_same_plain_block(state)
+                    there = has_same_plain_block(memory, state)
                 else:
-                    there = memory.make_device_only(state)
-                if after is not None and not (there and memory.has_same_blocks(after[i])):
+                    there = make_device_only(memory, state)
+                if after is not None and not (there and has_same_blocks(memory, after[i])):
                     return False
         return True
 
     def device_state(self, others):
-        """Return for each memory of the net and of `others` its head and blocks on the device (`SyncedMemory.device_state`)."""
+        """Return for each memory of the net and of `others` its head and blocks on the device (memory/graph_state.pyx)."""
         cdef Blob blob
-        return [memory.device_state() for blob in [*self.blob_list, *self.learnable_params, *others]
+        return [device_state(memory) for blob in [*self.blob_list, *self.learnable_params, *others]
                 for memory in (blob.data_memory, blob.diff_memory)]
 
     def restore_head(self, others, after):
@@ -707,7 +712,7 @@ cdef class Runner:
             for memory in (blob.data_memory, blob.diff_memory):
                 i += 1
                 if after[i] is not None:
-                    memory.restore_head(after[i])
+                    restore_head(memory, after[i])
 
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""

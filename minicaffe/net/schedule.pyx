@@ -15,7 +15,8 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context, context
 from minicaffe.kernels.types cimport BF16
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.synced cimport RECYCLED, SyncedMemory
+from minicaffe.memory.states cimport RECYCLED
+from minicaffe.memory.synced cimport SyncedMemory
 from minicaffe.net.node cimport Node
 from minicaffe.engines.engine cimport Operation, current_epoch
 from minicaffe.engines.epilogue cimport Epilogue, ConcatSlice, ReluEpilogue
@@ -118,7 +119,7 @@ cdef class Step:
             else:
                 (<Node> fused_node).fused_into = -1
         if self.unwritten or self.wrote_part:
-            epilogue.top.data_memory.show_private()
+            epilogue.top.data_memory.publish_private()
             for node in self.nodes:
                 if self.wrote_part or node.tops[0] is not epilogue.top:
                     (<Blob> node.tops[0]).data_memory.recycle()
@@ -248,11 +249,11 @@ cdef class Schedule:
         if failed is not None and self.plan:
             for node in failed.nodes:
                 for blob in node.tops:
-                    if (blob.data_memory.overwritten
+                    if (blob.data_memory.skip_zero_fill
                             and not any(blob.data_memory is (<Blob> read).data_memory for read in node.bottoms)):
                         blob.data_memory.recycle()
         for step in self.forward:
-            if step.part is not None and step.part.take() and step.part.whole.data_memory.overwritten:
+            if step.part is not None and step.part.take() and step.part.whole.data_memory.skip_zero_fill:
                 step.part.whole.data_memory.recycle()
 
     cdef int expire(self) except -1:
@@ -659,6 +660,6 @@ cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint 
         step.unwritten = [lifetimes[id((<Lifetime> lifetime).memory)] for lifetime in step.unwritten]
     for lifetime in lifetimes.values():
         if not lifetime.kept and lifetime.written and lifetime.memory.size:
-            lifetime.memory.pool, lifetime.memory.overwritten = made.pool, True
+            lifetime.memory.pool, lifetime.memory.skip_zero_fill = made.pool, True
             (<Step> ends[lifetime.last]).frees.append(lifetime)
     return made

@@ -8,7 +8,7 @@ import logging
 import math
 
 from minicaffe.errors import ConfigError, NotFiniteError, shown
-from minicaffe.memory.synced import SyncedHead
+from minicaffe.memory.states import SyncedHead
 
 log = logging.getLogger("minicaffe.solver")
 EFFECTS = ("warn", "stop")

@@ -13,6 +13,7 @@ from training import NET, gradients, iteration, losses, make_net, make_solver
 import minicaffe
 from minicaffe import cuda, memory
 from minicaffe.memory import SyncedHead, SyncedMemory
+from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
 from minicaffe.solver import create_solver
@@ -112,16 +113,16 @@ def test_what_a_program_wrote_does_not_stay():
 
 def test_states():
     mem = SyncedMemory(64)
-    assert mem.claim_lazy_zeros(True) and mem.head == SyncedHead.HEAD_AT_GPU
-    assert not mem.claim_lazy_zeros(True)    # something to add to
-    assert not mem.clear(60, True)          # a part
-    assert not mem.clear(64, True)          # and nothing was overwritten since
-    assert not mem.claim_lazy_zeros(True)
+    assert claim_lazy_zeros(mem, True) and mem.head == SyncedHead.HEAD_AT_GPU
+    assert not claim_lazy_zeros(mem, True)    # something to add to
+    assert not mark_zero(mem, 60, True)          # a part
+    assert not mark_zero(mem, 64, True)          # and nothing was overwritten since
+    assert not claim_lazy_zeros(mem, True)
     for data in mem.gpu_data, mem.cpu_data, mem.mutable_cpu_data:
         data()
-        assert mem.clear(64, True) and mem.head == SyncedHead.UNINITIALIZED
-        assert mem.clear(64, True) and mem.claim_lazy_zeros(True)
-    mem.clear(64, True)
+        assert mark_zero(mem, 64, True) and mem.head == SyncedHead.UNINITIALIZED
+        assert mark_zero(mem, 64, True) and claim_lazy_zeros(mem, True)
+    mark_zero(mem, 64, True)
     assert not np.frombuffer(mem.cpu_data(), np.uint8).any()
 
 

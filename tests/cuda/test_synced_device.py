@@ -20,7 +20,7 @@ from minicaffe.cuda.device import time_call
 from minicaffe.errors import ConfigError
 from minicaffe.memory import Buffer, CUDAPlace, PinnedPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.registry import registry
-from minicaffe.memory.synced import Call
+from minicaffe.memory.states import Call
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text

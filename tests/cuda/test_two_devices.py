@@ -384,7 +384,7 @@ def test_mode_device_and_places_of_new_memory_agree():
     """After each choice, and after one that fails: what was chosen is stored in one place (device/context.pyx)."""
     run("""
     from minicaffe.common import caffe
-    from minicaffe.cuda.device import selected
+    from minicaffe.cuda.mode import selected
     from minicaffe.memory import CPUPlace, CUDAPlace, PinnedPlace, SyncedMemory
     from minicaffe.memory.registry import registry
 

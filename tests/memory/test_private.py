@@ -17,6 +17,7 @@ from minicaffe.memory import CPUPlace, CUDAPlace, FailAllocator, Layout, LimitAl
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 from minicaffe.memory.reporter import live
+from minicaffe.memory.zeros import claim_lazy_zeros, mark_zero
 
 N = 24
 LAYOUT = Backwards(N, 8)
@@ -150,7 +151,7 @@ def in_state(state, content=CONTENT, earlier=b""):
         if step in ("mutable_cpu_data", "mutable_gpu_data"):
             write(side, content)
         del side
-    mem.show_private()
+    mem.publish_private()
     assert SyncedHead(mem.head).name == state
     return mem
 
@@ -238,7 +239,7 @@ def test_a_copy_on_the_device_has_room_and_two_memories(host, device):
 
 
 def test_the_products_table_is_this_table():
-    from minicaffe.memory.synced import TABLE, Action
+    from minicaffe.memory.states import TABLE, Action
 
     for call, row in TABLE.items():
         for state, (action, head) in enumerate(row):
@@ -259,12 +260,12 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
     view[...] = 2   # the memory gets no notice
     assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(b"\x02" * N)
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
-    mem.show_private()
+    mem.publish_private()
     assert view.tobytes() == CONTENT and mem.head == SyncedHead.HEAD_AT_CPU
     del view
     before = mem.reorders
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(bytes(N)))
-    mem.show_private()
+    mem.publish_private()
     assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(bytes(N))
     assert mem.head == SyncedHead.HEAD_AT_PRIVATE and mem.reorders == before    # no reader: nothing is reordered
 
@@ -272,11 +273,11 @@ def test_a_view_sees_what_is_written_privately_and_is_seen(host):
 @pytest.mark.parametrize("call", ["cpu_data", "gpu_data", "private_data"])
 def test_clearing_costs_nothing_until_a_read(host, device, call):
     mem = in_state("SYNCED_PRIVATE")
-    assert not mem.clear(N)      # the plain side is valid, too
+    assert not mark_zero(mem, N)      # the plain side is valid, too
     write(mem.mutable_private_data(LAYOUT), LAYOUT.arranged(CONTENT))
-    mem.show_private()
+    mem.publish_private()
     before = mem.reorders
-    assert mem.clear(N) and mem.clear(N)
+    assert mark_zero(mem, N) and mark_zero(mem, N)
     seen = read(getattr(mem, call)(LAYOUT) if "private" in call else getattr(mem, call)())
     assert seen == bytes(len(seen)) and mem.reorders == before
 
@@ -285,22 +286,22 @@ def test_clearing_leaves_what_is_shown_or_is_a_part(host):
     mem = in_state("HEAD_AT_CPU")
     view = np.ndarray(N, np.uint8, buffer=mem.mutable_cpu_data())
     mem.mutable_private_data(LAYOUT)
-    assert not mem.clear(N)
+    assert not mark_zero(mem, N)
     del view
     mem.mutable_private_data(Backwards(N - 4, 8))
-    assert not mem.clear(N)      # behind the array lies more
-    mem.show_private()
+    assert not mark_zero(mem, N)      # behind the array lies more
+    mem.publish_private()
     assert read(mem.cpu_data()) == CONTENT
 
 
 def test_plain_memory_is_cleared_when_read_unless_all_is_overwritten(host):
     mem = in_state("HEAD_AT_CPU")
-    assert not mem.claim_lazy_zeros()    # something to add to
-    assert not mem.clear(N - 1) and read(mem.cpu_data()) == CONTENT
-    assert mem.clear(N) and mem.head == SyncedHead.UNINITIALIZED
+    assert not claim_lazy_zeros(mem)    # something to add to
+    assert not mark_zero(mem, N - 1) and read(mem.cpu_data()) == CONTENT
+    assert mark_zero(mem, N) and mem.head == SyncedHead.UNINITIALIZED
     assert read(mem.mutable_cpu_data()) == bytes(N)
     write(mem.mutable_cpu_data(), CONTENT)
-    assert mem.clear(N) and mem.claim_lazy_zeros() and not mem.claim_lazy_zeros()
+    assert mark_zero(mem, N) and claim_lazy_zeros(mem) and not claim_lazy_zeros(mem)
     assert mem.head == SyncedHead.HEAD_AT_CPU and read(mem.cpu_data()) == CONTENT   # not yet overwritten
 
 
@@ -311,7 +312,7 @@ def test_adopted_memory_counts_as_shown(host):
     source[:] = CONTENT
     assert read(mem.private_data(LAYOUT)) == LAYOUT.arranged(CONTENT)
     write(mem.overwrite_private_data(LAYOUT), LAYOUT.arranged(b"\x07" * N))
-    mem.show_private()
+    mem.publish_private()
     assert source == b"\x07" * N
 
 
@@ -334,7 +335,7 @@ def test_between_host_and_device_no_layout_is_converted_directly(host, device, t
     first, other = Backwards(N, 3, True, on_device=not to_device), Backwards(N, 5, True, on_device=to_device)
     mem = SyncedMemory(N)
     write(mem.overwrite_private_data(first), first.arranged(CONTENT))
-    mem.show_private()
+    mem.publish_private()
     before = mem.reorders
     with memory.record() as events:
         assert read(mem.private_data(other)) == other.arranged(CONTENT)
@@ -375,7 +376,7 @@ def test_of_what_is_overwritten_padding_alone_is_cleared(dtype, padding):
     """BF16 takes half of what the plain array takes, so the bytes of the block do not show whether there is padding."""
     block = N // 2 if dtype == BF16 else N
     mem = SyncedMemory(N)
-    mem.pool, mem.overwritten = Dirty(CPUPlace(), registry.allocator(CPUPlace(), "plain")), True
+    mem.pool, mem.skip_zero_fill = Dirty(CPUPlace(), registry.allocator(CPUPlace(), "plain")), True
     given = read(mem.overwrite_private_data(Layout(block + padding, N, "with padding", dtype=dtype)))
     assert given == (bytes(block + padding) if padding else b"\xff" * block)
     mem.pool = None
@@ -386,17 +387,17 @@ def test_a_layout_of_a_part_keeps_the_rest(host):
     small = Backwards(N - 4, 8)
     mem = in_state("HEAD_AT_CPU")
     write(mem.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
-    mem.show_private()
+    mem.publish_private()
     assert read(mem.cpu_data()) == b"\x09" * (N - 4) + CONTENT[-4:]
     fresh = SyncedMemory(N)
     write(fresh.overwrite_private_data(small), small.arranged(b"\x09" * (N - 4)))
-    fresh.show_private()
+    fresh.publish_private()
     assert read(fresh.cpu_data()) == b"\x09" * (N - 4) + bytes(4)
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 @pytest.mark.parametrize("written", ["overwrite_private_data", "mutable_private_data", "private_data"])
-@pytest.mark.parametrize("then", ["drop_plain", "drop_host", "show_private"])
+@pytest.mark.parametrize("then", ["drop_plain", "drop_host", "publish_private"])
 def test_the_rest_outlives_what_is_given_up(host, device, on_device, written, then):
     """A plan drops plain copies of what an engine keeps; of a part the plain side has more than the private one."""
     small = Backwards(N - 4, 8, on_device=on_device)
@@ -424,13 +425,13 @@ def test_the_rest_of_what_was_cleared_is_zeros(host, device, on_device, written)
     mem = in_state("HEAD_AT_GPU" if on_device else "HEAD_AT_CPU")
     read(mem.cpu_data())
     mem.mutable_cpu_data()
-    assert mem.clear(N) and mem.head == SyncedHead.UNINITIALIZED
+    assert mark_zero(mem, N) and mem.head == SyncedHead.UNINITIALIZED
     buffer, first = getattr(mem, written)(small), bytes(N - 4)
     if written != "private_data":
         first = b"\x09" * (N - 4)
         write(buffer, small.arranged(first))
     del buffer
-    mem.show_private()
+    mem.publish_private()
     assert read(mem.cpu_data()) == first + bytes(4)
     assert read(mem.gpu_data()) == first + bytes(4)
 
@@ -450,7 +451,7 @@ def test_the_rest_of_new_memory_is_zeros(host, device, on_device, written):
         first = b"\x09" * (N - 4)
         write(buffer, small.arranged(first))
     del buffer
-    mem.show_private()
+    mem.publish_private()
     assert read(mem.gpu_data() if on_device else mem.cpu_data()) == first + bytes(4)
     assert read(mem.cpu_data()) == read(mem.gpu_data()) == first + bytes(4)
     del mem
@@ -480,7 +481,7 @@ def test_a_failure_changes_nothing(host, state):
     call = mem.private_data
     if state == "HEAD_AT_PRIVATE":
         mem.mutable_private_data(layout)
-        mem.show_private()
+        mem.publish_private()
     else:
         working = memory.use(CPUPlace(), FailAllocator(registry.allocator(CPUPlace()), 1))
         with pytest.raises(OutOfMemoryError):
@@ -500,18 +501,18 @@ def test_blobs_carry_their_layout(host):
     blob.data[...] = np.arange(6).reshape(2, 3)
     layout = Backwards(24, 8)
     blob.data_memory.mutable_private_data(layout)
-    blob.data_memory.show_private()
+    blob.data_memory.publish_private()
     other.share_data(blob)
     assert blob.layout_of_data() is other.layout_of_data() is layout and blob.layout_of_diff() is None
     assert other.cpu_data.tolist() == [0, 1, 2, 3, 4, 5]
     assert other.layout_of_data() is layout     # a reader changes nothing
     blob.data_memory.mutable_private_data(layout)
-    blob.data_memory.show_private()
+    blob.data_memory.publish_private()
     blob.reshape(3, 2)
     assert blob.layout_of_data() is None        # it was the layout of another shape
     assert blob.cpu_data.tolist() == [[0, 1], [2, 3], [4, 5]]
     blob.data_memory.mutable_private_data(layout)
-    blob.data_memory.show_private()
+    blob.data_memory.publish_private()
     blob.reshape(3, 2)
     assert blob.layout_of_data() is layout
 
@@ -525,7 +526,7 @@ def test_a_reshape_frees_the_private_side_of_either_memory(host, device, part, w
     mem = getattr(blob, part + "_memory")
     getattr(blob, part)[...] = np.arange(6).reshape(2, 3)
     (mem.mutable_private_data if written else mem.private_data)(layout)
-    mem.show_private()
+    mem.publish_private()
     assert getattr(blob, "layout_of_" + part)() is layout and 32 in [b.nbytes for b in live() if b.name == "x " + part]
     with memory.record() as events:
         blob.reshape(3, 2)
@@ -565,7 +566,7 @@ class PrivateMachine(RuleBasedStateMachine):
     def write(self, which, content):
         """What a call has written to a memory's side is known to it."""
         self.contents[which] = content
-        self.mems[which].show_private()
+        self.mems[which].publish_private()
 
     def renewed(self, which):
         """After `recycle` the next one to write begins."""
@@ -615,7 +616,7 @@ class PrivateMachine(RuleBasedStateMachine):
 
     @rule(which=which)
     def clear(self, which):
-        if self.mems[which].head != SyncedHead.RECYCLED and self.mems[which].clear(self.size):
+        if self.mems[which].head != SyncedHead.RECYCLED and mark_zero(self.mems[which], self.size):
             self.contents[which] = bytes(self.size)
 
     @rule(which=which)
@@ -650,7 +651,7 @@ class PrivateMachine(RuleBasedStateMachine):
         self.contents.reverse()
         assert [mem.layout() for mem in self.mems] == [layout, layout]
         for mem in self.mems:
-            mem.show_private()
+            mem.publish_private()
 
     @rule(which=which)
     def copy_on_device(self, which):

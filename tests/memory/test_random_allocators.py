@@ -66,9 +66,9 @@ class PlainCache:
 
     def __init__(self, upstream, streams, constants):
         self.upstream, self.streams, self.constants = upstream, streams, constants
-        self.segments, self.stacks, self.queues = [], {}, {}
-        self.limit, self.live, self.peak, self.allocations, self.peak_reserved = None, 0, 0, 0, 0
-        self.hits = self.upstream_allocations = self.splits = self.merges = self.retries = 0
+        self.segments, self.queues = [], {}
+        self.live, self.peak, self.allocations, self.peak_reserved = 0, 0, 0, 0
+        self.hits = self.upstream_allocations = self.splits = self.retries = 0
         self.merged = []        # address and bytes, as events report them
 
     @property
@@ -105,13 +105,13 @@ class PlainCache:
             block = self.grow(pool, stream, size)
         else:
             self.hits += 1
-        block.state, block.asked, block.users = "live", nbytes, []
+        block.state, block.requested, block.users = "live", nbytes, []
         self.live += nbytes
         self.allocations += 1
         self.peak = max(self.peak, self.live)
         if least is not None and block.n - size >= least:
             segment = next(s for s in self.segments if block in s)
-            rest = SimpleNamespace(at=block.at + size, n=block.n - size, state="free", stream=stream, pool=pool, asked=0)
+            rest = SimpleNamespace(at=block.at + size, n=block.n - size, state="free", stream=stream, pool=pool, requested=0)
             segment.insert(segment.index(block) + 1, rest)
             block.n = size
             self.splits += 1
@@ -120,9 +120,7 @@ class PlainCache:
         return block.at
 
     def cached(self, pool, stream, size):
-        if pool == "whole":
-            return self.stacks[size].pop() if self.stacks.get(size) else None
-        fitting = [b for b in self.free_blocks(stream) if b.pool == pool and b.n >= size]
+        fitting = [b for b in self.free_blocks(stream) if b.pool == pool and (b.n == size or b.n > size and pool != "whole")]
         return min(fitting, key=lambda b: (b.n, b.at), default=None)
 
     def grow(self, pool, stream, size):
@@ -151,16 +149,11 @@ class PlainCache:
         raise OutOfMemoryError(self.refusal)
 
     def rank(self, segment):
-        """What is returned first: the smallest; of equal ones that of the first list, by stream and address, or the last freed."""
+        """What is returned first: the smallest; of equal ones that of the first list, by stream and address."""
         block = segment[0]
-        if block.pool == "whole":
-            return block.n, -self.stacks[block.n].index(block)
         return block.n, block.pool == "large", block.stream, block.at
 
     def take(self, pool, stream, nbytes):
-        if self.limit is not None and self.held + nbytes > self.limit:
-            self.refusal = f"{self.limit:,} bytes"
-            return None
         try:
             address = self.upstream.alloc(nbytes)
         except OutOfMemoryError as error:
@@ -173,15 +166,13 @@ class PlainCache:
                 self.upstream.free(address)
                 raise
         self.upstream_allocations += 1
-        block = SimpleNamespace(at=address, n=nbytes, state="live", stream=stream, pool=pool, asked=0)
+        block = SimpleNamespace(at=address, n=nbytes, state="live", stream=stream, pool=pool, requested=0)
         self.segments.append([block])
         self.peak_reserved = max(self.peak_reserved, self.held)
         return block
 
     def release(self, segment):
         self.segments.remove(segment)
-        if segment[0].pool == "whole":
-            self.stacks[segment[0].n].remove(segment[0])
         self.upstream.free(segment[0].at)
 
     def release_unused(self):
@@ -200,21 +191,17 @@ class PlainCache:
             block.state, block.waits = "waiting", len(events)
             for stream, event in events:
                 self.queues.setdefault(stream, deque()).append((event, block))
-        self.live -= block.asked
+        self.live -= block.requested
         if block.state == "live":
             self.merge(block)
 
     def merge(self, block):
         block.state = "free"
-        if block.pool == "whole":
-            self.stacks.setdefault(block.n, []).append(block)
-            return
         segment = next(s for s in self.segments if block in s)
         merged, address, nbytes = [], block.at, block.n
         for b in segment:
             if merged and merged[-1].state == b.state == "free":
                 merged[-1].n += b.n
-                self.merges += 1
             else:
                 merged.append(b)
         segment[:] = merged
@@ -245,14 +232,12 @@ class PlainCache:
 
     def stats(self):
         live = [b for b in self.blocks if b.state == "live"]
-        parts = [b for s in self.segments if len(s) > 1 for b in s if b.state == "free"]
         return (self.live, self.peak, self.held, len(live), self.allocations, self.peak_reserved, self.hits,
-                self.upstream_allocations, self.splits, self.merges, self.retries,
-                sum(b.n for b in self.blocks if b.state == "waiting"), sum(b.n for b in parts), self.largest())
+                self.upstream_allocations, self.retries, sum(b.n for b in self.blocks if b.state == "waiting"), self.largest())
 
     def snapshot(self):
         return [(s[0].at, sum(b.n for b in s), s[0].stream, s[0].pool,
-                 [(b.at, b.n, b.asked if b.state == "live" else 0, b.state, "") for b in s])
+                 [(b.at, b.n, b.requested if b.state == "live" else 0, b.state, "") for b in s])
                 for s in sorted(self.segments, key=lambda s: s[0].at)]
 
 
@@ -309,10 +294,10 @@ class PlainBuddy:
             chunk = next(c for c in pool.chunks if c.at <= at < c.at + (1 << c.order))
             while chunk.order > wanted:
                 chunk.order -= 1
-                half = SimpleNamespace(at=chunk.at + (1 << chunk.order), order=chunk.order, state="free", asked=0)
+                half = SimpleNamespace(at=chunk.at + (1 << chunk.order), order=chunk.order, state="free", requested=0)
                 pool.chunks.insert(pool.chunks.index(chunk) + 1, half)
                 chunk = half if at >= half.at else chunk
-            chunk.state, chunk.asked, chunk.users = "live", nbytes, []
+            chunk.state, chunk.requested, chunk.users = "live", nbytes, []
             address = pool.base + 128 * chunk.at
         self.live += nbytes
         self.allocations += 1
@@ -350,7 +335,7 @@ class PlainBuddy:
             order = wanted
             base = self.take(128 << order, stream)
         self.next_order = min(order + 1, 5)
-        chunk = SimpleNamespace(at=0, order=order, state="free", asked=0)
+        chunk = SimpleNamespace(at=0, order=order, state="free", requested=0)
         self.pools.append(SimpleNamespace(base=base, order=order, stream=stream, chunks=[chunk]))
         return self.pools[-1]
 
@@ -381,7 +366,7 @@ class PlainBuddy:
             chunk.state, chunk.waits = "waiting", len(events)
             for stream, event in events:
                 self.queues.setdefault(stream, deque()).append((event, pool, chunk))
-        self.live -= chunk.asked
+        self.live -= chunk.requested
         if chunk.state == "live":
             self.merge(pool, chunk)
 
@@ -423,7 +408,7 @@ class PlainBuddy:
 
     def snapshot(self):
         return [(pool.base, 128 << pool.order, pool.stream, "buddy",
-                 [(pool.base + 128 * c.at, 128 << c.order, c.asked if c.state == "live" else 0, c.state, "") for c in pool.chunks])
+                 [(pool.base + 128 * c.at, 128 << c.order, c.requested if c.state == "live" else 0, c.state, "") for c in pool.chunks])
                 for pool in self.ordered(self.pools)]
 
 
@@ -472,17 +457,14 @@ def test_any_sequence(constants):
         for _ in range(120):
             if pick.random() < 0.4:
                 streams.broken = plain_streams.broken = ""
-            kind = pick.choices(["alloc", "malloc", "free", "stream", "use", "reach", "empty", "limit", "break", "inside"],
-                                [9, 3, 8, 2, 5, 2, 0.5, 0.7, 1, 0.3])[0]
+            kind = pick.choices(["alloc", "malloc", "free", "stream", "use", "reach", "empty", "break", "inside"],
+                                [9, 3, 8, 2, 5, 2, 0.5, 1, 0.3])[0]
             live = [b.at for b in plain.blocks if b.state == "live"]
             address = pick.choice(live) if live and pick.random() < 0.95 else pick.choice(known or [64])
             stream, nbytes = pick.randrange(3), pick.choice(SIZES)
             results = None, None
             if kind in ("stream", "reach", "break"):
                 disturb(kind, stream, (streams, plain_streams), (upstream, plain_upstream), pick.random() < 0.2)
-            elif kind == "limit":
-                plain.limit = pick.choice([None, 20 * MIB, 24 * MIB, 41 * MIB])
-                results = cache.set_limit(plain.limit), None
             else:
                 with memory.record(events):
                     results = do_both(kind, cache, plain, address, nbytes, stream)

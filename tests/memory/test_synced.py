@@ -157,7 +157,7 @@ def test_table(host, device, state, route, call):
 
 
 def test_the_products_table_is_this_table():
-    from minicaffe.memory.synced import TABLE, Action
+    from minicaffe.memory.states import TABLE, Action
 
     theirs = {}
     for call, row in TABLE.items():     # but for the private side, which is in test_private
@@ -290,7 +290,7 @@ def test_const_sides_are_read_only_and_keep_the_block(host, device):
     mem = SyncedMemory(N, "blob")
     const, mutable = mem.cpu_data(), mem.mutable_cpu_data()
     assert (const.readonly, mutable.readonly, mem.gpu_data().readonly, mem.mutable_gpu_data().readonly) == (True, False, True, False)
-    assert const.address == mutable.address and const.nbytes == N and const.place == CPUPlace() and const.owned
+    assert const.address == mutable.address and const.nbytes == N and const.place == CPUPlace()
     assert const.toreadonly() is const and memoryview(const).readonly and not memoryview(mutable).readonly
     view = np.ndarray(N, np.uint8, buffer=const)
     with pytest.raises(ValueError, match="WRITEABLE"):

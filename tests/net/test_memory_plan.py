@@ -21,6 +21,7 @@ from minicaffe.layers.inner_product import InnerProductLayer
 from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
+from minicaffe.memory.zeros import claim_lazy_zeros
 from minicaffe.net.net import Net
 from minicaffe.net.node import overwrites_outputs
 from minicaffe.net.run import BEFORE_BACKWARD
@@ -563,8 +564,8 @@ def test_who_overwrites_a_recycled_gradient_does_not_wait_for_zeros(poison, on_c
     read, overwritten = SyncedMemory(64), SyncedMemory(64)
     read.pool = overwritten.pool = poison
     assert not np.ndarray(64, np.uint8, buffer=read.cpu_data()).any()
-    assert overwritten.claim_lazy_zeros() and overwritten.head == SyncedHead.HEAD_AT_CPU
-    assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not overwritten.claim_lazy_zeros()
+    assert claim_lazy_zeros(overwritten) and overwritten.head == SyncedHead.HEAD_AT_CPU
+    assert np.ndarray(64, np.uint8, buffer=overwritten.cpu_data()).all() and not claim_lazy_zeros(overwritten)
 
 
 def kept_blocks():

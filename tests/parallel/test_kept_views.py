@@ -66,7 +66,7 @@ def test_a_view_shows_each_sum(monkeypatch, bf16, alone, carrier, kept_from):
             for i, (blob, layout, gradient) in enumerate(zip(params, layouts, np.split(gradients[rank], ends))):
                 block = blob.diff_memory.overwrite_private_data(layout)     # as a backward in that layout
                 np.frombuffer(block, np.float32)[:] = [0, 0, *gradient[::-1]]
-                blob.diff_memory.show_private()
+                blob.diff_memory.publish_private()
                 del block
                 exchange.submit([i], None, i == len(params) - 1)
             exchange.finish_loss_allgather()

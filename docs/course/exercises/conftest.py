@@ -8,7 +8,7 @@ HINTS = {
     "indices_of": "Which index changes with each step in memory, and what is left of the number when it is taken out?",
     "allocations": "The chapter says what a blob does with its memory when it becomes smaller.",
     # chapter 2
-    "next_head": "Find first which side the call is for, then ask whether that side is old; the table in `memory/synced.pyx` has every case.",
+    "next_head": "Find first which side the call is for, then ask whether that side is old; the table in `memory/states.pyx` has every case.",
     "copies": "Follow the head from call to call with the function before this one.",
     "mean": "One of the four accessors returns values to read and changes nothing on the device.",
     # chapter 3

@@ -12,7 +12,7 @@ from minicaffe.addons.caffe2 import serialization
 from minicaffe.addons.caffe2.tensor import Tensor
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError, shown
-from minicaffe.memory.synced import SyncedHead
+from minicaffe.memory.states import SyncedHead
 
 
 class Slot:

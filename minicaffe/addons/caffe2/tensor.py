@@ -14,15 +14,18 @@ import numpy as np
 
 from minicaffe.addons.caffe2.elements import bytes_type, element_type, new_objects, same_type, type_name
 from minicaffe.addons.caffe2.serialization import DTYPES, class_name, class_named, register_serializer
-from minicaffe.blob import MAX_COUNT, NUMPY_TYPES, Blob, checked_shape, numpy_view, packed_array
+from minicaffe.blob import NUMPY_TYPES, Blob, numpy_view
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, shown
 from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.copy import copy as copy_bytes
+from minicaffe.memory.copy import packed_array
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
-from minicaffe.memory.synced import SyncedHead, SyncedMemory
+from minicaffe.memory.states import SyncedHead
+from minicaffe.memory.synced import SyncedMemory
+from minicaffe.shape import MAX_COUNT, checked_shape
 
 __all__ = ["Tensor"]
 

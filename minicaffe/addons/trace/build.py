@@ -14,7 +14,7 @@ from minicaffe.device.processor import cpuinfo_value
 from minicaffe.device.threads import get_num_threads
 from minicaffe.inspection import cost, drawing
 from minicaffe.inspection.timing import device_bandwidth, host_bandwidth, none_if_out_of_memory
-from minicaffe.memory.synced import SyncedHead
+from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2
 
 

@@ -1,7 +1,7 @@
 """Common code of engine ONEDNN's operations: convolution and inner product; pooling and LRN."""
 
-from minicaffe.memory.synced cimport UNINITIALIZED
 from minicaffe.engines.onednn.library cimport layout_of
+from minicaffe.memory.states cimport UNINITIALIZED
 
 from minicaffe.engines.engine import Refusal
 

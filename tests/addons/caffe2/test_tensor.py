@@ -11,7 +11,7 @@ import minicaffe
 from minicaffe import Tensor
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError
-from minicaffe.memory.synced import SyncedHead
+from minicaffe.memory.states import SyncedHead
 
 f4, f8, i4 = np.float32, np.float64, np.int32
 

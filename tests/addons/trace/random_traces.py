@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from minicaffe import memory
 from minicaffe.memory.reporter import Event
-from minicaffe.memory.synced import SyncedHead
+from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2
 
 HEADS = {str(head): head for head in SyncedHead}

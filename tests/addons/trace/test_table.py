@@ -13,7 +13,7 @@ from minicaffe.addons import trace
 from minicaffe.addons.trace import html, model, table
 from minicaffe.cli.bars import table_console
 from minicaffe.memory.sizes import size_text
-from minicaffe.memory.synced import SyncedHead
+from minicaffe.memory.states import SyncedHead
 
 
 @pytest.fixture
