@@ -119,7 +119,7 @@ def test_no_folder_imports_itself_by_way_of_others():
 
 def test_the_table_of_the_design_page_has_every_module_and_folder():
     page = (PACKAGE.parent / "docs" / "design.md").read_text()
-    listed = {name: int(floor) for floor, names in re.findall(r"^\| (\d) \| (`.*?) \|", page, re.M) for name in re.findall(r"`(.+?)`", names)}
+    listed = {name: int(floor) for floor, names in re.findall(r"^\| (\d+) \| (`.*?) \|", page, re.M) for name in re.findall(r"`(.+?)`", names)}
     there = {p.name + "/" * p.is_dir() for p in PACKAGE.iterdir() if p.suffix in (".py", ".pyx") or p.is_dir() and p.name != "__pycache__"}
     assert set(listed) == there
     own = {name: "minicaffe." + name.partition(".")[0].strip("/") for name in listed}

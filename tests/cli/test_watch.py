@@ -27,7 +27,7 @@ def test_watch_in_log_and_json(minicaffe, folder):
     assert out.startswith("diffs (logarithmic)") and "* scale scaled, last " in out
     out = minicaffe("plot", "w.jsonl", "--show", "gradients,activations")
     assert out.startswith("gradients (logarithmic)") and "* scale[0], last " in out and "scale scaled, last " in out
-    assert "w.jsonl.train: 3 rows" in minicaffe("parse_log", "w.jsonl", ".")
+    assert "w.jsonl.train: 3 rows" in minicaffe("plot", "w.jsonl", "--csv", ".")
     quiet = run("train", "solver.prototxt", "--watch", "7", "--quiet", cwd=folder)
     assert quiet.returncode == 0 and "[Watch]" not in quiet.stderr
     assert "[Watch]" not in run("train", "solver.prototxt", cwd=folder).stderr
