@@ -1,7 +1,7 @@
 """Add-ons: layer types, commands and more that installed packages add to the core (docs/writing_an_addon.md).
 
-A package names in its metadata one object for each of the `GROUPS` in which it adds something, as ``"package.module:OBJECT"``. It is
-a dict from names to what they mean; for fields and engines it is a module. The metadata of a group are read when a name is not
+A package names in its metadata one object for each of the `GROUPS` in which it adds something, as ``"package.module:OBJECT"``. It
+is a dict from names to what they mean; for fields and engines it is a module. The metadata of a group are read when a name is not
 found in the core, and never by ``import minicaffe``. The add-ons in ``minicaffe/addons/`` use the same way.
 """
 
@@ -116,7 +116,7 @@ def find(group, name):
 
 
 def only(found, group, name):
-    """Return the one `Addition` of a list, None if it is empty; raise ConfigError, which names the packages, if there are several."""
+    """Return the one `Addition` of a list, None if it is empty. Raises ConfigError, which names the packages, for several."""
     if len(found) > 1:
         who = " and ".join(f"'{each.addon}' of package {each.package}" for each in found)
         raise ConfigError(f"'{name}' is among the {GROUPS[group]} of two add-ons, {who}; uninstall one of them")

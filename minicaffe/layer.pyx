@@ -64,7 +64,7 @@ cdef class Layer:
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
     backward_reads_tops = True
     overwrites_outputs = False      # forward writes its tops whole, backward the diffs of its bottoms: a plan may recycle them
-    flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (inspection/cost.py)
+    flops_per_value = 1, 1  # of the largest bottom or top: forward; backward for each bottom that gets a gradient (cost.py)
     parts = ()              # of its top, for each bottom: where that may be written directly (engines/epilogue.pyx)
     reads_shapes_only = False   # the values of its bottoms do not matter
     test_outputs = None     # what a test reports of its tops in place of means: a class as OutputMeans of solver/report.py
@@ -512,8 +512,8 @@ cdef int _find(str name) except -1:
             _register(name, entry_points.import_target(found.value))
         except Exception as error:
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ConfigError(f"'{name}' is of add-on '{found.addon}' of package {found.package}, whose {found.value} fails: {text}",
-                              field="type") from error
+            raise ConfigError(f"'{name}' is of add-on '{found.addon}' of package {found.package}, whose {found.value} fails: "
+                              f"{text}", field="type") from error
     return 0
 
 

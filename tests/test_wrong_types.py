@@ -9,6 +9,7 @@ import pytest
 import minicaffe as caffe
 from minicaffe import memory, proto
 from minicaffe.addons.caffe2.plan import Plan, Step
+from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Blob
 from minicaffe.common import Generator
 from minicaffe.errors import (
@@ -29,7 +30,6 @@ from minicaffe.filler import fill
 from minicaffe.layer import Layer, layer_class
 from minicaffe.memory.zeros import mark_zero
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.caffe2.workspace import Workspace
 
 NET = """name: "net" force_backward: true
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 } } }

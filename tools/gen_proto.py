@@ -1,4 +1,6 @@
-"""Write minicaffe/proto/caffe.descriptor and proto/comments.tsv from proto/caffe.proto; ``--check`` only compares (needs grpcio-tools).
+"""Write minicaffe/proto/caffe.descriptor and proto/comments.tsv from proto/caffe.proto; ``--check`` only compares.
+
+It needs grpcio-tools.
 
 The descriptor is compiled by protoc; caffe_pb2.py builds the classes of it when imported. The comments are not in it: only
 tools/layers_table.py reads them, for docs/layers/.

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import click
 
-from minicaffe.cli.app import commands, minicaffe
+from minicaffe.cli import app
+from minicaffe.cli.app import minicaffe
 from minicaffe.cli.solver_options import FieldOption
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +36,7 @@ NUMBERS = (click.types.IntParamType, click.types.FloatParamType)    # IntRange a
 def commands(group=minicaffe, path=()):
     """Yield the words and the click command of each command."""
     context = click.Context(group)
-    for name in commands() if group is minicaffe else group.list_commands(context):
+    for name in app.commands() if group is minicaffe else group.list_commands(context):
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))

@@ -1,6 +1,6 @@
 """The memory that a training needs, in the lines that `summary`, `train` and `trace` print alike.
 
-The figure is that of minicaffe/inspection/memory_estimate.py: two iterations in which nothing is computed, with one batch of each test
+The figure is that of inspection/memory_estimate.py: two iterations in which nothing is computed, with one batch of each test
 net. `train` and `trace` find it before they read data, and continue without it where the net does not run on made-up data.
 """
 

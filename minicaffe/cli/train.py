@@ -1,8 +1,8 @@
 """``minicaffe train``: train a net, with a solver file or without (Caffe tools/caffe.cpp, train).
 
-Different from Caffe: FILE may be a net, every field of the solver can be set by an option, and there is a live display. Add-ons give
-it options: modules with `PARAMS`, ``least_tests(given)`` of a training made for a net, ``change_of_net(given, param)``, which returns
-what changes train nets or None, and ``prepare(solver, given)``.
+Different from Caffe: FILE may be a net, every field of the solver can be set by an option, and there is a live display. Add-ons
+give it options: modules with `PARAMS`, ``least_tests(given)`` of a training made for a net, ``change_of_net(given, param)``, which
+returns what changes train nets or None, and ``prepare(solver, given)``.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """NVIDIA's libraries, opened at run time: if they are missing, our own kernels compute (cuda/libraries.hpp, cuda/cudnn.hpp).
 
-cuBLAS is opened with the device, cuDNN with the first operation that engine CUDNN computes (engines/engine.pyx). Both compute in the
+cuBLAS is opened with the device, cuDNN with the first operation that engine CUDNN computes. Both compute in the
 precision that is set, also when it changes later. Functions are called through pointers, so nothing is linked. cuda-pathfinder
 finds the libraries of the wheels nvidia-cublas and nvidia-cudnn-cu13 or of an installed toolkit, unless ``MINICAFFE_CUBLAS`` or
 ``MINICAFFE_CUDNN`` names another. On the simulated device only libraries named by these variables are opened.

@@ -2,7 +2,8 @@
 
 `DeviceArray` describes where an array lies; slices and transposes of it share its memory. `cuda.elementwise` passes a `Walk` to
 a kernel: axes that all operands step through evenly are joined (THC's collapseDims), and the result is packed as
-``mc::OffsetInfo`` (loops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts a driver.
+``mc::OffsetInfo`` (loops/strided/kernel.hpp), specialised for contiguous data and for 1, 2 and 3 axes. Nothing here starts
+a driver.
 """
 
 import abc

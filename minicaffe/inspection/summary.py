@@ -18,7 +18,7 @@ LESS_NEEDED = "scratch", "diff", "data", "FLOPs"        # columns that a narrow 
 class LayerRow:
     """Type, sizes and memory of a layer; bytes that it shares with an earlier layer are not counted again.
 
-    `flops` and `backward_flops` are operations (inspection/cost.py); `layout` is None before the first run, `engine` where it depends on
+    `flops` and `backward_flops` are operations (cost.py); `layout` is None before the first run, `engine` where it depends on
     that, `fused` names the layers that it computes, too, and `by` the one that computes it. `block` is the name by which the layer
     belongs to a block (`block_names`).
     """

@@ -32,7 +32,7 @@ from minicaffe.proto import caffe_pb2
 class StepTime:
     """A step forward or backward (`direction`); the `first` of its `layers`, by number, computes the others, too.
 
-    `ms` and `mean` are median and mean of its milliseconds; `flops` and `bytes` are those of `minicaffe.inspection.cost.step`, `gflop_s`
+    `ms` and `mean` are median and mean of its milliseconds; `flops` and `bytes` are those of `cost.step`, `gflop_s`
     and `gb_s` 10^9 of them a second, `of_matrix_rate` and `of_copy_bandwidth` the shares of what `Times` has; None of nothing.
     """
 

@@ -266,8 +266,8 @@ cdef class Schedule:
     def rows(self, kept, list params, list learnable):
         """Return the steps as dicts, and by place in the iteration the bytes that live there.
 
-        The dicts have the fields of `minicaffe.inspection.schedule_table.ScheduleRow`. `kept`, `params` and `learnable` are those that it was
-        compiled for.
+        The dicts have the fields of `minicaffe.inspection.schedule_table.ScheduleRow`. `kept`, `params` and `learnable` are those
+        that it was compiled for.
         """
         cdef Context on = context()
         cdef Step step

@@ -7,8 +7,8 @@ An object of that group, such as a module, may have these functions:
 - ``about_layer(type)``: a hint for the error about an unknown layer type; "" if it is not known.
 - ``name_of(word)``: today's name of a layer type that V1 files write as `word`; None if it is not known.
 - ``is_old(layer)``: whether `upgrade` would change a LayerParameter.
-- ``upgrade(state, words)``: bring a net into the form that the core reads; `state` is that of `minicaffe.proto.upgrade`, `words` has
-  by index what V1 files wrote as the type of a layer, where the enum lacks it.
+- ``upgrade(state, words)``: bring a net into the form that the core reads; `state` is that of `minicaffe.proto.upgrade`, `words`
+  has by index what V1 files wrote as the type of a layer, where the enum lacks it.
 """
 
 import functools
@@ -33,7 +33,7 @@ types_of_program = set()    # names of layer types that the program registered: 
 
 
 def never(training=True, asked=True):
-    """Whether a net computes the same without a field that nobody knows: not known."""
+    """Return False: whether a net computes the same without an unknown field is not known."""
     return False
 
 

@@ -19,7 +19,7 @@ from minicaffe.addons.workflows import finetune
 from minicaffe.addons.workflows.class_weights import inverse_frequencies
 from minicaffe.addons.workflows.wrong_pictures import Restorer, _safe, picture_source
 from minicaffe.cli import earlier_files, extract_features, help, log, plot, ranks, records, show, signals, summary, training_file
-from minicaffe.cli.app import command_first, commands, command_of, explain
+from minicaffe.cli.app import command_first, command_of, commands, explain
 from minicaffe.cli.bars import progress
 from minicaffe.cli.deploy import remove_dropout
 from minicaffe.cli.options import OutputFile, normalize_arguments

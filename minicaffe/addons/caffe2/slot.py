@@ -114,7 +114,7 @@ class Slot:
             other._value, other.is_external, self._value, self.is_external)
 
     def serialize(self):
-        """Return the object as bytes, with the slot's name, for `deserialize`; what can be stored see `minicaffe.addons.caffe2.serialization`.
+        """Return the object as bytes, with the slot's name, for `deserialize`; what can be stored see `minicaffe.serialization`.
 
         Raises
         ------

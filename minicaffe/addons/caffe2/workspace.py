@@ -179,7 +179,7 @@ class Workspace(workspace.Workspace):
         return self._slots[name]
 
     def save(self, path, names=None):
-        """Write what slots hold to a file, which is replaced when the new one is whole; see `minicaffe.addons.caffe2.serialization`.
+        """Write what slots hold to a file, which is replaced when the new one is whole; see `minicaffe.serialization`.
 
         Parameters
         ----------

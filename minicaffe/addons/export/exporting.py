@@ -112,7 +112,7 @@ def export_layers(net, values, add):
 
 
 def compare(net, inputs, preprocessing, target, run, layers):
-    """Return the Difference of each output of a net and of what it was exported to; it raises what `minicaffe.addons.export.onnx.compare` does.
+    """Return the Difference of each output of a net and of what it was exported to; it raises what `minicaffe.onnx.compare` does.
 
     Parameters
     ----------

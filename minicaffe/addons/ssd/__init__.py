@@ -13,6 +13,6 @@ LAYERS = {
 }
 COMMANDS = {
     "detect": ("Use a trained net", f"{__name__}.detect:detect", "Find boxes on pictures by a net of SSD.", "parallel"),
-    "convert_annoset": ("Data", f"{__name__}.convert_annoset:convert_annoset", "Make a database of pictures and the boxes on them."),
+    "convert_annoset": ("Data", f"{__name__}.convert_annoset:convert_annoset", "Make a database of pictures with boxes."),
 }
 MODULES = {"model_libs": f"{__name__}.model_libs"}

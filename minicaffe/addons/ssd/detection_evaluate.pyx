@@ -1,6 +1,6 @@
 """DetectionEvaluate: which detections are right (SSD's detection_evaluate_layer.cpp), for mean average precision.
 
-`minicaffe.addons.ssd.mean_precision` makes precisions of the rows. Different from Caffe: with `name_size_file` the line of an image is
+mean_precision.py makes precisions of the rows. Different from Caffe: with `name_size_file` the line of an image is
 counted over all images of the batches, where Caffe left out those without a detection, so that later boxes were mapped with
 sizes of other images.
 """

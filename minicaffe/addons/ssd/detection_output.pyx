@@ -1,6 +1,6 @@
 """DetectionOutput: from SSD's predictions to boxes with labels and scores (SSD's detection_output_layer.cpp; Liu et al., 2016).
 
-The boxes' arithmetic is defined in addons/ssd/boxes/detection_output.hpp; files and pictures of the results in addons/ssd/detection_files.py.
+The boxes' arithmetic is defined in boxes/detection_output.hpp; files and pictures of the results in detection_files.py.
 Different from Caffe: `background_label_id` -1 works with shared locations; boxes of equal score come in the order of their
 prior boxes; a directory for results is not emptied, and its files are replaced at once; what is shown needs no window where
 `save_file` is given.

@@ -1,6 +1,6 @@
 """Permute: another order of the axes (SSD's permute_layer.cpp), as NumPy's transpose.
 
-Forward and backward are one strided copy (loops/strided/caffe.hpp), on a device to and from the layout of the bottom. Different from
+Forward and backward are a strided copy (loops/strided/caffe.hpp), on a device to and from the layout of the bottom. Different from
 Caffe: the number of axes may change between iterations, and no gradient is written that is not needed.
 """
 

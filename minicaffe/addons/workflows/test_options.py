@@ -13,18 +13,19 @@ from minicaffe.errors import ConfigError
 EVALUATIONS = {"matrix": "--confusion", "per_class": "--per-class", "wrong": "--wrong"}     # parameters that need all answers
 WRONG_LIMIT = 100
 PARAMS = [
-    click.Option(["--confusion", "matrix"], is_flag=False, flag_value="", type=options.OutputFile(confusion.ENDINGS), metavar="[FILE]",
-              help="Of a classifier: print the confusion matrix and the most confused pairs; FILE, .csv or .png, gets the matrix."),
+    click.Option(["--confusion", "matrix"], is_flag=False, flag_value="", metavar="[FILE]",
+              type=options.OutputFile(confusion.ENDINGS), help="Of a classifier: print the confusion matrix and the most confused "
+              "pairs; FILE, .csv or .png, gets the matrix."),
     click.Option(["--per-class"], is_flag=True, help="Of a classifier: print precision, recall and count of each class, or of each "
               "of several labels (SigmoidCrossEntropyLoss)."),
-    click.Option(["--wrong"], metavar="DIR", help="Of a classifier: write the pictures with wrong answers as PNG files and wrong.csv to "
-              "the new folder DIR, those with the highest scores first."),
+    click.Option(["--wrong"], metavar="DIR", help="Of a classifier: write the pictures with wrong answers as PNG files and "
+              "wrong.csv to the new folder DIR, those with the highest scores first."),
     click.Option(["--wrong-limit"], type=click.IntRange(min=1), help="With --wrong: the most pictures to write; "
               f"by default {WRONG_LIMIT}."),
     click.Option(["--labels"], metavar="FILE", help="Names of the classes, one a line; by default labels.txt beside the net, in "
               "the test database or beside it."),
-    click.Option(["--prediction"], metavar="LAYER", help="The loss or Accuracy layer whose scores are the answers; by default the last "
-              "loss of classes, else the last Accuracy."),
+    click.Option(["--prediction"], metavar="LAYER", help="The loss or Accuracy layer whose scores are the answers; by default the "
+              "last loss of classes, else the last Accuracy."),
 ]
 
 

@@ -5,8 +5,8 @@ from libc.stdint cimport int64_t
 from minicaffe.engines.onednn.library cimport OnednnLayout, scaled_layout
 from minicaffe.ops.conv.operation cimport Convolution, ConvShape, backward_bias
 from minicaffe.engines.epilogue cimport ChannelEpilogue, ConcatSlice
-from minicaffe.engines.onednn.primitives cimport (Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation,  # no-cython-lint
-                                   Weighted, library, refuse)  # no-cython-lint
+from minicaffe.engines.onednn.primitives cimport (  # no-cython-lint
+    Blob, Context, Layout, Library, OnednnWeightsPrimitive, Operation, Weighted, library, refuse)  # no-cython-lint
 
 from minicaffe.engines.engine import Refusal, get_precision
 from minicaffe.engines.table import ONEDNN

@@ -1,4 +1,4 @@
-// Inner product by oneDNN from bf16 arrays (engines/onednn/weighted.hpp): the bottom, its gradient and that of the top as rows, the top in
+// Inner product by oneDNN from bf16 arrays (weighted.hpp): the bottom, its gradient and that of the top as rows, the top in
 // float32, the weights rounded, their gradient in float32. Bottoms of images in lanes are made rows first: for them oneDNN would
 // arrange the weights so that rounding them, in each iteration, took four times as long as the products.
 #pragma once

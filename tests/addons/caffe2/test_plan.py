@@ -5,9 +5,9 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.addons.caffe2.plan import Plan, Step
+from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, DataError, MissingNameError, WrongTypeError
-from minicaffe.addons.caffe2.workspace import Workspace
 
 NET = """name: "%s" layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 } } }
 layer { name: "y" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }"""

@@ -18,10 +18,10 @@ from minicaffe.addons.caffe2 import serialization
 from minicaffe.addons.caffe2.serialization import deserialize, register_serializer, serialize
 from minicaffe.addons.caffe2.slot import Slot
 from minicaffe.addons.caffe2.tensor import Tensor
+from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, DataError, Error, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.proto import caffe_pb2
-from minicaffe.addons.caffe2.workspace import Workspace
 
 NAN_WITH_PAYLOAD = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_DEAD_BEEF))[0]
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Blob
 from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError
-from minicaffe.addons.caffe2.workspace import Workspace
 
 
 def test_lookup_goes_own_then_parents():

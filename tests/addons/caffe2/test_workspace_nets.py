@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
+from minicaffe.addons.caffe2.workspace import Workspace
 from minicaffe.blob import Dtype
 from minicaffe.errors import ConfigError, FileError, MissingNameError, ShapeError, WrongTypeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, parse_text
-from minicaffe.addons.caffe2.workspace import Workspace
 
 TEXT = """
 name: "small"
@@ -126,7 +126,7 @@ def test_a_net_that_cannot_be_made_leaves_the_old_one_and_no_slots(tmp_path):
 def test_a_slot_with_the_name_of_a_parameter_that_is_no_blob():
     workspace = Workspace()
     workspace.set("ip[0]", 3)
-    with pytest.raises(WrongTypeError, match="must be a Blob, got 3 \(int\)"):
+    with pytest.raises(WrongTypeError, match=r"must be a Blob, got 3 \(int\)"):
         workspace.create_net(text(), caffe.TEST)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import layer as registry
-from minicaffe.addons.forks import formulas as fork_forms
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2, parse_text, unknown, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net

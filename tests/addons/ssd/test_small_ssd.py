@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("cv2")
 
-from ssd_boxes import overlap  # noqa: E402
 from small_ssd import CLASSES, SIDE, net, picture, write_database  # noqa: E402
+from ssd_boxes import overlap  # noqa: E402
 
 import minicaffe  # noqa: E402
 from minicaffe import cli  # noqa: E402

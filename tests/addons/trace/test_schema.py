@@ -11,8 +11,8 @@ import minicaffe as caffe
 from minicaffe.addons import trace
 from minicaffe.addons.trace import html, kernels, perfetto
 from minicaffe.addons.trace.model import Trace, launch_of
-from minicaffe.addons.trace.schema import COLUMNS
 from minicaffe.addons.trace.reasons import CopyReasons
+from minicaffe.addons.trace.schema import COLUMNS
 from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError
 from minicaffe.inspection.watch import Watch
 from minicaffe.workspace import Workspace

@@ -1,4 +1,4 @@
-"""Helpers for layers that `torch.nn` lacks: an export contains the text of those that it uses (`minicaffe.addons.export.pytorch.source`).
+"""Helpers for layers that `torch.nn` lacks: an export contains the text of those that it uses (source.py).
 
 minicaffe does not import this module, so it works without PyTorch. Everything here is complete without minicaffe.
 """

@@ -1,4 +1,4 @@
-// Bilinear interpolation on a device (addons/forks/interpolation/kernel.hpp); the CPU multiplies by matrices (addons/forks/resizing.py).
+// Bilinear interpolation on a device (kernel.hpp); the CPU multiplies by matrices (addons/forks/resizing.py).
 #pragma once
 #include "minicaffe/device/typed.hpp"
 #include "minicaffe/addons/forks/interpolation/kernel.hpp"
