@@ -128,7 +128,7 @@ def describe(name):
     """Return the LayerEntry of a layer type. Raises ConfigError, with near names, if there is none."""
     cls = layer_class(name)
     text, sections = _parts_of(_text(cls.__doc__))
-    own, of_fork = cls.__module__.startswith("minicaffe.layers."), cls.__module__.startswith("minicaffe.addons.forks.")
+    own, of_fork = cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")), cls.__module__.startswith("minicaffe.addons.forks.")
     head = _text(sys.modules[cls.__module__].__doc__).split("\n\n")[0] if own and not of_fork else ""
     # "AbsVal: y = |x| (Caffe absval_layer.cpp)." and "Dropout (Caffe dropout_layer.cpp; ...)."
     head = re.sub(r"\s*\([^()]*\b\w+_layer\.cpp[^()]*\)", "", " ".join(head.split()))
@@ -198,7 +198,7 @@ def _first_sentence(text):
 
 
 def _origin(name, cls):
-    if not cls.__module__.startswith("minicaffe.layers."):
+    if not cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")):
         return cls.__module__
     known = forks.find_layer(name)
     return "BVLC" if known is None else "SSD" if "ssd" in known.forks else f"fork {known.forks[0]}"

@@ -112,7 +112,7 @@ def facts(cls):
     """Return the cells forward, backward, CPU, GPU and fast engine of a layer class."""
     if cls.__name__ == "PythonLayer":
         return ["the user's", "the user's", "yes", "CPU", "-"]
-    chain = [base for base in cls.__mro__ if base.__module__.startswith("minicaffe.layers.")]
+    chain = [base for base in cls.__mro__ if base.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
     bodies = [body_of(base) for base in chain]
     forward = method(bodies, "forward_on", "forward_cpu")
     backward = method(bodies, "gradient", "backward_on", "backward_cpu")
@@ -165,7 +165,7 @@ def render(counts):
     double = tested_in_double()
     rows = []
     for name, cls in sorted(layer_types().items(), key=lambda item: item[0].lower()):
-        if not cls.__module__.startswith("minicaffe.layers."):
+        if not cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")):
             continue
         source = source_of(cls.__module__).relative_to(ROOT).as_posix()
         forward, backward, cpu, gpu, engines = facts(cls)
@@ -194,7 +194,7 @@ def render_pages():
     """Return the text of each page of docs/layers/, by its name."""
     pages = {page: [PAGE_HEAD.format(title=title)] for page, title in PAGES.items()}
     types = layer_types()
-    entries = [entry for entry in layer_reference.entries() if types[entry.name].__module__.startswith("minicaffe.layers.")]
+    entries = [entry for entry in layer_reference.entries() if types[entry.name].__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
     users = Counter(message for entry in entries for message in entry.params.values())
     nested = [message.name for entry in entries for message in entry.messages if message.name not in users]
     there = {}      # where a message has its table

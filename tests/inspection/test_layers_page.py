@@ -52,13 +52,13 @@ def test_links_lead_to_files(page):
 
 
 def test_every_type_of_the_package_has_a_row(page):
-    own = {name for name, cls in layer_types().items() if cls.__module__.startswith("minicaffe.layers.")}
+    own = {name for name, cls in layer_types().items() if cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))}
     assert set(re.findall(r"^\| \[(\w+)\]\(layers/\w+\.md#\w+\) \| \[", page, re.M)) == own
 
 
 def test_a_type_is_in_the_file_of_its_name():
     types = {name: cls for name, cls in layer_types().items()
-             if cls.__module__.startswith("minicaffe.layers.") and ".forks." not in cls.__module__}     # in files by subject
+             if cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")) and ".forks." not in cls.__module__}     # in files by subject
     elsewhere = {name for name, cls in types.items() if cls.__module__.rpartition(".")[2].replace("_", "") != name.lower()}
     assert elsewhere == {"DepthwiseConvolution", "LSTM", "RNN"}  # another name of Convolution; two small classes beside their base
 
@@ -98,7 +98,7 @@ def test_cases_are_counted_where_they_are(tmp_path, monkeypatch):
 
 def test_every_type_has_a_section_in_the_pages_with_all_fields_of_its_own():
     pages = {path.stem: path.read_text() for path in (ROOT / "docs" / "layers").glob("*.md")}
-    own = [entry for entry in layer_reference.entries() if layer_types()[entry.name].__module__.startswith("minicaffe.layers.")]
+    own = [entry for entry in layer_reference.entries() if layer_types()[entry.name].__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
     sections = {}
     for text in pages.values():
         sections |= dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
