@@ -66,7 +66,7 @@ def _is_file(name):
 def _target_of(name):
     if name in OF_CORE:
         return OF_CORE[name]
-    if name.startswith("_") or _is_file(name):
+    if name.startswith("_") or name == "addons" or _is_file(name):      # which may not be installed
         return None
     found = entry_points.find("modules", name)
     return found and found.value

@@ -5,8 +5,10 @@ files of tests side by side, on up to eight processes.
 import contextlib
 import faulthandler
 import gc
+import importlib.util
 import logging
 import os
+import re
 import signal
 import zlib
 from pathlib import Path
@@ -15,6 +17,7 @@ import hypothesis
 import pytest
 from compile_kernels import ARCHITECTURES, find_nvrtc
 
+OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|minicaffe import (dnn|trace|onnx)\b)", re.M)
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
 
@@ -49,6 +52,16 @@ def pytest_configure(config):
         from minicaffe.net.net import Net
         as_asked = Net.set_plan
         Net.set_plan = lambda net, asked, *rest: as_asked(net, asked or plan, *rest)
+
+
+def addons_installed():
+    return importlib.util.find_spec("minicaffe.addons") is not None
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Without minicaffe/addons the files are left out that import them, by their names or by public ones."""
+    if collection_path.suffix == ".py" and not addons_installed():
+        return bool(OF_ADDONS.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 def pytest_runtest_setup(item):
