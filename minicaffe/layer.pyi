@@ -15,7 +15,7 @@ class Layer:
     refuses_in_place: bool
     default_loss_weight: float
     always_reshape: bool
-    takes_unknown_fields: bool
+    takes_unknown_fields: bool | tuple[str, ...]
     ignores_unit_axes: bool
     no_gradient: dict[int, str]
     backward_reads_bottoms: bool
@@ -29,8 +29,6 @@ class Layer:
     blobs: list[Blob]
     param_propagate_down: list[bool]
     def __init__(self, param: Any, dtype: Dtype = ..., parameters: Any = None, key: str | None = None) -> None: ...
-    @classmethod
-    def for_param(cls, param: Any) -> type[Layer]: ...
     @property
     def param(self) -> Any: ...
     @property

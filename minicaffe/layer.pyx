@@ -58,7 +58,7 @@ cdef class Layer:
     refuses_in_place = False        # no top may be a bottom
     default_loss_weight = 0
     always_reshape = False
-    takes_unknown_fields = False  # whether a file may give it fields that the messages lack (proto/fields.py)
+    takes_unknown_fields = False  # fields that the messages lack (proto/fields.py) and the type reads: their paths, or True for all
     ignores_unit_axes = False   # stored parameters may have more or fewer axes of size 1 (net/weights.py)
     no_gradient = {}        # what bottoms hold that get none, by their index
     backward_reads_bottoms = True   # the data of bottoms; False lets a plan recycle it earlier (net/schedule.pyx)
@@ -85,11 +85,6 @@ cdef class Layer:
         self.generator = caffe.generator
         self.parameters = parameters
         self.key = check_type(key, str, "key", "a str") if key else self.name
-
-    @classmethod
-    def for_param(cls, param):
-        """Return the class of a layer with `param`: another one where forks use the name of the type for something else."""
-        return cls
 
     # ---- what a layer type defines
 

@@ -59,9 +59,11 @@ def addons_installed():
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Without minicaffe/addons the files are left out that import them, by their names or by public ones."""
-    if collection_path.suffix == ".py" and not addons_installed():
-        return bool(OF_ADDONS.search(collection_path.read_text(encoding="utf-8"))) or None
+    """Without minicaffe/addons leave out tests/addons, and the files that import add-ons, by their names or by public ones."""
+    if not addons_installed() and (collection_path == Path(__file__).with_name("addons") or collection_path.suffix == ".py"
+                                   and OF_ADDONS.search(collection_path.read_text(encoding="utf-8"))):
+        return True
+    return None
 
 
 def pytest_runtest_setup(item):

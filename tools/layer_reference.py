@@ -40,7 +40,6 @@ PARAMS = {
     "SoftmaxWithLoss": ("softmax_param", "loss_param"),
     "SoftmaxWithLossOHEM": ("softmax_param", "loss_param"),
     "SmoothL1LossOHEM": ("loss_param",),
-    "SpatialDropout": ("dropout_param",),
     "VideoData": ("video_data_param", "data_param", "transform_param"),
     "WindowData": ("window_data_param", "transform_param"),
 }
@@ -128,7 +127,8 @@ def describe(name):
     """Return the LayerEntry of a layer type. Raises ConfigError, with near names, if there is none."""
     cls = layer_class(name)
     text, sections = _parts_of(_text(cls.__doc__))
-    own, of_fork = cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons.")), cls.__module__.startswith("minicaffe.addons.forks.")
+    own = cls.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))
+    of_fork = cls.__module__.startswith("minicaffe.addons.forks.")
     head = _text(sys.modules[cls.__module__].__doc__).split("\n\n")[0] if own and not of_fork else ""
     # "AbsVal: y = |x| (Caffe absval_layer.cpp)." and "Dropout (Caffe dropout_layer.cpp; ...)."
     head = re.sub(r"\s*\([^()]*\b\w+_layer\.cpp[^()]*\)", "", " ".join(head.split()))

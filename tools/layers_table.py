@@ -194,7 +194,8 @@ def render_pages():
     """Return the text of each page of docs/layers/, by its name."""
     pages = {page: [PAGE_HEAD.format(title=title)] for page, title in PAGES.items()}
     types = layer_types()
-    entries = [entry for entry in layer_reference.entries() if types[entry.name].__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
+    entries = [entry for entry in layer_reference.entries()
+               if types[entry.name].__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
     users = Counter(message for entry in entries for message in entry.params.values())
     nested = [message.name for entry in entries for message in entry.messages if message.name not in users]
     there = {}      # where a message has its table

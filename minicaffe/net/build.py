@@ -49,8 +49,8 @@ class Builder:
         log.info("Creating Layer %s", param.name)
         repeats = self._repeats[param.name]
         self._repeats[param.name] += 1
-        return layer_class(param.type).for_param(param)(param, self.net.dtype, self.net.parameters,
-                                                        f"{param.name}#{repeats}" if repeats else param.name)
+        return layer_class(param.type)(param, self.net.dtype, self.net.parameters,
+                                       f"{param.name}#{repeats}" if repeats else param.name)
 
     def _take(self, param, i):
         """Return the blob that bottom `i` consumes."""

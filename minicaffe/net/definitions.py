@@ -49,10 +49,13 @@ def _check_fields(layer, phase, skip, file, positions):
     """Raise for the first field of a layer that its type does not read and that may not be left out."""
     param = layer.param
     with located(file=file, line=layer.line, layer=param.name, layer_type=param.type):
-        if param.type and layer_class(param.type).for_param(param).takes_unknown_fields:
-            return
+        reads = param.type and layer_class(param.type).takes_unknown_fields
+    if reads is True:
+        return
     training = (param.phase if param.HasField("phase") else phase) == caffe_pb2.TRAIN
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
+        if reads and path in reads:
+            continue
         unknown = find_unknown(message, name, value)
         line, column = positions.place_of(f"{layer.path}.{path}") if positions is not None else (None, None)
         error = ConfigError(unknown.text, field=path, file=file, line=line or layer.line, column=column, layer=param.name,

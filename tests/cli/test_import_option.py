@@ -1,6 +1,5 @@
 """``--import MODULE``: layer types of one's own on the command line."""
 
-import importlib
 import json
 import subprocess
 import sys

@@ -46,15 +46,16 @@ LAYERS = [
     ("MultinomialLogisticLoss", [Y, LABEL], 1, [1, 0], ""), ("InfogainLoss", [Y, LABEL, (5, 5)], 1, [1, 0, 0], ""),
     ("EuclideanLoss", [Y, Y], 1, [1, 1], ""), ("SigmoidCrossEntropyLoss", [Y, Y], 1, [1, 0], ""),
     ("ContrastiveLoss", [Y, Y, LABEL], 1, [1, 1, 0], ""), ("SmoothL1Loss", [Y, Y, Y], 1, [1, 1, 0], ""),
+    ("SmoothL1Loss", [Y, Y, Y, Y], 1, [1, 1, 0, 0], "smooth_l1_loss_param { sigma: 2 }"),
     ("MultiBoxLoss", [(1, 8), (1, 4), BOXES, OBJECT], 1, [1, 1, 0, 0], "multibox_loss_param { num_classes: 2 }"),
 ]
 ROIS = np.array([[0.0, 0, 0, 2, 2], [1, 1, 0, 2, 2]])
 FORKS = [
     ("LabelSpecificAdd", [Y, LABEL], 1, [1, 0], "label_specific_add_param { bias: -0.1 }"),
-    ("SpatialDropout", [X], 1, [1], ""), ("ReLU6", [Y], 1, [1], ""), ("ReLUX", [Y], 1, [1], "relux_param { maximal_value: 0.5 }"),
+    ("ReLU6", [Y], 1, [1], ""), ("ReLUX", [Y], 1, [1], "relux_param { maximal_value: 0.5 }"),
     ("BN", [X], 1, [1], ""), ("BN", [X], 1, [1], "bn_param { bn_mode: LEARN }"), ("BN", [X], 1, [1], "bn_param { bn_mode: INFERENCE }"),
     ("Reverse", [X], 1, [1], "reverse_param { axis: 1 }"),
-    ("Flip", [X], 1, [1], ""), ("ShuffleChannel", [X], 1, [1], "shuffle_channel_param { group: 2 }"),
+    ("ShuffleChannel", [X], 1, [1], "shuffle_channel_param { group: 2 }"),
     ("Reorg", [X], 1, [1], "reorg_param { stride: 2 reverse: true }"), ("Squeeze", [(2, 1, 3)], 1, [1], ""),
     ("Interp", [X], 1, [1], "interp_param { height: 5 width: 4 }"), ("Interp", [X, (1, 1, 5, 2)], 1, [1, 0], "interp_param { use_blob_size: true }"),
     ("Resize", [X], 1, [1], "resize_param { height: 4 width: 5 }"), ("Upsample", [X], 1, [1], "upsample_param { scale: 2 }"),
@@ -64,8 +65,7 @@ FORKS = [
     ("ROIAlign", [X, ROIS], 1, [1, 0], "roi_pooling_param { pooled_h: 2 pooled_w: 2 }"),
     ("Lstm", [(2, 3, 4), np.ones((2, 3))], 1, [1, 0], f"lstm_param {{ num_output: 2 {FILL} }}"),
     ("Normalize", [X], 2, [1], "normalize_param { normalize_type: 'L1' }"), ("Normalize", [X], 1, [1], "normalize_param { normalize_type: 'L2' }"),
-    ("L1Loss", [Y, Y], 1, [1, 1], ""), ("TripletLoss", [Y, Y, Y], 1, [1, 1, 1], "triplet_loss_param { margin: 2 }"),
-    ("SmoothL1LossOHEM", [Y, Y, Y], 1, [1, 1, 0], ""), ("SmoothL1Loss", [Y, Y, Y, Y], 1, [1, 1, 0, 0], ""),
+    ("SmoothL1LossOHEM", [Y, Y, Y], 1, [1, 1, 0], ""),
     ("SoftmaxWithLossOHEM", [Y, LABEL], 3, [1, 0], ""),
 ]
 NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in LAYERS]

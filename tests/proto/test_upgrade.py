@@ -244,7 +244,7 @@ def read(tmp_path, text):
 
 @pytest.mark.parametrize("word, today", [
     ("BN", "BN"), ("LOCAL", "Local"), ("CONVOLUTION3D", "Convolution3D"), ("ROIPOOLING", "ROIPooling"), ("RELU6", "ReLU6"),
-    ("TRIPLET_LOSS", "TripletLoss"), ("NotAType", "NotAType"), ("NOT_A_TYPE", "NotAType"),
+    ("CONTINUATION_INDICATOR", "ContinuationIndicator"), ("NotAType", "NotAType"), ("NOT_A_TYPE", "NotAType"),
 ])
 def test_v1_types_of_forks_get_todays_names(tmp_path, word, today):
     """Who builds the net asks the registry for them; their fields go with them."""

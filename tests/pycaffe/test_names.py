@@ -29,8 +29,8 @@ CALLABLE = {
     "caffe.coord_map": """conv_params crop_params coord_map compose inverse coord_map_from_to crop UndefinedMapException
         AxisMismatchException""",
     "caffe.proto.caffe_pb2": "NetParameter LayerParameter SolverParameter BlobProto BlobProtoVector Datum V1LayerParameter NetState",
-    "caffe.model_libs": """check_if_exist make_if_not_exist UnpackVariable ConvBNLayer ResBody InceptionTower CreateAnnotatedDataLayer
-        ZFNetBody VGGNetBody ResNet101Body ResNet152Body InceptionV3Body CreateMultiBoxHead""",
+    "caffe.model_libs": """check_if_exist make_if_not_exist UnpackVariable ConvBNLayer CreateAnnotatedDataLayer VGGNetBody
+        CreateMultiBoxHead""",
 }
 VALUES = {"caffe": {"TRAIN": 0, "TEST": 1, "__version__": caffe.__version__, "io": caffe.io, "layers": caffe.layers, "params": caffe.params},
           "caffe.net_spec": {"layers": caffe.layers, "params": caffe.params}}

@@ -8,7 +8,6 @@ import numpy as np
 from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, DataError, Error
-from minicaffe.layer import layer_class
 
 # Types whose tops are no continuous function of the bottoms: a rounding error may change a top by any amount.
 DISCONTINUOUS_TYPES = ("Accuracy", "ArgMax", "DetectionOutput", "Filter", "Threshold")
@@ -22,13 +21,6 @@ def registration(table, names):
         table.update(dict.fromkeys(names, function))
         return function
     return register
-
-
-def kind_of(node):
-    """Return the type of a node's layer, or what a fork computes in place of it, such as "Normalize with normalize_param"."""
-    registered = layer_class(node.type)
-    made = registered.for_param(node.param)
-    return node.type if made is registered else f"{node.type} with {made.message}"
 
 
 def unique(wanted, taken):
@@ -79,7 +71,7 @@ def check_net(net, known, target, register):
     """
     if net.phase != TEST:
         raise ConfigError("the net is in phase TRAIN; build it for TEST", file=net.file)
-    check_types([(node.name, kind_of(node), node.line) for node in net.nodes], net.file, known, target, register)
+    check_types([(node.name, node.type, node.line) for node in net.nodes], net.file, known, target, register)
     outputs = [blob for blob in net.output_blobs if blob not in net.input_blobs]
     for blob in net.output_blobs:
         if blob in net.input_blobs:

@@ -106,8 +106,15 @@ LAYERS |= {
     "HingeLoss": row("hinge_loss", norm=lambda node: caffe_pb2.HingeLossParameter.Norm.Name(node.param.hinge_loss_param.norm)),
     "ContrastiveLoss": row("contrastive_loss", margin="contrastive_loss_param.margin",
                            legacy="contrastive_loss_param.legacy_version"),
-    "MultinomialLogisticLoss": row("logistic_loss"), "SmoothL1Loss": row("smooth_l1_loss"), "EuclideanLoss": row("euclidean_loss"),
+    "MultinomialLogisticLoss": row("logistic_loss"), "EuclideanLoss": row("euclidean_loss"),
 }
+
+
+@layer("SmoothL1Loss")
+def smooth_l1_loss(out, node):
+    if len(node.bottoms) > 3 or node.param.fork_fields:
+        raise ConfigError("the loss of Fast R-CNN, with four bottoms or smooth_l1_loss_param, has no exporter; remove the layer")
+    return [out.op("smooth_l1_loss", *out.bottoms())]
 
 
 @layer("InfogainLoss")

@@ -4,15 +4,15 @@
 _MODULES = {
     "bn": ("BN",),
     "convolution_depthwise": ("ConvolutionDepthwise", "DepthwiseConvolution"),
-    "losses": ("L1Loss", "TripletLoss", "SmoothL1LossOHEM", "SoftmaxWithLossOHEM"),
-    "orders": ("Reverse", "Flip", "Squeeze", "ShuffleChannel", "Reorg"),
-    "pointwise": ("LabelSpecificAdd", "SpatialDropout"),
+    "losses": ("SmoothL1LossOHEM", "SoftmaxWithLossOHEM"),
+    "orders": ("Reverse", "Squeeze", "ShuffleChannel", "Reorg"),
+    "pointwise": ("LabelSpecificAdd",),
     "proposals": ("Proposal", "DecodeBBox", "BoxOutput"),
     "regions": ("ROIPooling", "PSROIPooling", "ROIAlign"),
     "relu_x": ("ReLUX", "ReLU6"),
     "resizing": ("Interp", "Resize", "Upsample"),
     "sequences": ("Lstm", "ContinuationIndicator", "CTCGreedyDecoder"),
-    "variants": ("PriorBoxClustered",),
+    "variants": ("ChannelNormalize",),
     "yolo": ("YoloDetectionOutput", "Yolov3DetectionOutput"),
 }
 LAYERS = {name: f"{__name__}.{module}:{name}Layer" for module, names in _MODULES.items() for name in names}

@@ -88,5 +88,3 @@ def _step(layer, axis):
     dilation = list(getattr(param, "dilation", ())) or [1]
     kernel, stride, pad, dilation = (sizes[min(axis, len(sizes) - 1)] for sizes in (kernel, stride, pad, dilation))
     return window_map(layer.type, Fraction(stride), Fraction((kernel - 1) * dilation + 1), pad) if kernel and stride else None
-
-

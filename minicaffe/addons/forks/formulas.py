@@ -2,7 +2,7 @@
 
 A formula is the text of layers. Its blobs x, m, n are the bottoms of the fork's layer, y its top; others get names of their own.
 The first layer keeps the name, so that weights find it; a layer of the same type keeps the fields. A type that the user registers
-leaves FORMS (minicaffe.register_layer).
+leaves FORMS (minicaffe.register_layer). Types in RENAMED get another type's name if they have a message.
 """
 
 from minicaffe.errors import ConfigError
@@ -22,6 +22,48 @@ AVE_EXC_PAD = ('layer { type: "Pooling" bottom: "x" top: "c" pooling_param { poo
                'layer { type: "Power" bottom: "x" top: "ones" power_param { scale: 0 shift: 1 } }'
                'layer { type: "Pooling" bottom: "ones" top: "part" pooling_param { pool: AVE } }'
                'layer { type: "Power" bottom: "part" top: "b" power_param { power: -1 } }' + PRODUCT.replace('"x"', '"c"'))
+
+
+def difference(first, second, top):
+    """Return the formula of the difference of two blobs."""
+    return (f'layer {{ type: "Eltwise" bottom: "{first}" bottom: "{second}" top: "{top}" '
+            "eltwise_param { coeff: 1 coeff: -1 } }")
+
+
+def reduced(operation, axis, bottom, top):
+    """Return the formula of a Reduction over the axes from `axis` on; of each value if there is one axis less."""
+    return (f'layer {{ type: "Reshape" bottom: "{bottom}" top: "{top}s" '
+            "reshape_param { shape { dim: 1 } axis: -1 num_axes: 0 } }"
+            f'layer {{ type: "Reduction" bottom: "{top}s" top: "{top}" '
+            f"reduction_param {{ operation: {operation} axis: {axis} }} }}")
+
+
+def mean_loss(bottom, coeff):
+    """Return the formula of a loss: the mean over the records, times `coeff`."""
+    return (f'layer {{ type: "Reduction" bottom: "{bottom}" top: "y" loss_weight: 1 '
+            f"reduction_param {{ operation: MEAN coeff: {coeff} }} }}")
+
+
+L1_LOSS = difference("x", "m", "a") + reduced("ASUM", 1, "a", "b") + mean_loss("b", 1)
+
+
+def _triplet_loss(layer, own):
+    """The squared distances from the positive and from the negative, and the hinge of their difference."""
+    return (difference("x", "m", "a") + reduced("SUMSQ", 1, "a", "b") + difference("x", "n", "c") + reduced("SUMSQ", 1, "c", "d")
+            + difference("b", "d", "e")
+            + f'layer {{ type: "Power" bottom: "e" top: "e" power_param {{ shift: {own.get("margin", 1.0)} }} }}'
+            + 'layer { type: "ReLU" bottom: "e" top: "e" }' + mean_loss("e", 0.5))
+
+
+def _spatial_dropout(layer, own):
+    """Dropout of ones, one for each plane, which are multiplied with the planes."""
+    ratio = own.get("dropout_ratio", layer.dropout_param.dropout_ratio)
+    if "dropout_ratio" in own and not ratio < 1:
+        raise ConfigError(f"must be at least 0 and less than 1, got {ratio:g}", field="spatial_dropout_param.dropout_ratio")
+    return (reduced("SUM", 2, "x", "a")
+            + 'layer { type: "Power" bottom: "a" top: "b" power_param { scale: 0 shift: 1 } propagate_down: false }'
+            + f'layer {{ type: "Dropout" bottom: "b" top: "b" dropout_param {{ dropout_ratio: {ratio} }} }}'
+            + 'layer { type: "Scale" bottom: "x" bottom: "b" top: "y" scale_param { axis: 0 } }')
 
 
 def _batch_norm(layer, own):
@@ -46,6 +88,11 @@ def _dilated(layer, own):
     return f'layer {{ type: "Convolution" bottom: "x" top: "y" convolution_param {{ {sizes} }} }}'
 
 
+def _flip(layer, own):
+    axes = [2] * own.get("flip_height", False) + [3] * own.get("flip_width", True)
+    return renamed("Reverse", "reverse_param", "axis", axes) if axes else 'layer { type: "Power" bottom: "x" top: "y" }'
+
+
 def _relu(layer, own):
     slope, bound = layer.relu_param.negative_slope, min(6 if own.get("relu6") else 2**31, own.get("maximum") or 2**31)
     if bound == 2**31:
@@ -60,8 +107,9 @@ def _transpose(layer, own):
     dims = own.get("dim", [])
     if not dims or sorted(dims) != list(range(len(dims))):
         raise ConfigError(f"must name each axis of the bottom once, got {dims}", field="transpose_param.dim")
-    # Permute reads the second message, too, and raises if the bottom has more axes.
-    return f'layer {{ type: "Permute" bottom: "x" top: "y" permute_param {{ order: {dims} }} transpose_param {{ dim: {dims} }} }}'
+    # Permute takes fewer axes than the bottom has; this Reshape copies each size, and raises unless there are as many.
+    same = f'layer {{ type: "Reshape" bottom: "x" top: "a" reshape_param {{ shape {{ dim: {[0] * len(dims)} }} }} }}'
+    return same + f'layer {{ type: "Permute" bottom: "a" top: "y" permute_param {{ order: {dims} }} }}'
 
 
 def _unpooling(layer, own):
@@ -86,20 +134,26 @@ FORMS = {
     "BatchNorm": ("batch_norm_param", (Field("scale_bias", False), Field("scale_filler", Fields()), Field("bias_filler", Fields())),
                   _batch_norm),
     "Convolution": ("convolution_param", [Field(f"hole{axis}", 1, "", 1) for axis in ("", "_h", "_w")], _dilated),
+    "Flip": ("flip_param", (Field("flip_width", True), Field("flip_height", False)), _flip),
     "HSwish": ("", (), HSWISH),
+    "L1Loss": ("l1_loss_param", (), L1_LOSS),
     "Mish": ("mish_param", (Field("engine", ""),), MISH),
     "Pooling": ("pooling_param", (Field("pool", ""),), AVE_EXC_PAD),
     "ReLU": ("relu_param", (Field("relu6", False), Field("maximum", 0.0)), _relu),
     "ReverseAxis": ("reverse_axis_param", (Field("axis", 0, "", 0),),
                     lambda layer, own: renamed("Reverse", "reverse_param", "axis", own.get("axis", 0))),
+    "SpatialDropout": ("spatial_dropout_param", (Field("dropout_ratio", 0.5, "", 0),), _spatial_dropout),
     "Transpose": ("transpose_param", (Field("dim", [int]),), _transpose),
+    "TripletLoss": ("triplet_loss_param", (Field("margin", 1.0, "", 0),), _triplet_loss),
     "UpsampleDarknet": ("upsample_darknet_param", (Field("stride", 1, "", 1),),
                         lambda layer, own: renamed("Upsample", "upsample_param", "scale", own.get("stride", 1))),
     "Unpooling": ("unpooling_param", (Field("unpool", ""), *(Field(name, 1, "", 1) for name in (
         *("unpool_size", "unpool_h", "unpool_w", "output_h", "output_w", "scale"),
         *("kernel_size", "kernel_h", "kernel_w", "stride", "stride_h", "stride_w"))), Field("pad", 0)), _unpooling),
 }
+RENAMED = {"Normalize": ("normalize_param", "ChannelNormalize")}    # type: the message of another fork, and the type for it here
 OF_CAFFE = "BatchNorm", "Convolution", "Pooling", "ReLU"    # without a field of the fork they are as in Caffe
+LOSSES = "L1Loss", "TripletLoss"    # their top may be left out
 KEPT = "include", "exclude", "phase"    # in each layer of the formula; the first has param, too, and the last loss_weight
 
 
@@ -111,7 +165,9 @@ def own_fields(layer):
 
 def is_form(layer):
     """Return whether `rewrite` changes a layer."""
-    if layer.type not in FORMS or not layer.bottom or not layer.top:
+    if layer.type in RENAMED:
+        return RENAMED[layer.type][0] in parse_fields(layer.fork_fields)
+    if layer.type not in FORMS or not layer.bottom or not layer.top and layer.type not in LOSSES:
         return False
     own = own_fields(layer)
     return layer.type not in OF_CAFFE or (own.all("pool") == ["AVE_EXC_PAD"] if layer.type == "Pooling" else
@@ -125,6 +181,9 @@ def rewrite(layers, index, taken):
     names are added to it. Raises ConfigError for a field that the formula has no place for, or a wrong value.
     """
     layer = layers[index]
+    if layer.type in RENAMED:
+        layer.type = RENAMED[layer.type][1]
+        return 1
     message, known, formula = FORMS[layer.type]
     fields, own = parse_fields(layer.fork_fields), own_fields(layer)
     values, given = checked_message(fields, message, known, ignored=own)
@@ -142,8 +201,8 @@ def rewrite(layers, index, taken):
     pop_field(fields, message)
     for name in left:
         fields.inside(f"{message}.{name}").extend(name, own.all(name))
-    blobs = {"y": layer.top[0], **dict(zip("xmn", layer.bottom))}
-    between = PRODUCT in text and blobs["x"] == blobs["y"] and _out_of_place(layers, index, blobs, taken)
+    blobs = dict(zip("xmn", layer.bottom)) | dict(zip("y", layer.top))
+    between = text.count('bottom: "x"') > 1 and blobs["x"] == blobs.get("y") and _out_of_place(layers, index, blobs, taken)
     needs = dict(zip("xmn", layer.propagate_down))
     for i, part in enumerate(parts):
         made = copy_of(layer)
@@ -153,6 +212,8 @@ def rewrite(layers, index, taken):
             if not kept:
                 made.ClearField(field.name)
         made.MergeFrom(part)
+        if layer.loss_weight and i == len(parts) - 1:
+            made.loss_weight[:] = layer.loss_weight     # not the formula's
         made.name = _free(f"{layer.name}_{i}", set(taken)) if i else layer.name
         made.ClearField("fork_fields")      # one that is set and empty is written to files
         if own_lines := [*part.fork_fields.splitlines(), *(lines_of(fields) if i == 0 else ())]:

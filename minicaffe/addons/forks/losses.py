@@ -1,119 +1,19 @@
-"""Losses that only forks of Caffe have. The gradient of each is the derivative of its value."""
+"""Losses of forks for online hard example mining (OHEM). The gradient of each is the derivative of its value."""
 
 import math
 
 import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError, close_matches
-from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.layers.softmax_with_loss import SoftmaxWithLossLayer
+from minicaffe.proto.fields import Field
 
 MODES = "FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED"
 FLOAT_MIN = 1.17549435e-38  # floor under a probability, as of SoftmaxWithLoss
 
 
-class ForkLossLayer(ForkLayer):
-    """Base of the losses: a scalar from bottoms of one shape."""
-
-    exact_num_top_blobs = 1
-    auto_top_blobs = True
-    default_loss_weight = 1
-
-    def reshape(self, bottom, top):
-        shape = bottom[0].shape
-        if not shape:
-            raise ShapeError("needs an axis for the records, got a scalar", field="bottom[0]")
-        for i, blob in enumerate(bottom[1:], 1):
-            if blob.shape != shape:
-                raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(shape)}; they must be equal",
-                                 field=f"bottom[{i}]")
-        top[0].reshape()
-
-    def write_gradients(self, top, propagate_down, bottom, gradients, divisor):
-        """Overwrite the diffs of the bottoms that need one with their gradient, times the loss weight, divided by `divisor`."""
-        scale = top[0].cpu_diff.item() / divisor
-        for blob, needed, gradient in zip(bottom, propagate_down, gradients):
-            if needed:
-                blob.diff[...] = scale * gradient
-
-
-class L1LossLayer(ForkLossLayer):
-    """``loss = 1/N sum |a - b|``, N records.
-
-    Different from its forks: `l1_loss_param`, which flownet2 has, is an error, and so is flownet2's form with one bottom.
-
-    Parameters
-    ----------
-    bottom[0], bottom[1] : Blob, shape (N, ...)
-        Predictions a and targets b; both may have a gradient, which is 0 where they are equal.
-    top[0] : Blob, shape ()
-
-    Raises
-    ------
-    ShapeError
-        If the bottoms differ in shape.
-
-    Source: nvcaffe l1_loss_layer.cpp.
-    """
-
-    exact_num_bottom_blobs = 2
-
-    def setup(self, bottom, top):
-        if "l1_loss_param" in self.fields:
-            raise ConfigError("is for the L1Loss of flownet2, which minicaffe does not have; without it the loss is the mean over "
-                              "records of sum |a - b|", field="l1_loss_param")
-
-    def forward(self, bottom, top):
-        difference = bottom[0].cpu_data - bottom[1].cpu_data
-        top[0].data[...] = np.abs(difference).sum() / max(len(difference), 1)
-
-    def backward(self, top, propagate_down, bottom):
-        signs = np.sign(bottom[0].cpu_data - bottom[1].cpu_data)
-        self.write_gradients(top, propagate_down, bottom, (signs, -signs), max(len(signs), 1))
-
-
-class TripletLossLayer(ForkLossLayer):
-    """``loss = 1 / (2 N) sum(max(margin + |a - p|^2 - |a - n|^2, 0))`` over N triplets of rows: anchor, positive, negative.
-
-    Different from its forks: caffe_train's form, in which bottom[1] has indices of triplets, is an error.
-
-    Parameters
-    ----------
-    bottom[0], bottom[1], bottom[2] : Blob, shape (N, C) or (N, C, 1, 1), or any of one shape
-        Anchors a, positives p (of the anchor's class) and negatives n (of another); all may have a gradient.
-    top[0] : Blob, shape ()
-
-    Raises
-    ------
-    ConfigError, ShapeError
-        If `margin` is below 0, or the bottoms differ in shape.
-
-    Source: caffe-windows triplet_loss_layer.cpp (Schroff et al. 2015, FaceNet).
-    """
-
-    message = "triplet_loss_param"
-    fields_of_message = (Field("margin", 1.0, "how much farther the negative must be, as squared distance", 0),)
-    exact_num_bottom_blobs = 3
-
-    def _triplets(self, bottom):
-        """Return the three arrays as rows, and what each triplet adds to the loss."""
-        anchor, positive, negative = (blob.cpu_data.reshape(len(blob.cpu_data), math.prod(blob.shape[1:])) for blob in bottom)
-        return anchor, positive, negative, np.maximum(
-            self.values["margin"] + ((anchor - positive) ** 2).sum(1) - ((anchor - negative) ** 2).sum(1), 0)
-
-    def forward(self, bottom, top):
-        terms = self._triplets(bottom)[3]
-        top[0].data[...] = terms.sum() / (2 * max(len(terms), 1))
-
-    def backward(self, top, propagate_down, bottom):
-        anchor, positive, negative, terms = self._triplets(bottom)
-        active, shape = (terms > 0)[:, np.newaxis], bottom[0].shape
-        gradients = negative - positive, positive - anchor, anchor - negative
-        gradients = [np.where(active, gradient, 0).reshape(shape) for gradient in gradients]
-        self.write_gradients(top, propagate_down, bottom, gradients, max(len(terms), 1))
-
-
-class SmoothL1LossOHEMLayer(ForkLossLayer):
+class SmoothL1LossOHEMLayer(ForkLayer):
     """``loss = 1/Z sum s(w (a - b))``, ``s(d) = d^2 / 2`` where ``|d| < 1``, else ``|d| - 1/2``; for online hard example mining.
 
     Z is the number of positions N H W for `loss_param.normalization` FULL and VALID (the default), N for BATCH_SIZE, 1 for NONE,
@@ -140,11 +40,12 @@ class SmoothL1LossOHEMLayer(ForkLossLayer):
     Source: caffe-rfcn smooth_l1_loss_layer.cpp (Shrivastava et al. 2016, OHEM; Dai et al. 2016, R-FCN).
     """
 
-    exact_num_top_blobs = -1
     min_top_blobs = 1
     max_top_blobs = 2
     min_bottom_blobs = 2
     max_bottom_blobs = 3
+    auto_top_blobs = True
+    default_loss_weight = 1
     no_gradient = {2: "weights"}
     loss_fields = (Field("normalization", "VALID", "one of " + ", ".join(MODES)),
                    Field("normalize", True, "the older field: true is VALID, false BATCH_SIZE"),
@@ -165,11 +66,16 @@ class SmoothL1LossOHEMLayer(ForkLossLayer):
             raise ConfigError(f"must be finite, got {self.fixed}", field="loss_param.pre_fixed_normalizer")
 
     def reshape(self, bottom, top):
-        if len(bottom[0].shape) < 2:
-            raise ShapeError(f"must have axes (num, channels, ...), got {list(bottom[0].shape)}", field="bottom[0]")
-        super().reshape(bottom, top)
+        shape = bottom[0].shape
+        if len(shape) < 2:
+            raise ShapeError(f"must have axes (num, channels, ...), got {list(shape)}", field="bottom[0]")
+        for i, blob in enumerate(bottom[1:], 1):
+            if blob.shape != shape:
+                raise ShapeError(f"has shape {list(blob.shape)}, bottom[0] has {list(shape)}; they must be equal",
+                                 field=f"bottom[{i}]")
+        top[0].reshape()
         if len(top) > 1:
-            top[1].reshape(bottom[0].shape[0], 1, *bottom[0].shape[2:])
+            top[1].reshape(shape[0], 1, *shape[2:])
 
     def _difference(self, bottom):
         """Return w (a - b), and Z."""
@@ -195,7 +101,10 @@ class SmoothL1LossOHEMLayer(ForkLossLayer):
         slope = np.clip(difference, -1, 1)
         if len(bottom) > 2:
             slope *= bottom[2].cpu_data
-        self.write_gradients(top, propagate_down, bottom, (slope, -slope), divisor)
+        slope *= top[0].cpu_diff.item() / divisor
+        for blob, needed, gradient in zip(bottom, propagate_down, (slope, -slope)):
+            if needed:
+                blob.diff[...] = gradient
 
 
 class SoftmaxWithLossOHEMLayer(SoftmaxWithLossLayer):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from minicaffe.errors import ShapeError
-from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.base.fork import ForkLayer
+from minicaffe.proto.fields import Field
 
 
 class RearrangedLayer(ForkLayer):
@@ -36,7 +36,7 @@ class RearrangedLayer(ForkLayer):
 class ReverseLayer(RearrangedLayer):
     """The bottom with the values along `reverse_param.axis` in reverse order.
 
-    ReverseAxis of textspotter is read as this type. Source: ctpn reverse_layer.cpp.
+    ReverseAxis of textspotter and Flip of caffe-windows are read as this type. Source: ctpn reverse_layer.cpp.
     """
 
     message = "reverse_param"
@@ -54,24 +54,6 @@ class ReverseLayer(RearrangedLayer):
 
     def order(self, array):
         return np.flip(array, self.axes())
-
-
-class FlipLayer(RearrangedLayer):
-    """The bottom mirrored along its width, its height, or both.
-
-    Source: caffe-windows flip_layer.cpp.
-    """
-
-    message = "flip_param"
-    fields_of_message = (Field("flip_width", True, "mirror left and right"), Field("flip_height", False, "mirror top and bottom"))
-
-    def top_shape(self, shape):
-        if len(shape) != 4:
-            raise ShapeError(f"must have 4 axes (num, channels, height, width), got {list(shape)}", field="bottom[0]")
-        return shape
-
-    def order(self, array):
-        return array[:, :, ::-1 if self.values["flip_height"] else 1, ::-1 if self.values["flip_width"] else 1]
 
 
 class SqueezeLayer(RearrangedLayer):

@@ -1,15 +1,12 @@
-"""Layers of forks that compute each value from those at the same place: LabelSpecificAdd, SpatialDropout.
-
-ReLU6 and ReLUX are in relu_x.py.
-"""
+"""LabelSpecificAdd: a margin for the true class."""
 
 import numpy as np
 
-from minicaffe.common import TEST, TRAIN
-from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.filler import fill_uniform
+from minicaffe.common import TRAIN
+from minicaffe.errors import DataError, ShapeError
 from minicaffe.layers.base.checks import state_numbers
-from minicaffe.layers.base.fork import Field, ForkLayer
+from minicaffe.layers.base.fork import ForkLayer
+from minicaffe.proto.fields import Field
 
 
 class LabelSpecificAddLayer(ForkLayer):
@@ -104,57 +101,3 @@ class LabelSpecificAddLayer(ForkLayer):
         if not self.changes:
             super().set_state(state)
         self.iteration, = state_numbers(state, {"iteration": 2**31})
-
-
-class SpatialDropoutLayer(ForkLayer):
-    """In TRAIN, sets each plane (n, c) to 0 with probability p, and multiplies the others by 1 / (1 - p); in TEST, top = bottom.
-
-    p is `spatial_dropout_param.dropout_ratio`, or if that is not given `dropout_param.dropout_ratio`. The random numbers are those
-    of the net's generator, so that a seed repeats them.
-
-    Source: intel spatial_dropout_layer.cpp (Tompson et al. 2015).
-
-    Parameters
-    ----------
-    bottom[0] : Blob, shape (N, C, ...)
-    top[0] : Blob, of the same shape; in place is fine
-    """
-
-    exact_num_bottom_blobs = 1
-    exact_num_top_blobs = 1
-    backward_reads_bottoms = backward_reads_tops = False
-
-    message = "spatial_dropout_param"
-    fields_of_message = (Field("dropout_ratio", 0.5, "p, from 0 to less than 1"),)
-
-    def layer_setup(self, bottom, top):
-        super().layer_setup(bottom, top)
-        own = "dropout_ratio" in self.given
-        self.ratio = self.values["dropout_ratio"] if own else self.param.dropout_param.dropout_ratio
-        if not 0 <= self.ratio < 1:
-            raise ConfigError(f"must be at least 0 and less than 1, got {self.ratio:g}",
-                              field=f"{self.message if own else 'dropout_param'}.dropout_ratio")
-        self.factors = self.new_blob(what="factors of planes")
-
-    def scratch_blobs(self):
-        return [self.factors]
-
-    def reshape(self, bottom, top):
-        shape = bottom[0].shape
-        if len(shape) < 2:
-            raise ShapeError(f"must have at least 2 axes (num, channels), got {list(shape)}", field="bottom[0]")
-        top[0].reshape(*shape)
-        self.factors.reshape(*shape[:2], *(1 for _ in shape[2:]))
-
-    def forward(self, bottom, top):
-        if self.phase == TEST:
-            if top[0] is not bottom[0]:
-                top[0].data[...] = bottom[0].data
-            return
-        fill_uniform(self.factors, self.generator, 0, 1)
-        self.factors.data[...] = (self.factors.data >= self.ratio) / (1 - self.ratio)
-        top[0].data[...] = bottom[0].data * self.factors.data
-
-    def backward(self, top, propagate_down, bottom):
-        if propagate_down[0]:
-            bottom[0].diff[...] = top[0].diff if self.phase == TEST else top[0].diff * self.factors.data

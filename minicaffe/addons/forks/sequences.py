@@ -6,8 +6,8 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import restore_blobs, stored_blobs
-from minicaffe.layers.base.fork import Field, ForkLayer
-from minicaffe.proto.fields import Fields
+from minicaffe.layers.base.fork import ForkLayer
+from minicaffe.proto.fields import Field, Fields
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layers.base.boxes import suppress
-from minicaffe.layers.base.fork import Field, ForkLayer, check_planes
+from minicaffe.layers.base.fork import ForkLayer, check_planes
+from minicaffe.proto.fields import Field
 
 CLASSES = Field("num_classes", int, "how many classes, without a background", 1)
 CONFIDENCE = Field("confidence_threshold", 0.01, "the least confidence of a box")

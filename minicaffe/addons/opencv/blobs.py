@@ -1,4 +1,4 @@
-"""From pictures to blobs and back under OpenCV's names: `blobFromImage`, `blobFromImages`, `imagesFromBlob`."""
+"""From pictures to blobs under OpenCV's names: `blobFromImage`, `blobFromImages`."""
 
 import operator
 
@@ -100,14 +100,6 @@ def blobFromImages(images, scalefactor=1.0, size=(0, 0), mean=(0, 0, 0, 0), swap
             raise ShapeError(f"has {image.shape[2]} channels, the first one {planes[0].shape[0]}", field="images")
         planes.append(image.transpose(2, 0, 1))
     return np.stack(planes)
-
-
-def imagesFromBlob(blob):
-    """Return the pictures (H, W, C) of a blob (N, C, H, W) as a tuple."""
-    blob = numbers(blob, "blob")
-    if blob.ndim != 4:
-        raise ShapeError(f"must have axes (N, C, H, W), got shape {list(blob.shape)}", field="blob")
-    return tuple(np.ascontiguousarray(picture.transpose(1, 2, 0)) for picture in blob)
 
 
 def _resized(image, size, crop):

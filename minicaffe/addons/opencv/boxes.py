@@ -1,4 +1,4 @@
-"""Non-maximum suppression of rectangles under OpenCV's names: `NMSBoxes`, `NMSBoxesBatched`."""
+"""Non-maximum suppression of rectangles under OpenCV's name: `NMSBoxes`."""
 
 import numpy as np
 
@@ -26,26 +26,14 @@ def NMSBoxes(bboxes, scores, score_threshold, nms_threshold, eta=1.0, top_k=0):
     -------
     array of int32, or an empty tuple if there are none, as OpenCV does
     """
-    return NMSBoxesBatched(bboxes, scores, np.zeros(np.shape(scores)[:1], np.int32), score_threshold, nms_threshold, eta, top_k)
-
-
-def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, eta=1.0, top_k=0):
-    """Return which boxes to keep as `NMSBoxes` does, where boxes of different classes do not suppress each other.
-
-    `class_ids` has an integer for each box; the other arguments are those of `NMSBoxes`. Different from OpenCV 4, which shifts the
-    boxes of each class by the greatest coordinate, after which boxes of two classes may still overlap.
-    """
     boxes, scores = numbers(bboxes, "bboxes", np.float64), numbers(scores, "scores", np.float32)
-    classes = numbers(class_ids, "class_ids")
     if boxes.size and (boxes.ndim == 0 or boxes.shape[-1] != 4):
         raise ShapeError(f"a box is (x, y, width, height), got shape {list(boxes.shape)}", field="bboxes")
     boxes = boxes.reshape(-1, 4)
-    for name, value in (("scores", scores), ("class_ids", classes)):
-        if value.ndim != 1:
-            raise ShapeError(f"must have one axis, got shape {list(value.shape)}", field=name)
-    if not len(boxes) == len(scores) == len(classes):
-        raise ShapeError(f"must have one score and class for each of the {len(boxes)} boxes, got {len(scores)} and {len(classes)}",
-                         field="scores")
+    if scores.ndim != 1:
+        raise ShapeError(f"must have one axis, got shape {list(scores.shape)}", field="scores")
+    if len(boxes) != len(scores):
+        raise ShapeError(f"must have one score for each of the {len(boxes)} boxes, got {len(scores)}", field="scores")
     for name, value in (("score_threshold", score_threshold), ("nms_threshold", nms_threshold)):
         if not number(value, name) >= 0:
             raise ConfigError(f"must be at least 0, got {value}", field=name)
@@ -57,8 +45,7 @@ def NMSBoxesBatched(bboxes, scores, class_ids, score_threshold, nms_threshold, e
         order = order[:top_k]
     kept, threshold = [], np.float32(nms_threshold)
     for index in order:
-        rivals = [other for other in kept if classes[other] == classes[index]]
-        if not rivals or (_overlap(boxes[index], boxes[rivals]) <= threshold).all():
+        if (_overlap(boxes[index], boxes[kept]) <= threshold).all():
             kept.append(index)
             if eta < 1 and threshold > 0.5:
                 threshold = np.float32(threshold * np.float32(eta))

@@ -11,24 +11,21 @@ import logging
 import os
 import tempfile
 import time
-from numbers import Integral
 
 import numpy as np
 
 from minicaffe import cuda, pycaffe
-from minicaffe.addons.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, imagesFromBlob, number, numbers, scalar
-from minicaffe.addons.opencv.boxes import NMSBoxes, NMSBoxesBatched
-from minicaffe.addons.opencv.models import ClassificationModel, DetectionModel, Model, SegmentationModel
+from minicaffe.addons.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, number, numbers, scalar
+from minicaffe.addons.opencv.boxes import NMSBoxes
 from minicaffe.common import TEST, caffe
 from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, check_type, close_matches, names_of, shown
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import load_net
 
 __all__ = [
-    "CV_32F", "CV_8U", "ClassificationModel", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE",
-    "DNN_BACKEND_OPENCV", "DNN_TARGET_CPU", "DNN_TARGET_CUDA", "DNN_TARGET_CUDA_FP16", "DNN_TARGET_OPENCL",
-    "DNN_TARGET_OPENCL_FP16", "DetectionModel", "Model", "NMSBoxes", "NMSBoxesBatched", "Net", "SegmentationModel", "blobFromImage",
-    "blobFromImages", "imagesFromBlob", "readNet", "readNetFromCaffe",
+    "CV_32F", "CV_8U", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE", "DNN_BACKEND_OPENCV",
+    "DNN_TARGET_CPU", "DNN_TARGET_CUDA", "DNN_TARGET_CUDA_FP16", "DNN_TARGET_OPENCL", "DNN_TARGET_OPENCL_FP16", "NMSBoxes", "Net",
+    "blobFromImage", "blobFromImages", "readNet", "readNetFromCaffe",
 ]
 log = logging.getLogger(__name__)
 
@@ -150,20 +147,6 @@ class Net:
         names = self.getLayerNames()
         return tuple(names[number - 1] for number in self.getUnconnectedOutLayers())
 
-    def getParam(self, layer, numParam=0):
-        """Return parameter number `numParam` of a layer, given by name or number, as an array."""
-        name = layer
-        if isinstance(layer, Integral):
-            names = self.getLayerNames()
-            if not 1 <= layer <= len(names):
-                raise ConfigError(f"must be a name, or a number from 1 to {len(names)}, got {layer}", field="layer")
-            name = names[layer - 1]
-        check_type(numParam, Integral, "numParam", "the number of a parameter")
-        blobs = self.caffe.layers[self._index(name)].blobs
-        if not 0 <= numParam < len(blobs):
-            raise ConfigError(f"layer '{name}' has {len(blobs)} parameters, counted from 0; got {numParam}", field="numParam")
-        return blobs[numParam].cpu_data.copy()
-
     def setPreferableBackend(self, backendId):
         """Accept any backend: there is one."""
 
@@ -214,12 +197,8 @@ class Net:
         array, or for a list a tuple of arrays
         """
         if outputName is None or isinstance(outputName, str):
-            return self._outputs([outputName or self.getLayerNames()[-1]])[0]
-        return tuple(self._outputs(names_of(outputName, "outputName")))
-
-    def forwardAndRetrieve(self, outBlobNames):
-        """Run the net and return for each layer a tuple of all its outputs."""
-        return tuple(tuple(tops) for tops in self._run(names_of(outBlobNames, "outBlobNames")))
+            return self._run([outputName or self.getLayerNames()[-1]])[0]
+        return tuple(self._run(names_of(outputName, "outputName")))
 
     def getPerfProfile(self):
         """Run the net once more, layer by layer, and return the times.
@@ -252,14 +231,6 @@ class Net:
             raise MissingNameError(f"the net has no layer '{name}'{close_matches(name, self._layers)}")
         return makers[-1]
 
-    def _outputs(self, names):
-        """Run as far as `names` need; return the first output of each layer, and of each other name the blob of that name."""
-        found = []
-        for name, tops in zip(names, self._run(names)):
-            layer = name in self.caffe.layer_names      # a Convolution listed by its top has the top's name
-            found.append(tops[0 if layer else [top.name for top in self.caffe.nodes[self._index(name)].tops].index(name)])
-        return found
-
     def _fill_inputs(self):
         """Reshape the inputs to the arrays of `setInput` and copy them."""
         for name, array in self._input_arrays.items():
@@ -269,19 +240,17 @@ class Net:
             blob.data[...] = array
 
     def _run(self, names):
-        """Run as far as the layers `names` need; return copies of the outputs of each, taken when it has run."""
-        net = self.caffe
+        """Run as far as `names` need; return copies of the first output of each layer, and of each other name's blob.
+
+        They are taken when the layer has run.
+        """
+        net, outputs, first = self.caffe, {}, 0
         self._fill_inputs()
         wanted = [self._index(name) for name in names]
-        outputs, first = {}, 0
         for index in sorted(set(wanted)):
             net.forward_from_to(first, index)
-            outputs[index] = [blob.cpu_data.copy() for blob in net.tops[index]]
+            outputs[index] = {blob.name: blob.cpu_data.copy() for blob in net.tops[index]}
             first = index + 1
-        return [outputs[index] for index in wanted]
-
-
-Model.read_net = staticmethod(readNet)
-# As cv2 names them besides, without ``.dnn``.
-dnn_Model, dnn_ClassificationModel = Model, ClassificationModel
-dnn_DetectionModel, dnn_SegmentationModel = DetectionModel, SegmentationModel
+        # A Convolution listed by its top has the top's name.
+        return [next(iter(outputs[index].values())) if name in net.layer_names else outputs[index][name]
+                for name, index in zip(names, wanted)]

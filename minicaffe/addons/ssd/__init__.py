@@ -8,6 +8,7 @@ LAYERS = {
     "Normalize": f"{__name__}.normalize:NormalizeLayer",
     "Permute": f"{__name__}.permute:PermuteLayer",
     "PriorBox": f"{__name__}.prior_box:PriorBoxLayer",
+    "PriorBoxClustered": f"{__name__}.prior_box:PriorBoxClusteredLayer",
     "SmoothL1Loss": f"{__name__}.smooth_l1_loss:SmoothL1LossLayer",
     "VideoData": f"{__name__}.video_data:VideoDataLayer",
 }

@@ -1,7 +1,6 @@
-"""Output of DetectionOutput: result files in the form of VOC, ILSVRC or COCO, and pictures with boxes drawn.
+"""Output of DetectionOutput: result files in the form of VOC, ILSVRC or COCO, and boxes drawn on a picture.
 
-Different from Caffe: other files in the directory are kept, and each result file is replaced when it is complete. Pictures are
-written to `save_file` without a window.
+Different from Caffe: other files in the directory are kept, and each result file is replaced when it is complete.
 """
 
 import json
@@ -13,15 +12,13 @@ import numpy as np
 from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
-from minicaffe.data.mean_file import read_mean
 from minicaffe.data.resize import boxes_to_pixels, check_resize
-from minicaffe.errors import ConfigError, DataError, DependencyError, FileError, in_field
+from minicaffe.errors import ConfigError, DataError, FileError, in_field
 from minicaffe.proto.atomic import write_bytes
 
 log = logging.getLogger(__name__)
 FORMATS = ("VOC", "COCO", "ILSVRC")
 SAVE_FIELD = "detection_output_param.save_output_param"
-FRAMES_A_SECOND = 30.0
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 
 
@@ -106,76 +103,6 @@ class DetectionFiles:
         write_bytes(os.path.join(self.directory, self.prefix + end), content.encode("utf-8", "surrogateescape"))
 
 
-class DetectionPictures:
-    """Draws the boxes on the pictures, and shows them or writes them to `save_file`.
-
-    `transform` is the transform_param of the pictures; its scale and mean are undone. Raises ConfigError if the net may not write
-    `save_file`, or the mean is given in a wrong form.
-    """
-
-    def __init__(self, param, transform):
-        self.threshold = param.visualize_threshold if param.HasField("visualize_threshold") else 0.6
-        self.save_file = param.save_file
-        if self.save_file:
-            caffe.check_path(self.save_file, "detection_output_param.save_file", writes=True)
-        self.names = {}
-        if param.save_output_param.label_map_file:
-            self.names = _read(read_label_map, param.save_output_param.label_map_file, "label_map_file")
-        if transform.scale == 0:
-            raise ConfigError("must not be 0, as the pictures shown are divided by it", field="transform_param.scale")
-        self.scale, self.mean = transform.scale, 0.0
-        if transform.mean_file:
-            caffe.check_path(transform.mean_file, "transform_param.mean_file")
-            self.mean = read_mean(transform.mean_file)
-        elif transform.mean_value:
-            self.mean = np.array(transform.mean_value).reshape(-1, 1, 1)
-        self.writer, self.number = None, 0
-        opencv()
-
-    def show(self, data, rows):
-        """Draw the detections `rows` on the batch `data`, (N, C, H, W)."""
-        for i, planes in enumerate(data):
-            image = self._picture(planes)
-            mine = rows[(rows[:, 0] == i) & (rows[:, 2] >= self.threshold)]
-            draw_boxes(image, mine, {label: names[1] for label, names in self.names.items()})
-            self._put(image)
-
-    def _picture(self, planes):
-        """Undo the transformation: a uint8 picture (H, W, 3)."""
-        try:
-            pixels = planes / self.scale + self.mean
-        except ValueError:
-            raise ConfigError(f"the mean, {np.shape(self.mean)}, does not fit pictures of {planes.shape}",
-                              field="transform_param.mean_file") from None
-        pixels = np.clip(np.round(pixels), 0, 255).astype(np.uint8).transpose(1, 2, 0)
-        return np.ascontiguousarray(np.repeat(pixels, 3 // pixels.shape[2], axis=2))
-
-    def _put(self, image):
-        """Write a picture, or show it in a window."""
-        cv2 = opencv()
-        stem, end = os.path.splitext(self.save_file)
-        if end.lower() in PICTURES:
-            path = f"{stem}_{self.number:06d}{end}"
-            self.number += 1
-            if not cv2.imwrite(path, image):
-                raise FileError("cannot be written: check the folder and its permissions", file=path)
-        elif self.save_file:
-            if self.writer is None:
-                self.writer = cv2.VideoWriter(self.save_file, cv2.VideoWriter_fourcc(*"MJPG"), FRAMES_A_SECOND,
-                                              (image.shape[1], image.shape[0]))
-                if not self.writer.isOpened():
-                    raise FileError(f"'{self.save_file}' cannot be written as a video; end it in .avi, or in .png for pictures",
-                                    field="detection_output_param.save_file")
-            self.writer.write(image)
-        else:
-            try:
-                cv2.imshow("detections", image)
-                cv2.waitKey(1)
-            except cv2.error as error:
-                raise DependencyError("this OpenCV has no windows; name a file in save_file, or set visualize: false",
-                                      field="detection_output_param.visualize") from error
-
-
 def draw_boxes(image, rows, names):
     """Draw boxes with names and scores on a picture.
 
@@ -204,8 +131,8 @@ def check_finite(rows):
     for row in rows[~np.isfinite(rows).all(1)][:1]:
         image, label, score, *box = row.tolist()
         edges = ", ".join(f"{edge:g}" for edge in box)
-        raise DataError(f"a box of picture {image:g} of the batch, label {label:g}, is ({edges}) with score {score:g}; it can be "
-                        "neither written nor drawn: look for NaN in the net's weights and data")
+        raise DataError(f"a box of picture {image:g} of the batch, label {label:g}, is ({edges}) with score {score:g}; it cannot "
+                        "be written: look for NaN in the net's weights and data")
 
 
 def _read(read, path, name):

@@ -1,9 +1,8 @@
 """DetectionOutput: from SSD's predictions to boxes with labels and scores (SSD's detection_output_layer.cpp; Liu et al., 2016).
 
-The boxes' arithmetic is defined in boxes/detection_output.hpp; files and pictures of the results in detection_files.py.
+The boxes' arithmetic is defined in addons/ssd/boxes/detection_output.hpp; files of the results in addons/ssd/detection_files.py.
 Different from Caffe: `background_label_id` -1 works with shared locations; boxes of equal score come in the order of their
-prior boxes; a directory for results is not emptied, and its files are replaced at once; what is shown needs no window where
-`save_file` is given.
+prior boxes; a directory for results is not emptied, and its files are replaced at once; nothing is drawn (`visualize`).
 """
 
 from libcpp cimport bool as cpp_bool
@@ -13,9 +12,11 @@ from minicaffe.blob cimport Blob
 from minicaffe.device.threads cimport Threads, num_threads
 from minicaffe.layer cimport Layer
 
+import logging
+
 import numpy as np
 
-from minicaffe.addons.ssd.detection_files import DetectionFiles, DetectionPictures, check_finite
+from minicaffe.addons.ssd.detection_files import DetectionFiles, check_finite
 from minicaffe.errors import ConfigError, DataError, ShapeError
 
 cdef extern from "minicaffe/addons/ssd/boxes/detection_output.hpp" namespace "mc::cpu" nogil:
@@ -31,6 +32,7 @@ cdef extern from "minicaffe/addons/ssd/boxes/detection_output.hpp" namespace "mc
                                    const void* priors)
     int CORNER "mc::cpu::kCorner"
 
+log = logging.getLogger(__name__)
 cdef double LOWEST = -3.402823466e38   # every finite score is above it
 
 
@@ -46,7 +48,7 @@ cdef class DetectionOutputLayer(Layer):
     bottom[2] : Blob, shape (1, 2, P 4)
         Prior boxes and variances, from PriorBox.
     bottom[3] : Blob, shape (N, C, H, W), optional
-        The pictures, for `visualize`.
+        The pictures, on which SSD draws boxes if `visualize` is true. They are not read.
     top[0] : Blob, shape (1, 1, D, 7)
         Rows (image in the batch, label, score, xmin, ymin, xmax, ymax) by image, label and falling score, in units of the
         picture's size, not clipped. Where the whole batch has none: a row for each image, -1 but for the image.
@@ -64,7 +66,7 @@ cdef class DetectionOutputLayer(Layer):
     exact_num_top_blobs = 1
 
     cdef DetectionRule rule
-    cdef object files, pictures   # None unless asked for
+    cdef object files   # None unless requested
 
     cpdef layer_setup(self, list bottom, list top):
         param, nms = self.param.detection_output_param, self.param.detection_output_param.nms_param
@@ -80,11 +82,9 @@ cdef class DetectionOutputLayer(Layer):
         self.rule.nms_top_k = nms.top_k if nms.HasField("top_k") else -1
         self.rule.keep_top_k = param.keep_top_k
         self.files = DetectionFiles(param) if DetectionFiles.wanted(param) else None
-        self.pictures = None
         if param.visualize:
-            if len(bottom) < 4:
-                raise ConfigError("visualize needs the pictures as fourth bottom", field="bottom")
-            self.pictures = DetectionPictures(param, self.param.transform_param)
+            log.warning("layer '%s': detection_output_param.visualize is ignored: minicaffe detect --out FILE draws boxes on "
+                        "pictures", self.name)
         (<Blob> top[0]).reshape(1, 1, 1, 7)
 
     cpdef reshape(self, list bottom, list top):
@@ -92,12 +92,6 @@ cdef class DetectionOutputLayer(Layer):
             if not blob.num_axes:
                 raise ShapeError("needs an axis for the images, got a scalar", field=f"bottom[{i}]")
         self.rule.images, self.rule.priors = check_predictions(bottom, self.rule.classes, self.rule.share_location)
-        if self.pictures is not None:
-            pictures = bottom[3]
-            if (pictures.num_axes != 4 or pictures.shape[0] != self.rule.images or pictures.shape[1] not in (1, 3)
-                    or not pictures.count):
-                raise ShapeError(f"must be {self.rule.images} pictures of 1 or 3 channels, got {list(pictures.shape)}",
-                                 field="bottom[3]")
 
     cpdef forward_cpu(self, list bottom, list top):
         cdef const void* loc = (<Blob> bottom[0]).cpu_data_ptr()
@@ -117,12 +111,9 @@ cdef class DetectionOutputLayer(Layer):
         else:
             rows[:, 0], rows[:, 1:] = range(len(rows)), -1
             rows = rows[:0]
-        if self.files is not None or self.pictures is not None:
-            check_finite(rows)
         if self.files is not None:
+            check_finite(rows)
             self.files.add(self.rule.images, rows)
-        if self.pictures is not None:
-            self.pictures.show((<Blob> bottom[3]).cpu_data, rows)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         if any(propagate_down):

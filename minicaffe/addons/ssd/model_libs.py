@@ -1,8 +1,9 @@
-"""Parts of nets in Python, as SSD has them in ``caffe.model_libs``: ZFNet, VGG16, ResNet, Inception v3, and SSD's head.
+"""Parts of nets in Python, as SSD has them in ``caffe.model_libs``: what ssd_pascal.py needs, VGG16 and SSD's data layer and head.
 
 Each function adds layers to a `NetSpec` and returns it; names of layers and of arguments are those of SSD, so that its scripts and
 weights fit. Different from SSD: wrong arguments raise ConfigError in place of an AssertionError, and lists in arguments are not
-changed. ``from caffe.model_libs import *`` also imports `L`, `P` and `caffe_pb2`, as the scripts expect.
+changed; ZFNet, ResNet and Inception are left out. ``from caffe.model_libs import *`` also imports `L`, `P` and `caffe_pb2`, as the
+scripts expect.
 """
 
 import os
@@ -16,9 +17,8 @@ from minicaffe.pycaffe.net_spec import layers as L
 from minicaffe.pycaffe.net_spec import params as P
 
 __all__ = [
-    "ConvBNLayer", "CreateAnnotatedDataLayer", "CreateMultiBoxHead", "InceptionTower", "InceptionV3Body", "L", "P", "ResBody",
-    "ResNet101Body", "ResNet152Body", "UnpackVariable", "VGGNetBody", "ZFNetBody", "caffe_pb2", "check_if_exist",
-    "make_if_not_exist",
+    "ConvBNLayer", "CreateAnnotatedDataLayer", "CreateMultiBoxHead", "L", "P", "UnpackVariable", "VGGNetBody", "caffe_pb2",
+    "check_if_exist", "make_if_not_exist",
 ]
 
 FROZEN = {"lr_mult": 0, "decay_mult": 0}
@@ -134,168 +134,6 @@ def _normalize(net, conv, out_layer, use_scale, lr_mult, bn_affixes, scale_affix
         net[out_layer.join(bias_affixes)] = L.Bias(norm, in_place=True, param=[learn], filler=_constant(0.0))
 
 
-def ResBody(net, from_layer, block_name, out2a, out2b, out2c, stride, use_branch1, dilation=1, **bn_param):
-    """Add a bottleneck block of ResNet, ``res<block_name>``: 1x1, 3x3 and 1x1 convolutions beside the shortcut.
-
-    Parameters
-    ----------
-    out2a, out2b, out2c : int
-        Outputs of the three convolutions.
-    stride : int
-        Of the first one, and of the shortcut.
-    use_branch1 : bool
-        The shortcut has a convolution.
-    """
-    affixes = {f"{kind}_{end}": f"{word}{block_name}_" if end == "prefix" else ""
-               for kind, word in (("conv", "res"), ("bn", "bn"), ("scale", "scale")) for end in ("prefix", "postfix")}
-
-    def branch(below, name, outputs, kernel_size, pad, stride, relu, dilation=1):
-        ConvBNLayer(net, below, name, use_bn=True, use_relu=relu, num_output=outputs, kernel_size=kernel_size, pad=pad,
-                    stride=stride, dilation=dilation, use_scale=True, **affixes, **bn_param)
-        return f"res{block_name}_{name}"
-
-    shortcut = branch(from_layer, "branch1", out2c, 1, 0, stride, False) if use_branch1 else from_layer
-    below = branch(from_layer, "branch2a", out2a, 1, 0, stride, True)
-    below = branch(below, "branch2b", out2b, 3, _same(3, dilation), 1, True, dilation)
-    below = branch(below, "branch2c", out2c, 1, 0, 1, False)
-    name = f"res{block_name}"
-    net[name] = L.Eltwise(net[shortcut], net[below])
-    net[f"{name}_relu"] = L.ReLU(net[name], in_place=True)
-
-
-def _resnet(net, from_layer, blocks3, blocks4, use_pool5, use_dilation_conv5, bn_param):
-    """Add a ResNet whose third and fourth stage have so many blocks after their first."""
-    ConvBNLayer(net, from_layer, "conv1", use_bn=True, use_relu=True, num_output=64, kernel_size=7, pad=3, stride=2,
-                bn_prefix="bn_", bn_postfix="", scale_prefix="scale_", scale_postfix="", **bn_param)
-    net.pool1 = L.Pooling(net.conv1, pool=P.Pooling.MAX, kernel_size=3, stride=2)
-    stride5, dilation5 = (1, 2) if use_dilation_conv5 else (2, 1)
-    below = "pool1"
-    for stage, more, narrow, stride, dilation in ((2, "bc", 64, 1, 1), (3, [f"b{i}" for i in range(1, blocks3 + 1)], 128, 2, 1),
-                                                  (4, [f"b{i}" for i in range(1, blocks4 + 1)], 256, 2, 1),
-                                                  (5, "bc", 512, stride5, dilation5)):
-        for block in ("a", *more):
-            first = block == "a"
-            ResBody(net, below, f"{stage}{block}", narrow, narrow, 4 * narrow, stride if first else 1, first, dilation, **bn_param)
-            below = f"res{stage}{block}"
-    if use_pool5:
-        net.pool5 = L.Pooling(net.res5c, pool=P.Pooling.AVE, global_pooling=True)
-    return net
-
-
-def ResNet101Body(net, from_layer, use_pool5=True, use_dilation_conv5=False, **bn_param):
-    """Add the body of ResNet-101.
-
-    Parameters
-    ----------
-    use_pool5 : bool
-        End with the pooling over all places.
-    use_dilation_conv5 : bool
-        The fifth stage keeps the size, with a dilation of 2.
-    """
-    return _resnet(net, from_layer, 3, 22, use_pool5, use_dilation_conv5, bn_param)
-
-
-def ResNet152Body(net, from_layer, use_pool5=True, use_dilation_conv5=False, **bn_param):
-    """Add the body of ResNet-152; see `ResNet101Body`."""
-    return _resnet(net, from_layer, 7, 35, use_pool5, use_dilation_conv5, bn_param)
-
-
-def InceptionTower(net, from_layer, tower_name, layer_params, **bn_param):
-    """Add layers one after the other, ``<tower_name>/<name>``, and return the last Top.
-
-    Parameters
-    ----------
-    layer_params : list of dict
-        ``name`` and the fields of a Pooling, where the layer's name contains "pool", or else the arguments of `ConvBNLayer`.
-    """
-    for given in layer_params:
-        fields = dict(given)
-        name = f"{tower_name}/{fields.pop('name')}"
-        if "pool" in name:
-            net[name] = L.Pooling(_take(net, from_layer), **fields)
-        else:
-            ConvBNLayer(net, from_layer, name, use_bn=True, use_relu=True, use_scale=False, **{**fields, **bn_param})
-        from_layer = name
-    return net[from_layer]
-
-
-def _conv(name, outputs, kernel_size=1, pad=0, stride=1):
-    return {"name": name, "num_output": outputs, "kernel_size": kernel_size, "pad": pad, "stride": stride}
-
-
-def _chain(*sizes):
-    """Return the convolutions conv, conv_1, ... of a tower: outputs, or (outputs, kernel, pad, stride)."""
-    return [_conv(f"conv_{i}" if i else "conv", *(size if isinstance(size, tuple) else (size,))) for i, size in enumerate(sizes)]
-
-
-def _pool(method, pad, stride):
-    return {"name": "pool", "pool": method, "kernel_size": 3, "pad": pad, "stride": stride}
-
-
-def _inception(net, from_layer, name, bn_param, *towers):
-    """Add towers side by side and join them as ``<name>/join``; a tower is (name, layers), or with splits of the last layer."""
-    tops = []
-    for tower, layer_params, *splits in towers:
-        tower = f"{name}/{tower}" if tower else name
-        top = InceptionTower(net, from_layer, tower, layer_params, **bn_param)
-        for split in splits:
-            below = f"{tower}/{layer_params[-1]['name']}"
-            parts = [InceptionTower(net, below, f"{tower}/mixed", [layer], **bn_param) for layer in split]
-            net[f"{tower}/mixed"] = top = L.Concat(*parts, axis=1)
-        tops.append(top)
-    net[f"{name}/join"] = L.Concat(*tops, axis=1)
-    return f"{name}/join"
-
-
-def InceptionV3Body(net, from_layer, output_pred=False, **bn_param):
-    """Add the body of Inception v3.
-
-    Parameters
-    ----------
-    output_pred : bool
-        End with the pooling, the 1008 scores and their softmax.
-    """
-    def conv(below, name, outputs, kernel_size, pad, stride):
-        ConvBNLayer(net, below, name, use_bn=True, use_relu=True, num_output=outputs, kernel_size=kernel_size, pad=pad,
-                    stride=stride, use_scale=False, **bn_param)
-        return name
-
-    below = conv(from_layer, "conv", 32, 3, 0, 2)
-    below = conv(below, "conv_1", 32, 3, 0, 1)
-    below = conv(below, "conv_2", 64, 3, 1, 1)
-    net.pool = L.Pooling(net[below], pool=P.Pooling.MAX, kernel_size=3, stride=2, pad=0)
-    below = conv("pool", "conv_3", 80, 1, 0, 1)
-    below = conv(below, "conv_4", 192, 3, 0, 1)
-    net.pool_1 = L.Pooling(net[below], pool=P.Pooling.MAX, kernel_size=3, stride=2, pad=0)
-    below = "pool_1"
-    wide, high = ([1, 7], [0, 3], [1, 1]), ([7, 1], [3, 0], [1, 1])
-    average, reduce = _pool(P.Pooling.AVE, 1, 1), _pool(P.Pooling.MAX, 0, 2)
-    for block in range(3):
-        below = _inception(net, below, f"mixed_{block}" if block else "mixed", bn_param,
-                           ("", _chain(64)), ("tower", _chain(48, (64, 5, 2, 1))),
-                           ("tower_1", _chain(64, (96, 3, 1, 1), (96, 3, 1, 1))),
-                           ("tower_2", [average, _conv("conv", 64 if block else 32)]))
-    below = _inception(net, below, "mixed_3", bn_param, ("", _chain((384, 3, 0, 2))),
-                       ("tower", _chain(64, (96, 3, 1, 1), (96, 3, 0, 2))), ("", [reduce]))
-    for block, n in ((4, 128), (5, 160), (6, 160), (7, 192)):
-        below = _inception(net, below, f"mixed_{block}", bn_param, ("", _chain(192)),
-                           ("tower", _chain(n, (n, *wide), (192, *high))),
-                           ("tower_1", _chain(n, (n, *high), (n, *wide), (n, *high), (192, *wide))),
-                           ("tower_2", [average, _conv("conv", 192)]))
-    below = _inception(net, below, "mixed_8", bn_param, ("tower", _chain(192, (320, 3, 0, 2))),
-                       ("tower_1", _chain(192, (192, *wide), (192, *high), (192, 3, 0, 2))), ("", [reduce]))
-    split = [_conv("conv", 384, [1, 3], [0, 1], [1, 1]), _conv("conv_1", 384, [3, 1], [1, 0], [1, 1])]
-    for block, method in ((9, P.Pooling.AVE), (10, P.Pooling.MAX)):
-        below = _inception(net, below, f"mixed_{block}", bn_param, ("", _chain(320)), ("tower", _chain(384), split),
-                           ("tower_1", _chain(448, (384, 3, 1, 1)), split),
-                           ("tower_2", [_pool(method, 1, 1), _conv("conv", 192)]))
-    if output_pred:
-        net.pool_3 = L.Pooling(net[below], pool=P.Pooling.AVE, kernel_size=8, pad=0, stride=1)
-        net.softmax = L.InnerProduct(net.pool_3, num_output=1008)
-        net.softmax_prob = L.Softmax(net.softmax)
-    return net
-
-
 def _convolution(net, block, below, outputs, **fields):
     """Add ``conv<block>`` with a ReLU in place, and return the ReLU's Top."""
     net[f"conv{block}"] = conv = L.Convolution(below, num_output=outputs, **fields, **_weights())
@@ -313,46 +151,6 @@ def _fully_connected(net, below, fields6, outputs7, dropout):
         net[f"relu{index}"] = below = L.ReLU(below, in_place=True)
         if dropout or not fields:
             net[f"drop{index}"] = L.Dropout(below, dropout_ratio=0.5, in_place=True)
-
-
-def _freeze(net, names):
-    """Set the rates of layers to 0; names that the net lacks are ignored, as in SSD."""
-    for name in names:
-        if name in net.keys():
-            net.update(name, {**_weights(), "param": [FROZEN] * 2})
-
-
-def ZFNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, dilated=False, dropout=True, need_fc8=False,
-              freeze_layers=()):
-    """Add the body of ZFNet; see `VGGNetBody`.
-
-    Parameters
-    ----------
-    need_fc8 : bool
-        End with fc8, 1000 scores, and their softmax ``prob``.
-    """
-    below = _take(net, from_layer)
-    for block, outputs, kernel_size, pad in ((1, 96, 7, 3), (2, 256, 5, 2)):
-        relu = _convolution(net, block, below, outputs, pad=pad, kernel_size=kernel_size, stride=2)
-        net[f"norm{block}"] = L.LRN(relu, local_size=3, alpha=0.00005, beta=0.75, norm_region=P.LRN.WITHIN_CHANNEL,
-                                    engine=P.LRN.CAFFE)
-        net[f"pool{block}"] = below = L.Pooling(net[f"norm{block}"], pool=P.Pooling.MAX, pad=1, kernel_size=3, stride=2)
-    for block, outputs in ((3, 384), (4, 384), (5, 256)):
-        below = _convolution(net, block, below, outputs, pad=1, kernel_size=3)
-    if need_fc:
-        net.pool5 = L.Pooling(below, pool=P.Pooling.MAX, pad=1, kernel_size=3, stride=1 if dilated else 2)
-        wide = 1024 if reduced else 4096
-        kernel_size, pad, dilation = {(False, False): (6, 2, 1), (False, True): (3, 2, 2), (True, False): (6, 5, 2),
-                                      (True, True): (3, 5, 5)}[bool(dilated), bool(reduced)]
-        fields = {"num_output": wide, "pad": pad, "kernel_size": kernel_size, **({"dilation": dilation} if dilation > 1 else {})}
-        _fully_connected(net, net.pool5, fields if fully_conv else None, wide, dropout)
-    if need_fc8:
-        below = net.vals()[-1]
-        net.fc8 = (L.Convolution(below, num_output=1000, kernel_size=1, **_weights()) if fully_conv
-                   else L.InnerProduct(below, num_output=1000))
-        net.prob = L.Softmax(net.fc8)
-    _freeze(net, freeze_layers)
-    return net
 
 
 def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, dilated=False, nopool=False, dropout=True,
@@ -406,7 +204,9 @@ def VGGNetBody(net, from_layer, need_fc=True, fully_conv=False, reduced=False, d
             kernel_size = 3 if reduced else 7
             fields = {"num_output": wide, "pad": _same(kernel_size, dilation), "kernel_size": kernel_size, "dilation": dilation}
         _fully_connected(net, below, fields, wide, dropout)
-    _freeze(net, freeze_layers)
+    for name in freeze_layers:
+        if name in net.keys():      # others are ignored, as in SSD
+            net.update(name, {**_weights(), "param": [FROZEN] * 2})
     return net
 
 

@@ -11,7 +11,6 @@ from minicaffe.engines.layouts cimport data_layout, element, of_images, of_mode
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.text import parse_fields
 
 cdef extern from "minicaffe/addons/ssd/norm/caffe.hpp" namespace "mc" nogil:
     struct UnitShape:
@@ -60,13 +59,6 @@ cdef class NormalizeLayer(DeviceLayer):
         self.add_param(() if param.channel_shared else (x.dims[1],), filler, "norm_param.scale_filler")
         self.norm, self.unit = self.new_blob(what="norm"), self.new_blob(what="normalised values")
         self.positions, self.dots = self.new_blob(), self.new_blob()
-
-    @classmethod
-    def for_param(cls, param):
-        if "normalize_param" not in parse_fields(param.fork_fields):
-            return cls
-        from minicaffe.addons.forks.variants import ChannelNormalizeLayer   # of another fork, and rarely needed
-        return ChannelNormalizeLayer
 
     def scratch_blobs(self):
         return [self.norm, self.unit, self.positions, self.dots]

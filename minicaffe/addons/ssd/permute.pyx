@@ -12,7 +12,6 @@ from minicaffe.engines.layouts cimport data_layout, element, of_images, of_mode
 from minicaffe.loops.strided.caffe cimport copy_strided
 
 from minicaffe.errors import ConfigError
-from minicaffe.layers.base.fork import check_known
 
 
 cdef class PermuteLayer(DeviceLayer):
@@ -27,14 +26,12 @@ cdef class PermuteLayer(DeviceLayer):
     exact_num_top_blobs = 1
     refuses_in_place = True
     backward_reads_bottoms = backward_reads_tops = False
-    takes_unknown_fields = True
 
     cdef bint identity
     cdef list order         # of all axes
     cdef Layout layout      # of the bottom in the last forward, on a device
 
     cpdef layer_setup(self, list bottom, list top):
-        check_known(self.param, ("transpose_param",))
         order = list(self.param.permute_param.order)
         for i, axis in enumerate(order):
             if axis in order[:i]:
@@ -47,9 +44,6 @@ cdef class PermuteLayer(DeviceLayer):
             if named >= x.num_axes:
                 raise ConfigError(f"must be an axis of the bottom, whose shape is {list(x.shape)}, got {named}",
                                   field=f"permute_param.order[{i}]")
-        if len(order) < x.num_axes and self.param.fork_fields:      # as Transpose (addons/forks/formulas.py)
-            raise ConfigError(f"must name each axis of the bottom once, whose shape is {list(x.shape)}, got {order}",
-                              field="transpose_param.dim")
         order += [axis for axis in range(x.num_axes) if axis not in order]
         self.order = order
         self.identity = order == sorted(order)

@@ -13,6 +13,7 @@ from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, ShapeError, shown
 from minicaffe.layer import Layer
 from minicaffe.proto.fields import Fields
+from minicaffe.proto.text import layer_fields
 
 
 class PriorBoxLayer(Layer):
@@ -46,7 +47,7 @@ class PriorBoxLayer(Layer):
     def layer_setup(self, bottom, top):
         param = self.param.prior_box_param
         self.sides = np.array(self._box_sides(param))
-        check_above_zero("variance", param.variance)
+        _check_above_zero("variance", param.variance)
         if len(param.variance) not in (0, 1, 4):
             raise ConfigError(f"give none, one for all, or four, got {len(param.variance)}", field="prior_box_param.variance")
         for field, height_and_width in (("img_size", ("img_h", "img_w")), ("step", ("step_h", "step_w"))):
@@ -59,7 +60,7 @@ class PriorBoxLayer(Layer):
         if not param.min_size:
             raise ConfigError("give at least one", field="prior_box_param.min_size")
         for name in ("min_size", "aspect_ratio"):
-            check_above_zero(name, getattr(param, name))
+            _check_above_zero(name, getattr(param, name))
         for i, value in enumerate(param.min_size):
             if value < 1:
                 raise ConfigError(f"must be at least 1, as it is truncated to whole pixels, got {value:g}",
@@ -116,7 +117,25 @@ class PriorBoxLayer(Layer):
                 blob.fill_diff(0)
 
 
-def check_above_zero(name, values):
+class PriorBoxClusteredLayer(PriorBoxLayer):
+    """PriorBox of OpenVINO with a box shape for each pair of `prior_box_param.width` and `height`, in pixels of the picture.
+
+    Other fields of box shapes have no effect. Source: openvino prior_box_clustered_layer.cpp.
+    """
+
+    takes_unknown_fields = "prior_box_param.width", "prior_box_param.height"
+
+    def _box_sides(self, param):
+        fields = layer_fields(self.param).prior_box_param
+        sides = {name: fields.all(name) for name in ("width", "height")}
+        for name, values in sides.items():
+            _check_above_zero(name, values)
+            if not values or len(values) != len(sides["width"]):
+                raise ConfigError(f"give at least one, and as many as width, got {len(values)}", field=f"prior_box_param.{name}")
+        return list(zip(*sides.values()))
+
+
+def _check_above_zero(name, values):
     """Raise ConfigError unless all values of a field are finite and above 0."""
     for i, value in enumerate(values):
         if isinstance(value, (bool, str, Fields)) or not value > 0 or math.isinf(value):

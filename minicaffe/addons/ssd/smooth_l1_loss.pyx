@@ -1,4 +1,4 @@
-"""SmoothL1Loss: what boxes are learned with (SSD's smooth_L1_loss_layer.cpp; Girshick, "Fast R-CNN", 2015).
+"""SmoothL1Loss: what boxes are learned with (smooth_L1_loss_layer.cpp of SSD and of Fast R-CNN; Girshick, "Fast R-CNN", 2015).
 
 Different from Caffe: the gradient carries the weights a second time, as the derivative of the loss does (Caffe's is right for
 weights 0 and 1 only); backward may run more than once; blobs may have any number of axes.
@@ -7,38 +7,48 @@ weights 0 and 1 only); backward may run more than once; blobs may have any numbe
 from minicaffe.layers.base.loss cimport Blob, Context, LossLayer
 from minicaffe.ops.loss.caffe cimport smooth_l1, smooth_l1_backward
 
-from minicaffe.errors import ShapeError
-from minicaffe.proto.text import parse_fields
+from minicaffe.errors import ConfigError, ShapeError
+from minicaffe.proto.fields import Field, checked_message
+from minicaffe.proto.text import layer_fields
+
+MESSAGE = "smooth_l1_loss_param"    # Fast R-CNN's
 
 
 cdef class SmoothL1LossLayer(LossLayer):
-    """``loss = 1/N sum s(w (a - b))``, ``s(d) = d^2 / 2`` where ``|d| < 1``, else ``|d| - 1/2``.
+    """``loss = 1/N sum v s(w (a - b))``, ``s(d) = sigma^2 d^2 / 2`` where ``|d| < 1 / sigma^2``, else ``|d| - 1 / (2 sigma^2)``.
 
     Parameters
     ----------
     bottom[0], bottom[1] : Blob, shape (N, ...)
         Predictions a and targets b; both may have a gradient.
-    bottom[2] : Blob of the same shape, optional
-        Weights w; 1 without it. They have no gradient.
+    bottom[2], bottom[3] : Blob of the same shape, optional
+        Weights w inside and v outside of s; 1 without them. They have no gradient. v is Fast R-CNN's.
     top[0] : Blob, shape ()
+    smooth_l1_loss_param.sigma : float
+        1 by default, as in SSD, which lacks the field; it is Fast R-CNN's.
 
     Raises
     ------
-    ShapeError
-        If the bottoms differ in shape.
+    ConfigError, ShapeError
+        If sigma is not above 0, or the bottoms differ in shape.
     """
 
     exact_num_bottom_blobs = -1
     min_bottom_blobs = 2
-    max_bottom_blobs = 3
+    max_bottom_blobs = 4
     gradients = 2
+    takes_unknown_fields = MESSAGE,
 
-    @classmethod
-    def for_param(cls, param):
-        if len(param.bottom) < 4 and "smooth_l1_loss_param" not in parse_fields(param.fork_fields):
-            return cls
-        from minicaffe.addons.forks.variants import RegionSmoothL1LossLayer     # of another fork, and rarely needed
-        return RegionSmoothL1LossLayer
+    cdef double sigma2
+
+    cpdef layer_setup(self, list bottom, list top):
+        fields = layer_fields(self.param)
+        values, _ = checked_message(fields, MESSAGE, [Field("sigma", 1.0)])
+        if not values["sigma"] > 0:
+            raise ConfigError(f"must be above 0, got {values['sigma']:g}", field=f"{MESSAGE}.sigma")
+        if MESSAGE in fields and len(bottom) == 3:
+            raise ShapeError("is given without bottom[3]: give inside and outside weights, or neither", field="bottom[2]")
+        self.sigma2 = values["sigma"] ** 2
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob a = bottom[0], blob
@@ -51,14 +61,20 @@ cdef class SmoothL1LossLayer(LossLayer):
         (<Blob?> top[0]).reshape_to(())
 
     cdef int loss_to(self, const Context& on, list bottom, double coeff, void* out) except -1:
-        cdef Blob x = bottom[0]
-        cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
+        cdef const void* at[4]
+        cdef long long n = read(on, bottom, at)
         with nogil:
-            smooth_l1(on, self.dtype, x.count, coeff, out, x.data_on(on), b.data_on(on), w.data_on(on) if w is not None else NULL)
+            smooth_l1(on, self.dtype, n, coeff, out, at[0], at[1], at[2], at[3], self.sigma2)
 
     cdef int gradient_to(self, const Context& on, list bottom, double scale, void* dx) except -1:
-        cdef Blob x = bottom[0]
-        cdef Blob b = bottom[1], w = bottom[2] if len(bottom) > 2 else None
+        cdef const void* at[4]
+        cdef long long n = read(on, bottom, at)
         with nogil:
-            smooth_l1_backward(on, self.dtype, x.count, 4, x.data_on(on), b.data_on(on),
-                               w.data_on(on) if w is not None else NULL, scale, dx)
+            smooth_l1_backward(on, self.dtype, n, 4, at[0], at[1], at[2], at[3], self.sigma2, scale, dx)
+
+
+cdef long long read(const Context& on, list bottom, const void** at) except -1:
+    """Store the addresses of the bottoms' data, NULL for weights that are not given; return the number of values."""
+    for i in range(4):
+        at[i] = (<Blob> bottom[i]).data_on(on) if i < len(bottom) else NULL
+    return (<Blob> bottom[0]).count

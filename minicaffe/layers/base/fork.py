@@ -11,7 +11,7 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.python import Layer
-from minicaffe.proto.fields import Field, checked_message, unknown_of  # noqa: F401
+from minicaffe.proto.fields import checked_message, unknown_of
 from minicaffe.proto.text import parse_fields, parse_filler
 from minicaffe.proto.unknown import find_unknown
 
@@ -62,14 +62,11 @@ class ForkLayer(Layer):
         return self.add_param(shape, parse_filler(self.values[name], path), path)
 
 
-def check_known(param, reads=None):
-    """Raise ConfigError for the first field of a LayerParameter that neither minicaffe nor a fork has: a misspelled message.
-
-    With `reads`, the paths of the fields of forks that the layer reads, also for a field that is not one of these.
-    """
+def check_known(param):
+    """Raise ConfigError for the first field of a LayerParameter that neither minicaffe nor a fork has: a misspelled message."""
     for message, path, name, value in unknown_of(param.DESCRIPTOR, parse_fields(param.fork_fields)):
         unknown = find_unknown(message, name, value)
-        if path not in reads if reads else name not in message.fields_by_name and not unknown.known:
+        if name not in message.fields_by_name and not unknown.known:
             raise ConfigError(unknown.text, field=path)
 
 

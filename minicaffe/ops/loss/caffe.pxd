@@ -34,9 +34,10 @@ cdef extern from "minicaffe/ops/loss/caffe.hpp" namespace "mc" nogil:
     void sigmoid_loss_backward "mc::each_typed<mc::SigmoidLossBackward>"(
         const Context&, int dtype, long long n, long long cost, int ignore, const void* x, const void* t, double scale, void* dx)
     void smooth_l1 "mc::sum_typed<mc::SmoothL1Term>"(const Context&, int dtype, long long n, double coeff, void* out, const void* a,
-                                                     const void* b, const void* w)
+                                                     const void* b, const void* inside, const void* outside, double sigma2)
     void smooth_l1_backward "mc::each_typed<mc::SmoothL1Backward>"(
-        const Context&, int dtype, long long n, long long cost, const void* a, const void* b, const void* w, double scale, void* dx)
+        const Context&, int dtype, long long n, long long cost, const void* a, const void* b, const void* inside,
+        const void* outside, double sigma2, double scale, void* dx)
     void contrastive "mc::sum_typed<mc::ContrastiveTerm>"(
         const Context&, int dtype, long long n, double coeff, void* out, long long width, const void* a, const void* b,
         const void* similar, double margin, cpp_bool legacy)

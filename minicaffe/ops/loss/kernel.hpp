@@ -160,25 +160,27 @@ template <class T> struct SigmoidLossBackward {
   }
 };
 
-/// The smooth L1 loss (Girshick, "Fast R-CNN", 2015; Huber, 1964): d^2 / 2 where |d| < 1, else |d| - 1/2, for d = w (a - b); a
-/// null w is 1.
+/// The smooth L1 loss (Girshick, "Fast R-CNN", 2015; Huber, 1964): sigma2 d^2 / 2 where |d| < 1 / sigma2, else
+/// |d| - 1 / (2 sigma2), for d = inside (a - b), times outside; a null pointer means weights 1.
 template <class T> struct SmoothL1Term {
-  const T *a, *b, *w;
-  MC_HD T weight(index_t i) const { return w ? w[i] : T(1); }
+  const T *a, *b, *inside, *outside;
+  T sigma2;
+  MC_HD T weight(const T* w, index_t i) const { return w ? w[i] : T(1); }
+  MC_HD T difference(index_t i) const { return weight(inside, i) * (a[i] - b[i]); }
   MC_HD T operator()(index_t i) const {
-    T d = weight(i) * (a[i] - b[i]), size = abs_(d);
-    return size < T(1) ? T(0.5) * d * d : size - T(0.5);
+    T d = difference(i), size = abs_(d);
+    return weight(outside, i) * (size < T(1) / sigma2 ? T(0.5) * sigma2 * d * d : size - T(0.5) / sigma2);
   }
 };
 
-/// scale w g(d), g(d) = d where |d| < 1, else its sign
+/// scale outside inside g(d), g(d) = sigma2 d where |d| < 1 / sigma2, else its sign
 template <class T> struct SmoothL1Backward {
   SmoothL1Term<T> term;
   T scale;
   T* dx;
   MC_HD void operator()(index_t i) const {
-    T weight = term.weight(i), d = weight * (term.a[i] - term.b[i]);
-    dx[i] = scale * weight * (abs_(d) < T(1) ? d : d != d ? d : sign_(d));
+    T weight = term.weight(term.inside, i) * term.weight(term.outside, i), d = term.difference(i);
+    dx[i] = scale * weight * (abs_(d) < T(1) / term.sigma2 ? term.sigma2 * d : d != d ? d : sign_(d));
   }
 };
 

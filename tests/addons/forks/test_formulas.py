@@ -8,7 +8,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe import layer as registry
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, Error
 from minicaffe.proto import caffe_pb2, parse_text, unknown, write_text
 from minicaffe.proto.upgrade import needs_upgrade, upgrade_net
 
@@ -56,6 +56,10 @@ VALUES = {
     "average without padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 3 stride: 2 pad: 1 }",
                                 lambda x: average(x, 3, 2, 1)),
     "average, no padding": ("Pooling", "pooling_param { pool: AVE_EXC_PAD kernel_size: 2 stride: 2 }", lambda x: average(x, 2, 2, 0)),
+    "flip": ("Flip", "", lambda x: x[..., ::-1]),
+    "flip, height alone": ("Flip", "flip_param { flip_width: false flip_height: true }", lambda x: x[:, :, ::-1]),
+    "flip, both": ("Flip", "flip_param { flip_height: true }", lambda x: x[:, :, ::-1, ::-1]),
+    "flip, none": ("Flip", "flip_param { flip_width: false }", lambda x: x),
     "transpose": ("Transpose", "transpose_param { dim: [2, 0, 1, 3] }", lambda x: x.transpose(2, 0, 1, 3)),
     "reverse": ("ReverseAxis", "reverse_axis_param { axis: 1 }", lambda x: x[:, ::-1]),
     "nearest": ("UpsampleDarknet", "upsample_darknet_param { stride: 2 }", lambda x: np.kron(x, np.ones((2, 2)))),
@@ -240,6 +244,102 @@ def test_batch_norm_fillers_and_phase(tmp_path):
     assert [len(net.params[name]) for name in ("l", "l_1")] == [3, 2]
 
 
+# ---- losses
+
+def l1(a, b):
+    return sum(abs(x - y) for x, y in zip(a.flat, b.flat)) / len(a)
+
+
+def triplet(a, p, n, margin=1.0):
+    a, p, n = (array.reshape(len(array), -1) for array in (a, p, n))
+    return sum(max(margin + sum((a[i] - p[i]) ** 2) - sum((a[i] - n[i]) ** 2), 0) for i in range(len(a))) / (2 * len(a))
+
+
+def loss_net(tmp_path, kind, arrays, more="", tops="y"):
+    inputs = "".join(f'layer {{ name: "in{name}" type: "Input" top: "{name}" input_param {{ shape {{ '
+                     f'{" ".join(f"dim: {n}" for n in array.shape)} }} }} }}\n' for name, array in zip("abc", arrays))
+    (tmp_path / "net.prototxt").write_text("force_backward: true " + inputs + text_of(kind, more, " ".join("abc"[:len(arrays)]), tops))
+    net = caffe.Net(str(tmp_path / "net.prototxt"), caffe.TRAIN)
+    for name, array in zip("abc", arrays):
+        net.blobs[name].data[...] = array
+    return net
+
+
+LOSSES = {"l1": ("L1Loss", 2, "", l1), "triplet": ("TripletLoss", 3, "", triplet),
+          "triplet, margin": ("TripletLoss", 3, "triplet_loss_param { margin: 0.2 }", lambda *arrays: triplet(*arrays, 0.2)),
+          "triplet, no margin": ("TripletLoss", 3, "triplet_loss_param { margin: 0 }", lambda *arrays: triplet(*arrays, 0)),
+          "triplet, all": ("TripletLoss", 3, "triplet_loss_param { margin: 30 }", lambda *arrays: triplet(*arrays, 30))}
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 3, 4, 2), (1, 1)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(tmp_path, name, shape):
+    kind, count, fields, wanted = LOSSES[name]
+    arrays = [np.random.default_rng(i).standard_normal(shape).round(2) for i in range(count)]
+    for weight, tops in ((1, "y"), (2.5, "y"), (1, "")):
+        net = loss_net(tmp_path, kind, arrays, fields + f" loss_weight: {weight}" * (weight != 1), tops)
+        net.forward()
+        loss, = (float(blob.data) * weight for blob, weight in net.loss_weights.items() if weight)
+        assert loss == pytest.approx(weight * wanted(*arrays), rel=1e-5)
+        net.backward()
+        for i, blob in enumerate("abc"[:count]):
+            step = 1e-4 * np.random.default_rng(9).standard_normal(shape)
+            moved = [wanted(*(array + sign * step * (i == k) for k, array in enumerate(arrays))) for sign in (1, -1)]
+            assert weight * (moved[0] - moved[1]) == pytest.approx(2 * (net.blobs[blob].diff * step).sum(), rel=1e-2, abs=1e-6)
+
+
+def test_losses_of_empty_batches_and_equal_values(tmp_path):
+    for kind, count in (("L1Loss", 2), ("TripletLoss", 3)):
+        net = loss_net(tmp_path, kind, [np.zeros((0, 3))] * count)
+        assert net.forward()["y"] == 0
+        net.backward()
+    net = loss_net(tmp_path, "L1Loss", [np.ones((2, 2)), np.array([[1, 2], [0, 1]])])
+    assert net.forward()["y"] == 1
+    net.backward()
+    assert net.blobs["a"].diff.tolist() == [[0, -0.5], [0.5, 0]] and net.blobs["b"].diff.tolist() == [[0, 0.5], [-0.5, 0]]
+
+
+@pytest.mark.parametrize("kind, shapes, fields, message", [
+    ("L1Loss", [(2, 3), (2, 4)], "", r"bottom\[1\]: "), ("L1Loss", [(), ()], "", "axis"), ("L1Loss", [(2, 3)], "", "bottom: must be 2, and one top"),
+    ("L1Loss", [(2, 3)] * 2, "l1_loss_param { epsilon: 1 }", r"l1_loss_param.epsilon: is not supported here; known are none"),
+    ("TripletLoss", [(2, 3)] * 2, "", "bottom: must be 3, and one top"), ("TripletLoss", [(2, 3), (2, 3), (3, 3)], "", r"bottom\[1\]: "),
+    ("TripletLoss", [(2, 3)] * 3, "triplet_loss_param { margin: -1 }", r"triplet_loss_param.margin: must be at least 0, got -1"),
+    ("TripletLoss", [(2, 3)] * 3, "triplet_loss_param { marging: 1 }", r"triplet_loss_param.marging: is not supported here; known are margin")])
+def test_wrong_losses(tmp_path, kind, shapes, fields, message):
+    with pytest.raises(Error, match=rf"net.prototxt:\d+: layer 'l\w*' .*{message}"):
+        loss_net(tmp_path, kind, [np.zeros(shape) for shape in shapes], fields)
+
+
+# ---- SpatialDropout
+
+@pytest.mark.parametrize("tops", ["y", "x"])
+@pytest.mark.parametrize("more, ratio", [("", 0.5), ("spatial_dropout_param { dropout_ratio: 0.25 }", 0.25), ("dropout_param { dropout_ratio: 0.75 }", 0.75)])
+def test_spatial_dropout(tmp_path, more, ratio, tops):
+    net = net_of(tmp_path, text_of("SpatialDropout", more, tops=tops), caffe.TRAIN, shape=(40, 50, 2, 2))
+    out, = net.outputs
+    caffe.set_random_seed(1701)
+    y = run(net, 1)[out].copy()
+    assert (y == y[:, :, :1, :1]).all()   # whole planes
+    factors, counts = np.unique(y[:, :, 0, 0], return_counts=True)
+    np.testing.assert_allclose(factors, [0, 1 / (1 - ratio)], rtol=1e-6)
+    assert abs(counts[0] / 2000 - ratio) < 0.04   # 3.5 deviations
+    dy = RANDOM.standard_normal(y.shape)
+    np.testing.assert_allclose(net.backward(**{out: dy})["in"], dy * y, rtol=1e-6)
+    for seed, same in (1701, True), (1, False):
+        caffe.set_random_seed(seed)
+        assert (run(net, 1)[out] == y).all() == same
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3)])
+@pytest.mark.parametrize("tops", ["y", "x"])
+def test_spatial_dropout_is_the_identity_in_test(tmp_path, tops, shape):
+    net = net_of(tmp_path, text_of("SpatialDropout", tops=tops), shape=shape)
+    out, = net.outputs
+    x = RANDOM.standard_normal(shape).astype(np.float32)
+    np.testing.assert_array_equal(run(net, x)[out], x)
+    np.testing.assert_array_equal(net.backward(**{out: 2 * x})["in"], 2 * x)
+
+
 # ---- Unpooling
 
 UNPOOLING = {"unpool_size: 6": (6, 6), "unpool: MAX kernel_size: 2 stride: 2 unpool_h: 5 unpool_w: 6": (5, 6),
@@ -286,14 +386,18 @@ def test_unpooling(tmp_path, fields):
     (text_of("Transpose", "transpose_param: 1"), r"layer 'l' \(Transpose\): transpose_param: must be given once, as a message in braces"),
     (text_of("Transpose"), r"layer 'l' \(Transpose\): transpose_param.dim: must name each axis of the bottom once, got \[\]"),
     (text_of("Transpose", "transpose_param { dim: [0, 2, 2, 1] }"), r"transpose_param.dim: must name each axis of the bottom once, got \[0, 2"),
-    (text_of("Transpose", "transpose_param { dim: [1, 0] }"), r"transpose_param.dim: must name each axis of the bottom once, whose shape is"),
+    (text_of("Transpose", "transpose_param { dim: [1, 0] }"), r"layer 'l' \(Reshape\): reshape_param.shape: gives \[2, 3\] with 6 elements"),
+    (text_of("Transpose", "transpose_param { dim: [4, 2, 1, 3, 0] }"), r"layer 'l' \(Reshape\): reshape_param.shape: dim\[4\] is 0"),
+    (text_of("SpatialDropout", "spatial_dropout_param { dropout_ratio: 1 }"),
+     r"layer 'l' \(SpatialDropout\): spatial_dropout_param.dropout_ratio: must be at least 0 and less than 1, got 1"),
+    (text_of("SpatialDropout", "dropout_param { dropout_ratio: -1 }"), r"dropout_param.dropout_ratio: must be at least 0 and less than 1, got -1"),
     (text_of("HSwish", "power_param { slope: 3 }"), r"power_param.slope: unknown field in PowerParameter"),
     (text_of("Mish", "param { lr_mult: 1 }"), r"param: too many param entries: 1 for 0 parameter blobs"),
     (text_of("Mish", "propagate_down: true propagate_down: true"), r"layer 'l' \(Mish\): propagate_down: give none or one for each of the 1"),
     (text_of("BatchNorm", NORM % "scale_bias: true disable_mean: true"), r"batch_norm_param.disable_mean: unknown field in BatchNormParameter; the"),
 ])
 def test_forms_refused(tmp_path, layer, message):
-    with pytest.raises(ConfigError, match=r"net.prototxt:4:?\d*: " + (message if message.startswith("layer") else ".*" + message)):
+    with pytest.raises(Error, match=r"net.prototxt:4:?\d*: " + (message if message.startswith("layer") else ".*" + message)):
         net_of(tmp_path, layer)
 
 

@@ -1,4 +1,4 @@
-"""L1Loss, TripletLoss, SmoothL1LossOHEM and SoftmaxWithLossOHEM of forks, against plain loops."""
+"""SmoothL1LossOHEM and SoftmaxWithLossOHEM of forks, against plain loops."""
 
 import math
 
@@ -35,26 +35,8 @@ def loss(text, arrays, dtype=Dtype.DOUBLE):
     return net, run_forward(net)
 
 
-def l1(a, b):
-    return sum(abs(x - y) for x, y in zip(a.flat, b.flat)) / len(a)
-
-
-def triplet(a, p, n, margin=1.0):
-    return sum(max(margin + sum((a[i] - p[i]) ** 2) - sum((a[i] - n[i]) ** 2), 0) for i in range(len(a))) / (2 * len(a))
-
-
 def smooth(d):
     return d * d / 2 if abs(d) < 1 else abs(d) - 0.5
-
-
-@DTYPES
-@pytest.mark.parametrize("shape", [(3, 4), (5,), (2, 3, 4, 2), (1, 1)])
-def test_l1_and_triplet_against_the_definition(shape, dtype):
-    a, b, c = numbers(*shape), numbers(*shape), numbers(*shape)
-    assert loss(layer("L1Loss", 2), [a, b], dtype)[1] == pytest.approx(l1(a, b), rel=1e-6)
-    rows = [array.reshape(len(array), -1) for array in (a, b, c)]
-    for fields, margin in (("", 1), ("triplet_loss_param { margin: 0.2 }", 0.2), ("triplet_loss_param { margin: 0 }", 0)):
-        assert loss(layer("TripletLoss", 3, fields), [a, b, c], dtype)[1] == pytest.approx(triplet(*rows, margin), rel=1e-5)
 
 
 @DTYPES
@@ -128,10 +110,6 @@ def test_softmax_ohem_follows_a_new_shape_and_takes_an_impossible_label():
 
 
 def test_gradients():
-    a, b, c = numbers(3, 4, 1, 1), numbers(3, 4, 1, 1), numbers(3, 4, 1, 1)
-    check_gradient(layer("L1Loss", 2), [a, b])
-    check_gradient(layer("TripletLoss", 3), [a, b, c])
-    check_gradient(layer("TripletLoss", 3, "triplet_loss_param { margin: 30 }"), [a, b, c])
     a, b, w = numbers(2, 3, 2, 2), numbers(2, 3, 2, 2), numbers(2, 3, 2, 2)
     for mode in ("BATCH_SIZE", "PRE_FIXED pre_fixed_normalizer: 7"):
         check_gradient(layer("SmoothL1LossOHEM", 2, f"loss_param {{ normalization: {mode} }}"), [a, b])
@@ -139,7 +117,7 @@ def test_gradients():
     check_gradient(layer("SoftmaxWithLossOHEM", 2, "loss_param { ignore_label: 1 }"), [a, RANDOM.integers(3, size=(2, 2, 2))], [0])
 
 
-@pytest.mark.parametrize("kind, bottoms, tops", [("L1Loss", 2, 1), ("TripletLoss", 3, 1), ("SmoothL1LossOHEM", 3, 2), ("SoftmaxWithLossOHEM", 2, 3)])
+@pytest.mark.parametrize("kind, bottoms, tops", [("SmoothL1LossOHEM", 3, 2), ("SoftmaxWithLossOHEM", 2, 3)])
 def test_the_gradient_has_the_loss_weight_and_goes_where_it_is_needed(kind, bottoms, tops):
     arrays = [numbers(2, 3, 2, 2) for _ in range(bottoms)]
     if kind == "SoftmaxWithLossOHEM":
@@ -159,34 +137,18 @@ def test_the_gradient_has_the_loss_weight_and_goes_where_it_is_needed(kind, bott
 
 
 def test_an_empty_batch_has_loss_0():
-    for kind, shapes in (("L1Loss", [(0, 3)] * 2), ("TripletLoss", [(0, 3)] * 3), ("SmoothL1LossOHEM", [(0, 3, 2)] * 3),
-                         ("SoftmaxWithLossOHEM", [(0, 3), (0,)])):
+    for kind, shapes in (("SmoothL1LossOHEM", [(0, 3, 2)] * 3), ("SoftmaxWithLossOHEM", [(0, 3), (0,)])):
         net, value = loss(layer(kind, len(shapes), tops=3 if "Soft" in kind else 1), [np.zeros(shape) for shape in shapes])
         assert value == 0
         run_backward(net, [0])
         assert net.bottoms[-1][0].diff.size == 0
 
 
-def test_equal_values_have_the_gradient_0():
-    net, value = loss(layer("L1Loss", 2), [np.ones((2, 2)), [[1, 2], [0, 1]]])
-    run_backward(net, [0, 1])
-    assert value == 1 and net.bottoms[-1][0].diff.tolist() == [[0, -0.5], [0.5, 0]] and net.bottoms[-1][1].diff.tolist() == [[0, 0.5], [-0.5, 0]]
-
-
 def test_a_loss_needs_no_top():
-    for kind, bottoms, fields in (("L1Loss", 2, ""), ("TripletLoss", 3, "triplet_loss_param { margin: 99 }"), ("SmoothL1LossOHEM", 2, "")):
-        assert loss(layer(kind, bottoms, fields, 0), [numbers(2, 3) for _ in range(bottoms)])[1] > 0
+    assert loss(layer("SmoothL1LossOHEM", 2, tops=0), [numbers(2, 3) for _ in range(2)])[1] > 0
 
 
 @pytest.mark.parametrize("kind, shapes, fields, message", [
-    ("L1Loss", [(2, 3), (2, 4)], "", r"bottom\[1\]: has shape \[2, 4\], bottom\[0\] has \[2, 3\]; they must be equal"),
-    ("L1Loss", [(), ()], "", r"bottom\[0\]: needs an axis for the records, got a scalar"),
-    ("L1Loss", [(2, 3)], "", r"bottom: L1Loss takes exactly 2, got 1"),
-    ("L1Loss", [(2, 3)] * 2, "l1_loss_param { epsilon: 1 }", r"l1_loss_param: is for the L1Loss of flownet2"),
-    ("TripletLoss", [(2, 3)] * 2, "", r"bottom: TripletLoss takes exactly 3, got 2"),
-    ("TripletLoss", [(2, 3), (2, 3), (3, 3)], "", r"bottom\[2\]: has shape \[3, 3\], bottom\[0\] has \[2, 3\]"),
-    ("TripletLoss", [(2, 3)] * 3, "triplet_loss_param { margin: -1 }", r"triplet_loss_param.margin: must be at least 0, got -1"),
-    ("TripletLoss", [(2, 3)] * 3, "triplet_loss_param { marging: 1 }", r"triplet_loss_param.marging: unknown field; did you mean 'margin'"),
     ("SmoothL1LossOHEM", [(2,)] * 2, "", r"bottom\[0\]: must have axes \(num, channels, ...\), got \[2\]"),
     ("SmoothL1LossOHEM", [(2, 3), (2, 3), (2, 1)], "", r"bottom\[2\]: has shape \[2, 1\], bottom\[0\] has \[2, 3\]"),
     ("SmoothL1LossOHEM", [(2, 3)] * 2, "loss_param { normalization: FIXED }", r"loss_param.normalization: must be one of FULL, .* got FIXED"),

@@ -1,4 +1,4 @@
-"""Reverse, Flip, Squeeze, ShuffleChannel and Reorg of forks, against plain loops; and fields of forks' messages."""
+"""Reverse, Squeeze, ShuffleChannel and Reorg of forks, against plain loops; and fields of forks' messages."""
 
 import numpy as np
 import pytest
@@ -55,9 +55,6 @@ CASES = {
     "Reverse": ("", (3, 2, 4), lambda x: x[::-1]),
     "Reverse, axis 2": ("axis: 2", (3, 2, 4, 1), lambda x: x[:, :, ::-1]),
     "Reverse, two axes": ("axis: 0 axis: 1", (3, 2, 4), lambda x: x[::-1, ::-1]),
-    "Flip": ("", (2, 3, 4, 5), lambda x: x[..., ::-1]),
-    "Flip, height alone": ("flip_width: false flip_height: true", (2, 3, 4, 5), lambda x: x[:, :, ::-1]),
-    "Flip, both": ("flip_height: true", (2, 1, 3, 2), lambda x: x[:, :, ::-1, ::-1]),
     "Squeeze": ("", (2, 1, 3, 1), lambda x: x.reshape(2, 3)),
     "Squeeze, one axis": ("axis: -1", (2, 1, 3, 1), lambda x: x.reshape(2, 1, 3)),
     "ShuffleChannel": ("group: 3", (2, 12, 2, 3), lambda x: shuffled(x, 3)),
@@ -115,7 +112,6 @@ def test_a_bottom_that_never_got_a_shape(kind):
 @pytest.mark.parametrize("kind, fields, shape, wrong", [
     ("Reverse", "axis: 2", (2, 3), r"reverse_param.axis: must be an axis of the bottom, whose shape is \[2, 3\], got \[2\]"),
     ("Reverse", "axis: -1", (2, 3), "reverse_param.axis: must be at least 0, got -1"),
-    ("Flip", "", (2, 3), r"bottom\[0\]: must have 4 axes"),
     ("Squeeze", "axis: 1", (2, 3, 1), r"squeeze_param.axis: must be an axis of size 1 of the bottom"),
     ("Squeeze", "axis: 3", (2, 3, 1), "must be an axis of size 1"),
     ("ShuffleChannel", "group: 4", (1, 6, 2, 2), r"shuffle_channel_param.group: must divide the channels of the bottom, .*, got 4"),

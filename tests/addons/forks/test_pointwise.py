@@ -1,4 +1,4 @@
-"""ReLU6, ReLUX, LabelSpecificAdd and SpatialDropout of forks."""
+"""ReLU6, ReLUX and LabelSpecificAdd of forks."""
 
 import numpy as np
 import pytest
@@ -148,53 +148,7 @@ def test_wrong_label_specific_add(fields, shapes, error, message):
         layer_net(label_add(fields), [np.zeros(shape) for shape in shapes])
 
 
-# ---- SpatialDropout
-
-@pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
-@pytest.mark.parametrize("top", ["y", "x"])
-@pytest.mark.parametrize("more, ratio", [("", 0.5), ("spatial_dropout_param { dropout_ratio: 0.25 }", 0.25),
-                                         ("dropout_param { dropout_ratio: 0.75 }", 0.75)])
-def test_spatial_dropout(more, ratio, top, dtype):
-    x, dy = np.ones((40, 50, 2, 2)), RANDOM.standard_normal((40, 50, 2, 2))
-    net = layer_net(layer("SpatialDropout", more, tops=(top,)), [x], dtype)
-    run_forward(net)
-    y = net.blob_by_name(top).data.copy()
-    assert (y == y[:, :, :1, :1]).all()   # whole planes
-    factors, counts = np.unique(y[:, :, 0, 0], return_counts=True)
-    np.testing.assert_allclose(factors, [0, 1 / (1 - ratio)], rtol=1e-6)
-    assert abs(counts[0] / 2000 - ratio) < 0.04   # 3.5 deviations
-    run_backward(net, [0], [dy])
-    np.testing.assert_allclose(net.blob_by_name("x").diff, dy * y, rtol=1e-6)
-    for seed, same in (1701, True), (1, False):
-        net.blob_by_name("x").data[...] = x
-        run_forward(net, seed)
-        assert (net.blob_by_name(top).data == y).all() == same
-
-
-def test_spatial_dropout_gradient_and_a_new_shape():
-    net = check_gradient(layer("SpatialDropout"), [RANDOM.standard_normal((2, 3, 2, 2))])
-    net.blob_by_name("x").reshape(5, 2)
-    net.blob_by_name("x").data[...] = 1
-    run_forward(net)
-    assert set(net.blob_by_name("y").data.reshape(-1)) <= {0, 2}
-
-
-@pytest.mark.parametrize("top", ["y", "x"])
-def test_spatial_dropout_is_the_identity_in_test(top):
-    x = RANDOM.standard_normal((2, 3, 4))
-    net = layer_net(layer("SpatialDropout", tops=(top,)), [x], phase=TEST)
-    run_forward(net)
-    run_backward(net, [0], [2 * x])
-    np.testing.assert_array_equal(net.blob_by_name(top).data, x)
-    np.testing.assert_array_equal(net.blob_by_name("x").diff, 2 * x)
-
-
 @pytest.mark.parametrize("kind, more, shape, error, message", [
-    ("SpatialDropout", "spatial_dropout_param { dropout_ratio: 1 }", (2, 3), ConfigError,
-     r"spatial_dropout_param.dropout_ratio: must be at least 0 and less than 1, got 1"),
-    ("SpatialDropout", "dropout_param { dropout_ratio: -1 }", (2, 3), ConfigError,
-     r"dropout_param.dropout_ratio: must be at least 0 and less than 1, got -1"),
-    ("SpatialDropout", "", (2,), ShapeError, r"bottom\[0\]: must have at least 2 axes \(num, channels\), got \[2\]"),
     ("ReLUX", "relux_param { maximal_value: 0 }", (2,), ConfigError, r"relux_param.maximal_value: must be above 0, got 0"),
     ("ReLU6", "relu_x_param { slope: 0 }", (2,), ConfigError, r"relu_x_param: unknown field in LayerParameter"),
     ("ReLU6", "relu6_param { slope: 0 }", (2,), ConfigError, r"relu6_param.slope: unknown field"),

@@ -1,4 +1,4 @@
-"""model_libs: the nets that SSD's Python functions make, against models/ssd and the published numbers of layers and parameters."""
+"""model_libs: the nets that SSD's Python functions make, against models/ssd."""
 
 # ruff: noqa: F405
 
@@ -95,53 +95,6 @@ def test_frozen_layers():
     made = layers_of(VGGNetBody(spec(), "data", need_fc=False, freeze_layers=["conv1_1", "none"]))
     assert [p.lr_mult for p in made["conv1_1"].param] == [0, 0] and [p.lr_mult for p in made["conv1_2"].param] == [1, 2]
     assert made["conv1_1"].convolution_param.num_output == 64 and made["conv1_1"].convolution_param.weight_filler.type == "xavier"
-
-
-@pytest.mark.parametrize("options, fc6", [({}, None), ({"fully_conv": True}, ([6], [2], [])), ({"fully_conv": True, "reduced": True}, ([3], [2], [2])),
-                                          ({"fully_conv": True, "dilated": True}, ([6], [5], [2])), (VGG, ([3], [5], [5]))])
-def test_zf(options, fc6, tmp_path):
-    n = ZFNetBody(spec(), "data", need_fc8=True, freeze_layers=["conv2"], **options)
-    made = layers_of(n)
-    assert list(made)[-2:] == ["fc8", "prob"] and [p.lr_mult for p in made["conv2"].param] == [0, 0]
-    assert made["norm1"].lrn_param.local_size == 3 and made["pool5"].pooling_param.stride == (1 if options.get("dilated") else 2)
-    if fc6:
-        param = made["fc6"].convolution_param
-        assert (list(param.kernel_size), list(param.pad), list(param.dilation)) == fc6
-    if options == VGG:      # the smallest
-        assert np.isfinite(build(n, tmp_path).forward()["prob"]).all()
-
-
-@pytest.mark.parametrize("body, blocks, convolutions", [("ResNet101Body", 33, 104), ("ResNet152Body", 50, 155)])
-@pytest.mark.parametrize("dilated", [False, True])
-def test_resnets(body, blocks, convolutions, dilated):
-    made = layers_of(globals()[body](spec(), "data", use_pool5=not dilated, use_dilation_conv5=dilated, use_global_stats=True))
-    kinds = [layer.type for layer in made.values()]
-    assert kinds.count("Eltwise") == blocks and kinds.count("Convolution") == kinds.count("BatchNorm") == kinds.count("Scale") == convolutions
-    assert ("pool5" in made) != dilated and "res4b22" in made and "bn4b1_branch2a" in made and "scale_conv1" in made
-    conv = made["res5a_branch2b"].convolution_param
-    assert (list(conv.pad), list(conv.dilation)) == (([2], [2]) if dilated else ([1], []))
-    assert list(made["res5a_branch1"].convolution_param.stride) == [1 if dilated else 2]
-    assert made["bn2a_branch1"].batch_norm_param.use_global_stats and made["scale2a_branch1"].param[0].lr_mult == 0
-    assert made["res2b"].bottom == ["res2a", "res2b_branch2c"] and made["res2b_relu"].top == ["res2b"]
-
-
-def test_the_resnet_has_the_parameters_of_the_paper(tmp_path):
-    net = build(ResNet101Body(spec(), "data"), tmp_path)
-    count = sum(blob.count for name, blobs in net.params.items() for blob in blobs if not name.startswith("bn"))
-    assert count + 2048 * 1000 + 1000 == 44_549_160     # torchvision's ResNet-101: 44.5 million with its classifier
-
-
-def test_inception_v3(tmp_path):
-    n = InceptionV3Body(spec(299), "data", output_pred=True)
-    made = layers_of(n)
-    kinds = [layer.type for layer in made.values()]
-    assert kinds.count("Convolution") == 94 and kinds.count("Bias") == kinds.count("BatchNorm") == 94
-    assert "mixed/tower_1/conv_2_bn" in made and "mixed_3/pool" in made and made["mixed_10/tower_1/mixed"].bottom == [
-        "mixed_10/tower_1/mixed/conv", "mixed_10/tower_1/mixed/conv_1"]
-    net = build(n, tmp_path)
-    shapes = {name: net.blobs[name].shape for name in ("mixed/join", "mixed_2/join", "mixed_7/join", "mixed_10/join", "pool_3", "softmax_prob")}
-    assert shapes == {"mixed/join": (1, 256, 35, 35), "mixed_2/join": (1, 288, 35, 35), "mixed_7/join": (1, 768, 17, 17),
-                      "mixed_10/join": (1, 2048, 8, 8), "pool_3": (1, 2048, 1, 1), "softmax_prob": (1, 1008)}
 
 
 def test_convolution_with_batch_norm():
@@ -246,48 +199,6 @@ def test_what_makes_vgg_smaller(nopool, dilated, dilate_pool4):
     for i in 1, 2, 3:
         assert made[f"conv5_{i}"].convolution_param.dilation == made[f"conv5_{i}"].convolution_param.pad == [later]
     assert made["fc6"].convolution_param.dilation == [later * (2 if dilated else 1)]
-
-
-def test_each_layer_of_zf():
-    """Type, bottom, outputs, kernel, stride and pad of each, with 0 where a layer has none."""
-    made = layers_of(ZFNetBody(spec(), "data", need_fc8=True))
-    wanted, below = [], "data"
-    for block, outputs, kernel, stride, pad in ((1, 96, 7, 2, 3), (2, 256, 5, 2, 2), (3, 384, 3, 0, 1), (4, 384, 3, 0, 1), (5, 256, 3, 0, 1)):
-        wanted += [(f"conv{block}", "Convolution", below, outputs, kernel, stride, pad), (f"relu{block}", "ReLU", f"conv{block}", 0, 0, 0, 0)]
-        below = f"conv{block}"
-        if block < 3:
-            wanted += [(f"norm{block}", "LRN", below, 0, 0, 0, 0), (f"pool{block}", "Pooling", f"norm{block}", 0, 3, 2, 1)]
-            below = f"pool{block}"
-    wanted += [("pool5", "Pooling", "conv5", 0, 3, 2, 1)]
-    for index, below in ((6, "pool5"), (7, "fc6")):
-        wanted += [(f"fc{index}", "InnerProduct", below, 4096, 0, 0, 0), (f"relu{index}", "ReLU", f"fc{index}", 0, 0, 0, 0),
-                   (f"drop{index}", "Dropout", f"fc{index}", 0, 0, 0, 0)]
-    wanted += [("fc8", "InnerProduct", "fc7", 1000, 0, 0, 0), ("prob", "Softmax", "fc8", 0, 0, 0, 0)]
-
-    def number(value):
-        return value if isinstance(value, int) else next(iter(value), 0)
-
-    found = []
-    for layer in list(made.values())[1:]:
-        param = {"Convolution": layer.convolution_param, "Pooling": layer.pooling_param}.get(layer.type)
-        outputs = {"Convolution": layer.convolution_param, "InnerProduct": layer.inner_product_param}.get(layer.type)
-        window = [number(getattr(param, name)) if param else 0 for name in ("kernel_size", "stride", "pad")]
-        found.append((layer.name, layer.type, layer.bottom[0], outputs.num_output if outputs else 0, *window))
-    assert found == wanted
-
-
-@pytest.mark.parametrize("body", ["ResNet101Body", "ResNet152Body"])
-def test_which_convolutions_of_a_resnet_have_a_relu(body):
-    """Those of branches 2a and 2b, and the first; the sum of both branches has one instead of their last convolutions."""
-    made = layers_of(globals()[body](spec(), "data", use_pool5=False))
-    rectified = {layer.bottom[0] for layer in made.values() if layer.type == "ReLU"}
-    normalized = {layer.bottom[0] for layer in made.values() if layer.type == "BatchNorm"}
-    for layer in made.values():
-        if layer.type == "Convolution":
-            assert (layer.top[0] in rectified) == layer.name.endswith(("branch2a", "branch2b", "conv1")), layer.name
-            assert layer.top[0] in normalized and not layer.convolution_param.bias_term
-        elif layer.type == "Eltwise":
-            assert layer.top[0] in rectified and layer.top[0] not in normalized
 
 
 def test_a_size_of_one_side_is_no_size_of_a_picture():

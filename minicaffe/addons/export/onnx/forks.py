@@ -13,11 +13,8 @@ EPS = 1e-6      # of Normalize with normalize_param: added to the sum of squares
 @exporter("Reverse", "Flip")
 def reverse(graph, node):
     """Put the values along axes into reverse order."""
-    values = node.layer.values
-    axes = list(node.layer.axes()) if node.type == "Reverse" else [2] * values["flip_height"] + [3] * values["flip_width"]
+    axes = node.layer.axes()
     count = len(axes)
-    if not count:
-        return [graph.op("Identity", graph.bottom())]
     return [graph.op("Slice", graph.bottom(), [-1] * count, [BACKWARD] * count, axes, [-1] * count)]
 
 
@@ -112,7 +109,7 @@ def bn(graph, node):
     return [graph.op("Add", graph.op("Mul", x, scale), shift), *statistics]
 
 
-@exporter("Normalize with normalize_param")
+@exporter("ChannelNormalize")
 def normalize(graph, node):
     x, squared = graph.bottom(), node.layer.squared
     norm = graph.op("Add", graph.reduce("ReduceSumSquare" if squared else "ReduceL1", x, [1]), EPS)
@@ -144,9 +141,9 @@ def continuation_indicator(graph, node):
     return [graph.op("Identity", marks)]
 
 
-@exporter("LabelSpecificAdd", "SpatialDropout")
-def same(graph, node):
-    """Types that change values in training only."""
+@exporter("LabelSpecificAdd")
+def label_specific_add(graph, node):
+    """The bottom: values change in training only."""
     if len(node.tops) > 1:
         raise ConfigError("ONNX has no operation for the second top, the bias; remove it", field="top[1]")
     return [graph.bottom()]

@@ -8,7 +8,7 @@ the prototxt.
 
 import numpy as np
 
-from minicaffe.addons.export.exporting import kind_of, registration, unique, unique_names, value_names
+from minicaffe.addons.export.exporting import registration, unique, unique_names, value_names
 from minicaffe.addons.export.operators import LAYERS, Writer
 from minicaffe.errors import ConfigError, DependencyError
 
@@ -153,7 +153,7 @@ class Graph(Writer):
     def add(self, index, node):
         """Add a layer by its type's exporter."""
         self.node, self.scope, self.own = node, self.scopes[index], []
-        results = EXPORTERS[kind_of(node)](self, node)
+        results = EXPORTERS[node.type](self, node)
         for blob, value in zip(node.tops, results, strict=True):
             self.values[blob.name] = self._rename(value, self.value_names[index, blob.name], blob is node.tops[0])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minicaffe.addons.export.exporting import UNKNOWN_SIZES, kind_of, registration
+from minicaffe.addons.export.exporting import UNKNOWN_SIZES, registration
 from minicaffe.addons.export.operators import LAYERS, Writer
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, MODULE_ATTRIBUTES, Names
 from minicaffe.errors import ConfigError
@@ -165,7 +165,7 @@ class Source(Writer):
         self.attribute = self.attributes.pick(node.name)
         self.sizes_known &= node.type not in UNKNOWN_SIZES
         self._check_in_place(node)
-        found = WRITERS[kind_of(node)](self, node)
+        found = WRITERS[node.type](self, node)
         if len(self.init_lines) == before:      # the layer has no attribute
             del self.attributes.taken[self.attribute]
         bottoms = blob_names(node.bottoms)

@@ -155,7 +155,7 @@ template <class T> struct MultiBox {
     T pred[4], target[4], loss = 0;
     loc_pair(m, pred, target);
     const SquaredDistanceTerm<T> squared{pred, target};
-    const SmoothL1Term<T> smooth{pred, target, nullptr};
+    const SmoothL1Term<T> smooth{pred, target, nullptr, nullptr, T(1)};
     for (int k = 0; k < 4; ++k) loss += r.squared_loc ? squared(k) / 2 : smooth(k);
     return loss == loss ? loss : std::numeric_limits<T>::infinity();
   }

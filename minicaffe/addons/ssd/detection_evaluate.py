@@ -5,31 +5,19 @@ counted over all images of the batches, where Caffe left out those without a det
 sizes of other images.
 """
 
-from libcpp cimport bool as cpp_bool
-from libcpp.vector cimport vector
-
-from minicaffe.layer cimport Layer
-
 import numpy as np
 
-from minicaffe.common import caffe
+from minicaffe.addons.ssd.detection_output import check_rows
 from minicaffe.addons.ssd.label_map import read_name_sizes
 from minicaffe.addons.ssd.mean_precision import DetectionOutputs
+from minicaffe.common import caffe
 from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, ShapeError, in_field
+from minicaffe.layer import Layer
 from minicaffe.layers.base.checks import check_size, state_numbers
-from minicaffe.addons.ssd.detection_output import check_rows
-
-cdef extern from "minicaffe/addons/ssd/boxes/detection_evaluate.hpp" namespace "mc::cpu" nogil:
-    struct EvaluateRule:
-        long long classes
-        int background
-        double overlap_threshold
-        cpp_bool difficult, pixels
-    vector[double] evaluate(const EvaluateRule& rule, const double* detections, long long n, const double* objects, long long m)
 
 
-cdef class DetectionEvaluateLayer(Layer):
+class DetectionEvaluateLayer(Layer):
     """Compare detections with the objects that are there.
 
     A detection is right if the object of its label and image that it overlaps most is overlapped by at least
@@ -60,21 +48,18 @@ cdef class DetectionEvaluateLayer(Layer):
     exact_num_bottom_blobs = 2
     exact_num_top_blobs = 1
     test_outputs = DetectionOutputs
+    test_outputs = DetectionOutputs
 
-    cdef EvaluateRule rule
-    cdef list sizes        # (name, height, width) of the images, or None
-    cdef object resize
-    cdef long long seen    # images so far
-
-    cpdef layer_setup(self, list bottom, list top):
+    def layer_setup(self, bottom, top):
         param = self.param.detection_evaluate_param
         check_size(param.num_classes, "detection_evaluate_param.num_classes", needed=True)
         if not 0 < param.overlap_threshold <= 1:
             raise ConfigError(f"must be above 0 and at most 1, got {param.overlap_threshold:g}",
                               field="detection_evaluate_param.overlap_threshold")
-        self.rule.classes, self.rule.background = param.num_classes, min(param.background_label_id, param.num_classes)
-        self.rule.overlap_threshold, self.rule.difficult = param.overlap_threshold, param.evaluate_difficult_gt
-        self.sizes = self.resize = None
+        top[0].reshape(1, 1, param.num_classes - (param.background_label_id < param.num_classes), 5)
+        self.classes = [label for label in range(param.num_classes) if label != param.background_label_id]
+        self.sizes = self.resize = None     # (name, height, width) of the images
+        self.seen = 0                       # images so far
         if param.name_size_file:
             caffe.check_path(param.name_size_file, "detection_evaluate_param.name_size_file")
             with in_field("detection_evaluate_param.name_size_file"):
@@ -82,30 +67,47 @@ cdef class DetectionEvaluateLayer(Layer):
         if param.HasField("resize_param"):
             check_resize(param.resize_param, "detection_evaluate_param.resize_param")
             self.resize = param.resize_param
-        self.rule.pixels = self.sizes is not None
-        top[0].reshape(1, 1, self.rule.classes - (1 if self.rule.background < self.rule.classes else 0), 5)
 
-    cpdef reshape(self, list bottom, list top):
+    def reshape(self, bottom, top):
         for i, width in enumerate((7, 8)):
             if not bottom[i].num_axes or bottom[i].shape[bottom[i].num_axes - 1] != width:
                 raise ShapeError(f"must be rows of {width} numbers, got {list(bottom[i].shape)}", field=f"bottom[{i}]")
 
-    cpdef forward_cpu(self, list bottom, list top):
-        detections = bottom[0].cpu_data.reshape(-1, 7).astype(float)
-        objects = bottom[1].cpu_data.reshape(-1, 8).astype(float)
-        check_rows(detections, detections[:, 1] != -1, 2**31, self.rule.classes, self.rule.background, "bottom[0]")
-        check_rows(objects, objects[:, 0] != -1, 2**31, self.rule.classes, self.rule.background, "bottom[1]")
+    def forward_cpu(self, bottom, top):
+        param = self.param.detection_evaluate_param
+        found = bottom[0].cpu_data.reshape(-1, 7).astype(float)
+        known = bottom[1].cpu_data.reshape(-1, 8).astype(float)
+        for i, (rows, column) in enumerate(((found, 1), (known, 0))):
+            check_rows(rows, rows[:, column] != -1, 2**31, param.num_classes, param.background_label_id, f"bottom[{i}]")
         if self.sizes is not None:
-            self._to_pixels(detections[:, 3:], detections[:, 0], objects[:, 3:7], objects[:, 0])
-        cdef const double[::1] found = detections.reshape(-1), known = objects.reshape(-1)
-        cdef const double* at = &found[0] if found.shape[0] else NULL
-        cdef const double* there = &known[0] if known.shape[0] else NULL
-        cdef vector[double] rows
-        with nogil:
-            rows = evaluate(self.rule, at, found.shape[0] // 7, there, known.shape[0] // 8)
-        top[0].reshape(1, 1, rows.size() // 5, 5)
-        if rows.size():
-            top[0].data.reshape(-1)[...] = <double[:rows.size()]> rows.data()
+            self._to_pixels(found[:, 3:], found[:, 0], known[:, 3:7], known[:, 0])
+        found = found[(found[:, :2] != -1).all(1)]
+        scores = np.where(np.isnan(found[:, 2]), -np.inf, found[:, 2])
+        found = found[np.lexsort((-scores, found[:, 1], found[:, 0]))]
+        known = known[known[:, 0] != -1]
+        counts = (known[:, 7] == 0) | param.evaluate_difficult_gt
+        objects = np.bincount(known[counts, 1].astype(int), minlength=param.num_classes)[self.classes]
+        top[0].reshape(1, 1, len(objects) + len(found), 5)
+        rows = top[0].data[0, 0]
+        rows[:, 0], rows[:, 3:] = -1, -1
+        rows[:len(objects), 1], rows[:len(objects), 2] = self.classes, objects
+        rows[len(objects):] = np.column_stack([found[:, :3], self._match(found, known, counts)])
+
+    def _match(self, found, known, counts):
+        """Return (right, wrong) of each detection; those of an image and label come by falling score."""
+        result, taken = np.tile([0.0, 1.0], (len(found), 1)), np.zeros(len(known), bool)
+        for image in np.unique(found[:, 0]):
+            own, there = np.flatnonzero(found[:, 0] == image), np.flatnonzero(known[:, 0] == image)
+            if not len(there):
+                continue
+            overlaps = _overlaps(found[own, 3:], known[there, 3:7], self.sizes is not None)
+            overlaps[found[own, 1][:, np.newaxis] != known[there, 1]] = -1
+            best = overlaps.argmax(1)
+            enough = overlaps[range(len(own)), best] >= self.param.detection_evaluate_param.overlap_threshold
+            for i, k in zip(own[enough], there[best[enough]]):
+                result[i] = (not taken[k], taken[k]) if counts[k] else (0, 0)
+                taken[k] |= counts[k]
+        return result
 
     def _to_pixels(self, found, found_images, known, known_images):
         """Map boxes of this batch to pixels, in place; how many images it has shows in the rows."""
@@ -116,7 +118,7 @@ cdef class DetectionEvaluateLayer(Layer):
                 boxes[of == image] = boxes_to_pixels(self.resize, boxes[of == image], height, width)
         self.seen += images
 
-    cpdef backward_cpu(self, list top, list propagate_down, list bottom):
+    def backward_cpu(self, top, propagate_down, bottom):
         if any(propagate_down):
             raise ConfigError("DetectionEvaluate has no gradient; it is a layer for the TEST phase")
 
@@ -125,3 +127,13 @@ cdef class DetectionEvaluateLayer(Layer):
 
     def set_state(self, state):
         self.seen, = state_numbers(state, {"seen": 1 << 63})
+
+
+def _overlaps(a, b, pixels):
+    """Return the intersection over union of each box of `a` with each of `b`; with `pixels` a side is xmax - xmin + 1."""
+    a = a[:, np.newaxis]
+    apart = ((b[:, :2] > a[..., 2:]) | (b[:, 2:] < a[..., :2])).any(2)     # also by less than a pixel
+    sides = np.minimum(a[..., 2:], b[:, 2:]) - np.maximum(a[..., :2], b[:, :2]) + pixels
+    inside = np.where(~apart & (sides > 0).all(2), sides.prod(2), 0)
+    areas = [np.where((box[..., 2:] < box[..., :2]).any(-1), 0, (box[..., 2:] - box[..., :2] + pixels).prod(-1)) for box in (a, b)]
+    return np.divide(inside, areas[0] + areas[1] - inside, out=np.zeros(inside.shape), where=inside > 0)
