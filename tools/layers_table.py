@@ -18,9 +18,9 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
+from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.engines.table import CUDNN
 from minicaffe.layer import DeviceLayer, layer_types
-from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.layers.base.inner import InnerNet
 from minicaffe.layers.base.loss import LossLayer
 from minicaffe.layers.base.neuron import NeuronLayer

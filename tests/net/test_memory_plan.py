@@ -11,12 +11,12 @@ import pytest
 from test_nets_of_forks import NETS as FORK_NETS
 
 import minicaffe
+from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.addons.forks.orders import ReverseLayer
 from minicaffe.blob import Blob, Dtype
 from minicaffe.engines import engine
 from minicaffe.errors import ConfigError, Error, MissingNameError, RecycledError
 from minicaffe.layer import Layer, register_layer
-from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.layers.inner_product import InnerProductLayer
 from minicaffe.memory import CPUPlace, SyncedHead, SyncedMemory
 from minicaffe.memory.allocator import Allocator

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer, as_planes
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.fork import ForkLayer, as_planes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Field, Fields
 from minicaffe.proto.stored import equal_but_unit_axes

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.errors import ConfigError, ShapeError, close_matches
-from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.layers.softmax_with_loss import SoftmaxWithLossLayer
 from minicaffe.proto.fields import Field
 

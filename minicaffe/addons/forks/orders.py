@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minicaffe.layers.base.fork import ForkLayer
+from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.proto.fields import Field
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.common import TRAIN
 from minicaffe.errors import DataError, ShapeError
 from minicaffe.layers.base.checks import state_numbers
-from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.proto.fields import Field
 
 

@@ -8,10 +8,10 @@ import math
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer, check_planes
+from minicaffe.addons.forks.rois import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
-from minicaffe.layers.base.fork import ForkLayer, check_planes
 from minicaffe.proto.fields import Field
 
 log = logging.getLogger(__name__)

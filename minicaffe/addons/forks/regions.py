@@ -6,9 +6,9 @@ get no gradient: backward writes zeros, as in the forks. Nets of the forks train
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer, check_planes
+from minicaffe.addons.forks.rois import MAX_COORDINATE, check_rois, read_rois
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.boxes import MAX_COORDINATE, check_rois, read_rois
-from minicaffe.layers.base.fork import ForkLayer, check_planes
 from minicaffe.proto.fields import Field
 
 SCALE = Field("spatial_scale", 1.0, "pixels of the bottom for one pixel of the net's input: 1/16 = 0.0625 for strides of 16")

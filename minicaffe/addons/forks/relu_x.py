@@ -2,8 +2,8 @@
 
 import logging
 
+from minicaffe.addons.forks.base import check_known
 from minicaffe.errors import ConfigError
-from minicaffe.layers.base.fork import check_known
 from minicaffe.layers.base.neuron import ActivationLayer
 from minicaffe.ops.activation.operation import Function
 from minicaffe.proto.fields import Field, checked_message

@@ -4,9 +4,9 @@ import logging
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import restore_blobs, stored_blobs
-from minicaffe.layers.base.fork import ForkLayer
 from minicaffe.proto.fields import Field, Fields
 
 log = logging.getLogger(__name__)

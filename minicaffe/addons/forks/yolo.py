@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from minicaffe.addons.forks.base import ForkLayer, check_planes
+from minicaffe.addons.forks.rois import suppress
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layers.base.boxes import suppress
-from minicaffe.layers.base.fork import ForkLayer, check_planes
 from minicaffe.proto.fields import Field
 
 CLASSES = Field("num_classes", int, "how many classes, without a background", 1)

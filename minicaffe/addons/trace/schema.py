@@ -62,6 +62,8 @@ def check(document):
             raise _wrong(f"steps[{i}]", f"must be of events from {before} to {count}, is of {step['first']} to {step['last']}")
         if step["node"] is not None and not 0 <= step["node"] < len(nodes):
             raise _wrong(f"steps[{i}].node", f"must be null or from 0 to {len(nodes) - 1}, got {step['node']}")
+        if isinstance(step["loss"], str) and step["loss"] not in ("nan", "inf", "-inf"):
+            raise _wrong(f"steps[{i}].loss", f"must be a number, nan, inf, -inf or null, got {shown(step['loss'])}")
         before = step["first"]
 
 

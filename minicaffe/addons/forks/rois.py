@@ -1,7 +1,4 @@
-"""Boxes (x1, y1, x2, y2) as rows of NumPy arrays: regions of interest (ROIs), decoding, non-maximum suppression.
-
-SSD's boxes are in addons/ssd/boxes.
-"""
+"""Boxes (x1, y1, x2, y2) as rows of NumPy arrays: regions of interest (ROIs), decoding, non-maximum suppression."""
 
 import math
 
