@@ -36,18 +36,18 @@ def check(solver, group):
         Names what differs, the ranks and their machines.
     """
     group.check_equal({"the version of minicaffe": version("minicaffe"), "the type of the solver": type(solver).__name__,
-                 **{f"{field.name} of the solver": _value(value) for field, value in solver.param.ListFields()
-                    if field.name not in MAY_DIFFER}})
+                       **{f"{field.name} of the solver": _value(value) for field, value in solver.param.ListFields()
+                          if field.name not in MAY_DIFFER}})
     nets = {"the train net": solver.net, **{f"test net {i}": net for i, net in enumerate(solver.test_nets)}}
     group.check_equal({f"layer '{node.name}' of {which}": " ".join(text.write_text(_without_paths(node.param)).split())
-                 for which, net in nets.items() for node in net.nodes})
+                       for which, net in nets.items() for node in net.nodes})
     group.check_equal({f"the number of records of layer '{node.name}' of {which}": node.layer.count_records()
-                 for which, net in nets.items() for node in net.nodes if isinstance(node.layer, NumberedSource)})
+                       for which, net in nets.items() for node in net.nodes if isinstance(node.layer, NumberedSource)})
     params = [blob for net in nets.values() for blob in net.param_table.params]
     group.check_equal({"the shapes of the parameters": [list(blob.shape) for blob in params],
-                 "the types of the parameters": [blob.dtype.name for blob in params], "the precision": get_precision()})
+                       "the types of the parameters": [blob.dtype.name for blob in params], "the precision": get_precision()})
     group.check_equal({f"the weights file '{os.path.basename(path)}'": _file(path) for entry in solver.param.weights
-                 for path in map(str.strip, entry.split(","))})
+                       for path in map(str.strip, entry.split(","))})
     for difference in group.differences({"the processor": _processor(), "oneDNN": _onednn(), "where ranks compute": caffe.mode}):
         if group.rank == 0:
             log.warning("%s; results differ by rounding", difference)
