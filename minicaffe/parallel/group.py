@@ -35,8 +35,8 @@ class Group:
     rank, size : int
     hosts : list of str
         The machine of each rank.
-    local_rank : int
-        The place among the ranks of the same machine.
+    local_rank, local_size : int
+        The place among the ranks of the same machine, and how many they are.
     comm : mpi4py.MPI.Intracomm
         The group's own, for uses for which `gather` is not enough. Do not use `allreduce` and other methods in lower case: mpi4py
         makes a communicator for each first, and blocks all other threads until all ranks have called it.
@@ -56,7 +56,7 @@ class Group:
         self.rank, self.size, self.steps = self.comm.rank, self.comm.size, ProgressCounter()
         self.hosts = self.gather(MPI.Get_processor_name())
         local = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank = local.rank
+        self.local_rank, self.local_size = local.rank, local.size
         local.Free()
 
     def name(self, rank=None):

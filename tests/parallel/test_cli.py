@@ -266,9 +266,9 @@ def test_options_for_several_processes_are_not_silently_ignored_by_one(folder, c
 
 def fake_group(rank, size, gathered=None, **more):
     import socket
-    group = types.SimpleNamespace(rank=rank, size=size, hosts=[socket.gethostname()] * size, local_rank=rank, **more)
+    group = types.SimpleNamespace(rank=rank, size=size, hosts=[socket.gethostname()] * size, local_rank=rank, local_size=size, **more)
     group.gather = lambda value: gathered if gathered is not None else [value] * size
-    group.agree = lambda facts: None
+    group.check_equal = lambda facts: None
     return group
 
 

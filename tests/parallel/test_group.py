@@ -29,12 +29,12 @@ def meet():
         differs = str(error)
     group.check_equal({"the net": "lenet"})
     return {"size": group.size, "all": group.gather(group.rank * 10), "first": group.broadcast_from_root(group.rank + 5),
-            "name": group.name(1), "launched": launched(), "local": group.local_rank, "differs": differs}
+            "name": group.name(1), "launched": launched(), "local": [group.local_rank, group.local_size], "differs": differs}
 
 
 def test_ranks_tell_each_other_what_they_have_and_name_who_differs():
     found = ranks.run(3, __file__, "meet")
-    assert [rank["local"] for rank in found] == [0, 1, 2]
+    assert [rank["local"] for rank in found] == [[0, 3], [1, 3], [2, 3]]
     for rank in found:
         assert (rank["size"], rank["all"], rank["first"], rank["launched"]) == (3, [0, 10, 20], 5, 3)
         assert rank["differs"].startswith(f"the weights differs: 7 on {rank['name']}, 3 on the others")
