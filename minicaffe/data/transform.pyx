@@ -182,6 +182,10 @@ cdef class Transformer:
         """Load a batch of decoded pictures: uint8 or float32 arrays (H, W, C) or (H, W), and their integer labels."""
         return Batch(self, images, [0] * len(images) if labels is None else labels)
 
+    def transform(self, records, data, labels=None, first=0, stride=1):
+        """Load `records` and write them: `load` and `Batch.write` in one call."""
+        (<Batch>self.load(records)).write(data, labels, first, stride)
+
     cdef tuple _output(self, const Picture* picture):
         """Return (C, h, w) of the output for a picture, or raise."""
         size = f"{picture.channels} x {picture.height} x {picture.width}"

@@ -21,10 +21,6 @@ def param(**fields):
     return caffe_pb2.TransformationParameter(**fields)
 
 
-def transform(transformer, records, data, labels=None, first=0, stride=1):
-    transformer.load(records).write(data, labels, first, stride)
-
-
 def slow(picture, ordinal, phase, seed, dtype, scale=1.0, crop_size=0, mirror=False, mean=None):
     """Transform one picture (C, H, W) element by element as the formula says; mean is (C, H, W) or (K,)."""
     channels, height, width = picture.shape
@@ -71,7 +67,7 @@ def test_like_the_slow_version(pixels, tmp_path, dtype, kind, phase, crop_size, 
     shape = transformer.load([records[0]]).shape[1:]
     assert shape == ((3, crop_size, crop_size) if crop_size else (3, 7, 5))
     out, labels = np.full((10, *shape), np.nan, dtype), np.empty(10, dtype)
-    transform(transformer, records, out, labels, first=1000, stride=3)
+    transformer.transform(records, out, labels, first=1000, stride=3)
     if "mean_file" in fields:
         fields.pop("mean_file")
     fields.pop("mean_value", None)
@@ -129,11 +125,11 @@ def test_draws_depend_on_seed_and_ordinal_only(pixels):
     records = [datum(p) for p in pixels]
     transformer = Transformer(param(crop_size=3, mirror=True), TRAIN, seed=5)
     whole, parts = np.empty((10, 3, 3, 3), np.float32), np.empty((10, 3, 3, 3), np.float32)
-    transform(transformer, records, whole, first=40)
+    transformer.transform(records, whole, first=40)
     for i in reversed(range(10)):
-        transform(transformer, records[i : i + 1], parts[i : i + 1], first=40 + i)
+        transformer.transform(records[i : i + 1], parts[i : i + 1], first=40 + i)
     assert (whole == parts).all()
-    transform(Transformer(param(crop_size=3, mirror=True), TRAIN, seed=6), records, parts, first=40)
+    Transformer(param(crop_size=3, mirror=True), TRAIN, seed=6).transform(records, parts, first=40)
     assert (whole != parts).any()
 
 
@@ -150,7 +146,7 @@ def test_draws_are_uniform_and_independent():
 
 def test_mirror_acts_in_test_phase_too(pixels):
     out = np.empty((64, 3, 7, 5), np.float32)
-    transform(Transformer(param(mirror=True), TEST), [datum(pixels[0])] * 64, out)
+    Transformer(param(mirror=True), TEST).transform([datum(pixels[0])] * 64, out)
     mirrored = (out == pixels[0][:, :, ::-1]).all(axis=(1, 2, 3))
     assert (mirrored | (out == pixels[0]).all(axis=(1, 2, 3))).all()
     assert 16 < mirrored.sum() < 48  # 32 expected, standard deviation 4
@@ -159,7 +155,7 @@ def test_mirror_acts_in_test_phase_too(pixels):
 def test_values_that_are_no_numbers_pass():
     record = datum(np.array([[[np.nan, np.inf, -np.inf, -0.0]]], np.float32))
     out = np.empty((1, 1, 1, 4), np.float32)
-    transform(Transformer(param(scale=2), TEST), [record], out)
+    Transformer(param(scale=2), TEST).transform([record], out)
     assert np.isnan(out[0, 0, 0, 0]) and out[0, 0, 0, 1:3].tolist() == [np.inf, -np.inf]
 
 
@@ -266,7 +262,7 @@ def test_a_bad_record_is_counted(pixels):
 def test_a_failed_batch_writes_nothing(pixels):
     out = np.full((2, 3, 7, 5), -1.0, np.float32)
     with pytest.raises(DataError):
-        transform(Transformer(param(), TEST), [datum(pixels[0]), b"\x08"], out)
+        Transformer(param(), TEST).transform([datum(pixels[0]), b"\x08"], out)
     assert (out == -1).all()
 
 
