@@ -17,7 +17,9 @@ import hypothesis
 import pytest
 from compile_kernels import ARCHITECTURES, find_nvrtc
 
-OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|minicaffe import (dnn|trace|onnx)\b)", re.M)
+# Imports of add-ons, by their own or public names, or of what imports them.
+OF_ADDONS = re.compile(r"^\s*(from|import) (minicaffe\.(addons|onnx|pytorch|trace|plan|serialization|dnn)\b|layer_reference|layers_table|"
+                       r"test_nets_of_forks|minicaffe import .*\b(dnn|trace|onnx|Tensor|Slot|Workspace)\b)", re.M)
 # Python processes that tests start import the installed package, not the source in the folder where pytest was called.
 os.environ["PYTHONSAFEPATH"] = "1"
 
@@ -64,6 +66,15 @@ def pytest_ignore_collect(collection_path, config):
                                    and OF_ADDONS.search(collection_path.read_text(encoding="utf-8"))):
         return True
     return None
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without minicaffe/addons leave out the tests of the core that use types or commands of add-ons: needs_addons.txt."""
+    if not addons_installed():
+        listed = set(Path(__file__).with_name("needs_addons.txt").read_text(encoding="utf-8").splitlines())
+        left_out = [item for item in items if item.nodeid in listed or item.nodeid.partition("[")[0] in listed]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item):

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cplusplus import compiler
+from pages import ROOT, blocks
 from sources import copy_models
-from test_docs import ROOT, blocks
 
 import minicaffe
 

@@ -8,11 +8,8 @@ import weakref
 
 import numpy as np
 import pytest
-from test_nets_of_forks import NETS as FORK_NETS
 
 import minicaffe
-from minicaffe.addons.forks.base import ForkLayer
-from minicaffe.addons.forks.orders import ReverseLayer
 from minicaffe.blob import Blob, Dtype
 from minicaffe.engines import engine
 from minicaffe.errors import ConfigError, Error, MissingNameError, RecycledError
@@ -23,7 +20,6 @@ from minicaffe.memory.allocator import Allocator
 from minicaffe.memory.registry import registry
 from minicaffe.memory.zeros import claim_lazy_zeros
 from minicaffe.net.net import Net
-from minicaffe.net.node import overwrites_outputs
 from minicaffe.net.run import BEFORE_BACKWARD
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.text import parse_text
@@ -625,34 +621,6 @@ def test_memory_that_was_never_written_is_zeros(poison, on_cpu):
     net.forward_from_to(0, len(net.nodes) - 1)
     assert not net.blobs["c"].cpu_diff.any() and not net.blobs["score"].cpu_diff.any()
     same(trace(net_of(text, plan="memory")), trace(net_of(text)))
-
-
-@pytest.mark.parametrize("name", [name for name in FORK_NETS if name != "senet"])    # read as layers of BVLC Caffe
-def test_layers_of_forks_write_all_of_what_they_write(name, poison, on_cpu):
-    """So that a plan ends the lives of their tops, and of the diffs of their bottoms."""
-    text = FORK_NETS[name].replace('"data" input_param', '"data" top: "target" input_param')
-    scores = net_of(text).blobs["scores"].shape
-    text = text.replace(" } }", f" }} shape {{ {' '.join(f'dim: {n}' for n in scores)} }} }}", 1)
-    text += layer("loss", "EuclideanLoss", ["scores", "target"], ["loss"])
-    net = net_of(text, plan="memory")
-    same(trace(net), trace(net_of(text)))
-    made = {node.tops[0].name for node in net.nodes if isinstance(node.layer, ForkLayer)}
-    assert made and made <= set(recycled(net))
-
-
-class Half(ReverseLayer):
-    def forward(self, bottom, top):
-        top[0].data[0] = bottom[0].data[0]
-
-
-class Doubled(ReverseLayer):
-    def order(self, array):
-        return super().order(array)
-
-
-def test_a_users_class_with_its_own_forward_does_not_inherit_that_it_writes_all():
-    param = caffe_pb2.LayerParameter(name="l", type="Reverse", phase=caffe_pb2.TEST)
-    assert overwrites_outputs(ReverseLayer(param)) and overwrites_outputs(Doubled(param)) and not overwrites_outputs(Half(param))
 
 
 def test_a_top_that_cannot_come_back_stays_gone(poison, on_cpu):
