@@ -1,7 +1,7 @@
 """``minicaffe layers``: all layer types, or what docs/layers/ says of one.
 
 tools/layers_table.py writes these pages from the docstrings of the classes and the comments of proto/caffe.proto. A type that they
-lack, such as one that a program registers, is shown by its docstring.
+lack, such as one of a program or of another package, is shown by its docstring.
 """
 
 import inspect
@@ -12,6 +12,7 @@ import textwrap
 import click
 from rich.text import Text
 
+from minicaffe import entry_points
 from minicaffe.cli import bars, options
 from minicaffe.cli.course import SOURCE
 from minicaffe.errors import FileError
@@ -66,7 +67,9 @@ def read_pages():
 
 def describe(name, cls, sections):
     """Return what is known of a layer type as a dict; `text` has paragraphs, bullet lists and tables of fields, lists of dicts."""
-    facts = f"{cls.__module__}. Bottoms: {count_blobs(cls, name, 'bottom')}. Tops: {count_blobs(cls, name, 'top')}."
+    of_addons = entry_points.additions("layers").get(name)
+    owner = f"{of_addons[0].package}, {cls.__module__}" if of_addons else cls.__module__
+    facts = f"{owner}. Bottoms: {count_blobs(cls, name, 'bottom')}. Tops: {count_blobs(cls, name, 'top')}."
     facts, *blocks = sections.get(name) or [facts, *textwrap.dedent(inspect.getdoc(cls) or "no docstring").split("\n\n")]
     messages, text, seen = tables_of(sections), [], set()
     while blocks:
