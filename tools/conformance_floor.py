@@ -2,18 +2,14 @@
 
     python run.py --json results.json; python tools/conformance_floor.py results.json
 
-With --core the cases with layer types that minicaffe/layers lacks do not count. A failure is an error (exit status 1).
+A failure is an error (exit status 1).
 """
 
 import json
 import sys
 
-from minicaffe.proto.unknown import core_types
-
 with open(sys.argv[1]) as file:
     cases = json.load(file)["cases"]
-if "--core" in sys.argv:
-    cases = [case for case in cases if {name.lower() for name in case["layers"]} <= core_types()]
 failed = [case for case in cases if not case["passed"]]
 for case in failed:
     print(f"{case['name']}: {case['problems'][0]}")

@@ -15,7 +15,7 @@ from minicaffe.cli import bars, options
 from minicaffe.cli.inputs import SkippedInputs, csv_bytes, read_each
 from minicaffe.cli.parse_log import COLUMNS, no_log_error, read_run
 from minicaffe.cli.watch_table import table as watch_table
-from minicaffe.errors import ConfigError, DataError, DependencyError
+from minicaffe.errors import ConfigError, DataError, DependencyError, FileError
 from minicaffe.proto.atomic import replacing, write_bytes
 
 SAMPLE_PANELS = {"gradients": "parameter", "diffs": "diff", "activations": "blob"}   # panels of samples, and what names them
@@ -96,12 +96,16 @@ def plot(logs, picture, folder, panels, along, column, logarithmic, table, force
 
 
 def write_tables(runs, folder, force):
-    """Write the rows of each run as CSV files, as Caffe's parse_log.py does."""
+    """Write the rows of each run as CSV files, as Caffe's parse_log.py does, to a folder, which is made if it is missing."""
     tables = {}
     for run in runs:
         if not any(run.tables.values()):
             raise no_log_error(run.path, NO_OUTPUTS)
         tables |= {Path(folder) / f"{Path(run.path).name}.{phase}": rows for phase, rows in run.tables.items() if rows}
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"the folder cannot be made: {error.strerror}", file=folder) from None
     options.check_outputs(*tables, force=force)
     for path, rows in tables.items():
         names = [*COLUMNS, *outputs(rows)]
