@@ -148,9 +148,15 @@ def curves(runs, panel, along, column=None):
     for number, run in enumerate(runs):
         before = f"{labels[number]}: " if len(runs) > 1 else ""
         for label, test, rows, name in _series(run, panel, column):
-            if points := [(row[along], row[name]) for row in rows if row.get(name) is not None and row[along] is not None]:
+            points = [(row[along], rounded(row[name])) for row in rows if row.get(name) is not None and row[along] is not None]
+            if points:
                 found.append(Curve(before + label, *map(list, zip(*points, strict=True)), number, test))
     return found
+
+
+def rounded(value):
+    """Return a number with six digits, as logs have: else a rate of 0.01 that is 0.0099999998 at times looks like two rates."""
+    return float(f"{value:.6g}")
 
 
 def _series(run, panel, column):
@@ -194,13 +200,12 @@ def print_charts(drawn, scales, along):
         plotext.theme("clear")
         plotext.plot_size(max(40, min(console.width, 120)), HEIGHT)
         plotext.xlabel(along)
-        plotext.yscale("log" if logarithmic else "linear")
         some = list(zip(MARKS, found))
+        values = {y for _, one in some for y in one.points(logarithmic)[1]}
+        plotext.yscale("log" if logarithmic and len(values) > 1 else "linear")
         for mark, one in some:
             plotext.plot(*one.points(logarithmic), marker=mark)
-        if limits := rounding_range(found, logarithmic):
-            plotext.ylim(*(map(math.log10, limits) if logarithmic else limits))
-        if any(one.points(logarithmic)[0] for one in found):
+        if values:
             text = Text.from_ansi(plotext.build()).plain.rstrip()
             console.print(text if console.encoding.startswith("utf") else text.translate(ASCII_FRAME), soft_wrap=True)
         for mark, one in some:
@@ -221,18 +226,6 @@ def missing(what, package):
     return DependencyError(f'{what} need {package}: pip install "minicaffe[plots]"; minicaffe plot LOG --csv FOLDER writes numbers')
 
 
-def rounding_range(found, logarithmic):
-    """Return the limits of an axis for Curves that differ only by rounding, and None for others.
-
-    Logs round to six digits, so a rate is 0.01 or 0.0099999998.
-    """
-    ys = [y for one in found for y in one.points(logarithmic)[1]]
-    if not ys or max(ys) - min(ys) > 1e-5 * max(map(abs, ys)):
-        return None
-    margin = abs(ys[0]) * 0.05 or 1.0
-    return min(ys) - margin, max(ys) + margin
-
-
 def plot_panel(axes, name, found, logarithmic, runs):
     """Draw the Curves of a panel, tests dashed: a colour a run if there are several of a curve each, else a colour a curve."""
     by_run = runs > 1 and len({(one.run, one.test) for one in found}) == len(found)
@@ -242,8 +235,6 @@ def plot_panel(axes, name, found, logarithmic, runs):
     axes.set_ylabel(name)
     if logarithmic:
         axes.set_yscale("log", nonpositive="mask")
-    if limits := rounding_range(found, logarithmic):
-        axes.set_ylim(*limits)
     axes.grid(True, alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     outside = len(found) > 6

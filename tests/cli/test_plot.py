@@ -53,6 +53,12 @@ def test_curves_of_a_log_and_of_records(logs):
     assert seconds.xs == [2.0] and seconds.label == "test accuracy"
 
 
+def test_rounding_is_no_jump(logs):
+    """A log rounds to six digits, and records do not."""
+    (logs / "a.log").write_text("".join(LINES).replace("lr = 1e-3", "lr = 0.0099999998"))
+    assert curves([read_run(logs / "a.log")], "rate", "NumIters")[0].ys == [0.01, 0.01]
+
+
 def test_terminal(minicaffe, logs, monkeypatch):
     """80 columns and no colour are enough: each curve has its own mark, and what is not finite is said."""
     pytest.importorskip("plotext")
@@ -88,14 +94,14 @@ def test_one_kind_of_output(minicaffe, logs):
 
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_terminal_chart_of_lost_values(logarithmic, capsys):
-    """A panel without a value that can be drawn has its legend alone, and a constant is not drawn as a jump of rounding."""
+    """A panel without a value that can be drawn has its legend alone, and a constant has an axis around it."""
     pytest.importorskip("plotext")
-    print_charts([("lost", [Curve("nan", [0, 1], [math.nan, math.inf])]), ("rate", [Curve("r", [0, 1], [0.01, 0.0099999998])])],
+    print_charts([("lost", [Curve("nan", [0, 1], [math.nan, math.inf])]), ("rate", [Curve("r", [0, 1], [0.01, 0.01])])],
                  [logarithmic] * 2, "iterations")
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["lost" + " (logarithmic)" * logarithmic, "  * nan, last inf; not finite 2 times, first at 0", lines[2]]
     ticks = [float(line.partition("┤")[0]) for line in lines if "┤" in line]
-    assert lines[2].startswith("rate") and (ticks[0], ticks[-1]) == pytest.approx((0.0105, 0.0095), rel=0.06)
+    assert lines[2].startswith("rate") and ticks[0] > 0.01 > ticks[-1]
 
 
 def test_terminal_chart_without_utf8(capsys, monkeypatch):
@@ -126,11 +132,10 @@ def test_pictures(minicaffe, logs):
 
 def test_curves_can_be_told_apart():
     axes = pytest.importorskip("matplotlib.figure").Figure().subplots()
-    curves = [Curve(str(i), [0, 1], [0.01, 0.01 - 1e-9 * i], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
+    curves = [Curve(str(i), [0, 1], [0.01, 0.01], run, test) for i, (run, test) in enumerate(((0, 0), (0, 1), (1, 0)))]
     plot_panel(axes, "loss", curves, False, 2)
     assert [line.get_color() for line in axes.lines] == ["C0", "C0", "C1"]      # of the runs
     assert [line.get_linestyle() for line in axes.lines] == ["-", "--", "-"]
-    assert axes.get_ylim() == pytest.approx((0.0095, 0.0105), rel=1e-3)         # not a picture of rounding
     axes.clear()
     plot_panel(axes, "gradients", [*curves, Curve("3", [0, 1], [1, 2], 1, 0)], False, 2)
     assert [line.get_color() for line in axes.lines] == ["C0", "C1", "C2", "C3"]
