@@ -171,7 +171,7 @@ def main(folder, call=None):
         minicaffe.set_mode_gpu()
     comm = MPI.COMM_WORLD.Dup()
     here = Path(__file__).parent
-    sys.path[:0] = [str(here), str(here.parent), str(here.parent.parent / "tools")]
+    sys.path[:0] = [str(here), *(str(here.parent / name) for name in (".", "layers", "addons/ssd", "../tools"))]
     try:
         if call is not None:
             answer(call)
