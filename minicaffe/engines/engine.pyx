@@ -84,7 +84,6 @@ cdef class Operation:
 
     epilogue_class = None       # the class of epilogues that some engine computes (engines/epilogue.pyx)
     fuses_backward = False             # whether backward can compute the gradients of an epilogue, too, in place
-    fuses_backward_out_of_place = False     # the same not in place; the top's diff is then as in separate layers
     streams_weight_gradient = False     # whether some engine passes the gradient of p to a consumer, part by part
 
     def __cinit__(self, Dtype dtype, int engine=DEFAULT):

@@ -1,7 +1,7 @@
 """Eltwise: one element-wise result of several blobs (Caffe eltwise_layer.cpp). Formulas: ops/eltwise/kernel.hpp.
 
-Different from Caffe: the winners of a maximum are found again in backward instead of being stored. A sum computes a ReLU that
-follows it in place, forward and backward.
+Different from Caffe: the winners of a maximum are found again in backward instead of being stored. Forward of a sum
+computes a ReLU that follows it in place.
 """
 
 from libcpp.vector cimport vector
@@ -9,7 +9,6 @@ from libcpp.vector cimport vector
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport Context, DeviceLayer
 from minicaffe.memory.layout cimport Layout
-from minicaffe.memory.states cimport UNINITIALIZED
 from minicaffe.ops.eltwise.caffe cimport (kMaxInputs, kMaxInputsOfMaximum, largest, largest_backward, product, quotient_gradient,
                                           rectified_sum, spread, weighted_sum)
 from minicaffe.engines.engine cimport Operation
@@ -28,9 +27,7 @@ cdef class Sum(Operation):
     """A sum, which engine CAFFE alone computes, in the layout that its blobs have."""
 
     epilogue_class = ReluEpilogue
-    fuses_backward_out_of_place = True
 
-    cdef bint fused_backward   # backward is that of a ReLU behind it, too
     cdef int inputs
 
     cdef bint fuses(self, const Context& on, Blob x, Blob y) except -1:
@@ -94,16 +91,8 @@ cdef class EltwiseLayer(DeviceLayer):
             return False
         return epilogue.add(bottom[1] if bottom[0] is epilogue.top else bottom[0])
 
-    def unfuse(self, list bottom, list top):
-        """Do not compute the ReLU's gradient; compute the top, which the ReLU needs for it, again if it has no data."""
-        self.sum.fused_backward = False
-        if (<Blob> top[0]).data_memory.head == UNINITIALIZED:
-            self.run_forward(bottom, top)
-
     cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
         cdef bint rectify = self.operation == SUM and self.sum.epilogue is not None
-        if self.operation == SUM:
-            self.sum.fused_backward = rectify and self.sum.epilogue.fuses_backward
         if rectify:
             self.sum.epilogue = None
         cdef Layout layout = data_layout(on, bottom, True)    # zeros stay zeros under all three
@@ -135,18 +124,12 @@ cdef class EltwiseLayer(DeviceLayer):
                 wanted.push_back(<int> i)
                 c.push_back(self.coefficients[i])
                 dx.push_back((<Blob> bottom[i]).overwrite_diff_in_layout(on, layout))
-        cdef const void* y = NULL
         if self.operation == SUM:
-            if self.sum.fused_backward:
-                y = (<Blob> top[0]).data_in_layout(on, layout)
-                dx.push_back((<Blob> top[0]).mutable_diff_in_layout(on, layout))   # which ReLU's backward changes in place
-                c.push_back(1)
             with nogil:
-                spread(on, dtype, count, <int> dx.size(), dy, y, c.data(), dx.data())
-            if self.sum.fused_backward:
-                (<Blob> top[0]).wrote_diff()
+                spread(on, dtype, count, <int> dx.size(), dy, NULL, c.data(), dx.data())
             return 0
         cdef vector[const void*] x = data_of(on, bottom, None)
+        cdef const void* y = NULL
         if self.operation == PROD:
             y = (<Blob> top[0]).data_on(on)
         cdef bint stable = self.param.eltwise_param.stable_prod_grad

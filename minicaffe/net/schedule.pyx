@@ -266,8 +266,8 @@ cdef class Schedule:
     def rows(self, kept, list params, list learnable):
         """Return the steps as dicts, and by place in the iteration the bytes that live there.
 
-        The dicts have the fields of `minicaffe.inspection.schedule_table.ScheduleRow`. `kept`, `params` and `learnable` are those
-        that it was compiled for.
+        The dicts have the fields of `minicaffe.inspection.schedule_table.ScheduleRow`. `kept`, `params` and `learnable` are those that it was
+        compiled for.
         """
         cdef Context on = context()
         cdef Step step
@@ -389,8 +389,8 @@ cdef class Fusion:
         try:
             if operation is None or not operation.fuses(on, node.bottoms[0], node.tops[0]):
                 return Step([node], i)
-            fused_backward = operation.fuses_backward if node.bottoms == node.tops else operation.fuses_backward_out_of_place
-            fused_backward = fused_backward and self.may_run_backward and node.needs_backward and any(node.bottom_needs)
+            fused_backward = (operation.fuses_backward and node.bottoms == node.tops and self.may_run_backward
+                              and node.needs_backward and any(node.bottom_needs))
             step = Step(self.epilogue_of(i, operation, fused_backward), i)
         except Error as error:
             raise node.with_place(error)
@@ -461,7 +461,7 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
 
     `head` has for each node the first node of the step that computes its backward; `deferred_relus` is of `find_deferred_relus`.
     """
-    cdef Node node, first
+    cdef Node node
     cdef Blob blob
     cdef Lifetime lifetime
     cdef int i, at, count = len(nodes)
@@ -485,7 +485,7 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
         for blob in node.tops:
             lifetime_of(lifetimes, blob.data_memory).record_use(i, True)
     for i in reversed(range(count)) if training else ():
-        node, first = nodes[i], nodes[head[i]]
+        node = nodes[i]
         if not node.needs_backward:
             continue
         at = 2 * count - 1 - i
@@ -494,14 +494,11 @@ cdef dict find_lifetimes(list nodes, list head, kept, list params, bint training
         for blob, needed in zip(node.bottoms, node.bottom_needs):
             if needed:
                 lifetime_of(lifetimes, blob.diff_memory).record_use(at, True)
-        if head[i] != i and first.bottoms == first.tops:    # it kept what it needs, and reads none of their data
+        if head[i] != i:    # the first node kept what it needs, and reads none of their data
             continue
-        at = 2 * count - 1 - <int> head[i]
         for blob in (*(node.bottoms if node.layer.backward_reads_bottoms and i not in deferred_relus else ()),
                      *(node.tops if node.layer.backward_reads_tops and i not in deferred_relus or i in joining else ())):
-            lifetime = lifetime_of(lifetimes, blob.data_memory)
-            if lifetime.last < at:
-                lifetime.record_use(at)
+            lifetime_of(lifetimes, blob.data_memory).record_use(at)
     for blob in params:
         lifetime = lifetime_of(lifetimes, blob.diff_memory)
         lifetime.blob_references += 1

@@ -446,11 +446,11 @@ def test_what_layers_without_a_backward_read_ends_with_forward(on_cpu):
 
 
 def test_bytes_of_a_backward_of_several_layers(on_cpu):
-    """It writes the diffs of the first layer's bottoms alone."""
-    text = "".join(layer_text("InnerProduct", name, "x", more=IP) for name in "ab") + layer_text("Eltwise", "s", "a b")
-    net = made(text + layer_text("ReLU", "r", "s", "s") + layer_text("Reduction", "loss", "s", more="loss_weight: 1"), None)
-    row = next(row for row in net.schedule().rows if row.direction == "backward" and row.layers == ["s", "r"])
-    assert row.writes == 2 * 4 * 2 * 7
+    """It writes the diffs of the first layer's bottom, and of parameters: a mean, a variance and a factor here."""
+    text = layer_text("InnerProduct", "a", "x", more=IP) + layer_text("BatchNorm", "n", "a", "a") + layer_text("ReLU", "r", "a", "a")
+    net = made(text + layer_text("Reduction", "loss", "a", more="loss_weight: 1"), None)
+    row = next(row for row in net.schedule().rows if row.direction == "backward" and row.layers == ["n", "r"])
+    assert row.writes == 4 * (2 * 7 + 7 + 7 + 1)
 
 
 @pytest.mark.no_plan("compares a net without one")
