@@ -159,7 +159,7 @@ def test_what_is_no_blob_and_no_message(net, wrong):
     blob, synced, layer = Blob((2, 3)), memory.SyncedMemory(8), net.layer_dict["ip"]
     for call in (lambda: blob.share_data(wrong), lambda: blob.share_diff(wrong), lambda: blob.copy_from(wrong),
                  lambda: blob.reshape_like(wrong), lambda: blob.take_pushed(wrong), lambda: blob.from_proto(wrong),
-                 lambda: blob.to_proto(wrong), lambda: net.make_device_only([wrong]), lambda: net.make_device_only(5), lambda: Layer(wrong),
+                 lambda: blob.to_proto(wrong), lambda: Layer(wrong),
                  lambda: layer.add_param((1,), wrong, "f"), lambda: layer.set_up([wrong], [blob]), lambda: layer.set_up(5, []),
                  lambda: layer.forward_cpu([wrong], [blob]), lambda: layer.backward_cpu([blob], [True], [wrong]),
                  lambda: fill(wrong, caffe.proto.caffe_pb2.FillerParameter(), Generator(1)), lambda: fill(blob, wrong, Generator(1)),

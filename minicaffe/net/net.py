@@ -10,7 +10,18 @@ import logging
 
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, MissingNameError, WrongTypeError, check_type, close_matches, located, names_of, shown
+from minicaffe.errors import (
+    ConfigError,
+    MissingNameError,
+    WrongTypeError,
+    check_callable,
+    check_type,
+    close_matches,
+    int_of,
+    located,
+    names_of,
+    shown,
+)
 from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
@@ -284,6 +295,40 @@ class Net(Runner):
             self._feeder = Feeder()
             self.forget_schedule()
         empty_cache()
+
+    # ---- hooks
+
+    def add_hook(self, when, hook):
+        """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer.
+
+        Raises
+        ------
+        ConfigError
+            If `when` is none of them.
+        WrongTypeError
+            If `hook` cannot be called.
+        """
+        self._hooks_at(when).append(check_callable(hook, "hook"))
+
+    def remove_hook(self, when, hook):
+        """Remove a hook that `add_hook` added; without hooks a plan or a CUDA graph can be used again.
+
+        Raises
+        ------
+        ConfigError
+            If it was not added there.
+        """
+        hooks = self._hooks_at(when)
+        if hook not in hooks:
+            raise ConfigError(f"this hook was not added there, or was removed before: {shown(hook)}", field="hook")
+        hooks.remove(hook)
+
+    def _hooks_at(self, when):
+        when = int_of(when, "when")
+        if not 0 <= when < len(self.hooks):
+            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}",
+                              field="when")
+        return self.hooks[when]
 
     # ---- inputs (net/feed.py)
 

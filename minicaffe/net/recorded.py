@@ -12,6 +12,7 @@ from minicaffe.engines.engine import settings_epoch
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory import reporter
 from minicaffe.memory.synced import device_lock
+from minicaffe.net.graph_memory import device_states, make_device_only, restore_heads
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # runs by single launches first: they allocate memory and compile kernels, which a recording must not
@@ -78,14 +79,15 @@ class RecordedWork:
         -----
         The caller has the net's lock, which comes before `device_lock`.
         """
-        others = list(others)
+        blobs = [*net.blob_list, *net.learnable_params, *others]
         net.run_sources()
         generator = net.layers[0].generator
         # After CPU mode the host has copies of layers' scratch memory, which a replay would not make stale.
         state = net.stamp(), generator.seed, settings_epoch(), mode_changes(), *state
         if self.graph is not None:
             net.inspect_inputs()    # before host copies become stale
-        if state != self.state or self.graph is not None and not net.make_device_only(others, self.before, self.after):
+        if state != self.state or self.graph is not None and not make_device_only(
+                blobs, net.source_blobs, self.before, self.after):
             if self.graph is not None:
                 log.debug("CUDA graph of %s: shapes, memory, the mode, the random seed, the other ranks, the precision or the "
                           "engine changed; back to single launches", self.what)
@@ -95,20 +97,20 @@ class RecordedWork:
             self.seen += 1
             if self.seen <= WARM_UP:
                 return True, launch(False)
-            if not self._record(net, launch, generator, others):
+            if not self._record(net, launch, generator, blobs):
                 return False, launch(False)
         with device_lock:
             self.graph.replay(rate, (generator.offset - self.first_draw) % 2**64)
-            net.restore_head(others, self.after)
+            restore_heads(blobs, self.after)
         generator.reserve_counters(self.draws)
         return True, None
 
-    def _record(self, net, launch, generator, others):
+    def _record(self, net, launch, generator, blobs):
         """Record the work without running it; return whether that succeeded."""
         self.first_draw = generator.offset
         net.inspect_inputs()    # moves layer states to the device: a restored one is on the host
-        net.make_device_only(others)
-        before = net.device_state(others)
+        make_device_only(blobs, net.source_blobs)
+        before = device_states(blobs)
         try:
             graph = cuda.Graph(cuda.current())
             with device_lock, graph:
@@ -116,11 +118,11 @@ class RecordedWork:
             self.draws = generator.offset - self.first_draw
         except (DeviceError, OutOfMemoryError) as error:
             self.leave(f"recording failed: {error}")
-            net.restore_head(others, [before[i] and state and before[i] for i, state in enumerate(net.device_state(others))])
+            restore_heads(blobs, [old and new and old for old, new in zip(before, device_states(blobs), strict=True)])
             return False    # none of the reorders ran that were recorded
         finally:
             generator.offset = self.first_draw
-        self.graph, self.before, self.after = graph, before, net.device_state(others)
+        self.graph, self.before, self.after = graph, before, device_states(blobs)
         # Other runs may replace these.
         self.scratch = [part for layer in net.layers for part in (*layer.scratch_blocks(), *layer.primitives())]
         log.debug("CUDA graph: %s is recorded, %d nodes", self.what, graph.nodes)

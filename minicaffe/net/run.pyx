@@ -5,38 +5,25 @@ debug_info observe, goes layer by layer: nothing is fused, and no memory is free
 only when a blob changed (see layer.pyx), a fault raises with the layer's place, and one thread at a time runs a net (lock.pyx).
 """
 
-from libcpp.vector cimport vector
-
 import functools
 from collections import Counter
 
 from minicaffe.blob cimport Blob
 from minicaffe.layer cimport stamps
-from minicaffe.kernels.types cimport item_size
-from minicaffe.memory.layout cimport Layout
 from minicaffe.memory.reporter cimport Reporter
-from minicaffe.memory.graph_state cimport (
-    device_state, has_same_blocks, has_same_plain_block, make_device_only, restore_head,
-)
-from minicaffe.memory.states cimport RECYCLED
-from minicaffe.memory.synced cimport SyncedMemory
-from minicaffe.memory.zeros cimport mark_zero
 from minicaffe.net.lock cimport NetLock
 from minicaffe.net.node cimport Node
-from minicaffe.net.schedule cimport Schedule, Step, compile_nodes
-from minicaffe.device.context cimport Context, context, settle
+from minicaffe.net.compile cimport compile_nodes
+from minicaffe.net.gradients cimport clear_gradients
+from minicaffe.net.schedule cimport Schedule, Step
+from minicaffe.net.schedule_rows cimport schedule_rows
+from minicaffe.device.context cimport Context, context
 from minicaffe.engines.engine cimport Operation
-from minicaffe.engines.layouts cimport diff_layout, stored
 
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter
-from minicaffe.memory.synced import device_lock
 from minicaffe.net.observe import log_backward, log_forward, log_norms
 from minicaffe.net.recorded import RecordedWork
-
-
-cdef extern from "minicaffe/ops/update/caffe.hpp" namespace "mc" nogil:
-    void zero_all(const Context&, int n, void** at, const long long* nbytes)
 
 PLANS = ("memory",)     # of nets: see `Net`
 BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD, AFTER_BACKWARD = range(4)
@@ -72,9 +59,8 @@ cdef class Runner:
     cdef bint loss_overwritten      # a loss is overwritten in place, so that it must be read when its layer has run
     cdef list param_counts      # of all parameters, as their layers made them
     cdef list params_made       # how many each layer made
-    cdef set source_blobs              # blobs with the data of sources, which no layer changes in place
-    cdef dict loss_copies       # top with a loss -> its copy (late_loss)
-    cdef list hooks
+    cdef readonly set source_blobs              # blobs with the data of sources, which no layer changes in place
+    cdef readonly list hooks        # of Net.add_hook, by when they are called
     cdef readonly str plan          # which of PLANS is asked for; None or empty: none
     cdef public bint use_graphs     # on a GPU, replay a forward in phase TEST as one CUDA graph where that can be
     cdef object recorded            # RecordedWork: that forward
@@ -113,7 +99,6 @@ cdef class Runner:
         self.lock = NetLock([*self.blob_list, *param_table.params])
         self.use_graphs = True
         self.recorded = RecordedWork("a forward")
-        self.loss_copies = {}
 
     def set_plan(self, plan, kept, bint training):
         """Set the plan of whole runs without hooks and `debug_info`.
@@ -216,19 +201,12 @@ cdef class Runner:
     cdef int run_layer_backward(self, int index) except -1:
         """Run the backward of one layer, in an observed run or a part of one."""
         cdef Node node = self.nodes[index]
-        if self.hooks[2]:
-            self._call_hooks(BEFORE_BACKWARD, index)
+        self.call_hooks(BEFORE_BACKWARD, index)
         if node.needs_backward:
-            self.report_event("begin", node, "backward")
-            try:
-                node.reallocate_bottom_diffs()
-                node.backward()
-            finally:    # events after an error do not belong to the layer
-                self.report_event("end", node, "backward")
+            self.run_node_backward(node)
             if self.debug_info:
                 log_backward(node)
-        if self.hooks[3]:
-            self._call_hooks(AFTER_BACKWARD, index)
+        self.call_hooks(AFTER_BACKWARD, index)
 
     cdef int run_scheduled_backward(self, Schedule schedule) except -1:
         cdef Step step
@@ -295,20 +273,21 @@ cdef class Runner:
 
     def backward_layer(self, index):
         """Run the backward of one layer, whether the net needs it or not; raise ConfigError for a layer that there is not."""
-        cdef Node node
         index = int_of(index, "index")
         if not 0 <= index < len(self.nodes):
             raise ConfigError(f"must be from 0 to {len(self.nodes) - 1}, got {index}", field="index")
         with self.lock:
             self.check_ready()
             self.unfuse(index)
-            node = self.nodes[index]
-            self.report_event("begin", node, "backward")
-            try:
-                node.reallocate_bottom_diffs()
-                node.backward()
-            finally:
-                self.report_event("end", node, "backward")
+            self.run_node_backward(self.nodes[index])
+
+    cdef int run_node_backward(self, Node node) except -1:
+        self.report_event("begin", node, "backward")
+        try:
+            node.reallocate_bottom_diffs()
+            node.backward()
+        finally:    # events after an error do not belong to the layer
+            self.report_event("end", node, "backward")
 
     def forward_backward(self, bint run_sources=True, bint read_loss=True, on_loss=None, take=None, bint in_parts=True):
         """Run the whole net forward and backward.
@@ -412,8 +391,7 @@ cdef class Runner:
         """Run one layer, in an observed run or a part of one."""
         cdef double loss = 0
         cdef Node node = self.nodes[index]
-        if self.hooks[0]:
-            self._call_hooks(BEFORE_FORWARD, index)
+        self.call_hooks(BEFORE_FORWARD, index)
         self.report_event("begin", node, "forward")
         try:
             node.reallocate_tops()
@@ -424,8 +402,7 @@ cdef class Runner:
             self.report_event("end", node, "forward")
         if self.debug_info:
             log_forward(node)
-        if self.hooks[1]:
-            self._call_hooks(AFTER_FORWARD, index)
+        self.call_hooks(AFTER_FORWARD, index)
         return loss
 
     cdef double run_scheduled_forward(self, bint sources, int first) except? -1:
@@ -526,23 +503,8 @@ cdef class Runner:
 
     def clear_param_diffs(self):
         """Set the gradient of every learnable parameter to zero."""
-        cdef Blob blob
-        cdef Context on = context()
-        cdef Layout layout
-        cdef vector[void*] at           # on a device, for one launch
-        cdef vector[long long] nbytes
-        with self.lock, device_lock:
-            for blob in self.learnable_params:
-                if blob.diff_memory.head == RECYCLED:
-                    blob.diff_memory.renew()
-                elif on.stream == NULL:
-                    blob.fill_diff_on(on, 0)
-                elif blob.count and not mark_zero(blob.diff_memory, blob.count * item_size(blob.dtype), True):
-                    layout = diff_layout(on, [blob])
-                    at.push_back(blob.mutable_diff_in_layout(on, layout))
-                    nbytes.push_back(stored(layout, blob) * item_size(blob.dtype))
-            zero_all(on, <int> at.size(), at.data(), nbytes.data())
-            settle(on)
+        with self.lock:
+            clear_gradients(self.learnable_params)
 
     def update(self):
         """Subtract each learnable parameter's diff from its data."""
@@ -559,46 +521,15 @@ cdef class Runner:
         """Point parameters that share a name at their owner's memory."""
         self.param_table.share()
 
-    def add_hook(self, when, hook):
-        """Call ``hook(layer index)`` at BEFORE_FORWARD, AFTER_FORWARD, BEFORE_BACKWARD or AFTER_BACKWARD of every layer.
-
-        Raises
-        ------
-        ConfigError
-            If `when` is none of them.
-        WrongTypeError
-            If `hook` cannot be called.
-        """
-        self._hooks_at(when).append(check_callable(hook, "hook"))
-
-    def remove_hook(self, when, hook):
-        """Remove a hook that `add_hook` added; without hooks a plan or a CUDA graph can be used again.
-
-        Raises
-        ------
-        ConfigError
-            If it was not added there.
-        """
-        hooks = self._hooks_at(when)
-        if hook not in hooks:
-            raise ConfigError(f"this hook was not added there, or was removed before: {shown(hook)}", field="hook")
-        hooks.remove(hook)
-
-    cdef list _hooks_at(self, when):
-        when = int_of(when, "when")
-        if not 0 <= when < len(self.hooks):
-            raise ConfigError(f"must be from 0 to {len(self.hooks) - 1}, BEFORE_FORWARD to AFTER_BACKWARD, got {shown(when)}",
-                              field="when")
-        return self.hooks[when]
-
-    def _call_hooks(self, int when, int index):
-        for hook in list(self.hooks[when]):     # a hook may remove itself or others
-            hook(index)
+    cdef int call_hooks(self, int when, int index) except -1:
+        if self.hooks[when]:
+            for hook in list(self.hooks[when]):     # a hook may remove itself or others
+                hook(index)
 
     def schedule_rows(self):
-        """Return the rows of the present schedule (`Schedule.rows`), and whether memories end by a plan."""
+        """Return the rows of the present schedule (schedule_rows.pyx), and whether memories end by a plan."""
         cdef Schedule schedule = self.current_schedule()
-        return schedule.rows(self.kept, self.param_table.params, self.learnable_params), schedule.plan
+        return schedule_rows(schedule, self.kept, self.param_table.params, self.learnable_params), schedule.plan
 
     def fused(self):
         """For each layer the names of the layers that the last forward fused into it, and of the Concat whose slice it wrote."""
@@ -656,93 +587,6 @@ cdef class Runner:
         """Return a number that changes whenever a blob gets another shape or memory."""
         return stamps(self.blob_list, self.learnable_params)
 
-    def make_device_only(self, others, before=None, after=None):
-        """Make the device's copy the only valid one of each blob that has one, also of `others`, except data of sources.
-
-        Labels are checked on the host, so data of sources stay valid there, also where tops of a Split or a Reshape share them.
-
-        Parameters
-        ----------
-        others : list of Blob
-            Of any shapes, besides those of the net.
-        before, after : list, optional
-            What `device_state` returned before and after a CUDA graph was recorded. Each memory is put into the state of before,
-            unless it was recycled afterwards: then it is recycled, since a replay computes it elsewhere.
-
-        Returns
-        -------
-        bool
-            False if a memory has another block than when the graph was recorded, or cannot be recycled.
-        """
-        cdef Blob blob
-        cdef SyncedMemory memory
-        cdef bint there
-        cdef int i = -1
-        for other in check_type(others, list, "others", "a list of Blob"):
-            check_type(other, Blob, "each of others", "a Blob")
-        for blob in [*self.blob_list, *self.learnable_params, *others]:
-            for memory in (blob.data_memory, blob.diff_memory):
-                i += 1
-                if after is not None and after[i] is None:
-                    if memory.head != RECYCLED and not memory.recycle():
-                        return False
-                    continue
-                state = before[i] if before is not None else None
-                if memory is blob.data_memory and blob in self.source_blobs:
-                    memory.make_plain_only("a CUDA graph")    # which has to convert each new batch
-                    there = has_same_plain_block(memory, state)
-                else:
-                    there = make_device_only(memory, state)
-                if after is not None and not (there and has_same_blocks(memory, after[i])):
-                    return False
-        return True
-
-    def device_state(self, others):
-        """Return for each memory of the net and of `others` its head and blocks on the device (memory/graph_state.pyx)."""
-        cdef Blob blob
-        return [device_state(memory) for blob in [*self.blob_list, *self.learnable_params, *others]
-                for memory in (blob.data_memory, blob.diff_memory)]
-
-    def restore_head(self, others, after):
-        """Mark the device's copy valid for each memory for which it was valid after the CUDA graph was recorded."""
-        cdef Blob blob
-        cdef SyncedMemory memory
-        cdef int i = -1
-        for blob in [*self.blob_list, *self.learnable_params, *others]:
-            for memory in (blob.data_memory, blob.diff_memory):
-                i += 1
-                if after[i] is not None:
-                    restore_head(memory, after[i])
-
     def loss_of_outputs(self):
         """Return the loss of the last run, from the tops."""
         return self.losses(0, len(self.nodes) - 1)
-
-    def late_loss(self):
-        """Return a function that returns the loss of the last run, which a GPU may still compute.
-
-        It reads copies, so it may be called after later runs, up to the next call of `late_loss`.
-        """
-        cdef Node node
-        kept = []
-        for node in self.nodes:
-            if node.layer.has_loss:
-                kept.append((node, [self.loss_copy(top) if weight else top for top, weight in zip(node.tops, node.loss_weights)]))
-        return functools.partial(sum_of_losses, kept)
-
-    cdef Blob loss_copy(self, Blob top):
-        """Return a blob with a copy of the data of `top` and with its diff, the loss weights; on a GPU the host does not wait."""
-        cdef Blob copy = self.loss_copies.get(top)
-        if copy is None or copy.shape != top.shape or copy.diff_memory is not top.diff_memory:
-            copy = self.loss_copies[top] = Blob(top.shape, top.dtype, top.name)
-            copy.share_diff(top)
-        copy.copy_from(top)
-        return copy
-
-
-def sum_of_losses(list kept):
-    """Return the loss from copies of tops, as ``[(node, tops)]``."""
-    cdef double loss = 0
-    for node, tops in kept:
-        loss += (<Node> node).loss(tops)
-    return loss

@@ -68,5 +68,4 @@ cdef class Schedule:
     cdef Step step_starting_at(self, int index)
 
 
-cdef Schedule compile_nodes(list nodes, kept, list params, list learnable, bint training, bint plan, unsigned long long stamp,
-                            const Context& on)
+cdef bint add_to_epilogue(Epilogue epilogue, Node node, bint may_run_backward) except -1

@@ -10,6 +10,7 @@ import minicaffe as caffe
 from minicaffe.blob import Blob, Dtype
 from minicaffe.device.parallel_copy import copy_array
 from minicaffe.errors import ConfigError, Error, MissingNameError, ShapeError, WrongTypeError
+from minicaffe.net.graph_memory import LateLoss
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.solver import create_solver
@@ -249,7 +250,7 @@ def test_a_late_loss_is_that_of_its_run():
             net.blobs[name].reshape(*shape)
         net.feed(data=X[:batch] * factor, more=np.full((batch, 2), factor), label=np.arange(batch) % 2)
         expected = net.forward_from_to(0, len(net.nodes) - 1)
-        late, before = net.late_loss(), [data_of(net, name).sum() for name in ("sum", "loss")]
+        late, before = LateLoss().of(net), [data_of(net, name).sum() for name in ("sum", "loss")]
         net.feed(more=np.tile([1000, 0], (batch, 1)))
         net.forward_from_to(0, len(net.nodes) - 1)
         assert all(abs(data_of(net, name).sum() - was) > 20 for name, was in zip(("sum", "loss"), before))
@@ -261,11 +262,11 @@ def test_a_late_loss_has_the_loss_weights_of_its_run():
     net = Net(definition())
     net.feed(data=X, more=np.ones((4, 2)), label=np.arange(4) % 2)
     before = net.forward_from_to(0, len(net.nodes) - 1)
-    assert net.late_loss()() == before != 0
+    assert LateLoss().of(net)() == before != 0
     other = Blob(net.blobs["loss"].shape)
     other.diff[...] = 3
     net.blobs["loss"].share_diff(other)
-    assert net.late_loss()() == net.loss_of_outputs() != before
+    assert LateLoss().of(net)() == net.loss_of_outputs() != before
 
 
 def test_a_training_whose_net_runs_before_its_loss_is_read(device):

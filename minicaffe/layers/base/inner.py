@@ -7,6 +7,7 @@ that of its outputs, so nothing is copied on the way in or out.
 from contextlib import contextmanager
 
 from minicaffe.errors import Error
+from minicaffe.net.graph_memory import make_device_only
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 
@@ -59,7 +60,7 @@ class InnerNet:
     def inspect(self):
         """As `Layer.inspect`: the host's copies of the net's memory are stale after a CUDA graph has run."""
         self.net.inspect_inputs()
-        self.net.make_device_only([])
+        make_device_only([*self.net.blob_list, *self.net.learnable_params], self.net.source_blobs)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+cdef int clear_gradients(list params) except -1

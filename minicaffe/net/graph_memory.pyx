@@ -1,0 +1,96 @@
+"""What a CUDA graph of a net begins and ends with: the states of memories, and a loss that a GPU may still compute."""
+
+import functools
+
+from minicaffe.blob cimport Blob
+from minicaffe.memory cimport graph_state
+from minicaffe.memory.states cimport RECYCLED
+from minicaffe.memory.synced cimport SyncedMemory
+from minicaffe.net.node cimport Node
+
+
+def make_device_only(list blobs not None, set source_blobs not None, before=None, after=None):
+    """Make the device's copy the only valid one of each blob that has one, except data of sources.
+
+    Labels are checked on the host, so data of sources stay valid there, also where tops of a Split or a Reshape share them.
+
+    Parameters
+    ----------
+    blobs : list of Blob
+        Of any shapes.
+    source_blobs : set of Blob
+        Those with the data of sources.
+    before, after : list, optional
+        What `device_states` returned before and after a CUDA graph was recorded. Each memory is put into the state of before,
+        unless it was recycled afterwards: then it is recycled, since a replay computes it elsewhere.
+
+    Returns
+    -------
+    bool
+        False if a memory has another block than when the graph was recorded, or cannot be recycled.
+    """
+    cdef Blob blob
+    cdef SyncedMemory memory
+    cdef bint there
+    cdef int i = -1
+    for blob in blobs:
+        for memory in (blob.data_memory, blob.diff_memory):
+            i += 1
+            if after is not None and after[i] is None:
+                if memory.head != RECYCLED and not memory.recycle():
+                    return False
+                continue
+            state = before[i] if before is not None else None
+            if memory is blob.data_memory and blob in source_blobs:
+                memory.make_plain_only("a CUDA graph")    # which has to convert each new batch
+                there = graph_state.has_same_plain_block(memory, state)
+            else:
+                there = graph_state.make_device_only(memory, state)
+            if after is not None and not (there and graph_state.has_same_blocks(memory, after[i])):
+                return False
+    return True
+
+
+def device_states(list blobs not None):
+    """Return for each memory of the blobs its head and blocks on the device (memory/graph_state.pyx)."""
+    cdef Blob blob
+    return [graph_state.device_state(memory) for blob in blobs for memory in (blob.data_memory, blob.diff_memory)]
+
+
+def restore_heads(list blobs not None, list after not None):
+    """Mark the device's copy valid for each memory for which it was valid after the CUDA graph was recorded."""
+    cdef Blob blob
+    for i, blob in enumerate(blobs):
+        for state, memory in zip(after[2 * i:2 * i + 2], (blob.data_memory, blob.diff_memory)):
+            if state is not None:
+                graph_state.restore_head(memory, state)
+
+
+class LateLoss:
+    """The loss of a net's last run, which a GPU may still compute: copies of the tops, so that later runs leave it."""
+
+    def __init__(self):
+        self.copies = {}
+
+    def of(self, net):
+        """Return a function that returns the loss of the last run of `net`; it may be called up to the next call of `of`."""
+        kept = [(node, [self._copy(top) if weight else top for top, weight in zip(node.tops, node.loss_weights)])
+                for node in net.nodes if node.layer.has_loss]
+        return functools.partial(sum_of_losses, kept)
+
+    def _copy(self, Blob top):
+        """Return a blob with a copy of the data of `top` and with its diff, the loss weights; on a GPU the host does not wait."""
+        cdef Blob copy = self.copies.get(top)
+        if copy is None or copy.shape != top.shape or copy.diff_memory is not top.diff_memory:
+            copy = self.copies[top] = Blob(top.shape, top.dtype, top.name)
+            copy.share_diff(top)
+        copy.copy_from(top)
+        return copy
+
+
+def sum_of_losses(list kept not None):
+    """Return the loss from copies of tops, as ``[(node, tops)]``."""
+    cdef double loss = 0
+    for node, tops in kept:
+        loss += (<Node?> node).loss(tops)
+    return loss

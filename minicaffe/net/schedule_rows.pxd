@@ -1,0 +1,3 @@
+from minicaffe.net.schedule cimport Schedule
+
+cdef list schedule_rows(Schedule schedule, kept, list params, list learnable)
