@@ -25,8 +25,8 @@ from minicaffe.errors import ConfigError, Error, NotFiniteError
 from minicaffe.inspection.watch import Watch
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
+from minicaffe.solver.ranks import CARRIERS, RATE_SCALES, WIRES
 from minicaffe.solver.report import RecordCounts, batch_size
-from minicaffe.solver.solver import CARRIERS, RATE_SCALES, WIRES
 
 logger = logging.getLogger("minicaffe.cli")
 

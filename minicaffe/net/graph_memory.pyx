@@ -19,7 +19,7 @@ def make_device_only(list blobs not None, set source_blobs not None, before=None
     blobs : list of Blob
         Of any shapes.
     source_blobs : set of Blob
-        Those with the data of sources.
+        Of any shapes: those with the data of sources.
     before, after : list, optional
         What `device_states` returned before and after a CUDA graph was recorded. Each memory is put into the state of before,
         unless it was recycled afterwards: then it is recycled, since a replay computes it elsewhere.

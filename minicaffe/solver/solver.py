@@ -11,29 +11,23 @@ import math
 import numbers
 import time
 
-import numpy as np
-
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, Error, check_callable, check_type, float_of, int_of, shown
-from minicaffe.layers.data.sources import log_undivided_sources
+from minicaffe.errors import ConfigError, Error, check_callable, check_type
 from minicaffe.net.net import Net
 from minicaffe.net.weights import check_names
 from minicaffe.parallel.single import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import delayed_interrupts
-from minicaffe.solver import nets, snapshot
+from minicaffe.solver import nets, ranks, snapshot, testing
 from minicaffe.solver.finite import FiniteWatch
 from minicaffe.solver.iteration import SeparateUpdate
 from minicaffe.solver.policy import check_policy
-from minicaffe.solver.report import OutputMeans, evaluation_of, images_per_iteration, log_outputs, output_records, run_batches
+from minicaffe.solver.report import images_per_iteration, log_outputs, output_records
 from minicaffe.workspace import Workspace
 
 log = logging.getLogger("minicaffe.solver")
-WIRES = ("float32", "bf16")     # types in which gradients are sent between processes
-CARRIERS = ("mpi", "nccl")      # what sends them
 OVERRIDABLE_UPDATES = {"gradients", "apply_update", "update"}   # what a user's class may override
-RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
 
 
 class Solver:
@@ -141,7 +135,6 @@ class Solver:
         self.listeners = []
         self._exchange = None    # with the group; None: alone
         self._sync_batch_norm_layers = []     # names of layers that use the statistics of all ranks' batches
-        self._logged_averaging = False   # whether the log has said so of statistics
         self._action = "none"    # what all ranks of the group do after this iteration
         self._has_global_gradients = False     # the gradients are those of all ranks, and no update has used them yet
         self._finite_watch = FiniteWatch()
@@ -382,42 +375,8 @@ class Solver:
             least 0, NCCL was asked for and cannot be used, a group was joined before, or versions, solvers, nets, numbers of
             records or weights files differ between the ranks; the message names what differs, rank and machine.
         """
-        from minicaffe.parallel.exchange import Exchange
-        from minicaffe.parallel.group import Group
-        from minicaffe.parallel.heartbeat import Heartbeat
-        from minicaffe.parallel.transport import make_transport  # imported here: a single process does not need them
-        from minicaffe.solver import rank_checks
-        for field, value, known in (("wire", wire, WIRES), ("carrier", carrier, (*CARRIERS, None)),
-                                    ("scale_lr", scale_lr, (*RATE_SCALES, None))):
-            if value not in known:
-                raise ConfigError(f"must be one of {', '.join(filter(None, known))}, got '{value}'", field=field)
-        if int_of(warmup, "warmup", field="warmup") < 0 or warmup and scale_lr is None:
-            raise ConfigError(f"must be a number of iterations, with scale_lr, got {warmup}", field="warmup")
-        if not 0 <= float_of(timeout, "timeout", field="timeout") < math.inf:
-            raise ConfigError(f"must be a number of seconds, or 0 for no limit, got {shown(timeout)}", field="timeout")
-        if caffe.group is not None:
-            raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
         self._read_deferred_loss()
-        group = Group(comm)
-        Heartbeat(group, timeout)
-        rank_checks.check(self, group)
-        group.check_equal({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
-                     "sync_batch_norm": sync_batch_norm, "scale_lr": scale_lr, "warmup": warmup})
-        exchange = Exchange(group, self.net.learnable_params, self.net.learned(),
-                            make_transport(group, carrier, wire == "bf16", overlap), wire == "bf16")
-        caffe.join_group(group)
-        self.group, self._exchange = group, exchange
-        if scale_lr is not None:
-            self.rate_scale, self.warmup = RATE_SCALES[scale_lr](group.size), warmup
-        with self.net.lock:
-            snapshot.share(self)
-        log_undivided_sources(self.net)
-        if sync_batch_norm:
-            apart = Group(group.comm)   # a communicator of its own: gradients are sent at the same time
-            self._sync_batch_norm_layers = [layer.name for layer in self.net.layers
-                                            if layer.type == "BatchNorm" and layer.synchronise(apart)]
-            if not self._sync_batch_norm_layers and group.rank == 0:
-                log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")
+        ranks.join(self, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout)
 
     @property
     def carrier(self):
@@ -461,23 +420,6 @@ class Solver:
         """Return the next action, the same on all ranks of a group."""
         actions = self.group.gather(self._requested_action())
         return next((action for action in ("stop", "snapshot") if action in actions), "none")
-
-    def _average_statistics(self):
-        """Replace BatchNorm's running statistics on all ranks by their mean, as no gradient makes them equal.
-
-        They are sums (layers/batch_norm.pyx), so that their means describe the batches of all ranks.
-        """
-        blobs = list(dict.fromkeys(blob for layer in self.net.layers if layer.type == "BatchNorm" for blob in layer.blobs))
-        if self.group.size == 1 or not blobs or self._sync_batch_norm_layers:
-            return
-        if not self._logged_averaging:
-            log.info("BatchNorm's running statistics are each rank's own; before tests and snapshots all take their mean.")
-            self._logged_averaging = True
-        # In double: the mean of equal floats is the same float.
-        mine = np.concatenate([blob.data.ravel().astype(np.float64) for blob in blobs])
-        ends = np.cumsum([blob.count for blob in blobs])
-        for blob, mean in zip(blobs, np.split(self.group.sum(mine) / self.group.size, ends[:-1]), strict=True):
-            blob.data[...] = mean.reshape(blob.shape)
 
     def _choose_iteration(self):
         """Return the class of solver/iteration.py, or an object of one, that computes the next iteration."""
@@ -552,42 +494,17 @@ class Solver:
         if not 0 <= i < len(self.test_nets):
             count = len(self.test_nets)
             raise ConfigError(f"must be from 0 to {count - 1}, the solver has {count} test nets, got {i}", field="i")
-        net, whole = self.test_nets[i], self.whole_tests.get(i)
-        batches = whole.batches if whole else self.param.test_iter[i]
-        log.info("Iteration %d, Testing net (#%d)", self.iter, i)
-        self._average_statistics()
+        ranks.average_statistics(self)
         if self.best is not None:
             self.best.label_counts.clear()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
-        means = self._evaluation(net)
-        passes, records = 0, whole.records if whole else None
-        for loss, values, counted in run_batches(net, batches, self.group, self._may_test, records=records):
-            means.add(values, whole.share(passes) if whole else 1.0, counted, loss)
-            passes += 1
-        if passes < batches:
-            log.info("Test interrupted.")
-            return None
-        record = {"iteration": self.iter, "net": i, "loss": None, "outputs": means.records()}
-        if self.param.test_compute_loss and batches:
-            record["loss"] = means.loss()
-            log.info("Test loss: %g", record["loss"])
-        log_outputs("Test", record["outputs"])
-        self._notify("on_test", record)
-        if self.best is not None:
-            self.best.record_test(self, record)
+        record = testing.run(self, i, self._may_test)
+        if record is not None:
+            self._notify("on_test", record)
+            if self.best is not None:
+                self.best.record_test(self, record)
         return record
-
-    def _evaluation(self, net):
-        """Return what collects the outputs of a test net: means, or with ``eval_type: "detection"`` what their layer type has."""
-        if self.param.eval_type != "detection":
-            return OutputMeans(net)
-        made = evaluation_of(net)
-        if made is OutputMeans:
-            types = ", ".join(sorted({node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}))
-            raise ConfigError("is for test nets whose outputs are evaluated detections, such as those of DetectionEvaluate; the "
-                              f"outputs of this one are of {types}; leave it out", field="eval_type")
-        return made(net, self.param)
 
     def _may_test(self):
         """Write the snapshots that are requested; return whether the test continues."""
@@ -617,7 +534,7 @@ class Solver:
         self._read_deferred_loss()
         with self.net.lock:
             self._check_not_partly_updated()
-            self._average_statistics()
+            ranks.average_statistics(self)
             self._finite_watch.parameters(self, "stop")
             with delayed_interrupts():  # Ctrl-C leaves no model without its state
                 paths = snapshot.write(self)
@@ -633,7 +550,7 @@ class Solver:
         if not self._runs_tests_and_snapshots:
             return
         self._read_deferred_loss()
-        self._average_statistics()  # so that all ranks find the same
+        ranks.average_statistics(self)  # so that all ranks find the same
         if self._finite_watch.parameters(self):
             self.snapshot()
 
