@@ -1,4 +1,4 @@
-"""What a solver does as one of several processes that train together (Caffe parallel.cpp): it joins them, and means of statistics."""
+"""What a solver does as one of several processes that train together: joining them, the means of their statistics."""
 
 import logging
 import math
