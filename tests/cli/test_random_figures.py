@@ -15,7 +15,7 @@ from minicaffe.addons.workflows.confusion import Confusion, Prediction
 from minicaffe.addons.workflows.wrong_pictures import WrongPictures
 from minicaffe.cli import bars, records, time, watch_table
 from minicaffe.cli.parse_log import read_run
-from minicaffe.cli.plot import Curve, curves
+from minicaffe.cli.plot import Curve, curves, rounded
 from minicaffe.inspection.timing import StepTime, Times
 
 SEEDS = pytest.mark.parametrize("seed", range(40))
@@ -103,7 +103,7 @@ class Training:
             if table == name:
                 values = {key: value if math.isfinite(value) or not finite else float("nan") for key, value in outputs.items()}
                 found.append({"NumIters": iteration, "Seconds": pytest.approx((moment - begin) / 1e6, abs=1e-5), "LearningRate": rate,
-                              **{key: pytest.approx(value, nan_ok=True) for key, value in values.items()}})
+                              **{key: pytest.approx(value, rel=6e-6, nan_ok=True) for key, value in values.items()}})
         return found
 
 
@@ -130,7 +130,8 @@ def test_logs_and_records(seed, tmp_path):
             for name in names if rows else ():
                 if kinds[name] == panel:
                     label = "learning rate" if panel == "rate" else f"{table} {name}"
-                    wanted.append(Curve(label, [row["NumIters"] for row in rows], [row[name] for row in rows], 0, table == "test"))
+                    ys = [rounded(row[name]) if panel == "rate" else row[name] for row in rows]
+                    wanted.append(Curve(label, [row["NumIters"] for row in rows], ys, 0, table == "test"))
         assert curves([run], panel, "NumIters") == wanted
 
 
