@@ -13,18 +13,16 @@ except ModuleNotFoundError as _error:
     raise ImportError(f"{__path__[0]} is the source of minicaffe, which is not compiled; Python was started in the folder above: "
                       "use python -P or another folder for an installed minicaffe, or run pip install . there") from None
 from minicaffe import cuda, errors, inspection, memory, public_modules, pycaffe  # noqa: F401 - inspection registers methods of nets
-from minicaffe.alias import install_as_caffe
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.engines.engine import get_exact, get_precision, set_exact, set_precision
 from minicaffe.layer import register_layer
-from minicaffe.layers.python import allow_python_layers
 from minicaffe.pycaffe import *  # noqa: F403
-from minicaffe.solver import UpdateRule, register_solver
+from minicaffe.solver import register_solver
 
 __all__ = [
-    *pycaffe.__all__, "UpdateRule", "allow_python_layers", "cuda", "errors", "get_exact", "get_num_threads",  # noqa: F405
-    "get_precision", "gradcheck", "install_as_caffe", "memory", "register_layer", "register_solver", "set_exact",  # noqa: F405
-    "set_num_threads", "set_precision",
+    *pycaffe.__all__, "Classifier", "Detector", "Layer", "UpdateRule", "allow_python_layers", "cuda", "errors", "get_exact",  # noqa: F405
+    "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "io", "memory", "register_layer", "register_solver",  # noqa: F405
+    "set_exact", "set_num_threads", "set_precision",
 ]
 public_modules.name_modules("minicaffe")
 pycaffe.settings.follow_environment()

@@ -16,14 +16,18 @@ from minicaffe.engines.engine import set_precision as set_precision
 from minicaffe.inspection import draw as draw
 from minicaffe.inspection.gradient_check import gradcheck as gradcheck
 from minicaffe.layer import register_layer as register_layer
+from minicaffe.layers.python import Layer as Layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.pycaffe import classifier as classifier
 from minicaffe.pycaffe import coord_map as coord_map
 from minicaffe.pycaffe import detector as detector
+from minicaffe.pycaffe import io as io
 from minicaffe.pycaffe import net_spec as net_spec
-from minicaffe.solver import UpdateRule as UpdateRule
+from minicaffe.pycaffe.classifier import Classifier as Classifier
+from minicaffe.pycaffe.detector import Detector as Detector
 from minicaffe.solver import register_solver as register_solver
+from minicaffe.solver.rules import UpdateRule as UpdateRule
 
 TRAIN: int
 TEST: int

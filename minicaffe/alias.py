@@ -9,7 +9,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from minicaffe.errors import ConfigError
-from minicaffe.public_modules import name_modules
 
 TEXT = '''"""minicaffe under the name caffe, written by: python -m minicaffe.as_caffe --install"""
 
@@ -43,7 +42,7 @@ def install_as_caffe(force=False):
     for name in [name for name in sys.modules if name == "caffe" or name.startswith("caffe.")]:
         del sys.modules[name]
     sys.modules["caffe"] = ours
-    name_modules("caffe")
+    ours.public_modules.name_modules("caffe")
 
 
 def other_caffe(paths):

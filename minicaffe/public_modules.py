@@ -10,12 +10,18 @@ import sys
 from minicaffe import entry_points
 
 OF_CORE = {
+    "Classifier": "minicaffe.pycaffe.classifier:Classifier",
+    "Detector": "minicaffe.pycaffe.detector:Detector",
     "_caffe": "minicaffe.pycaffe._caffe",
     "classifier": "minicaffe.pycaffe.classifier",
     "coord_map": "minicaffe.pycaffe.coord_map",
     "detector": "minicaffe.pycaffe.detector",
+    "Layer": "minicaffe.layers.python:Layer",
+    "UpdateRule": "minicaffe.solver.rules:UpdateRule",
+    "allow_python_layers": "minicaffe.layers.python:allow_python_layers",
     "draw": "minicaffe.inspection.draw",
     "gradcheck": "minicaffe.inspection.gradient_check:gradcheck",
+    "install_as_caffe": "minicaffe.alias:install_as_caffe",
     "io": "minicaffe.pycaffe.io",
     "net_spec": "minicaffe.pycaffe.net_spec",
 }

@@ -148,14 +148,14 @@ cdef extern from "minicaffe/device/apply.hpp":
     pass
 def late():
     from minicaffe.net import (build,
-                               share as other)
+                               weights as other)
     import minicaffe.data.db
     importlib.import_module("minicaffe.pycaffe.io")
     importlib.import_module(f"minicaffe.cuda.{name}")
 """)
     (tmp_path / "wrong.py").write_text("def late():\n    from minicaffe.proto import text as prototxt, layer_fields\n    import minicaffe.addons.caffe2.plan")
     found = [name for name in imported(tmp_path / "wrong.pyx") if not name.startswith("minicaffe.cuda.")]
-    assert found == ["minicaffe.solver.solver", *2 * ["minicaffe.device.context"], "minicaffe.net.build", "minicaffe.net.share",
+    assert found == ["minicaffe.solver.solver", *2 * ["minicaffe.device.context"], "minicaffe.net.build", "minicaffe.net.weights",
                      "minicaffe.data.db", "minicaffe/device/apply.hpp", "minicaffe.pycaffe.io"]
     assert "minicaffe.cuda.memory" in imported(tmp_path / "wrong.pyx")
     assert list(imported(tmp_path / "wrong.py")) == ["minicaffe.proto.text", "minicaffe.proto", "minicaffe.addons.caffe2.plan"]

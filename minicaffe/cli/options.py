@@ -97,6 +97,21 @@ class CaffeCommand(click.Command):
         help.write_options(self, ctx, formatter)
 
 
+class ExtensibleCommand(CaffeCommand):
+    """A command to which add-ons give options: `modules`, which are imported if an option is not of the core."""
+
+    modules = ()
+
+    def parse_args(self, ctx, args):
+        own = {name.lstrip("-").replace("_", "-") for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        words = {word.lstrip("-").partition("=")[0].replace("_", "-") for word in args if word.startswith("-")}
+        if not self.modules and (ctx.resilient_parsing or not words <= own):
+            self.modules = entry_points.option_modules(self.name)
+            for module in self.modules:
+                self.params += module.PARAMS
+        return super().parse_args(ctx, args)
+
+
 class CaffeGroup(click.Group):
     """A group of such commands."""
 

@@ -15,8 +15,7 @@ import click
 
 from minicaffe import entry_points
 from minicaffe.errors import DependencyError
-from minicaffe.parallel import launch
-from minicaffe.parallel.single import SINGLE_PROCESS
+from minicaffe.parallel import SINGLE_PROCESS, launch
 
 PARALLEL_COMMANDS = {"train": "training", "test": "parallel", "classify": "parallel", "extract_features": "parallel"}
 MAX_HOSTS_SHOWN = 8   # at most, in a line

@@ -8,7 +8,6 @@ import logging
 
 import click
 
-from minicaffe import entry_points
 from minicaffe.cli import bars, options, ranks, training_file
 from minicaffe.cli.inputs import json_bytes
 from minicaffe.cli.picture_nets import open_data_net
@@ -21,7 +20,7 @@ logger = logging.getLogger("minicaffe.cli")
 VERSIONS = "Integral", "MaxIntegral", "11point"     # of average precision
 
 
-@click.command(cls=options.CaffeCommand)
+@click.command(cls=options.ExtensibleCommand)
 @click.argument("file", required=False)
 @click.option("--model", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--weights", required=True, metavar="FILE", help="A .caffemodel, or HDF5.")
@@ -40,7 +39,7 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
     file = options.one_file(file, model, "--model", "net")
     if ranks.first():
         options.check_outputs(json_path, force=force)
-    evaluates = [each for each in OPTIONS if each.check_options(asked, json_path, force)]
+    evaluates = [each for each in click.get_current_context().command.modules if each.check_options(asked, json_path, force)]
     options.log_device()
     # With an evaluation there is no plan: blobs from the middle of the net are read when it has run.
     net = open_data_net(file, weights, (level, stage), "and a test would score zeros; give the net that reads test data, or score "
@@ -82,8 +81,3 @@ def test(file, model, weights, iterations, ap_version, json_path, force, level, 
                   "outputs": means.records(), **(evaluation.json() if evaluation else {})}
         write_bytes(json_path, json_bytes(finite_values(result)))
         click.echo(f"wrote {json_path}")
-
-
-OPTIONS = entry_points.option_modules("test")
-for module in OPTIONS:
-    test.params += module.PARAMS

@@ -14,14 +14,13 @@ import sys
 
 import click
 
-from minicaffe import cuda, entry_points
-from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
+from minicaffe import cuda
+from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
 from minicaffe.engines.engine import get_precision, precisions
 from minicaffe.errors import ConfigError, Error, NotFiniteError
-from minicaffe.inspection.watch import Watch
 from minicaffe.proto import caffe_pb2, text, upgrade
 from minicaffe.solver import finite, snapshot
 from minicaffe.solver.ranks import CARRIERS, RATE_SCALES, WIRES
@@ -35,7 +34,7 @@ WATCH_INTERVAL = 100   # iterations between those that --watch measures, where t
 effect = functools.partial(click.option, type=click.Choice(EFFECTS), show_default=True)
 
 
-@click.command(cls=options.CaffeCommand)
+@click.command(cls=options.ExtensibleCommand)
 @click.argument("file", required=False)
 @click.option("--solver", metavar="FILE", help="FILE, as an option like Caffe's.")
 @click.option("--snapshot", "state", metavar="STATE", help="Resume from this .solverstate.")
@@ -107,14 +106,11 @@ def train(ctx, **params):
 
 for field in solver_options.FIELDS:
     train.params.append(solver_options.FieldOption(field))
-OPTIONS = entry_points.option_modules("train")
-for module in OPTIONS:
-    train.params += module.PARAMS
 
 
 def prepare(ctx, file, fields, given):
     """Return the solver of `file` and the options."""
-    least_tests = max([each.least_tests(given) for each in OPTIONS], default=0)
+    least_tests = max([each.least_tests(given) for each in ctx.command.modules], default=0)
     param, place = training_file.read_solver(file, options.net_options(), fields.get("max_iter", training_file.MAX_ITER),
                                              given["test_batch_size"], least_tests)
     is_net = "file" not in place
@@ -144,13 +140,13 @@ def prepare(ctx, file, fields, given):
     suggest_tf32()
     sizes = {caffe_pb2.TRAIN: given["batch_size"], caffe_pb2.TEST: given["test_batch_size"]}
     divide_by = ranks.group().size if given["global_batch"] else 1
-    changes = [change for each in OPTIONS if (change := each.change_of_net(given, param)) is not None]
+    changes = [change for each in ctx.command.modules if (change := each.change_of_net(given, param)) is not None]
     sizes = {phase: size for phase, size in sizes.items() if size}
     place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
     solver = training_file.build_solver(param, batch_sizes=sizes,
                                         divide_by=divide_by, changes=changes, **place, **options.net_options())
     count_tests(solver, is_net and "test_iter" not in fields)
-    for each in OPTIONS:
+    for each in ctx.command.modules:
         each.prepare(solver, given)
     return solver
 
@@ -223,6 +219,7 @@ def run(ctx, solver, given):
         kept = log.add_log_file(log_path, append=bool(given["state"]))
         result.log_path = kept and log_path
     if given["watch"] is not None:
+        from minicaffe.inspection.watch import Watch
         sinks = [listener.on_watch for listener in (records, display) if listener is not None]
         interval = given["watch"] or solver.param.display or WATCH_INTERVAL
         watch = Watch(solver, interval, functools.partial(pass_samples, sinks), keep=False)
@@ -262,6 +259,7 @@ def run(ctx, solver, given):
 
 def pass_samples(sinks, solver, iteration, samples):
     """Log the samples of --watch, and pass them to each function of `sinks`."""
+    from minicaffe.cli import watch_table
     logger.info("Iteration %d, watched:", iteration)
     for line in watch_table.lines(samples):
         logger.info("%s", line)

@@ -20,7 +20,6 @@ import logging
 import numpy as np
 
 from minicaffe.data.datum import decode_image, read_datum
-from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import caffe_pb2
@@ -112,6 +111,7 @@ cdef class Transformer:
         self.rule.random_crop = phase == caffe_pb2.TRAIN
         self.rule.seed = seed & 0xFFFFFFFFFFFFFFFF
         if param.mean_file:
+            from minicaffe.data.mean_file import read_mean
             self._set_mean(read_mean(param.mean_file))
         elif len(param.mean_value):
             self._set_mean(np.array(param.mean_value, np.float64))

@@ -26,7 +26,6 @@ from minicaffe.memory import SyncedHead, empty_cache
 from minicaffe.net import weights
 from minicaffe.net.build import Builder
 from minicaffe.net.definitions import chosen_layers, insert_splits
-from minicaffe.net.feed import Feeder
 from minicaffe.net.run import Runner
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.atomic import replacing
@@ -151,7 +150,6 @@ class Net(Runner):
             log.info("This network produces output %s", blob.name)
         super().__init__(builder.nodes, builder.param_table, builder.overwritten, param.debug_info)
         self.set_plan(plan, [*self.output_blobs, *map(self.blob_by_name, keep)], self.phase == caffe_pb2.TRAIN)
-        self._feeder = Feeder()
         self.params_lr = self.param_table.multipliers("lr_mult")
         self.params_weight_decay = self.param_table.multipliers("decay_mult")
         try:
@@ -292,7 +290,7 @@ class Net(Runner):
                     blob.release(gone=blob not in inputs)
                     if given is not None:
                         blob.data[...] = given
-            self._feeder = Feeder()
+            self.__dict__.pop("_feeder", None)
             self.forget_schedule()
         empty_cache()
 
@@ -331,6 +329,11 @@ class Net(Runner):
         return self.hooks[when]
 
     # ---- inputs (net/feed.py)
+
+    @functools.cached_property
+    def _feeder(self):
+        from minicaffe.net.feed import Feeder
+        return Feeder()
 
     def feed(self, /, **arrays):
         """Copy arrays to inputs, on a GPU while earlier work still runs.

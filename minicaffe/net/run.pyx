@@ -22,7 +22,6 @@ from minicaffe.engines.engine cimport Operation
 
 from minicaffe.errors import ConfigError, ShapeError, check_callable, check_type, close_matches, int_of, shown
 from minicaffe.memory.reporter import reporter
-from minicaffe.net.observe import log_backward, log_forward, log_norms
 from minicaffe.net.recorded import RecordedWork
 
 PLANS = ("memory",)     # of nets: see `Net`
@@ -205,6 +204,7 @@ cdef class Runner:
         if node.needs_backward:
             self.run_node_backward(node)
             if self.debug_info:
+                from minicaffe.net.observe import log_backward
                 log_backward(node)
         self.call_hooks(AFTER_BACKWARD, index)
 
@@ -324,6 +324,7 @@ cdef class Runner:
                 on_loss(loss)
             taken = self.run_backward_range(last, 0, take, in_parts)
             if self.debug_info:
+                from minicaffe.net.observe import log_norms
                 log_norms(self.learnable_params)
             if take is not None and not taken:
                 take(list(range(len(self.learnable_params))), None, True)
@@ -401,6 +402,7 @@ cdef class Runner:
         finally:        # events after an error do not belong to the layer
             self.report_event("end", node, "forward")
         if self.debug_info:
+            from minicaffe.net.observe import log_forward
             log_forward(node)
         self.call_hooks(AFTER_FORWARD, index)
         return loss

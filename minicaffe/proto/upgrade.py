@@ -16,7 +16,6 @@ from minicaffe.proto import caffe_pb2, unknown
 from minicaffe.proto.binary import read_net
 from minicaffe.proto.fields import copy_of, lines_of, pop_field, set_field
 from minicaffe.proto.text import parse_fields, read_text
-from minicaffe.proto.v0 import is_v0, upgrade_v0, v0_type
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +139,11 @@ def read_weights(path):
     """
     net, layers = read_net(path)
     for blobs, layer in zip(layers[len(net.layer):], net.layers, strict=True):
-        blobs.type = _type_of(v0_type(layer) if layer.HasField("layer") else layer.type)
+        if layer.HasField("layer"):
+            from minicaffe.proto.v0 import v0_type
+            blobs.type = _type_of(v0_type(layer))
+        else:
+            blobs.type = _type_of(layer.type)
     return layers
 
 
@@ -214,7 +217,8 @@ class _Upgrade:
                              f"type in quotes by today's name: {kind} is \"{_type_today(kind)}\"; or "
                              "put them in a file of their own, which 'minicaffe upgrade net_text IN OUT' rewrites",
                              "layers", self.paths[0])
-        if is_v0(net):
+        if any(entry.HasField("layer") for entry in net.layers):      # of version 0
+            from minicaffe.proto.v0 import upgrade_v0
             self.net, kept = upgrade_v0(net, self.note, lambda message, index: self.error(message, None, self.paths[index]))
             self.paths = [self.paths[index] for index in kept]
             self.note(logging.INFO, "Upgraded a net of version 0")

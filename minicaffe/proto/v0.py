@@ -48,11 +48,6 @@ COPIED_FIELDS = ("name", "blobs", "blobs_lr", "weight_decay")  # in V1LayerParam
 IGNORED = ("new_num", "new_channels")
 
 
-def is_v0(net):
-    """Return whether any entry of ``net.layers`` is of version 0."""
-    return any(entry.HasField("layer") for entry in net.layers)
-
-
 def upgrade_v0(net, note, error):
     """Return a net of V0 as one of V1, and for each of its layers the index in ``net.layers``: padding layers are gone.
 

@@ -1,10 +1,7 @@
 """pycaffe's names, under which BVLC Caffe's ``python/caffe/`` is known: ``minicaffe`` has them all, and its own beside them."""
 
 from minicaffe.common import TEST, TRAIN
-from minicaffe.layers.python import Layer
-from minicaffe.pycaffe import io, settings, solvers
-from minicaffe.pycaffe.classifier import Classifier
-from minicaffe.pycaffe.detector import Detector
+from minicaffe.pycaffe import settings, solvers
 from minicaffe.pycaffe.net import Net
 from minicaffe.pycaffe.net2014 import set_phase_test, set_phase_train
 from minicaffe.pycaffe.net_spec import NetSpec, layers, params, to_proto
@@ -12,8 +9,7 @@ from minicaffe.pycaffe.settings import *  # noqa: F403
 from minicaffe.pycaffe.solvers import *  # noqa: F403
 
 __all__ = [
-    "Classifier", "Detector", "Layer", "Net", "NetSpec", "TEST", "TRAIN", "io", "layers", "params", "set_phase_test",
-    "set_phase_train", "to_proto",
+    "Net", "NetSpec", "TEST", "TRAIN", "layers", "params", "set_phase_test", "set_phase_train", "to_proto",
 ]
 __all__ += settings.__all__
 __all__ += solvers.__all__

@@ -3,12 +3,11 @@
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, check_type, close_matches
 from minicaffe.proto import upgrade
-from minicaffe.solver.rules import UpdateRule, make_solver_class
 from minicaffe.solver.sgd import AdaDeltaSolver, AdaGradSolver, AdamSolver, NesterovSolver, RMSPropSolver, SGDSolver
 from minicaffe.solver.solver import Solver
 
 __all__ = ["AdaDeltaSolver", "AdaGradSolver", "AdamSolver", "NesterovSolver", "RMSPropSolver", "SGDSolver", "Solver",
-           "UpdateRule", "create_solver", "load_solver", "register_solver", "solver_class", "solver_types"]
+           "create_solver", "load_solver", "register_solver", "solver_class", "solver_types"]
 
 _types = {c.__name__.removesuffix("Solver"): c
           for c in (SGDSolver, NesterovSolver, AdaGradSolver, RMSPropSolver, AdaDeltaSolver, AdamSolver)}
@@ -30,6 +29,7 @@ def register_solver(name, rule):
     check_type(name, str, "name", "the name of a solver type")
     if not name.isidentifier():
         raise ConfigError(f"the name of a solver type is letters, digits and _, such as Lion, got '{name}'", field="name")
+    from minicaffe.solver.rules import make_solver_class
     made = make_solver_class(name, rule)
     if getattr(_types.setdefault(name, made), "rule_class", None) is not rule:
         raise ConfigError(f"solver type '{name}' is registered already; choose another name", field="name")

@@ -1,4 +1,4 @@
-"""What a solver reports about the outputs of a net: as records for listeners and in Caffe's words for its log.
+"""A test of a solver's net, and what a solver reports about outputs: records for listeners, and Caffe's words for its log.
 
 `run_batches` yields the outputs of a test's batches; the ranks of a group divide the batches.
 """
@@ -8,9 +8,9 @@ from collections import namedtuple
 
 import numpy as np
 
-from minicaffe.errors import Error, ShapeError
+from minicaffe.errors import ConfigError, Error, ShapeError
 from minicaffe.layers.data.sources import NumberedSource, RankSharding, sync_sources, why_not_divisible
-from minicaffe.parallel.single import SINGLE_PROCESS
+from minicaffe.parallel import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger("minicaffe.solver")
@@ -230,3 +230,38 @@ def images_per_iteration(solver):
     """Return the number of pictures of one iteration on all ranks together; None if no layer reads data."""
     images = batch_size(solver.net)
     return images * solver.param.iter_size * solver.group.size if images is not None else None
+
+
+def run_test(solver, i, proceed):
+    """Run the batches of a test of net `i`, and log the outputs.
+
+    Returns the record that `Solver.test` returns; None if `proceed`, which is called before each round of batches, returned False.
+    """
+    net, whole, param = solver.test_nets[i], solver.whole_tests.get(i), solver.param
+    batches = whole.batches if whole else param.test_iter[i]
+    log.info("Iteration %d, Testing net (#%d)", solver.iter, i)
+    means, passes = evaluation(net, param), 0
+    for loss, values, counted in run_batches(net, batches, solver.group, proceed, records=whole.records if whole else None):
+        means.add(values, whole.share(passes) if whole else 1.0, counted, loss)
+        passes += 1
+    if passes < batches:
+        log.info("Test interrupted.")
+        return None
+    record = {"iteration": solver.iter, "net": i, "loss": None, "outputs": means.records()}
+    if param.test_compute_loss and batches:
+        record["loss"] = means.loss()
+        log.info("Test loss: %g", record["loss"])
+    log_outputs("Test", record["outputs"])
+    return record
+
+
+def evaluation(net, param):
+    """Return what collects the outputs of a test net: means, or with ``eval_type: "detection"`` what their layer type has."""
+    if param.eval_type != "detection":
+        return OutputMeans(net)
+    made = evaluation_of(net)
+    if made is OutputMeans:
+        types = ", ".join(sorted({node.type for node in net.nodes if set(node.tops) & set(net.output_blobs)}))
+        raise ConfigError("is for test nets whose outputs are evaluated detections, such as those of DetectionEvaluate; the "
+                          f"outputs of this one are of {types}; leave it out", field="eval_type")
+    return made(net, param)

@@ -16,10 +16,10 @@ from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, Error, check_callable, check_type
 from minicaffe.net.net import Net
 from minicaffe.net.weights import check_names
-from minicaffe.parallel.single import SINGLE_PROCESS
+from minicaffe.parallel import SINGLE_PROCESS
 from minicaffe.proto import caffe_pb2, text
 from minicaffe.proto.atomic import delayed_interrupts
-from minicaffe.solver import nets, ranks, snapshot, testing
+from minicaffe.solver import nets, ranks, report, snapshot
 from minicaffe.solver.finite import FiniteWatch
 from minicaffe.solver.iteration import SeparateUpdate
 from minicaffe.solver.policy import check_policy
@@ -499,7 +499,7 @@ class Solver:
             self.best.label_counts.clear()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
-        record = testing.run(self, i, self._may_test)
+        record = report.run_test(self, i, self._may_test)
         if record is not None:
             self._notify("on_test", record)
             if self.best is not None:
