@@ -28,7 +28,7 @@ cdef class SPPLayer(Layer):
     backward_reads_bottoms = False
 
     cdef tuple planes   # height and width for which the layers were made
-    cdef list inside    # (layer, bottoms, tops) in the order of forward
+    cdef readonly list inside   # (layer, bottoms, tops) in the order of forward
 
     cpdef layer_setup(self, list bottom, list top):
         if self.param.spp_param.pyramid_height < 1:
