@@ -22,7 +22,7 @@ from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.engines.table import CUDNN
 from minicaffe.layer import DeviceLayer, layer_types
 from minicaffe.layers.base.loss import LossLayer
-from minicaffe.layers.base.neuron import NeuronLayer
+from minicaffe.layers.base.neuron import ActivationLayer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -114,7 +114,7 @@ def facts(cls):
     chain = [base for base in cls.__mro__ if base.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
     bodies = [body_of(base) for base in chain]
     forward = method(bodies, "forward_on", "forward_cpu")
-    backward = method(bodies, "gradient", "backward_on", "backward_cpu")
+    backward = method(bodies, "backward_on", "backward_cpu")
     if issubclass(cls, ForkLayer):
         backward = method(bodies[:chain.index(ForkLayer)], "backward")
     if backward is None or re.fullmatch(r"if any\(propagate_down\):\s*raise .*|.*\bLayer\.backward_cpu\(self.*", backward, re.S):
@@ -185,7 +185,7 @@ def page_of(name, cls):
         return "losses"
     if name in WITH_WEIGHTS:
         return "weights"
-    return "elementwise" if issubclass(cls, NeuronLayer) or name in ("Dropout", "PReLU", "Softmax") else "shape"
+    return "elementwise" if issubclass(cls, ActivationLayer) or name in ("Dropout", "PReLU", "Softmax") else "shape"
 
 
 def render_pages():
