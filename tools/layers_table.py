@@ -21,9 +21,8 @@ from pathlib import Path
 from minicaffe.addons.forks.base import ForkLayer
 from minicaffe.engines.table import CUDNN
 from minicaffe.layer import DeviceLayer, layer_types
-from minicaffe.layers.base.inner import InnerNet
 from minicaffe.layers.base.loss import LossLayer
-from minicaffe.layers.base.neuron import NeuronLayer
+from minicaffe.layers.base.neuron import ActivationLayer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -41,9 +40,9 @@ Written by `tools/layers_table.py` from the registry and the sources; do not edi
 - *backward*: yes; "zero": the gradient is zero; "shared memory": bottom and top are one memory, so the gradient is
   there already; or why there is none: a source has nothing to give a gradient to, a sink nothing to take one from, and
   "no gradient" is an error where one is asked for.
-- *GPU*: "kernels" are compiled from the same functors as the CPU's loops, for GPUs and for the simulated device; "inner
-  net": the layers that it is made of decide; "no computing": it reads, names or reshapes memory; "CPU": it computes on
-  the host, and its blobs are copied there and back.
+- *GPU*: "kernels" are compiled from the same functors as the CPU's loops, for GPUs and for the simulated device;
+  "layers inside" decide where they run; "no computing": it reads, names or reshapes memory; "CPU": it computes on the
+  host, and its blobs are copied there and back.
 - *fast engine*: a library that computes the layer on a GPU, if it is installed, unless `engine: CAFFE` chooses our
   kernels. `engine: CUDNN` in a layer without one, such as ReLU, Softmax, Pooling or BatchNorm, means our kernels.
 - *float64*: every type is written for both types; "tested" where a test of `tests/` runs it in float64, mostly as
@@ -115,7 +114,7 @@ def facts(cls):
     chain = [base for base in cls.__mro__ if base.__module__.startswith(("minicaffe.layers.", "minicaffe.addons."))]
     bodies = [body_of(base) for base in chain]
     forward = method(bodies, "forward_on", "forward_cpu")
-    backward = method(bodies, "gradient", "backward_on", "backward_cpu")
+    backward = method(bodies, "backward_on", "backward_cpu")
     if issubclass(cls, ForkLayer):
         backward = method(bodies[:chain.index(ForkLayer)], "backward")
     if backward is None or re.fullmatch(r"if any\(propagate_down\):\s*raise .*|.*\bLayer\.backward_cpu\(self.*", backward, re.S):
@@ -126,11 +125,10 @@ def facts(cls):
         backward = "yes"
     else:  # it is defined, and has nothing to do
         backward = "source" if cls.exact_num_bottom_blobs == 0 else "sink" if cls.exact_num_top_blobs == 0 else "shared memory"
-    inner = any(re.search(rf"\b{InnerNet.__name__}\(", body) for body in bodies)
     if issubclass(cls, DeviceLayer) or issubclass(cls, ForkLayer) and cls.capture_obstacle is not ForkLayer.capture_obstacle:
         gpu = "kernels"
     else:
-        gpu = "inner net" if inner else "no computing" if cls.host_only or not forward else "CPU"
+        gpu = "layers inside" if "run_forward(" in (forward or "") else "no computing" if cls.host_only or not forward else "CPU"
     kinds = "|".join(kind.__name__ for kind in CUDNN.kinds)
     fast = "cuDNN" if any(re.search(rf"\b(cudnn_\w+|{kinds})\(", body) for body in bodies) else ""
     return ["yes" if forward is not None else "nothing to do", backward, "yes", gpu, fast]
@@ -187,7 +185,7 @@ def page_of(name, cls):
         return "losses"
     if name in WITH_WEIGHTS:
         return "weights"
-    return "elementwise" if issubclass(cls, NeuronLayer) or name in ("Dropout", "PReLU", "Softmax") else "shape"
+    return "elementwise" if issubclass(cls, ActivationLayer) or name in ("Dropout", "PReLU", "Softmax") else "shape"
 
 
 def render_pages():

@@ -151,7 +151,7 @@ def test_the_fields_are_those_that_the_source_reads(name):
     read = {word for base in chain for word in re.findall(r"\bparam\.(\w+_param)\b(?!\.\w+ *=)", layers_table.body_of(base))}
     read &= set(caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name)
     named = set(describe(name).params)
-    # Bases of several types read what only some of them have; SPP and MultiBoxLoss write the fields of their inner layers.
+    # Bases of several types read what only some of them have; SPP writes the field of its Poolings.
     some = {"softmax_param", "loss_param", "transform_param", "data_param", "image_data_param", "bias_param", "scale_param", "pooling_param"}
     assert read - some <= named
     sources = "".join(layers_table.source_of(base.__module__).read_text() for base in chain)

@@ -72,7 +72,7 @@ def test_a_type_is_in_the_file_of_its_name():
     ("Flatten", ["yes", "shared memory", "yes", "no computing", ""]),
     ("DetectionOutput", ["yes", "no gradient", "yes", "CPU", ""]),
     ("DetectionEvaluate", ["yes", "no gradient", "yes", "CPU", ""]),
-    ("MultiBoxLoss", ["yes", "yes", "yes", "inner net", ""]),
+    ("MultiBoxLoss", ["yes", "yes", "yes", "CPU", ""]),
     ("PriorBox", ["yes", "zero", "yes", "CPU", ""]),
     ("LSTM", ["yes", "yes", "yes", "kernels", ""]),
     ("Reorg", ["yes", "yes", "yes", "CPU", ""]),

@@ -51,7 +51,6 @@ LAYERS = [
 ]
 ROIS = np.array([[0.0, 0, 0, 2, 2], [1, 1, 0, 2, 2]])
 FORKS = [
-    ("LabelSpecificAdd", [Y, LABEL], 1, [1, 0], "label_specific_add_param { bias: -0.1 }"),
     ("ReLU6", [Y], 1, [1], ""), ("ReLUX", [Y], 1, [1], "relux_param { maximal_value: 0.5 }"),
     ("BN", [X], 1, [1], ""), ("BN", [X], 1, [1], "bn_param { bn_mode: LEARN }"), ("BN", [X], 1, [1], "bn_param { bn_mode: INFERENCE }"),
     ("Reverse", [X], 1, [1], "reverse_param { axis: 1 }"),
@@ -65,8 +64,6 @@ FORKS = [
     ("ROIAlign", [X, ROIS], 1, [1, 0], "roi_pooling_param { pooled_h: 2 pooled_w: 2 }"),
     ("Lstm", [(2, 3, 4), np.ones((2, 3))], 1, [1, 0], f"lstm_param {{ num_output: 2 {FILL} }}"),
     ("Normalize", [X], 2, [1], "normalize_param { normalize_type: 'L1' }"), ("Normalize", [X], 1, [1], "normalize_param { normalize_type: 'L2' }"),
-    ("SmoothL1LossOHEM", [Y, Y, Y], 1, [1, 1, 0], ""),
-    ("SoftmaxWithLossOHEM", [Y, LABEL], 3, [1, 0], ""),
 ]
 NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in LAYERS]
 FORK_NAMES = [f"{name}-{len(bottoms)}-{fields}".rstrip("-") for name, bottoms, _, _, fields in FORKS]

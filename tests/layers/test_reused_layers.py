@@ -34,7 +34,6 @@ MORE = [
     ("BN", [X], 1, [1], 'bn_param { slope_filler { type: "gaussian" std: 1 } }'), ("BN", [X], 1, [1], 'bn_param { scale_filler { type: "gaussian" std: 1 } }'),
     ("Lstm", [(4, 3, 2)], 1, [1], 'lstm_param { num_output: 2 weight_filler { type: "gaussian" std: 1 } }'),
     ("Lstm", [(4, 3, 2), (4, 3)], 1, [1, 0], 'lstm_param { num_output: 2 weight_filler { type: "gaussian" std: 1 } }'),
-    ("SmoothL1LossOHEM", [X, X], 2, [1, 1], ""),
 ]
 # The labels and marks of some bottoms: how many there are; they are drawn again each time.
 INTEGERS = {("SoftmaxWithLoss", 1): 5, ("HingeLoss", 1): 5, ("MultinomialLogisticLoss", 1): 5, ("InfogainLoss", 1): 5, ("Accuracy", 1): 5,

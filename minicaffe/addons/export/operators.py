@@ -287,7 +287,8 @@ def select(out, node):
 @layer("SPP")
 def pyramid(out, node):
     """Spatial pyramid pooling: poolings into 1, 4, 16, ... bins, one behind the other."""
-    levels = [out.op("pool", out.bottom(), level=inner) for inner in node.layer.inner.net.nodes if inner.type == "Pooling"]
+    levels = [out.op("pool", out.bottom(), layer=layer, size=tops[0].shape[2:]) for layer, _, tops in node.layer.inside
+              if layer.type == "Pooling"]
     return levels if len(levels) == 1 else [out.op("Concat", *(out.op("Flatten", level, axis=1) for level in levels), axis=1)]
 
 

@@ -4,9 +4,7 @@
 _MODULES = {
     "bn": ("BN",),
     "convolution_depthwise": ("ConvolutionDepthwise", "DepthwiseConvolution"),
-    "losses": ("SmoothL1LossOHEM", "SoftmaxWithLossOHEM"),
     "orders": ("Reverse", "Squeeze", "ShuffleChannel", "Reorg"),
-    "pointwise": ("LabelSpecificAdd",),
     "proposals": ("Proposal", "DecodeBBox", "BoxOutput"),
     "regions": ("ROIPooling", "PSROIPooling", "ROIAlign"),
     "relu_x": ("ReLUX", "ReLU6"),

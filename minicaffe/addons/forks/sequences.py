@@ -5,15 +5,17 @@ import logging
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.layers.base.checks import restore_blobs, stored_blobs
+from minicaffe.layers.recurrent import LSTMLayer
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Field, Fields
 
 log = logging.getLogger(__name__)
 
 
 class LstmLayer(ForkLayer):
-    """An LSTM with one input; the type LSTM is that of BVLC Caffe.
+    """An LSTM with one input; the type LSTM, which computes it, is that of BVLC Caffe.
 
     For each step t, where m is the indicator of the sequence (without bottom[1]: 0 in the first step, else 1)::
 
@@ -24,14 +26,14 @@ class LstmLayer(ForkLayer):
 
     The top is h of all steps. Before the first step h and c are 0. With bottom[1] they are those after the last step of the
     previous forward, or 0 if there was none or N has changed; a snapshot has them. No gradient passes from one forward to the one
-    before. In backward the gradients of the sums (the first line) are clipped to the range from -`clipping_threshold` to
-    `clipping_threshold`, if that is not 0.
+    before.
 
     The steps T and the sequences N are the first two axes of bottom[0] if it has 3 axes and `batch_size` is not given (ctpn,
     textspotter). Else (caffe-lstm) its first axis holds all sequences of step 0, then of step 1, and so on; N is `batch_size`.
 
     Different from its forks: on the CPU theirs uses the recurrent term of sequence 0 for all sequences. The result here is that of
-    their GPU code.
+    their GPU code. Gradients are not clipped in each step: in phase TRAIN a `clipping_threshold` above 0 is an error; use
+    clip_gradients of the solver.
 
     Source: caffe-lstm lstm_layer.cpp (Hochreiter and Schmidhuber 1997).
 
@@ -53,10 +55,9 @@ class LstmLayer(ForkLayer):
     backward_reads_tops = False
     no_gradient = {1: "the sequence indicators"}
 
-    states = ("h", "c")
     message = "lstm_param"
     fields_of_message = (
-        Field("num_output", int, "D", 1), Field("clipping_threshold", 0.0, "of gradients; 0: none", 0),
+        Field("num_output", int, "D", 1), Field("clipping_threshold", 0.0, "must be 0 in phase TRAIN", 0),
         Field("weight_filler", Fields(), "of W_x and W_h"), Field("bias_filler", Fields(), "of the bias"),
         Field("batch_size", 1, "N, if the first axis of the bottom is T N", 1))
 
@@ -66,11 +67,13 @@ class LstmLayer(ForkLayer):
         self.keeps_state = len(bottom) > 1
         size = self.values["num_output"]
         _, _, inputs = self._sizes(bottom)
+        if self.phase == TRAIN and self.values["clipping_threshold"]:
+            raise self.value_error("clipping_threshold", "must be 0 in phase TRAIN; use clip_gradients of the solver")
         self.add_filled((4 * size, inputs), "weight_filler")
         self.add_filled((4 * size, size), "weight_filler")
         self.add_filled((4 * size,), "bias_filler")
-        self.gates, self.cells, self.before = (self.new_blob(what=what) for what in ("gates", "cells", "h of the step before"))
-        self.first, self.last = ([self.new_blob(what=name) for name in self.states] for _ in range(2))
+        self.x, self.indicators, self.y = (self.new_blob(what=what) for what in ("x", "indicators", "y"))    # with LSTM's axes
+        self.lstm = None
 
     def _sizes(self, bottom):
         """Return T, N and I. Raises ShapeError if the bottoms do not fit."""
@@ -92,12 +95,6 @@ class LstmLayer(ForkLayer):
                              field="bottom[1]")
         return steps, sequences, inputs
 
-    def scratch_blobs(self):
-        return [self.gates, self.cells, self.before, *self.first]
-
-    def multiply_adds(self, bottom, top):
-        return self.before.count * 4 * (self.blobs[0].shape[1] + self.values["num_output"])
-
     def reshape(self, bottom, top):
         steps, sequences, inputs = self._sizes(bottom)
         size = self.values["num_output"]
@@ -105,81 +102,64 @@ class LstmLayer(ForkLayer):
             raise ShapeError(f"has shape {list(bottom[0].shape)}, {inputs} values for each step of a sequence; the layer was set "
                              f"up for {self.blobs[0].shape[1]}", field="bottom[0]")
         top[0].reshape(*((steps, sequences) if self.has_sequence_axis else (steps * sequences,)), size)
-        self.gates.reshape(steps, sequences, 4 * size)
-        self.cells.reshape(steps, sequences, size)
-        self.before.reshape(steps, sequences, size)
-        for blob in self.first:
-            blob.reshape(sequences, size)
-        if self.last[0].shape != (sequences, size):
-            for blob in self.last:
-                blob.reshape(sequences, size)
-            self.reset()
+        if not self.keeps_state:
+            self.indicators.reshape(steps, sequences)
+            self.indicators.data[...] = np.arange(steps)[:, None] > 0
+        as_before = self.x.shape[1:2] == (sequences,)
+        for blob, view, shape in ((bottom[0], self.x, (steps, sequences, inputs)), (top[0], self.y, (steps, sequences, size)),
+                                  *((blob, self.indicators, (steps, sequences)) for blob in bottom[1:])):
+            view.reshape(*shape)
+            view.share_data(blob)
+            view.share_diff(blob)
+        if self.lstm is None or self.lstm.steps != steps:
+            before, self.lstm = self.lstm, LSTMLayer(caffe_pb2.LayerParameter(
+                name=self.name, type="LSTM", phase=self.phase, recurrent_param={"num_output": size}), self.dtype)
+            self.lstm.set_up([self.x, self.indicators], [self.y])
+            self.lstm.blobs = [self.blobs[i] for i in (0, 2, 1)]
+            if before is not None and as_before:
+                self.lstm.set_state(before.get_state())
+        self.lstm.reshape([self.x, self.indicators], [self.y])
 
-    def _indicators(self, bottom):
-        """Return m as an array with the axes (T, N, 1)."""
-        steps, sequences, _ = self.gates.shape
-        if len(bottom) > 1:
-            return bottom[1].data.reshape(steps, sequences, 1)
-        indicators = np.ones((steps, sequences, 1), bottom[0].data.dtype)
-        indicators[0] = 0
-        return indicators
+    def forward_cpu(self, bottom, top):
+        if not self.keeps_state:
+            self.lstm.reset()       # 0 x NaN is NaN
+        self.lstm.forward_cpu([self.x, self.indicators], [self.y])
 
-    def forward(self, bottom, top):
-        w_x, w_h, bias = (blob.data for blob in self.blobs)
-        gates, cells, before = self.gates.data, self.cells.data, self.before.data
-        steps, sequences, size = cells.shape
-        gates[...] = (bottom[0].data.reshape(steps * sequences, -1) @ w_x.T + bias).reshape(gates.shape)
-        for first, last in zip(self.first, self.last):
-            first.data[...] = last.data if self.keeps_state else 0
-        h, c = (blob.data for blob in self.first)
-        indicators, y = self._indicators(bottom), top[0].data.reshape(cells.shape)
-        for t in range(steps):
-            before[t] = indicators[t] * h
-            gates[t] += before[t] @ w_h.T
-            sigmoids, g = gates[t, :, :3 * size], np.tanh(gates[t, :, 3 * size:])
-            sigmoids[...] = 0.5 * np.tanh(0.5 * sigmoids) + 0.5
-            gates[t, :, 3 * size:] = g
-            i, f, o = np.split(sigmoids, 3, axis=1)
-            cells[t] = c = f * (indicators[t] * c) + i * g
-            y[t] = h = o * np.tanh(c)
-        for last, value in zip(self.last, (h, c)):
-            last.data[...] = value
+    def forward_gpu(self, bottom, top):
+        if not self.keeps_state:
+            self.lstm.reset()
+        self.lstm.forward_gpu([self.x, self.indicators], [self.y])
 
     def backward(self, top, propagate_down, bottom):
-        w_x, w_h, _ = (blob.data for blob in self.blobs)
-        cells, before, dgates = self.cells.data, self.before.data, self.gates.diff
-        steps, sequences, size = cells.shape
-        indicators, dy, limit = self._indicators(bottom), top[0].diff.reshape(cells.shape), self.values["clipping_threshold"]
-        dh = dc = np.zeros((sequences, size), cells.dtype)
-        for t in reversed(range(steps)):
-            i, f, o, g = np.split(self.gates.data[t], 4, axis=1)
-            c_before = indicators[t] * (cells[t - 1] if t else self.first[1].data)
-            tanh_c, dh = np.tanh(cells[t]), dh + dy[t]
-            dc = dc + dh * o * (1 - tanh_c ** 2)
-            parts = dc * g * i * (1 - i), dc * c_before * f * (1 - f), dh * tanh_c * o * (1 - o), dc * i * (1 - g ** 2)
-            dgates[t] = np.concatenate(parts, axis=1)
-            if limit:
-                np.clip(dgates[t], -limit, limit, out=dgates[t])
-            dh, dc = indicators[t] * (dgates[t] @ w_h), indicators[t] * f * dc
-        rows = dgates.reshape(steps * sequences, 4 * size)
-        x = bottom[0].data.reshape(steps * sequences, -1)
-        for blob, diff in zip(self.blobs, (rows.T @ x, rows.T @ before.reshape(-1, size), rows.sum(axis=0))):
-            blob.diff[...] += diff
-        if propagate_down[0]:
-            bottom[0].diff[...] = (rows @ w_x).reshape(bottom[0].shape)
+        self.lstm.backward_cpu([self.y], [propagate_down[0], False], [self.x, self.indicators])
 
-    def reset(self):
-        """Set the states before the next forward to zero."""
-        for blob in self.last:
-            blob.data[...] = 0
+    def backward_gpu(self, top, propagate_down, bottom):
+        if any(propagate_down[1:]):
+            bottom[1].fill_diff(0)
+        self.lstm.backward_gpu([self.y], [propagate_down[0], False], [self.x, self.indicators])
+
+    def capture_obstacle(self):
+        return None
+
+    def inspect(self, bottom):
+        self.lstm.inspect(bottom)
+
+    def operations(self):
+        return self.lstm.operations()
+
+    def scratch_blobs(self):
+        return self.lstm.scratch_blobs()
+
+    def multiply_adds(self, bottom, top):
+        return self.lstm.multiply_adds(bottom, top)
 
     def get_state(self):
-        return stored_blobs(self.states, self.last) if self.keeps_state else None
+        return self.lstm.get_state() if self.keeps_state else None
 
     def set_state(self, state):
         if not self.keeps_state:
             super().set_state(state)
-        restore_blobs(state, self.states, self.last)
+        self.lstm.set_state(state)
 
 
 class ContinuationIndicatorLayer(ForkLayer):

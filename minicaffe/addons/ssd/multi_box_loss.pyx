@@ -1,7 +1,7 @@
 """MultiBoxLoss: what SSD is trained with (SSD's multibox_loss_layer.cpp; Liu et al., 2016).
 
-Matching and mining are defined in addons/ssd/boxes/multibox.hpp; the losses are inner nets of SmoothL1Loss or EuclideanLoss, and of
-SoftmaxWithLoss or SigmoidCrossEntropyLoss. Different from Caffe: with `encode_variance_in_target` the gradient is divided by
+Matching and mining are defined in addons/ssd/boxes/multibox.hpp; the losses of what they choose are computed by NumPy. Different
+from Caffe, whose losses are inner nets: with `encode_variance_in_target` the gradient is divided by
 the variances as the loss is; prior boxes that `ignore_cross_boundary_bbox` leaves out take no place among the hard examples;
 NaN in a prediction makes it the hardest example.
 """
@@ -10,6 +10,7 @@ from libcpp cimport bool as cpp_bool
 from libcpp.vector cimport vector
 
 from minicaffe.device.threads cimport Threads, num_threads
+from minicaffe.kernels.types cimport item_size
 from minicaffe.layer cimport Layer
 from minicaffe.layers.base.loss cimport Blob, mode_of
 
@@ -17,7 +18,6 @@ import numpy as np
 
 from minicaffe.blob import NUMPY_TYPES
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.layers.base.inner import InnerNet
 from minicaffe.addons.ssd.detection_output import check_fields, check_predictions, check_priors, check_rows
 from minicaffe.proto import caffe_pb2
 
@@ -86,7 +86,7 @@ cdef class MultiBoxLossLayer(Layer):
     cdef int mode                  # of the divisor
     cdef double divisor            # of the last forward; 0 if nothing is learned, then 1 is taken
     cdef Matched matched           # by the last forward
-    cdef object loc_loss, conf_loss
+    cdef object loc_gradient, conf_gradient     # of the sums, if they have terms
     cdef bint with_loc, with_conf  # whether the terms count
 
     def allow_force_backward(self, int bottom_index):
@@ -110,12 +110,6 @@ cdef class MultiBoxLossLayer(Layer):
         self.mode = mode_of(self.param.loss_param, self.param.loss_param.normalization)
         terms = list(self.param.propagate_down) or [True, True]
         self.with_loc, self.with_conf = terms[0], terms[1]
-        self.loc_loss = self._inner("EuclideanLoss" if rule.squared_loc else "SmoothL1Loss", [1, 4], [1, 4], param.loc_weight)
-        scores = [1, param.num_classes]
-        if rule.logistic:
-            self.conf_loss = self._inner("SigmoidCrossEntropyLoss", scores, scores, 1)
-        else:
-            self.conf_loss = self._inner("SoftmaxWithLoss", scores, [1], 1)
 
     def _check(self, param):
         """Raise ConfigError for a field that is wrong by itself or beside others."""
@@ -140,13 +134,6 @@ cdef class MultiBoxLossLayer(Layer):
                               field="multibox_loss_param.map_object_to_agnostic")
         if param.map_object_to_agnostic and not param.share_location:
             raise ConfigError("needs share_location: true", field="multibox_loss_param.map_object_to_agnostic")
-
-    def _inner(self, type, prediction, target, weight):
-        """Return the inner net of one loss: a sum, not divided by anything."""
-        layer = caffe_pb2.LayerParameter(name="loss", type=type, bottom=["prediction", "target"], top=["loss"],
-                                         propagate_down=[True, False], loss_weight=[weight])
-        layer.loss_param.normalization = Loss.NONE
-        return InnerNet(self, [layer], {"prediction": prediction, "target": target})
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob loc = bottom[0], conf = bottom[1], rows = bottom[3]
@@ -188,32 +175,23 @@ cdef class MultiBoxLossLayer(Layer):
         if self.with_loc and self.matched.positives.size():
             loss += self.loc_forward(data)
         if self.with_conf and self.matched.examples.size():
-            loss += self.conf_forward(bottom[1].cpu_data)
+            rows, labels = examples_of(self.matched).T
+            scores = bottom[1].cpu_data.reshape(-1, self.rule.classes)[rows]
+            with np.errstate(all="ignore"):     # NaN and infinities pass
+                term, self.conf_gradient = class_loss(scores, labels, self.rule.logistic)
+            loss += term
         (<Blob> top[0]).data[...] = loss / max(self.divisor, 1)
 
     cdef double loc_forward(self, MultiBoxData data) except? -1:
-        cdef Blob prediction = self.loc_loss.blob("prediction"), target = self.loc_loss.blob("target")
-        cdef void* pred
-        cdef void* aim
-        prediction.reshape(1, 4 * self.matched.positives.size())
-        target.reshape_like(prediction)
-        self.loc_loss.reshape()
-        pred, aim = prediction.mutable_cpu_data_ptr(), target.mutable_cpu_data_ptr()
+        cdef Blob codes = Blob((2, self.matched.positives.size(), 4), self.dtype, "codes")
+        cdef void* predictions = codes.mutable_cpu_data_ptr()
+        cdef void* targets = <char*> predictions + codes.count // 2 * item_size(self.dtype)
         with nogil:
-            gather_locations(self.dtype, self.rule, data, self.matched, pred, aim)
-        self.loc_loss.forward()
-        return self.loc_loss.blob("loss").cpu_data.item() * self.param.multibox_loss_param.loc_weight
-
-    cdef double conf_forward(self, scores) except? -1:
-        rows, labels = examples_of(self.matched).T
-        prediction, target = self.conf_loss.blob("prediction"), self.conf_loss.blob("target")
-        prediction.reshape(len(rows), self.rule.classes)
-        target.reshape(*prediction.shape[:1 + self.rule.logistic])
-        self.conf_loss.reshape()
-        prediction.data[...] = scores.reshape(-1, self.rule.classes)[rows]
-        target.data[...] = labels[:, None] == np.arange(self.rule.classes) if self.rule.logistic else labels
-        self.conf_loss.forward()
-        return self.conf_loss.blob("loss").cpu_data.item()
+            gather_locations(self.dtype, self.rule, data, self.matched, predictions, targets)
+        difference, weight = codes.cpu_data[0] - codes.cpu_data[1], self.param.multibox_loss_param.loc_weight
+        slope = difference if self.rule.squared_loc else difference.clip(-1, 1)
+        self.loc_gradient = weight * slope
+        return weight * (slope * (difference - slope / 2)).sum(dtype=float)
 
     cpdef backward_cpu(self, list top, list propagate_down, list bottom):
         for i in (2, 3):
@@ -224,9 +202,8 @@ cdef class MultiBoxLossLayer(Layer):
         if propagate_down[0]:
             bottom[0].fill_diff(0)
             if self.with_loc and self.matched.positives.size():
-                self.loc_loss.backward()
                 image, prior, location, _ = positives_of(self.matched).T
-                gradient = scale * self.loc_loss.blob("prediction").cpu_diff.reshape(-1, 4)
+                gradient = scale * self.loc_gradient
                 if self.rule.variance_in_target:
                     gradient /= bottom[2].cpu_data.reshape(2, -1, 4)[1][prior]
                 shape = self.rule.images, self.rule.priors, 1 if self.rule.share_location else self.rule.classes, 4
@@ -234,14 +211,23 @@ cdef class MultiBoxLossLayer(Layer):
         if propagate_down[1]:
             bottom[1].fill_diff(0)
             if self.with_conf and self.matched.examples.size():
-                self.conf_loss.backward()
                 rows, _ = examples_of(self.matched).T
-                bottom[1].diff.reshape(-1, self.rule.classes)[rows] = scale * self.conf_loss.blob("prediction").cpu_diff
+                bottom[1].diff.reshape(-1, self.rule.classes)[rows] = scale * self.conf_gradient
 
     def release_memory(self):
         Layer.release_memory(self)
-        self.loc_loss.release()
-        self.conf_loss.release()
+        self.loc_gradient = self.conf_gradient = None
+
+
+def class_loss(scores, labels, logistic):
+    """Return the sum of the cross entropies of the rows of `scores`, by a sigmoid or a softmax, and its gradient."""
+    wanted = labels[:, np.newaxis] == np.arange(scores.shape[1])
+    if logistic:
+        terms = np.maximum(scores, 0) - scores * wanted + np.log1p(np.exp(-np.abs(scores)))
+        return terms.sum(dtype=float), 1 / (1 + np.exp(-scores)) - wanted
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return -np.log(np.maximum(p[wanted], np.finfo(np.float32).tiny)).sum(dtype=float), p - wanted
 
 
 cdef object positives_of(const Matched& matched):

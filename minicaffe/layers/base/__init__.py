@@ -1,1 +1,1 @@
-"""What layer types share: base classes, checks, nets inside layers. No type is registered here."""
+"""What layer types share: base classes, checks. No type is registered here."""

@@ -1,4 +1,4 @@
-"""NeuronLayer: the base of layers that apply one element-wise function (Caffe neuron_layer.hpp).
+"""ActivationLayer: the base of layers that apply one element-wise function (Caffe neuron_layer.hpp).
 
 In place works if the gradient can be computed from the top alone. If it needs the bottom, Caffe silently computes a wrong gradient
 in place; here backward raises.
@@ -6,72 +6,20 @@ in place; here backward raises.
 
 from minicaffe.blob cimport Blob
 from minicaffe.device.context cimport Context
-from minicaffe.layer cimport DeviceLayer, Layer
-from minicaffe.memory.layout cimport Layout
+from minicaffe.layer cimport DeviceLayer
 from minicaffe.ops.activation.operation cimport Activation
 from minicaffe.ops.broadcast.caffe cimport copy_typed
 from minicaffe.engines.epilogue cimport ConcatSlice
-from minicaffe.engines.layouts cimport zero_padding, data_layout, diff_layout, in_lanes, stored
 
-from minicaffe.errors import ConfigError, Error
+from minicaffe.errors import ConfigError
 from minicaffe.layers.base.checks import saved_bottom
 
 
-cdef class NeuronLayer(DeviceLayer):
-    """One bottom, one top of the same shape. A type defines `compute`, and `gradient` if it has one; if
-    that reads x, its layer_setup sets `reads_bottom`."""
+cdef class ActivationLayer(DeviceLayer):
+    """One bottom, one top of the same shape, a function of ops/activation. The layer_setup of a type calls `set_function`."""
 
     exact_num_bottom_blobs = 1
     exact_num_top_blobs = 1
-
-    cdef int compute(self, const Context& on, long long n, const void* x, void* y) except -1 nogil:
-        """Compute the top's n elements y from the bottom's x."""
-        with gil:
-            raise Error(f"layer type {self.type} does not define compute")
-
-    cdef int gradient(self, const Context& on, long long n, const void* x, const void* y, const void* dy, void* dx) except -1 nogil:
-        """Compute the bottom's gradient dx from the top's, dy, and from x or y."""
-        with gil:
-            Layer.backward_cpu(self, [], [], [])    # raises: no gradient
-
-    cdef int check_in_place(self, list bottom, list top) except -1:
-        """Raise where the gradient needs what an in-place forward has overwritten."""
-        if self.reads_bottom and top[0] is bottom[0]:
-            raise ConfigError(f"{self.type} cannot go backward in place, its gradient needs the bottom's values; give the top "
-                              "a name of its own", field="top[0]")
-
-    cpdef reshape(self, list bottom, list top):
-        (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])
-
-    cdef int forward_on(self, const Context& on, list bottom, list top) except -1:
-        cdef Blob bottom_blob = bottom[0], top_blob = top[0]
-        cdef Layout layout = in_lanes(data_layout(on, bottom))
-        cdef const void* x = bottom_blob.data_in_layout(on, layout)
-        cdef void* y = top_blob.overwrite_data_in_layout(on, layout)
-        cdef long long count = stored(layout, bottom_blob)
-        with nogil:
-            self.compute(on, count, x, y)
-        zero_padding(layout, top_blob, y)
-
-    cdef int backward_on(self, const Context& on, list top, list propagate_down, list bottom) except -1:
-        if not propagate_down[0]:
-            return 0
-        self.check_in_place(bottom, top)
-        cdef Blob bottom_blob = bottom[0], top_blob = top[0]
-        cdef Layout layout = in_lanes(diff_layout(on, top) or data_layout(on, top))
-        cdef const void* x = bottom_blob.data_in_layout(on, layout)
-        cdef const void* y = top_blob.data_in_layout(on, layout)
-        cdef const void* dy = top_blob.diff_in_layout(on, layout)
-        cdef void* dx = bottom_blob.overwrite_diff_in_layout(on, layout)
-        cdef long long count = stored(layout, bottom_blob)
-        with nogil:
-            self.gradient(on, count, x, y, dy, dx)
-        zero_padding(layout, bottom_blob, dx)
-
-
-cdef class ActivationLayer(NeuronLayer):
-    """A layer whose function is one of ops/activation. The layer_setup of a type calls `set_function`."""
-
     keeps_bottom = False        # whether it copies a bottom that it overwrites and whose values its gradient needs
 
     def set_function(self, function, params=(), str reads="x", bint in_place=False, int engine=0):
@@ -116,7 +64,7 @@ cdef class ActivationLayer(NeuronLayer):
             part.computes_relu_gradient = True
 
     cpdef reshape(self, list bottom, list top):
-        NeuronLayer.reshape(self, bottom, top)
+        (<Blob?> top[0]).reshape_like(<Blob?> bottom[0])
         if self.keeps_bottom and self.kept is None and top[0] is bottom[0]:
             self.kept = self.new_blob()
 
@@ -133,5 +81,7 @@ cdef class ActivationLayer(NeuronLayer):
             return 0
         if self.keeps_bottom and top[0] is bottom[0]:
             return self.op.backward(on, bottom[0], top[0], saved_bottom(self.kept, bottom[0]))
-        self.check_in_place(bottom, top)
+        if self.reads_bottom and top[0] is bottom[0]:
+            raise ConfigError(f"{self.type} cannot go backward in place, its gradient needs the bottom's values; give the top "
+                              "a name of its own", field="top[0]")
         return self.op.backward(on, bottom[0], top[0])

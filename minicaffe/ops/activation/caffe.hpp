@@ -5,12 +5,13 @@
 
 namespace mc {
 
-enum Function { kAbs, kClip, kElu, kExp, kLog, kPower, kRelu, kReluX, kSigmoid, kSwish, kTanh, kThreshold };
+enum Function { kAbs, kBnll, kClip, kElu, kExp, kLog, kPower, kRelu, kReluX, kSigmoid, kSwish, kTanh, kThreshold };
 
 /// y = f(x), with the parameters p of f in the order of its functor's members
 inline void activation_forward(const Context& on, int function, int dtype, index_t n, const void* x, void* y, const double* p) {
   switch (Function(function)) {
     case kAbs: return map1<AbsForward>(on, dtype, n, x, y);
+    case kBnll: return map1<BnllForward>(on, dtype, n, x, y);
     case kClip: return map1<ClipForward>(on, dtype, n, x, y, p[0], p[1]);
     case kElu: return map1<EluForward>(on, dtype, n, x, y, p[0]);
     case kExp: return map1<ExpForward>(on, dtype, n, x, y, p[0], p[1]);
@@ -30,6 +31,7 @@ inline void activation_backward(const Context& on, int function, int dtype, inde
                                 void* dx, const double* p) {
   switch (Function(function)) {
     case kAbs: return map2<AbsBackward>(on, dtype, n, x, dy, dx);
+    case kBnll: return map2<BnllBackward>(on, dtype, n, x, dy, dx);
     case kClip: return map2<ClipBackward>(on, dtype, n, x, dy, dx, p[0], p[1]);
     case kElu: return map3<EluBackward>(on, dtype, n, x, y, dy, dx, p[0]);
     case kExp: return map2<ExpBackward>(on, dtype, n, y, dy, dx, p[0]);

@@ -3,6 +3,7 @@ from minicaffe.engines.engine cimport Operation
 cdef extern from "minicaffe/ops/activation/caffe.hpp" namespace "mc":
     cpdef enum Function:
         ABS "mc::kAbs"
+        BNLL "mc::kBnll"
         CLIP "mc::kClip"
         ELU "mc::kElu"
         EXP "mc::kExp"

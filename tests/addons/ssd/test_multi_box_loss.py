@@ -455,7 +455,7 @@ def test_no_gradient_to_boxes_and_objects():
 
 
 @pytest.mark.parametrize("loss", ["SOFTMAX", "LOGISTIC"])
-def test_its_inner_nets_release_what_the_net_releases(loss):
+def test_release_and_again(loss):
     """As many examples as priors: their scores are copied, and a softmax of them is as large."""
     priors = 4000
     net = layer_net(layer(f"num_classes: {CLASSES} conf_loss_type: {loss} mining_type: NONE"), inputs(priors=priors))

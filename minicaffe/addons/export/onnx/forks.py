@@ -139,11 +139,3 @@ def continuation_indicator(graph, node):
     marks = np.ones(node.tops[0].shape, np.float32)
     marks[0] = 0
     return [graph.op("Identity", marks)]
-
-
-@exporter("LabelSpecificAdd")
-def label_specific_add(graph, node):
-    """The bottom: values change in training only."""
-    if len(node.tops) > 1:
-        raise ConfigError("ONNX has no operation for the second top, the bias; remove it", field="top[1]")
-    return [graph.bottom()]

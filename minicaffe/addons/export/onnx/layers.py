@@ -104,10 +104,9 @@ def embed(graph, node):
 # ---- pooling
 
 @operator("pool")
-def pool(graph, x, level):
-    """Add a pooling over two spatial axes, as the node `level` has it."""
-    return pooled(graph, x, level.param.pooling_param.pool, spatial(graph, graph.shape(), 2), level.tops[0].shape[2:],
-                  *level.layer.window)[0]
+def pool(graph, x, layer, size):
+    """Add the pooling of a layer over two spatial axes, whose top has planes of `size`."""
+    return pooled(graph, x, layer.param.pooling_param.pool, spatial(graph, graph.shape(), 2), size, *layer.window)[0]
 
 
 def pooled(graph, x, method, sizes, results, kernel, stride, pad, mask=False):

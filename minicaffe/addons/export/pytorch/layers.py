@@ -133,10 +133,10 @@ def fits_torch_pooling(given, wanted, kernel, stride, pad, ceil_mode=True):
 
 
 @operator("pool")
-def pooled(source, x, level):
-    """Return the expression of a pooling by a function, not by a module."""
-    method, (kernel, stride, pad) = level.param.pooling_param.pool, level.layer.window
-    given, wanted = source.shape()[2:], level.tops[0].shape[2:]
+def pooled(source, x, layer, size):
+    """Return the expression of a layer's pooling, whose top has planes of `size`, by a function, not by a module."""
+    method, (kernel, stride, pad) = layer.param.pooling_param.pool, layer.window
+    given, wanted = source.shape()[2:], size
     if method == POOLING.STOCHASTIC:
         source.remark("Pooling: STOCHASTIC is the weighted mean of phase TEST, also in training.")
         return source.call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
@@ -156,7 +156,7 @@ def pooling(source, node):
                                                               not floor):
         if mask:
             raise ConfigError("has a mask and windows that PyTorch's MaxPool2d does not take", field="top[1]")
-        return [pooled(source, x, node)]
+        return [pooled(source, x, node.layer, node.tops[0].shape[2:])]
     kind = "Max" if p.pool == POOLING.MAX else "Avg"
     if not (floor or p.global_pooling):
         source.remark("Pooling: Caffe rounds the number of windows up (ceil_mode), and leaves out one that begins in the padding.")

@@ -39,14 +39,13 @@ CASES = {
     "bn of segnet": (layer("BN", "bn_param { bn_mode: INFERENCE }"), X), "bn of the batch": (layer("BN", "bn_param { bn_mode: LEARN }", tops="y m v"), X),
     "lstm": (layer("Lstm", "lstm_param { num_output: 3 }"), (5, 2, 4)), "lstm of rows": (layer("Lstm", "lstm_param { num_output: 3 batch_size: 2 }"), (8, 4, 1)),
     "indicator": (layer("ContinuationIndicator", "continuation_indicator_param { time_step: 2 batch_size: 3 }", "", "c") + layer("Eltwise", "", "x0 c").replace('"l"', '"e"'), (2, 3)),
-    "label specific": (layer("LabelSpecificAdd", "label_specific_add_param { bias: -0.3 }", "x0 x1"), (3, 4), (3,)),
     "clustered": (layer("PriorBoxClustered", "prior_box_param { width: 3 height: 2 img_size: 9 }", tops="p")
                   + layer("ReLU").replace('"l"', '"r"'), X),
     "normalize": (layer("Normalize", "normalize_param { }", tops="y n"), X), "normalize L1": (layer("Normalize", 'normalize_param { normalize_type: "L1" }'), X),
 }
 # Boxes whose number depends on values, and losses; Resize darkens its borders.
-WITHOUT = {"BoxOutput", "CTCGreedyDecoder", "DecodeBBox", "PSROIPooling", "Proposal", "ROIAlign", "Resize", "SmoothL1LossOHEM",
-           "SoftmaxWithLossOHEM", "YoloDetectionOutput", "Yolov3DetectionOutput"}
+WITHOUT = {"BoxOutput", "CTCGreedyDecoder", "DecodeBBox", "PSROIPooling", "Proposal", "ROIAlign", "Resize",
+           "YoloDetectionOutput", "Yolov3DetectionOutput"}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -74,9 +73,7 @@ def test_every_type_of_forks_has_a_case_or_none():
 @pytest.mark.parametrize("text, shapes, wrong", [
     (layer("SmoothL1Loss", "smooth_l1_loss_param { sigma: 2 }", "x0 x1"), [(2, 3), (2, 3)], "SmoothL1Loss.*the loss of Fast R-CNN.*no exporter"),
     (layer("ROIPooling", "roi_pooling_param { pooled_h: 1 pooled_w: 1 pad_ratio: 0.1 }", "x0 x1"), [X, (1, 5)], "roi_pooling_param.pad_ratio: ONNX has no operation"),
-    (layer("Lstm", "lstm_param { num_output: 3 }", "x0 x1"), [(5, 2, 4), (5, 2)], r"bottom\[1\]: ONNX's LSTM has no sequence indicators"),
-    (layer("LabelSpecificAdd", "", "x0 x1", "y b"), [(3, 4), (3,)], r"top\[1\]: ONNX has no operation for the second top"),
-    (layer("SmoothL1LossOHEM", "", "x0 x1"), [(3, 4)] * 2, "SmoothL1LossOHEM.*no exporter")])
+    (layer("Lstm", "lstm_param { num_output: 3 }", "x0 x1"), [(5, 2, 4), (5, 2)], r"bottom\[1\]: ONNX's LSTM has no sequence indicators")])
 def test_what_is_refused(text, shapes, wrong):
     with pytest.raises(errors.ConfigError, match=wrong):
         to_model(net_of(text, *shapes))

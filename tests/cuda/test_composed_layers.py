@@ -1,4 +1,4 @@
-"""Layers made of an inner net in a training that is replayed as a CUDA graph: LSTM, RNN, SPP."""
+"""Layers made of several operations in a training that is replayed as a CUDA graph: LSTM, RNN, SPP."""
 
 import numpy as np
 import pytest

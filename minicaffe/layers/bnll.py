@@ -1,0 +1,9 @@
+"""BNLL: ``y = log(1 + exp(x))`` (Caffe bnll_layer.cpp)."""
+
+from minicaffe.layers.base.neuron import ActivationLayer
+from minicaffe.ops.activation.operation import Function
+
+
+class BNLLLayer(ActivationLayer):
+    def layer_setup(self, bottom, top):
+        self.set_function(Function.BNLL)
