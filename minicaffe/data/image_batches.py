@@ -20,8 +20,8 @@ class ImageBatches:
     root : str
         Put before each path unchanged.
     transformer : Transformer
-    augmenter : Augmenter
-        Applied after resizing and before the transformer.
+    augmenter : object or None
+        As of minicaffe/proto/unknown.py; applied after resizing and before the transformer.
     seed : int
         Of the order; the lower 64 bits are used.
     shuffle : bool
@@ -77,7 +77,7 @@ class ImageBatches:
         for number, index in zip(numbers, indices, strict=True):
             try:
                 image = self._read(self.root + self.images.entries[index][0])
-                pictures.append(self.augmenter.picture(image, number))
+                pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # before crop_size reduces them
             except (DataError, FileError, ShapeError) as error:

@@ -15,8 +15,8 @@ class RecordBatches:
     source, backend
         As for `open_db`.
     transformer : Transformer
-    augmenter : Augmenter, optional
-        Applied to a picture before the transformer.
+    augmenter : optional
+        As of minicaffe/proto/unknown.py; applied to a picture before the transformer.
     label_size : int, optional
         A record's labels are this many real numbers, its float_data.
 
@@ -63,7 +63,7 @@ class RecordBatches:
 
     def load(self, values, numbers):
         """Return a Batch of serialized Datums, which are the records `numbers`."""
-        if self.augmenter is None or not self.augmenter.active:
+        if self.augmenter is None:
             return self.transformer.load(values)
         pictures, labels = [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
