@@ -37,11 +37,7 @@ class ImageList:
 
     def __init__(self, path, label_size=None):
         self.path, self.label_size = str(path), label_size
-        try:
-            lines = read_lines(path, "an image list")
-        except FileError as error:
-            error.message = f"image list cannot be read: {error.message}"
-            raise
+        lines = read_lines(path, "an image list")
         self._blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
         self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size), "an image list")
         if not self.entries:

@@ -198,15 +198,22 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
     assert read_mean(tmp_path / "mean").tolist() == [[[1, 2], [3, 4]]]
 
 
+def test_a_mean_is_counted(tmp_path, monkeypatch):
+    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "300")
+    with pytest.raises(ShapeError, match="mean: the mean of shape 1x3x4x4 would take 384 bytes, the budget for one blob is 300"):
+        read_mean(tmp_path / "mean")
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "message"),
     [
-        (None, FileError, "mean file cannot be read"),
-        (b"\xff\xff", DataError, "is no mean file: is cut off or damaged: .* or make one with 'minicaffe data mean'"),
+        (None, FileError, "no such file"),
+        (b"\xff\xff", DataError, "is cut off or damaged: .*; fetch the file again"),
         (
             caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
             DataError,
-            "is no mean file: holds 1 number in data, its shape 1x1x2x2 needs 4",
+            "holds 1 number in data, its shape 1x1x2x2 needs 4",
         ),
         (
             caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]),
@@ -214,9 +221,10 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
             "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width",
         ),
         (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
-        (caffe_pb2.BlobProto(), DataError, "is empty, where a mean file"),
+        (caffe_pb2.BlobProto(), DataError, "is empty"),
         *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
-          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2], [1, 3, 0, 5], [0, 2, 2])),
+          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
+        *((caffe_pb2.BlobProto(shape={"dim": shape}), DataError, "holds a blob of shape .* without numbers") for shape in ([1, 3, 0, 5], [0, 2, 2])),
     ],
 )
 def test_mean_files_that_are_none(tmp_path, content, kind, message):

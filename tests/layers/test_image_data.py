@@ -187,7 +187,7 @@ def test_wrong_label_size(pictures, fields, more, error):
 
 
 def test_no_list(pictures):
-    with pytest.raises(FileError, match=r"image_data_param.source: nowhere: image list cannot be read"):
+    with pytest.raises(FileError, match=r"image_data_param.source: nowhere: no such file"):
         source_net(text(source="nowhere"))
 
 
