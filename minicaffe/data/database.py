@@ -1,62 +1,31 @@
-"""The common part of LMDB and LevelDB: records in key order, a cursor that starts over, one opening per process."""
+"""The common part of LMDB and LevelDB: records in key order and a cursor that starts over."""
 
 import itertools
-import os
-import threading
-import weakref
-from abc import ABC, abstractmethod
 
 from minicaffe.errors import DataError, FileError
 
 COMMIT_EVERY = 1000  # records, as Caffe's converters
 
 
-class Database(ABC):
+class Database:
     """Records in key order.
+
+    A kind of database has the class methods ``open(source)`` and ``create(source)``; ``len()``, the number of records;
+    ``steps(skip)``, which yields for each record from number `skip` on a function that returns (key, value), and is called before
+    the next step or not at all; ``_write(records)``, which writes a list of (key, value) in one transaction; and ``close()``.
 
     Attributes
     ----------
     source : str
     backend : str
         ``"LMDB"`` or ``"LEVELDB"``.
+    marker : str
+        A file that every database of this kind has.
     """
-
-    backend: str
-    marker: str  # a file that every database of this kind has
 
     def __init__(self, source):
         self.source = source
         self._pending = []
-
-    @classmethod
-    @abstractmethod
-    def open(cls, source):
-        """Open for reading; the path is known to be a directory with the marker."""
-
-    @classmethod
-    @abstractmethod
-    def create(cls, source):
-        """Create the directory and an empty database in it."""
-
-    @abstractmethod
-    def __len__(self):
-        """Return the number of records."""
-
-    @abstractmethod
-    def steps(self, skip=0):
-        """Return an iterator from record `skip` to the last, which yields for each a function that reads it.
-
-        The function is called before the next step, or not at all; it returns (key, value), and the value lives as long as the
-        iterator does.
-        """
-
-    @abstractmethod
-    def _write(self, records):
-        """Write a list of (key, value) in one transaction."""
-
-    @abstractmethod
-    def close(self):
-        """Write what is pending and close the files."""
 
     def records(self):
         """Return an iterator over (key, value); the values live as long as it does."""
@@ -102,9 +71,6 @@ class Cursor:
         self._db = db
         self._records = _endless_records(db, 0)
 
-    def __len__(self):
-        return len(self._db)
-
     def seek(self, index):
         """Move to record `index` modulo the number of records. Steps over the keys: about 0.1 s for a million."""
         self._records = _endless_records(self._db, index % max(len(self._db), 1))
@@ -131,28 +97,6 @@ def _endless_records(db, index):
         if read is None and index == 0:
             raise DataError("holds no records any more; make the database again", file=db.source)
         index = 0
-
-
-# One table per process: LevelDB forbids a second opening in one process, and one mapping of an LMDB is enough.
-_handles = weakref.WeakValueDictionary()
-_handles_lock = threading.Lock()
-
-
-def shared_handle(held_file, connect):
-    """Return what `connect` returned for the database that keeps `held_file` open; call `connect` if that no longer exists.
-
-    The key is the inode of the open file, which no other file can get; a path may refer to another file later.
-    """
-
-    def key():
-        status = os.stat(held_file)
-        return status.st_dev, status.st_ino
-
-    with _handles_lock:
-        shared = _handles.get(key()) if os.path.exists(held_file) else None
-        if shared is None:
-            _handles[key()] = shared = connect()
-        return shared
 
 
 def damaged(source, error):

@@ -6,9 +6,15 @@ database with the last reference to it, so nothing here closes one.
 
 import itertools
 import os
+import threading
+import weakref
 
-from minicaffe.data.database import Database, damaged, shared_handle
+from minicaffe.data.database import Database, damaged
 from minicaffe.errors import DataError, DependencyError, FileError
+
+# Of all open databases, by the inode of their lock file: LevelDB forbids a second opening in one process.
+_handles = weakref.WeakValueDictionary()
+_handles_lock = threading.Lock()
 
 
 class Handle:
@@ -35,8 +41,11 @@ class LevelDB(Database):
     def open(cls, source):
         plyvel = _plyvel()
         try:
-            shared = shared_handle(os.path.join(source, "LOCK"),
-                                   lambda: Handle(plyvel.DB(source, create_if_missing=False, max_open_files=100)))
+            with _handles_lock:
+                shared = _handles.get(_inode(source))
+                if shared is None:
+                    shared = Handle(plyvel.DB(source, create_if_missing=False, max_open_files=100))
+                    _handles[_inode(source)] = shared
             if shared.pid != os.getpid():  # its locks and threads are the parent's; LMDB readers have none
                 raise FileError("LevelDB cannot be used after a fork; open it in the child only", file=source)
             with shared.handle.iterator() as first:
@@ -87,6 +96,15 @@ class LevelDB(Database):
                 self.commit()
             finally:
                 self._handle = self._shared = None  # plyvel closes with the last reference: readers hold the same handle
+
+
+def _inode(source):
+    """Return what no other file gets while the lock file of a database is open; a path may refer to another file later."""
+    try:
+        status = os.stat(os.path.join(source, "LOCK"))
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _plyvel():

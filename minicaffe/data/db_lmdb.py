@@ -8,7 +8,7 @@ import os
 
 import lmdb
 
-from minicaffe.data.database import Database, shared_handle
+from minicaffe.data.database import Database
 from minicaffe.data.lmdb_pages import PageFile
 from minicaffe.errors import DataError, FileError, shown
 from minicaffe.proto import kinds
@@ -30,7 +30,7 @@ class LMDB(Database):
     def open(cls, source):
         marker = os.path.join(source, cls.marker)
         try:
-            pages = shared_handle(marker, lambda: PageFile(source))
+            pages = PageFile(source)
         except FileError as error:
             head = kinds.head_of(marker)
             kind = None if head is None else kinds.kind_of(head)
@@ -84,4 +84,4 @@ class LMDB(Database):
         finally:
             if self._env is not None:
                 self._env.close()
-            self._env = self._pages = None  # the file of `_pages` is shared, and closed with its last user
+            self._env = self._pages = None  # the map is closed with the last value that points into it

@@ -12,26 +12,12 @@ from minicaffe.memory.budget import check_bytes
 
 
 class ImageBatches:
-    """Make batches of transformed pictures; the list is repeated endlessly.
+    """Make batches of the transformed pictures of an `ImageList`; the list is repeated endlessly.
 
-    Parameters
-    ----------
-    images : ImageList
-    root : str
-        Put before each path unchanged.
-    transformer : Transformer
-    augmenter : Augmenter
-        Applied after resizing and before the transformer.
-    seed : int
-        Of the order; the lower 64 bits are used.
-    shuffle : bool
-        A new order in each epoch.
-    size : (int, int), optional
-        Height and width to resize to (bilinear).
-    color : bool
-        BGR, else gray.
-    within : str, optional
-        The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
+    `root` is put before each path unchanged. A picture is resized to `size`, (height, width), if given, then changed by
+    `augmenter` (minicaffe/proto/unknown.py), if given, and by `transformer`. With `shuffle` each epoch has an order of its own,
+    by `seed`. Without `color` pictures are gray. They must lie in the folder `within`, if given
+    (`minicaffe.proto.files.check_below`).
     """
 
     def __init__(self, images, root, transformer, augmenter, seed, *, shuffle=False, size=None, color=True, within=None):
@@ -50,13 +36,10 @@ class ImageBatches:
 
     def fill(self, numbers, buffer):
         """Put the records `numbers` into `buffer`."""
-        batch = self._load(numbers)
-        if self.images.label_size is None:
-            batch.write(*buffer.reshape(batch.shape), numbers.start, numbers.step)
-            return
-        data, labels = buffer.reshape(batch.shape, (len(numbers), self.images.label_size))
-        batch.write(data, None, numbers.start, numbers.step)
-        labels[...] = [self.images.entries[self._index(number)][1] for number in numbers]
+        labels = None
+        if self.images.label_size is not None:
+            labels = np.array([self.images.entries[self._index(number)][1] for number in numbers])
+        buffer.write(self._load(numbers), numbers, labels)
 
     def close(self):
         """Nothing to close."""
@@ -77,7 +60,7 @@ class ImageBatches:
         for number, index in zip(numbers, indices, strict=True):
             try:
                 image = self._read(self.root + self.images.entries[index][0])
-                pictures.append(self.augmenter.picture(image, number))
+                pictures.append(image if self.augmenter is None else self.augmenter.picture(image, number))
                 held += pictures[-1].nbytes
                 check_bytes(held, f"the {len(pictures)} first decoded pictures of a batch")  # before crop_size reduces them
             except (DataError, FileError, ShapeError) as error:

@@ -1,19 +1,16 @@
 """Lists of picture files, and reading the pictures with OpenCV, the library whose pixels Caffe's nets were trained on."""
 
-import csv
-import logging
 import os
 import stat
 from collections import Counter
 
 from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.data.integers import integer
-from minicaffe.data.real_labels import AFTER_SPACE, NUMBER, real
+from minicaffe.data.real_labels import NUMBER, real
 from minicaffe.errors import DataError, Error, FileError, shown
 from minicaffe.proto import kinds
 from minicaffe.proto.files import check_below, parse_lines, read_lines, read_whole
 
-log = logging.getLogger(__name__)
 PICTURE_ENDINGS = ("jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "ppm", "pgm")    # of files in folders
 
 
@@ -31,8 +28,7 @@ def describe_endings(paths):
 class ImageList:
     """The content of an image list: a line is a path, which may hold spaces, a space and an integer label.
 
-    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats. In a .csv there are commas
-    between them, unless most lines end in a space and a number; a first line in which no label is a number is logged as the header.
+    With `label_size` a line is a path and that many real numbers; a label is then a tuple of floats.
 
     `entries` are its pairs of path and label. Blank lines are left out. Raises FileError or DataError naming file and line.
 
@@ -41,22 +37,11 @@ class ImageList:
 
     def __init__(self, path, label_size=None):
         self.path, self.label_size = str(path), label_size
-        try:
-            lines = read_lines(path, "an image list")
-        except FileError as error:
-            error.message = f"image list cannot be read: {error.message}"
-            raise
-        written = list(filter(str.strip, lines)) or [""]
-        commas = self.path.lower().endswith(".csv") and 2 * len(list(filter(AFTER_SPACE.search, written))) <= len(written)
-        first = _split(written[0], label_size, commas)
-        header = []
-        if commas and len(first) == 1 + (label_size or 1) and not any(map(NUMBER.fullmatch, first[1:])):
-            header, lines[next(i for i, line in enumerate(lines) if line.strip())] = first, ""
-            log.warning("%s: the first line is the header: %s", path, ", ".join(header))
+        lines = read_lines(path, "an image list")
         self._blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
-        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size, commas), "an image list")
+        self.entries = parse_lines(path, lines, lambda line: _entry(line, label_size), "an image list")
         if not self.entries:
-            raise DataError(f"the image list {'has no line below its header' if header else 'is empty'}", file=self.path)
+            raise DataError("the image list is empty", file=self.path)
 
     def locate(self, error, index):
         """Put the list, the line and the number of an entry into `error`, which keeps its field, and return it."""
@@ -67,19 +52,12 @@ class ImageList:
         return error.at(file=self.path, line=line)
 
 
-def _split(line, label_size, commas):
-    """Return path and labels of a line as a list of str."""
-    if commas:
-        return [word.strip() for word in next(csv.reader([line[:1 << 17]]), [])]     # the most of a field
-    return line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)
-
-
-def _entry(line, label_size, commas):
+def _entry(line, label_size):
     """Return path and label of a line."""
-    name, *labels = _split(line, label_size, commas)
+    name, *labels = line.rsplit(" ", 1) if label_size is None else line.rsplit(None, label_size)
     if len(labels) != (label_size or 1):
-        form = f"a path, a {'comma' if commas else 'space'} and {f'{label_size} labels' if label_size else 'a label'}"
-        raise DataError(f"a line must be {form}, got {shown(line)}")
+        form = f"{label_size} labels" if label_size else "a label"
+        raise DataError(f"a line must be a path, a space and {form}, got {shown(line)}")
     if label_size is None:
         remedy = "label_size of ImageData, or --float-labels, takes labels that are real numbers"
         remedy = remedy if NUMBER.fullmatch(labels[0]) else "a line must end in the number of its class"

@@ -11,7 +11,6 @@ reading raises an error when two transactions were committed since it began. Not
 import mmap
 import os
 import struct
-import threading
 from collections import namedtuple
 from functools import partial
 
@@ -48,7 +47,7 @@ class PageFile:
     """
 
     def __init__(self, source):
-        self.source, self._lock = source, threading.Lock()
+        self.source = source
         self._map()
         first = self._meta(0)
         self.page_size = struct.unpack_from("<I", first[4])[0]
@@ -93,17 +92,16 @@ class PageFile:
 
     def snapshot(self):
         """Return the Snapshot of the newest transaction; map the file again if it has grown."""
-        with self._lock:
-            if len(self._bytes) < self.page_size + HEADER.size + META.size:
-                raise self._unreadable("its second page is missing")
-            meta = max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
-            found = Snapshot(meta[-1], meta[7], meta[11], meta[12], meta[13])
-            if (found.last + 1) * self.page_size > len(self._bytes):
-                self._map()
-            needed = (found.last + 1) * self.page_size
-            if needed > len(self._bytes):
-                raise FileError(f"data.mdb is cut off: {len(self._bytes)} bytes of {needed}; copy it again", file=self.source)
-            return found
+        if len(self._bytes) < self.page_size + HEADER.size + META.size:
+            raise self._unreadable("its second page is missing")
+        meta = max(self._meta(0), self._meta(self.page_size), key=lambda meta: meta[-1])
+        found = Snapshot(meta[-1], meta[7], meta[11], meta[12], meta[13])
+        if (found.last + 1) * self.page_size > len(self._bytes):
+            self._map()
+        needed = (found.last + 1) * self.page_size
+        if needed > len(self._bytes):
+            raise FileError(f"data.mdb is cut off: {len(self._bytes)} bytes of {needed}; copy it again", file=self.source)
+        return found
 
     def steps(self, skip=0):
         """Step from record `skip` of the newest snapshot to the last; yield for each a function that returns its key and value."""

@@ -6,13 +6,12 @@ as well.
 
 import numpy as np
 
-from minicaffe.errors import DataError, Error, FileError
-from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.errors import DataError, located
+from minicaffe.memory.budget import check_bytes
+from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
-from minicaffe.proto.files import read_bytes
-from minicaffe.proto.stored import parse_blob, shown
-
-WANTED = "a mean file (binaryproto)"
+from minicaffe.proto.binary import read_blob
+from minicaffe.proto.stored import shown
 
 
 def write_mean(path, mean):
@@ -23,21 +22,12 @@ def write_mean(path, mean):
 
 
 def read_mean(path):
-    """Read a mean file as float64 of (C, H, W).
-
-    Raises FileError if it is not there; DataError if it is no BlobProto, or its shape does not fit its values.
-    """
-    try:
-        content = read_bytes(path)
-    except FileError as error:
-        error.message = f"mean file cannot be read: {error.message}"
-        raise
-    try:
-        stored = parse_blob(content)
-        shape, picture = stored.shape, stored.shape[-3:]
-        if len(picture) != 3 or any(s != 1 for s in shape[:-3]) or 0 in picture:
-            raise DataError(f"has the shape {shown(shape)} in the place of 1 x channels x height x width; name another file")
-    except Error as error:
-        error.message = f"is no mean file: {error.message}, or make one with 'minicaffe data mean'"
-        raise kinds.with_kind(error.at(file=str(path)), content, WANTED, ("mean",))
+    """Read a mean file as float64 of (C, H, W); raise DataError if its blob is of another shape, other errors as `read_blob`."""
+    stored = read_blob(path)
+    shape, picture = stored.shape, stored.shape[-3:]
+    if len(picture) != 3 or any(size != 1 for size in shape[:-3]):
+        raise DataError(f"is no mean file: has the shape {shown(shape)} in the place of 1 x channels x height x width; name "
+                        "another file, or make one with 'minicaffe data mean'", file=str(path))
+    with located(file=str(path)):
+        check_bytes(8 * stored.data.size, f"the mean of shape {shown(shape)}")
     return stored.data.astype(np.float64).reshape(picture)

@@ -149,6 +149,13 @@ class BatchArrays:
             self.labels = self._array("labels", shape[:1] if label_shape is None else label_shape)
         return self.data, self.labels
 
+    def write(self, batch, numbers, labels=None):
+        """Write a Batch of the records `numbers`; an array of `labels` takes the place of the Batch's own."""
+        data, own = self.reshape(batch.shape, None if labels is None else labels.shape)
+        batch.write(data, own if labels is None else None, numbers.start, numbers.step)
+        if labels is not None and own is not None:
+            own[...] = labels
+
     def _array(self, part, shape):
         """Return an array of `shape` in the memory of `part`."""
         count = math.prod(shape)

@@ -12,7 +12,6 @@ import numpy as np
 from minicaffe.errors import DataError
 
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-AFTER_SPACE = re.compile(r"[^,\s]\s+[-+.0-9eE]+\s*$")     # a number at the end of a line, with no comma before it
 INTEGER = re.compile(r"[+-]?[0-9]+")
 
 

@@ -10,20 +10,8 @@ from minicaffe.errors import Error, located
 class RecordBatches:
     """Make batches of transformed records; the database is repeated endlessly.
 
-    Parameters
-    ----------
-    source, backend
-        As for `open_db`.
-    transformer : Transformer
-    augmenter : Augmenter, optional
-        Applied to a picture before the transformer.
-    label_size : int, optional
-        A record's labels are this many real numbers, its float_data.
-
-    Raises
-    ------
-    FileError, DataError
-        The database cannot be opened or is empty.
+    `source` and `backend` are as for `open_db`. `augmenter` (minicaffe/proto/unknown.py), if given, is applied to a picture before
+    `transformer`. With `label_size` the labels of a record are this many real numbers, its float_data.
     """
 
     def __init__(self, source, backend, transformer, augmenter=None, *, label_size=None):
@@ -43,35 +31,32 @@ class RecordBatches:
         records = self.cursor.read(len(numbers), numbers.start - self.place, numbers.step)
         self.place = numbers[-1] + 1
         try:
-            self._fill([value for _, value in records], numbers, buffer)
+            batch, labels = self.load([value for _, value in records], numbers)
         except Error as error:
             if error.record is None:
                 raise error.at(file=self.source)
             raise self.db.locate(error, numbers[error.record], records[error.record][0])
-
-    def _fill(self, values, numbers, buffer):
-        """Put a batch of serialized records, which have these `numbers`, into `buffer`."""
-        batch = self.load(values, numbers)
-        if self.label_size is None:
-            batch.write(*buffer.reshape(batch.shape), numbers.start, numbers.step)
-            return
-        data, labels = buffer.reshape(batch.shape, (len(values), self.label_size))
-        batch.write(data, None, numbers.start, numbers.step)
-        for i, value in enumerate(values if labels is not None else ()):
-            with located(record=i):
-                labels[i] = labels_of(read_datum(value), self.label_size)
+        buffer.write(batch, numbers, labels)
 
     def load(self, values, numbers):
-        """Return a Batch of serialized Datums, which are the records `numbers`."""
-        if self.augmenter is None or not self.augmenter.active:
-            return self.transformer.load(values)
-        pictures, labels = [], []
-        for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
+        """Return a Batch of serialized records, which have these `numbers`, and their labels; None: those of the Batch."""
+        if self.augmenter is None:
+            batch = self.transformer.load(values)
+        else:
+            pictures, labels = [], []
+            for i, (value, number) in enumerate(zip(values, numbers, strict=True)):
+                with located(record=i):
+                    datum = read_datum(value)
+                    pictures.append(self.augmenter.picture(picture(datum, self.augmenter.param), number))
+                labels.append(datum.label)
+            batch = self.transformer.load_images(pictures, labels)
+        if self.label_size is None:
+            return batch, None
+        reals = np.empty((len(values), self.label_size), np.float32)
+        for i, value in enumerate(values):
             with located(record=i):
-                datum = read_datum(value)
-                pictures.append(self.augmenter.picture(picture(datum, self.augmenter.param), number))
-            labels.append(datum.label)
-        return self.transformer.load_images(pictures, labels)
+                reals[i] = labels_of(read_datum(value), self.label_size)
+        return batch, reals
 
     def close(self):
         """Release the database."""

@@ -4,7 +4,6 @@ Different from Caffe: draws are a function of the seed and the window's number s
 picture is an error that names it, and does not end the process.
 """
 
-import io
 import math
 from itertools import islice
 
@@ -14,9 +13,8 @@ from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.data.integers import integer
 from minicaffe.data.transform import draw
-from minicaffe.errors import DataError, FileError, located, shown
-from minicaffe.proto import kinds
-from minicaffe.proto.files import read_bytes
+from minicaffe.errors import DataError, located, shown
+from minicaffe.proto.files import read_lines
 
 MIRROR, WINDOW = 0, 1                            # which random number of a record
 IMAGE, LABEL, X1, Y1, X2, Y2, LINE = range(7)    # columns of a table of windows
@@ -28,13 +26,8 @@ class WindowList:
     For each picture: ``# index``, path, channels, height, width, number of windows, a line each; then a line for each
     window, ``class overlap x1 y1 x2 y2``, in pixels that belong to the window.
 
-    Parameters
-    ----------
-    path, root : str
-        The file, and a prefix of each path in it.
-    fg_threshold, bg_threshold : float
-        A window with overlap >= fg_threshold shows an object; one with less than bg_threshold is background; others are
-        dropped.
+    `root` is a prefix of each path in the file `path`. A window with overlap >= `fg_threshold` shows an object; one with less than
+    `bg_threshold` is background; others are dropped.
 
     Attributes
     ----------
@@ -55,17 +48,9 @@ class WindowList:
         self.images, self.channels = [], 0
         self._thresholds = np.float32(fg_threshold), np.float32(bg_threshold)
         foreground, background = [np.empty((0, 7), np.int32)], [np.empty((0, 7), np.int32)]
-        try:
-            content = read_bytes(path)
-        except FileError as error:
-            error.message = f"window file cannot be read: {error.message}"
-            raise
-        lines = enumerate(io.TextIOWrapper(io.BytesIO(content.removeprefix(b"\xef\xbb\xbf")), "utf-8", "surrogateescape"), 1)
-        try:
-            while (start := _next(lines)) is not None:
-                self._read_image(start, lines, root, foreground, background)
-        except DataError as error:
-            raise kinds.with_kind(error, content, "a window file", ("text",))
+        lines = enumerate(read_lines(path, "a window file"), 1)
+        while (start := _next(lines)) is not None:
+            self._read_image(start, lines, root, foreground, background)
         if not self.images:
             raise DataError("the window file is empty", file=path)
         self.foreground, self.background = np.concatenate(foreground), np.concatenate(background)
@@ -146,29 +131,10 @@ def _box(row):
 class WindowBatches:
     """Make batches of windows: background first, then objects, drawn with replacement.
 
-    Parameters
-    ----------
-    windows : WindowList
-    fraction : float
-        How many windows of a batch show objects (fg_fraction); for several processes, of their joint batch.
-    start : int
-        A record at which such a batch begins.
-    crop_size : int
-        Height and width of the result.
-    seed : int
-    context : int
-        Pixels of context around the window in the result (context_pad).
-    square : bool
-        Make the window a square about its centre first.
-    mirror : bool
-        Mirror with probability 1/2.
-    mean : ndarray, float64, shape (3, 1, 1) or (3, H, W), optional
-        Subtracted; of a mean picture the centre crop is used.
-    scale : float
-    cache : bool
-        Keep the picture files in memory.
-    within : str, optional
-        The folder that pictures must lie in (`minicaffe.proto.files.check_below`).
+    Of a batch, for several processes of their joint batch, the share `fraction` shows objects; a batch begins at record `start`. A
+    window, with `square` made a square about its centre, is scaled to `crop_size` with `context` pixels around it in the result.
+    `mean`, float64 of (3, 1, 1) or (3, H, W), whose centre crop is used, is subtracted. With `cache` the picture files are kept in
+    memory. Pictures must lie in the folder `within`, if given (`minicaffe.proto.files.check_below`).
     """
 
     def __init__(self, windows, fraction, start, crop_size, seed, *, context=0, square=False, mirror=False, mean=None,

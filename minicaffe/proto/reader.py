@@ -40,8 +40,6 @@ TOKEN = re.compile(
 ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 SIMPLE_ESCAPES = dict(zip(b"abfnrtv\\'\"?", b"\a\b\f\n\r\t\v\\'\"?", strict=True))
 CLOSING = {"{": "}", "<": ">"}
-# Strings of a solver that are enums in MyCaffe, which writes them without quotes.
-UNQUOTED_SOLVER_FIELDS = ("lr_policy", "regularization_type", "type", "eval_type")
 INTEGER_RANGES = {
     FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -81,8 +79,6 @@ class _Field:
             FieldDescriptor.CPPTYPE_FLOAT: Reader.float,
             FieldDescriptor.CPPTYPE_DOUBLE: Reader.float,
         }.get(descriptor.cpp_type, Reader.integer)
-        if descriptor.containing_type.name == "SolverParameter" and self.name in UNQUOTED_SOLVER_FIELDS:
-            self.read = Reader.name
 
 
 _table = functools.cache(_Table)
@@ -375,15 +371,6 @@ class Reader:
             return value.decode("utf-8")
         except UnicodeDecodeError:
             raise self.error("is not valid UTF-8; save the file as UTF-8", path, start) from None
-
-    def name(self, field, path):
-        """Read a string that may lack its quotes."""
-        if self.kinds[self.at] != WORD:
-            return self.string(field, path)
-        word = self.words[self.at]
-        logger.warning("%s", self.error(f'{word} is read as "{word}"; BVLC Caffe needs the quotes', path))
-        self.at += 1
-        return word
 
     def unescaped(self, path, match):
         """Return the bytes of an escape sequence."""

@@ -7,6 +7,8 @@ An object of that group, such as a module, may have these functions:
 - ``about_layer(type)``: a hint for the error about an unknown layer type; "" if it is not known.
 - ``name_of(word)``: today's name of a layer type that V1 files write as `word`; None if it is not known.
 - ``is_old(layer)``: whether `upgrade` would change a LayerParameter.
+- ``augmenter(param, seed)``: for a TransformationParameter with one of `AUGMENTATIONS` an object with `param` and
+  ``picture(image, number)``, which returns the changed picture, (height, width, channels), of record `number`.
 - ``upgrade(state, words)``: bring a net into the form that the core reads; `state` is that of `minicaffe.proto.upgrade`, `words`
   has by index what V1 files wrote as the type of a layer, where the enum lacks it.
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minicaffe import entry_points
-from minicaffe.errors import close_matches
+from minicaffe.errors import ConfigError, close_matches
 from minicaffe.proto import caffe_pb2
 
 REGISTER_REMEDY = ("write it in Python and call minicaffe.register_layer('{}', Class) before the net is made, in a module that "
@@ -29,6 +31,7 @@ OTHER_FILE = {
     "NetParameter": (caffe_pb2.SolverParameter, "; solvers have it: if this file is a solver's, give the net of its "
                      "field net"),
 }
+AUGMENTATIONS = "resize_param", "noise_param", "distort_param", "expand_param"  # of transform_param; SSD's
 types_of_program = set()    # names of layer types that the program registered: they are as the program defines them
 
 
@@ -111,6 +114,16 @@ def name_of(word):
     """Return today's name of a layer type that V1 files write as `word`: LOCAL is Local."""
     today = "".join(map(str.capitalize, word.split("_"))) if word.isupper() else word
     return today if today.lower() in core_types() else _ask("name_of", word) or today
+
+
+def augmenter(param, seed):
+    """Return an add-on's object for `AUGMENTATIONS` of a TransformationParameter; None if it has none of them."""
+    given = [name for name in AUGMENTATIONS if param.HasField(name)]
+    made = _ask("augmenter", param, seed) if given else None
+    if given and made is None:
+        raise ConfigError("unknown field in TransformationParameter: the core lacks it, and so do the installed add-ons "
+                          f"({entry_points.installed('fields')})", field=f"transform_param.{given[0]}")
+    return made
 
 
 def is_old(layer):

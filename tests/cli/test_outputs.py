@@ -134,7 +134,7 @@ def test_mean_by_numbers(minicaffe, pictures, tmp_path):  # noqa: F811
         np.testing.assert_allclose(np.load("x.npy"), want, rtol=2e-4, atol=1e-6)
         assert f"minus mean {mean}, times 0.01" in minicaffe.messages
     assert "--mean: must be one number, or one for each of the 3 channels" in minicaffe("classify", "0.png", *there, "--mean=1,2", status=2)
-    assert "nan: mean file cannot be read" in minicaffe("classify", "0.png", *there, "--mean=nan", status=1)
+    assert "nan: no such file" in minicaffe("classify", "0.png", *there, "--mean=nan", status=1)
 
 
 # ---- trainings

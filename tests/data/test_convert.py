@@ -135,7 +135,7 @@ def test_shuffle_keeps_all(folder):
 
 
 def test_lists(tmp_path, folder):
-    with pytest.raises(FileError, match="image list cannot be read"):
+    with pytest.raises(FileError, match="no such file"):
         ImageList(tmp_path / "nowhere")
     (tmp_path / "list").write_text("\n\n")
     with pytest.raises(DataError, match="the image list is empty"):

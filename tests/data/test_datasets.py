@@ -209,11 +209,11 @@ def test_archives_that_are_not_the_binary_version(tmp_path):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`; sends at most `cut` bytes a connection; `ranges` off: always from the start."""
+    """Serves `files`; sends at most `cut` bytes a connection."""
 
     def __init__(self, files):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.files, self.cut, self.ranges, self.requests = files, None, True, []
+        self.files, self.cut, self.requests = files, None, []
 
     @property
     def base(self):
@@ -222,20 +222,14 @@ class Server(http.server.ThreadingHTTPServer):
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        asked = self.headers.get("Range")
-        self.server.requests.append((self.path, asked))
+        self.server.requests.append(self.path)
         content = self.server.files.get(self.path.removeprefix("/sets/"))
         if content is None:
             return self.send_error(404)
-        start = int(asked[6:-1]) if asked and self.server.ranges else 0
-        if start >= len(content):
-            return self.send_error(416)
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        self.send_header("Content-Length", str(len(content) - start))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content[start:][: self.server.cut])
+        self.wfile.write(content[: self.server.cut])
         return None
 
     def log_message(self, *_):
@@ -274,40 +268,20 @@ def test_download(tmp_path, server, small_mnist, monkeypatch):
     assert len(server.requests) == 4
 
 
-def test_a_download_that_breaks_off_is_resumed(tmp_path, server):
+def test_a_download_that_breaks_off(tmp_path, server):
     content = server.files["train-images-idx3-ubyte.gz"]
-    checksum = "md5:" + hashlib.md5(content).hexdigest()
+    checksum, url = "md5:" + hashlib.md5(content).hexdigest(), server.base + "train-images-idx3-ubyte.gz"
     server.cut = 5000
-    url = server.base + "train-images-idx3-ubyte.gz"
-    with pytest.raises(FileError, match=f"broke off after 15000 of {len(content)} bytes; the same command resumes"):
-        fetch(url, tmp_path / "file", checksum)
-    assert os.listdir(tmp_path) == ["file.part"]
+    with pytest.raises(FileError, match=f"^{url}: the connection broke off after 5000 of {len(content)} bytes; try again"):
+        fetch(url, tmp_path / "new" / "folder" / "file", checksum)
+    assert os.listdir(tmp_path / "new" / "folder") == []
     server.cut = None
-    fetch(url, tmp_path / "file", checksum)
-    assert [r for _, r in server.requests] == [None, "bytes=5000-", "bytes=10000-", "bytes=15000-"]
-    assert (tmp_path / "file").read_bytes() == content
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_server_without_ranges_starts_over(tmp_path, server):
-    content = server.files["t10k-labels-idx1-ubyte.gz"]
-    (tmp_path / "file.part").write_bytes(content[:10])
-    server.ranges = False
-    fetch(server.base + "t10k-labels-idx1-ubyte.gz", tmp_path / "file", "sha256:" + hashlib.sha256(content).hexdigest())
-    assert (tmp_path / "file").read_bytes() == content
-    fetch(server.base + "t10k-labels-idx1-ubyte.gz", str(tmp_path / "new" / "folder" / "file"), "sha256:" + hashlib.sha256(content).hexdigest())
-    assert os.listdir(tmp_path / "new" / "folder") == ["file"]
-
-
-def test_a_part_that_is_already_whole(tmp_path, server):
-    content = server.files["t10k-labels-idx1-ubyte.gz"]
-    (tmp_path / "file.part").write_bytes(content)
-    fetch(server.base + "t10k-labels-idx1-ubyte.gz", tmp_path / "file", "sha256:" + hashlib.sha256(content).hexdigest())
-    assert os.listdir(tmp_path) == ["file"]
+    fetch(url, str(tmp_path / "new" / "folder" / "file"), checksum)
+    assert os.listdir(tmp_path / "new" / "folder") == ["file"] and (tmp_path / "new" / "folder" / "file").read_bytes() == content
 
 
 def test_wrong_checksum(tmp_path, server):
-    with pytest.raises(DataError, match="has sha256 [0-9a-f]{64}, expected b0564c3eed.*it was removed"):
+    with pytest.raises(DataError, match="has sha256 [0-9a-f]{64}, expected b0564c3eed.*try again or another --url"):
         make_data_set("fashion-mnist", tmp_path, url=server.base)
     assert os.listdir(tmp_path / "fashion_mnist_files") == []
     (tmp_path / "file").write_bytes(b"x")
@@ -332,89 +306,31 @@ def test_only_http(tmp_path):
         fetch("file:///etc/hostname", tmp_path / "file", "md5:00")
 
 
-@pytest.mark.parametrize("have", [b"", b"part of it"])
-def test_an_error_of_the_server_keeps_the_part(tmp_path, server, have):
-    (tmp_path / "file.part").write_bytes(have)
+def test_an_error_of_the_server_leaves_no_file(tmp_path, server):
     with pytest.raises(FileError, match=f"^{server.base}nothing: the server answers 404 Not Found; try --url BASE, or --from DIR"):
         fetch(server.base + "nothing", tmp_path / "file", "md5:00")
-    assert (tmp_path / "file.part").read_bytes() == have and os.listdir(tmp_path) == ["file.part"]
-
-
-class Answer(io.BytesIO):
-    """What a server answers: a status, headers, and bytes after which the connection may break off."""
-
-    def __init__(self, status, headers, content, fault=None):
-        super().__init__(content)
-        self.status, self.headers, self.fault = status, headers, fault
-
-    def read(self, size):
-        piece = super().read(size)
-        if not piece and self.fault is not None:
-            raise self.fault
-        return piece
-
-
-WHOLE = bytes(range(50))
-
-
-@pytest.mark.parametrize(("status", "place", "whole"), [
-    (206, "bytes 20-49/50", False), (206, "bytes 0-49/50", True), (206, "bytes 2-49/50", True), (206, "bytes 200-49/50", True), (206, None, True),
-    (200, None, True), (200, "bytes 20-49/50", True),
-])
-@pytest.mark.parametrize("length", [True, False])
-def test_an_answer_goes_behind_the_part_only_if_it_says_so(tmp_path, monkeypatch, status, place, whole, length):
-    content = WHOLE if whole else WHOLE[20:]
-    headers = {"Content-Range": place} if place else {}
-    if length:
-        headers["Content-Length"] = str(len(content))
-    seen, requests = [], []
-    monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: (requests.append(request.headers), Answer(status, headers, content))[1])
-    (tmp_path / "file.part").write_bytes(WHOLE[:20] if not whole else b"x" * 60)        # what is longer is cut off
-    have = 60 if whole else 20
-    if whole and place:
-        headers["Content-Range"] = place.replace("20-", "60-")
-    fetch("http://host/file", tmp_path / "file", "md5:" + hashlib.md5(WHOLE).hexdigest(), lambda *report: seen.append(report))
-    assert (tmp_path / "file").read_bytes() == WHOLE and os.listdir(tmp_path) == ["file"]
-    assert seen == [(50, 50 if length else None)] and requests == [{"Range": f"bytes={have}-"}]
-
-
-@pytest.mark.parametrize("fault", [http.client.IncompleteRead(b""), ConnectionResetError("reset"), TimeoutError("timed out")])
-@pytest.mark.parametrize("length", ["50", None, "many"])
-def test_a_connection_that_breaks_off_is_made_anew_if_the_size_is_known(tmp_path, monkeypatch, length, fault):
-    requests = []
-
-    def answer(request, timeout):
-        requests.append(request.headers.get("Range"))
-        start = int(requests[-1][6:-1]) if requests[-1] else 0
-        headers = {"Content-Range": f"bytes {start}-49/50"} if start else {}
-        if length is not None:
-            headers["Content-Length"] = str(50 - start) if length == "50" else length
-        return Answer(206 if start else 200, headers, WHOLE[start:start + 30], fault if start + 30 < 50 else None)
-
-    monkeypatch.setattr("urllib.request.urlopen", answer)
-    checksum = "md5:" + hashlib.md5(WHOLE).hexdigest()
-    if length != "50":
-        with pytest.raises(FileError) as caught:
-            fetch("http://host/file", tmp_path / "file", checksum)
-        assert str(caught.value) == f"http://host/file: cannot be reached: {fault}; --from DIR uses files you have"
-        assert os.listdir(tmp_path) == ["file.part"] and (tmp_path / "file.part").read_bytes() == WHOLE[:30]
-    fetch("http://host/file", tmp_path / "file", checksum)     # in one call, or in the next one
-    assert (tmp_path / "file").read_bytes() == WHOLE and requests == [None, "bytes=30-"]
-
-
-def test_a_server_that_refuses_a_range_that_was_not_asked_for(tmp_path, server):
-    server.files["empty"] = b""
-    with pytest.raises(FileError, match=f"^{server.base}empty: the server answers 416 "):
-        fetch(server.base + "empty", tmp_path / "file", "md5:00")
     assert os.listdir(tmp_path) == []
 
 
-def test_a_part_that_is_whole_but_another_file_is_removed(tmp_path, server):
-    """The server has no byte behind it; the checksum shows what it is."""
-    name = "t10k-labels-idx1-ubyte.gz"
-    (tmp_path / "file.part").write_bytes(bytes(len(server.files[name])))
-    with pytest.raises(DataError, match=f"^{server.base}{name}: has md5 [0-9a-f]*, expected 00; it was removed: try again"):
-        fetch(server.base + name, tmp_path / "file", "md5:00")
+class Answer(io.BytesIO):
+    """An answer without a length, whose connection breaks off after its bytes."""
+
+    def __init__(self, content, fault):
+        super().__init__(content)
+        self.length, self.fault = None, fault
+
+    def read(self, size):
+        if piece := super().read(size):
+            return piece
+        raise self.fault
+
+
+@pytest.mark.parametrize("fault", [http.client.IncompleteRead(b""), ConnectionResetError("reset"), TimeoutError("timed out")])
+def test_a_connection_that_breaks_off(tmp_path, monkeypatch, fault):
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: Answer(bytes(50), fault))
+    with pytest.raises(FileError) as caught:
+        fetch("http://host/file", tmp_path / "file", "md5:00")
+    assert str(caught.value) == f"http://host/file: cannot be reached: {fault}; --from DIR uses files you have"
     assert os.listdir(tmp_path) == []
 
 

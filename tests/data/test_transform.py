@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from records import datum
 
-from minicaffe.data.augment import Augmenter
 from minicaffe.data.mean_file import read_mean, write_mean
 from minicaffe.data.transform import Transformer, draw
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
@@ -199,15 +198,22 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
     assert read_mean(tmp_path / "mean").tolist() == [[[1, 2], [3, 4]]]
 
 
+def test_a_mean_is_counted(tmp_path, monkeypatch):
+    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
+    monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "300")
+    with pytest.raises(ShapeError, match="mean: the mean of shape 1x3x4x4 would take 384 bytes, the budget for one blob is 300"):
+        read_mean(tmp_path / "mean")
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "message"),
     [
-        (None, FileError, "mean file cannot be read"),
-        (b"\xff\xff", DataError, "is no mean file: is cut off or damaged: .* or make one with 'minicaffe data mean'"),
+        (None, FileError, "no such file"),
+        (b"\xff\xff", DataError, "is cut off or damaged: .*; fetch the file again"),
         (
             caffe_pb2.BlobProto(num=1, channels=1, height=2, width=2, data=[1]),
             DataError,
-            "is no mean file: holds 1 number in data, its shape 1x1x2x2 needs 4",
+            "holds 1 number in data, its shape 1x1x2x2 needs 4",
         ),
         (
             caffe_pb2.BlobProto(num=2, channels=1, height=1, width=1, data=[1, 2]),
@@ -215,9 +221,10 @@ def test_mean_files_with_shape_and_double_data(tmp_path):
             "is no mean file: has the shape 2x1x1x1 in the place of 1 x channels x height x width",
         ),
         (caffe_pb2.BlobProto(shape={"dim": [1 << 62, 1 << 62, 16]}, data=[]), DataError, "a blob holds at most 2147483647"),
-        (caffe_pb2.BlobProto(), DataError, "is empty, where a mean file"),
+        (caffe_pb2.BlobProto(), DataError, "is empty"),
         *((caffe_pb2.BlobProto(shape={"dim": shape}, data=[1] * int(np.prod(shape))), DataError, "has the shape .* in the place of 1 x channels")
-          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2], [1, 3, 0, 5], [0, 2, 2])),
+          for shape in ([2, 2], [4], [1, 2, 1, 1, 1], [2, 1, 1, 1, 1], [2, 1, 1, 2])),
+        *((caffe_pb2.BlobProto(shape={"dim": shape}), DataError, "holds a blob of shape .* without numbers") for shape in ([1, 3, 0, 5], [0, 2, 2])),
     ],
 )
 def test_mean_files_that_are_none(tmp_path, content, kind, message):
@@ -317,25 +324,6 @@ def test_a_rectangle_is_cut_out(pixels):
         Transformer(param(crop_h=8, crop_w=2), TRAIN).window(7, 5, 0)
 
 
-def test_a_mean_file_and_pictures_of_changing_size(pixels, tmp_path):
-    """A mean file cannot fit pictures that expand_param or resize_param gives another size: the remedy is mean_value."""
-    write_mean(tmp_path / "mean", np.zeros((3, 4, 4), np.float32))
-    mean = str(tmp_path / "mean")
-    expand = {"prob": 0.5, "max_expand_ratio": 4}
-    with pytest.raises(ConfigError, match="expand_param: gives each picture a size of its own, which no mean_file fits; give a mean_value"):
-        Augmenter(param(mean_file=mean, expand_param=expand))
-    both = param(mean_file=mean, expand_param=expand, resize_param={"height": 7, "width": 5, "prob": 1})
-    Augmenter(both)     # every picture gets one size
-    with pytest.raises(ConfigError, match="gives each picture a size of its own"):
-        Augmenter(param(mean_file=mean, expand_param=expand, resize_param={"height": 7, "width": 5, "prob": 0.99}))
-    Augmenter(param(mean_file=mean, expand_param={"prob": 0.5, "max_expand_ratio": 1}))
-    with pytest.raises(ShapeError, match="after expand_param and resize_param.; give a mean_value for each channel") as error:
-        Transformer(both, TEST).load([datum(pixels[0])]).shape[1:]
-    assert "make the mean file" not in str(error.value)
-    Augmenter(param(mean_value=[1], expand_param=expand))
-    Augmenter(param(mean_file=mean, expand_param={"prob": 0, "max_expand_ratio": 4}))
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_random_pictures_and_rules_like_the_formula(tmp_path, seed):
     """Rows that are longer than what is reversed at once, rectangles, records and pictures, each mean, labels below 0, large numbers."""
@@ -397,84 +385,6 @@ def test_remedy_of_a_mean_file_that_does_not_fit(pixels, tmp_path, fields, remed
     with pytest.raises(ShapeError) as caught:
         Transformer(param(mean_file=f"{tmp_path}/mean", **fields), TEST).load([datum(pixels[0])])
     assert str(caught.value) == f"record 0: transform_param.mean_file: '{tmp_path}/mean' is 3 x 4 x 4, the picture is 3 x 7 x 5 (uncropped{remedy}"
-
-
-EVERY_STEP = {
-    "distort_param": [{f"{name}_prob": 1, **more} for name, more in (
-        ("brightness", {"brightness_delta": 30}), ("contrast", {"contrast_lower": 0.5, "contrast_upper": 0.6}),
-        ("saturation", {"saturation_lower": 0.5, "saturation_upper": 0.6}), ("hue", {"hue_delta": 30}), ("random_order", {}))],
-    "expand_param": [{"prob": 1, "max_expand_ratio": 2}], "resize_param": [{"height": 7, "width": 5}, {"height": 3, "width": 9}],
-    "noise_param": [{name: True} for name in ("decolorize", "gauss_blur", "hist_eq", "clahe", "erode", "posterize", "inverse", "convert_to_hsv", "convert_to_lab")]
-    + [{"jpeg": 20}, {"saltpepper": True, "saltpepper_param": {"fraction": 0.5, "value": [9]}}],
-}
-
-
-@pytest.mark.parametrize(("step", "fields"), [(step, fields) for step, several in EVERY_STEP.items() for fields in several])
-def test_no_step_changes_the_picture_that_it_is_given(pixels, step, fields):
-    """A picture may lie in a cache or in a database's pages."""
-    picture = np.ascontiguousarray(pixels[0].transpose(1, 2, 0))
-    before = picture.copy()
-    picture.flags.writeable = False
-    augmenter = Augmenter(param(**{step: fields}), seed=2)
-    assert augmenter.active and Augmenter(param(), samplers=[1]).active and not Augmenter(param()).active
-    made = [augmenter.picture(picture, number) for number in range(6)]
-    np.testing.assert_array_equal(picture, before)
-    assert any(one.shape != before.shape or (one != before).any() for one in made) or fields == {"height": 7, "width": 5}
-    for number, one in enumerate(made):
-        np.testing.assert_array_equal(augmenter.picture(picture, number), one)      # of the seed and the number alone
-
-
-@pytest.mark.parametrize("fields", [{"resize_param": {"height": 7, "width": 5, "resize_mode": caffe_pb2.ResizeParameter.FIT_LARGE_SIZE_AND_PAD}},
-                                    {"expand_param": {"prob": 1, "max_expand_ratio": 2}}])
-def test_no_step_changes_the_objects_that_it_is_given(pixels, fields):
-    objects = np.array([[1, 0, 0.25, 0.25, 0.75, 0.5, 0]])
-    before = objects.copy()
-    _, made = Augmenter(param(**fields))(np.ascontiguousarray(pixels[0].transpose(1, 2, 0)[:, :3]), objects, 0)
-    np.testing.assert_array_equal(objects, before)
-    assert made.shape == (1, 7) and (made != before).any()
-
-
-@pytest.mark.parametrize("prob", [0, 0.5, 1])
-def test_steps_have_their_probability(pixels, prob):
-    picture = np.ascontiguousarray(pixels[0].transpose(1, 2, 0))
-    for step, fields in (("resize_param", {"height": 3, "width": 4}), ("expand_param", {"max_expand_ratio": 4}), ("noise_param", {"inverse": True})):
-        augmenter = Augmenter(param(**{step: {**fields, "prob": prob}}), seed=1)
-        changed = sum(not np.shares_memory(augmenter.picture(picture, number), picture) for number in range(60))
-        assert changed == 60 * prob or prob == 0.5 and 15 < changed < 45, step
-
-
-@pytest.mark.parametrize(("channels", "means", "border"), [
-    (3, [1, 2, 6], [1, 2, 6]), (3, [5], [5, 5, 5]), (3, [], [0, 0, 0]), (1, [1, 2, 6], [3]), (1, [4], [4]), (2, [1, 2, 6], [3, 3]), (5, [1, 2, 6], [3] * 5)])
-def test_the_border_of_an_expanded_picture_is_the_mean(tmp_path, channels, means, border):
-    """Of each channel, of all where their number is another; with a mean file as with values."""
-    picture = np.full((4, 6, channels), 200, np.uint8)
-    fields = {"expand_param": {"prob": 1, "max_expand_ratio": 3}, "resize_param": {"height": 90, "width": 90, "interp_mode": [caffe_pb2.ResizeParameter.NEAREST]}}
-    which = [{"mean_value": means}]
-    if len(means) > 1:
-        write_mean(tmp_path / "mean", np.stack([np.array([[mean - 1.0, mean + 1.0]]) for mean in means]))
-        which.append({"mean_file": f"{tmp_path}/mean"})
-    for mean in which:
-        made = Augmenter(param(**fields, **mean)).picture(picture, 3)
-        assert {tuple(pixel) for pixel in made.reshape(-1, channels).tolist()} == {tuple(border), (200,) * channels}
-
-
-@pytest.mark.parametrize(("noise", "message"), [
-    ({"saltpepper": True, "saltpepper_param": {"fraction": 0.1}}, "saltpepper_param.value: give the value of the pixels, one for all channels or one for each"),
-    ({"saltpepper": True, "saltpepper_param": {"fraction": 0}}, None), ({"saltpepper": True}, None), ({"saltpepper_param": {"fraction": 0.1}}, None),
-    ({"saltpepper": True, "saltpepper_param": {"fraction": 0.1, "value": [0]}}, None), ({"jpeg": 100}, None), ({"jpeg": -1}, None),
-    ({"jpeg": 100.5}, "jpeg: must be a quality up to 100, got 100.5"), ({"prob": 1.5}, "prob: must be from 0 to 1, got 1.5"),
-    ({"saltpepper_param": {"fraction": -0.5}}, "saltpepper_param.fraction: must be from 0 to 1, got -0.5"),
-    ({"convert_to_hsv": True}, None), ({"convert_to_lab": True}, None),
-    ({"convert_to_hsv": True, "convert_to_lab": True}, "convert_to_lab: give convert_to_hsv or convert_to_lab, not both"),
-])
-def test_fields_of_noise(noise, message):
-    if message is None:
-        picture = np.full((8, 8, 3), 9, np.uint8)
-        assert Augmenter(param(noise_param=noise)).picture(picture, 0).shape == picture.shape
-        return
-    with pytest.raises(ConfigError) as caught:
-        Augmenter(param(noise_param=noise))
-    assert str(caught.value) == f"transform_param.noise_param.{message}"
 
 
 @pytest.mark.parametrize("fields", [{}, {"force_color": True}, {"force_gray": True}])

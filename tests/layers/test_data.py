@@ -1,4 +1,4 @@
-"""Data with the steps of SSD's transform_param; what it does without them is tested in tests/data."""
+"""Data: depth of the prefetch, errors, labels that are real numbers; its pixels are tested in tests/data."""
 
 import lmdb
 import numpy as np
@@ -12,7 +12,7 @@ from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST, caffe  # noqa: E402
 from minicaffe.data.db import open_db  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
-from minicaffe.proto import caffe_pb2  # noqa: E402
+from minicaffe.proto import caffe_pb2, unknown  # noqa: E402
 
 
 def text(source, transform, size=2):
@@ -29,6 +29,10 @@ def write(path, records):
 
 @pytest.fixture
 def source(tmp_path):
+    return three_records(tmp_path)
+
+
+def three_records(tmp_path):
     """Three pictures (3, 8, 6), raw, encoded and raw, and their database."""
     pixels = np.random.default_rng(2).integers(0, 256, (3, 3, 8, 6), np.uint8)
     records = []
@@ -40,20 +44,6 @@ def source(tmp_path):
             datum.channels, datum.height, datum.width, datum.data = 3, 8, 6, planes.tobytes()
         records.append(datum.SerializeToString())
     return write(tmp_path / "db", records), pixels
-
-
-def test_steps_come_before_the_crop(source):
-    path, pixels = source
-    net = source_net(text(path, "scale: 0.5 mean_value: 9 crop_size: 4 resize_param { height: 12 width: 10 } noise_param { inverse: true }"),
-                     phase=TEST)
-    assert net.tops[0][0].shape == (2, 3, 4, 4)
-    for k in range(3):
-        data, labels = batch(net)
-        for i in range(2):
-            n = (2 * k + i) % 3
-            wanted = (255 - cv2.resize(np.ascontiguousarray(pixels[n].transpose(1, 2, 0)), (10, 12)))[4:8, 3:7]
-            np.testing.assert_array_equal(data[i], (wanted.transpose(2, 0, 1) - 9.0) / 2)
-            assert labels[i] == n + 4
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 5, 9])
@@ -73,50 +63,33 @@ def test_a_depth_of_0_and_a_wrong_transform_are_met_before_the_database():
         source_net(text("/nowhere", 'mean_file: "/nowhere" mean_value: 3'))
 
 
-def test_gray(source):
-    path, pixels = source
-    data, _ = batch(source_net(text(path, "resize_param { height: 12 width: 10 } force_color: true")))
-    assert data.shape == (2, 3, 12, 10)
-    gray = np.ascontiguousarray(pixels[1].transpose(1, 2, 0))
-    only = write(path + "1", [caffe_pb2.Datum(encoded=True, data=cv2.imencode(".png", gray)[1].tobytes()).SerializeToString()])
-    data, _ = batch(source_net(text(only, "resize_param { height: 8 width: 6 interp_mode: NEAREST } force_gray: true", 1)))
-    np.testing.assert_array_equal(data[0, 0], cv2.imdecode(cv2.imencode(".png", gray)[1], cv2.IMREAD_GRAYSCALE))
-
-
-def test_draws_are_repeated_after_resuming(source):
-    transform = "expand_param { max_expand_ratio: 2 } distort_param { brightness_prob: 1 brightness_delta: 60 } resize_param { height: 8 width: 6 }"
-    net = source_net(text(source[0], transform))
-    first = batch(net)[0]
-    state = net.layers[0].get_state()
-    wanted = [batch(net)[0] for _ in range(3)]
-    assert all((first != other).any() for other in wanted)
-    other = source_net(text(source[0], transform), seed=77)
-    other.layers[0].set_state(state)
-    for data in wanted:
-        np.testing.assert_array_equal(batch(other)[0], data)
-
-
-def test_wrong(source, tmp_path):
-    with pytest.raises(ConfigError, match=r"test.prototxt.*layer 'd' \(Data\): transform_param.resize_param.width: must be given"):
-        source_net(text(source[0], "resize_param { height: 3 }"))
-    with pytest.raises(Error, match=r"layer 'd' \(Data\): data_param.source: .*no such database"):
-        source_net(text("nowhere", "resize_param { height: 3 width: 3 }"))
-    good = caffe_pb2.Datum(channels=1, height=1, width=1, data=b"a").SerializeToString()
-    net = source_net(text(write(tmp_path / "bad", [good, b"\xff\xff"]), "resize_param { height: 3 width: 3 }"))
-    with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): .*is no Datum"):
-        batch(net)
-
-
 @pytest.mark.parametrize("transform, message", [
     ("mean_value: 1 mean_value: 2", "transform_param.mean_value: give one value, or one for each of the 1 channels"),
     ("crop_size: 6", "transform_param.crop_size: must be at most height and width of the picture, got 6 for 1 x 5 x 5"),
-    ("crop_size: 6 resize_param { height: 4 width: 5 }", "transform_param.crop_size: .* got 6 for 1 x 4 x 5"),
 ])
 def test_a_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path, transform, message):
     record = caffe_pb2.Datum(channels=1, height=5, width=5, data=bytes(25)).SerializeToString()
     path = write(tmp_path / "db", [record])
     with pytest.raises(ShapeError, match=rf"layer 'd' \(Data\): .*record 0 \(key '00000000'\): {message}"):
         batch(source_net(text(path, transform, 1)))
+
+
+def test_a_wrong_database(tmp_path):
+    with pytest.raises(Error, match=r"layer 'd' \(Data\): data_param.source: .*no such database"):
+        source_net(text("nowhere", ""))
+    good = caffe_pb2.Datum(channels=1, height=1, width=1, data=b"a").SerializeToString()
+    net = source_net(text(write(tmp_path / "bad", [good, b"\xff\xff"]), ""))
+    with pytest.raises(DataError, match=r"record 1 \(key '00000001'\): .*is no Datum"):
+        batch(net)
+
+
+def test_steps_of_add_ons_are_unknown_without_them(source, monkeypatch):
+    monkeypatch.setattr(unknown.entry_points, "objects", lambda group: [])
+    monkeypatch.setattr(unknown.entry_points, "entries", lambda group: [("red", "reds", "reds:FIELDS")])
+    for step in unknown.AUGMENTATIONS:
+        with pytest.raises(ConfigError, match=rf"^test.prototxt:1: layer 'd' \(Data\): transform_param.{step}: unknown field in "
+                           r"TransformationParameter: the core lacks it, and so do the installed add-ons \(red\)$"):
+            source_net(text(source[0], f"mirror: true {step} {{ }}"))
 
 
 def test_a_later_record_that_does_not_fit_a_field_is_named_beside_it(tmp_path):
@@ -174,17 +147,16 @@ def with_size(definition, count, tops='top: "data" top: "label"'):
 
 
 @pytest.mark.parametrize("dtype", [Dtype.FLOAT, Dtype.DOUBLE])
-@pytest.mark.parametrize("transform", ["", "noise_param { inverse: false }"])
-def test_labels_that_are_real_numbers(tmp_path, transform, dtype, device):
+def test_labels_that_are_real_numbers(tmp_path, dtype, device):
     path, pixels = real_valued(tmp_path)
-    net = source_net(with_size(text(path, transform), 3), dtype)
+    net = source_net(with_size(text(path, ""), 3), dtype)
     assert net.tops[0][1].shape == (2, 3)
     for k in range(3):
         data, labels = batch(net)
         which = [(2 * k + i) % 3 for i in range(2)]
         np.testing.assert_array_equal(labels, LABELS[which])
         np.testing.assert_array_equal(data, pixels[which])
-    net = source_net(with_size(text(path, transform), 3, 'top: "data"'), dtype)
+    net = source_net(with_size(text(path, ""), 3, 'top: "data"'), dtype)
     np.testing.assert_array_equal(batch(net)[0], pixels[:2])
 
 
@@ -249,14 +221,14 @@ def test_a_regression_learns(tmp_path):
     assert losses[-1] < losses[0] / 100
 
 
-AUGMENT = "expand_param { max_expand_ratio: 2 } resize_param { height: 8 width: 7 } mirror: true crop_size: 5"
-
-
 @pytest.mark.parametrize("label_size", [None, 3])
-@pytest.mark.parametrize("transform", ["mirror: true crop_size: 5", AUGMENT])
-def test_draws_of_a_record_depend_on_its_number_alone(source, tmp_path, monkeypatch, transform, label_size):
-    """Not on the size of the batch, nor on how many processes share the records."""
+def test_draws_of_a_record_depend_on_its_number_alone(source, tmp_path, monkeypatch, label_size):
     path = real_valued(tmp_path)[0] if label_size else source[0]
+    check_draws(path, "mirror: true crop_size: 5", label_size, monkeypatch)
+
+
+def check_draws(path, transform, label_size, monkeypatch):
+    """Compare records of batches of several sizes, in one process and in several that share the records."""
     found = {}
     for size, count in ((1, 1), (2, 1), (6, 1), (1, 2), (2, 3), (3, 2)):
         records = {}

@@ -225,7 +225,7 @@ def test_wrong_files(picture, tmp_path, content, error):
 
 
 def test_no_file(picture):
-    with pytest.raises(FileError, match=r"window_data_param.source: nowhere: window file cannot be read"):
+    with pytest.raises(FileError, match=r"window_data_param.source: nowhere: no such file"):
         source_net(text("batch_size: 1", source="nowhere"))
 
 

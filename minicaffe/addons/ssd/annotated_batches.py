@@ -22,17 +22,10 @@ class AnnotatedBatches(RecordBatches):
 
     def shapes(self, value):
         """Return the shapes of the data, without its axis 0, and of the labels for one record as the first of a batch."""
-        batch, labels = self._labelled([value], range(1))
+        batch, labels = self.load([value], range(1))
         return batch.shape[1:], labels.shape
 
-    def _fill(self, values, numbers, buffer):
-        batch, labels = self._labelled(values, numbers)
-        data, label_array = buffer.reshape(batch.shape, labels.shape)
-        batch.write(data, None, numbers.start, numbers.step)
-        if label_array is not None:
-            label_array[...] = labels
-
-    def _labelled(self, values, numbers):
+    def load(self, values, numbers):
         """Return the pictures as a Batch, and the labels: (1, 1, B, 8) boxes or (N, 1, 1, 1) classes."""
         pictures, classes, rows = [], [], []
         for i, (value, number) in enumerate(zip(values, numbers, strict=True)):

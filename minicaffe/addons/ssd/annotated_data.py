@@ -7,6 +7,7 @@ Different from Caffe: draws depend on the seed and the record's number only, so 
 from contextlib import closing
 
 from minicaffe.addons.ssd.annotated_batches import AnnotatedBatches, parse
+from minicaffe.addons.ssd.augment import Augmenter
 from minicaffe.addons.ssd.label_map import read_label_map
 from minicaffe.addons.ssd.samplers import Samplers
 from minicaffe.common import caffe
@@ -62,5 +63,6 @@ class AnnotatedDataLayer(DataLayer):
     def make_batches(self):
         param = self.param.data_param
         samplers = Samplers(self.param.annotated_data_param.batch_sampler, "annotated_data_param.batch_sampler")
-        return AnnotatedBatches(param.source, param.backend, self.transformer(), self.augmenter(samplers), boxes=self.boxes,
-                                names=self.names)
+        augmenter = Augmenter(self.param.transform_param, samplers, self.seed)
+        return AnnotatedBatches(param.source, param.backend, self.transformer(), augmenter,
+                                boxes=self.boxes, names=self.names)

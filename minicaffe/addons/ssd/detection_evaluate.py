@@ -10,8 +10,8 @@ import numpy as np
 from minicaffe.addons.ssd.detection_output import check_rows
 from minicaffe.addons.ssd.label_map import read_name_sizes
 from minicaffe.addons.ssd.mean_precision import DetectionOutputs
+from minicaffe.addons.ssd.resize import boxes_to_pixels, check_resize
 from minicaffe.common import caffe
-from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, ShapeError, in_field
 from minicaffe.layer import Layer
 from minicaffe.layers.base.checks import check_size, state_numbers

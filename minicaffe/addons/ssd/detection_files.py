@@ -10,9 +10,9 @@ import os
 import numpy as np
 
 from minicaffe.addons.ssd.label_map import read_label_map, read_name_sizes
+from minicaffe.addons.ssd.resize import boxes_to_pixels, check_resize
 from minicaffe.common import caffe
 from minicaffe.data.datum import opencv
-from minicaffe.data.resize import boxes_to_pixels, check_resize
 from minicaffe.errors import ConfigError, DataError, FileError, in_field
 from minicaffe.proto.atomic import write_bytes
 

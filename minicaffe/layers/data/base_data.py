@@ -11,7 +11,6 @@ from operator import attrgetter
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.data.augment import Augmenter
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.transform import Transformer
 from minicaffe.data.upload import DeviceUpload, pinned_array
@@ -19,6 +18,7 @@ from minicaffe.errors import ConfigError, DataError, Error, FileError, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.memory.budget import check_bytes
+from minicaffe.proto import unknown
 
 # Least memory of the prefetch thread besides the values: for each record of a batch, and for each batch.
 RECORD_BYTES, BUFFER_BYTES = 512, 4096
@@ -62,9 +62,9 @@ class PrefetchingLayer(NumberedSource):
         """Return the Transformer, which crops and mirrors, for the current `seed`."""
         return Transformer(self.param.transform_param, self.phase, self.seed)
 
-    def augmenter(self, samplers=None):
-        """Return the Augmenter, which changes pictures before the Transformer."""
-        return Augmenter(self.param.transform_param, samplers, self.seed)
+    def augmenter(self):
+        """Return the object of an add-on that changes pictures before the Transformer; None without fields for it."""
+        return unknown.augmenter(self.param.transform_param, self.seed)
 
     def layer_setup(self, bottom, top):
         depth = self.param.data_param.prefetch

@@ -48,7 +48,7 @@ class DataLayer(PrefetchingLayer):
         if len(self.param.top) > 1:
             self._check_labels(record)
         with closing(self.make_batches()) as reader:
-            return reader.load([record], range(1)).shape[1:]
+            return reader.load([record], range(1))[0].shape[1:]
 
     def _check_labels(self, record):
         """Raise DataError unless the first record has labels of the kind that `label_size` says."""

@@ -272,7 +272,7 @@ def test_ceil_mode_rounds(net_file, ceil, side):
     text = "layer { name: 'p' type: 'Pooling' bottom: 'a' top: 'p' loss_weight: 1 pooling_param { kernel_size: 2 stride: 2 ceil_mode: %s } }"
     net = caffe.Net(net_file(INPUT.replace("dim: 4", "dim: 5") + text % ceil), caffe.TEST)
     assert net.blobs["p"].shape == (1, 2, side, side)
-    net_file(f"base_lr: 0.1 lr_policy: fixed net_param {{ {INPUT.replace('dim: 4', 'dim: 5')} {text % ceil} }}", "solver.prototxt")
+    net_file(f"base_lr: 0.1 lr_policy: 'fixed' net_param {{ {INPUT.replace('dim: 4', 'dim: 5')} {text % ceil} }}", "solver.prototxt")
     assert caffe.SGDSolver("solver.prototxt").net.blobs["p"].shape == (1, 2, side, side)
 
 

@@ -8,9 +8,9 @@ cv2 = pytest.importorskip("cv2")
 from annotated import annotated, bright_box, rectangle, write_annotated  # noqa: E402
 from pictures import batch, source_net  # noqa: E402
 
+from minicaffe.addons.ssd.augment import Augmenter  # noqa: E402
 from minicaffe.blob import Dtype  # noqa: E402
 from minicaffe.common import TEST, TRAIN  # noqa: E402
-from minicaffe.data.augment import Augmenter  # noqa: E402
 from minicaffe.errors import ConfigError, DataError, Error, ShapeError  # noqa: E402
 from minicaffe.proto import caffe_pb2  # noqa: E402
 
@@ -283,7 +283,7 @@ def test_surroundings(some):
 
 
 def test_surroundings_that_would_be_huge(some, monkeypatch):
-    monkeypatch.setattr("minicaffe.data.augment.MOST_PIXELS", 48 * 64)
+    monkeypatch.setattr("minicaffe.addons.ssd.augment.MOST_PIXELS", 48 * 64)
     with pytest.raises(ShapeError, match="transform_param.expand_param: a picture of 48 x 64 would become .*; lower max_expand_ratio"):
         source_net(text(some[0], "expand_param { max_expand_ratio: 9 }"))
     source_net(text(some[0], "expand_param { max_expand_ratio: 1 }"))       # exactly as many as are allowed

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from minicaffe.data import resize
-from minicaffe.data.resize import (
+from minicaffe.addons.ssd import resize
+from minicaffe.addons.ssd.resize import (
     add_border,
     boxes_from_frame,
     boxes_to_frame,

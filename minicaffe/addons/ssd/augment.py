@@ -9,9 +9,7 @@ distorted and expanded like encoded ones; noise is added with probability `prob`
 
 import numpy as np
 
-from minicaffe.data.datum import opencv
-from minicaffe.data.mean_file import read_mean
-from minicaffe.data.resize import (
+from minicaffe.addons.ssd.resize import (
     MOST_PIXELS,
     add_border,
     boxes_from_frame,
@@ -21,6 +19,8 @@ from minicaffe.data.resize import (
     content_box,
     resize_picture,
 )
+from minicaffe.data.datum import opencv
+from minicaffe.data.mean_file import read_mean
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.proto import caffe_pb2
 
@@ -29,6 +29,11 @@ POSTERIZE_STEP = 64
 BLUR_SIZE, BLUR_SIGMA = (7, 7), 1.5
 CLAHE_LIMIT = 4.0
 Resize = caffe_pb2.ResizeParameter
+
+
+def augmenter(param, seed):
+    """Return the `Augmenter` of a data layer of the core (minicaffe/proto/unknown.py)."""
+    return Augmenter(param, seed=seed)
 
 
 class Augmenter:
@@ -60,19 +65,12 @@ class Augmenter:
             check_probability(emit, "emit_overlap", "transform_param.emit_constraint")
         self.border_colour = _mean_colour(param)
 
-    @property
-    def active(self):
-        """Whether a step changes pictures."""
-        return bool(self.samplers) or any(self.param.HasField(f"{name}_param") for name in ("resize", "noise", "distort", "expand"))
-
     def random(self, number):
         """Return the generator of record `number`."""
         return np.random.Generator(np.random.Philox(key=np.array([self.seed, number & 0xFFFFFFFFFFFFFFFF], np.uint64)))
 
     def picture(self, image, number):
         """Return a picture without objects, (H, W) or (H, W, C), after all steps but the batch samplers, which need objects."""
-        if not self.active:
-            return image
         return self._steps(image.reshape(*image.shape[:2], -1), np.zeros((0, 7)), number, None)[0]
 
     def __call__(self, image, objects, number):
