@@ -14,8 +14,6 @@ OF_CORE = {
     "classifier": "minicaffe.pycaffe.classifier",
     "coord_map": "minicaffe.pycaffe.coord_map",
     "detector": "minicaffe.pycaffe.detector",
-    "draw": "minicaffe.inspection.draw",
-    "gradcheck": "minicaffe.inspection.gradient_check:gradcheck",
     "io": "minicaffe.pycaffe.io",
     "net_spec": "minicaffe.pycaffe.net_spec",
 }
