@@ -4,6 +4,8 @@ from minicaffe import memory as memory
 from minicaffe.addons.caffe2.slot import Slot as Slot
 from minicaffe.addons.caffe2.tensor import Tensor as Tensor
 from minicaffe.addons.caffe2.workspace import Workspace as Workspace
+from minicaffe.addons.drawing import draw as draw
+from minicaffe.addons.gradcheck.gradient_check import gradcheck as gradcheck
 from minicaffe.addons.opencv import dnn as dnn
 from minicaffe.addons.ssd import model_libs as model_libs
 from minicaffe.alias import install_as_caffe as install_as_caffe
@@ -13,8 +15,6 @@ from minicaffe.engines.engine import get_exact as get_exact
 from minicaffe.engines.engine import get_precision as get_precision
 from minicaffe.engines.engine import set_exact as set_exact
 from minicaffe.engines.engine import set_precision as set_precision
-from minicaffe.inspection import draw as draw
-from minicaffe.inspection.gradient_check import gradcheck as gradcheck
 from minicaffe.layer import register_layer as register_layer
 from minicaffe.layers.python import Layer as Layer
 from minicaffe.layers.python import allow_python_layers as allow_python_layers

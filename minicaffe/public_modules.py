@@ -19,8 +19,6 @@ OF_CORE = {
     "Layer": "minicaffe.layers.python:Layer",
     "UpdateRule": "minicaffe.solver.rules:UpdateRule",
     "allow_python_layers": "minicaffe.layers.python:allow_python_layers",
-    "draw": "minicaffe.inspection.draw",
-    "gradcheck": "minicaffe.inspection.gradient_check:gradcheck",
     "install_as_caffe": "minicaffe.alias:install_as_caffe",
     "io": "minicaffe.pycaffe.io",
     "net_spec": "minicaffe.pycaffe.net_spec",

@@ -121,20 +121,7 @@ def test_numbers_of_distribute(net, given, error, message):
         solver.distribute(**given)
 
 
-@pytest.mark.parametrize(("given", "error", "message"), [
-    ({"kink": -1}, ConfigError, "kink: must be a finite number at least 0, got -1"), ({"kink": "x"}, WrongTypeError, "kink must be a number"),
-    ({"kink": 0, "kink_range": float("nan")}, ConfigError, "kink_range: must be a finite number"),
-    ({"kink_range": 1}, ConfigError, "kink_range: is how near to kink, which is not given"),
-    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"), ({"step": None}, WrongTypeError, "step must be a number"),
-    ({"elements": 1.5}, WrongTypeError, "elements must be an int"), ({"elements": -1}, ConfigError, "elements: must be at least 0, which means all, got -1")])
-def test_numbers_of_gradcheck(net, given, error, message):
-    assert minicaffe.gradcheck(net, kink=9, kink_range=0, elements=1).ok
-    with pytest.raises(error, match=message):
-        minicaffe.gradcheck(net, **given)
-
-
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["gradcheck", "net.prototxt", "--kink-range", "1"], "kink_range: is how near to kink, which is not given"),
     (["train", "solver.prototxt", "--test-batch-size", "1"], "--test-batch-size: cannot be 1"),
     (["train", "net.prototxt", "--max-iter="], "'--max-iter': must have a value, N, got ''"),
     (["train", "net.prototxt", "--watch=-1"], "'--watch': -1 is not in the range x>=0"),

@@ -24,8 +24,6 @@ COMMANDS = {
     "classify": ("Use a trained net", "minicaffe.cli.classify", "Give pictures the scores of a classifier."),
     "extract_features": ("Use a trained net", "minicaffe.cli.extract_features", "Write blobs of a net to databases."),
     "data": ("Data", "minicaffe.cli.data", "Make databases and look into them."),
-    "draw": ("Look into a net", "minicaffe.cli.draw", "Draw a net."),
-    "gradcheck": ("Look into a net", "minicaffe.cli.gradcheck", "Compare the gradients of a net with differences."),
     "schedule": ("Look into a net", "minicaffe.cli.schedule", "Show what a net does in an iteration, step by step."),
     "show": ("Look into a net", "minicaffe.cli.show", "Show what a file of weights holds, or how two differ."),
     "summary": ("Look into a net", "minicaffe.cli.summary", "Show what a net consists of, and what a training needs."),

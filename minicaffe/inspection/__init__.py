@@ -1,4 +1,4 @@
-"""What one looks at a net with: its table of layers, schedule, costs and times, drawings, checks of gradients.
+"""What one looks at a net with: its table of layers, schedule, costs and times, drawings.
 
 Modules are imported when they are used. `Net.summary` and `Net.schedule` are registered with the net here.
 """

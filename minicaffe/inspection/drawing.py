@@ -14,11 +14,10 @@ Colours are classes (``layer convolution``), and text beside boxes has the colou
 """
 
 import json
-import re
 from dataclasses import dataclass, field
 from html import escape
 
-from minicaffe.errors import ConfigError, DependencyError
+from minicaffe.errors import ConfigError
 from minicaffe.inspection.definition import WEIGHTED, get_layer_lr_mult, is_included
 from minicaffe.inspection.graph_layout import Box, place
 from minicaffe.inspection.summary import sizes
@@ -98,17 +97,6 @@ def net_svg(net, rankdir="TB", phase=None, display_lrm=False, standalone=True, t
     if rankdir not in RANKDIRS:
         raise ConfigError(f"must be one of {', '.join(RANKDIRS)}, got '{rankdir}'", field="rankdir")
     return Drawing(net, rankdir, phase, display_lrm, types or {}).svg(standalone)
-
-
-def svg_to_png(svg):
-    """Return the PNG of an SVG picture as bytes, on white. Raises DependencyError if resvg is not installed."""
-    try:
-        import resvg_py
-    except ImportError as error:
-        raise DependencyError("a PNG needs resvg, which makes pixels of an SVG: pip install 'minicaffe[plots]' (or resvg-py); "
-                              "a file that ends in .svg needs nothing") from error
-    return bytes(resvg_py.svg_to_bytes(svg_string=re.sub(r"@media.*", "", svg), zoom=2, background="white",
-                                       sans_serif_family="DejaVu Sans"))
 
 
 class Drawing:

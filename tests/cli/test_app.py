@@ -45,14 +45,14 @@ def test_help_imports_no_command():
 
 
 def test_importing_the_package_does_not_import_the_command_line_nor_what_is_for_looking_inside():
-    code = ("import sys, minicaffe; print([name for name in ('click', 'rich', 'minicaffe.cli', 'minicaffe.inspection.gradient_check', "
+    code = ("import sys, minicaffe; print([name for name in ('click', 'rich', 'minicaffe.cli', 'minicaffe.addons.gradcheck', "
             "'minicaffe.inspection.summary', 'minicaffe.inspection.drawing', 'minicaffe.addons.trace') if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
 def test_what_is_imported_late_is_found_by_its_name():
     import minicaffe
-    assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.inspection.gradient_check"
+    assert "gradcheck" in dir(minicaffe) and minicaffe.gradcheck.__module__ == "minicaffe.addons.gradcheck.gradient_check"
 
 
 @pytest.mark.parametrize("name", app.commands())

@@ -46,12 +46,6 @@ def test_errors_have_lines(folder, monkeypatch, capsys, command, fault):
     assert f"bad.prototxt:2: layer 'first' (InnerProduct): {text}" in capsys.readouterr().err
 
 
-def test_nets_without_layers_are_refused(tmp_path, capsys):
-    (tmp_path / "empty.prototxt").write_text("")
-    assert cli.main(["draw", str(tmp_path / "empty.prototxt"), str(tmp_path / "x.svg")]) == 2
-    assert "has no layer to" in capsys.readouterr().err
-
-
 def test_missing_data_without_false_advice(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     (folder / "bad.prototxt").write_text(NET.replace("db/train_lmdb", "none") % "inner_product_param { num_output: 2 }")

@@ -51,31 +51,6 @@ def test_a_failed_trace_has_no_values(minicaffe, sized):
     assert "values" not in page and "values" not in trace.load(sized / "t.json").document
 
 
-def test_gradcheck_takes_a_batch_size_and_fails_without_anything_to_compare(minicaffe, sized):
-    data = SIZED.replace("99.0", "1.0")
-    (sized / "net.prototxt").write_text(data)
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(sized / "data.h5", "w") as file:
-        file["x"], file["y"] = [[1.0, 2.0]] * 4, [0.0, 1.0, 1.0, 1.0]
-    for words, size in (((), 4), (("--batch-size=3",), 3)):
-        row = next(line.split() for line in minicaffe("gradcheck", "net.prototxt", "--elements=2", *words).splitlines() if line.startswith("ip ") and "bottom" in line)
-        assert f"{size}x2" in row
-    (sized / "none.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 } } }
-        layer { name: "s" type: "Silence" bottom: "x" }""")
-    assert app.run(["gradcheck", "none.prototxt"]) == 1
-
-
-def test_what_gradcheck_compares(minicaffe, folder, capsys):
-    """--elements=0 means all, and kink_range needs kink; where nothing was compared, no element is the worst."""
-    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
-        layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
-    for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):
-        assert f"\n{count} elements of 1 arrays compared" in "\n" + minicaffe("gradcheck", "net.prototxt", *words)
-    assert "kink_range: is how near to kink, which is not given" in minicaffe("gradcheck", "net.prototxt", "--kink-range=1", status=2)
-    capsys.readouterr()
-    assert app.run(["gradcheck", "net.prototxt", "--kink=0", "--kink-range=1000"]) == 1
-    out, err = capsys.readouterr()
-    assert out.splitlines()[1].split()[:6] == ["power", "bottom[0]", "'x'", "2x50", "0", "-"] and " Use " in err.splitlines()[0]
 
 
 def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, onednn):

@@ -612,8 +612,6 @@ layer { name: "ip" type: "InnerProduct" bottom: "x" top: "y" inner_product_param
 layer { name: "loss" type: "SoftmaxWithLoss" bottom: "y" bottom: "l" top: "loss" }""")
     minicaffe("deploy", name, "-o", "deploy")
     assert (tmp_path / "deploy.prototxt").read_text().startswith("# The deploy net of net\\udcff.prototxt.\n")
-    minicaffe("draw", name, "net.svg", "--shapes", "--phase=TEST")
-    assert 'data-layer="ip"' in (tmp_path / "net.svg").read_text()
     for command in "summary", "train":
         assert "its name is not UTF-8" in minicaffe(command, name, status=2)
 

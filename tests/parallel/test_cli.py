@@ -201,10 +201,10 @@ def test_ranks_with_different_commands_end(folder):
 
 
 def test_a_command_for_one_process_is_refused(folder):
-    status, output, errors = ranks.command(2, "draw", "net.prototxt", "net.svg", folder=folder)
+    status, output, errors = ranks.command(2, "upgrade", "net_text", "net.prototxt", "new.prototxt", folder=folder)
     assert (status != 0, output, errors.count("minicaffe: ")) == (True, "", 1)
-    assert "draw is for one process, and 2 were started together; start it without mpiexec. For several are train, test" in errors
-    assert not (folder / "net.svg").exists()
+    assert "upgrade is for one process, and 2 were started together; start it without mpiexec. For several are train, test" in errors
+    assert not (folder / "new.prototxt").exists()
 
 
 def test_several_gpus_get_a_process_each(folder, trained):

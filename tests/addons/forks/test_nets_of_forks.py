@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minicaffe as caffe
-from minicaffe.inspection.gradient_check import gradcheck
+from minicaffe import gradcheck
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 

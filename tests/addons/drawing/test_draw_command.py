@@ -1,5 +1,6 @@
 """``minicaffe draw``: shapes, the types of layers that read data, and what is refused."""
 
+import os
 import re
 from pathlib import Path
 
@@ -49,3 +50,17 @@ def test_shapes_need_no_data(there, capsys):
 def test_what_is_refused(there, capsys, picture, status, text):
     assert cli.main(["draw", "net.prototxt", picture]) == status
     assert text in capsys.readouterr().err.splitlines()[-1] and [path.name for path in there.iterdir()] == ["net.prototxt"]
+
+
+def test_a_net_without_layers(there, capsys):
+    Path("empty.prototxt").write_text("")
+    assert cli.main(["draw", "empty.prototxt", "x.svg"]) == 2
+    assert "empty.prototxt: has no layer to" in capsys.readouterr().err
+
+
+def test_old_nets_and_names_that_are_not_utf8(there):
+    name = os.fsdecode(b"net\xff.prototxt")
+    Path(name).write_text(NET.replace(NET[NET.index("layer"):], """layers { name: "ip" type: INNER_PRODUCT bottom: "x" top: "y"
+        inner_product_param { num_output: 3 } }"""))
+    assert cli.main(["draw_net", name, "net.svg", "-rankdir=TB"]) == 0
+    assert drawn("net.svg") == [("ip", "InnerProduct")]

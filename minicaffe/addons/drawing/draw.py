@@ -1,13 +1,15 @@
 """Pictures of nets as graphs (pycaffe ``caffe.draw``).
 
-Different from pycaffe: a picture is an SVG, or a PNG made of it, by a layout of our own (drawing.py), so neither pydot nor Graphviz
-is needed, and pydot's graph (``get_pydot_graph``) and its labels do not exist.
+Different from pycaffe: a picture is an SVG, or a PNG made of it, by a layout of our own (minicaffe/inspection/drawing.py). So
+neither pydot nor Graphviz is needed, and pydot's graph (``get_pydot_graph``) and its labels do not exist.
 """
 
 import os
+import re
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, DependencyError
 from minicaffe.inspection.definition import get_layer_lr_mult
+from minicaffe.inspection.drawing import net_svg
 from minicaffe.proto.atomic import write_bytes
 
 __all__ = ["draw_net", "draw_net_to_file", "get_layer_lr_mult"]
@@ -38,7 +40,6 @@ def draw_net(caffe_net, rankdir, ext="png", phase=None, display_lrm=False):
         If resvg-py is not installed.
     """
     check_format(ext)
-    from minicaffe.inspection.drawing import net_svg, svg_to_png  # `import minicaffe` imports this file
     svg = net_svg(caffe_net, rankdir, phase, display_lrm)
     return svg.encode() if ext == "svg" else svg_to_png(svg)
 
@@ -62,3 +63,14 @@ def check_format(ext, file=None):
         raise ConfigError(f"a net is drawn as .svg or .png, got {given}; rsvg-convert and Inkscape make .pdf and other formats "
                           "of an .svg", file=file)
     return ext
+
+
+def svg_to_png(svg):
+    """Return the PNG of an SVG picture as bytes, on white. Raises DependencyError if resvg is not installed."""
+    try:
+        import resvg_py
+    except ImportError as error:
+        raise DependencyError("a PNG needs resvg, which makes pixels of an SVG: pip install 'minicaffe[plots]' (or resvg-py); "
+                              "a file that ends in .svg needs nothing") from error
+    return bytes(resvg_py.svg_to_bytes(svg_string=re.sub(r"@media.*", "", svg), zoom=2, background="white",
+                                       sans_serif_family="DejaVu Sans"))

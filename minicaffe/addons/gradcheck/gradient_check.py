@@ -35,9 +35,8 @@ class Comparison:
     layer, layer_type, what : str
         `what` is ``blobs[0]`` of a parameter, ``bottom[0] 'data'`` of a bottom.
     shape : tuple of int
-    checked, kinks, left_out : int
-        Elements that were compared; elements of them, or besides, at or near a kink of the function; those of the kinks that
-        were not compared, since `kink` leaves them out.
+    checked, kinks : int
+        Elements that were compared; elements of them, or besides, at or near a kink of the function.
     index : tuple of int or None
         Of the worst element, with its `analytic` and `numerical` gradient and their `relative` difference.
     threshold : float
@@ -51,7 +50,6 @@ class Comparison:
     threshold: float
     checked: int = 0
     kinks: int = 0
-    left_out: int = 0
     index: tuple | None = None
     analytic: float = 0.0
     numerical: float = 0.0
@@ -82,7 +80,7 @@ class Report:
     @property
     def ok(self):
         """Whether something was compared and all of it agrees."""
-        return any(c.checked or c.kinks > c.left_out for c in self.comparisons) and not self.failed
+        return any(c.checked or c.kinks for c in self.comparisons) and not self.failed
 
     def __str__(self):
         lines = [f"{'ok  ' if c.ok else 'FAIL'} {c}" for c in self.comparisons]
@@ -96,22 +94,13 @@ class Rule:
 
     step: float = STEP
     threshold: float = THRESHOLD
-    kink: float | None = None
-    kink_range: float | None = None
     elements: int | None = ELEMENTS
     seed: int = SEED
 
     def __post_init__(self):
-        if self.kink_range is not None and self.kink is None:
-            raise ConfigError("is how near to kink, which is not given", field="kink_range")
         for name in ("step", "threshold"):
             if not 0 < float_of(getattr(self, name), name, field=name) < np.inf:
                 raise ConfigError(f"must be a finite number above 0, got {getattr(self, name)}", field=name)
-        self.kink_range = 2 * self.step if self.kink_range is None else self.kink_range
-        for name in ("kink", "kink_range"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= float_of(value, name, field=name) < np.inf:
-                raise ConfigError(f"must be a finite number at least 0, got {value}", field=name)
         if self.elements is not None and int_of(self.elements, "elements", field="elements") < 0:
             raise ConfigError(f"must be at least 0, which means all, got {self.elements}", field="elements")
 
@@ -122,8 +111,7 @@ class Rule:
         return sorted(np.random.default_rng(self.seed).choice(count, self.elements, replace=False).tolist())
 
 
-def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, kink=None, kink_range=None, elements=ELEMENTS,
-              seed=SEED):
+def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, elements=ELEMENTS, seed=SEED):
     """Compare the gradients of a net with central differences, ``(f(x + step) - f(x - step)) / (2 step)``, in float64.
 
     Parameters
@@ -137,11 +125,8 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
         Names of the layers to check; all by default.
     step, threshold : float
         Half the difference, and the error allowed, relative to the larger of both gradients and of the root mean square of the
-        array's gradient, at most 1.
-    kink, kink_range : float, optional
-        Elements of which the absolute value is nearer than `kink_range` (two steps by default) to `kink` are left out, as in Caffe.
-        Without it, an element whose one-sided derivatives differ and that backward gives one of them, or one in between, counts
-        as a kink, not as an error.
+        array's gradient, at most 1. An element whose one-sided derivatives differ and that backward gives one of them, or one in
+        between, counts as a kink, not as an error.
     elements : int or None
         How many elements of each array are compared, drawn with `seed`; 0 or None: all.
     seed : int
@@ -166,7 +151,7 @@ def gradcheck(net, *, whole=False, layers=None, step=STEP, threshold=THRESHOLD, 
     if net.dtype != Dtype.DOUBLE:
         raise ConfigError("the net computes in float32, where differences have two or three digits; build it with "
                           "minicaffe.net.net.Net(param, Dtype.DOUBLE), or give gradcheck its file", field="net")
-    rule, report = Rule(step, threshold, kink, kink_range, elements, seed), Report()
+    rule, report = Rule(step, threshold, elements, seed), Report()
     if layers is not None:
         layers = {layers} if isinstance(layers, str) else set(layers)
     for name in layers or ():
@@ -337,10 +322,6 @@ def compare(section, node, what, blob, gradient, rule):
         return difference / max(abs(analytic), abs(numerical), floor, noise / rule.threshold) if difference else difference
 
     for i in rule.chosen(flat.size):
-        if rule.kink is not None and abs(abs(section.get(blob, i)) - rule.kink) <= rule.kink_range:
-            comparison.kinks += 1
-            comparison.left_out += 1
-            continue
         analytic = float(flat[i])
         numerical, low, high, noise = section.derivatives(blob, i, rule.step)
         worst = relative(analytic, numerical, noise)

@@ -1,19 +1,16 @@
-"""draw: nets as SVG and PNG; rates, phases, formats, and where everything in a picture is."""
+"""Nets as SVG: rates, phases, and where everything in a picture is."""
 
 import json
 import re
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-import cv2
 import pytest
 
 import minicaffe as caffe
-from minicaffe import draw
-from minicaffe.errors import ConfigError, DependencyError, FileError
+from minicaffe.errors import ConfigError
 from minicaffe.inspection import drawing
-from minicaffe.inspection.definition import is_included
+from minicaffe.inspection.definition import get_layer_lr_mult, is_included
 from minicaffe.net import net as core
 from minicaffe.proto import caffe_pb2, text, upgrade
 
@@ -38,26 +35,12 @@ def test_rates(net):
         conv.ClearField("param")
         for rate in rates:
             conv.param.add(lr_mult=rate)
-        assert draw.get_layer_lr_mult(conv) == found
+        assert get_layer_lr_mult(conv) == found
     with pytest.raises(ValueError, match="Convolution, Deconvolution, InnerProduct"):
-        draw.get_layer_lr_mult(relu)
+        get_layer_lr_mult(relu)
     conv.param.add()
     with pytest.raises(ConfigError, match="param: weight and bias have two, got 3"):
         drawing.net_svg(net, display_lrm=True)
-
-
-def test_formats(net, tmp_path):
-    draw.draw_net_to_file(net, tmp_path / "net.svg", "TB", caffe.TEST, True)
-    assert (tmp_path / "net.svg").read_bytes() == draw.draw_net(net, "TB", "svg", caffe.TEST, True) == drawing.net_svg(net, "TB", caffe.TEST, True).encode()
-    for name, got in (("net.dot", "got .dot"), ("net", "got no extension")):
-        with pytest.raises(ConfigError, match=f"^{tmp_path}/{name}: a net is drawn as .svg or .png, {got}; rsvg-convert and Inkscape make .pdf"):
-            draw.draw_net_to_file(net, tmp_path / name)
-        assert not (tmp_path / name).exists()
-    with pytest.raises(ConfigError, match="^a net is drawn as .svg or .png, got .pdf"):
-        draw.draw_net(net, "LR", "pdf")
-    net.layer[0].exclude.add(phase=caffe.TEST)
-    with pytest.raises(ConfigError, match="not both"):
-        draw.draw_net(net, "LR", "svg", phase=caffe.TRAIN)
 
 
 @pytest.mark.parametrize("include, exclude, phases", [
@@ -280,21 +263,6 @@ def test_a_layer_in_place_has_its_own_box_if_its_blob_was_read_before():
 
 def text_of(prototxt):
     return text.parse_text(prototxt, caffe_pb2.NetParameter)[0]
-
-
-def test_png(net, tmp_path, monkeypatch):
-    with monkeypatch.context() as context:
-        context.setitem(sys.modules, "resvg_py", None)
-        with pytest.raises(DependencyError, match="pip install"):
-            draw.draw_net(net, "LR", "png")
-    pytest.importorskip("resvg_py", reason="resvg-py makes the pixels")
-    draw.draw_net_to_file(net, tmp_path / "net.png", "TB")
-    picture = cv2.imread(str(tmp_path / "net.png"))
-    width = float(ElementTree.fromstring(drawing.net_svg(net)).get("width"))
-    assert picture.shape[1] == 2 * width and (picture[0, 0] == 255).all()
-    assert (abs(picture.astype(int) - (0x3B, 0x3F, 0xB8)).sum(axis=-1) == 0).sum() > 1000    # the convolution's box, BGR
-    with pytest.raises(FileError, match="cannot be written"):
-        draw.draw_net_to_file(net, tmp_path / "none" / "net.svg")
 
 
 def test_chains_are_straight_and_branches_do_not_cross():

@@ -1,15 +1,15 @@
-"""``minicaffe draw``: a net as a picture (Caffe python/draw_net.py, whose name ``draw_net`` is an alias).
+"""``minicaffe draw``: a net as a picture (Caffe python/draw_net.py, ``draw_net`` is an alias).
 
 Different from Caffe: the direction is from top to bottom unless ``--rankdir`` says another, and old nets are upgraded.
 """
 
 import click
 
+from minicaffe.addons.drawing.draw import check_format, svg_to_png
 from minicaffe.cli import options
 from minicaffe.errors import ConfigError
 from minicaffe.inspection.definition import is_included
-from minicaffe.inspection.draw import check_format
-from minicaffe.inspection.drawing import RANKDIRS, net_svg, svg_to_png
+from minicaffe.inspection.drawing import RANKDIRS, net_svg
 from minicaffe.inspection.replace_sources import replace_sources
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -49,6 +49,3 @@ def draw(net_file, picture, rankdir, phase, display_lrm, shapes, force):
     svg = net_svg(net, rankdir, chosen, display_lrm, types=types)
     write_bytes(picture, svg.encode() if extension == "svg" else svg_to_png(svg))
     click.echo(f"Drawing net to {picture}")
-
-
-draw_net = draw

@@ -1,16 +1,16 @@
 """``minicaffe gradcheck``: the gradients that backward computes against differences of forward, layer by layer, in float64.
 
-Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in minicaffe/inspection/gradient_check.py.
+Caffe has this for its own tests only (test_gradient_check_util.hpp). The arithmetic is in gradient_check.py.
 """
 
 import click
 from rich.text import Text
 
+from minicaffe.addons.gradcheck.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
+from minicaffe.addons.gradcheck.gradient_check import gradcheck as check
 from minicaffe.cli import bars, options
 from minicaffe.cli.training_file import set_batch_size
 from minicaffe.errors import ConfigError, close_matches
-from minicaffe.inspection.gradient_check import ELEMENTS, SEED, STEP, THRESHOLD, double_net
-from minicaffe.inspection.gradient_check import gradcheck as check
 from minicaffe.inspection.replace_sources import disable_file_output
 from minicaffe.proto import caffe_pb2
 
@@ -28,9 +28,6 @@ BATCH = 4   # pictures: the batch size does not change what is tested, and each 
 @click.option("--step", type=options.Real(0, min_open=True), default=STEP, show_default=True, help="Half the difference.")
 @click.option("--threshold", type=options.Real(0, min_open=True), default=THRESHOLD, show_default=True,
               help="The relative difference allowed.")
-@click.option("--kink", type=options.Real(0), metavar="X", help=(
-    "Leave out elements near X and -X; by default an element at a kink is found by differences with smaller steps."))
-@click.option("--kink-range", type=options.Real(0), metavar="D", help="With --kink: how near; by default two steps.")
 @click.option("--elements", default=ELEMENTS, show_default=True, type=click.IntRange(min=0), help="Of each array; 0: all.")
 @click.option("--seed", default=SEED, show_default=True, type=click.IntRange(0, 2**64 - 1),
               help="Of fillers, inputs and drawn elements.")

@@ -7,11 +7,11 @@ import pytest
 
 import minicaffe
 from minicaffe import layer as registry
+from minicaffe.addons.gradcheck.gradient_check import double_net
 from minicaffe.blob import Dtype
 from minicaffe.cli import app
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError
-from minicaffe.inspection.gradient_check import double_net
+from minicaffe.errors import ConfigError, WrongTypeError
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2, parse_text
 
@@ -130,8 +130,6 @@ def test_kinks(layer, values, kinks):
     net.blobs["x"].data[...] = np.reshape(values, (1, 1, 2, 2))
     report = minicaffe.gradcheck(net)
     assert report.ok and report.comparisons[0].kinks == kinks, f"\n{report}"
-    if "Pooling" not in layer:      # Caffe's way: what is near is left out
-        assert [(c.checked, c.kinks) for c in minicaffe.gradcheck(net, kink=0).comparisons] == [(2, 2)]
 
 
 def test_a_maximum_of_several_windows():
@@ -143,9 +141,8 @@ def test_a_maximum_of_several_windows():
 
 
 def test_nothing_compared_is_not_ok():
-    """All elements left out as near a kink: a report that says ok would report what was not compared."""
-    param = message(INPUT + 'layer { name: "p" type: "Power" bottom: "x" top: "y" }')
-    report = minicaffe.gradcheck(param, kink=0, kink_range=1e9)
+    report = minicaffe.gradcheck(message('layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 0 } } }'
+                                         'layer { name: "p" type: "Power" bottom: "x" top: "y" }'))
     assert report.comparisons[0].checked == 0 and not report.failed and not report.ok
 
 
@@ -189,8 +186,6 @@ def test_a_float_net_is_refused():
     param = message(NET)
     with pytest.raises(ConfigError, match="computes in float32.*Dtype.DOUBLE"):
         minicaffe.gradcheck(Net(param))
-    with pytest.raises(ConfigError, match="step: must be a finite number above 0, got 0"):
-        minicaffe.gradcheck(param, step=0)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys, wrong):
@@ -217,6 +212,35 @@ def test_no_limit_of_elements_means_all(elements):
     assert all(c.checked + c.kinks >= np.prod(c.shape) for c in report.comparisons) and report.comparisons
 
 
-def test_negative_elements_are_refused():
-    with pytest.raises(ConfigError, match="elements: must be at least 0, which means all, got -1"):
-        minicaffe.gradcheck(message(NET), elements=-1)
+def test_the_batch_size_of_the_command(folder, minicaffe):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File("data.h5", "w") as file:
+        file["x"], file["y"] = [[1.0, 2.0]] * 4, [0.0, 1.0, 1.0, 1.0]
+    (folder / "list").write_text("data.h5\n")
+    (folder / "net.prototxt").write_text("""
+        layer { name: "in" type: "HDF5Data" top: "x" top: "y" hdf5_data_param { source: "list" batch_size: 1 } }
+        layer { name: "ip" type: "InnerProduct" bottom: "x" top: "ip" inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+        layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "y" top: "loss" }""")
+    for words, size in (((), 4), (("--batch-size=3",), 3)):
+        row = next(line.split() for line in minicaffe("gradcheck", "net.prototxt", "--elements=2", *words).splitlines() if line.startswith("ip ") and "bottom" in line)
+        assert f"{size}x2" in row
+    (folder / "none.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 } } }
+        layer { name: "s" type: "Silence" bottom: "x" }""")
+    assert app.run(["gradcheck", "none.prototxt"]) == 1
+
+
+def test_what_the_command_compares(minicaffe, folder):
+    """--elements=0 means all."""
+    (folder / "net.prototxt").write_text("""layer { name: "in" type: "Input" top: "x" input_param { shape { dim: 2 dim: 50 } } }
+        layer { name: "power" type: "Power" bottom: "x" top: "y" power_param { scale: 2 } }""")
+    for words, count in (((), 50), (("--elements=7",), 7), (("--elements=0",), 100)):
+        assert f"\n{count} elements of 1 arrays compared" in "\n" + minicaffe("gradcheck", "net.prototxt", *words)
+    assert "--layer: the net has no layer 'powr'; did you mean 'power'" in minicaffe("gradcheck", "net.prototxt", "--layer=powr", status=2)
+
+
+@pytest.mark.parametrize(("given", "error", "message_of_error"), [
+    ({"threshold": 0}, ConfigError, "threshold: must be a finite number above 0"), ({"step": None}, WrongTypeError, "step must be a number"),
+    ({"elements": 1.5}, WrongTypeError, "elements must be an int"), ({"elements": -1}, ConfigError, "elements: must be at least 0, which means all, got -1")])
+def test_numbers_of_gradcheck(given, error, message_of_error):
+    with pytest.raises(error, match=message_of_error):
+        minicaffe.gradcheck(message(NET), **given)
