@@ -5,8 +5,7 @@ from minicaffe.layers.python import Layer
 from minicaffe.pycaffe import io, settings, solvers
 from minicaffe.pycaffe.classifier import Classifier
 from minicaffe.pycaffe.detector import Detector
-from minicaffe.pycaffe.net import Net
-from minicaffe.pycaffe.net2014 import set_phase_test, set_phase_train
+from minicaffe.pycaffe.net import Net, set_phase_test, set_phase_train
 from minicaffe.pycaffe.net_spec import NetSpec, layers, params, to_proto
 from minicaffe.pycaffe.settings import *  # noqa: F403
 from minicaffe.pycaffe.solvers import *  # noqa: F403

@@ -13,9 +13,9 @@ import numpy as np
 
 from minicaffe.data.datum import opencv, opencv_decode
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, int_of, shown
-from minicaffe.proto import caffe_pb2
+from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.binary import parse_message
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import file_error, read_bytes
 from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
 
 
@@ -146,6 +146,18 @@ def _content_of(source):
     if isinstance(content, str):
         raise WrongTypeError('the file object gives text; open the picture with "rb"', file=name)
     return name, bytes(content)
+
+
+def read_npy(path):
+    """Return the array of a .npy file; raise FileError if it holds none of numbers."""
+    try:
+        # A map compares the file's size with its shape before memory is taken, and refuses objects.
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
+    except OSError as error:
+        raise file_error(path, error) from error
+    except ValueError as error:
+        found = FileError(f"is no .npy file of numbers: {error}; caffe.io.blobproto_to_array reads a .binaryproto", file=path)
+        raise kinds.with_kind(found, kinds.head_of(path), "a NumPy array (.npy)", ("npy", "mean")) from None
 
 
 def resize_image(im, new_dims, interp_order=1):
