@@ -239,6 +239,8 @@ def restore(solver, path):
         _check(solver, state)
         found = _parse_resume_state(state.resume_state) if solver.exact_resume or solver.best is not None else None
         resume = found if solver.exact_resume else None
+        if solver.best is not None:
+            solver.best.check_state((found or {}).get("best"))
         model = _find_model(state.learned_net, path)
         reset_layers = _compare_ranks(solver, resume, path) if resume is not None else []
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
@@ -252,21 +254,7 @@ def restore(solver, path):
         setattr(solver, name, getattr(state, name))
     if solver.best is not None:
         solver.best.set_state((found or {}).get("best"))
-    _compare_stepvalues(solver, path)
     return resume
-
-
-def _compare_stepvalues(solver, path):
-    """Warn if the state has passed another number of stepvalues than the solver has up to its iteration; the state's is used."""
-    values, passed = solver.param.stepvalue, solver.current_step
-    if solver.param.lr_policy != "multistep" or any(passed == sum(value <= until for value in values)
-                                                    for until in (solver.iter - 1, solver.iter)):
-        return  # the value that is the iteration itself is passed when the rate is computed next
-    below = sum(value <= solver.iter for value in values)
-    following = f"the next fall is the one of stepvalue {values[passed]}" if passed < len(values) else "the rate falls no more"
-    log.warning("%s: stepvalue has %d values up to iteration %d, the state has passed %d, and its number counts, as in BVLC Caffe: "
-                "%s. To follow the new values set solver.current_step = %d after the restore", path, below, solver.iter, passed,
-                following, below)
 
 
 def _set_generator(solver, state):
@@ -375,21 +363,9 @@ def _parse_resume_state(text):
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:  # of lists nested thousands deep
         raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
                         field="resume_state") from cause
-    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps) \
-            or "best" in resume and not is_best_state(resume["best"]):
+    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
         raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
     return resume
-
-
-def is_best_state(state):
-    """Whether a value that was read from a solver state has the form of `BestTest.get_state` (best.py)."""
-    def number(value, kind):
-        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < 1 << 63
-
-    return (isinstance(state, dict) and isinstance(state.get("output"), str) and isinstance(state.get("path"), str | None)
-            and number(state.get("count"), int) and number(state.get("last"), int)
-            and (state.get("value") is None and state.get("iteration") is None
-                 or number(state.get("value"), float | int) and number(state.get("iteration"), int)))
 
 
 def _find_model(learned_net, state_path):
