@@ -28,8 +28,8 @@ class Error(Exception):
     ----------
     message : str
         Rule, value and remedy in one line.
-    field : str, optional
-        Path of the wrong field, such as ``convolution_param.num_output`` or ``blobs[0]``.
+    **place
+        Of the attributes; `field` is the path of the wrong field, such as ``convolution_param.num_output`` or ``blobs[0]``.
 
     Attributes
     ----------
@@ -38,29 +38,21 @@ class Error(Exception):
         more words, such as ``3 (key '00000003')``.
     """
 
-    def __init__(self, message, *, field=None, file=None, line=None, column=None, layer=None, layer_type=None, record=None):
+    file = line = column = layer = layer_type = record = field = None
+
+    def __init__(self, message, **place):
         super().__init__(message)
         self.message = message
-        self.field = field
-        self.file = file
-        self.line = line
-        self.column = column
-        self.layer = layer
-        self.layer_type = layer_type
-        self.record = record
+        vars(self).update(place)
 
-    def at(self, *, file=None, line=None, layer=None, layer_type=None, record=None, field=None):
+    def at(self, *, line=None, **place):
         """Fill in the parts of the place that are still unknown and return the error itself.
 
         A line counts in its own file: an error that names another file already does not get it.
         """
-        if self.line is None and (file is None or self.file in (None, file)):
+        if self.line is None and (place.get("file") is None or self.file in (None, place["file"])):
             self.line = line
-        self.file = self.file if self.file is not None else file
-        self.layer = self.layer if self.layer is not None else layer
-        self.layer_type = self.layer_type if self.layer_type is not None else layer_type
-        self.record = self.record if self.record is not None else record
-        self.field = self.field if self.field is not None else field
+        vars(self).update({name: value for name, value in place.items() if getattr(self, name) is None})
         return self
 
     def __reduce__(self):

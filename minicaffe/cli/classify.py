@@ -24,7 +24,6 @@ from minicaffe.proto.atomic import replacing, write_bytes
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.upgrade import load
 from minicaffe.pycaffe import io
-from minicaffe.pycaffe.net2014 import read_npy
 
 CHUNK = 64  # pictures between two steps of the progress bar
 CLASSES_SHOWN = 5  # classes shown for each picture; fewer numbers, of which nothing is known, are values
@@ -62,7 +61,7 @@ def classify(inputs, out, force, labels, center_only, images_dim, listed, ext, *
         check_picture(images_dim[::-1], "--images-dim")
     packaged = select_pretrained(given, pretrained.DEFAULT)
     net, training = open_net(given, images_dim)
-    numbers, files, errors = read_each(enumerate(paths), lambda path: read_npy(path) if path.endswith(".npy") else None)
+    numbers, files, errors = read_each(enumerate(paths), lambda path: io.read_npy(path) if path.endswith(".npy") else None)
     names, pictures = [], []    # a picture is a path, or an array
     channels = net.transformer.inputs[net.inputs[0]][1]
     for path, rows in zip([paths[i] for i in numbers], files, strict=True):

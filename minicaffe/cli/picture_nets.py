@@ -30,7 +30,7 @@ from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2, copy_of
 from minicaffe.proto.upgrade import load, load_net
 from minicaffe.pycaffe.classifier import Classifier, picture_transformer
-from minicaffe.pycaffe.net2014 import read_npy
+from minicaffe.pycaffe.io import read_npy
 
 IMAGENET_MEAN = (104.00698793, 116.66876762, 122.67891434)  # BGR means of Caffe's ilsvrc_2012_mean.npy
 IMAGENET_SIZE = (256, 256)

@@ -379,7 +379,7 @@ class Net(Runner):
     def load_hdf5(self, path):
         """Load weights from an HDF5 file; every parameter of a layer that it names must be there."""
         with self.lock:
-            weights.load_hdf5(self, path).log_summary()
+            weights.load(self, path, hdf5=True).log_summary()
 
     def save(self, path, write_diff=False, half=False):
         """Write a .caffemodel; a file of that name is replaced when the new one is whole.

@@ -73,29 +73,69 @@ def listed(names, text=str, shown=SHOWN):
     return ", ".join(map(text, names[:shown])) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
-def load(net, path):
-    """Copy weights to the layers of `net` with the same names, from a caffemodel of any age or HDF5 file; return a Loaded."""
-    if binary.is_hdf5(path):
-        return load_hdf5(net, path)
+def load(net, path, hdf5=None):
+    """Copy weights to the layers of `net` with the same names, and return a Loaded.
+
+    The file is a caffemodel of any age or, if `hdf5` says or its first bytes do, an HDF5 file. All of it is read and checked before
+    the first value is written, so that a net keeps its weights when the file does not fit.
+    """
+    hdf5 = binary.is_hdf5(path) if hdf5 is None else hdf5
     with located(file=str(path)):
-        stored = [part for layer in upgrade.read_weights(path) for part in _with_scale(net, layer)]
-        copy_layers(net, stored)
+        layers = _read_hdf5(net, path) if hdf5 else upgrade.read_weights(path)
+        stored = [part for layer in layers for part in _with_scale(net, layer)]
+        _copy_layers(net, stored, hdf5)
     return Loaded(path, net, [layer.name for layer in stored if layer.blobs])
 
 
-def copy_layers(net, stored):
-    """Copy stored layers (name, type, blobs) into the layers of the same names; others are ignored.
+def _read_hdf5(net, path):
+    """Return the layers of an HDF5 file; a blob is None if its dataset is missing, or if the net lacks the layer."""
+    import h5py
+    with reading(path) as file:
+        data = find(file, "data", net.trusted)
+        if not isinstance(data, h5py.Group):
+            raise DataError("has no group 'data'; it is no weights file of Caffe")
+        nodes, stored = by_name(net.nodes), []
+        for name in data:
+            group, target = find(data, name, net.trusted), nodes.get(name, [None])[-1]
+            count = len(group) if isinstance(group, h5py.Group) else 0
+            stored.append(binary.LayerBlobs(name, "", [None] * count))
+            if target is None:
+                continue
+            with located(layer=name, layer_type=target.type):
+                if not isinstance(group, h5py.Group):
+                    raise DataError("is no group of datasets")
+                stored[-1].blobs = [_read_dataset(group, i, net.trusted) for i in range(max(count, len(target.blobs)))]
+        return stored
 
-    Everything is checked before the first value is written, so that a net keeps its weights when the file does not fit. Raises
-    ShapeError if the number of blobs or a shape differs.
+
+def _read_dataset(group, i, follow):
+    """Return parameter `i` of a layer as a StoredBlob, None if it is missing; `follow` as of `find`."""
+    dataset = find(group, str(i), follow)
+    if dataset is None:
+        return None
+    if not is_numbers(dataset):
+        raise DataError("must be a dataset of numbers", field=f"blobs[{i}]")
+    return binary.StoredBlob(dataset.shape, read_array(dataset).reshape(-1))
+
+
+def _copy_layers(net, stored, last):
+    """Copy stored layers (name, type, blobs) into the layers of the same names; others are ignored. `last` as of `_matching_nodes`.
+
+    Raises ShapeError, before the first value is written, if the number of blobs or a shape differs, or one is missing whose memory
+    is not another's.
     """
-    plan = []
-    for layer, target in _matching_nodes(net, stored):
-        if len(layer.blobs) != len(target.blobs):
-            raise ShapeError(_other_count(target, len(layer.blobs)), field="blobs", layer=target.name, layer_type=target.type)
-        for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
-            _check_shape(target, i, source.shape, source.legacy)
-            plan.append((source, blob))
+    plan, table = [], net.param_table
+    sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
+    for layer, target in _matching_nodes(net, stored, last):
+        with located(layer=target.name, layer_type=target.type):
+            if len(layer.blobs) != len(target.blobs):
+                raise ShapeError(_other_count(target, len(layer.blobs)), field="blobs")
+            for i, (source, blob) in enumerate(zip(layer.blobs, target.blobs)):
+                if source is not None:
+                    _check_shape(target, i, source.shape, source.legacy)
+                    plan.append((source, blob))
+                elif id(blob) not in sharers:
+                    raise ShapeError("is missing in the file and not shared from another layer", field=f"blobs[{i}]")
     for source, blob in plan:
         blob.data.reshape(-1)[:] = source.data
         if source.diff is not None:
@@ -141,37 +181,6 @@ def save_hdf5(net, file, write_diff=False):
                         group.create_dataset(str(i), data=getattr(blob, f"cpu_{kind}"))
 
 
-def load_hdf5(net, path):
-    """Copy weights from an HDF5 file; shapes must match exactly, unknown layers are ignored. Return a Loaded.
-
-    All of it is read before the first value is written, so that a net keeps its weights when the file is damaged.
-    """
-    import h5py
-    with reading(path) as file:
-        data = find(file, "data", net.trusted)
-        if not isinstance(data, h5py.Group):
-            raise DataError("has no group 'data'; it is no weights file of Caffe")
-        plan, nodes, table = [], {name: group[-1] for name, group in by_name(net.nodes).items()}, net.param_table
-        sharers = {id(table.params[i]) for i, owner in enumerate(table.owners) if owner != i}
-        stored = []
-        for name in data:
-            group = find(data, name, net.trusted)
-            if isinstance(group, h5py.Group) and len(group):
-                stored.append(name)
-            scale = _scale_behind(net, name) if isinstance(group, h5py.Group) and len(group) == 5 else None
-            if scale is not None:
-                stored.append(scale.name)
-                plan += _hdf5_layer(nodes[name], group, sharers, net.trusted, range(3))
-                plan += _hdf5_layer(scale, group, sharers, net.trusted, (3, 4))
-            elif name in nodes:
-                plan += _hdf5_layer(nodes[name], group, sharers, net.trusted)
-            else:
-                details.info("Ignoring source layer %s", name)
-    for values, blob in plan:
-        blob.data[...] = values
-    return Loaded(path, net, stored)
-
-
 def _scale_behind(net, name):
     """Return the node of the Scale that NVCaffe's BatchNorm `name` has behind it here; None without one."""
     pairs = ((node, scale) for node, scale in itertools.pairwise(net.nodes) if node.name == name)
@@ -198,32 +207,6 @@ def _other_count(target, count):
     if count == 2 and len(target.blobs) == 1:
         return message + "the file has a bias: leave bias_term: false out, or rename the layer to train it from scratch"
     return message + "rename the layer to train it from scratch"
-
-
-def _hdf5_layer(target, group, sharers, follow, numbers=()):
-    """Return the pairs (values, blob) of one stored layer; the file may lack the blobs whose id is in `sharers`.
-
-    `follow` is passed to `find`. The datasets are those of the `numbers`, or all.
-    """
-    import h5py
-    place = {"layer": target.name, "layer_type": target.type}
-    if not isinstance(group, h5py.Group):
-        raise DataError("is no group of datasets", **place)
-    if len(numbers or group) > len(target.blobs):
-        raise ShapeError(_other_count(target, len(group)), field="blobs", **place)
-    pairs = []
-    for i, blob in enumerate(target.blobs):
-        field = f"blobs[{i}]"
-        dataset = find(group, str(numbers[i] if numbers else i), follow)
-        if dataset is None:
-            if id(blob) not in sharers:
-                raise ShapeError("is missing in the file and not shared from another layer", field=field, **place)
-            continue
-        if not is_numbers(dataset):
-            raise DataError("must be a dataset of numbers", field=field, **place)
-        _check_shape(target, i, dataset.shape)
-        pairs.append((read_array(dataset).reshape(blob.shape), blob))
-    return pairs
 
 
 def share(net, other):
@@ -263,11 +246,14 @@ def by_name(layers):
     return {name: [layer for layer in group if layer.blobs] or group[:1] for name, group in found.items()}
 
 
-def _matching_nodes(net, layers):
-    """Yield (layer, node) of one name; if several have parameters, in order, or all with the first node if it has fewer or more."""
+def _matching_nodes(net, layers, last=False):
+    """Yield (layer, node) of one name; if several have parameters, in order, or all with the first node if it has fewer or more.
+
+    With `last`, as in Caffe for HDF5 files, the last node of a name gets the parameters.
+    """
     nodes = by_name(net.nodes)
     for name, group in by_name(layers).items():
-        targets = nodes.get(name, [])
+        targets = nodes.get(name, [])[-1 if last else 0:]
         if not targets:
             details.info("Ignoring source layer %s", name)
         elif len(targets) != len(group):
@@ -289,7 +275,7 @@ def _check_shape(target, i, shape, legacy=False):
     blob = target.blobs[i]
     if not (target.layer.ignores_unit_axes and equal_but_unit_axes(shape, blob.shape) or blob.shape_equals(shape, legacy)):
         raise ShapeError(f"is {_times(shape)}, the net needs {_times(blob.shape)}; rename the layer to train it from scratch",
-                         field=f"blobs[{i}]", layer=target.name, layer_type=target.type)
+                         field=f"blobs[{i}]")
 
 
 def _times(shape):

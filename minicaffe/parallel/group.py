@@ -128,24 +128,17 @@ class Group:
         ConfigError
             Names the first value that differs, the ranks outside of the majority, and both values.
         """
-        differences = self.differences(facts)
-        if differences:
-            raise ConfigError(f"{differences[0]}; it must be the same on all ranks")
-
-    def differences(self, facts):
-        """Return what differs of `facts`, as `check_equal` takes them: a sentence for each."""
         if len(set(self.gather(hashlib.sha256(repr(facts).encode()).digest()))) == 1:
-            return []
-        everyone, found = self.gather(facts), []
+            return
+        everyone = self.gather(facts)
         for what in dict.fromkeys(what for facts in everyone for what in facts):
             values = [repr(theirs[what]) if what in theirs else "nothing" for theirs in everyone]
             usual = collections.Counter(values).most_common(1)[0][0]
             others = [rank for rank, value in enumerate(values) if value != usual]
             if others:
-                names = ", ".join(map(self.name, others[:8]))
-                other = values[others[0]]
-                found.append(f"{what} differs: {_excerpt(other, usual)} on {names}, {_excerpt(usual, other)} on the others")
-        return found
+                names, other = ", ".join(map(self.name, others[:8])), values[others[0]]
+                raise ConfigError(f"{what} differs: {_excerpt(other, usual)} on {names}, {_excerpt(usual, other)} on the others; "
+                                  "it must be the same on all ranks")
 
     def processors(self):
         """Return how many processors this rank has for itself: those that it may use, divided by the ranks that may use them, too.

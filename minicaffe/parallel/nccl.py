@@ -7,9 +7,7 @@ The sums replace the gradients. The host does not wait: it queues all work on th
 """
 
 import contextlib
-import importlib.metadata
 import itertools
-import re
 from collections import deque
 
 from minicaffe import cuda, sim
@@ -34,17 +32,6 @@ def library():
         why = "is not installed" if missing else f"cannot be used ({' '.join(str(cause).split())[:200]})"
         raise DependencyError(f'nccl4py {why}, which adds up gradients on GPUs: pip install "minicaffe[nccl]"') from None
     return nccl
-
-
-def old_bindings(device):
-    """Return why NCCL cannot use arrays on this Device, or None.
-
-    nccl4py takes the GPU of an array from cuda-bindings, which gives 0 for all of them before version 13.4.4.
-    """
-    found = importlib.metadata.version("cuda-bindings")
-    if device.index == 0 or tuple(int(n) for n in re.findall(r"\d+", found)[:3]) >= (13, 4, 4):
-        return None
-    return f"cuda-bindings {found} gives GPU 0 for memory of GPU {device.index}: pip install 'cuda-bindings>=13.4.4'"
 
 
 def new_uid():
@@ -75,7 +62,7 @@ class Communicator:
     Raises
     ------
     DependencyError
-        If nccl4py or NCCL is missing, or cuda-bindings is too old for this GPU.
+        If nccl4py or NCCL is missing.
     ConfigError
         If nets compute on the CPU.
     DeviceError
@@ -87,8 +74,6 @@ class Communicator:
         if self.device is None:
             raise ConfigError("NCCL adds up gradients on GPUs, and nets compute on the CPU: call set_mode_gpu() before, on a "
                               "machine with a GPU, or train on CPUs by mpiexec -n 4 minicaffe train")
-        if reason := old_bindings(self.device):
-            raise DependencyError(reason)
         self.computing, self.stream = cuda.computing(self.device), cuda.Stream(self.device)
         self.ready = cuda.Event(self.device)    # which makes the GPU that of this thread, and so NCCL's
         with _explained(f"rank {rank} of {size}"):
@@ -189,8 +174,7 @@ def _own_unusable_reason(asked, bf16):
         library()
     except DependencyError as error:
         return str(error), None
-    device = cuda.current()
-    return old_bindings(device), device.bus_id
+    return None, cuda.current().bus_id
 
 
 @contextlib.contextmanager

@@ -2,8 +2,7 @@
 
 from minicaffe.common import TEST, TRAIN
 from minicaffe.pycaffe import settings, solvers
-from minicaffe.pycaffe.net import Net
-from minicaffe.pycaffe.net2014 import set_phase_test, set_phase_train
+from minicaffe.pycaffe.net import Net, set_phase_test, set_phase_train
 from minicaffe.pycaffe.net_spec import NetSpec, layers, params, to_proto
 from minicaffe.pycaffe.settings import *  # noqa: F403
 from minicaffe.pycaffe.solvers import *  # noqa: F403

@@ -4,9 +4,8 @@ import numpy as np
 
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError
-from minicaffe.pycaffe import io
+from minicaffe.pycaffe import io, settings
 from minicaffe.pycaffe.net import Net
-from minicaffe.pycaffe.net2014 import use_gpu
 
 
 class Classifier(Net):
@@ -33,7 +32,8 @@ class Classifier(Net):
 
     def __init__(self, model_file, pretrained_file, image_dims=None, mean=None, input_scale=None, raw_scale=None,
                  channel_swap=None, gpu=None, **options):
-        use_gpu(gpu)
+        if gpu is not None:
+            (settings.set_mode_gpu if gpu else settings.set_mode_cpu)()
         super().__init__(model_file, TEST, weights=pretrained_file, **options)
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
         self.crop_dims = np.array(self.blobs[self.inputs[0]].shape[2:])

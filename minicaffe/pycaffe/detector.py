@@ -8,10 +8,9 @@ import numpy as np
 
 from minicaffe.common import TEST
 from minicaffe.errors import DataError, DependencyError, ShapeError, located
-from minicaffe.pycaffe import io
+from minicaffe.pycaffe import io, settings
 from minicaffe.pycaffe.classifier import picture_transformer
 from minicaffe.pycaffe.net import Net
-from minicaffe.pycaffe.net2014 import use_gpu
 
 
 class Detector(Net):
@@ -33,7 +32,8 @@ class Detector(Net):
 
     def __init__(self, model_file, pretrained_file, mean=None, input_scale=None, raw_scale=None, channel_swap=None,
                  context_pad=None, gpu=None, **options):
-        use_gpu(gpu)
+        if gpu is not None:
+            (settings.set_mode_gpu if gpu else settings.set_mode_cpu)()
         super().__init__(model_file, TEST, weights=pretrained_file, **options)
         self.transformer = picture_transformer(self, mean, input_scale, raw_scale, channel_swap)
         self.configure_crop(context_pad)

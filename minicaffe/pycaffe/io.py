@@ -12,10 +12,10 @@ import os
 import numpy as np
 
 from minicaffe.data.datum import opencv, opencv_decode
-from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, int_of, shown
-from minicaffe.proto import caffe_pb2
+from minicaffe.errors import ConfigError, DataError, FileError, ShapeError, WrongTypeError, check_message, int_of
+from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.binary import parse_message
-from minicaffe.proto.files import read_bytes
+from minicaffe.proto.files import file_error, read_bytes
 from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
 
 
@@ -75,12 +75,7 @@ def array_to_datum(arr, label=None):
     else:
         datum.float_data.extend(arr.astype(float).ravel())
     if label is not None:
-        try:
-            datum.label = operator.index(label)
-        except TypeError:
-            raise WrongTypeError(f"a datum's label is an integer, got {label!r}; HDF5Data takes real numbers") from None
-        except ValueError:
-            raise DataError(f"label {label} does not fit into 32 bits") from None
+        datum.label = int_of(label, "a label (HDF5Data takes real numbers)")
     return datum
 
 
@@ -146,6 +141,18 @@ def _content_of(source):
     if isinstance(content, str):
         raise WrongTypeError('the file object gives text; open the picture with "rb"', file=name)
     return name, bytes(content)
+
+
+def read_npy(path):
+    """Return the array of a .npy file; raise FileError if it holds none of numbers."""
+    try:
+        # A map compares the file's size with its shape before memory is taken, and refuses objects.
+        return np.array(np.lib.format.open_memmap(path, mode="r"))
+    except OSError as error:
+        raise file_error(path, error) from error
+    except ValueError as error:
+        found = FileError(f"is no .npy file of numbers: {error}; caffe.io.blobproto_to_array reads a .binaryproto", file=path)
+        raise kinds.with_kind(found, kinds.head_of(path), "a NumPy array (.npy)", ("npy", "mean")) from None
 
 
 def resize_image(im, new_dims, interp_order=1):
@@ -223,13 +230,9 @@ def oversample(images, crop_dims):
     array, shape (10 N, height, width, K), float32
     """
     images = list(images)
-    if not images:
-        raise ConfigError("give at least one picture", field="images")
     height, width = int(crop_dims[0]), int(crop_dims[1])
     rows, cols = images[0].shape[:2]
-    if min(height, width) < 1:
-        raise ShapeError(f"must be at least 1 x 1, got {[height, width]}", field="crop_dims")
-    if height > rows or width > cols:
+    if not (0 < height <= rows and 0 < width <= cols):
         raise ShapeError(f"crops of {height}x{width} do not fit pictures of {rows}x{cols}", field="crop_dims")
     top, left = (rows - height) // 2, (cols - width) // 2
     corners = [(0, 0), (0, cols - width), (rows - height, 0), (rows - height, cols - width), (top, left)]
@@ -238,13 +241,6 @@ def oversample(images, crop_dims):
         five = [image[y:y + height, x:x + width] for y, x in corners]
         crops += five + [crop[:, ::-1] for crop in five]
     return np.stack(crops).astype(np.float32)
-
-
-def _checked_scale(scale, field):
-    """Return `scale` if it is a number or an array of numbers; raise WrongTypeError that names `field` otherwise."""
-    if np.asarray(scale).dtype.kind not in "biuf":
-        raise WrongTypeError(f"must be a number, got {shown(scale)}", field=field)
-    return scale
 
 
 # The steps of a Transformer after the resizing: attribute, function that applies the step, function that undoes it.
@@ -302,28 +298,23 @@ class Transformer:
         self._check_input(in_)
         if len(order) != len(self.inputs[in_]) - 1:
             raise ConfigError(f"must have {len(self.inputs[in_]) - 1} entries, got {list(order)}", field="transpose")
-        try:
-            axes = np.arange(len(order))[list(order)].tolist()  # which counts negative ones from the last
-        except (IndexError, ValueError):
-            axes = []
-        if len(set(axes)) != len(order):
+        axes = [axis % len(order) for axis in order]    # negative ones count from the last
+        if sorted(axes) != list(range(len(order))):
             raise ConfigError(f"must have each axis once, 0 to {len(order) - 1}, got {list(order)}", field="transpose")
         self.transpose[in_] = axes
 
     def set_channel_swap(self, in_, order):
         """Set the order of channels; (2, 1, 0) turns RGB into Caffe's BGR. Applies after the transpose."""
         self._check_input(in_)
-        if len(order) != self.inputs[in_][1]:
-            raise ConfigError(f"must have one entry for each of the {self.inputs[in_][1]} channels, got {list(order)}",
+        if len(order) != self.inputs[in_][1] or not all(channel in range(len(order)) for channel in order):
+            raise ConfigError(f"must have a channel, 0 to {self.inputs[in_][1] - 1}, for each of them, got {list(order)}",
                               field="channel_swap")
-        if not all(0 <= int_of(channel, "a channel") < len(order) for channel in order):
-            raise ConfigError(f"channels are counted from 0 to {len(order) - 1}, got {list(order)}", field="channel_swap")
         self.channel_swap[in_] = list(order)
 
     def set_raw_scale(self, in_, scale):
         """Set the factor applied before the mean is subtracted, such as 255 for pictures in [0, 1]."""
         self._check_input(in_)
-        self.raw_scale[in_] = _checked_scale(scale, "raw_scale")
+        self.raw_scale[in_] = scale
 
     def set_mean(self, in_, mean):
         """Set the mean to subtract: one value a channel, or an array (H, W) or (C, H, W) of the input's size."""
@@ -347,4 +338,4 @@ class Transformer:
     def set_input_scale(self, in_, scale):
         """Set the factor applied last."""
         self._check_input(in_)
-        self.input_scale[in_] = _checked_scale(scale, "input_scale")
+        self.input_scale[in_] = scale

@@ -3,6 +3,7 @@
 Different from pycaffe: wrong input raises instead of ending the process, and a view of a blob keeps its memory alive.
 """
 
+import functools
 import logging
 import os
 from itertools import zip_longest
@@ -11,20 +12,19 @@ from numbers import Integral
 import numpy as np
 
 from minicaffe.blob import Blob
-from minicaffe.common import TRAIN, caffe
+from minicaffe.common import TEST, TRAIN, caffe
 from minicaffe.errors import ConfigError, FileError, ShapeError, names_of, shown
 from minicaffe.net import net as base_net
 from minicaffe.net import run
 from minicaffe.net.net import NamedDict, cached_view
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
-from minicaffe.pycaffe import net2014
-from minicaffe.pycaffe.net2014 import Net2014
+from minicaffe.pycaffe import io, settings
 
 log = logging.getLogger(__name__)
 
 
-class Net(Net2014, base_net.Net):
+class Net(base_net.Net):
     """A network read from a prototxt, with pycaffe's methods.
 
     This is ``minicaffe.Net`` and ``caffe.Net``. Its base, ``minicaffe.net.net.Net``, is built from a NetParameter and lacks
@@ -57,21 +57,17 @@ class Net(Net2014, base_net.Net):
         Naming file, line, layer and field.
     """
 
+    default_phase = TEST
+
     def __init__(self, network_file, phase, *args, level=0, stages=None, weights=None, force_backward=None, **options):
         if isinstance(phase, (str, os.PathLike)):
             if len(args) > 1:
                 raise ConfigError("Net(network_file, weights_file, phase) takes exactly three arguments")
-            if not args:
-                args = (net2014.default_phase(),)
-                name = net2014.PHASES[args[0]]
-                net2014.warn_once("Net(network_file, weights_file)",
-                            f"Net({shown(str(network_file))}, {name}, weights={shown(str(phase))})")
-            else:
-                log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
-                            shown(str(network_file)), "caffe.TRAIN" if args[0] == TRAIN else "caffe.TEST", shown(str(phase)))
             if weights is not None:
                 raise ConfigError(f"is given twice, {shown(str(phase))} and {shown(str(weights))}; give one file", field="weights")
-            weights, phase = phase, args[0]
+            weights, phase = phase, args[0] if args else self.default_phase
+            log.warning("DEPRECATION WARNING - deprecated use of Python interface; use Net(%s, %s, weights=%s) instead",
+                        shown(str(network_file)), "caffe.TRAIN" if phase == TRAIN else "caffe.TEST", shown(str(weights)))
         elif args:
             level, stages, weights, *rest = [*args, *(None, None, None)[len(args):]]
             level = level or 0
@@ -336,6 +332,69 @@ class Net(Net2014, base_net.Net):
         """Call ``hook(layer index)`` after each layer's backward."""
         self.add_hook(run.AFTER_BACKWARD, hook)
 
+    # ---- methods of 2014; today caffe.io.Transformer prepares pictures
+
+    set_mode_cpu, set_mode_gpu, set_device = map(staticmethod, (settings.set_mode_cpu, settings.set_mode_gpu, settings.set_device))
+
+    def set_phase_test(self):
+        """Raise ConfigError if the net was not built for phase TEST, which it keeps."""
+        self._check_phase(TEST, "caffe.TEST")
+
+    def set_phase_train(self):
+        """Raise ConfigError if the net was not built for phase TRAIN, which it keeps."""
+        self._check_phase(TRAIN, "caffe.TRAIN")
+
+    def _check_phase(self, phase, name):
+        if self.phase != phase:
+            raise ConfigError(f"a net keeps its phase; build it by caffe.Net(file, {name}, weights=model)", file=self.file,
+                              field="phase")
+
+    @functools.cached_property
+    def transformer(self):
+        """Transformer: of the inputs; pictures (H, W, K) become (K, H, W)."""
+        made = io.Transformer({name: self.blobs[name].shape for name in self.inputs})
+        for name in self.inputs:
+            if len(self.blobs[name].shape) == 4:
+                made.set_transpose(name, (2, 0, 1))
+        return made
+
+    def set_mean(self, input_, mean, mode="elementwise"):
+        """Set the mean that `preprocess` subtracts: an array, or an .npy file; with mode "channel" its mean of each channel."""
+        mean = io.read_npy(os.fspath(mean)) if isinstance(mean, (str, os.PathLike)) else np.asarray(mean)
+        if mode not in ("elementwise", "channel"):
+            raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")
+        self.transformer.set_mean(input_, mean.mean(axis=(1, 2)) if mode == "channel" and mean.ndim == 3 else mean)
+
+    def set_input_scale(self, input_, scale):
+        """As of `minicaffe.io.Transformer`."""
+        self.transformer.set_input_scale(input_, scale)
+
+    def set_raw_scale(self, input_, scale):
+        """As of `minicaffe.io.Transformer`."""
+        self.transformer.set_raw_scale(input_, scale)
+
+    def set_channel_swap(self, input_, order):
+        """As of `minicaffe.io.Transformer`."""
+        self.transformer.set_channel_swap(input_, order)
+
+    def preprocess(self, input_, data):
+        """As of `minicaffe.io.Transformer`, for the present shape of the input."""
+        self.transformer.inputs[input_] = self.blobs[input_].shape
+        return self.transformer.preprocess(input_, data)
+
+    def deprocess(self, input_, data):
+        """As of `minicaffe.io.Transformer`."""
+        return self.transformer.deprocess(input_, data)
+
+
+def set_phase_test():
+    """Build the nets of ``Net(file, weights)`` for phase TEST from now on, which is the default."""
+    Net.default_phase = TEST
+
+
+def set_phase_train():
+    """Build the nets of ``Net(file, weights)`` for phase TRAIN from now on."""
+    Net.default_phase = TRAIN
 
 
 def _stack_rows(parts, given):

@@ -6,7 +6,6 @@
 NumPy's numbers and arrays are accepted as values, and for integer fields also ``64 / 2``, a float without a fraction.
 """
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from minicaffe.layer import layer_types
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.fields import Fields, lines_of
 
-log = logging.getLogger(__name__)
 LAYER_FIELDS = caffe_pb2.LayerParameter.DESCRIPTOR.fields_by_name
 
 
@@ -228,19 +226,14 @@ def _count(ntop, type_name):
 
 
 class NetSpec:
-    """A net that is being written: assign Tops to attributes or items, then call `to_proto`.
-
-    A tuple of Tops may be assigned, too: ``n["data"] = L.Data(ntop=2)``. In `to_proto` its first Top is named ``data`` and the
-    others get automatic names, unless they have names of their own.
-    """
+    """A net that is being written: assign Tops to attributes or items, then call `to_proto`."""
 
     def __init__(self):
         super().__setattr__("tops", {})
 
     def __setattr__(self, name, value):
-        tops = value if isinstance(value, tuple) and value else (value,)
-        if not all(isinstance(top, (Top, Function)) for top in tops):
-            raise TypeError(f"NetSpec takes Tops of layers, '{name}' is {type(value)}")
+        if not isinstance(value, (Top, Function)):
+            raise TypeError(f"NetSpec takes Tops of layers, '{name}' is {type(value)}; several tops are n.a, n.b = ...")
         self.tops[name] = value
 
     def __getattr__(self, name):
@@ -293,26 +286,14 @@ class NetSpec:
             for key, top in name.items():
                 self[key] = top
         else:
-            top = self[name]
-            (top[0] if isinstance(top, tuple) else top).update(params)
+            self[name].update(params)
 
     def to_proto(self):
         """Return the NetParameter of all layers needed, dependencies first, in order of assignment.
 
         A layer takes the name of its first Top; the name of an in-place layer's Top names only the layer.
         """
-        names = {top: name for name, top in self.tops.items() if not isinstance(top, tuple)}
-        tops, tuples = [], [(name, top) for name, top in self.tops.items() if isinstance(top, tuple)]
-        for name, several in tuples:
-            names.setdefault(several[0], name)
-        unnamed = [(name, top) for name, several in tuples for top in several if top not in names]
-        for top in self.tops.values():
-            tops.extend(top if isinstance(top, tuple) else (top,))
-        net = _net(tops, names)
-        for name, top in unnamed:
-            log.warning("NetSpec '%s' is a tuple: its top number %d is named %s; to choose the names, unpack it: n.a, n.b = ...",
-                        name, top.n, names[top])
-        return net
+        return _net(self.tops.values(), {top: name for name, top in self.tops.items()})
 
 
 class Layers:

@@ -1,19 +1,27 @@
-"""What a solver does as one of several processes that train together: joining them, the means of their statistics."""
+"""What a solver does as one of several processes that train together: checks, joining them, the means of their statistics."""
 
 import logging
 import math
+import re
 
 import numpy as np
 
 from minicaffe.common import caffe
+from minicaffe.engines.engine import get_precision
 from minicaffe.errors import ConfigError, float_of, int_of, shown
-from minicaffe.layers.data.sources import log_undivided_sources
+from minicaffe.layers.data.sources import NumberedSource, log_undivided_sources
+from minicaffe.proto import text
 from minicaffe.solver import snapshot
 
 log = logging.getLogger("minicaffe.solver")
 WIRES = ("float32", "bf16")     # types in which gradients are sent between processes
 CARRIERS = ("mpi", "nccl")      # what sends them
 RATE_SCALES = {"linear": float, "sqrt": math.sqrt}  # what n processes with the batches of one each may multiply the rate by
+# Paths may differ, as each machine may have the data on a disk of its own.
+PATHS = re.compile(r'\b(source|root_folder|mean_file|label_map_file|name_size_file|output_directory|file_name): "(\\.|[^"\\])*"')
+# Fields of a solver that may differ: nets (compared separately), files, what rank 0 sends to all, and what only affects display.
+MAY_DIFFER = {"net", "net_param", "train_net", "train_net_param", "test_net", "test_net_param", "weights", "random_seed",
+              "snapshot_prefix", "solver_mode", "device_id", "display", "debug_info"}
 
 
 def join(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup, timeout):
@@ -22,7 +30,6 @@ def join(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup
     from minicaffe.parallel.group import Group
     from minicaffe.parallel.heartbeat import Heartbeat
     from minicaffe.parallel.transport import make_transport  # imported here: a single process does not need them
-    from minicaffe.solver import rank_checks
     for field, value, known in (("wire", wire, WIRES), ("carrier", carrier, (*CARRIERS, None)),
                                 ("scale_lr", scale_lr, (*RATE_SCALES, None))):
         if value not in known:
@@ -35,7 +42,7 @@ def join(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup
         raise ConfigError("a solver of this process trains together with others already, and only one can; delete it first")
     group = Group(comm)
     Heartbeat(group, timeout)
-    rank_checks.check(solver, group)
+    check_equal(solver, group)
     group.check_equal({"the carrier of gradients": carrier, "their type": wire, "overlap": overlap,
                        "sync_batch_norm": sync_batch_norm, "scale_lr": scale_lr, "warmup": warmup})
     exchange = Exchange(group, solver.net.learnable_params, solver.net.learned(),
@@ -55,6 +62,27 @@ def join(solver, comm, carrier, wire, overlap, sync_batch_norm, scale_lr, warmup
             log.warning("sync_batch_norm changes nothing: the net has no BatchNorm layer that uses the statistics of its batch")
     if group.size > 1 and statistics(solver):
         log.info("BatchNorm's running statistics are each rank's own; before tests and snapshots all take their mean.")
+
+
+def check_equal(solver, group):
+    """Raise ConfigError, which names the ranks and their machines, unless the solvers of all ranks of a Group compute the same."""
+    from importlib.metadata import version
+    group.check_equal({"the version of minicaffe": version("minicaffe"), "the type of the solver": type(solver).__name__,
+                       **{f"{field.name} of the solver": _value(value) for field, value in solver.param.ListFields()
+                          if field.name not in MAY_DIFFER}})
+    nets = {"the train net": solver.net, **{f"test net {i}": net for i, net in enumerate(solver.test_nets)}}
+    group.check_equal({f"layer '{node.name}' of {which}": " ".join(PATHS.sub("", text.write_text(node.param)).split())
+                       for which, net in nets.items() for node in net.nodes})
+    group.check_equal({f"the number of records of layer '{node.name}' of {which}": node.layer.count_records()
+                       for which, net in nets.items() for node in net.nodes if isinstance(node.layer, NumberedSource)})
+    params = [blob for net in nets.values() for blob in net.param_table.params]
+    group.check_equal({"the shapes of the parameters": [list(blob.shape) for blob in params],
+                       "the types of the parameters": [blob.dtype.name for blob in params], "the precision": get_precision()})
+
+
+def _value(value):
+    """Return the value of a field as messages show it, float32 with the digits that it has."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value if isinstance(value, (int, str)) else str(value).strip()
 
 
 def statistics(solver):

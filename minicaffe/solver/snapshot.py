@@ -4,8 +4,8 @@ Binary files are those of Caffe; minicaffe adds the field ``resume_state``, JSON
 and data positions. With it a resumed training computes the same bits as one that never stopped (on the same number of
 threads). Each file appears whole under its name or not at all (proto/atomic.py), the model before the state that names it.
 
-Of processes that train together rank 0 writes and reads. Its states are the file's, and `ranks` in ``resume_state`` has for each
-rank what differs; parameters and history are the same on all.
+Of processes that train together rank 0 writes and reads. Its states are the file's, and `ranks` in ``resume_state`` has those of
+each rank; parameters and history are the same on all.
 """
 
 import glob
@@ -22,7 +22,7 @@ from minicaffe.memory.budget import check_bytes
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, delayed_interrupts, replacing
 from minicaffe.proto.files import is_hdf5
-from minicaffe.proto.hdf5 import find, hdf5_in_memory, read_array, reading
+from minicaffe.proto.hdf5 import find, hdf5_in_memory, is_numbers, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
 MAX_RESUME_STATE = 16 << 20  # characters; a few of them become an object of a hundred bytes
@@ -149,7 +149,7 @@ def resume_state(solver):
     """Return what a state file keeps beyond Caffe's fields, as a dict for JSON; of a group only rank 0 has `ranks`."""
     state = own_state(solver)
     if solver.group.size > 1 and (everyone := solver.group.gather_to_root(state)) is not None:
-        state["ranks"] = [_difference(other, state) for other in everyone]
+        state = {**state, "ranks": everyone}
     return state
 
 
@@ -165,23 +165,6 @@ def own_state(solver):
 def _layer_states(net):
     states = {layer.key: layer.get_state() for layer in net.layers}
     return {key: state for key, state in states.items() if state is not None}
-
-
-def _difference(state, first):
-    """Return what a rank's state has in place of rank 0's, a dict of the same form: layers that agree are left out."""
-    train, *test = [{key: value for key, value in mine.items() if value != theirs.get(key)}
-                    for mine, theirs in zip([state["train"], *state["test"]], [first["train"], *first["test"]], strict=True)]
-    parts = {"generator": state["generator"] if state["generator"] != first["generator"] else None,
-             "train": train, "test": test if any(test) else None}
-    return {name: part for name, part in parts.items() if part}
-
-
-def _combined(first, difference):
-    """Undo `_difference`."""
-    return {**first, "generator": difference.get("generator", first["generator"]),
-            "train": {**first["train"], **difference.get("train", {})},
-            "test": [{**theirs, **mine} for theirs, mine in zip(first["test"], difference.get("test") or [{}] * len(first["test"]),
-                                                                strict=True)]}
 
 
 # ---- the same state on all ranks
@@ -206,13 +189,13 @@ def share(solver, resume=None):
     for blob in [*dict.fromkeys(blob for net in nets for blob in net.param_table.params), *solver.history]:
         group.comm.Bcast(blob.data)
     first, policy = group.broadcast_from_root((own_state(solver), policy))
-    differences = None
+    states = None
     if group.rank == 0:
-        differences = (resume or {}).get("ranks", ())
-        if len(differences) != group.size:
+        states = (resume or {}).get("ranks", ())
+        if len(states) != group.size:
             seed, offset = first["generator"]["seed"], first["generator"]["offset"]
-            differences = [{"generator": {"seed": (seed + rank) % 2**64, "offset": offset}} for rank in range(group.size)]
-    state = _combined(first, group.comm.scatter(differences))
+            states = [{"generator": {"seed": (seed + rank) % 2**64, "offset": offset}} for rank in range(group.size)]
+    state = {**first, **group.comm.scatter(states)}
     for name, value in policy.items():
         setattr(solver, name, value)
     if solver.best is not None and group.rank:
@@ -239,6 +222,8 @@ def restore(solver, path):
         _check(solver, state)
         found = _parse_resume_state(state.resume_state) if solver.exact_resume or solver.best is not None else None
         resume = found if solver.exact_resume else None
+        if solver.best is not None:
+            solver.best.check_state((found or {}).get("best"))
         model = _find_model(state.learned_net, path)
         reset_layers = _compare_ranks(solver, resume, path) if resume is not None else []
         _set_layer_states(solver, resume, lambda: model and solver.net.copy_from(model))
@@ -252,21 +237,7 @@ def restore(solver, path):
         setattr(solver, name, getattr(state, name))
     if solver.best is not None:
         solver.best.set_state((found or {}).get("best"))
-    _compare_stepvalues(solver, path)
     return resume
-
-
-def _compare_stepvalues(solver, path):
-    """Warn if the state has passed another number of stepvalues than the solver has up to its iteration; the state's is used."""
-    values, passed = solver.param.stepvalue, solver.current_step
-    if solver.param.lr_policy != "multistep" or any(passed == sum(value <= until for value in values)
-                                                    for until in (solver.iter - 1, solver.iter)):
-        return  # the value that is the iteration itself is passed when the rate is computed next
-    below = sum(value <= solver.iter for value in values)
-    following = f"the next fall is the one of stepvalue {values[passed]}" if passed < len(values) else "the rate falls no more"
-    log.warning("%s: stepvalue has %d values up to iteration %d, the state has passed %d, and its number counts, as in BVLC Caffe: "
-                "%s. To follow the new values set solver.current_step = %d after the restore", path, below, solver.iter, passed,
-                following, below)
 
 
 def _set_generator(solver, state):
@@ -298,53 +269,36 @@ def _read_hdf5_state(path):
         history = find(file, "history", caffe.trusted)
         if not isinstance(history, h5py.Group):
             raise DataError("is no group of datasets; the file is no solver state of Caffe", field="history")
-        arrays = [read_array(_dataset(history, str(i), "fiu"), f"history[{i}]") for i in range(len(history))]
+        arrays = [find(history, str(i), caffe.trusted) for i in range(len(history))]
+        if not all(map(is_numbers, arrays)):
+            raise DataError("has no dataset of numbers for each; the file is no solver state of Caffe", field="history")
         return binary.StoredState(
-            iter=_number(file, "iter"), current_step=_number(file, "current_step"),
-            learned_net=_string(file, "learned_net"), resume_state=_string(file, "resume_state"),
-            minimum_loss=_number(file, "minimum_loss", "f") if "minimum_loss" in file else NO_LOSS,
-            iter_last_event=_number(file, "iter_last_event") if "iter_last_event" in file else 0,
-            history=[binary.StoredBlob(array.shape, array) for array in arrays])
+            iter=_value(file, "iter", "iu"), current_step=_value(file, "current_step", "iu"),
+            learned_net=_value(file, "learned_net", "SO", ""), resume_state=_value(file, "resume_state", "SO", ""),
+            minimum_loss=_value(file, "minimum_loss", "f", NO_LOSS), iter_last_event=_value(file, "iter_last_event", "iu", 0),
+            history=[binary.StoredBlob(array.shape, read_array(array, f"history[{i}]")) for i, array in enumerate(arrays)])
 
 
-def _dataset(group, name, kinds):
-    """Return a dataset whose NumPy type is of one of `kinds`; DataError if it is missing or something else."""
+def _value(file, name, kinds, default=None):
+    """Return the one number or text of a dataset; `default`, if there is one, without the dataset.
+
+    Its NumPy type must be of one of `kinds`: a text may be of fixed length, as Caffe writes it, or variable, as h5py does.
+    """
     import h5py
-    dataset = find(group, name, caffe.trusted)
-    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None or dataset.dtype.kind not in kinds:
-        what = "numbers" if "f" in kinds or "i" in kinds else "text"
-        raise DataError(f"is missing or no dataset of {what}; the file is no solver state of Caffe",
-                        field=f"{group.name}/{name}".lstrip("/"))
-    return dataset
-
-
-def _number(file, name, kinds="iu"):
-    """Return the one number of a dataset; a whole one Caffe reads as int32."""
-    dataset = _dataset(file, name, kinds)
-    if dataset.size != 1:
-        raise DataError(f"must hold one number, holds {dataset.size}", field=name)
-    number = dataset[()].item()
-    if kinds == "iu" and not -2**31 <= number < 2**31:
-        raise DataError(f"must be from -2^31 to 2^31 - 1, got {number}; fetch the file again", field=name)
-    return number
-
-
-def _string(file, name):
-    """Return a text, of fixed length as Caffe writes it or of variable length as h5py does; None if there is none."""
-    if find(file, name, caffe.trusted) is None:
-        return None
-    dataset = _dataset(file, name, "SO")
-    check_bytes(dataset.size * dataset.dtype.itemsize, name)
-    text = dataset[()]
-    if not isinstance(text, bytes):
-        raise DataError(f"must be one text, got shape {list(dataset.shape)}; the file is no solver state of Caffe", field=name)
-    return os.fsdecode(text.split(b"\0")[0])
+    dataset = find(file, name, caffe.trusted)
+    if dataset is None and default is not None:
+        return default
+    if not isinstance(dataset, h5py.Dataset) or dataset.shape is None or dataset.size != 1 or dataset.dtype.kind not in kinds:
+        raise DataError(f"must be one {'text' if 'S' in kinds else 'number'}; the file is no solver state of Caffe", field=name)
+    check_bytes(dataset.dtype.itemsize, name)
+    value = np.asarray(dataset[()]).item()
+    return os.fsdecode(value.split(b"\0")[0]) if isinstance(value, bytes) else value
 
 
 def _check(solver, state):
     for field in ("iter", "current_step", "iter_last_event"):
-        if getattr(state, field) < 0:
-            raise DataError(f"must be at least 0, got {getattr(state, field)}", field=field)
+        if not 0 <= getattr(state, field) < 2**31:
+            raise DataError(f"must be from 0 to 2^31 - 1, got {getattr(state, field)}; fetch the file again", field=field)
     got, needed = len(state.history), len(solver.history)
     if got != needed:
         raise ShapeError(f"the file has {got} blobs, {type(solver).__name__} with this net needs {needed}; resume with the "
@@ -365,31 +319,17 @@ def _parse_resume_state(text):
                         field="resume_state")
     try:
         resume = json.loads(text)
-        generators, maps = [resume["generator"]], [resume["train"], *resume["test"]]
-        for difference in resume.get("ranks", ()):
-            generators.append(difference.get("generator", resume["generator"]))
-            maps += difference.get("train", {}), *difference.get("test", [])
-            if len(difference.get("test", resume["test"])) != len(resume["test"]):
-                raise ValueError("test of a rank")
-        numbers = [generator[name] for generator in generators for name in ("seed", "offset")]
+        states = resume, *resume.get("ranks", ())
+        maps = [layers for state in states for layers in (state["train"], *state["test"])]
+        numbers = [state["generator"][name] for state in states for name in ("seed", "offset")]
+        if any(len(state["test"]) != len(resume["test"]) for state in states):
+            raise ValueError("test of a rank")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:  # of lists nested thousands deep
         raise DataError(f"is not what minicaffe writes there ({cause!r}); fetch the file again",
                         field="resume_state") from cause
-    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps) \
-            or "best" in resume and not is_best_state(resume["best"]):
+    if not all(isinstance(n, int) and 0 <= n < 2**64 for n in numbers) or not all(isinstance(m, dict) for m in maps):
         raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
     return resume
-
-
-def is_best_state(state):
-    """Whether a value that was read from a solver state has the form of `BestTest.get_state` (best.py)."""
-    def number(value, kind):
-        return isinstance(value, kind) and not isinstance(value, bool) and abs(value) < 1 << 63
-
-    return (isinstance(state, dict) and isinstance(state.get("output"), str) and isinstance(state.get("path"), str | None)
-            and number(state.get("count"), int) and number(state.get("last"), int)
-            and (state.get("value") is None and state.get("iteration") is None
-                 or number(state.get("value"), float | int) and number(state.get("iteration"), int)))
 
 
 def _find_model(learned_net, state_path):

@@ -51,8 +51,6 @@ def test_a_failed_trace_has_no_values(minicaffe, sized):
     assert "values" not in page and "values" not in trace.load(sized / "t.json").document
 
 
-
-
 def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, onednn):
     """The first one converts the parameters, which is no part of an iteration; and what is assumed of missing data is reported."""
     onednn(True)

@@ -422,7 +422,7 @@ def test_blobs_that_the_layer_does_not_have(here):
     (b"", r"empty, where a NumPy array \(.npy\) is expected"), (b"\x93NUMPY\x01\x00" + b"\xff" * 80, "no .npy file"), (b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', "
      b"'fortran_order': False, 'shape': (1099511627776,), }".ljust(128) + b"\n", "no .npy file")])
 def test_npy_files(tmp_path, content, words):
-    from minicaffe.pycaffe.net2014 import read_npy
+    from minicaffe.pycaffe.io import read_npy
     (tmp_path / "mean.npy").write_bytes(content)
     with pytest.raises(FileError, match="mean.npy: is " + words):
         read_npy(str(tmp_path / "mean.npy"))

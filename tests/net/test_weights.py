@@ -267,7 +267,7 @@ def test_what_an_hdf5_file_has_besides_layers_of_the_net(weights, caplog):
         file["data/gone/0"] = np.zeros(3)
     with caplog.at_level(logging.INFO):
         caplog.clear()
-        loaded = weights_files.load_hdf5(caffe.Net("net.prototxt", caffe.TEST), "more.h5")
+        loaded = weights_files.load(caffe.Net("net.prototxt", caffe.TEST), "more.h5")
     assert (loaded.taken, loaded.unused) == (["ip1", "ip2"], ["gone"])
     ignored = [record.getMessage() for record in caplog.records if "Ignoring" in record.getMessage()]
     assert ignored == [f"Ignoring source layer {name}" for name in ("a_note", "empty", "gone", "rows")]

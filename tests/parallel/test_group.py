@@ -47,7 +47,13 @@ def test_ranks_tell_each_other_what_they_have_and_name_who_differs():
 def test_what_some_ranks_do_not_have_differs(monkeypatch, facts, words):
     job = Job(3)
     job.use(monkeypatch)
-    assert job.together(lambda rank: Group(job.comm(rank)).differences(facts[rank])) == [[words]] * 3
+
+    def compare(rank):
+        with pytest.raises(ConfigError) as raised:
+            Group(job.comm(rank)).check_equal(facts[rank])
+        return str(raised.value)
+
+    assert job.together(compare) == [f"{words}; it must be the same on all ranks"] * 3
 
 
 def test_settings_of_mpi_libraries_that_the_environment_has_stay(monkeypatch):

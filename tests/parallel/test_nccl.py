@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from cplusplus import compiler
 from test_distribute import LAST, MLP, NET, SHARED, assert_same, folder, make, train  # noqa: F401 (a fixture)
 
 import minicaffe
-from minicaffe.parallel.nccl import old_bindings
 
 pytestmark = pytest.mark.slow(17)    # all together
 
@@ -25,8 +23,6 @@ ROOT = HERE.parent.parent
 def fake(tmp_path_factory):
     """The environment in which nccl4py finds the fake NCCL, and each process two simulated GPUs."""
     pytest.importorskip("nccl.core", reason="nccl4py is not installed: pip install nccl4py")
-    if reason := old_bindings(types.SimpleNamespace(index=1)):
-        pytest.skip(reason)
     path = tmp_path_factory.mktemp("fake") / "libnccl.so.2"
     subprocess.run([*compiler(), "-std=c++17", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2", str(HERE / "fake_nccl.cpp"), "-o", str(path)], check=True)
     return {"LD_PRELOAD": str(path), "MINICAFFE_DEVICE": "sim", "MINICAFFE_SIM": "devices=2,race=1", "FAKE_NCCL_SECONDS": "10"}

@@ -19,7 +19,7 @@ from minicaffe.parallel import nccl
 from minicaffe.parallel.bucket import Bucket
 from minicaffe.parallel.exchange import Exchange
 from minicaffe.parallel.group import Group
-from minicaffe.parallel.nccl import NcclTransport, old_bindings
+from minicaffe.parallel.nccl import NcclTransport
 from minicaffe.parallel.transport import MpiTransport
 
 # Page faults of a block as large as a bucket that is taken, written and freed, after the first time.
@@ -92,23 +92,13 @@ def test_what_mpi_raises_in_the_thread_ends_the_iteration(monkeypatch):
             call()
 
 
-@pytest.mark.parametrize("version, index, refused", [
-    ("13.3.1", 1, True), ("13.4.2", 1, True), ("13.3.1", 0, False), ("13.4.4", 1, False), ("13.5.0rc1", 1, False), ("14", 3, False)])
-def test_cuda_bindings_that_give_gpu_0_for_all_memory(monkeypatch, version, index, refused):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
-    reason = old_bindings(types.SimpleNamespace(index=index))
-    assert (reason is not None) == refused
-    assert not refused or f"cuda-bindings {version} gives GPU 0 for memory of GPU {index}" in reason
-
-
 @pytest.mark.parametrize("mode, bf16, simulated, asked, library, found", [
     ("cpu", True, True, False, "there", ("nets compute on the CPU", None)),
     ("gpu", True, True, False, "there", ("gradients are sent in bf16, which only MPI does here", None)),
     ("gpu", False, True, False, "there", ("NCCL finds no simulated device", None)),
     ("gpu", False, True, True, "there", (None, "0000:01:00.0")),
     ("gpu", False, False, False, "there", (None, "0000:01:00.0")),
-    ("gpu", False, False, False, "missing", ("nccl4py is not installed", None)),
-    ("gpu", False, False, True, "old", ("too old", "0000:01:00.0"))])
+    ("gpu", False, False, False, "missing", ("nccl4py is not installed", None))])
 def test_why_a_process_cannot_use_nccl(monkeypatch, mode, bf16, simulated, asked, library, found):
 
     def load():
@@ -118,7 +108,6 @@ def test_why_a_process_cannot_use_nccl(monkeypatch, mode, bf16, simulated, asked
     monkeypatch.setattr(nccl, "sim", types.SimpleNamespace(selected=lambda: simulated))
     monkeypatch.setattr(nccl, "cuda", types.SimpleNamespace(current=lambda: types.SimpleNamespace(bus_id="0000:01:00.0")))
     monkeypatch.setattr(nccl, "library", load)
-    monkeypatch.setattr(nccl, "old_bindings", lambda device: "too old" if library == "old" else None)
     assert nccl._own_unusable_reason(asked, bf16) == found
 
 

@@ -114,7 +114,7 @@ def test_ranks_that_were_all_asleep_name_no_rank(folder):
 
 
 def differ(folder):
-    """What rank 0 says when the ranks' records, solvers, nets or weights files differ, and what a path alone does."""
+    """What rank 0 says when the ranks' records, solvers or nets differ, and what a path alone does."""
     rank = __import__("mpi4py.MPI").MPI.COMM_WORLD.rank
     found = []
     for records, fields, change in (("short", "", None), ("list", "", None), ("short", "momentum: 0.5", None), ("short", "", "lr")):

@@ -30,7 +30,7 @@ from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import reading
 from minicaffe.proto.text import parse_text, read_text
 from minicaffe.proto.upgrade import read_net_file, read_weights
-from minicaffe.pycaffe.net2014 import read_npy
+from minicaffe.pycaffe.io import read_npy
 
 
 def written(write):

@@ -163,22 +163,6 @@ def test_update_of_ssd_and_ours():
     assert n.keys() == ["data", "conv", "relu"]
 
 
-def test_a_tuple_is_accepted(caplog):
-    n = caffe.NetSpec()
-    n["data"] = L.DummyData(shape=[dict(dim=[2, 3]), dict(dim=[2])], ntop=2)
-    n.ip = L.InnerProduct(n["data"][0], num_output=3)
-    n.loss = L.SoftmaxWithLoss(n.ip, n.data[1])
-    n.update("data", {"name": "first"})
-    made = n.to_proto().layer
-    assert [list(layer.top) for layer in made] == [["data", "DummyData1"], ["ip"], ["loss"]]
-    assert made[0].name == "first" and list(made[2].bottom) == ["ip", "DummyData1"]
-    assert "its top number 1 is named DummyData1" in caplog.text and len(caplog.records) == 1
-    n.label = n["data"][1]
-    assert list(n.to_proto().layer[0].top) == ["data", "label"] and len(caplog.records) == 1
-    n.data, n.label = n["data"]
-    assert list(n.to_proto().layer[0].top) == ["data", "label"]
-
-
 @pytest.mark.parametrize("value, want", [(64 / 2, 32), (np.int64(32), 32), (np.float64(32), 32), (np.uint8(32), 32), (np.array(32), 32)])
 def test_integers(value, want):
     layer = L.Convolution(L.Input(shape=dict(dim=[value, 1])), num_output=value, kernel_size=[value, 3.0]).to_proto().layer

@@ -6,13 +6,14 @@ loop; a function may replace a net. Steps run one after another: there are no co
 beside a run, or workspaces of a step's own.
 """
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterable
 
 import numpy as np
 
-from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError, shown
+from minicaffe.errors import ConfigError, DataError, Error, WrongTypeError, check_type, int_of, shown
 
 
 class Step:
@@ -22,17 +23,15 @@ class Step:
     ----------
     name : str
         For error messages.
-    nets : str, function, or sequence of them
+    nets : str, function or Step, or sequence of them
         Names of nets; a function is called with the workspace, for what no net does, such as an update.
-    steps : Step, or sequence of Step
-        In place of `nets`.
     num_iter : int, optional
         How often; by default once, or with `should_stop_blob` until that stops it.
     should_stop_blob : str, optional
-        Name of one number, looked at after each net or substep: the step ends if it is not 0. It is a blob of the step's last net
+        Name of one number, read after each net or substep: the step ends if it is not 0. It is a blob of the step's last net
         that has one of that name, or else a slot of the workspace.
     backward : bool
-        Whether the nets run backward, too; substeps say it for themselves.
+        Whether the nets run backward, too; not those of other steps in it.
 
     Raises
     ------
@@ -40,38 +39,55 @@ class Step:
         Naming the step.
     """
 
-    def __init__(self, name, nets=(), *, steps=(), num_iter=None, should_stop_blob=None, backward=False):
-        if not isinstance(name, str):
-            raise WrongTypeError(f"a step's name is a str, got {shown(name)}")
-        self.name = name
-        for given, what in ((nets, "nets"), (steps, "steps")):
-            if not (isinstance(given, Iterable | Step) or callable(given)):
-                raise WrongTypeError(f"must be {what} or a single one, got {shown(given)}", field=what)
-        self.nets = (nets,) if isinstance(nets, str) or callable(nets) else tuple(nets)
-        self.steps = (steps,) if isinstance(steps, Step) else tuple(steps)
-        self.should_stop_blob = should_stop_blob
-        self.backward = bool(backward)
-        if bool(self.nets) == bool(self.steps):
-            raise ConfigError(f"{self}: needs nets or steps, and not both")
-        if backward and steps:
-            raise ConfigError(f"{self}: has no nets to run; set it where the nets are, in the substeps", field="backward")
-        if should_stop_blob is not None and not isinstance(should_stop_blob, str):
-            raise WrongTypeError(f"{self}: is the name of a number, got {shown(should_stop_blob)}", field="should_stop_blob")
-        for net in self.nets:
-            if not isinstance(net, str) and not callable(net):
-                raise WrongTypeError(f"{self}: nets are names of nets, or functions of the workspace, got {shown(net)}")
-        _check_steps(self)
-        if num_iter is None and should_stop_blob is None:
-            num_iter = 1
-        if num_iter is not None and (
-                not isinstance(num_iter, (int, np.integer)) or isinstance(num_iter, bool) or num_iter < 0):
+    def __init__(self, name, nets, *, num_iter=None, should_stop_blob=None, backward=False):
+        self.name = check_type(name, str, "the name of a step", "a str")
+        self.nets = _listed(nets, str | Step, f"{self}: nets")
+        if not self.nets:
+            raise ConfigError(f"{self}: needs nets")
+        self.num_iter, self.should_stop_blob, self.backward = num_iter, should_stop_blob, backward
+        if should_stop_blob is not None:
+            check_type(should_stop_blob, str, f"{self}: should_stop_blob", "the name of a number")
+        elif num_iter is None:
+            self.num_iter = 1
+        if num_iter is not None and int_of(num_iter, f"{self}: num_iter") < 0:
             raise ConfigError(f"{self}: must be an integer from 0 on, got {shown(num_iter)}", field="num_iter")
-        self.num_iter = num_iter
 
     def net_names(self):
-        """List the nets of the step and its substeps, each once, in order."""
-        own = [net for net in self.nets if isinstance(net, str)]
-        return list(dict.fromkeys([*own, *itertools.chain(*(step.net_names() for step in self.steps))]))
+        """List the nets of the step and the steps in it, each once, in order."""
+        parts = (part.net_names() if isinstance(part, Step) else [part] for part in self.nets if isinstance(part, str | Step))
+        return list(dict.fromkeys(itertools.chain(*parts)))
+
+    def run(self, workspace):
+        """Run the step, see `Workspace.run_plan`."""
+        with _placed(self):
+            for _ in range(self.num_iter) if self.num_iter is not None else itertools.count():
+                for part in self.nets:
+                    if isinstance(part, Step):
+                        part.run(workspace)
+                    elif isinstance(part, str):
+                        with _placed(f"net '{part}'"):
+                            workspace.run_net(part, self.backward)  # found by name each time: it may have been deleted or replaced
+                    else:
+                        with _placed(f"function '{getattr(part, '__name__', part)}'"):
+                            part(workspace)
+                    if self.should_stop_blob is not None and self._stops(workspace):
+                        return
+
+    def _stops(self, workspace):
+        """Return whether the stop blob is not 0."""
+        name, nets = self.should_stop_blob, workspace.nets
+        with _placed(f"should_stop_blob '{name}'"):
+            spaces = [nets[net].workspace for net in self.net_names()[::-1] if net in nets]
+            value = next((space for space in spaces if name in space.local_names()), workspace).blob(name)
+            try:
+                array = np.asarray(value)
+            except (TypeError, ValueError):
+                array = np.empty(0)
+            if array.size != 1 or array.dtype.kind not in "biuf":
+                raise WrongTypeError(f"must be one number, got {type(value).__name__} of shape {list(array.shape)}")
+            if math.isnan(array.item()):
+                raise DataError("must be a number, got nan")
+            return array.item() != 0
 
     def __str__(self):
         return f"step '{self.name}'"
@@ -89,86 +105,40 @@ class Plan:
 
     def __init__(self, steps, name=""):
         self.name = name
-        if not isinstance(steps, Iterable | Step):
-            raise WrongTypeError(f"a plan is made of a Step or some, got {shown(steps)}")
-        self.steps = (steps,) if isinstance(steps, Step) else tuple(steps)
-        _check_steps(self)
+        self.steps = _listed(steps, Step, f"{self}: steps")
 
     def run(self, workspace):
         """Run the plan, see `Workspace.run_plan`."""
-        for step in self.steps:
-            for name in step.net_names():
-                try:
-                    workspace.net(name)
-                except Error as error:
-                    raise _placed(error, self, step)
-        for step in self.steps:
-            _run(step, workspace, (self,))
+        with _placed(self):
+            for step in self.steps:
+                with _placed(step):
+                    for name in step.net_names():
+                        workspace.net(name)     # raises
+            for step in self.steps:
+                step.run(workspace)
 
     def __str__(self):
         return f"plan '{self.name}'" if self.name else "plan"
 
 
-def _check_steps(parent):
-    for step in parent.steps:
-        if not isinstance(step, Step):
-            raise WrongTypeError(f"{parent}: steps are of the type Step, got {shown(step)}")
+def _listed(parts, kind, what):
+    """Return a part, or some, as a tuple; raise WrongTypeError unless they are of a type, or if str is one, functions."""
+    alone = isinstance(parts, str | Step) or callable(parts) or not isinstance(parts, Iterable)
+    for part in (parts := (parts,) if alone else tuple(parts)):
+        if not isinstance(part, kind) and (kind is Step or not callable(part)):
+            wanted = "of the type Step" if kind is Step else "names of nets, functions of the workspace or steps"
+            raise WrongTypeError(f"{what} are {wanted}, got {shown(part)}")
+    return parts
 
 
-def _run(step, workspace, place):
-    """Run a step; `place` is the plan and the steps around it."""
-    place = (*place, step)
-    for _ in range(step.num_iter) if step.num_iter is not None else itertools.count():
-        for part in step.steps or step.nets:
-            if isinstance(part, Step):
-                _run(part, workspace, place)
-            else:
-                _run_part(step, part, workspace, place)
-            if step.should_stop_blob is not None and _stops(step, workspace, place):
-                return
-
-
-def _run_part(step, part, workspace, place):
-    """Run one net, or call one function."""
-    place = (*place, f"net '{part}'" if isinstance(part, str) else f"function '{getattr(part, '__name__', part)}'")
+@contextlib.contextmanager
+def _placed(place):
+    """Put the name of a plan, step or net in front of the message of an error inside; other exceptions get it as a note."""
     try:
-        if isinstance(part, str):
-            workspace.run_net(part, step.backward)  # found by name each time: it may have been deleted or replaced
-        else:
-            part(workspace)
+        yield
     except Error as error:
-        raise _placed(error, *place)
-    except Exception as error:  # of a user's function, layer or hook
-        error.add_note(f"in {_joined(place)}")
+        error.message = f"{place}: {error.message}"
         raise
-
-
-def _stops(step, workspace, place):
-    """Return whether a step's stop blob is not 0."""
-    name = step.should_stop_blob
-    try:
-        nets = workspace.nets
-        spaces = [nets[net].workspace for net in step.net_names()[::-1] if net in nets]
-        value = next((space for space in spaces if name in space.local_names()), workspace).blob(name)
-        try:
-            array = np.asarray(value)
-        except (TypeError, ValueError):
-            array = np.empty(0)
-        if array.size != 1 or array.dtype.kind not in "biuf":
-            raise WrongTypeError(f"must be one number, got {type(value).__name__} of shape {list(array.shape)}")
-        number = array.item()
-        if math.isnan(number):
-            raise DataError("must be a number, got nan")
-        return number != 0
-    except Error as error:
-        raise _placed(error, *place, f"should_stop_blob '{name}'")
-
-
-def _placed(error, *place):
-    """Put the names of plan, steps and net in front of an error's message; return it."""
-    error.message = f"{_joined(place)}: {error.message}"
-    return error
-
-
-def _joined(place):
-    return ": ".join(map(str, place))
+    except Exception as error:  # of a user's function, layer or hook
+        error.add_note(f"in {place}")
+        raise

@@ -87,20 +87,6 @@ def register_serializer(kind, to, from_, name=None):
     _by_type[kind] = _by_name[name] = Registered(kind, name, to, from_)
 
 
-def class_name(kind):
-    """Return under which name a class is stored; WrongTypeError if it cannot be."""
-    if kind in _by_type:
-        return _by_type[kind].name
-    if BUILT_IN.get(kind.__name__, object) is not kind:
-        raise _unknown(kind)
-    return kind.__name__
-
-
-def class_named(name):
-    """Return the class that is stored under a name; DataError if none is."""
-    return BUILT_IN.get(name) or (object if name == "object" else _registered(name).kind)
-
-
 def _registered(name):
     if name not in _by_name:
         near = close_matches(name, [*BUILT_IN, *OTHERS, *_by_name])

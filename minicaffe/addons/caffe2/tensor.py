@@ -8,12 +8,10 @@ when it grows or changes its type, where Caffe2's would write what the others sh
 
 import math
 import weakref
-from copy import copy
 
 import numpy as np
 
-from minicaffe.addons.caffe2.elements import bytes_type, element_type, new_objects, same_type, type_name
-from minicaffe.addons.caffe2.serialization import DTYPES, class_name, class_named, register_serializer
+from minicaffe.addons.caffe2.serialization import DTYPES, register_serializer
 from minicaffe.blob import NUMPY_TYPES, Blob, numpy_view
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, shown
@@ -31,15 +29,11 @@ __all__ = ["Tensor"]
 
 
 class Storage:
-    """What the tensors that share data have in common: `memory`, or for objects `items`, an array of references."""
+    """What the tensors that share data have in common: `memory`, and whether its owner is outside."""
 
-    def __init__(self, memory=None, items=None, external=False):
-        self.memory, self.items, self.external = memory, items, external
+    def __init__(self, memory, external=False):
+        self.memory, self.external = memory, external
         self.users = weakref.WeakSet()
-
-    @property
-    def nbytes(self):
-        return self.memory.size if self.items is None else self.items.nbytes
 
 
 class Tensor:
@@ -50,8 +44,7 @@ class Tensor:
     shape : sequence of int, optional
         Without it the tensor has no shape yet, and `size` -1.
     dtype : type, optional
-        Of the elements: what ``numpy.dtype`` takes, in the machine's byte order; or any other class (str, list, one of your own),
-        whose objects are made by calling it without arguments and live on the host only.
+        Of the elements: what ``numpy.dtype`` takes, in the machine's byte order and without objects; a slot holds objects.
     name : str
         What memory reports call it.
     """
@@ -84,15 +77,13 @@ class Tensor:
 
     @property
     def dtype(self):
-        """numpy.dtype, or a class, of the elements; None before there is a type."""
+        """numpy.dtype: of the elements; None before there is a type."""
         return self._type
 
     @property
     def itemsize(self):
-        """int: bytes of an element, of a reference for objects; 0 without a type."""
-        if self._type is None:
-            return 0
-        return self._type.itemsize if isinstance(self._type, np.dtype) else np.dtype(object).itemsize
+        """int: bytes of an element; 0 without a type."""
+        return 0 if self._type is None else self._type.itemsize
 
     @property
     def nbytes(self):
@@ -102,11 +93,11 @@ class Tensor:
     @property
     def capacity_nbytes(self):
         """int: bytes that a resize may ask for and keep the memory; 0 while there is none."""
-        return 0 if self._storage is None else self._storage.nbytes
+        return 0 if self._storage is None else self._storage.memory.size
 
     @property
     def memory(self):
-        """SyncedMemory: of the elements; None while there is none, and for objects."""
+        """SyncedMemory: of the elements; None while there is none."""
         return None if self._storage is None else self._storage.memory
 
     @property
@@ -117,7 +108,7 @@ class Tensor:
     def is_type(self, dtype):
         """Return whether the elements are of exactly this type."""
         try:
-            return same_type(self._type, element_type(dtype))
+            return self._type == element_type(dtype)
         except WrongTypeError:
             return False
 
@@ -161,13 +152,8 @@ class Tensor:
             For more than 32 axes, a negative size or more than 2**31 - 1 elements; the tensor stays as it was.
         """
         shape = _shape_of(dims)
-        storage, size = self._storage, math.prod(shape)
-        if storage is not None:
-            if size * self.itemsize > (self.nbytes if self.shares_data else storage.nbytes):
-                storage = None
-            elif storage.items is not None and not self.shares_data:
-                storage = Storage(items=storage.items[:size].copy())  # without the other objects
-        self._set_state(shape, self._type, storage)
+        fits = math.prod(shape) * self.itemsize <= (self.nbytes if self.shares_data else self.capacity_nbytes)
+        self._set_state(shape, self._type, self._storage if fits else None)
 
     def reshape(self, *dims):
         """Set a shape of as many elements as there are.
@@ -183,14 +169,11 @@ class Tensor:
         self._set_state(shape, self._type, self._storage)
 
     def reserve(self, *dims):
-        """Take memory for a larger shape, and keep shape and values: later resizes and `extend` up to there take none.
-
-        Objects are made when they are counted, so that nothing is reserved for them.
-        """
+        """Take memory for a larger shape, and keep shape and values: later resizes and `extend` up to there take none."""
         size, storage = math.prod(_shape_of(dims)), self._storage
         self._check_shaped("reserve")
         self._check_typed("reserve")
-        if isinstance(self._type, np.dtype) and size * self.itemsize > self.capacity_nbytes:
+        if size * self.itemsize > self.capacity_nbytes:
             self._set_state(self._shape, self._type, self._grown(size) if storage else self._new_storage(self._type, size))
 
     def extend(self, num, growth_pct=0):
@@ -212,9 +195,7 @@ class Tensor:
         first, *rest = self._shape
         shape, storage = checked_shape((first + num, *rest), "a tensor"), self._storage
         size = math.prod(shape)
-        if storage is not None and storage.items is not None:
-            storage = Storage(items=new_objects(self._type, size, storage.items[: self.size]))
-        elif storage is not None and (self.shares_data or size * self.itemsize > storage.nbytes):
+        if storage is not None and (self.shares_data or size * self.itemsize > storage.memory.size):
             rows = min(-(-first * (100 + growth_pct) // 100), MAX_COUNT // max(math.prod(rest), 1))
             storage = self._grown(max(rows, shape[0]) * math.prod(rest))
         self._set_state(shape, self._type, storage)
@@ -264,8 +245,7 @@ class Tensor:
     def mutable_data(self, dtype):
         """Return the elements as a writable NumPy view, of type `dtype` from now on (Caffe2 ``mutable_data<T>()``).
 
-        Of another type they have new values: any bytes, or objects made by calling `dtype`. Where that raises, the tensor stays
-        as it was.
+        Of another type they have any values.
 
         Raises
         ------
@@ -277,25 +257,24 @@ class Tensor:
 
     def gpu_data(self, dtype):
         """As `data`, on the device, as a `DeviceArray`; the host copy stays valid."""
-        self._check_elements(bytes_type(dtype))
+        self._check_elements(element_type(dtype))
         return self._device_array(self._storage.memory.gpu_data())
 
     def mutable_gpu_data(self, dtype):
         """As `mutable_data`, on the device, as a `DeviceArray`; the host copy becomes stale."""
-        self._ensure_storage(bytes_type(dtype))
+        self._ensure_storage(element_type(dtype))
         return self._device_array(self._storage.memory.mutable_gpu_data())
 
     def raw_data(self):
         """Return the read-only Buffer of the host side: the bytes of whatever type, all `capacity_nbytes` of them."""
         self._check_elements(self._type)
-        bytes_type(self._type)
         return self._storage.memory.cpu_data()
 
     def raw_mutable_data(self, dtype=None):
         """As `mutable_data`, as the Buffer of the host side; without a `dtype` of the type that there is."""
         if dtype is None:
             self._check_typed("raw_mutable_data")
-        self._ensure_storage(bytes_type(self._type if dtype is None else dtype))
+        self._ensure_storage(self._type if dtype is None else element_type(dtype))
         return self._storage.memory.mutable_cpu_data()
 
     def __array__(self, dtype=None, copy=None):
@@ -339,7 +318,7 @@ class Tensor:
         """
         self._check_shaped("share_external")
         array = _array_of(source, "share_external", False)
-        on_device, kind = isinstance(array, DeviceArray), bytes_type(array.dtype)
+        on_device, kind = isinstance(array, DeviceArray), element_type(array.dtype)
         if array.size != self.size:
             raise ShapeError(f"share_external: {self} takes {self.size} elements, got {array.size}; resize it first")
         if array.readonly if on_device else not (array.flags.c_contiguous and array.flags.writeable):
@@ -354,7 +333,7 @@ class Tensor:
     def copy_from(self, source, stream=None):
         """Take shape, type and values of another tensor, of the data of a blob, or of an array.
 
-        Objects are copied one by one by ``copy.copy``. If that or anything else fails, shape and type stay as they were.
+        If it fails, shape and type stay as they were.
 
         Parameters
         ----------
@@ -370,7 +349,7 @@ class Tensor:
             if values is self._storage:
                 self._set_state(shape, kind, values)
                 return
-            values = values.memory if values.items is None else values.items[: source.size]
+            values = values.memory
         elif isinstance(source, Blob):
             if not (source.num_axes or source.count):
                 raise ShapeError(f"copy_from: {source} has no shape yet")
@@ -379,9 +358,6 @@ class Tensor:
             values = _array_of(source, "copy_from", True)
             shape = checked_shape(values.shape, "a tensor")
             kind = element_type(values.dtype if isinstance(values, DeviceArray) else values.dtype.newbyteorder("="))
-        if not isinstance(kind, np.dtype):
-            self._take_objects(shape, kind, [copy(item) for item in values.flat])
-            return
         before = self._shape, self._type, self._storage
         try:
             self.resize(shape)
@@ -393,14 +369,6 @@ class Tensor:
         except BaseException:
             self._set_state(*before)
             raise
-
-    def _take_objects(self, shape, kind, objects):
-        storage = self._storage  # tensors that share it see the copies
-        if storage is None or not same_type(kind, self._type) or self.size != len(objects):
-            storage = Storage(items=np.empty(len(objects), object))
-        for index, item in enumerate(objects):
-            storage.items[index] = item
-        self._set_state(shape, kind, storage)
 
     # ---- inside
 
@@ -416,17 +384,16 @@ class Tensor:
         """Have memory for elements of `kind`: what there is, if it is large enough and only this tensor's, else new memory."""
         self._check_shaped("mutable access")
         storage = self._storage
-        if storage is not None and same_type(kind, self._type):
+        if storage is not None and kind == self._type:
             return
-        fits = (storage is not None and storage.items is None and isinstance(kind, np.dtype) and not storage.external
-                and not self.shares_data and self.size * kind.itemsize <= storage.nbytes)
+        fits = (storage is not None and not storage.external and not self.shares_data
+                and self.size * kind.itemsize <= storage.memory.size)
         self._set_state(self._shape, kind, storage if fits else self._new_storage(kind, self.size))
 
     def _new_storage(self, kind, size):
-        """Make a `Storage` for `size` elements; memory is taken at the first access, objects are made now."""
-        nbytes = size * (kind.itemsize if isinstance(kind, np.dtype) else np.dtype(object).itemsize)
-        check_bytes(nbytes, f"tensor '{self.name}' of {size} elements")
-        return Storage(SyncedMemory(nbytes, self.name)) if isinstance(kind, np.dtype) else Storage(items=new_objects(kind, size))
+        """Make a `Storage` for `size` elements; its memory is taken at the first access."""
+        check_bytes(size * kind.itemsize, f"tensor '{self.name}' of {size} elements")
+        return Storage(SyncedMemory(size * kind.itemsize, self.name))
 
     def _grown(self, size):
         """Make a `Storage` for `size` elements that begins with the present ones."""
@@ -445,29 +412,41 @@ class Tensor:
 
     def _check_elements(self, kind):
         """Raise unless there are elements of `kind`, None for those of a tensor without a type."""
-        if self._storage is None and (self._type is None or same_type(kind, self._type)):
+        if self._storage is None and (self._type is None or kind == self._type):
             raise DataError(f"{self} has no elements yet; call resize, then mutable_data(dtype)")
-        if not same_type(kind, self._type):
-            raise WrongTypeError(f"{self} was asked for {type_name(kind)}; mutable_data({type_name(kind)}) makes it one")
+        if kind != self._type:
+            raise WrongTypeError(f"{self} was asked for {kind.name}; mutable_data({kind.name}) makes it one")
 
     def _view(self, writable):
-        storage = self._storage
-        if storage.items is None:
-            buffer = storage.memory.mutable_cpu_data() if writable else storage.memory.cpu_data()
-            return numpy_view(self._shape, self._type, buffer)
-        view = storage.items[: self.size].reshape(self._shape)
-        view.flags.writeable = writable
-        return view
+        memory = self._storage.memory
+        return numpy_view(self._shape, self._type, memory.mutable_cpu_data() if writable else memory.cpu_data())
 
     def _device_array(self, buffer):
         return DeviceArray(buffer.address, self._shape, self._type, buffer, readonly=buffer.readonly)
 
     def __repr__(self):
         shape = "without a shape" if self._shape is None else "".join(f"{n} " for n in self._shape) + f"({self.size})"
-        return f"<Tensor '{self.name}' {shape} {'of no type' if self._type is None else type_name(self._type)}>"
+        return f"<Tensor '{self.name}' {shape} {'of no type' if self._type is None else self._type.name}>"
 
     def __reduce__(self):
         raise WrongTypeError("a tensor cannot be copied or pickled: it is a place, not a value; other.copy_from(tensor) copies it")
+
+
+def element_type(dtype):
+    """Return the numpy.dtype of elements that `dtype` means.
+
+    Raises WrongTypeError if it is no type, is of another byte order or without bytes, or has axes or objects inside.
+    """
+    try:
+        found = None if dtype is None else np.dtype(dtype)
+    except (TypeError, ValueError):
+        found = None
+    if found is None:
+        raise WrongTypeError(f"{dtype!r} is no type of elements; give what numpy.dtype takes")
+    if found.hasobject or found.subdtype or not found.itemsize or not found.isnative:
+        raise WrongTypeError(f"{found} cannot be a type of elements: they have some bytes, in the machine's order, and no axes or "
+                             "objects inside; convert the array (astype), or put the object itself into a slot")
+    return found
 
 
 def _shape_of(dims):
@@ -511,29 +490,21 @@ def _check_tensor(other, what):
 
 
 def _to_stored(tensor):
-    """Return an array; of objects or without elements a list: the type's name, the shape, the objects, None for what is missing."""
-    kind = tensor.dtype
+    """Return an array, or without elements a list: the name of the type and the shape, None for what is missing."""
     if tensor.memory is not None:
-        return tensor.data(kind)
-    name = None if kind is None else kind.str if isinstance(kind, np.dtype) else class_name(kind)
-    objects = list(tensor.data(kind).flat) if tensor.capacity_nbytes else None
-    return [name, None if tensor.size < 0 else list(tensor.shape), objects]
+        return tensor.data(tensor.dtype)
+    return [tensor.dtype and tensor.dtype.str, None if tensor.size < 0 else list(tensor.shape)]
 
 
 def _from_stored(stored):
+    tensor = Tensor()
     if isinstance(stored, np.ndarray):
-        tensor = Tensor()
         tensor.copy_from(stored)
         return tensor
-    name, shape, objects = stored
-    kind = None if name is None else DTYPES.get(name) or class_named(name)
-    tensor = Tensor(None, kind)
+    name, shape = stored
+    tensor._type = None if name is None else element_type(DTYPES[name])
     if shape is not None:
         tensor.resize(shape)
-    if objects is not None:
-        if len(objects) != tensor.size or not isinstance(kind, type) or not all(isinstance(item, kind) for item in objects):
-            raise DataError(f"{tensor} cannot hold the {len(objects)} objects that are stored for it")
-        tensor._take_objects(tensor.shape, kind, objects)
     return tensor
 
 

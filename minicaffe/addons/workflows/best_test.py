@@ -11,13 +11,14 @@ import os
 
 import numpy as np
 
-from minicaffe.errors import ConfigError
+from minicaffe.errors import ConfigError, DataError
 from minicaffe.net.run import AFTER_FORWARD
 from minicaffe.solver import snapshot
 
 log = logging.getLogger("minicaffe.solver")
 LABEL_LOSS = "SigmoidCrossEntropyLoss"
-STATE = ("output", "value", "iteration", "count", "last", "path")   # of a BestTest, in a solver state
+# What a solver state has of a BestTest.
+STATE = {"output": str, "value": (int, float), "iteration": int, "count": int, "last": int, "path": (str, type(None))}
 
 
 class BestTest:
@@ -107,6 +108,18 @@ class BestTest:
     def get_state(self):
         """Return what a solver state stores of this, for JSON."""
         return {name: getattr(self, name) for name in STATE}
+
+    def check_state(self, state):
+        """Raise DataError unless `set_state` can take what was read from a solver state: None, or the form of `get_state`."""
+        if state is None:
+            return
+        value = state if isinstance(state, dict) else {}
+        unset = {"value", "iteration"} if value.get("value") is value.get("iteration") is None else set()
+        for name, kind in STATE.items():
+            one = value.get(name, ... if name != "path" else None)
+            if name not in unset and (not isinstance(one, kind) or isinstance(one, bool) or not isinstance(one, str | None)
+                                      and not abs(one) < 1 << 63):
+                raise DataError("is not what minicaffe writes there; fetch the file again", field="resume_state")
 
     def set_state(self, state):
         """Take what `get_state` returned, None if the solver state has nothing of it; a warning says if it cannot be used."""

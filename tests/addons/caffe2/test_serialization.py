@@ -555,14 +555,12 @@ def state(tensor):
 
 
 @pytest.mark.parametrize("arguments", [
-    (), ((2, 3),), ((),), (None, np.float32), (None, str), ((2,), np.float16), ((0, 3), np.int8), ((2, 2), bool), ((), np.complex128),
-    ((2, 1), str), ((2,), list), ((1,), object)], ids=repr)
+    (), ((2, 3),), ((),), (None, np.float32), ((2,), np.float16), ((0, 3), np.int8), ((2, 2), bool), ((), np.complex128)],
+    ids=repr)
 def test_tensors(arguments):
     tensor = Tensor(*arguments)
-    if tensor.capacity_nbytes and tensor.dtype in (str, list, object):
-        tensor.mutable_data(tensor.dtype).reshape(-1)[0] = tensor.dtype() if tensor.dtype is not object else (1, None)
     assert state(again(tensor)) == state(tensor)
-    if tensor.size > 0 and isinstance(tensor.dtype, np.dtype):
+    if tensor.size > 0 and tensor.dtype is not None:
         tensor.free_memory()
         assert state(again(tensor)) == state(tensor)
 
@@ -576,23 +574,13 @@ def test_a_tensor_keeps_every_bit():
 
 
 def test_tensors_of_other_elements_are_refused():
-    class Mine:
-        pass
-
-    with pytest.raises(WrongTypeError, match="x: an object of type .*Mine cannot be stored; say how with"):
-        serialize(Tensor((2,), Mine), "x")
     with pytest.raises(WrongTypeError, match=r"x: an array of \[\('a'.* cannot be stored"):
         serialize(Tensor((2,), [("a", "f4")]), "x")
-    things = Tensor((1,), object)
-    things.mutable_data(object)[0] = {}
-    with pytest.raises(WrongTypeError, match=r"x\[2\]\[0\]: an object of type builtins.dict"):
-        serialize(things, "x")
 
 
 @pytest.mark.parametrize("stored", [
-    3, [], ["O", [1], None], ["f4,f4", None, None], ["<f4", [-1], None], ["<f4", [2**31], None], ["<f4", [1], [1.0]], ["str", [2], ["a"]],
-    ["str", None, ["a"]], ["str", [1], [3]], ["os.system", [1], ["a"]], [["str"], [1], None], [3, None, None], [None, ["a"], None],
-    ["str", [1], 5], [">f4", [1], None]], ids=repr)
+    3, [], ["O", [1]], ["f4,f4", None], ["<f4", [-1]], ["<f4", [2**31]], ["<f4", [1], None], ["str", [2]], ["os.system", [1]],
+    [["str"], [1]], [3, None], [0, None], [None, ["a"]], [">f4", [1]]], ids=repr)
 def test_what_is_no_tensor(stored, monkeypatch):
     registered = serialization._by_name["Tensor"]
     monkeypatch.setitem(serialization._by_type, Tensor, registered._replace(to=lambda tensor: stored))

@@ -284,3 +284,29 @@ def test_ranks_agree(make, tmp_path):
     first, second = ranks.run(2, __file__, "solve_together", str(tmp_path))
     assert first[:2] == second[:2] == [20, {"output": "loss", "value": 2.0, "iteration": 0, "count": 2, "last": 20, "path": "s_best.caffemodel"}]
     assert first[2] == 2 and second[2] == 0 and kept() == 3     # the best and the last snapshot, written by rank 0 alone
+
+
+BEST = {"output": "loss", "value": 2.5, "iteration": 4, "count": 1, "last": 5, "path": "s_best.caffemodel"}
+
+
+@pytest.mark.parametrize("changes, fits", [
+    ({}, True), ({"value": 3}, True), ({"path": None}, True), ({"value": None, "iteration": None}, True), ({"more": 1}, True),
+    ({"value": None}, False), ({"iteration": None}, False), ({"value": True}, False), ({"value": "2"}, False), ({"value": 1e30}, False),
+    ({"iteration": 4.0}, False), ({"iteration": True}, False), ({"iteration": 2**63}, False), ({"iteration": 2**63 - 1}, True),
+    ({"count": None}, False), ({"count": 1.0}, False), ({"count": -2**63}, False), ({"count": False}, False),
+    ({"last": None}, False), ({"last": 5.0}, False), ({"last": 2**63}, False),
+    ({"output": None}, False), ({"output": 1}, False), ({"path": 1}, False),
+])
+def test_the_best_test_of_a_state_is_checked(changes, fits):
+    """A state comes from anywhere: later code calculates with these and opens the path."""
+    def is_refused(state):
+        try:
+            BestTest.check_state(None, state)
+        except caffe.errors.DataError:
+            return True
+        return False
+
+    assert is_refused({**BEST, **changes}) is not fits
+    for name in BEST:
+        assert is_refused({key: value for key, value in BEST.items() if key != name}) or name == "path"
+    assert is_refused([BEST]) and not is_refused(None)
