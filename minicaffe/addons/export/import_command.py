@@ -16,7 +16,7 @@ from minicaffe.proto.text import write_text
 @click.option("--batch", type=options.batch_size, help="Size of the first axis of inputs that have none.")
 @click.option("--shape", "shapes", multiple=True, callback=options.named_shapes("INPUT=SIZExSIZE, such as x=1x3x48x192"),
               metavar="INPUT=1x3x48x192", help="Shape of an input whose sizes the model leaves open; may be repeated.")
-@click.option("--fold", is_flag=True, help="Put BatchNorm and Scale into the weights beside them, as minicaffe fold does.")
+@click.option("--fold", is_flag=True, help="Put BatchNorm and Scale into the weights before them, as minicaffe fold does.")
 @click.option("--no-check", is_flag=True, help="Do not compare the net with the model.")
 @options.force
 @options.common
