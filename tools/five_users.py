@@ -390,7 +390,7 @@ def engineer(user):
     elsewhere = "docs/taking_your_net_elsewhere.md"
     (user.folder / "write.py").write_text(VENDOR)
     user.run("python write.py && rm write.py")
-    bring = from_page("docs/bringing_a_net.md", "minicaffe import", {"resnet18": "vendor"}, "--dialect bvlc")
+    bring = from_page("docs/bringing_a_net.md", "minicaffe import", {"resnet18": "vendor"})
     user.run(bring, "differs by at most", "^wrote vendor.prototxt and vendor.caffemodel")
     user.run(bring, "exists already", status=1)
     user.run("minicaffe summary vendor.prototxt", "Softmax", terminal=True)

@@ -2,7 +2,7 @@
 
 COMMANDS = {
     "export": ("Convert a net", f"{__name__}.export_command:export", "Write a net as a model of ONNX, or a module of PyTorch."),
-    "fold": ("Convert a net", f"{__name__}.fold_command:fold", "Fold BatchNorm, Scale and Bias into weights beside them."),
+    "fold": ("Convert a net", f"{__name__}.fold_command:fold", "Fold BatchNorm, Scale and Bias into weights before them."),
     "import": ("Convert a net", f"{__name__}.import_command:import_", "Turn a model of ONNX into a prototxt and a caffemodel."),
 }
 MODULES = {"onnx": f"{__name__}.onnx", "pytorch": f"{__name__}.pytorch"}

@@ -20,7 +20,6 @@ from minicaffe.proto import caffe_pb2
               "NAME.py and NAME.pt.")
 @click.option("--to", type=click.Choice(["onnx", "torch"]), default="onnx", show_default=True, help="What is written: a model of "
               "ONNX, or the text and the state dict of a PyTorch module.")
-@click.option("--opset", type=click.IntRange(17, 22), default=17, show_default=True, help="Version of ONNX's operators.")
 @click.option("--batch", type=options.batch_size, help="Size of the first axis of the inputs, if not as the file says.")
 @click.option("--dynamic-batch", is_flag=True, help="Let the first axis of the inputs of ONNX have any size.")
 @click.option("--mean", metavar="FILE|A,B,C", help="Subtract this in the model, of the first input: a number for each channel in "
@@ -30,12 +29,10 @@ from minicaffe.proto import caffe_pb2
               "takes BGR.")
 @click.option("--inputs", metavar="FILE", help="An .npz file with an array for each input, to compare on; by default random "
               "numbers.")
-@click.option("--seed", type=click.IntRange(0, options.INT_MAX), default=0, show_default=True, help="Of the random numbers.")
 @click.option("--no-check", is_flag=True, help="Do not compare the model with the net.")
 @options.force
 @options.whole_net_options
-def export(file, weights, out, to, opset, batch, dynamic_batch, mean, scale, channel_swap, inputs, seed, no_check, force, level,
-           stage):
+def export(file, weights, out, to, batch, dynamic_batch, mean, scale, channel_swap, inputs, no_check, force, level, stage):
     """Write NET with WEIGHTS as a model of ONNX, or as a module of PyTorch.
 
     NET is a deploy net: its inputs are Input layers. The net and the model are run on the same inputs, and the greatest difference
@@ -48,10 +45,11 @@ def export(file, weights, out, to, opset, batch, dynamic_batch, mean, scale, cha
         out = out[:-3] if out.endswith((".py", ".pt")) else out
         target.check_file_name(out)
         names, specific = [f"{out}.py", f"{out}.pt"], {}
-        check_options_of_onnx()
+        if dynamic_batch:
+            raise click.UsageError("--dynamic-batch does not go with --to torch: a module takes any batch that its layers take")
     else:
         from minicaffe.addons.export import onnx as target
-        names, specific = [out], {"opset": opset, "dynamic_batch": dynamic_batch}
+        names, specific = [out], {"dynamic_batch": dynamic_batch}
     options.check_outputs(*names, force=force)
     given = inspection_options()
     arrays = None if inputs is None else read_arrays(inputs)
@@ -75,20 +73,12 @@ def export(file, weights, out, to, opset, batch, dynamic_batch, mean, scale, cha
             target.load_torch()
         except DependencyError:
             unchecked = ", not compared with the net: PyTorch is not installed; pip install torch, and run this again with --force"
-    found = target.export(net, out, preprocessing=how, check=not unchecked, inputs=arrays, seed=seed, **specific)
+    found = target.export(net, out, preprocessing=how, check=not unchecked, inputs=arrays, **specific)
     if not weights:
         click.echo("the parameters are those that the fillers gave: no WEIGHTS were given")
     for one in found:
         click.echo(one)
     click.echo(f"wrote {' and '.join(names)}{unchecked}")
-
-
-def check_options_of_onnx():
-    """Raise UsageError for an option of ONNX that is given with --to torch."""
-    for name, why in (("opset", "it is a version of ONNX"),
-                      ("dynamic_batch", "a module of PyTorch takes any batch that its layers take")):
-        if given := options.given_options([name]):
-            raise click.UsageError(f"{given} does not go with --to torch: {why}")
 
 
 def read_arrays(path):

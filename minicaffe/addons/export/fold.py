@@ -1,8 +1,7 @@
-"""Fold the layers that only scale and shift channels into the convolution or inner product beside them, for inference.
+"""Fold the layers that only scale and shift channels into the convolution or inner product before them, for inference.
 
-BatchNorm with stored statistics, Scale and Bias compute ``s x + t`` of each channel. Behind a layer ``y = W x + b`` that gives the
-weights ``s W`` and the bias ``s b + t``. Before it, it gives ``W s`` and ``b + W t``. The latter is exact only without padding,
-where each output reads as many values. Dropout does nothing in phase TEST and is removed.
+BatchNorm with stored statistics, Scale and Bias compute ``s y + t`` of each channel. Behind a layer ``y = W x + b`` that gives the
+weights ``s W`` and the bias ``s b + t``. Dropout does nothing in phase TEST and is removed.
 """
 
 import logging
@@ -19,8 +18,7 @@ from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)
-CONVOLUTIONS = ("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution")
-PRODUCTS = (*CONVOLUTIONS, "InnerProduct")
+PRODUCTS = ("Convolution", "DepthwiseConvolution", "ConvolutionDepthwise", "Deconvolution", "InnerProduct")
 AFFINE = ("BatchNorm", "Scale", "Bias")
 
 
@@ -87,9 +85,20 @@ def fold(net, param):
         for blob in entry.node.layer.blobs:
             users.setdefault(id(blob.data_memory), []).append(entry)
     shared = {name for group in users.values() if len(group) > 1 for name in (entry.param.name for entry in group)}
-    removed, kept = {}, {}
-    while _fold_one(entries, shared, removed, kept):
-        kept.clear()
+    removed, kept, owners, (readers, makers) = {}, {}, {}, _edges(entries)    # owners: folded layer -> the layer that computes it
+    for i, entry in enumerate(entries):
+        if entry.param.type != "Dropout" and entry.param.type not in AFFINE:
+            continue
+        made = makers.get(i)
+        owner = owners.get(made, made)
+        reason = _fold(entry, None if owner is None else entries[owner], made is not None and readers[made] == [i], shared)
+        if reason:
+            kept[entry.param.name] = reason
+            continue
+        entries[owner].param.top[0] = entry.param.top[0]
+        owners[i] = owner
+        removed[entry.param.name] = "" if entry.param.type == "Dropout" else entries[owner].param.name
+    entries = [entry for i, entry in enumerate(entries) if i not in owners]
     made = caffe_pb2.NetParameter(name=param.name, state=param.state)
     made.layer.extend(entry.param for entry in entries)
     folded = Net(made, net.dtype, file=net.file)
@@ -99,62 +108,17 @@ def fold(net, param):
     return Folded(folded, made, removed, kept)
 
 
-def _fold_one(entries, shared, removed, kept):
-    """Fold or remove one layer; return whether there was one. `kept` gets the reasons of those that stay."""
-    readers, makers = _edges(entries)
-    for i, entry in enumerate(entries):
-        kind, name = entry.param.type, entry.param.name
-        if kind != "Dropout" and kind not in AFFINE:
-            continue
-        before = makers.get((i, 0))
-        alone = before is not None and readers[before] == [i]
-        if kind == "Dropout":
-            if alone and entries[before].param.bottom:
-                _bypass(entries, before, i)
-                removed[name] = ""
-                return True
-            kept[name] = "its bottom is an input, or has other readers"
-            continue
-        factors = _factors(entry, shared)
-        if isinstance(factors, str):
-            kept[name] = factors
-            continue
-        why = "it follows no convolution or inner product"
-        if before is not None and entries[before].param.type in PRODUCTS:
-            target = entries[before]
-            why = f"'{target.param.name}' has other readers" if not alone else _refused(target, shared) or _behind(target, factors)
-            if why is None:
-                _bypass(entries, before, i)
-                removed[name] = entries[before if before < i else before - 1].param.name
-                return True
-        after = readers[i]
-        if len(after) == 1 and entries[after[0]].param.type in PRODUCTS and makers.get((after[0], 0)) == i:
-            reason = _refused(entries[after[0]], shared) or _before(entries[after[0]], factors)
-            if reason is None:
-                target = entries[after[0]]
-                target.param.bottom[0] = entry.param.bottom[0]
-                removed[name] = target.param.name
-                del entries[i]
-                return True
-            why += f", and {reason}" if before is None or entries[before].param.type not in PRODUCTS else ""
-        elif before is None or entries[before].param.type not in PRODUCTS:
-            why += ", and none is its only reader"
-        kept[name] = why
-    return False
-
-
 def _edges(entries):
-    """Return for each layer the layers that read its first top, and for (layer, bottom index) the layer that made it.
+    """Return for each layer the layers that read its first top, and for layers the layer that made the first bottom.
 
     A net's output, and a layer with several tops, have the reader -1.
     """
     latest, readers, makers = {}, {i: [] for i in range(len(entries))}, {}
     for i, entry in enumerate(entries):
-        for j, name in enumerate(entry.param.bottom):
-            if name in latest:
-                made, top = latest[name]
-                makers[i, j] = made
-                readers[made].append(i if top == 0 else -1)
+        for j, (made, top) in enumerate(latest[name] for name in entry.param.bottom if name in latest):
+            if j == 0:
+                makers[i] = made
+            readers[made].append(i if top == 0 else -1)
         for j, name in enumerate(entry.param.top):
             latest[name] = i, j
     for made, _ in latest.values():
@@ -163,10 +127,38 @@ def _edges(entries):
     return readers, makers
 
 
-def _bypass(entries, before, i):
-    """Remove layer `i`; the layer before it writes its top."""
-    entries[before].param.top[0] = entries[i].param.top[0]
-    del entries[i]
+def _fold(entry, target, alone, shared):
+    """Fold a layer into `target`, which computes its bottom; return the reason why not, or None.
+
+    `alone`: whether no other layer reads that; `shared`: the names of layers that share parameters.
+    """
+    if entry.param.type == "Dropout":
+        return None if alone and target.param.bottom else "its bottom is an input, or has other readers"
+    factors = _factors(entry, shared)
+    if isinstance(factors, str):
+        return factors
+    if target is None or target.param.type not in PRODUCTS:
+        return "it follows no convolution or inner product"
+    param, product = target.param, target.param.type == "InnerProduct"
+    p = param.inner_product_param if product else param.convolution_param
+    if not alone:
+        return f"'{param.name}' has other readers"
+    if param.name in shared:
+        return f"the parameters of '{param.name}' are shared"
+    if len(param.bottom) > 1:
+        return f"'{param.name}' has several bottoms"
+    if axis_of(p.axis, target.node.bottoms[0].shape) != 1:
+        return f"'{param.name}' does not begin at axis 1"
+    (scale, shift), (weight, *bias) = factors, target.arrays
+    if param.type == "Deconvolution":       # (inputs, outputs / group, ...)
+        weight = weight.reshape(p.group, -1, *weight.shape[1:]).swapaxes(1, 2)
+    elif product and p.transpose:
+        weight = weight.T
+    leading = 2 if param.type == "Deconvolution" else 1
+    weight *= scale.reshape(*weight.shape[:leading], *[1] * (weight.ndim - leading))      # a view of the array
+    target.arrays[1:] = [(bias[0] * scale if bias else 0) + shift]
+    p.bias_term = True
+    return None
 
 
 def _factors(entry, shared):
@@ -189,72 +181,3 @@ def _factors(entry, shared):
     if param.type == "Bias":
         return np.ones_like(entry.arrays[0]), entry.arrays[0]
     return entry.arrays[0], entry.arrays[1] if p.bias_term else np.zeros_like(entry.arrays[0])
-
-
-def _refused(target, shared):
-    """Return why the weights of a layer cannot be changed, or None."""
-    param = target.param
-    if param.name in shared:
-        return f"the parameters of '{param.name}' are shared"
-    if len(param.bottom) > 1:
-        return f"'{param.name}' has several bottoms"
-    axis = param.inner_product_param.axis if param.type == "InnerProduct" else param.convolution_param.axis
-    return None if axis_of(axis, target.node.bottoms[0].shape) == 1 else f"'{param.name}' does not begin at axis 1"
-
-
-def _set_bias(target, bias):
-    """Give a layer a bias."""
-    param = target.param
-    (param.inner_product_param if param.type == "InnerProduct" else param.convolution_param).bias_term = True
-    target.arrays[1:] = [bias]
-
-
-def _bias(target, outputs):
-    return target.arrays[1] if len(target.arrays) > 1 else np.zeros(outputs)
-
-
-def _behind(target, factors):
-    """Put ``scale y + shift`` into the layer that computes y; return the reason why not, or None."""
-    scale, shift = factors
-    weight, param = target.arrays[0], target.param
-    if param.type == "Deconvolution":       # (inputs, outputs / group, ...)
-        group = param.convolution_param.group
-        parts = weight.reshape(group, -1, *weight.shape[1:])
-        weight = (parts * scale.reshape(group, 1, -1, *[1] * (weight.ndim - 2))).reshape(weight.shape)
-    elif param.type == "InnerProduct" and param.inner_product_param.transpose:
-        weight = weight * scale
-    else:
-        weight = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    bias = _bias(target, len(scale)) * scale + shift
-    target.arrays[0] = weight
-    _set_bias(target, bias)
-    return None
-
-
-def _before(target, factors):
-    """Put ``scale x + shift`` into the layer that reads it; return the reason why not, or None."""
-    scale, shift = factors
-    weight, param = target.arrays[0], target.param
-    p = param.convolution_param
-    moved = bool(np.any(shift))
-    if moved and (param.type == "Deconvolution" or param.type in CONVOLUTIONS and any(target.node.layer.pad)):
-        return f"a shift before the borders of '{param.name}' is no bias"
-    if param.type == "InnerProduct":
-        columns = weight if not param.inner_product_param.transpose else weight.T     # (outputs, channels x positions)
-        repeat = columns.shape[1] // len(scale)
-        added = columns @ np.repeat(shift, repeat)
-        columns = columns * np.repeat(scale, repeat)
-        weight = columns if not param.inner_product_param.transpose else columns.T
-    elif param.type == "Deconvolution":
-        added = np.zeros(p.num_output)
-        weight = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    else:                                   # (outputs, channels / group, ...)
-        group = len(scale) // weight.shape[1]
-        parts = weight.reshape(group, -1, *weight.shape[1:])
-        ones = [1] * (weight.ndim - 2)
-        added = (parts * shift.reshape(group, 1, -1, *ones)).reshape(len(weight), -1).sum(1)
-        weight = (parts * scale.reshape(group, 1, -1, *ones)).reshape(weight.shape)
-    target.arrays[0] = weight
-    if moved or len(target.arrays) > 1:
-        _set_bias(target, _bias(target, len(added)) + added)
-    return None

@@ -1,4 +1,4 @@
-"""``minicaffe fold``: BatchNorm, Scale and Bias in the weights of the convolutions and inner products beside them."""
+"""``minicaffe fold``: BatchNorm, Scale and Bias in the weights of the convolutions and inner products before them."""
 
 import click
 
@@ -17,16 +17,14 @@ from minicaffe.proto.text import write_text
 @click.argument("file", metavar="NET")
 @click.argument("weights")
 @click.option("-o", "--out", "out", required=True, metavar="NAME", help="NAME.prototxt and NAME.caffemodel are written.")
-@click.option("--seed", type=click.IntRange(0, options.INT_MAX), default=0, show_default=True,
-              help="Of the random inputs of the comparison.")
 @click.option("--no-check", is_flag=True, help="Do not compare the two nets.")
 @options.force
 @options.whole_net_options
-def fold(file, weights, out, seed, no_check, force, level, stage):
+def fold(file, weights, out, no_check, force, level, stage):
     """Write NET with WEIGHTS as a net of fewer layers for inference.
 
-    NET is a deploy net. BatchNorm, Scale and Bias go into the weights of the convolution or inner product before or after them,
-    where that is exact; Dropout is removed. Each that is left has a line with the reason. Both nets are run on the same random
+    NET is a deploy net. BatchNorm, Scale and Bias go into the weights of the convolution or inner product before them, where that
+    is exact; Dropout is removed. Each that is left has a line with the reason. Both nets are run on the same random
     inputs, and the greatest difference of each output is printed; above 1e-4 of its greatest value nothing is written.
     """
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel", force=force)
@@ -36,7 +34,7 @@ def fold(file, weights, out, seed, no_check, force, level, stage):
     net.copy_from(weights)
     made = fold_net(net, param)
     if not no_check:
-        compare(net, made.net, random_inputs(net, seed))
+        compare(net, made.net, random_inputs(net))
     made.net.save(f"{out}.caffemodel")
     write_bytes(f"{out}.prototxt", write_text(made.param).encode())
     click.echo(f"wrote {out}.prototxt and {out}.caffemodel: {summary_of(made)}")

@@ -16,15 +16,11 @@ from minicaffe.proto.text import write_text
 @click.option("--batch", type=options.batch_size, help="Size of the first axis of inputs that have none.")
 @click.option("--shape", "shapes", multiple=True, callback=options.named_shapes("INPUT=SIZExSIZE, such as x=1x3x48x192"),
               metavar="INPUT=1x3x48x192", help="Shape of an input whose sizes the model leaves open; may be repeated.")
-@click.option("--dialect", type=click.Choice(["minicaffe", "ssd", "bvlc"]), default="minicaffe", show_default=True,
-              help="Whose layer types may occur: bvlc has no Permute.")
-@click.option("--seed", type=click.IntRange(0, options.INT_MAX), default=0, show_default=True,
-              help="Of the random inputs of the comparison.")
-@click.option("--fold", is_flag=True, help="Put BatchNorm and Scale into the weights beside them, as minicaffe fold does.")
+@click.option("--fold", is_flag=True, help="Put BatchNorm and Scale into the weights before them, as minicaffe fold does.")
 @click.option("--no-check", is_flag=True, help="Do not compare the net with the model.")
 @options.force
 @options.common
-def import_(file, out, batch, shapes, dialect, seed, fold, no_check, force):
+def import_(file, out, batch, shapes, fold, no_check, force):
     """Write a model of ONNX as NAME.prototxt and NAME.caffemodel.
 
     What Caffe's layers cannot express is listed, and nothing is written. The net is for the shapes of the model's inputs. All blobs
@@ -33,7 +29,7 @@ def import_(file, out, batch, shapes, dialect, seed, fold, no_check, force):
     """
     options.check_outputs(f"{out}.prototxt", f"{out}.caffemodel", force=force)
     from minicaffe.addons.export import onnx
-    made = onnx.load(file, batch=batch, shapes=shapes, dialect=dialect, check=not no_check, seed=seed)
+    made = onnx.load(file, batch=batch, shapes=shapes, check=not no_check)
     net, param, count = made.net, made.param, f"{len(made.param.layer)} layers"
     for one in made.differences:
         click.echo(one)
@@ -41,7 +37,7 @@ def import_(file, out, batch, shapes, dialect, seed, fold, no_check, force):
         folded = fold_net(net, param)
         if not no_check:
             click.echo("with folded layers, compared with the net before:")
-            compare(net, folded.net, random_inputs(net, seed))
+            compare(net, folded.net, random_inputs(net))
         net, param, count = folded.net, folded.param, summary_of(folded)
     net.save(f"{out}.caffemodel")
     write_bytes(f"{out}.prototxt", write_text(param).encode())

@@ -93,7 +93,6 @@ def test_import_with_folded_layers(minicaffe, tmp_path, monkeypatch):
     ([LENET, "-o", "no/a.onnx"], 1, "no/a.onnx: cannot be written"),
     ([LENET, "-o", "a.onnx", "--inputs", "wrong.npz"], 1, "wrong.npz: is no .npz file"),
     ([LENET, "-o", "a.onnx", "--inputs", "no.npz"], 1, "no.npz: cannot be read"),
-    ([LENET, "-o", "a.onnx", "--opset", "16"], 2, "17<=x<=22"),
     ([LENET, "-o", "a.onnx", "--mean", "1,2"], 2, "must be one number, or one for each of the 1 channels"),
     ([LENET], 2, "'-o'")])
 def test_wrong_words(minicaffe, tmp_path, words, status, wrong):

@@ -49,8 +49,7 @@ def test_the_comparison(minicaffe, tmp_path):
     ([LENET, "none.caffemodel", "-o", "a"], 1, "none.caffemodel: no such file"),
     ([LENET, "-o", "no/a"], 1, "no/a.py: cannot be written"),
     ([LENET, "-o", "my-net"], 2, "a module 'my-net' cannot be imported"),
-    ([LENET, "-o", "a", "--opset", "17"], 2, "--opset does not go with --to torch: it is a version of ONNX"),
-    ([LENET, "-o", "a", "--dynamic-batch"], 2, "--dynamic-batch does not go with --to torch: a module of PyTorch takes any batch"),
+    ([LENET, "-o", "a", "--dynamic-batch"], 2, "--dynamic-batch does not go with --to torch: a module takes any batch"),
     ([LENET, "-o", "a", "--mean", "1,2", "--no-check"], 2, "must be one number, or one for each of the 1 channels"),
     ([LENET, "-o", "a", "--to", "tf"], 2, "'tf' is not one of 'onnx', 'torch'")])
 def test_wrong_words_for_torch(minicaffe, tmp_path, words, status, wrong):

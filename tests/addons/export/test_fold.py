@@ -63,12 +63,7 @@ FOLDED = {      # text, shapes, names left
     "inner product": (layer("c", "InnerProduct", "x0", "c", "inner_product_param { num_output: 5 }") + NORM % ("c", "c") + SCALE % ("c", "c"), "c"),
     "transposed": (layer("c", "InnerProduct", "x0", "c", "inner_product_param { num_output: 5 transpose: true bias_term: false }") + SCALE % ("c", "c"), "c"),
     "bias": (layer("c", "Convolution", "x0", "c", CONV % "bias_term: false") + layer("b", "Bias", "c", "b"), "c"),
-    "before": (NORM % ("x0", "n") + SCALE % ("n", "n") + layer("c", "Convolution", "n", "c", CONV % "group: 2"), "c"),
-    "scale before padding": (layer("s", "Scale", "x0", "n") + layer("c", "Convolution", "n", "c", CONV % "pad: 1"), "c"),
-    "scale before a deconvolution": (layer("s", "Scale", "x0", "n") + layer("c", "Deconvolution", "n", "c", CONV % "group: 2"), "c"),
-    "before an inner product": (NORM % ("x0", "n") + layer("c", "InnerProduct", "n", "c", "inner_product_param { num_output: 5 }"), "c"),
-    "before a transposed one": (SCALE % ("x0", "n") + layer("c", "InnerProduct", "n", "c", "inner_product_param { num_output: 5 transpose: true bias_term: false }"), "c"),
-    "both sides": (NORM % ("x0", "x0") + layer("c", "Convolution", "x0", "c", CONV % "") + SCALE % ("c", "c"), "c"),
+    "two behind a scale": (layer("c", "Convolution", "x0", "c", CONV % "") + SCALE % ("c", "d") + layer("b", "Bias", "d", "e") + NORM % ("e", "f"), "c"),
     "dropout": (layer("c", "Convolution", "x0", "c", CONV % "") + layer("d", "Dropout", "c", "d") + NORM % ("d", "d"), "c"),
     "a dropout behind a ReLU in place": (layer("c", "Convolution", "x0", "c", CONV % "") + layer("r", "ReLU", "c", "c") + layer("d", "Dropout", "c", "d")
                                          + layer("a", "AbsVal", "d", "y"), "c r a"),
@@ -78,10 +73,9 @@ FOLDED = {      # text, shapes, names left
 LEFT = {        # text, names left, shapes, the layer that is left, its reason
     "several readers": (layer("c", "Convolution", "x0", "c", CONV % "") + NORM % ("c", "d") + layer("a", "AbsVal", "c", "a"), "c n a", "n", "'c' has other readers"),
     "an input alone": (NORM % ("x0", "n"), "n", "n", "it follows no convolution or inner product"),
-    "padding behind": (NORM % ("x0", "n") + layer("c", "Convolution", "n", "c", CONV % "pad: 1"), "n c", "n", "a shift before the borders of 'c' is no bias"),
-    **{f"{pad} behind": (NORM % ("x0", "n") + layer("c", "Convolution", "n", "c", CONV % pad), "n c", "n", "a shift before the borders of 'c' is no bias")
-       for pad in ("pad: 0 pad: 1", "pad: 1 pad: 0", "pad_h: 1 pad_w: 0", "pad_h: 0 pad_w: 1")},
-    "a shift before a deconvolution": (SCALE % ("x0", "n") + layer("c", "Deconvolution", "n", "c", CONV % ""), "s c", "s", "is no bias"),
+    "before a convolution": (NORM % ("x0", "n") + layer("c", "Convolution", "n", "c", CONV % ""), "n c", "n", "it follows no convolution or inner product"),
+    "several bottoms": (layer("c", "Convolution", "x0 x0", "c", 'top: "d" ' + CONV % "") + NORM % ("c", "n"), "c n", "n", "'c' has other readers"),
+    "an inner product of rows": (layer("c", "InnerProduct", "x0", "c", "inner_product_param { num_output: 5 axis: 2 }") + layer("s", "Bias", "c", "s"), "c s", "s", "'c' does not begin at axis 1"),
     "statistics of the batch": (layer("c", "Convolution", "x0", "c", CONV % "") + layer("n", "BatchNorm", "c", "c", "batch_norm_param { use_global_stats: false }"),
                                 "c n", "n", "it computes the statistics of the batch"),
     "another axis": (layer("c", "Convolution", "x0", "c", CONV % "") + layer("s", "Scale", "c", "c", "scale_param { axis: 2 }"), "c s", "s", "one number for each channel"),

@@ -31,7 +31,7 @@ def net(minicaffe, tmp_path):
 def test_what_it_prints_and_writes(minicaffe, net):
     lines = minicaffe("fold", "net.prototxt", "w.caffemodel", "-o", "o").splitlines()
     assert lines[0].startswith("y 2 x 4 x 4 x 4: differs by at most") and lines[1:] == [
-        "'last' is left: it follows no convolution or inner product, and none is its only reader",
+        "'last' is left: it follows no convolution or inner product",
         "wrote o.prototxt and o.caffemodel: 4 layers of 6, 1 folded into others, 1 removed"]
     made = Net(read_net("o.prototxt", caffe_pb2.TEST)[0])
     made.copy_from("o.caffemodel")

@@ -7,7 +7,6 @@ import numpy as np
 from minicaffe.addons.export.exporting import registration, unique
 from minicaffe.addons.export.onnx.graph import onnx
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.unknown import core_types
 
 IMPORTERS = {}                      # operator -> function
 
@@ -44,8 +43,8 @@ class Conversion:
         Version of the model's operators.
     """
 
-    def __init__(self, graph, dialect, opset=17):
-        self.param, self.dialect = caffe_pb2.NetParameter(name=graph.name or "net"), dialect
+    def __init__(self, graph, opset=17):
+        self.param = caffe_pb2.NetParameter(name=graph.name or "net")
         self.constants, self.shapes, self.blobs, self.arrays, self.checked = {}, {}, {}, {}, {}
         self.readers = Counter(name for node in graph.node for name in node.input if name)
         self.readers.update(info.name for info in graph.output)
@@ -103,8 +102,6 @@ class Conversion:
         shape : tuple of int
             Of a Parameter layer.
         """
-        if self.dialect == "bvlc" and kind.lower() not in core_types():
-            raise Unsupported(f"it needs the layer type {kind}, which BVLC Caffe lacks (--dialect ssd)")
         own = self.node.name or f"{self.node.op_type}{self.number}"
         name = unique(own if last else f"{own}/{kind}", self.names)
         layer = self.param.layer.add(name=name, type=kind, bottom=bottoms)
@@ -127,10 +124,6 @@ class Conversion:
                 self.blobs[self.node.output[i]] = blob
                 self.checked[blob] = self.node.output[i]
         return names[0] if tops == 1 else names
-
-    def product(self, *blobs, last=False):
-        """Add a layer for the product of blobs of one shape, by element; return its top."""
-        return self.layer("Eltwise", blobs, "eltwise_param", last=last, operation=caffe_pb2.EltwiseParameter.PROD)
 
     def part(self, blob, size, axis, start, count):
         """Return `count` of the `size` values of a blob along an axis, from `start` on; without a layer if these are all."""
@@ -182,10 +175,6 @@ class Conversion:
             if size != result:
                 blob = self.layer("Tile", [blob], "tile_param", axis=axis, tiles=result // size)
         return blob
-
-    def parameter_name(self):
-        """Return a name for parameters that several layers of the current node share."""
-        return unique(f"{self.node.name or self.node.op_type + str(self.number)}/shared", self.names)
 
 
 def _text(value):

@@ -8,22 +8,19 @@ from minicaffe.addons.export.exporting import Preprocessing, checked_preprocessi
 from minicaffe.addons.export.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
 from minicaffe.addons.export.onnx.check import compare
 from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
-from minicaffe.errors import ConfigError, shown
+from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import replacing
 
-OLDEST, NEWEST = 17, 22     # opsets whose operators are used as they are defined there
 TARGET = EXPORTERS, "a model of ONNX", "minicaffe.addons.export.onnx.exporter"      # for `exporting.check_types`
 
 
-def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
+def to_model(net, dynamic_batch=False, preprocessing=None):
     """Return a net as a model of ONNX.
 
     Parameters
     ----------
     net : minicaffe.net.net.Net
         In phase TEST, its inputs of the shapes that the model is to have.
-    opset : int
-        17 to 22.
     dynamic_batch : bool
         Whether the first axis of all inputs may have any size; a runtime reads it as an axis named ``batch``.
     preprocessing : Preprocessing, optional
@@ -41,11 +38,9 @@ def to_model(net, opset=OLDEST, dynamic_batch=False, preprocessing=None):
     DependencyError
         Without the package onnx.
     """
-    if not OLDEST <= opset <= NEWEST:
-        raise ConfigError(f"must be from {OLDEST} to {NEWEST}, got {shown(opset)}", field="opset")
     output_blobs = exporting.check_net(net, *TARGET)
     shapes = batch_shapes(net) if dynamic_batch else {name: list(blob.shape) for name, blob in net.blobs.items()}
-    graph = Graph(opset, shapes, net.nodes)
+    graph = Graph(shapes, net.nodes)
     for at in [i for i, node in enumerate(net.nodes) if node.type in exporting.UNKNOWN_SIZES][:1]:
         graph.shapes |= {blob.name: [None] * blob.num_axes for node in net.nodes[at:] for blob in node.tops}
     inputs = [value_info(blob.name, graph.shapes[blob.name]) for blob in net.input_blobs]
@@ -106,7 +101,7 @@ def _preprocess(graph, net, how):
     graph.values[blob.name] = x
 
 
-def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, check=True, inputs=None, seed=0):
+def export(net, path, *, dynamic_batch=False, preprocessing=None, check=True, inputs=None):
     """Write a net as a model of ONNX, and compare the two.
 
     Parameters
@@ -115,14 +110,12 @@ def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, 
         In phase TEST. With `check` it runs once for each batch.
     path : str or Path
         Of the .onnx file. It is written when the comparison has passed.
-    opset, dynamic_batch, preprocessing
+    dynamic_batch, preprocessing
         See `to_model`.
     check : bool
         Whether to run both by onnxruntime on random inputs, with `dynamic_batch` for batches of 1 and 3.
     inputs : dict of str to array_like, optional
         Inputs for the comparison, in the shapes of the net's inputs; by default random numbers.
-    seed : int
-        Of the random inputs.
 
     Returns
     -------
@@ -138,13 +131,13 @@ def export(net, path, *, opset=OLDEST, dynamic_batch=False, preprocessing=None, 
     DependencyError
         Without onnx, or onnxruntime for `check`.
     """
-    model = to_model(net, opset, dynamic_batch, preprocessing)
+    model = to_model(net, dynamic_batch, preprocessing)
     found = []
     if check:
-        found = compare(net, model, inputs if inputs is not None else random_inputs(net, seed), preprocessing)
+        found = compare(net, model, inputs if inputs is not None else random_inputs(net), preprocessing)
         if dynamic_batch and inputs is None:
             for _ in in_batches(net, 1, 3):
-                found += compare(net, model, random_inputs(net, seed), preprocessing)
+                found += compare(net, model, random_inputs(net), preprocessing)
     with replacing(path) as file:
         file.write(model.SerializeToString())
     return found

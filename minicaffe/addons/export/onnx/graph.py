@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     raise DependencyError(f"the package onnx is needed ({error}); pip install \"minicaffe[onnx]\"") from error
 
+OPSET = 17          # the version of the operators
 BATCH = "batch"     # the name of an axis whose size the caller chooses
 EXPORTERS = dict(LAYERS)    # layer type -> function
 OPERATORS = {}      # operator of `minicaffe.addons.export.operators` that ONNX lacks -> function
@@ -43,14 +44,13 @@ class Graph(Writer):
 
     Attributes
     ----------
-    opset : int
     shapes : dict
         Blob name -> list of the sizes of its axes: an int, or a str where the size depends on the batch.
     """
 
-    def __init__(self, opset, shapes, nodes):
+    def __init__(self, shapes, nodes):
         super().__init__()
-        self.opset, self.shapes = opset, shapes
+        self.shapes = shapes
         self.value_names = value_names(nodes)
         self.scopes = unique_names([node.name for node in nodes])   # layers may have equal names
         self.node_names = dict.fromkeys(self.scopes, 1)
@@ -125,7 +125,7 @@ class Graph(Writer):
         axes = [int(axis) for axis in axes]
         if not axes:
             return x if keepdims else self.op("Identity", x)
-        if kind == "ReduceSum" or self.opset >= 18:
+        if kind == "ReduceSum":
             return self.op(kind, x, np.array(axes, np.int64), keepdims=int(keepdims))
         return self.op(kind, x, axes=axes, keepdims=int(keepdims))
 
@@ -204,7 +204,7 @@ def finish(graph, name, inputs, outputs, metadata):
     made = helper.make_graph(graph.nodes, name or "net", inputs, outputs,
                              [tensor for key, tensor in graph.initializers.items() if key in used],
                              value_info=[value_info(name, shape) for name, shape in graph.shapes.items() if name in inner])
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", graph.opset)], producer_name="minicaffe",
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="minicaffe",
                               producer_version=__version__)
     model.ir_version = min(model.ir_version, 10)    # readers reject a version of the format that they do not know
     helper.set_model_props(model, metadata)

@@ -25,7 +25,6 @@ from minicaffe.proto import caffe_pb2
 from minicaffe.proto.unknown import core_types
 
 log = logging.getLogger(__name__)
-DIALECTS = ("minicaffe", "ssd", "bvlc")
 MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")      # operators that also take integers
 SQUASHING = ("Sigmoid", "Softmax")      # types whose values are up to 1: a small one may be rounded as a large one is
 MOST_OTHER = 1e-3                       # share of the values of an ArgMax that rounding errors may change
@@ -113,7 +112,7 @@ def check_names(graph):
         raise ValueError(f"the name {wrong[:100]} is not UTF-8")
 
 
-def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed=0):
+def load(path, *, batch=None, shapes=None, check=True):
     """Return a model of ONNX as a net.
 
     Parameters
@@ -123,12 +122,8 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
         The size of the first axis of inputs that have none.
     shapes : dict of str to sequence of int, optional
         Input -> its shape, where the model leaves sizes open.
-    dialect : str
-        ``bvlc`` allows the layer types of BVLC Caffe alone, ``ssd`` and ``minicaffe`` those of its SSD fork, too.
     check : bool
         Whether to compare all blobs with onnxruntime's values on random inputs.
-    seed : int
-        Of the random inputs.
 
     Returns
     -------
@@ -145,11 +140,9 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
     DependencyError
         Without onnx or onnxruntime.
     """
-    if dialect not in DIALECTS:
-        raise ConfigError(f"must be one of {', '.join(DIALECTS)}, got '{dialect}'", field="dialect")
     model = read_model(path, batch, shapes)
     inputs = inputs_of(model.graph)
-    rng, given = np.random.default_rng(seed), {}
+    rng, given = np.random.default_rng(0), {}
     for info in inputs:
         if info.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
             raise ConfigError(f"input '{info.name}' is not of float32", file=str(path))
@@ -157,7 +150,7 @@ def load(path, *, batch=None, shapes=None, dialect="minicaffe", check=True, seed
         check_bytes(8 * math.prod(shape), f"random numbers of shape {shape} for input '{info.name}'")
         given[info.name] = rng.normal(0, 1, shape).astype(np.float32)
     values = all_values(model, given, path)
-    made = Conversion(model.graph, dialect, next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1))
+    made = Conversion(model.graph, next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1))
     for info in inputs:
         made.blobs[info.name] = info.name
         made.shapes[info.name] = given[info.name].shape

@@ -154,7 +154,7 @@ def _preprocess(source, net, how):
         source.add_line(f"{x} = {number(how.scale)} * {x}")
 
 
-def export(net, path, *, preprocessing=None, check=True, inputs=None, seed=0):
+def export(net, path, *, preprocessing=None, check=True, inputs=None):
     """Write a net as a module of PyTorch, and compare the two.
 
     Parameters
@@ -163,7 +163,7 @@ def export(net, path, *, preprocessing=None, check=True, inputs=None, seed=0):
         In phase TEST. With `check` it runs once.
     path : str or Path
         ``path.py`` gets the text, ``path.pt`` the state dict. They are written when the comparison has passed.
-    preprocessing, check, inputs, seed
+    preprocessing, check, inputs
         As of `minicaffe.addons.export.onnx.export`, which returns and raises the same; `check` needs PyTorch.
     """
     module, found = to_module(net, check_file_name(path), preprocessing), []
@@ -173,5 +173,5 @@ def export(net, path, *, preprocessing=None, check=True, inputs=None, seed=0):
         write_state(state, module.state)
         state.flush()
         if check:
-            found = compare(net, module, state.name, inputs if inputs is not None else random_inputs(net, seed), preprocessing)
+            found = compare(net, module, state.name, inputs if inputs is not None else random_inputs(net), preprocessing)
     return found

@@ -79,8 +79,8 @@ CASES = {       # nodes, shapes of the inputs
         "SAME_UPPER": {"auto_pad": "SAME_UPPER"}, "SAME_LOWER": {"auto_pad": "SAME_LOWER"}, "VALID": {"auto_pad": "VALID"}, "to a shape": {"output_shape": [14, 16]},
         "to an upper shape": {"output_shape": [14, 16], "auto_pad": "SAME_UPPER"}, "beyond the kernel": {"output_padding": [1, 2]},
         "dilated beyond the kernel": {"output_padding": [1, 2], "dilations": [3, 2]}}.items()},
-    **{f"greatest over {axes}": ([node("ReduceMax", "x0", axes=axes, keepdims=keep)], X) for axes, keep in (([1], 1), ([1, 2], 0), ([0, 3], 1), ([2, 3], 0), ([0, 1, 2, 3], 1))},
-    "reduced twice": ([node("ReduceMax", "x0", axes=[1, -3])], X), "reduced by no axes": ([node("ReduceSum", "x0", np.array([], INT))], X), "clip of crossed limits": ([node("Clip", "x0", np.float32(0.6), np.float32(-0.6))], X),
+    **{f"greatest over {axes}": ([node("ReduceMax", "x0", axes=axes, keepdims=keep)], X) for axes, keep in (([2, 3], 1), ([2, 3], 0), ([-1, 2], 1))},
+    "reduced by no axes": ([node("ReduceSum", "x0", np.array([], INT))], X), "clip of crossed limits": ([node("Clip", "x0", np.float32(0.6), np.float32(-0.6))], X),
     "argmax": ([node("ArgMax", "x0", axis=1, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
     "argmax without its axis": ([node("ArgMax", "x0", axis=-1, keepdims=0, outputs=["i"]), node("Cast", "i", to=TensorProto.FLOAT)], X),
     "depth of CRD": ([node("SpaceToDepth", "x0", blocksize=2, mode="CRD")], (2, 3, 4, 6)),
@@ -96,18 +96,9 @@ CASES = {       # nodes, shapes of the inputs
     "global": ([node("GlobalAveragePool", "x0")], X), "global max": ([node("GlobalMaxPool", "x0")], X),
     "batch norm": ([node("BatchNormalization", "x0", weight(4), weight(4), weight(4), positive(4), epsilon=0.01)], X),
     "batch norm alone": ([node("BatchNormalization", "x0", np.ones(4, np.float32), np.zeros(4, np.float32), weight(4), positive(4))], X),
-    "instance norm": ([node("InstanceNormalization", "x0", weight(4), weight(4), epsilon=0.1)], X),
     "lrn": ([node("LRN", "x0", size=3, alpha=0.5, beta=0.6, bias=2.0)], X),
-    **{kind.lower(): ([node(kind, "x0")], X) for kind in ("Relu", "Sigmoid", "Tanh", "Softplus", "Abs", "Exp", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Elu", "Sign",
-                                                                  "Softsign", "Selu", "Mish")},
-    "selu of its own": ([node("Selu", "x0", alpha=0.5, gamma=2.0)], X), "celu": ([node("Celu", "x0", alpha=0.4)], X),
-    "thresholded": ([node("ThresholdedRelu", "x0", alpha=0.3)], X),
-    "gather of any": ([node("Gather", "x0", np.array([[2, 0], [1, -1]], INT), axis=1)], X), "gather of a range of rows": ([node("Gather", "x0", np.array([[1, 2]], INT), axis=2)], X),
-    "backward": ([node("Slice", "x0", np.array([-1, 5], INT), np.array([-99, 0], INT), np.array([2, 1], INT), np.array([-1, -2], INT))], X),
-    "steps of the channels": ([node("Slice", "x0", np.array([1, 2], INT), np.array([4, 7], INT), np.array([1, 2], INT), np.array([2, 3], INT))], X),
-    "steps and a part of the channels": ([node("Slice", "x0", np.array([0, 0], INT), np.array([2, 7], INT), np.array([1, 2], INT), np.array([1, 2], INT))], X),
-    **{f"pad {mode}": ([node("Pad", "x0", np.array([0, 1, 2, 0, 0, 1, 0, 3], INT), mode=mode)], X) for mode in ("reflect", "edge", "constant")},
-    "pad of the batch": ([node("Pad", "x0", np.array([1, 0, 0, 2], INT))], (3, 4)), "pad and cut": ([node("Pad", "x0", np.array([0, -1, 2, 0, 0, 1, 0, -3], INT))], X),
+    **{kind.lower(): ([node(kind, "x0")], X) for kind in ("Relu", "Sigmoid", "Tanh", "Softplus", "Abs", "Exp", "Neg", "HardSigmoid", "HardSwish", "LeakyRelu", "Elu")},
+    "gather of a range of rows": ([node("Gather", "x0", np.array([[1, 2]], INT), axis=2)], X),
     **{f"nearest {how}": ([node("Resize", "x0", "", np.array([1, 1, 1.7, 0.6], np.float32), mode="nearest", nearest_mode=how)], X)
        for how in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")},
     "nearest of channels": ([node("Resize", "x0", "", np.array([1, 2, 1, 1], np.float32), mode="nearest")], X),
@@ -115,8 +106,7 @@ CASES = {       # nodes, shapes of the inputs
     "linear of a row": ([node("Resize", "x0", "", np.array([1, 1, 2.5], np.float32), mode="linear")], (2, 3, 5)),
     "middle axis": ([node("Add", "x0", "x1")], X, (2, 1, 7, 1)), "both": ([node("Sub", "x0", "x1")], (2, 1, 3), (4, 1)),
     "quotient of both": ([node("Exp", "x1", outputs=["e"]), node("Div", "x0", "e")], (1, 3), (4, 1)), "middle axis of a constant": ([node("Mul", "x0", weight(2, 1, 7, 1))], X),
-    "to a constant": ([node("Add", "x0", weight(2, 4, 3))], (4, 1)), "sum of some": ([node("Sum", "x0", "x1")], X, (4, 1, 1)), "average of three": ([node("Mean", "x0", "x1", "x0")], X, (6,)),
-    "reduced root": ([node("ReduceL2", "x0", axes=[1, 3])], X), "reduced root without axes": ([node("ReduceL2", "x0", keepdims=0)], X),
+    "to a constant": ([node("Add", "x0", weight(2, 4, 3))], (4, 1)), "sum of some": ([node("Sum", "x0", "x1")], X, (4, 1, 1)),
     "reduced first": ([node("ReduceSum", "x0", np.array([1], INT))], X), "reduced middle": ([node("ReduceMean", "x0", axes=[0, 2], keepdims=0)], X),
     "space": ([node("DepthToSpace", "x0", blocksize=2)], (2, 8, 3, 2)), "space of CRD": ([node("DepthToSpace", "x0", blocksize=2, mode="CRD")], (2, 8, 3, 2)),
     "depth": ([node("SpaceToDepth", "x0", blocksize=2)], (2, 3, 4, 6)),
@@ -134,7 +124,7 @@ CASES = {       # nodes, shapes of the inputs
     "mul and add": ([node("Mul", "x0", weight(1, 4, 1, 1), outputs=["m"]), node("Add", "m", weight(4, 1, 1))], X),
     "add of the last axes": ([node("Add", "x0", weight(7, 6))], X), "gate": ([node("Sigmoid", "x1", outputs=["s"]), node("Mul", "x0", "s")], X, (2, 4, 1, 1)),
     "gate first": ([node("Mul", "x1", "x0")], X, (2, 4, 1, 1)), "bias of a vector": ([node("Add", "x0", "x1")], X, (6,)),
-    "sum": ([node("Sum", "x0", "x1", "x0")], X, X), "maximum": ([node("Max", "x0", "x1")], X, X), "minimum": ([node("Min", "x0", "x1")], X, X),
+    "sum": ([node("Sum", "x0", "x1", "x0")], X, X), "maximum": ([node("Max", "x0", "x1")], X, X),
     "at least": ([node("Max", "x0", np.float32(0.2))], X), "at most": ([node("Min", np.float32([0.2]), "x0")], X),
     "reshape": ([node("Reshape", "x0", np.array([0, -1, 3], INT))], X), "squeeze": ([node("Squeeze", "x0", np.array([2], INT))], (2, 3, 1, 4)),
     "unsqueeze": ([node("Unsqueeze", "x0", np.array([1], INT))], (2, 3)), "flatten": ([node("Flatten", "x0", axis=2)], X), "transpose": ([node("Transpose", "x0", perm=[0, 2, 3, 1])], X),
@@ -159,17 +149,14 @@ CASES = {       # nodes, shapes of the inputs
                           node("Concat", "b", np.array([-1], INT), axis=0, outputs=["t"]), node("Reshape", "x0", "t")], X),
     "a constant operand": ([node("Concat", "x0", weight(*X), axis=1)], X),
 }
-for kind, gates in (("RNN", 1), ("GRU", 3), ("LSTM", 4)):       # of both directions, which Caffe's own layers do not have
-    for direction, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):
-        arrays = weight(count, gates * 5, 4), weight(count, gates * 5, 5), weight(count, 2 * gates * 5)
-        both = node(kind, "x0", *arrays, outputs=["y", "last"], hidden_size=5, direction=direction)
-        CASES[f"{kind} {direction}"] = [both], (3, 2, 4)
-        CASES[f"{kind} {direction}, last state of 1 step"] = [node(kind, "x0", *arrays[:2], outputs=["", "last"], hidden_size=5, direction=direction),
-                                                              node("Relu", "last")], (1, 2, 4)
-CASES["RNN with its usual activation written"] = [node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5, activations=["Tanh"])], (3, 2, 4)
+for direction, count in (("forward", 1), ("reverse", 1), ("bidirectional", 2)):       # Caffe's own layer has one direction
+    arrays = weight(count, 20, 4), weight(count, 20, 5), weight(count, 40)
+    both = node("LSTM", "x0", *arrays, outputs=["y", "last"], hidden_size=5, direction=direction)
+    CASES[f"LSTM {direction}"] = [both], (3, 2, 4)
+    CASES[f"LSTM {direction}, last state of 1 step"] = [node("LSTM", "x0", *arrays[:2], outputs=["", "last"], hidden_size=5, direction=direction),
+                                                        node("Relu", "last")], (1, 2, 4)
+CASES["LSTM with its usual activations written"] = [node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, activations=["Sigmoid", "Tanh", "Tanh"])], (3, 2, 4)
 CASES["slice from before the begin"] = [node("Slice", "x0", np.array([-100], INT), np.array([3], INT), np.array([2], INT))], X
-CASES["GRU as PyTorch has it"] = [node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), weight(1, 30), outputs=["y", "last"], hidden_size=5,
-                                       linear_before_reset=1)], (4, 2, 4)
 CASES["every second pixel"] = [node("Slice", "x0", np.array([1, 0], INT), np.array([99, 99], INT), np.array([2, 3], INT), np.array([2, 2], INT))], X
 CASES["every second pixel of a part"] = [node("Slice", "x0", np.array([1, -5], INT), np.array([4, 99], INT), np.array([2, 3], INT), np.array([2, 3], INT))], X
 # What is left out, of no effect, or of size 1.
@@ -184,27 +171,20 @@ CASES |= {
     "more axes of size 1 than the other has axes": ([node("Add", "x0", "x1")], (1, 5, 1), (5, 5)),
     "a step along an axis of size 1": ([node("Slice", "x0", np.array([0], INT), np.array([1], INT), np.array([0], INT), np.array([2], INT))], (1, 5)),
     "pad before alone": ([node("Pad", "x0", np.array([0, 0, 2, 1, 0, 0, 0, 0], INT))], X),
-    "pad behind the channels": ([node("Pad", "x0", np.array([0, 0, 2, 1, 0, 1, 0, 0], INT))], X),
     "pixels cut": ([node("Pad", "x0", np.array([0, 0, -1, 0, 0, 0, 0, -2], INT))], X), "pixels cut behind alone": ([node("Pad", "x0", np.array([0, 0, 1, 0, 0, 0, 0, -2], INT))], X),
-    "pad reflect of pixels": ([node("Pad", "x0", np.array([0, 0, 1, 2, 0, 0, 1, 0], INT), mode="reflect")], X),
-    "pixels backward": ([node("Slice", "x0", np.array([-1], INT), np.array([-99], INT), np.array([3], INT), np.array([-1], INT))], X),
-    "at least of channels": ([node("Max", "x0", weight(4, 1, 1))], X), "at most of two numbers": ([node("Min", "x0", np.float32(0.5), np.float32(0.2))], X),
+    "at least of channels": ([node("Max", "x0", weight(4, 1, 1))], X),
     **{f"linear to one value, {how}": ([node("Resize", "x0", "", "", np.array([2, 4, 1, 6], INT), mode="linear", coordinate_transformation_mode=how)], X)
        for how in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")},
     "product and sum of axes of one size": ([node("Mul", "x0", weight(4, 1), outputs=["m"]), node("Add", "m", weight(4))], (2, 4, 4)),
-    "lengths that are all": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), "", np.array([3, 3], np.int32), hidden_size=5)], (3, 2, 4)),
-    **{f"pad {mode} with a value that counts for nothing": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(value), mode=mode)], X)
-       for mode, value in (("constant", 0), ("reflect", 1), ("edge", 1))},
+    "pad with a value of 0": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(0))], X),
+    "all lengths and a state of zeros": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), "", np.array([3, 3], np.int32), np.zeros((1, 2, 5), np.float32), hidden_size=5)], (3, 2, 4)),
     "two products": ([node("Mul", "x0", weight(4, 1, 1), outputs=["m"]), node("Mul", "m", weight(4, 1, 1))], X),
     "reshape to the same shape": ([node("Reshape", "x0", np.array([0, 0, -1, 6], INT))], X),
     "hard sigmoid of its own": ([node("HardSigmoid", "x0", alpha=0.3, beta=0.4)], X),
-    "a state of zeros": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), "", "", np.zeros((1, 2, 5), np.float32), hidden_size=5)], (3, 2, 4)),
     "batch norm with a shift": ([node("BatchNormalization", "x0", np.ones(4, np.float32), weight(4), weight(4), positive(4))], X),
     "batch norm with a scale": ([node("BatchNormalization", "x0", weight(4), np.zeros(4, np.float32), weight(4), positive(4))], X),
     "at least a number and an input": ([node("Max", "x0", np.float32(0.2), "x1")], X, X), "sum with a number": ([node("Sum", "x0", np.float32(2))], X),
-    "what has no name is not read": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5, outputs=["", "h"]), node("Clip", "h", "", np.float32(0.1))], (3, 2, 4)),
-    **{f"gather of the last axis, {indices}": ([node("Gather", "x0", np.array(indices, INT), axis=-1)], X) for indices in ([2, 0], [1, 2], 3, [[1, 2]])},
-    "backward along the last axis": ([node("Slice", "x0", np.array([-1], INT), np.array([-99], INT), np.array([-1], INT), np.array([-2], INT))], X),
+    **{f"gather of the last axis, {indices}": ([node("Gather", "x0", np.array(indices, INT), axis=-1)], X) for indices in ([-2, -1], [1, 2], 3, [[1, 2]])},
     "add behind slopes": ([node("PRelu", "x0", weight(4, 1, 1), outputs=["p"]), node("Add", "p", weight(4, 1, 1))], X),
 }
 
@@ -213,22 +193,35 @@ REFUSED = {     # nodes, shapes, the reason
     "matmul of two inputs": ([node("MatMul", "x0", "x1")], (3, 4), r"node 'n0' \(MatMul\): its second matrix is computed from the inputs"),
     "matmul of a constant": ([node("MatMul", weight(7, 4), "x0")], (4, 5), r"node 'n0' \(MatMul\): its second matrix is computed from the inputs"),
     "matmul of a vector": ([node("MatMul", "x0", weight(4))], (3, 4), r"its second operand has the shape \[4\], InnerProduct has a matrix"),
-    **{kind: ([node(kind, *["x0"] * (1 + (kind == "Einsum")), *values, **attributes)], X, rf"node 'n0' \({kind}\): no layers for this operator")
-       for kind, values, attributes in (("Einsum", [], {"equation": "abcd,abed->abce"}), ("Erf", [], {}), ("Gelu", [], {}), ("LayerNormalization", [weight(6)], {}),
-                                        ("GroupNormalization", [weight(4), weight(4)], {"num_groups": 2}))},
-    "cubic": ([node("Resize", "x0", "", "", np.array([2, 4, 9, 5], INT), mode="cubic")], X, "its mode is cubic, its coordinates are half_pixel"),
+    **{kind: ([node(kind, *["x0"] * (1 + (kind == "Einsum")), *values, **attributes)], (3, 4, 4) if kind in ("GRU", "RNN") else X, rf"node 'n0' \({kind}\): no layers for this operator")
+       for kind, values, attributes in (
+           ("Einsum", [], {"equation": "abcd,abed->abce"}), ("Erf", [], {}), ("Gelu", [], {}), ("LayerNormalization", [weight(6)], {}),
+           ("GroupNormalization", [weight(4), weight(4)], {"num_groups": 2}), ("InstanceNormalization", [weight(4), weight(4)], {}),
+           ("GRU", [weight(1, 15, 4), weight(1, 15, 5)], {"hidden_size": 5}), ("RNN", [weight(1, 5, 4), weight(1, 5, 5)], {"hidden_size": 5}),
+           *((kind, [], {}) for kind in ("Sign", "Softsign", "Selu", "Celu", "Mish", "ThresholdedRelu", "ReduceL2", "Mean")))},
+    **{f"{how} resize": ([node("Resize", "x0", "", "", np.array([2, 4, 9, 5], INT), **values)], X, r"it is cubic, has antialias, crops \(tf_crop_and_resize\) or keeps the ratio")
+       for how, values in (("cubic", {"mode": "cubic"}), ("antialias", {"mode": "linear", "antialias": 1}))},
+    "resize to a ratio": ([node("Resize", "x0", "", "", np.array([9, 4], INT), axes=[2, 3], antialias=0, keep_aspect_ratio_policy="not_larger")], X, "or keeps the ratio"),
+    "gather of any": ([node("Gather", "x0", np.array([2, 0], INT), axis=1)], X, "its indices are not consecutive"),
+    "gather of none": ([node("Gather", "x0", np.array([], INT), axis=1)], X, "its indices are not consecutive"),
+    "backward": ([node("Slice", "x0", np.array([-1], INT), np.array([-99], INT), np.array([3], INT), np.array([-1], INT))], X, "it takes values backward"),
+    "slice of nothing": ([node("Slice", "x0", np.array([3], INT), np.array([3], INT), np.array([3], INT))], X, "or keeps nothing of an axis"),
+    "steps of the channels": ([node("Slice", "x0", np.array([0], INT), np.array([9], INT), np.array([1], INT), np.array([2], INT))], X, "steps along axis 1, a convolution along the picture alone"),
+    "pad of the channels": ([node("Pad", "x0", np.array([0, 1, 0, 0, 0, 1, 0, 0], INT))], X, "it adds zeros or takes steps along axis 1"),
+    **{f"pad {mode}": ([node("Pad", "x0", np.array([0, 0, 2, 0, 0, 0, 0, 3], INT), mode=mode)], X, "it pads with something other than 0") for mode in ("reflect", "edge")},
+    "minimum of blobs": ([node("Relu", "x0", outputs=["r"]), node("Min", "x0", "r")], X, "Eltwise has no minimum of blobs"),
+    **{f"greatest over {axes}": ([node("ReduceMax", "x0", axes=axes)], X, "Reduction has no maximum") for axes in ([1], [0, 1, 2, 3])},
+    "greatest of planes of 3 axes": ([node("ReduceMax", "x0", axes=[1, 2])], (2, 3, 4), "Reduction has no maximum"),
     "weights of an input": ([node("Conv", "x0", "x1")], X, "its weight is computed from the inputs"),
     "transposed matrix": ([node("Gemm", "x0", weight(3, 5), transA=1)], (3, 4), "its first matrix is transposed"),
     "pads behind alone": ([node("AveragePool", "x0", kernel_shape=[2, 2], pads=[0, 0, 1, 1])], X, "no rounding of Pooling gives"),
     "pooled 1D": ([node("MaxPool", "x0", kernel_shape=[2])], (2, 3, 8), "Pooling has two spatial axes"),
     "dilated pooling": ([node("MaxPool", "x0", kernel_shape=[2, 2], dilations=[2, 2])], X, "Pooling has no dilation"),
-    "another activation": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), hidden_size=5, activations=["Sigmoid", "Relu"])], (3, 2, 4), "its activations are other than Sigmoid, Tanh"),
-    "a state": ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), "", "", weight(1, 2, 5), hidden_size=5)], (3, 2, 4), "its states do not begin with 0"),
+    "another activation": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, activations=["Sigmoid", "Relu", "Tanh"])], (3, 2, 4), "its activations are other than Sigmoid, Tanh"),
+    "a state": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), "", "", weight(1, 2, 5), hidden_size=5)], (3, 2, 4), "its states do not begin with 0"),
     "coupled gates": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, input_forget=1)], (3, 2, 4), "its input and forget gates are coupled"),
     "a clip": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5, clip=3.0)], (3, 2, 4), "it has a clip"),
-    "lengths": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), "", np.array([3, 2], np.int32), hidden_size=5)], (3, 2, 4), "sequences of several lengths"),
-    "many steps": ([node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), hidden_size=5)], (1025, 1, 4), "at most 1024 steps, and has 1025"),
-    "antialias": ([node("Resize", "x0", "", np.array([1, 1, 0.5, 0.5], np.float32), mode="linear", antialias=1)], X, "its mode is linear, with antialias"),
+    "lengths": ([node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), "", np.array([3, 2], np.int32), hidden_size=5)], (3, 2, 4), "sequences of several lengths"),
     "pad of 1": ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT), np.float32(1))], X, "pads with something other than 0"),
     "integers": ([node("Cast", "x0", to=TensorProto.INT64, outputs=["a"]), node("Cast", "a", to=TensorProto.FLOAT)], X, "blobs are of real numbers"),
     "a cell state": ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, outputs=["h", "", "c"]), node("Relu", "h", outputs=["r"]), node("Relu", "c")], (5, 2, 4),
@@ -237,7 +230,7 @@ REFUSED = {     # nodes, shapes, the reason
     "indices of a maximum": ([node("MaxPool", "x0", kernel_shape=[2, 2], outputs=["m", "i"]), node("Cast", "i", to=TensorProto.FLOAT)], X, "no layers for its output 'i'"),
     "training": ([node("Dropout", "x0", np.float32(0.5), np.array(True))], X, r"it drops values \(training_mode\)"),
     "a part of a picture": ([node("Resize", "x0", np.float32([.1, .1, .1, .1, .9, .9, .9, .9]), np.float32([1, 1, 1, 1]), mode="linear", coordinate_transformation_mode="tf_crop_and_resize")],
-                            X, "its mode is linear, its coordinates are tf_crop_and_resize"),
+                            X, r"crops \(tf_crop_and_resize\)"),
     "a bias of a column": ([node("Gemm", "x0", weight(4, 3), weight(3, 1))], (3, 4), "its bias is a matrix"),
     "a part of nothing": ([node("Split", "x0", np.array([0, 4], INT), axis=1, outputs=["z", "y"])], X, "it keeps nothing of an axis"),
     "no axis": ([node("ReduceSum", "x0", np.array([], INT), noop_with_empty_axes=1)], X, "it reduces no axis"),
@@ -268,25 +261,17 @@ def test_what_cannot_be_expressed(tmp_path, name):
         load(write(tmp_path / "a.onnx", nodes, *shapes))
 
 
-def test_the_most_steps(tmp_path, monkeypatch):
-    monkeypatch.setattr("minicaffe.addons.export.onnx.importers.recurrent.MAX_STEPS", 3)
-    nodes = [node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5)]
-    assert load(write(tmp_path / "a.onnx", nodes, (3, 2, 4))).differences
-    with pytest.raises(errors.ConfigError, match="at most 3 steps, and has 4"):
-        load(write(tmp_path / "a.onnx", nodes, (4, 2, 4)))
-    nodes = [node("LSTM", "x0", weight(1, 20, 4), weight(1, 20, 5), hidden_size=5)]    # is one layer
-    assert load(write(tmp_path / "a.onnx", nodes, (4, 2, 4))).differences
-
-
 @pytest.mark.parametrize("name, opset, attributes, shape, reason", [
     ("Clip", 10, {"min": -0.2, "max": 0.4}, X, None), ("Clip", 10, {"max": 0.4}, X, None), ("Clip", 10, {"min": 0.1}, X, None),
-    ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}, X, None), ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "mode": "reflect"}, X, None),
+    ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3]}, X, None), ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "mode": "reflect"}, X, "it pads with something other than 0"),
     ("Pad", 10, {"pads": [0, 0, 1, 2, 0, 0, 0, 3], "value": 1.0}, X, "it pads with something other than 0"),
     ("Squeeze", 11, {"axes": [1]}, (2, 1, 3), None), ("Unsqueeze", 11, {"axes": [0]}, (2, 3), None), ("ReduceSum", 11, {"axes": [-1], "keepdims": 0}, X, None),
     ("ReduceSum", 11, {"axes": [1, 2]}, X, None), ("Dropout", 10, {"ratio": 0.3}, X, None),
     ("Slice", 9, {"starts": [1, -4], "ends": [3, 100], "axes": [1, -1]}, X, None), ("Slice", 9, {"starts": [0, 1], "ends": [2, 3]}, X, None),
     ("Upsample", 7, {"scales": [1.0, 1.0, 1.7, 1.5]}, X, None), ("Upsample", 8, {"scales": [1.0, 1.0, 1.7, 1.5], "mode": "linear"}, X, None),
-    *[(kind, opset, {} if axis is None else {"axis": axis}, X, None) for kind in ("Softmax", "LogSoftmax") for opset in (7, 12, 13) for axis in (None, 0, 2, -1)],
+    *[(kind, opset, {} if axis is None else {"axis": axis}, X, "before opset 13 it is over all axes" if opset < 13 and axis != -1 else None)
+      for kind in ("Softmax", "LogSoftmax") for opset in (7, 12, 13) for axis in (None, 0, 2, -1)],
+    ("Softmax", 7, {}, (2, 4), None),
     ("BatchNormalization", 7, {"spatial": 0}, X, "it has statistics for each value of a channel")])
 def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape, reason):
     """What is an input today was an attribute in opsets before."""
@@ -300,10 +285,9 @@ def test_operators_that_had_attributes(tmp_path, name, opset, attributes, shape,
         assert one.blob == "y" and one.relative < 1e-5
 
 
-@pytest.mark.parametrize("policy", ["not_larger", "not_smaller", "stretch"])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_resize_to_a_ratio(tmp_path, mode, policy):
-    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", "", "", np.array([9, 4], INT), axes=[2, 3], mode=mode, keep_aspect_ratio_policy=policy)], X, opset=19)).differences
+def test_resize_of_some_axes(tmp_path, mode):
+    one, = load(write(tmp_path / "a.onnx", [node("Resize", "x0", "", "", np.array([9, 4], INT), axes=[2, 3], mode=mode)], X, opset=19)).differences
     assert one.blob == "y" and one.relative < 1e-5
 
 
@@ -400,17 +384,14 @@ KINDS = [       # nodes, shapes, the layers that they become
     ([node("Add", "x0", "x1")], [X, X], "Eltwise"), ([node("Sub", "x0", "x1")], [X, X], "Power Eltwise"), ([node("Mul", "x0", "x1")], [X, (4, 1, 1)], "Reshape Scale"),
     ([node("Add", "x0", "x1")], [X, (6,)], "Bias"), ([node("Add", "x0", np.float32(1))], [X], "Power"), ([node("Mul", "x0", weight(*X))], [X], "Scale"),
     ([node("Softmax", "x0")], [X], "Softmax"), ([node("MatMul", "x0", weight(6, 2))], [X], "InnerProduct"),
-    ([node("Gather", "x0", np.array([2, 0], INT), axis=3)], [X], "InnerProduct"), ([node("Gather", "x0", np.array([2, 0], INT), axis=1)], [X], "Permute InnerProduct Permute"),
     ([node("Gather", "x0", np.array([[0, 1, 2, 3]], INT), axis=1)], [X], "Reshape"),
     ([node("ConvTranspose", "x0", weight(4, 3, 4, 4), pads=[1, 1, 1, 1])], [X], "Deconvolution"),
     ([node("ReduceSum", "x0", np.array([2, 3], INT), keepdims=0)], [X], "Reduction"), ([node("ReduceSum", "x0", np.array([1], INT), keepdims=0)], [X], "Permute Reduction"),
     ([node("ReduceMean", "x0", axes=[2, 3])], [X], "Pooling"), ([node("AveragePool", "x0", kernel_shape=[3, 3])], [X], "Pooling"),
     ([node("AveragePool", "x0", kernel_shape=[3, 3], pads=[1, 1, 1, 1])], [X], "Pooling Scale"),
     ([node("BatchNormalization", "x0", np.ones(4, np.float32), np.zeros(4, np.float32), weight(4), positive(4))], [X], "BatchNorm"),
-    ([node("Flatten", "x0", axis=1)], [X], "Flatten"), ([node("Flatten", "x0", axis=1)], [(3,)], "Reshape"), ([node("Min", "x0", "x1")], [X, X], "Power Power Eltwise Power"),
-    ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5)], [(1, 2, 4)], "InnerProduct Parameter InnerProduct Eltwise TanH Reshape"),
-    ([node("RNN", "x0", weight(1, 5, 4), weight(1, 5, 5), hidden_size=5, direction="reverse")], [(2, 2, 4)],
-     "Slice Concat InnerProduct Slice Parameter" + " InnerProduct Eltwise TanH" * 2 + " Concat Slice Concat Reshape"),
+    ([node("Flatten", "x0", axis=1)], [X], "Flatten"), ([node("Flatten", "x0", axis=1)], [(3,)], "Reshape"),
+    ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, direction="reverse")], [(2, 2, 4)], "Slice Concat Parameter LSTM Slice Concat Reshape"),
     ([node("LSTM", "x0", weight(1, 12, 4), weight(1, 12, 3), hidden_size=3, direction="reverse", outputs=["", "h"]), node("Relu", "h")], [(1, 2, 4)], "Parameter LSTM ReLU"),
     ([node("Pad", "x0", np.array([0, 0, 1, 1, 0, 0, 1, 1], INT))], [X], "Convolution"), ([node("DepthToSpace", "x0", blocksize=2)], [(2, 8, 3, 2)], "Reshape Permute Reshape"),
     ([node("Slice", "x0", np.array([0, 1], INT), np.array([9, 9], INT), np.array([2, 3], INT), np.array([2, 2], INT))], [X], "Convolution"),
@@ -421,17 +402,6 @@ KINDS = [       # nodes, shapes, the layers that they become
 def test_an_operator_becomes_no_more_layers_than_it_needs(tmp_path, nodes, shapes, kinds):
     made = load(write(tmp_path / "a.onnx", nodes, *shapes))
     assert " ".join(layer.type for layer in made.param.layer if layer.type != "Input") == kinds
-
-
-def test_dialect(tmp_path):
-    path = write(tmp_path / "a.onnx", [node("Transpose", "x0", perm=[0, 2, 3, 1])], X)
-    with pytest.raises(errors.ConfigError, match="it needs the layer type Permute, which BVLC Caffe lacks"):
-        load(path, dialect="bvlc")
-    assert load(path, dialect="ssd").param.layer[-1].type == "Permute"
-    plain = write(tmp_path / "b.onnx", [node("Relu", "x0")], X)
-    assert [[layer.type for layer in load(plain, dialect=dialect).param.layer] for dialect in ("bvlc", "ssd", "minicaffe")] == [["Input", "ReLU"]] * 3
-    with pytest.raises(errors.ConfigError, match="dialect: must be one of minicaffe, ssd, bvlc, got 'x'"):
-        load(path, dialect="x")
 
 
 def test_sizes_that_are_not_fixed(tmp_path):
@@ -499,22 +469,13 @@ def test_many_equal_names_take_no_time_for_each_other():
     (node("Resize", "x0", weight(0), np.array([1, 1, 200, 1], np.float32), mode="linear"), "the matrix of a Resize from 14 to 2800"),
     (node("Expand", "x0", np.array([5000, 1, 1, 14, 1])), "a.onnx: 'y' of shape 5000 x 1 x 1 x 14 x 1 would take 280000 bytes"),
     (node("Tile", "x0", np.array([1, 5000, 1, 1])), "a.onnx: 'y' of shape 1 x 5000 x 14 x 1 would take 280000 bytes"),
-    (node("Gather", "x0", np.arange(1000) * 5 % 14, axis=2), "the matrix of a Gather from 14 to 1000"), (node("Mul", "x0", weight(1, 1, 14, 2000)), "the model .*a.onnx would take"),
+    (node("Mul", "x0", weight(1, 1, 14, 2000)), "the model .*a.onnx would take"),
     (node("ConstantOfShape", np.array([300, 400])), "a.onnx: 'y' of shape 300 x 400 would take 480000 bytes")])
 def test_what_would_take_memory_is_met_before(tmp_path, monkeypatch, one, wrong):
     path = write(tmp_path / "a.onnx", [one], (1, 1, 14, 1))
     monkeypatch.setenv("MINICAFFE_MAX_BLOB_BYTES", "60KiB")
     with pytest.raises(errors.Error, match=wrong):
         load(path)
-
-
-def test_steps_share_their_parameters(tmp_path):
-    path = write(tmp_path / "a.onnx", [node("GRU", "x0", weight(1, 15, 4), weight(1, 15, 5), weight(1, 30), hidden_size=5, linear_before_reset=1)], (4, 2, 4))
-    net = load(path).net
-    shared = [layer for layer in net.layer_dict.values() if layer.type == "InnerProduct" and layer.blobs[0].shape == (15, 5)]
-    assert len(shared) == 4
-    shared[0].blobs[0].data[...] = 7
-    assert all((layer.blobs[0].data == 7).all() for layer in shared)
 
 
 def test_small_values_of_a_sigmoid(tmp_path):
@@ -628,11 +589,11 @@ def test_random_graphs_of_sums_and_products(tmp_path, seed):
     values, nodes, read = ["x0"], [], set()
     for i in range(10):
         bottom = values[-1] if random.random() < 0.6 else str(random.choice(values))
-        kind = str(random.choice(["Add", "Sub", "Mul", "Mul", "Div", "Relu", "Neg", "Max", "Min", "Sum"]))
+        kind = str(random.choice(["Add", "Sub", "Mul", "Mul", "Div", "Relu", "Neg", "Max", "Max", "Sum"]))
         other = str(random.choice(values))
         if kind in ("Relu", "Neg"):
             inputs = [bottom]
-        elif kind in ("Max", "Min", "Sum"):
+        elif kind in ("Max", "Sum"):
             inputs = [bottom, other]
         else:
             shape = [(), (4, 1, 1), (6,), (4, 7, 6), (1, 7, 1), X][random.integers(6)]

@@ -1,8 +1,6 @@
 """Normalisation, element-wise functions, arithmetic with broadcasting."""
 
-import inspect
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,75 +26,32 @@ def batch_norm(made, node):
         made.layer("Scale", [top], "scale_param", [scale, shift], last=True, bias_term=True)
 
 
-@importer("InstanceNormalization")
-def instance_norm(made, node):
-    """BatchNorm with the statistics of the batch, where each plane is a channel."""
-    given, (scale, shift) = made.shape(), (made.constant(i, "scale") for i in (1, 2))
-    rows = [1, given[0] * given[1], *given[2:]]
-    nothing, eps = np.zeros(rows[1]), made.attribute("epsilon", 1e-5)
-    blob = made.layer("BatchNorm", [made.reshaped(made.bottom(), given, rows)], "batch_norm_param", [nothing, nothing, np.ones(1)],
-                      eps=eps, use_global_stats=False)
-    made.layer("Scale", [made.reshaped(blob, rows, given)], "scale_param", [scale, shift], last=True, bias_term=True)
+# ---- functions
 
-
-# ---- operators that are one layer, or a formula of a few
-
-class Formula(NamedTuple):
-    """A layer of a formula: its type, its bottoms, each "x" or a Formula, and the fields of its message."""
-
-    kind: str
-    bottoms: tuple
-    fields: dict
-
-
-def of(kind, *bottoms, **fields):
-    return Formula(kind, bottoms, fields)
-
-
-def linear(x, scale=1.0, shift=0.0, power=1.0):
-    """Return (shift + scale x)^power."""
-    return of("Power", x, scale=scale, shift=shift, power=power)
-
-
-def product(x, y):
-    return of("Eltwise", x, y, operation=ELTWISE.PROD)
-
-
-def above(x, threshold=0.0):
-    """Return 1 where x is above the threshold, else 0."""
-    return of("Threshold", x, threshold=threshold)
-
-
-FORMULAS = {    # operator -> the last layer, by the operator's attributes
-    "Relu": lambda: of("ReLU", "x"), "Sigmoid": lambda: of("Sigmoid", "x"), "Tanh": lambda: of("TanH", "x"),
-    "Softplus": lambda: of("BNLL", "x"), "Abs": lambda: of("AbsVal", "x"), "Exp": lambda: of("Exp", "x"),
-    "Log": lambda: of("Log", "x"), "Neg": lambda: of("Power", "x", scale=-1.0), "Sqrt": lambda: of("Power", "x", power=0.5),
-    "Reciprocal": lambda: of("Power", "x", power=-1.0),
-    "LeakyRelu": lambda alpha=0.01: of("ReLU", "x", negative_slope=alpha),
-    "Elu": lambda alpha=1.0: of("ELU", "x", alpha=alpha),
-    "LRN": lambda size, alpha=1e-4, beta=0.75, bias=1.0: of("LRN", "x", local_size=size, alpha=alpha, beta=beta, k=bias),
-    "HardSigmoid": lambda alpha=0.2, beta=0.5: of("Clip", linear("x", alpha, beta), min=0.0, max=1.0),
-    "HardSwish": lambda: product("x", of("Clip", linear("x", 1 / 6, 0.5), min=0.0, max=1.0)),
-    "Sign": lambda: of("Eltwise", above("x"), above(linear("x", -1.0)), operation=ELTWISE.SUM, coeff=[1.0, -1.0]),
-    "Mish": lambda: product("x", of("TanH", of("BNLL", "x"))),
-    "Softsign": lambda: product("x", linear(of("AbsVal", "x"), shift=1.0, power=-1.0)),
-    "Selu": lambda alpha=1.67326319217681884765625, gamma=1.05070102214813232421875: linear(of("ELU", "x", alpha=alpha), gamma),
-    "Celu": lambda alpha=1.0: linear(of("ELU", linear("x", 1 / alpha)), alpha),
-    "ThresholdedRelu": lambda alpha=1.0: product("x", above("x", alpha)),
+LAYERS = {      # operator -> layer type, and the fields of its message: a number, or an attribute and its default
+    "Relu": ("ReLU", {}), "Sigmoid": ("Sigmoid", {}), "Tanh": ("TanH", {}), "Softplus": ("BNLL", {}), "Abs": ("AbsVal", {}),
+    "Exp": ("Exp", {}), "Log": ("Log", {}), "Neg": ("Power", {"scale": -1.0}), "Sqrt": ("Power", {"power": 0.5}),
+    "Reciprocal": ("Power", {"power": -1.0}), "LeakyRelu": ("ReLU", {"negative_slope": ("alpha", 0.01)}),
+    "Elu": ("ELU", {"alpha": ("alpha", 1.0)}),
+    "LRN": ("LRN", {"local_size": ("size", None), "alpha": ("alpha", 1e-4), "beta": ("beta", 0.75), "k": ("bias", 1.0)}),
 }
 
 
-@importer(*FORMULAS)
-def formula(made, node):
-    def add(one, last=False):
-        if one == "x":
-            return made.bottom()
-        field = f"{one.kind.lower()}_param" if one.fields else ""
-        return made.layer(one.kind, [add(bottom) for bottom in one.bottoms], field, last=last, **one.fields)
+@importer(*LAYERS)
+def one_layer(made, node):
+    kind, fields = LAYERS[node.op_type]
+    values = {name: made.attribute(*value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    made.layer(kind, [made.bottom()], f"{kind.lower()}_param" if fields else "", last=True, **values)
 
-    make = FORMULAS[node.op_type]
-    attributes = inspect.signature(make).parameters.values()
-    add(make(*(made.attribute(one.name, one.default) for one in attributes)), last=True)
+
+@importer("HardSigmoid", "HardSwish")
+def hard(made, node):
+    swish = node.op_type == "HardSwish"
+    scale, shift = (1 / 6, 0.5) if swish else (made.attribute("alpha", 0.2), made.attribute("beta", 0.5))
+    blob = made.layer("Power", [made.bottom()], "power_param", scale=scale, shift=shift)
+    blob = made.layer("Clip", [blob], "clip_param", last=not swish, min=0.0, max=1.0)
+    if swish:
+        made.layer("Eltwise", [made.bottom(), blob], "eltwise_param", last=True, operation=ELTWISE.PROD)
 
 
 @importer("Identity", "Dropout", "Cast")
@@ -126,17 +81,13 @@ def clip(made, node):
 
 @importer("Softmax", "LogSoftmax")
 def softmax(made, node):
-    """Before opset 13 the default axis is 1, and all axes from this one on count as one."""
     given, log = made.shape(), node.op_type == "LogSoftmax"
     axis = made.attribute("axis", 1 if made.opset < 13 else -1) % len(given)
-    joined = made.opset < 13 and math.prod(given[axis + 1:]) != 1
-    shape, axis = ((math.prod(given[:axis]), math.prod(given[axis:])), 1) if joined else (given, axis)
-    blob = made.reshaped(made.bottom(), given, shape)
-    blob = made.layer("Softmax", [blob], "softmax_param", last=not log and not joined, axis=axis)
+    if made.opset < 13 and math.prod(given[axis + 1:]) != 1:
+        raise Unsupported("before opset 13 it is over all axes from its axis on; convert the model (onnx.version_converter)")
+    blob = made.layer("Softmax", [made.bottom()], "softmax_param", last=not log, axis=axis)
     if log:
-        blob = made.layer("Log", [blob], last=not joined)
-    if joined:
-        made.reshaped(blob, shape, given, last=True)
+        made.layer("Log", [blob], last=True)
 
 
 @importer("Pow")
@@ -218,22 +169,18 @@ def joins_scale(made, axis, shape, index):
             and made.arrays[last.name][0].shape == tuple(shape))
 
 
-@importer("Sum", "Mean", "Max", "Min")
+@importer("Sum", "Max", "Min")
 def several(made, node):
-    least = node.op_type == "Min"
     numbers = [i for i, name in enumerate(node.input) if name in made.constants and made.constants[name].size == 1]
-    if node.op_type in ("Max", "Min") and len(node.input) == 2 and numbers:
-        limits = {"min": -3.4e38, "max": 3.4e38, "max" if least else "min": made.constants[node.input[numbers[0]]].item()}
+    if node.op_type != "Sum" and len(node.input) == 2 and numbers:
+        limits = {"min": -3.4e38, "max": 3.4e38}
+        limits["max" if node.op_type == "Min" else "min"] = made.constants[node.input[numbers[0]]].item()
         made.layer("Clip", [made.bottom(1 - numbers[0])], "clip_param", last=True, **limits)
         return
+    if node.op_type == "Min":
+        raise Unsupported("Eltwise has no minimum of blobs")
     bottoms = [made.broadcast(made.bottom(i), made.shape(i), made.result) for i in range(len(node.input))]
     if len(bottoms) == 1:
         made.alias()
         return
-    if least:
-        bottoms = [made.layer("Power", [bottom], "power_param", scale=-1.0) for bottom in bottoms]
-    operation = ELTWISE.SUM if node.op_type in ("Sum", "Mean") else ELTWISE.MAX
-    coeff = [1 / len(bottoms)] * len(bottoms) if node.op_type == "Mean" else []
-    top = made.layer("Eltwise", bottoms, "eltwise_param", last=not least, operation=operation, coeff=coeff)
-    if least:
-        made.layer("Power", [top], "power_param", last=True, scale=-1.0)
+    made.layer("Eltwise", bottoms, "eltwise_param", last=True, operation=ELTWISE.SUM if node.op_type == "Sum" else ELTWISE.MAX)
