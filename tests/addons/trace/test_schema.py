@@ -38,11 +38,10 @@ def document(solver):
     recorder = trace.Recorder(solver)
     recorder.start()
     solver.step(1)
-    schedule = solver.net.schedule().as_dict()
     solver.net.blobs["a"].reshape(3, 3)
     solver.net.blobs["a"].data[...] = 1
     recorder.stop()
-    made = {**recorder.trace().document, "schedule": schedule}
+    made = recorder.trace().document
     # An arena and a launch, which only allocators of a device and kernels have.
     made["start"]["arenas"].append({"place": "CPUPlace", "allocator": "caching", "segments": [
         {"address": 64, "bytes": 128, "blocks": [{"address": 64, "bytes": 128, "used": False}]}]})
@@ -154,9 +153,6 @@ def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
     (lambda d: d["net"]["nodes"][0].update(line="3"), r"net.nodes\[0\].line: must be a whole number or null, got '3'"),
     (lambda d: d["memories"][0].update(role=[]), r"memories\[0\].role: must be a text, got \[\]"),
     (lambda d: d["start"].update(heads=[]), "start.heads: must be an object"),
-    (lambda d: d.update(schedule=None), "schedule: must be an object, got None"),
-    (lambda d: d["schedule"].update(plan=1), "schedule.plan: must be true or false, got 1"),
-    (lambda d: d["schedule"]["rows"][1].pop("layers"), r"schedule.rows\[1\]: lacks 'layers'"),
     (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it"),
 ])
 def test_errors_name_the_place(document, tmp_path, change, message):

@@ -19,7 +19,6 @@ import pytest
 from minicaffe import memory
 from minicaffe.addons.trace import Trace, html, load, perfetto, record
 from minicaffe.errors import FileError
-from minicaffe.net.run import BEFORE_FORWARD
 
 pytestmark = pytest.mark.slow(30)    # all together
 
@@ -388,7 +387,6 @@ def test_a_hostile_name_is_only_text(browser, trace, tmp_path):
     evil = "</script><img src=x onerror=document.title='broken'>"
     document["net"]["name"] = evil * 4
     document["net"]["nodes"][1]["name"] = evil * 4
-    document["schedule"]["rows"][1]["layers"] = [evil * 4]
     for step in document["steps"]:
         if step["node"] == 1:
             step["layer"] = evil * 4
@@ -396,7 +394,7 @@ def test_a_hostile_name_is_only_text(browser, trace, tmp_path):
     page = Page(browser, tmp_path / "evil.html")
     page.state(f"view.go({next(i for i, step in enumerate(document['steps']) if step['node'] == 1)})")
     assert page.text("#net-name") == evil * 4 and "broken" != browser.title and not page.errors()
-    assert page.text("#where-what").startswith(evil * 4) and evil in page.text("#schedule [aria-selected=true]")
+    assert page.text("#where-what").startswith(evil * 4)
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
 
@@ -404,46 +402,6 @@ def test_it_opens_at_a_moment(browser, trace, tmp_path):
     html.write(trace, tmp_path / "open.html", moment=len(trace) // 2)
     assert Page(browser, tmp_path / "open.html").state()["moment"] == len(trace) // 2
     assert Page(browser, (tmp_path / "open.html").as_uri() + "#event=40").state()["moment"] == 40
-
-
-def test_the_row_of_the_schedule_is_marked(browser, on_cpu, make_solver, tmp_path):
-    solver = make_solver(plan="memory")
-    with record(solver) as made:
-        solver.step(2)
-    html.write(made, tmp_path / "schedule.html")
-    page, rows = Page(browser, tmp_path / "schedule.html"), made.document["schedule"]["rows"]
-    for i, step in enumerate(made.steps):
-        row = page.state(f"view.go({i})")["row"]
-        if step["node"] is None:
-            marked = page.browser.execute_script("return document.querySelectorAll('#schedule [aria-selected=true]').length")
-            assert row == -1 and not marked
-            continue
-        assert rows[row]["direction"] == step["kind"] and step["layer"] in rows[row]["layers"]
-        assert page.text("#schedule [aria-selected=true]").startswith(f"{step['kind']}{' + '.join(rows[row]['layers'])} · ")
-    assert page.text("#schedule-hint").endswith("at most, as memory ends with its last use.")
-    fused = next(i for i, row in enumerate(rows) if row["layers"] == ["norm", "relu"] and row["direction"] == "backward")
-    text = page.text(f"#row-{fused}")
-    assert " · reads " in text and text.endswith(" · updates norm[0], norm[1], norm[2]") and "undefined" not in text
-    ends = next(i for i, row in enumerate(rows) if row["frees"])
-    assert f" · frees {', '.join(rows[ends]['frees'])}".replace(" data", "") in page.text(f"#row-{ends}")
-    page.state(f"view.go(0); document.querySelector('#row-{fused}').click()")
-    assert made.steps[page.state()["step"]]["kind"] == "backward" and page.state()["row"] == fused
-    solver.net.add_hook(BEFORE_FORWARD, lambda layer: None)
-    with record(solver) as made:
-        solver.step(1)
-    made.document["schedule"]["rows"].append(rows[0])       # as if two layers had one name
-    html.write(made, tmp_path / "observed.html")
-    page = Page(browser, tmp_path / "observed.html")
-    assert "runs went layer by layer, as callbacks run between layers" in page.text("#schedule-hint")
-    relu = next(i for i, step in enumerate(made.steps) if step["layer"] == "relu")
-    assert rows[page.state(f"view.go({relu})")["row"]]["layers"] == ["norm", "relu"]
-    first = next(i for i, step in enumerate(made.steps) if step["node"] == 0)
-    assert page.state(f"view.go({first})")["row"] == -1 and not page.errors()
-    del made.document["schedule"]
-    html.write(made, tmp_path / "old.html")
-    page = Page(browser, tmp_path / "old.html")
-    assert page.browser.execute_script("return document.querySelector('#schedule-panel').hidden")
-    assert page.state("view.go(2)")["row"] == -1 and not page.errors()
 
 
 def test_the_buddy_allocators_tree(browser, tmp_path):

@@ -66,7 +66,6 @@ class View {
     this.strips = new Strips($("strips").lastElementChild, this, $("strips"));
     this.arena = new Arena($("arena").firstElementChild, this);
     this.events = new List($("events"), i => this.eventRow(i));
-    this.schedule = new List($("schedule"), i => this.scheduleRow(i));
     this.kernelsOf = "step";
     this.head();
     this.net = new NetPanel(this);
@@ -121,7 +120,6 @@ class View {
     this.legend();
     this.kernels();
     this.net.show();
-    this.showSchedule();
     this.lastStep = performance.now() - begun;
   }
 
@@ -280,22 +278,6 @@ class View {
     }
   }
   goLayer(node) { this.goNext(step => step.node === node); }
-  /* The net's schedule: a line for each of its steps. */
-  showSchedule() {
-    const {schedule} = this.trace, row = (this.currentStep() || {row: -1}).row;
-    $("schedule-panel").hidden = !schedule;
-    if (!schedule) return;
-    $("schedule-hint").textContent = schedule.hint;
-    this.schedule.set(0, schedule.rows.length);
-    $("schedule").setAttribute("aria-activedescendant", row < 0 ? "" : `row-${row}`);
-    if (row >= 0) this.schedule.show(row);
-  }
-  scheduleRow(i) {
-    const {rows} = this.trace.schedule, [direction, words] = rows[i];
-    return make("div", {role: "option", id: `row-${i}`, title: words, "data-row": i,
-                        "aria-posinset": i + 1, "aria-setsize": rows.length,
-                        "aria-selected": i === (this.currentStep() || {}).row}, make("span", {}, direction), words);
-  }
 
   play(on = !this.playing) {
     clearInterval(this.timer);
@@ -363,10 +345,6 @@ class View {
     click("show-source", () => this.showKernel($("source").dataset.kernel));
     click("show-ptx", () => this.showKernel($("source").dataset.kernel, true));
     click("events", e => { const row = e.target.closest("[data-event]"); if (row) this.goMoment(+row.dataset.event + 1); });
-    click("schedule", e => {
-      const row = e.target.closest("[data-row]");
-      if (row) this.goNext(step => step.row === +row.dataset.row);
-    });
     $("speed").addEventListener("change", () => this.playing && this.play(true));
     $("place").addEventListener("change", () => { this.place = $("place").value; this.redraw(); });
     $("touched-only").addEventListener("change", () => {
@@ -518,7 +496,7 @@ class View {
             usage: Object.fromEntries(ROLES.map((role, r) => [role, trace.usage(place).roles[r][moment]])),
             reserved: trace.usage(place).reserved[moment], scale: this.usage.most,
             lit: this.net.marked(),
-            rows: this.strips.rows.map(m => m.name), row: (this.currentStep() || {row: -1}).row};
+            rows: this.strips.rows.map(m => m.name)};
   }
 }
 
