@@ -2,10 +2,9 @@
 
 import click
 
-from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table
+from minicaffe.addons.trace import Recorder, Trace, html, perfetto, table
 from minicaffe.cli import bars, options, ranks, training_file
 from minicaffe.cli.needed_memory import training_lines
-from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
@@ -21,12 +20,11 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": pe
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
-@click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
 @click.option("--step", "walk", is_flag=True,
               help="Show one step at a time, in full, from the first one on; typed lines select the next.")
 @options.force
 @options.whole_net_options
-def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
+def trace(file, iterations, phase, batch_size, walk, force, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
@@ -52,18 +50,8 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
         finally:
             recorder.stop()
             made = recorder.trace()
-            if ptx:
-                add_ptx(made)
             if ranks.first():
                 show(made, paths, walk)
-
-
-def add_ptx(made):
-    """Put the PTX of its kernels into a trace; without NVRTC a line says that it is missing."""
-    try:
-        kernels.add_ptx(made)
-    except DependencyError as error:
-        options.notify(f"no PTX: {error}")
 
 
 def run(target, iterations):

@@ -4,7 +4,7 @@ from collections import Counter
 
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import STATES, place_text
-from minicaffe.addons.trace.words import event_text, milliseconds, speeds, step_lines, times
+from minicaffe.addons.trace.words import event_text, step_lines
 
 ROLES = ("parameter", "activation", "gradient", "history", "input", "workspace", "other")   # of memory, in the order of the chart
 SIDES = {"host": 0, "plain": 0, "device": 1, "peer": 1}     # others are an engine's layout, side 2
@@ -16,19 +16,20 @@ def data(trace):
     for number in range(len(trace)):
         word, lines = event_text(trace, number)
         number_of.append(texts.setdefault((word.partition(" ")[0], "; ".join(lines)), len(texts)))
-    launches = [[number, event.name] for number, event in enumerate(trace.events) if event.kind in ("launch", "call")]
+    kernels = {name: kernel for name, kernel in document["kernels"].items() if kernel["source"] is not None}
     return {
-        "about": about(trace), "simulated": trace.simulated, "kind": document["device"]["kind"],
+        "about": about(trace), "simulated": trace.simulated,
         "name": document["net"]["name"] or ("a net" if trace.nodes else "memory"), "drawing": document["net"]["drawing"],
         "nodes": [[node["name"], node["type"]] for node in trace.nodes],
         "memories": memories(trace), "places": [place(trace, name) for name in place_names(trace)],
         "blocks": {name: [trace.block_titles.get(name, name), _role(trace.roles.get(name))]
                    for name in dict.fromkeys(block.name for block in trace.lives.blocks)},
-        "events": {"time": document["events"]["time"], "text": number_of}, "texts": list(texts),
+        "events": number_of, "texts": list(texts),
         "steps": [{**step, "name": step["layer"] or (step["kind"] if trace.nodes else "the record"),
                    "lines": step_lines(trace, number)}
                   for number, step in enumerate(trace.steps)],
-        "why": document["why"], "kernels": document["kernels"], "launches": launches, "totals": kernel_totals(trace)}
+        "why": document["why"], "kernels": kernels,
+        "launches": {i: event.name for i, event in enumerate(trace.events) if event.kind == "launch" and event.name in kernels}}
 
 
 def about(trace):
@@ -100,17 +101,6 @@ def place(trace, name):
 
 def _role(role):
     return role if role in ROLES else "other"
-
-
-def kernel_totals(trace):
-    """Return name, launches, and text about all launches of each kernel and library function, the one that took longest first."""
-    sums = {}
-    for event in trace.events:
-        if event.kind in ("call", "launch"):
-            count, ns, nbytes = sums.get(event.name, (0, 0, 0))
-            sums[event.name] = count + 1, ns + event.took, nbytes + event.nbytes
-    return [[name, count, times(trace, [milliseconds(ns), *speeds(trace, None, nbytes, ns)])]
-            for name, (count, ns, nbytes) in sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0]))]
 
 
 def plural(count, noun):

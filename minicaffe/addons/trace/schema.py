@@ -24,7 +24,7 @@ STEP = {"iteration": int, "kind": str, "layer": str, "node": (int, NONE), "first
         "end": (int, float), "with": (str, NONE), "flops": (int, float, NONE), "bytes": (int, float, NONE),
         "loss": (int, float, str, NONE), "parameters": [str],
         "touched": [{"memory": str, "before": (str, NONE), "after": (str, NONE)}]}
-KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE), "ptx": (str, NONE)}
+KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE)}
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
 DOCUMENT = {
     "format": int, "minicaffe": str,

@@ -394,10 +394,9 @@ def test_chrome_s_rows(counted):
 
 def test_the_page_has_each_moment(counted):
     """Its data, which the scripts only draw: heads, copies, blocks, cells of segments, and live bytes by role."""
-    moment = counted.story.dice.randint(0, len(counted.events))
-    page = html.page(counted.made, moment)
+    page = html.page(counted.made)
     shown, _ = json.JSONDecoder().raw_decode(page[page.index('{"about":'):])
-    assert shown == {**json.loads(json.dumps(panels.data(counted.made))), "open": moment}
+    assert shown == json.loads(json.dumps(panels.data(counted.made)))
     places, order = {place["name"]: place for place in shown["places"]}, list(WORDS)
     assert {place["title"] for place in shown["places"]} == {PLACES[name] for name in places}
     assert [memory["name"] for memory in shown["memories"]] == list(counted.memories)
@@ -436,19 +435,12 @@ def test_what_the_page_says_of_steps_and_kernels(counted):
     for number, (step, made) in enumerate(zip(counted.steps, shown["steps"], strict=True)):
         assert made["lines"] and table.describe(counted.made, number)[: len(made["lines"])] == made["lines"]
         assert len(made["lines"]) == 2 + (step["loss"] is not None)
-    there = [(i, event) for i, event in enumerate(counted.events) if event["kind"] in ("launch", "call")]
-    assert [row[:2] for row in shown["launches"]] == [[i, event["name"]] for i, event in there]
-    sums = {}
-    for _, event in there:
-        count, ns, nbytes = sums.get(event["name"], (0, 0, 0))
-        sums[event["name"]] = count + 1, ns + event["took"], nbytes + event["bytes"]
-    assert {name: count for name, count, _ in shown["totals"]} == {name: count for name, (count, _, _) in sums.items()}
-    assert [sums[name][1] for name, _, _ in shown["totals"]] == sorted((ns for _, ns, _ in sums.values()), reverse=True)
-    for name, _, text in shown["totals"]:
-        assert f"{sums[name][1] / 1e6:.3f} ms" in text and (size_text(sums[name][2]) in text or not sums[name][2])
-    assert len(shown["events"]["text"]) == len(counted.events)
+    sources = {name: kernel for name, kernel in counted.made.document["kernels"].items() if kernel["source"] is not None}
+    assert shown["kernels"] == sources
+    assert shown["launches"] == {i: event["name"] for i, event in enumerate(counted.events) if event["kind"] == "launch" and event["name"] in sources}
+    assert len(shown["events"]) == len(counted.events)
     for number, event in enumerate(counted.events):
-        word, text = shown["texts"][shown["events"]["text"][number]]
+        word, text = shown["texts"][shown["events"][number]]
         if event["kind"] == "head":
             before, after = event["detail"].split(" by ")[0].split(" -> ")
             assert (word, text.partition(" (")[0]) == ("state", f"{counted.titled(event['name'])}: {WORDS[before]} -> {WORDS[after]}".partition(" (")[0])

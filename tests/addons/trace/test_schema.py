@@ -9,7 +9,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.addons import trace
-from minicaffe.addons.trace import html, kernels, perfetto
+from minicaffe.addons.trace import html, perfetto
 from minicaffe.addons.trace.model import Trace, launch_of
 from minicaffe.addons.trace.reasons import CopyReasons
 from minicaffe.addons.trace.schema import COLUMNS
@@ -45,7 +45,7 @@ def document(solver):
     # An arena and a launch, which only allocators of a device and kernels have.
     made["start"]["arenas"].append({"place": "CPUPlace", "allocator": "caching", "segments": [
         {"address": 64, "bytes": 128, "blocks": [{"address": 64, "bytes": 128, "used": False}]}]})
-    made["kernels"]["k"] = {"functor": "k", "source": None, "header": None, "ptx": None}
+    made["kernels"]["k"] = {"functor": "k", "source": None, "header": None}
     strings, events = made["strings"], made["events"]
     for kind, detail in (("launch", "8x1x1 blocks of 256 threads; conv1 data (2949120 bytes)"), ("split", ""), ("merge", ""),
                          ("copy", "host to device"), ("segment taken", ""), ("segment given back", "")):
@@ -62,7 +62,7 @@ def document(solver):
 def read_all(made):
     """Everything that reads a trace."""
     json.dumps(perfetto.events(made))
-    html.page(made, 0)
+    html.page(made)
     for moment in (0, len(made) // 2, len(made)):
         made.at(moment)
         made.step_at(moment)
@@ -241,7 +241,7 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
     watch.close()
     calls = [lambda wrong: perfetto.events(wrong), lambda wrong: perfetto.write(wrong, tmp_path / "x"), lambda wrong: html.page(wrong),
              lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: trace.why(wrong, 0),
-             lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
+             lambda wrong: launch_of(wrong),
              lambda wrong: node.with_place(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
              lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]
     for call in calls:
@@ -249,7 +249,7 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
             with pytest.raises(WrongTypeError) as caught:
                 call(wrong)
             assert len(str(caught.value)) < 400
-    for call in (lambda wrong: made.at(wrong), lambda wrong: made.step_at(wrong), lambda wrong: html.page(made, wrong),
+    for call in (lambda wrong: made.at(wrong), lambda wrong: made.step_at(wrong),
                  lambda wrong: trace.why(made, wrong), lambda wrong: Trace(wrong), lambda wrong: trace.load(wrong),
                  lambda wrong: trace.Recorder(solver, keep=wrong), lambda wrong: Watch(solver, every=wrong)):
         for wrong in ("x", [], 1.5, object(), -1, 10**9):

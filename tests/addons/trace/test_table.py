@@ -226,7 +226,7 @@ def test_sources_of_the_kernels_of_a_step():
     """Kernels of one template have one source; a library's has none."""
     document = trace.Trace(None).document
     names = ["Each<A<float>>", "theirs", "Each<A<double>>", "Each<B<float>>", "theirs"]
-    kernel = {"functor": "", "source": None, "header": None, "ptx": None}
+    kernel = {"functor": "", "source": None, "header": None}
     document["kernels"] = {"theirs": kernel, "Each<B<float>>": {**kernel, "source": "struct B {\n};", "header": "b.hpp"},
                            **{f"Each<A<{kind}>>": {**kernel, "source": "struct A {};", "header": "a.hpp"} for kind in ("float", "double")}}
     document["strings"] = ["launch", "", *names[:4], "cache hit", "4x1x2 blocks of 32 threads;  (8 bytes); x data (4 bytes)"]
