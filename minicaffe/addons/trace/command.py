@@ -20,11 +20,10 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": pe
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
-@click.option("--step", "walk", is_flag=True,
-              help="Show one step at a time, in full, from the first one on; typed lines select the next.")
+@click.option("--step", "in_full", is_flag=True, help="Show each step in full, in place of the table.")
 @options.force
 @options.whole_net_options
-def trace(file, iterations, phase, batch_size, walk, force, level, stage, **paths):
+def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
@@ -51,7 +50,7 @@ def trace(file, iterations, phase, batch_size, walk, force, level, stage, **path
             recorder.stop()
             made = recorder.trace()
             if ranks.first():
-                show(made, paths, walk)
+                show(made, paths, in_full)
 
 
 def run(target, iterations):
@@ -89,13 +88,10 @@ def make_solver(file, level, stage, batch_size):
     return solver
 
 
-def show(made, paths, walk):
-    """Print a trace, or with `walk` one step at a time, and write it where the options say."""
-    if not walk:
-        table.show(made, bars.table_console())
+def show(made, paths, in_full):
+    """Print a trace, as a table or with `in_full` each step in full, and write it where the options say."""
+    (table.show_steps if in_full else table.show)(made, bars.table_console())
     for option, write in WRITERS.items():
         if paths[option] is not None:
             write(made, paths[option])
             click.echo(f"wrote {paths[option]}")
-    if walk:
-        table.walk(made, input, bars.table_console())
