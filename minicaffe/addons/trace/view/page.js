@@ -156,7 +156,7 @@ class View {
     const here = reasons.includes(this.moment - 1) ? [this.moment - 1] : reasons.slice(0, 3), more = reasons.length - here.length;
     $("why").replaceChildren(
       ...here.map(i => make("article", {}, make("h4", {}, `Why this ${trace.event(i)[0]}?`), make("p", {}, trace.why[i]))),
-      ...(more ? [make("p", {class: "hint"}, `${plural(more, "more copy", "more copies")} in this step; c shows the next`)] : []));
+      ...(more ? [make("p", {class: "hint"}, `${plural(more, "more copy", "more copies")}; c shows the next`)] : []));
 
     $("touched").tBodies[0].replaceChildren(...(step.touched.length
       ? step.touched.map(t => make("tr", {class: t.before === t.after ? "same" : ""},
