@@ -62,8 +62,8 @@ def test_what_a_terminal_shows(written, shown):
 
 
 def test_commands_of_pages():
-    command = five_users.from_page("docs/trace.md", "minicaffe trace", {"lenet.html": "a.html"}, "--ptx")
-    assert command == "minicaffe trace models/lenet/net.prototxt --iterations 2 --html a.html --json lenet.json --force --ptx"
+    command = five_users.from_page("docs/trace.md", "minicaffe trace", {"lenet.html": "a.html"}, "--step")
+    assert command == "minicaffe trace models/lenet/net.prototxt --iterations 2 --html a.html --json lenet.json --force --step"
     assert five_users.from_page("docs/your_own_pictures.md", "cat > net.prototxt").endswith("\nEND\n")
     with pytest.raises(FailureError, match="docs/trace.md: there is no command that begins with 'minicaffe fly'"):
         five_users.from_page("docs/trace.md", "minicaffe fly")

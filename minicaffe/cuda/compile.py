@@ -123,42 +123,21 @@ def nvrtc():
     return module
 
 
-def ptx(name, architecture="sm_90"):
-    """Return the PTX of a built-in kernel.
-
-    Parameters
-    ----------
-    name : str
-        From `short_name`.
-    architecture : str
-        Of the oldest GPU that it is for.
-
-    Raises
-    ------
-    DependencyError
-        If NVRTC is missing.
-    DeviceError
-        If there is no such kernel.
-    """
-    options = (f"--gpu-architecture={architecture.replace('sm_', 'compute_')}", *OPTIONS)
-    return compile_cubin(program_text(name), f"mc::run<{name}, sizeof({name})>", options, "PTX")[0].rstrip(b"\0").decode()
-
-
-def compile_cubin(source, expression, options, kind="CUBIN"):
-    """Compile without the cache, to a cubin or to PTX; return it and the kernel's symbol. See `image`.
+def compile_cubin(source, expression, options):
+    """Compile without the cache; return the cubin and the kernel's symbol. See `image`.
 
     A name expression is ambiguous for a kernel that has the name of a CUDA function (``all``). If both are ``extern "C"``
     (``min``), the kernel does not compile at all. So a plain name is first looked up as a symbol, then as an expression, and
     then compiled under another name. Kernels in namespaces and templates (``mine::scale<float>``) need the expression.
     """
     if not expression.isidentifier():
-        return _compile(source, expression, options, kind)
+        return _compile(source, expression, options)
     try:
-        return _compile(source, expression, options, kind, is_symbol=True) or _compile(source, expression, options, kind)
+        return _compile(source, expression, options, is_symbol=True) or _compile(source, expression, options)
     except DeviceError as error:
         other = f"mc_kernel_{expression}"
         try:
-            return _compile(renamed(source, expression, other), other, options, kind)
+            return _compile(renamed(source, expression, other), other, options)
         except DeviceError:
             raise error from None
 
@@ -168,8 +147,8 @@ def renamed(source, name, other):
     return re.sub(rf"(__global__[^;{{}}]*\b){name}(?=\s*\()", rf"\g<1>{other}", source)
 
 
-def _compile(source, expression, options, kind, is_symbol=False):
-    """Compile; return the result and the symbol. With `is_symbol`, return None if `expression` is not a symbol of the result."""
+def _compile(source, expression, options, is_symbol=False):
+    """Compile; return the cubin and the symbol. With `is_symbol`, return None if `expression` is not a symbol of it."""
     # Headers are passed as text: a search by path would first find those of a checkout in the current folder.
     names = [name.encode() for name in kernel_headers()]
     texts = [text.encode() for text in _kernel_texts()]
@@ -183,9 +162,9 @@ def _compile(source, expression, options, kind, is_symbol=False):
             raise DeviceError(f"{expression} does not compile:\n{log_text}\n{numbered(source)}", code=code.name)
         if is_symbol:
             found = re.search(rb"\.entry\s+%s\b" % expression.encode(), _result(program, "PTX"))
-            return (_result(program, kind), expression) if found else None
+            return (_result(program, "CUBIN"), expression) if found else None
         name = _call("nvrtcGetLoweredName", program, expression.encode())
-        return _result(program, kind), name.decode() if isinstance(name, bytes) else name
+        return _result(program, "CUBIN"), name.decode() if isinstance(name, bytes) else name
     finally:
         nvrtc().nvrtcDestroyProgram(program)
 

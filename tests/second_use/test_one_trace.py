@@ -452,12 +452,11 @@ def check_outputs(made, folder):
     assert {place: total for place, roles in counters.items() if (total := sum(roles.values()))} == in_use
     page = html.page(made)
     assert page == html.page(made) == html.page(again) and json_text(panels.data(made)).replace("<", "\\u003c") in page
-    assert f'"open":{len(made)}}}' in html.page(made, len(made))
     reasons = {str(i) for i, event in enumerate(made.events) if event.kind in ("copy", "reorder")}
     assert made.document["why"].keys() == reasons
     for number in range(len(made.steps)):
         assert table.describe(made, number)[0].startswith(f"step {number} of {len(made.steps)}, ")
-    assert made.to_json() == before and "open" not in made.document
+    assert made.to_json() == before
 
 
 @pytest.fixture(params=["cpu", "sim"])

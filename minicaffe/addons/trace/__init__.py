@@ -8,7 +8,7 @@ import importlib
 
 COMMANDS = {
     "trace": ("Look into a net", f"{__name__}.command:trace", "Show what a net does in memory, step by step.", "training"),
-    "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Show convolution and pooling up close, on a page."),
+    "convolution": ("Learn", f"{__name__}.convolution_command:convolution", "Show convolution up close, on a page."),
 }
 MODULES = {"trace": __name__}
 _MODULE_OF = {"Moment": "lives", "Trace": "model", "load": "model", "Recorder": "recorder", "record": "recorder", "why": "reasons"}

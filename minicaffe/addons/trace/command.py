@@ -2,9 +2,8 @@
 
 import click
 
-from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table
+from minicaffe.addons.trace import Recorder, Trace, html, perfetto, table
 from minicaffe.cli import bars, options, ranks, training_file
-from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
 
@@ -20,12 +19,10 @@ WRITERS = {"json_path": Trace.save, "html_path": html.write, "perfetto_path": pe
 @click.option("--json", "json_path", metavar="FILE", help="Write the trace, for minicaffe.trace.load and other programs.")
 @click.option("--html", "html_path", metavar="FILE", help="Write the trace as one page for a browser, which needs no network.")
 @click.option("--perfetto", "perfetto_path", metavar="FILE", help="Write the trace as Chrome's trace JSON, for ui.perfetto.dev.")
-@click.option("--ptx", is_flag=True, help="Add the PTX of the kernels to the trace, beside their source; needs NVRTC.")
-@click.option("--step", "walk", is_flag=True,
-              help="Show one step at a time, in full, from the first one on; typed lines select the next.")
+@click.option("--step", "in_full", is_flag=True, help="Show each step in full, in place of the table.")
 @options.force
 @options.whole_net_options
-def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, **paths):
+def trace(file, iterations, phase, batch_size, in_full, force, level, stage, **paths):
     """Train NET, the prototxt of a net or of a solver, for an iteration or a few and show what happens in it.
 
     For each layer, forward and backward, and each update: the blobs touched and where their valid data are, copies, memory taken
@@ -51,18 +48,8 @@ def trace(file, iterations, phase, batch_size, ptx, walk, force, level, stage, *
         finally:
             recorder.stop()
             made = recorder.trace()
-            if ptx:
-                add_ptx(made)
             if ranks.first():
-                show(made, paths, walk)
-
-
-def add_ptx(made):
-    """Put the PTX of its kernels into a trace; without NVRTC a line says that it is missing."""
-    try:
-        kernels.add_ptx(made)
-    except DependencyError as error:
-        options.notify(f"no PTX: {error}")
+                show(made, paths, in_full)
 
 
 def run(target, iterations):
@@ -96,13 +83,10 @@ def make_solver(file, level, stage, batch_size):
     return training_file.build_solver(param, batch_sizes=sizes, **place, **given)
 
 
-def show(made, paths, walk):
-    """Print a trace, or with `walk` one step at a time, and write it where the options say."""
-    if not walk:
-        table.show(made, bars.table_console())
+def show(made, paths, in_full):
+    """Print a trace, as a table or with `in_full` each step in full, and write it where the options say."""
+    (table.show_steps if in_full else table.show)(made, bars.table_console())
     for option, write in WRITERS.items():
         if paths[option] is not None:
             write(made, paths[option])
             click.echo(f"wrote {paths[option]}")
-    if walk:
-        table.walk(made, input, bars.table_console())

@@ -9,7 +9,7 @@ from minicaffe.cli import options
 from minicaffe.errors import DependencyError
 from minicaffe.proto.atomic import write_bytes
 
-PAGE = Path(__file__).resolve().parents[1] / "trace" / "view" / "convolution.html"
+PAGE = Path(__file__).resolve().parent / "view" / "convolution.html"
 SCRIPT = '<script src="convolution.js"></script>'
 
 
@@ -18,7 +18,7 @@ SCRIPT = '<script src="convolution.js"></script>'
 @options.force
 @options.messages
 def convolution(html, force):
-    """Open a page that shows convolution, deconvolution and pooling window by window.
+    """Open a page that shows convolution window by window.
 
     It shows which pixels a window reads, the column matrix, and the index of each element, with the arithmetic written out. It is
     one file and needs no network.

@@ -15,30 +15,25 @@ from minicaffe.errors import check_type
 SCRIPTS = "model.js", "draw.js", "net.js", "page.js"
 
 
-def page(trace, moment=None):
-    """Return the page of a Trace as text; it opens at `moment`, by default after the first forward step."""
+def page(trace):
+    """Return the page of a Trace as text."""
     check_type(trace, Trace, "trace", "a Trace")
-    if moment is not None:
-        trace.check_moment(moment)
     view = resources.files(__package__) / "view"
 
     def text(name):
         return (view / name).read_text(encoding="utf-8")
 
-    shown = panels.data(trace)
-    if moment is not None:
-        shown["open"] = moment
     net = trace.document["net"]["name"] or "a net"
     parts = {
         "title": escape(f"{net}: a trace of minicaffe"),
         "style": text("page.css"),
         # Escaped, so that no name can end the script.
-        "trace": json_text(shown).replace("<", "\\u003c"),
+        "trace": json_text(panels.data(trace)).replace("<", "\\u003c"),
         "script": "\n".join([f"const HEADS = {json_text(STATES)}, ROLES = {json_text(panels.ROLES)};", *map(text, SCRIPTS)]),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], text("page.html"))
 
 
-def write(trace, path, moment=None):
+def write(trace, path):
     """Write the `page` of a Trace to a file, as `Trace.save`."""
-    write_text(path, page(trace, moment))
+    write_text(path, page(trace))

@@ -3,31 +3,21 @@
 import functools
 import re
 
-from minicaffe.addons.trace.model import Trace
 from minicaffe.cuda import compile
-from minicaffe.errors import check_type
 
 
 def source_of(name):
     """Return the source of a kernel of minicaffe, `name` as launches are called: ``Each<Fill<float>>``.
 
     A dict: `functor` is the name of the operation, ``Fill``; `source` its definition, in the file `header`; both None of a kernel
-    that no header of minicaffe defines. `ptx` is None.
+    that no header of minicaffe defines.
     """
-    found = {"functor": name.partition("<")[0], "source": None, "header": None, "ptx": None}
+    found = {"functor": name.partition("<")[0], "source": None, "header": None}
     # Of Each<Fill<float>>, Each is in kernels/: take the first name that is elsewhere, else the first.
     defined = [(word, *place) for word in re.findall(r"[A-Za-z_]\w*", name) if (place := definition(word)) is not None]
     for word, header, text in sorted(defined, key=lambda entry: "/kernels/" in entry[1])[:1]:
         found.update(functor=word, source=text, header=header)
     return found
-
-
-def add_ptx(trace):
-    """Put the PTX of each kernel of a Trace beside its source. Raises DependencyError if NVRTC, which compiles it, is missing."""
-    check_type(trace, Trace, "trace", "a Trace")
-    for name, kernel in trace.document["kernels"].items():
-        if kernel["source"] is not None:
-            kernel["ptx"] = compile.ptx(name)
 
 
 @functools.cache

@@ -1,11 +1,10 @@
 """What the page of a trace shows, computed once: lives of blocks, states, live bytes, and text. The scripts of view/ draw it."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 from minicaffe.addons.trace.lives import Lives
 from minicaffe.addons.trace.model import STATES, place_text
-from minicaffe.addons.trace.words import event_text, milliseconds, speeds, step_lines, times
-from minicaffe.memory.sizes import size_text
+from minicaffe.addons.trace.words import event_text, step_lines
 
 ROLES = ("parameter", "activation", "gradient", "history", "input", "workspace", "other")   # of memory, in the order of the chart
 SIDES = {"host": 0, "plain": 0, "device": 1, "peer": 1}     # others are an engine's layout, side 2
@@ -17,26 +16,20 @@ def data(trace):
     for number in range(len(trace)):
         word, lines = event_text(trace, number)
         number_of.append(texts.setdefault((word.partition(" ")[0], "; ".join(lines)), len(texts)))
-    rows = document.get("schedule", {}).get("rows", [])
-    row_of = defaultdict(list)
-    for number, row in enumerate(rows):
-        for layer in dict.fromkeys(row["layers"]):
-            row_of[row["direction"], layer].append(number)
-    launches = [[number, event.name] for number, event in enumerate(trace.events) if event.kind in ("launch", "call")]
+    kernels = {name: kernel for name, kernel in document["kernels"].items() if kernel["source"] is not None}
     return {
-        "about": about(trace), "simulated": trace.simulated, "kind": document["device"]["kind"],
+        "about": about(trace), "simulated": trace.simulated,
         "name": document["net"]["name"] or ("a net" if trace.nodes else "memory"), "drawing": document["net"]["drawing"],
         "nodes": [[node["name"], node["type"]] for node in trace.nodes],
         "memories": memories(trace), "places": [place(trace, name) for name in place_names(trace)],
         "blocks": {name: [trace.block_titles.get(name, name), _role(trace.roles.get(name))]
                    for name in dict.fromkeys(block.name for block in trace.lives.blocks)},
-        "events": {"time": document["events"]["time"], "text": number_of}, "texts": list(texts),
+        "events": number_of, "texts": list(texts),
         "steps": [{**step, "name": step["layer"] or (step["kind"] if trace.nodes else "the record"),
-                   "lines": step_lines(trace, number), "row": _row_of_step(trace, step, row_of)}
+                   "lines": step_lines(trace, number)}
                   for number, step in enumerate(trace.steps)],
-        "why": document["why"], "kernels": document["kernels"], "launches": launches, "totals": kernel_totals(trace),
-        "schedule": {"hint": schedule_hint(document["schedule"]), "rows": [[row["direction"], row_text(row)] for row in rows]}
-        if "schedule" in document else None}
+        "why": document["why"], "kernels": kernels,
+        "launches": {i: event.name for i, event in enumerate(trace.events) if event.kind == "launch" and event.name in kernels}}
 
 
 def about(trace):
@@ -108,40 +101,6 @@ def place(trace, name):
 
 def _role(role):
     return role if role in ROLES else "other"
-
-
-def kernel_totals(trace):
-    """Return name, launches, and text about all launches of each kernel and library function, the one that took longest first."""
-    sums = {}
-    for event in trace.events:
-        if event.kind in ("call", "launch"):
-            count, ns, nbytes = sums.get(event.name, (0, 0, 0))
-            sums[event.name] = count + 1, ns + event.took, nbytes + event.nbytes
-    return [[name, count, times(trace, [milliseconds(ns), *speeds(trace, None, nbytes, ns)])]
-            for name, (count, ns, nbytes) in sorted(sums.items(), key=lambda item: (-item[1][1], -item[1][0]))]
-
-
-def _row_of_step(trace, step, row_of):
-    """Return the number of the schedule's row with the layer of a step; -1 if there is none, or several of one name."""
-    found = row_of[step["kind"], trace.nodes[step["node"]]["name"]] if step["node"] is not None else []
-    return found[0] if len(found) == 1 else -1
-
-
-def schedule_hint(schedule):
-    """Return the sentences about a schedule."""
-    how = "as memory ends with its last use." if schedule["plan"] else "as all blobs keep their memory."
-    observed = f" When the trace was made, runs went layer by layer, as {schedule['observed']}." if schedule["observed"] else ""
-    return f"Blobs that live at once: {size_text(schedule['peak'])} at most, {how}{observed}"
-
-
-def row_text(row):
-    """Return the line about a row of the schedule."""
-    layers = " + ".join(row["layers"]) + (f", into {row['part_of']}" if row["part_of"] and row["direction"] == "forward" else "")
-    notes = [f"{verb} {', '.join(name.removesuffix(' data') for name in names)}"
-             for verb, names in (("keeps", row["saves"]), ("frees", row["frees"]), ("updates", row["updates"])) if names]
-    sizes = f"reads {size_text(row['reads'])}, writes {size_text(row['writes'])}, live {size_text(row['live'])}"
-    engine = " ".join(text for text in (row["engine"], row["layout"]) if text)
-    return " · ".join(text for text in (layers, engine, sizes, *notes) if text)
 
 
 def plural(count, noun):

@@ -10,9 +10,7 @@ from minicaffe.addons.trace import build
 from minicaffe.addons.trace.model import Trace
 from minicaffe.addons.trace.reasons import CopyReasons
 from minicaffe.common import caffe
-from minicaffe.device.threads import get_num_threads
-from minicaffe.engines.engine import settings_epoch
-from minicaffe.errors import ConfigError, Error, WrongTypeError, check_type, shown
+from minicaffe.errors import ConfigError, WrongTypeError, check_type, shown
 from minicaffe.memory import reporter
 from minicaffe.memory.registry import registry
 from minicaffe.net.net import Net
@@ -70,7 +68,7 @@ class Recorder:
         self.keep = keep
         self.parts = []
         self._running = None    # ends the recording, while it runs
-        self._events = self._before = self._device = self._state = None
+        self._events = self._before = self._device = None
         self._held = None       # the document, after `stop`
 
     def start(self):
@@ -89,7 +87,7 @@ class Recorder:
             if self.solver is not None:
                 self.solver.listeners.append(self)
                 running.callback(self.solver.listeners.remove, self)
-            self._before, self._state = self._snapshot(), self._schedule_key()
+            self._before = self._snapshot()
             del self._events[:]     # of taking the snapshot
             self._running = running.pop_all()
 
@@ -106,7 +104,6 @@ class Recorder:
         if solver is not self.solver or self._running is None:
             raise WrongTypeError(f"is called by the solver that it records while it runs, got {shown(solver)}")
         self._end_part(solver.iter - 1)
-        self._state = self._schedule_key()
         if self.keep is not None:
             del self.parts[: -self.keep]
 
@@ -129,29 +126,9 @@ class Recorder:
         """Return the document of some parts, of the net as it is now."""
         parts = parts or [IterationEvents(self._iteration(), self._before, [])]
         document = build.document(parts, self.net, self.solver, self._device)
-        made = Trace({**document, **self._schedule()})
-        made.document["why"] = {str(number): text for number, text in CopyReasons(made).all().items()}
-        return made.document
-
-    def _schedule_key(self):
-        """Return a key that changes when the net needs another schedule; None without a net."""
-        return None if self.net is None else (self.net.stamp(), settings_epoch(), get_num_threads(), caffe.mode)
-
-    def _schedule(self):
-        """Return the net's schedule as part of the document.
-
-        Empty if the net would have to be compiled for new shapes or settings: that would change blobs, which may be read after
-        the recording.
-        """
-        if self.net is None:
-            return {}
-        with self.net.lock:
-            if self._schedule_key() != self._state:
-                return {}
-            try:
-                return {"schedule": self.net.schedule().as_dict()}
-            except Error:       # the net cannot be compiled; its run has raised this error, too
-                return {}
+        made = Trace(document)
+        document["why"] = {str(number): text for number, text in CopyReasons(made).all().items()}
+        return document
 
     def _iteration(self):
         return self.solver.iter if self.solver is not None else 0

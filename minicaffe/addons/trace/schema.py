@@ -13,7 +13,7 @@ LARGEST = 1 << 64   # of an address; times and sizes stay below it, too
 
 # A rule is a type or a tuple of types, [rule] for a list of such items, {str: rule} for a dict of them, or a dict with a rule for
 # each key: keys in `OPTIONAL` may be missing, and unknown keys are allowed.
-OPTIONAL = {"parameters", "schedule"}
+OPTIONAL = {"parameters"}
 COST = {"forward": (int, float, NONE), "backward": (int, float, NONE)}
 BLOCK = {"place": str, "address": int, "bytes": int, "name": str}
 PART = {"address": int, "bytes": int, "used": bool}
@@ -24,9 +24,7 @@ STEP = {"iteration": int, "kind": str, "layer": str, "node": (int, NONE), "first
         "end": (int, float), "with": (str, NONE), "flops": (int, float, NONE), "bytes": (int, float, NONE),
         "loss": (int, float, str, NONE), "parameters": [str],
         "touched": [{"memory": str, "before": (str, NONE), "after": (str, NONE)}]}
-KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE), "ptx": (str, NONE)}
-ROW = {"direction": str, "layers": [str], "types": [str], "part_of": (str, NONE), "engine": (str, NONE), "layout": (str, NONE),
-       "reads": int, "writes": int, "saves": [str], "frees": [str], "updates": [str], "live": int, "converts": [str]}
+KERNEL = {"functor": str, "source": (str, NONE), "header": (str, NONE)}
 COLUMNS = ("time", "kind", "place", "address", "bytes", "name", "detail", "took")
 DOCUMENT = {
     "format": int, "minicaffe": str,
@@ -34,8 +32,7 @@ DOCUMENT = {
     "net": {"name": str, "file": str, "phase": str, "nodes": [NODE], "drawing": (str, NONE)},
     "memories": [{"name": str, "blob": str, "part": str, "bytes": int, "role": str, "aliases": [str], "title": str}],
     "start": {"time": int, "heads": {str: str}, "blocks": [BLOCK], "arenas": [ARENA]},
-    "strings": [str], "events": {key: [int] for key in COLUMNS}, "steps": [STEP], "why": {str: str}, "kernels": {str: KERNEL},
-    "schedule": {"plan": bool, "peak": int, "observed": (str, NONE), "rows": [ROW]}}
+    "strings": [str], "events": {key: [int] for key in COLUMNS}, "steps": [STEP], "why": {str: str}, "kernels": {str: KERNEL}}
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NONE: "null"}
 
 

@@ -1,7 +1,6 @@
-"""A trace as text on a terminal: a table of the steps, a summary, and one step in full. Words for states and places: model.py."""
+"""A trace as text on a terminal: a table of steps and a summary, or each step in full. Words for states and places: model.py."""
 
-import os
-import sys
+from contextlib import nullcontext
 
 from rich.table import Table
 from rich.text import Text
@@ -89,8 +88,16 @@ def changes(touched):
     return before if before == after else f"{before} -> {after}"
 
 
-def describe(trace, number, why=True):
-    """Return the lines about step `number`: memories and their states, then events in order; `why` adds reasons of copies."""
+def show_steps(trace, out):
+    """Print each step in full on a rich Console, on a terminal through the pager."""
+    with out.pager() if out.is_terminal else nullcontext():
+        for number in range(len(trace.steps)):
+            for line in _wrapped(trace, describe(trace, number), out):
+                out.print(line)
+
+
+def describe(trace, number):
+    """Return the lines about step `number`: memories and their states, then events in order, with reasons of copies."""
     step = trace.steps[number]
     lines = step_lines(trace, number)
     if step["touched"]:
@@ -100,89 +107,19 @@ def describe(trace, number, why=True):
         lines += [f"  {name:<{width}}  {size_text(sizes.get(touched['memory'], 0)):>9}  {changes(touched)}"
                   for name, touched in zip(names, step["touched"])]
     for i in range(step["first"], step["last"]):
-        lines += _event_lines(trace, i, why)
+        lines += _event_lines(trace, i)
     return lines
 
 
-def sources(trace, number):
-    """Return the source code of the kernels of step `number`, as lines."""
-    step, names = trace.steps[number], {}
-    for event in trace.events[step["first"]:step["last"]]:
-        if event.kind == "launch":      # kernels of one template have one source
-            kernel = trace.document["kernels"][event.name]
-            names.setdefault((kernel["source"], kernel["header"]), {})[event.name] = None
-    lines = []
-    for (source, header), which in names.items():
-        lines += [f"{'; '.join(which)}: " + (f"in {header}" if source else "its source is not in minicaffe's headers"),
-                  *(source or "").splitlines(), ""]
-    return lines or ["this step launches no kernels"]
-
-
-def _event_lines(trace, number, why):
+def _event_lines(trace, number):
     """Return the lines about one event; none if it is part of another event or is reported above."""
     kind = trace.events[number].kind
     if kind not in SHOWN_KINDS:
         return []
     word, (first, *more) = event_text(trace, number)
-    reason = trace.document["why"].get(str(number)) if why and kind in ("copy", "reorder") else None
+    reason = trace.document["why"].get(str(number))
     return [f"  {first}" if kind in ("alloc", "free") else f"  {word} {first}", *(f"    {line}" for line in more),
             *([f"    {reason}"] if reason is not None else [])]
-
-
-KEYS = "Enter next, p back, w why, s source, m more, q quit, number or layer"
-
-
-def walk(trace, read, out):
-    """Show the steps that the user selects by typed lines (KEYS). On a terminal, one screen of lines at once.
-
-    Parameters
-    ----------
-    trace : Trace
-    read : callable
-        ``read(prompt)`` returns a typed line without its end; EOFError ends the walk.
-    out : rich.console.Console
-    """
-    number = 0
-    rows = out.height - 2 if out.is_terminal or "LINES" in os.environ else sys.maxsize      # the prompt may need two lines
-    lines = _wrapped(trace, describe(trace, number, why=False), out) if trace.steps else []
-    while lines:
-        more = len(lines) > rows
-        shown, lines = lines[: rows - more], lines[rows - more :] if more else []
-        for line in shown:
-            out.print(line)
-        if more:
-            out.print(f"… {len(lines)} more lines: m")
-        try:
-            typed = read(f"step {number} [{KEYS}]: ").strip()
-        except EOFError:
-            return
-        if typed == "q":
-            return
-        if typed == "m":
-            lines = lines or ["there are no more lines of this step"]
-            continue
-        if typed in ("w", "s"):
-            found = why_lines(trace, number) if typed == "w" else sources(trace, number)
-        else:
-            to = _chosen(trace, number, typed)
-            if 0 <= to < len(trace.steps):
-                number = to
-                found = describe(trace, number, why=False)
-            elif typed in ("", "n", "p"):
-                found = [f"this is the {'first' if to < 0 else 'last'} step"]
-            else:
-                found = [f"there is no step {typed!r}; there are 0 to {len(trace.steps) - 1}, and layers by name"]
-        lines = _wrapped(trace, found, out)
-
-
-def _chosen(trace, number, typed):
-    """Return the number of the step that a typed line selects; less than 0, or too large, if there is none."""
-    if typed in ("", "n", "p"):
-        return number - 1 if typed == "p" else number + 1
-    if typed.isdecimal():
-        return int(typed)
-    later = [*range(number + 1, len(trace.steps)), *range(number + 1)]
-    return next((i for i in later if trace.steps[i]["layer"] == typed), -1)
 
 
 def _wrapped(trace, lines, out):
@@ -194,12 +131,6 @@ def _wrapped(trace, lines, out):
             text.highlight_regex(r"\bsimulated: .*|[\d.]+ ms simulated", "dim")
         found += text.wrap(out, out.width) or [text]
     return found
-
-
-def why_lines(trace, number):
-    """Return the reasons of the copies and reorders of step `number`."""
-    step, why = trace.steps[number], trace.document["why"]
-    return [why[str(i)] for i in range(step["first"], step["last"]) if str(i) in why] or ["this step copies nothing"]
 
 
 def summary(trace):

@@ -1,7 +1,6 @@
 """Random records through all forms of a trace: each number is counted again, by plain code that shares none with minicaffe.addons.trace."""
 
 import copy
-import io
 import json
 import random
 import re
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 from random_traces import BEGAN, Story
-from rich.console import Console
 
 from minicaffe.addons import trace
 from minicaffe.addons.trace import build, html, panels, perfetto, table
@@ -394,10 +392,9 @@ def test_chrome_s_rows(counted):
 
 def test_the_page_has_each_moment(counted):
     """Its data, which the scripts only draw: heads, copies, blocks, cells of segments, and live bytes by role."""
-    moment = counted.story.dice.randint(0, len(counted.events))
-    page = html.page(counted.made, moment)
+    page = html.page(counted.made)
     shown, _ = json.JSONDecoder().raw_decode(page[page.index('{"about":'):])
-    assert shown == {**json.loads(json.dumps(panels.data(counted.made))), "open": moment}
+    assert shown == json.loads(json.dumps(panels.data(counted.made)))
     places, order = {place["name"]: place for place in shown["places"]}, list(WORDS)
     assert {place["title"] for place in shown["places"]} == {PLACES[name] for name in places}
     assert [memory["name"] for memory in shown["memories"]] == list(counted.memories)
@@ -436,19 +433,12 @@ def test_what_the_page_says_of_steps_and_kernels(counted):
     for number, (step, made) in enumerate(zip(counted.steps, shown["steps"], strict=True)):
         assert made["lines"] and table.describe(counted.made, number)[: len(made["lines"])] == made["lines"]
         assert len(made["lines"]) == 2 + (step["loss"] is not None)
-    there = [(i, event) for i, event in enumerate(counted.events) if event["kind"] in ("launch", "call")]
-    assert [row[:2] for row in shown["launches"]] == [[i, event["name"]] for i, event in there]
-    sums = {}
-    for _, event in there:
-        count, ns, nbytes = sums.get(event["name"], (0, 0, 0))
-        sums[event["name"]] = count + 1, ns + event["took"], nbytes + event["bytes"]
-    assert {name: count for name, count, _ in shown["totals"]} == {name: count for name, (count, _, _) in sums.items()}
-    assert [sums[name][1] for name, _, _ in shown["totals"]] == sorted((ns for _, ns, _ in sums.values()), reverse=True)
-    for name, _, text in shown["totals"]:
-        assert f"{sums[name][1] / 1e6:.3f} ms" in text and (size_text(sums[name][2]) in text or not sums[name][2])
-    assert len(shown["events"]["text"]) == len(counted.events)
+    sources = {name: kernel for name, kernel in counted.made.document["kernels"].items() if kernel["source"] is not None}
+    assert shown["kernels"] == sources
+    assert shown["launches"] == {i: event["name"] for i, event in enumerate(counted.events) if event["kind"] == "launch" and event["name"] in sources}
+    assert len(shown["events"]) == len(counted.events)
     for number, event in enumerate(counted.events):
-        word, text = shown["texts"][shown["events"]["text"][number]]
+        word, text = shown["texts"][shown["events"][number]]
         if event["kind"] == "head":
             before, after = event["detail"].split(" by ")[0].split(" -> ")
             assert (word, text.partition(" (")[0]) == ("state", f"{counted.titled(event['name'])}: {WORDS[before]} -> {WORDS[after]}".partition(" (")[0])
@@ -503,7 +493,7 @@ def test_a_step_in_full(counted, allocator):
         return (flops and f"{flops / 1e6:,.2f} MFLOP" + (f" ({flops / spent:.1f} GFLOP/s)" if spent else ""),
                 nbytes and size_text(nbytes) + (f" ({nbytes / spent:.1f} GB/s{share})" if spent else ""))
 
-    def lines_of(number, why):
+    def lines_of(number):
         event = counted.events[number]
         kind, took = event["kind"], f"{event['took'] / 1e6:.3f} ms"
         if kind in ("alloc", "free"):
@@ -520,7 +510,7 @@ def test_a_step_in_full(counted, allocator):
                     + (f" ({how})" if how else "")]
         if kind in ("copy", "reorder"):
             speed = f"{event['bytes'] / event['took']:.1f} GB/s" if event["took"] else ""
-            reason = [f"    because of {number}"] if why and number % 3 else []
+            reason = [f"    because of {number}"] if number % 3 else []
             return [f"  {kind} {event['detail']}: {counted.titled(event['name'])}, {size_text(event['bytes'])}, {times(took, speed)}", *reason]
         if kind == "call":
             return [f"  call cublasSgemm, {took}"]
@@ -535,7 +525,6 @@ def test_a_step_in_full(counted, allocator):
         return []
 
     for number, step in enumerate(counted.steps):
-        why = number % 2 == 0
         spent, device = step["end"] - step["begin"], busy(counted.of(step, "launch", "call"))
         what = {"update": f"update of {', '.join(step.get('parameters', []))}", "between": "between layers"}.get(step["kind"], f"layer {step['layer']}, {step['kind']}")
         wanted = [f"step {number} of {len(counted.steps)}, iteration {step['iteration']}: {what}"]
@@ -548,8 +537,8 @@ def test_a_step_in_full(counted, allocator):
             before, after = WORDS[touched["before"]], WORDS[touched["after"]]
             wanted.append(f"  {counted.titled(touched['memory']).ljust(width)}  {size_text(counted.memories[touched['memory']]['bytes']).rjust(9)}  "
                           + (before if before == after else f"{before} -> {after}"))
-        wanted += [line for i in range(step["first"], step["last"]) for line in lines_of(i, why)]
-        assert table.describe(made, number, why) == wanted
+        wanted += [line for i in range(step["first"], step["last"]) for line in lines_of(i)]
+        assert table.describe(made, number) == wanted
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -583,41 +572,6 @@ def test_what_an_allocator_did_for_each_block(seed):
         in_order = list(dict.fromkeys(run[::-1] if kind == "alloc" else run))
         wanted = ", ".join(words[one] + (f" {run.count(one)} times" if run.count(one) > 1 else "") for one in in_order)
         assert decision(made, number) == wanted
-
-
-def test_walking_by_any_typed_lines(counted):
-    """Each line leads to the step that it names, or says why to none; a name leads to the next step of that layer, around the end."""
-    reasons = {str(i): f"because of {i}" for i, event in enumerate(counted.events) if event["kind"] == "copy"}
-    made, dice, at, count = trace.Trace({**counted.made.document, "why": reasons}), counted.story.dice, 0, len(counted.steps)
-    out, typed, wanted = Console(file=io.StringIO(), width=100_000, markup=False, highlight=False, emoji=False), [], []
-    layers = [step["layer"] for step in counted.steps]
-    wanted += table.describe(made, 0, why=False) if count else []
-    for _ in range(30):
-        line = dice.choice(["", "n", "p", "p", "w", "s", "m", f" {dice.randint(0, count + 3)} ", "no such layer", *layers[:3], *layers[at : at + 1]]) or ""
-        typed.append(line)
-        name, to = line.strip(), None
-        if name == "m":
-            wanted.append("there are no more lines of this step")
-        elif name == "w":
-            copies = [i for i in range(counted.steps[at]["first"], counted.steps[at]["last"]) if str(i) in made.document["why"]] if count else []
-            wanted += [made.document["why"][str(i)] for i in copies] or ["this step copies nothing"]
-        elif name == "s":
-            wanted += table.sources(made, at) if count else []
-        elif name in ("", "n", "p"):
-            to = at - 1 if name == "p" else at + 1
-            if not 0 <= to < count:
-                wanted.append(f"this is the {'first' if to < 0 else 'last'} step")
-        else:
-            same = [i for i, layer in enumerate(layers) if layer == name]
-            to = int(name) if name.isdecimal() else next((i for i in same if i > at), same[0] if same else -1)
-            if not 0 <= to < count:
-                wanted.append(f"there is no step '{name}'; there are 0 to {count - 1}, and layers by name")
-        if to is not None and 0 <= to < count:
-            at = to
-            wanted += table.describe(made, at, why=False)
-    lines = iter([*typed, "q"])
-    table.walk(made, lambda prompt: next(lines), out)
-    assert [line.rstrip() for line in out.file.getvalue().splitlines()] == ([line.rstrip() for text in wanted for line in text.split("\n")] if count else [])
 
 
 @pytest.mark.parametrize("length", range(1, 9))

@@ -9,7 +9,7 @@ import pytest
 
 import minicaffe as caffe
 from minicaffe.addons import trace
-from minicaffe.addons.trace import html, kernels, perfetto
+from minicaffe.addons.trace import html, perfetto
 from minicaffe.addons.trace.model import Trace, launch_of
 from minicaffe.addons.trace.reasons import CopyReasons
 from minicaffe.addons.trace.schema import COLUMNS
@@ -38,15 +38,14 @@ def document(solver):
     recorder = trace.Recorder(solver)
     recorder.start()
     solver.step(1)
-    schedule = solver.net.schedule().as_dict()
     solver.net.blobs["a"].reshape(3, 3)
     solver.net.blobs["a"].data[...] = 1
     recorder.stop()
-    made = {**recorder.trace().document, "schedule": schedule}
+    made = recorder.trace().document
     # An arena and a launch, which only allocators of a device and kernels have.
     made["start"]["arenas"].append({"place": "CPUPlace", "allocator": "caching", "segments": [
         {"address": 64, "bytes": 128, "blocks": [{"address": 64, "bytes": 128, "used": False}]}]})
-    made["kernels"]["k"] = {"functor": "k", "source": None, "header": None, "ptx": None}
+    made["kernels"]["k"] = {"functor": "k", "source": None, "header": None}
     strings, events = made["strings"], made["events"]
     for kind, detail in (("launch", "8x1x1 blocks of 256 threads; conv1 data (2949120 bytes)"), ("split", ""), ("merge", ""),
                          ("copy", "host to device"), ("segment taken", ""), ("segment given back", "")):
@@ -63,7 +62,7 @@ def document(solver):
 def read_all(made):
     """Everything that reads a trace."""
     json.dumps(perfetto.events(made))
-    html.page(made, 0)
+    html.page(made)
     for moment in (0, len(made) // 2, len(made)):
         made.at(moment)
         made.step_at(moment)
@@ -154,9 +153,6 @@ def test_mutated_documents_are_refused_or_read_by_all(document, tmp_path):
     (lambda d: d["net"]["nodes"][0].update(line="3"), r"net.nodes\[0\].line: must be a whole number or null, got '3'"),
     (lambda d: d["memories"][0].update(role=[]), r"memories\[0\].role: must be a text, got \[\]"),
     (lambda d: d["start"].update(heads=[]), "start.heads: must be an object"),
-    (lambda d: d.update(schedule=None), "schedule: must be an object, got None"),
-    (lambda d: d["schedule"].update(plan=1), "schedule.plan: must be true or false, got 1"),
-    (lambda d: d["schedule"]["rows"][1].pop("layers"), r"schedule.rows\[1\]: lacks 'layers'"),
     (lambda d: d.update(format=2), "has format 2, this minicaffe reads traces of format 1; update it"),
 ])
 def test_errors_name_the_place(document, tmp_path, change, message):
@@ -245,7 +241,7 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
     watch.close()
     calls = [lambda wrong: perfetto.events(wrong), lambda wrong: perfetto.write(wrong, tmp_path / "x"), lambda wrong: html.page(wrong),
              lambda wrong: html.write(wrong, tmp_path / "x"), lambda wrong: trace.why(wrong, 0),
-             lambda wrong: kernels.add_ptx(wrong), lambda wrong: launch_of(wrong),
+             lambda wrong: launch_of(wrong),
              lambda wrong: node.with_place(wrong), lambda wrong: watch.on_iteration(wrong), lambda wrong: recorder.on_iteration(wrong),
              lambda wrong: Workspace().add_net(wrong), lambda wrong: Watch(wrong), lambda wrong: trace.Recorder(wrong)]
     for call in calls:
@@ -253,7 +249,7 @@ def test_wrong_types_are_typed_errors(solver, document, tmp_path):
             with pytest.raises(WrongTypeError) as caught:
                 call(wrong)
             assert len(str(caught.value)) < 400
-    for call in (lambda wrong: made.at(wrong), lambda wrong: made.step_at(wrong), lambda wrong: html.page(made, wrong),
+    for call in (lambda wrong: made.at(wrong), lambda wrong: made.step_at(wrong),
                  lambda wrong: trace.why(made, wrong), lambda wrong: Trace(wrong), lambda wrong: trace.load(wrong),
                  lambda wrong: trace.Recorder(solver, keep=wrong), lambda wrong: Watch(solver, every=wrong)):
         for wrong in ("x", [], 1.5, object(), -1, 10**9):

@@ -1,9 +1,10 @@
-"""A trace on a terminal: lines that fit, a step in full, walking by typed lines."""
+"""A trace on a terminal: lines that fit, and steps in full."""
 
 import io
 import json
 import re
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 from rich.console import Console
@@ -42,12 +43,12 @@ def test_a_line_for_each_step_and_no_more(made, columns, monkeypatch, capsys):
     assert ("sim ms" in lines[0]) == (lines[-1] == "times and speeds are those of the simulated device, which is no GPU") == made.simulated
 
 
-def test_times_of_the_simulated_device_are_grey_and_named(made, where):
+def test_times_of_the_simulated_device_are_grey_and_named(made, where, monkeypatch):
     out = Console(width=100, height=24, force_terminal=True, color_system="standard", file=io.StringIO(), highlight=False)
     table.show(made, out)
     number = next(i for i, step in enumerate(made.steps) if step["layer"] == "ip")
-    typed = iter([str(number), "q"])
-    table.walk(made, lambda prompt: next(typed), out)
+    monkeypatch.setattr(type(out), "pager", lambda self: nullcontext())
+    table.show_steps(made, out)
     grey = re.findall(r"\x1b\[2m *([^\x1b]*)", out.file.getvalue())
     spent = f"{(made.steps[number]['end'] - made.steps[number]['begin']) / 1e6:.3f}"
     assert any(re.fullmatch(r"[\d.]+ ms simulated", text) for text in grey) == (where == "sim")
@@ -102,9 +103,7 @@ def test_a_step_in_full(made, where):
     assert "MFLOP" in text and "of a large copy's" in text and "\n  ip[0] " in text
     assert f"+{size_text(80)} " in text      # ip data, 4 x 5 float32
     if where != "cpu":
-        assert "blocks of" in text and "arrays: " in text and "struct" in "\n".join(table.sources(made, number))
-    else:
-        assert table.sources(made, number) == ["this step launches no kernels"]
+        assert "blocks of" in text and "arrays: " in text
 
 
 @pytest.mark.parametrize(("allocator", "words"), [("caching", "the rest split off"), ("buddy", "cut in halves")])
@@ -126,42 +125,24 @@ def test_what_the_allocator_did(on_cpu, allocator, words):
         memory.use(memory.CPUPlace(), before)
 
 
-def test_walking(made):
-    typed = iter(["", "p", "p", "ip", "ip", "3", "999", "no such layer", "s", "w", "m", "q", "never read"])
-    asked, out = [], Console(file=io.StringIO(), width=100)
-
-    def read(prompt):
-        asked.append(prompt.split()[1])
-        return next(typed)
-
-    table.walk(made, read, out)
-    ip = [str(i) for i, step in enumerate(made.steps) if step["layer"] == "ip"]
-    assert asked == ["0", "1", "0", "0", ip[0], ip[1], "3", "3", "3", "3", "3", "3"]
-    written = out.file.getvalue().splitlines()
-    assert written[0].startswith("step 0 of") and "there are no more lines of this step" in written
-    assert "this is the first step" in written and any("there is no step '999'" in line for line in written)
-    table.walk(made, lambda prompt: (_ for _ in ()).throw(EOFError), out)     # an input that is at its end
-    table.walk(trace.Trace(None), None, out)
+def test_steps_in_full(made, capsys):
+    """In order; a line that is too long for the terminal is wrapped, none is cut."""
+    whole = [line for number in range(len(made.steps)) for line in table.describe(made, number)]
+    table.show_steps(made, Console(width=10_000, highlight=False))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [line.rstrip() for line in whole]
+    assert {made.document["why"][key] for key in made.document["why"]} <= {line.strip() for line in whole}
+    table.show_steps(made, Console(width=80, highlight=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80 and "".join(lines).replace(" ", "") == "".join(whole).replace(" ", "")
+    table.show_steps(trace.Trace(None), Console())
 
 
-def test_a_step_fits_24_rows(made, monkeypatch):
-    """The rest follows with `m`, and all of it is shown once."""
-    monkeypatch.setenv("LINES", "24")
-    out, screens = Console(file=io.StringIO(), width=80, height=24), []
-    number = max(range(len(made.steps)), key=lambda i: len(table.describe(made, i, why=False)))
-    typed = iter([str(number), "m", "m", "q"])
-
-    def read(prompt):
-        assert len(prompt) <= 80
-        screens.append(out.file.getvalue().splitlines())
-        out.file.seek(out.file.truncate(0))
-        return next(typed)
-
-    table.walk(made, read, out)
-    whole = [line.plain.rstrip() for line in table._wrapped(made, table.describe(made, number, why=False), out)]
-    assert len(whole) > 24 and max(map(len, screens)) == 22
-    shown = [line.rstrip() for screen in screens[1:] for line in screen if "more lines" not in line]
-    assert shown[: len(whole)] == whole
+def test_steps_in_full_are_paged_on_a_terminal(made, monkeypatch):
+    shown = []
+    monkeypatch.setattr("rich.pager.SystemPager.show", lambda self, text: shown.append(text))
+    table.show_steps(made, Console(width=100, force_terminal=True))
+    text, = shown
+    assert text.startswith("step 0 of ") and "\x1b" not in text
 
 
 def test_words_are_those_of_the_table_the_steps_and_the_page(made, where):
@@ -191,54 +172,12 @@ def test_a_wide_terminal_shows_more(made, width, wide, capsys):
     assert ("states that changed" in capsys.readouterr().out.splitlines()[0]) == wide
 
 
-@pytest.mark.parametrize(("terminal", "lines", "rows"), [(False, None, None), (True, None, 10), (False, "12", 10), (True, "12", 10)])
-@pytest.mark.parametrize("count", [1, 9, 10, 11, 12, 19, 20, 25])
-def test_a_step_is_shown_in_screens(monkeypatch, terminal, lines, rows, count):
-    """Of a terminal, and where a program has set LINES; a screen has two rows for the prompt, and one for how many lines follow."""
-    monkeypatch.delenv("LINES", raising=False)
-    if lines is not None:
-        monkeypatch.setenv("LINES", lines)
-    monkeypatch.setattr(table, "describe", lambda trace, number, why: [f"line {i}" for i in range(count)])
-    out, screens = Console(file=io.StringIO(), width=80, height=12, force_terminal=terminal, color_system=None), []
-
-    def read(prompt):
-        screens.append(out.file.getvalue().splitlines())
-        out.file.seek(out.file.truncate(0))
-        if len(screens) > 5:
-            raise EOFError
-        return "m"
-
-    step = {"iteration": 0, "kind": "between", "layer": "", "node": None, "first": 0, "last": 0, "begin": 0, "end": 0, "with": None, "flops": None,
-            "bytes": 0, "touched": [], "loss": None}
-    table.walk(trace.Trace({**trace.Trace(None).document, "steps": [step]}), read, out)
-    left, wanted = [f"line {i}" for i in range(count)], []
-    while left:
-        if rows is None or len(left) <= rows:
-            wanted.append(left)
-            break
-        wanted.append([*left[:rows - 1], f"… {len(left) - rows + 1} more lines: m"])
-        left = left[rows - 1:]
-    nothing = ["there are no more lines of this step"]
-    assert screens == (wanted + [nothing] * 6)[:6]
-
-
-def test_sources_of_the_kernels_of_a_step():
-    """Kernels of one template have one source; a library's has none."""
+def test_lines_of_a_launch():
+    """A grid without its axes of 1, and arrays without a name."""
     document = trace.Trace(None).document
-    names = ["Each<A<float>>", "theirs", "Each<A<double>>", "Each<B<float>>", "theirs"]
-    kernel = {"functor": "", "source": None, "header": None, "ptx": None}
-    document["kernels"] = {"theirs": kernel, "Each<B<float>>": {**kernel, "source": "struct B {\n};", "header": "b.hpp"},
-                           **{f"Each<A<{kind}>>": {**kernel, "source": "struct A {};", "header": "a.hpp"} for kind in ("float", "double")}}
-    document["strings"] = ["launch", "", *names[:4], "cache hit", "4x1x2 blocks of 32 threads;  (8 bytes); x data (4 bytes)"]
-    count = len(names) + 1
-    number = [0] * len(names) + [6]
-    document["events"] = {**{key: [0] * count for key in ("time", "address", "bytes", "took")}, "kind": number, "place": [1] * count,
-                          "name": [document["strings"].index(name) for name in names] + [1], "detail": [7] * count}
-    step = {"iteration": 0, "kind": "forward", "layer": "x", "node": None, "begin": 0, "end": 0, "with": None, "flops": None, "bytes": 0, "touched": [],
-            "loss": None}
-    document["steps"] = [{**step, "first": 0, "last": count}, {**step, "first": count, "last": count}]
-    made = trace.Trace(document)
-    assert table.sources(made, 0) == ["Each<A<float>>; Each<A<double>>: in a.hpp", "struct A {};", "",
-                                      "theirs: its source is not in minicaffe's headers", "", "Each<B<float>>: in b.hpp", "struct B {", "};", ""]
-    assert table.sources(made, 1) == ["this step launches no kernels"]
-    assert table.describe(made, 0)[2:5] == ["  kernel Each<A<float>>, 4 x 2 blocks of 32 threads", "    0.000 ms", "    arrays: no name, x data"]
+    document["strings"] = ["launch", "", "Each<A<float>>", "4x1x2 blocks of 32 threads;  (8 bytes); x data (4 bytes)"]
+    document["events"] = {**{key: [0] for key in document["events"]}, "place": [1], "name": [2], "detail": [3]}
+    document["steps"] = [{"iteration": 0, "kind": "forward", "layer": "x", "node": None, "first": 0, "last": 1, "begin": 0, "end": 0, "with": None,
+                          "flops": None, "bytes": 0, "touched": [], "loss": None}]
+    assert table.describe(trace.Trace(document), 0)[2:5] == [
+        "  kernel Each<A<float>>, 4 x 2 blocks of 32 threads", "    0.000 ms", "    arrays: no name, x data"]

@@ -19,7 +19,6 @@ import pytest
 from minicaffe import memory
 from minicaffe.addons.trace import Trace, html, load, perfetto, record
 from minicaffe.errors import FileError
-from minicaffe.net.run import BEFORE_FORWARD
 
 pytestmark = pytest.mark.slow(30)    # all together
 
@@ -161,8 +160,6 @@ def test_clicks_and_keys_walk_the_steps(page, trace):
     assert page.press(Keys.ARROW_LEFT)["step"] == 3
     assert page.press(Keys.END)["step"] == len(trace.steps) - 1
     assert page.press(Keys.HOME)["step"] == 0
-    page.browser.execute_script("document.activeElement.blur()")       # a button takes space for itself
-    assert page.press(" ")["playing"] and not page.press(" ")["playing"]
     forward = next(i for i, step in enumerate(trace.steps) if step["layer"] == "conv2" and step["kind"] == "forward")
     node = page.browser.find_element(By.CSS_SELECTOR, f"#net [data-node='{trace.steps[forward]['node']}']")
     node.click()
@@ -187,13 +184,6 @@ def test_an_address_leads_to_a_step_however_far(browser, lenet, trace):
     assert page.state()["step"] == 7 and f"step 7 of {len(trace.steps)}" in page.text("#where-more")
     browser.execute_async_script("addEventListener('hashchange', () => arguments[0](), {once: true}); location.hash = '#event=99999999999'")
     assert page.state()["moment"] == len(trace) and not page.errors()
-
-
-def test_search_leads_to_a_blob(page):
-    from selenium.webdriver.common.keys import Keys
-    page.state("view.go(2)")
-    state = page.press("/", *"ip1[0] diff", Keys.ENTER)
-    assert state["step"] != 2 and state["heads"]["ip1[0] diff"] != "UNINITIALIZED"
 
 
 def test_each_copy_says_why_it_was_made(page, trace):
@@ -239,11 +229,26 @@ def test_the_example_of_caffes_tutorial_shows_the_copies_that_it_lists(browser, 
 def test_kernels_have_their_grid_and_source(page, trace):
     i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and trace.document["kernels"][event.name]["source"])
     page.state(f"view.goMoment({i + 1})")
-    rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
-    assert any(trace.events[i].name in row for row in rows)
-    page.browser.execute_script("document.querySelector('#kernels [data-kernel]').click()")
-    assert "struct" in page.text("#source pre")
-    assert page.browser.execute_script("return document.querySelector('#show-ptx').disabled")
+    row = page.text("#events [aria-selected=true]")
+    assert row.startswith(f"kernel{trace.events[i].name}, ") and " blocks of " in row
+    assert page.text("#source pre") == trace.document["kernels"][trace.events[i].name]["source"]
+    page.state("view.goMoment(1)")
+    assert page.browser.execute_script("return document.querySelector('#source').hidden")
+
+
+def test_a_step_of_many_events(browser, tmp_path):
+    """Rows for the events around the moment; those before and after the rows follow with a click."""
+    with record() as made:
+        for i in range(200):
+            memory.reporter.event("mark", name=f"mark {i}")
+    html.write(made, tmp_path / "long.html")
+    page = Page(browser, tmp_path / "long.html")
+    page.state("view.goMoment(150)")
+    shown = texts(page, "#events .row")
+    assert shown == ["…50 earlier events", *(f"markmark {i}" for i in range(50, 200))]
+    assert page.text("#events [aria-selected=true]") == "markmark 149"
+    assert page.state("document.querySelector('#events .row').click()")["moment"] == 50
+    assert texts(page, "#events .row") == [*(f"markmark {i}" for i in range(150)), "…50 more events"] and not page.errors()
 
 
 def test_a_call_of_a_library_counts_as_work_of_the_device(browser, trace, tmp_path):
@@ -253,27 +258,14 @@ def test_a_call_of_a_library_counts_as_work_of_the_device(browser, trace, tmp_pa
     document["strings"] += ["call", "cublasGemmStridedBatched"]
     for column, value in ("kind", len(document["strings"]) - 2), ("name", len(document["strings"]) - 1), ("took", 500_000_000):
         document["events"][column][launches[0]] = value
-    html.write(Trace(document), tmp_path / "call.html", moment=launches[0] + 1)
-    page = Page(browser, tmp_path / "call.html")
+    html.write(Trace(document), tmp_path / "call.html")
+    page = Page(browser, f"{(tmp_path / 'call.html').as_uri()}#event={launches[0] + 1}")
     there = 500_000_000 + sum(trace.events[i].took for i in launches[1:])
     line = texts(page, "#step-lines p")[1]
     assert line.startswith("simulated: ") and f", {there / 1e6:.3f} ms of it on the device, " in line
     assert f"{step['flops'] / 1e6:,.2f} MFLOP ({step['flops'] / there:.1f} GFLOP/s)" in line
     assert "call" + "cublasGemmStridedBatched, 500.000 ms" in texts(page, "#events .row")
-    rows = page.browser.execute_script("return [...document.querySelectorAll('#kernels tbody tr')].map(r => r.textContent)")
-    assert len(rows) == len(launches) and rows[0].startswith("cublasGemmStridedBatched") and not page.errors()
-
-
-def test_ptx_is_shown_where_it_was_asked_for(browser, trace, tmp_path):
-    document = json.loads(trace.to_json())
-    i = next(i for i, event in enumerate(trace.events) if event.kind == "launch" and document["kernels"][event.name]["source"])
-    document["kernels"][trace.events[i].name]["ptx"] = ".version 8.0"
-    html.write(Trace(document), tmp_path / "ptx.html", moment=i + 1)
-    page = Page(browser, tmp_path / "ptx.html")
-    name = json.dumps(trace.events[i].name)
-    page.browser.execute_script(f"[...document.querySelectorAll('#kernels [data-kernel]')].find(b => b.dataset.kernel === {name}).click()")
-    page.browser.execute_script("document.querySelector('#show-ptx').click()")
-    assert page.text("#source pre") == ".version 8.0" and not page.errors()
+    assert page.browser.execute_script("return document.querySelector('#source').hidden") and not page.errors()
 
 
 def texts(page, selector):
@@ -344,30 +336,6 @@ def test_names_say_what_a_memory_is(page, trace):
     assert not re.search(r"(?<!no)(?<![:,]) data\b|#\d", " ".join(texts(page, "#touched td:first-child") + texts(page, "#events .row")))
 
 
-def test_a_net_is_drawn_larger_and_smaller(page):
-    from selenium.webdriver.common.by import By
-    sizes = "return [document.querySelector('#net svg').getBoundingClientRect().width, document.querySelector('#net').clientWidth, " \
-            "document.querySelector('#net').scrollWidth]"
-
-    def press(name, times=1):
-        for _ in range(times):
-            page.browser.find_element(By.ID, f"net-{name}").click()
-        return page.browser.execute_script(sizes)
-
-    width, panel, _ = page.browser.execute_script(sizes)
-    larger, _, scrolled = press("larger", 4)
-    assert larger > 2 * width and scrolled > panel
-    assert press("smaller", 2)[0] == pytest.approx(larger * .64, rel=0.01)
-    fitting, _, scrolled = press("fit")
-    assert fitting <= panel == scrolled
-    assert press("wide")[1] > 2 * panel
-    page.state("view.go(6)")
-    shown = page.browser.execute_script("""const at = document.querySelector("#net [aria-current]").getBoundingClientRect(),
-        box = document.querySelector("#net-panel").getBoundingClientRect(); return at.top >= box.top && at.bottom <= box.bottom""")
-    assert shown
-    assert press("wide")[1] == panel
-
-
 @pytest.mark.parametrize("width, scheme", [(390, "light"), (1440, "dark")])
 def test_it_fits_a_small_screen_and_a_dark_one(page, width, scheme):
     page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
@@ -388,7 +356,6 @@ def test_a_hostile_name_is_only_text(browser, trace, tmp_path):
     evil = "</script><img src=x onerror=document.title='broken'>"
     document["net"]["name"] = evil * 4
     document["net"]["nodes"][1]["name"] = evil * 4
-    document["schedule"]["rows"][1]["layers"] = [evil * 4]
     for step in document["steps"]:
         if step["node"] == 1:
             step["layer"] = evil * 4
@@ -396,54 +363,8 @@ def test_a_hostile_name_is_only_text(browser, trace, tmp_path):
     page = Page(browser, tmp_path / "evil.html")
     page.state(f"view.go({next(i for i, step in enumerate(document['steps']) if step['node'] == 1)})")
     assert page.text("#net-name") == evil * 4 and "broken" != browser.title and not page.errors()
-    assert page.text("#where-what").startswith(evil * 4) and evil in page.text("#schedule [aria-selected=true]")
+    assert page.text("#where-what").startswith(evil * 4)
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_it_opens_at_a_moment(browser, trace, tmp_path):
-    html.write(trace, tmp_path / "open.html", moment=len(trace) // 2)
-    assert Page(browser, tmp_path / "open.html").state()["moment"] == len(trace) // 2
-    assert Page(browser, (tmp_path / "open.html").as_uri() + "#event=40").state()["moment"] == 40
-
-
-def test_the_row_of_the_schedule_is_marked(browser, on_cpu, make_solver, tmp_path):
-    solver = make_solver(plan="memory")
-    with record(solver) as made:
-        solver.step(2)
-    html.write(made, tmp_path / "schedule.html")
-    page, rows = Page(browser, tmp_path / "schedule.html"), made.document["schedule"]["rows"]
-    for i, step in enumerate(made.steps):
-        row = page.state(f"view.go({i})")["row"]
-        if step["node"] is None:
-            marked = page.browser.execute_script("return document.querySelectorAll('#schedule [aria-selected=true]').length")
-            assert row == -1 and not marked
-            continue
-        assert rows[row]["direction"] == step["kind"] and step["layer"] in rows[row]["layers"]
-        assert page.text("#schedule [aria-selected=true]").startswith(f"{step['kind']}{' + '.join(rows[row]['layers'])} · ")
-    assert page.text("#schedule-hint").endswith("at most, as memory ends with its last use.")
-    fused = next(i for i, row in enumerate(rows) if row["layers"] == ["norm", "relu"] and row["direction"] == "backward")
-    text = page.text(f"#row-{fused}")
-    assert " · reads " in text and text.endswith(" · updates norm[0], norm[1], norm[2]") and "undefined" not in text
-    ends = next(i for i, row in enumerate(rows) if row["frees"])
-    assert f" · frees {', '.join(rows[ends]['frees'])}".replace(" data", "") in page.text(f"#row-{ends}")
-    page.state(f"view.go(0); document.querySelector('#row-{fused}').click()")
-    assert made.steps[page.state()["step"]]["kind"] == "backward" and page.state()["row"] == fused
-    solver.net.add_hook(BEFORE_FORWARD, lambda layer: None)
-    with record(solver) as made:
-        solver.step(1)
-    made.document["schedule"]["rows"].append(rows[0])       # as if two layers had one name
-    html.write(made, tmp_path / "observed.html")
-    page = Page(browser, tmp_path / "observed.html")
-    assert "runs went layer by layer, as callbacks run between layers" in page.text("#schedule-hint")
-    relu = next(i for i, step in enumerate(made.steps) if step["layer"] == "relu")
-    assert rows[page.state(f"view.go({relu})")["row"]]["layers"] == ["norm", "relu"]
-    first = next(i for i, step in enumerate(made.steps) if step["node"] == 0)
-    assert page.state(f"view.go({first})")["row"] == -1 and not page.errors()
-    del made.document["schedule"]
-    html.write(made, tmp_path / "old.html")
-    page = Page(browser, tmp_path / "old.html")
-    assert page.browser.execute_script("return document.querySelector('#schedule-panel').hidden")
-    assert page.state("view.go(2)")["row"] == -1 and not page.errors()
 
 
 def test_the_buddy_allocators_tree(browser, tmp_path):
@@ -477,7 +398,7 @@ def test_a_place_of_others_is_not_shown_first(browser, tmp_path):
 def test_a_trace_without_steps_is_shown_too(browser, tmp_path):
     html.write(Trace(None), tmp_path / "none.html")
     page = Page(browser, tmp_path / "none.html")
-    assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#play').disabled")
+    assert page.state()["steps"] == 0 and page.browser.execute_script("return document.querySelector('#next').disabled")
     assert page.press("[", "]", "c", "+")["moment"] == 0 and not page.errors()
 
 

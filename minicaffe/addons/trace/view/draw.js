@@ -26,33 +26,18 @@ function bytesText(bytes) {
   return `${unit && bytes < 99.95 ? bytes.toFixed(1) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
-/* The shared axis: moments from `from` to `to`, by number of events or by time. */
+/* The shared axis: moments from `from` to `to`. */
 class Axis {
   constructor(trace) {
     this.trace = trace;
-    this.by = "events";
     this.width = 600;
     this.whole();
   }
   whole() { this.from = 0; this.to = this.trace.count; }
-
-  /* Where on the axis a moment is, in events or nanoseconds. */
-  place(moment) {
-    if (this.by === "events") return moment;
-    const t = this.trace;
-    return t.count ? t.time[Math.min(moment, t.count - 1)] : 0;
-  }
-  x(moment) {
-    const a = this.place(this.from), b = this.place(this.to);
-    return gutter + (b > a ? (this.place(moment) - a) / (b - a) : 0) * (this.width - gutter - 8);
-  }
+  x(moment) { return gutter + (moment - this.from) / Math.max(1, this.to - this.from) * (this.width - gutter - 8); }
   moment(x) {
     const share = Math.min(1, Math.max(0, (x - gutter) / (this.width - gutter - 8)));
-    if (this.by === "events") return Math.round(this.from + share * (this.to - this.from));
-    const a = this.place(this.from), b = this.place(this.to), t = a + share * (b - a);
-    let low = this.from, high = this.to;
-    while (low < high) { const middle = (low + high) >> 1; this.place(middle) < t ? low = middle + 1 : high = middle; }
-    return low;
+    return Math.round(this.from + share * (this.to - this.from));
   }
   zoom(factor, around) {
     const least = Math.min(this.trace.count, 20), all = this.trace.count;
@@ -216,7 +201,7 @@ class Usage extends Chart {
     };
     const floor = new Float64Array(trace.count + 1);
     usage.roles.forEach((values, role) => {
-      if (!values.some(v => v > 0)) return;
+      if (!values) return;
       area(m => floor[m], m => floor[m] + values[m], colours[ROLES[role]]);
       for (let m = 0; m <= trace.count; m++) floor[m] += values[m];
     });
@@ -233,7 +218,7 @@ class Usage extends Chart {
   hit(x) {
     if (x < gutter) return null;
     const {axis, trace, place} = this.view, m = axis.moment(x), usage = trace.usage(place);
-    const parts = ROLES.map((role, r) => usage.roles[r][m] ? `${role} ${bytesText(usage.roles[r][m])}` : "").filter(Boolean);
+    const parts = ROLES.flatMap((role, r) => usage.roles[r]?.[m] ? [`${role} ${bytesText(usage.roles[r][m])}`] : []);
     return [`${bytesText(usage.live[m])} live, ${bytesText(usage.reserved[m])} held`, parts.join(", ")];
   }
 }
@@ -254,18 +239,17 @@ function hatch(c, colour) {
 /* A row for each memory: which sides are valid when, and the copies between them. */
 const ROW = 24;
 class Strips extends Chart {
-  constructor(canvas, view, box) { super(canvas, view); this.box = box; this.rows = []; }
-  layout() {
-    const most = Math.min(this.rows.length * ROW, Math.max(120, this.box.clientHeight || 0));
-    super.layout(most);
+  constructor(canvas, view, box) {
+    super(canvas, view);
+    this.box = box;
+    this.rows = view.trace.memories.filter(memory => memory.sides);
   }
-  first() { return Math.floor(this.box.scrollTop / ROW); }
   lanes() { return SIDES.map((side, s) => [side, s]).filter(([, s]) => this.view.trace.sides >> s & 1); }
   paint(c) {
     const {axis} = this.view, right = this.width - 8, lanes = this.lanes();
     const offset = this.box.scrollTop, thick = Math.min(9, Math.floor((ROW - 6) / lanes.length) - 1);
     const above = Math.round((ROW - 1 - lanes.length * (thick + 1)) / 2);
-    for (let r = this.first(); r < this.rows.length && r * ROW - offset < this.height; r++) {
+    for (let r = Math.floor(offset / ROW); r < this.rows.length && r * ROW - offset < this.height; r++) {
       const memory = this.rows[r], top = r * ROW - offset;
       c.strokeStyle = colours.line; c.lineWidth = 1;
       c.beginPath(); c.moveTo(0, Math.round(top + ROW) - .5); c.lineTo(this.width, Math.round(top + ROW) - .5); c.stroke();
@@ -311,12 +295,11 @@ class Strips extends Chart {
       }
     }
   }
-  row(y) { return this.rows[Math.floor((y + this.box.scrollTop) / ROW)]; }
   hit(x, y) {
-    const memory = this.row(y), {trace, axis} = this.view;
+    const memory = this.rows[Math.floor((y + this.box.scrollTop) / ROW)], {trace, axis} = this.view;
     if (!memory) return null;
     const about = `${bytesText(memory.bytes)}, ${memory.role}`
-      + (memory.aliases && memory.aliases.length ? `; also ${memory.aliases.join(", ")}` : "");
+      + (memory.aliases.length ? `; also ${memory.aliases.join(", ")}` : "");
     if (x < gutter) return [memory.title, about];
     const [word, , meaning] = HEADS[STATES[trace.head(memory, axis.moment(x))]];
     return [`${memory.title}: ${word}`, `${meaning}; ${about}`];
@@ -360,9 +343,8 @@ class Arena extends Picture {
     const rest = tail ? segment.bytes - tail.bytes : 0, all = tail ? 2 * rest : segment.bytes;
     let x = 0;
     for (const cell of cells) {
-      const w = this.view.equal ? width / cells.length
-        : least + (cell === tail ? rest : cell.bytes) / all * (width - least * cells.length);
-      this.cell(c, cell, x, top, w, 34, cell === tail && !this.view.equal ? ", drawn shorter" : "");
+      const w = least + (cell === tail ? rest : cell.bytes) / all * (width - least * cells.length);
+      this.cell(c, cell, x, top, w, 34, cell === tail ? ", drawn shorter" : "");
       x += w;
     }
   }

@@ -13,8 +13,7 @@ const stateWord = state => HEADS[state] ? HEADS[state][0] : state;
 class Trace {
   constructor(data) {
     Object.assign(this, data);
-    this.time = data.events.time;
-    this.count = this.time.length;
+    this.count = this.events.length;
     this.memoryOf = new Map();
     for (const memory of this.memories) {
       memory.sides = memory.changes.reduce((sides, [, state]) => sides | VALID[state], 0);
@@ -30,7 +29,7 @@ class Trace {
   /* The state of one memory at a moment. */
   head(memory, moment) { return memory.changes[memory.changes.findLastIndex(([first]) => first <= moment)][1]; }
 
-  /* For one place: bytes in use of each role, and bytes that the allocator holds, at each moment. */
+  /* For one place: bytes in use of each role, null for a role without any, and bytes that the allocator holds, at each moment. */
   usage(name) {
     if (this.series.has(name)) return this.series.get(name);
     const {usage} = this.placeOf.get(name), size = this.count + 1;
@@ -39,8 +38,8 @@ class Trace {
       changes.forEach(([first, value], k) => bytes.fill(value, first, changes[k + 1]?.[0]));
       return bytes;
     };
-    const roles = ROLES.map(role => each(usage[role])), reserved = each(usage.held);
-    const live = Float64Array.from({length: size}, (_, m) => roles.reduce((sum, bytes) => sum + bytes[m], 0));
+    const roles = ROLES.map(role => usage[role].length ? each(usage[role]) : null), reserved = each(usage.held);
+    const live = Float64Array.from({length: size}, (_, m) => roles.reduce((sum, bytes) => sum + (bytes ? bytes[m] : 0), 0));
     const most = values => values.reduce((a, b) => Math.max(a, b), 0);
     const found = {roles, live, reserved, peak: most(live), most: most(reserved)};
     this.series.set(name, found);
@@ -60,8 +59,5 @@ class Trace {
   titleOf(name) { return (this.memoryOf.get(name) || {title: name}).title; }
 
   /* Kind and words of an event. */
-  event(i) { return this.texts[this.events.text[i]]; }
-
-  /* Launches and calls of libraries of a range of events. */
-  computing(first, last) { return this.launches.filter(([event]) => first <= event && event < last); }
+  event(i) { return this.texts[this.events[i]]; }
 }

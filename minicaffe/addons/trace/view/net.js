@@ -22,11 +22,6 @@ class NetPanel {
       const chosen = event.target.closest("[data-node]");
       if (chosen) view.goLayer(+chosen.dataset.node);
     };
-    box.addEventListener("wheel", event => {
-      if (!event.ctrlKey && !event.metaKey) return;
-      event.preventDefault();
-      this.zoom(event.deltaY > 0 ? .8 : 1.25);
-    }, {passive: false});
     box.addEventListener("click", choose);
     box.addEventListener("keydown", event => {
       if (event.key === "Enter" || event.key === " ") {
@@ -35,24 +30,6 @@ class NetPanel {
         choose(event);
       }
     });
-    const click = (id, act) => $(id).addEventListener("click", act);
-    click("net-smaller", () => this.zoom(.8));
-    click("net-larger", () => this.zoom(1.25));
-    click("net-fit", () => this.zoom(0));
-    click("net-wide", () => {
-      $("net-wide").setAttribute("aria-pressed", document.querySelector("main").classList.toggle("wide-net"));
-      this.zoom(1);
-    });
-  }
-
-  /* Draw the net larger or smaller; 0: as wide as its panel. */
-  zoom(factor) {
-    const svg = $("net").querySelector("svg");
-    if (!svg) return;
-    const whole = +svg.getAttribute("width"), now = svg.getBoundingClientRect().width / whole, fit = $("net").clientWidth / whole;
-    svg.style.maxWidth = "none";
-    svg.style.width = whole * (factor ? Math.max(Math.min(fit, .1), Math.min(3, now * factor)) : Math.min(1, fit)) + "px";
-    this.show();
   }
 
   /* Mark the layer of the step, those that are computed with it, and the blobs that it touches. */
