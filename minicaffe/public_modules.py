@@ -86,7 +86,7 @@ def attribute(name):
 
 def names():
     """Return the public names of the core and of add-ons that are imported at their first use."""
-    return [*OF_CORE, *entry_points.additions("modules")]
+    return [*OF_CORE, *(name for name in entry_points.additions("modules") if "." not in name)]
 
 
 def name_modules(package):

@@ -1,11 +1,13 @@
 """CUDA: devices, streams, kernels compiled at run time, and the simulated device. Nothing is loaded before it is used.
 
-``use_gpu(0)`` and ``use_cpu()`` choose where nets compute; pycaffe's ``set_mode_gpu`` calls them. `kernel` and
-`elementwise` run kernels of your own on blobs and arrays.
+``use_gpu(0)`` and ``use_cpu()`` choose where nets compute; pycaffe's ``set_mode_gpu`` calls them. Add-ons may have more names,
+such as ``cuda.kernel`` for kernels of your own.
 """
 
 import importlib
+import importlib.util
 
+from minicaffe import entry_points
 from minicaffe.device.strided import DeviceArray
 from minicaffe.engines.engine import prefer
 from minicaffe.errors import DependencyError, DeviceError
@@ -17,9 +19,6 @@ _HOME = {name: module for module, names in {
     "graph": "Graph",
     "driver": "count version",
     "compile": "add_kernels",
-    "custom": "Kernel kernel sleep",
-    "pointwise": "elementwise",
-    "thc_state": "state",
 }.items() for name in names.split()}
 __all__ = sorted([*_HOME, DeviceArray.__name__, "use_cudnn"])
 
@@ -45,18 +44,23 @@ def missing():
 
 
 def __getattr__(name):
-    if name not in _HOME:
-        raise AttributeError(f"module 'minicaffe.cuda' has no attribute '{name}'")
-    module = f"minicaffe.cuda.{_HOME[name]}"
+    if name in _HOME:
+        target = f"minicaffe.cuda.{_HOME[name]}:{name}"
+    else:
+        is_own = name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is not None
+        found = None if is_own else entry_points.find("modules", f"cuda.{name}")
+        if found is None:
+            raise AttributeError(f"module 'minicaffe.cuda' has no attribute '{name}'")
+        target = found.value
     try:
-        home = importlib.import_module(module)
-        if _HOME[name] in ("custom", "device", "graph", "mode", "peers", "pointwise"):  # those that use a device
+        if _HOME.get(name) in ("device", "graph", "mode", "peers"):  # those that use a device
             importlib.import_module("minicaffe.cuda.memory")  # registers their allocators and copiers
+        return entry_points.import_target(target)
     except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("cuda"):
+        module = error.name or ""
+        if module.startswith("cuda"):
             raise DependencyError("the GPU needs the package cuda-bindings: pip install cuda-bindings") from None
-        if error.name == module:
+        if module.startswith("minicaffe.cuda."):
             raise DependencyError("this minicaffe was built without CUDA; install cuda-bindings and nvidia-cuda-runtime and "
                                   "build it again") from None
         raise
-    return getattr(home, name)

@@ -5,6 +5,7 @@ step, so that calls of cuBLAS and cuDNN count. A GPU is delayed while the host s
 their cost is in the time of a whole pass.
 """
 
+import ctypes
 import functools
 import statistics
 import timeit
@@ -17,6 +18,7 @@ import numpy as np
 from minicaffe import cuda, sim
 from minicaffe.blob import Blob
 from minicaffe.common import caffe
+from minicaffe.cuda import compile
 from minicaffe.engines.engine import get_precision
 from minicaffe.errors import OutOfMemoryError
 from minicaffe.inspection import cost
@@ -162,7 +164,7 @@ class _Rounds:
         if self.device is not None:
             self.net.run_sources()
             if ahead:
-                cuda.sleep(int(ahead * self.device.clock_rate))
+                _sleep(self.device, ahead)
         _run(self.net, sources=self.device is None)
         if self.device is not None:
             self.device.synchronize()
@@ -191,6 +193,24 @@ class _Rounds:
                              *(1e9 * speed / most if speed and most else None
                                for speed, most in zip(speeds, (times.matrix_rate, times.copy_bandwidth)))))
         return made
+
+
+SLEEP = """extern "C" __global__ void mc_sleep(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {}
+}
+"""
+
+
+def _sleep(device, seconds):
+    """Keep the computing stream of a GPU busy; return immediately."""
+    device.launch(_sleeping_kernel(device), (1,), (1,), [ctypes.c_longlong(int(seconds * device.clock_rate))])
+
+
+@functools.cache
+def _sleeping_kernel(device):
+    image, name = compile.image(SLEEP, "mc_sleep", device.architecture)
+    return device.function(device.load_module(image), name)
 
 
 def _run(net, sources=True, on_loss=None):

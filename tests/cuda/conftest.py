@@ -1,26 +1,18 @@
-"""These tests need a device: the one of ``pytest --device gpu``, else the simulated one, in the default run too."""
+"""These tests need a device, in the default run too."""
 
-import ctypes
-import gc
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 from cplusplus import compiler
+from device_fixtures import cache, gpu_mode, place, sim  # noqa: F401
 
 import minicaffe
-from minicaffe.errors import DependencyError
 
 
 @pytest.fixture(scope="session")
-def place(device):
-    """What MINICAFFE_DEVICE is for these tests and the processes that they start: sim or gpu."""
-    return "gpu" if device == "gpu" else "sim"
-
-
-@pytest.fixture(scope="session")
-def fake(place, tmp_path_factory):
+def fake(place, tmp_path_factory):  # noqa: F811
     """The path of a library that records the calls of cuDNN and cuBLAS (fake_cudnn.cpp), for the simulated device."""
     if place != "sim":
         pytest.skip("the recorded calls compute nothing; on a GPU the engines are compared")
@@ -36,47 +28,3 @@ def no_earlier_choices(request, tmp_path, monkeypatch):
     """No plan of cuDNN that another test measured, and none in the user's folder."""
     if "fake" in request.fixturenames:
         monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(tmp_path / "cache"))
-
-
-@pytest.fixture(autouse=True)
-def gpu_mode(place, device, monkeypatch):
-    """GPU mode during each test, the present mode after it."""
-    monkeypatch.setenv("MINICAFFE_DEVICE", place)
-    try:
-        minicaffe.set_mode_gpu()
-    except DependencyError as error:  # a build without CUDA, or --device gpu where there is none
-        pytest.skip(str(error))
-    yield
-    gc.collect()
-    if device == "cpu":
-        minicaffe.set_mode_cpu()
-    else:
-        minicaffe.set_device(0)
-        minicaffe.set_mode_gpu()
-
-
-@pytest.fixture
-def sim(place):
-    """Change the settings of the simulated device: ``sim("fail=cuMemAlloc:2")``; planned failures end with the test."""
-    if place != "sim":
-        pytest.skip("faults can be planned on the simulated device only")
-    from minicaffe import sim as simulated
-    library = ctypes.CDLL(simulated.library())
-    planned = []
-
-    def configure(text):
-        if text.startswith("fail="):
-            planned.append(text.partition(":")[0])
-        assert library.mcsim_configure(text.encode()) == 0, text
-
-    yield configure
-    for call in set(planned):
-        configure(f"{call}:999999999")  # planned again, so late that it never comes
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty folder for compiled kernels."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("MINICAFFE_CACHE", os.fspath(folder))
-    return folder

@@ -1,5 +1,5 @@
 // A user's CUDA C++ text as it would be given to NVRTC, between the shim and its lines.
-#include "minicaffe/sim/host_cuda.hpp"
+#include "minicaffe/addons/thc/host_cuda.hpp"
 
 #ifdef OTHER  // the same name with other arguments, in a text of its own
 extern "C" __global__ void saxpy(double* y, double a) { y[threadIdx.x] *= a; }

@@ -20,9 +20,10 @@ import time
 import numpy as np
 from turns import turns
 
+from minicaffe.addons.thc import walk as walks
+from minicaffe.addons.thc.walk import ANY, CONTIGUOUS, Walk
 from minicaffe.cuda import compile
-from minicaffe.device import strided
-from minicaffe.device.strided import ANY, CONTIGUOUS, DeviceArray, Walk
+from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import DependencyError
 
 KINDS = {CONTIGUOUS: "contiguous data", 1: "1 axis", 2: "2 axes", 3: "3 axes", ANY: "any axes"}
@@ -116,7 +117,7 @@ def functor(options):
     rows, runners, keep = {}, {}, []
     with tempfile.TemporaryDirectory() as folder:
         for index, most in ("unsigned", 2**31 - 1), ("unsigned long long", 0):
-            strided.MOST = most
+            walks.MOST = most
             for axes, kind in [(1, CONTIGUOUS), (1, 1), (1, ANY), (2, 2), (2, ANY), (3, 3), (3, ANY), (4, ANY)]:
                 arrays = [gapped(axes) for _ in range(3)]
                 walk = Walk(arrays)

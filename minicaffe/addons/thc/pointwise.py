@@ -1,6 +1,6 @@
 """One line of C++ for each element (CuPy's ElementwiseKernel, THC's pointwiseApply): on blobs, and on arrays in any strides.
 
-A kernel is generated for each kind of iteration (device/strided.py): contiguous data, 1, 2, 3 and any number of axes, with
+A kernel is generated for each kind of iteration (walk.py): contiguous data, 1, 2, 3 and any number of axes, with
 indices of 32 or 64 bits. docs/elementwise.md explains and measures it. Different from THC: any number of operands, of several
 types, some of them numbers. If operands overlap so that the result depends on the order of the threads, the call raises.
 """
@@ -9,10 +9,11 @@ import itertools
 
 import numpy as np
 
-from minicaffe.cuda.custom import kernel
+from minicaffe.addons.thc.kernel import kernel
+from minicaffe.addons.thc.walk import CONTIGUOUS, Walk, broadcast, may_overlap_itself, overlap
 from minicaffe.cuda.foreign_array import check_memory, interface_stream
 from minicaffe.cuda.mode import current
-from minicaffe.device.strided import CONTIGUOUS, DeviceArray, HasDeviceArray, Walk, device_array
+from minicaffe.device.strided import DeviceArray, HasDeviceArray, device_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 
 # Types of `elementwise` -> their names in C++; T is the type of the arrays.
@@ -117,7 +118,7 @@ class Elementwise:
                 raise ShapeError(f"has shape {operands[i].shape}, output {names[-1][1]} has {shape}",
                                  field=f"{self.name}.{names[i][1]}")
             try:
-                arrays.append(operands[i].broadcast_to(shape))
+                arrays.append(broadcast(operands[i], shape))
             except ShapeError as error:
                 raise ShapeError(f"{error.message}, the shape of {names[-1][1]}", field=f"{self.name}.{names[i][1]}") from None
         return arrays
@@ -125,13 +126,13 @@ class Elementwise:
     def _check_overlaps(self, names, arrays, first):
         """Raise if the result would depend on the order of the threads; arrays from `first` on are written."""
         for output, written in zip(names[first:], arrays[first:]):
-            if written.may_overlap_itself():
+            if may_overlap_itself(written):
                 raise ShapeError(f"elements of the output share memory, its strides are {written.strides}; write to an array in "
                                  "which each has its own", field=f"{self.name}.{output}")
         for i, j in itertools.combinations(range(len(arrays)), 2):
             array, written = arrays[i], arrays[j]
             in_place = i < first and (array.address, array.strides) == (written.address, written.strides)
-            if j >= first and not in_place and array.overlaps(written):
+            if j >= first and not in_place and overlap(array, written):
                 raise ShapeError(f"overlaps {names[i]}; only an input may overlap an output, and only if it is the very same array "
                                  "(in place); copy one of them", field=f"{self.name}.{names[j]}")
 

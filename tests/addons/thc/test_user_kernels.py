@@ -11,8 +11,9 @@ from cplusplus import compiler
 
 import minicaffe
 from minicaffe import cuda, memory, sim
+from minicaffe.addons.thc import kernel as custom
 from minicaffe.blob import Blob
-from minicaffe.cuda import compile, custom
+from minicaffe.cuda import compile
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, ShapeError, WrongTypeError
 from minicaffe.memory import CUDAPlace
 

@@ -1,6 +1,6 @@
 """Kernels that the user writes for blobs, from CUDA C++ source (as CuPy's RawKernel); from an expression: pointwise.py.
 
-On the simulated device the source is compiled by the host's C++ compiler (sim/host_cuda.hpp), which must be installed.
+On the simulated device the source is compiled by the host's C++ compiler (host_cuda.hpp), which must be installed.
 """
 
 import ctypes
@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
+import minicaffe.cuda.memory  # noqa: F401 - registers the allocators of devices
 from minicaffe import sim
 from minicaffe.cuda import compile, driver, peers
 from minicaffe.cuda.device import Stream
 from minicaffe.cuda.mode import current
 from minicaffe.device.strided import HasDeviceArray
 from minicaffe.errors import ConfigError, DependencyError, DeviceError, WrongTypeError, shown
+from minicaffe.inspection.timing import SLEEP
 from minicaffe.memory.buffer import wrap
 
 
@@ -100,11 +102,11 @@ class Kernel:
             text = compile.renamed(text, self.name, function)
             function = function if text != self.source else self.name
         text = re.sub(r"extern\s+__shared__\s+(.+?)\s+(\w+)\s*\[\s*\]\s*;", r"MCSIM_DYNAMIC_SHARED(\1, \2);", text)
-        text = (f'#include "minicaffe/sim/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\n'
+        text = (f'#include "minicaffe/addons/thc/host_cuda.hpp"\n#line 1 "{self.name}.cu"\n{text}\n'
                 f'MCSIM_KERNEL_AS(user, "{self.name}", {function})\n')
         root = compile.package_folder()
         version = subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
-        headers = [path.read_text() for path in (root / "sim/host_cuda.hpp", *compile.kernel_headers().values())]
+        headers = [path.read_text() for path in (root / "addons/thc/host_cuda.hpp", *compile.kernel_headers().values())]
         key = hashlib.sha256("\0".join([text, version, *self.options, *headers]).encode()).hexdigest()[:40]
         library = compile.cache_folder() / f"{key}.so"
         try:
@@ -181,11 +183,7 @@ def sleep(cycles, stream=None):
     _sleep((1,), (1,), (int(cycles),), stream=stream)
 
 
-_sleep = Kernel("""extern "C" __global__ void mc_sleep(long long cycles) {
-  const long long start = clock64();
-  while (clock64() - start < cycles) {}
-}
-""", "mc_sleep")
+_sleep = Kernel(SLEEP, "mc_sleep")
 
 
 def _argument(value, position, stream):

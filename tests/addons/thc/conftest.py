@@ -1,0 +1,3 @@
+"""These tests need a device, in the default run too."""
+
+from device_fixtures import cache, gpu_mode, place, sim  # noqa: F401
