@@ -12,10 +12,11 @@ except ModuleNotFoundError as _error:
         raise
     raise ImportError(f"{__path__[0]} is the source of minicaffe, which is not compiled; Python was started in the folder above: "
                       "use python -P or another folder for an installed minicaffe, or run pip install . there") from None
-from minicaffe import cuda, errors, inspection, memory, public_modules, pycaffe  # noqa: F401 - inspection registers methods of nets
+from minicaffe import cuda, errors, memory, public_modules, pycaffe
 from minicaffe.device.threads import get_num_threads, set_num_threads
 from minicaffe.engines.engine import get_exact, get_precision, set_exact, set_precision
 from minicaffe.layer import register_layer
+from minicaffe.net import net as _net
 from minicaffe.pycaffe import *  # noqa: F403
 from minicaffe.solver import register_solver
 
@@ -24,6 +25,7 @@ __all__ = [
     "get_num_threads", "get_precision", "gradcheck", "install_as_caffe", "io", "memory", "register_layer", "register_solver",  # noqa: F405
     "set_exact", "set_num_threads", "set_precision",
 ]
+_net.views.update(summary="minicaffe.inspection.summary:Summary", schedule="minicaffe.inspection.schedule_table:Listing")
 public_modules.name_modules("minicaffe")
 pycaffe.settings.follow_environment()
 

@@ -19,7 +19,7 @@ from minicaffe.shape cimport Shaped, checked_count
 
 from minicaffe.device.strided import DeviceArray, HasDeviceArray
 from minicaffe.errors import BusyError, ShapeError, WrongTypeError, check_message, check_type, float_of, int_of, shown
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.memory.copy import packed_array
 from minicaffe.proto.stored import StoredBlob, bytes_of, parse_blob
 from minicaffe.shape import checked_shape
@@ -68,7 +68,7 @@ cdef class Blob(Shaped):
         ------
         ShapeError
             For more than 32 axes, a negative size, more than 2**31 - 1 elements, or more bytes than the budget
-            (memory/budget.py); the blob stays as it was.
+            (memory/sizes.py); the blob stays as it was.
         """
         cdef long long dims[32]
         cdef int axis

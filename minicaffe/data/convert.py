@@ -16,7 +16,7 @@ from minicaffe.data.image_list import ImageList, decode_picture, read_content
 from minicaffe.data.real_labels import label_fields
 from minicaffe.data.transform import Transformer
 from minicaffe.errors import ConfigError, DataError, FileError, ShapeError
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)

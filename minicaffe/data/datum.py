@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from minicaffe.errors import ConfigError, DataError, DependencyError, shown
-from minicaffe.memory.budget import max_blob_bytes
+from minicaffe.memory.sizes import max_blob_bytes
 from minicaffe.proto import caffe_pb2
 
 PIXEL_LIMIT_VARIABLE = "OPENCV_IO_MAX_IMAGE_PIXELS"
@@ -126,7 +126,7 @@ def has_overlong_png_chunk(content):
 def opencv():
     """Import OpenCV on first use: the core works without it.
 
-    The budget (memory/budget.py) limits the pixels of a picture: a file of a hundred bytes can declare 2^30 pixels. OpenCV reads
+    The budget (memory/sizes.py) limits the pixels of a picture: a file of a hundred bytes can declare 2^30 pixels. OpenCV reads
     this limit once, when it is loaded.
     """
     if "cv2" in sys.modules:

@@ -8,7 +8,7 @@ import numpy as np
 from minicaffe.data.datum import opencv
 from minicaffe.data.image_list import decode_picture, read_content
 from minicaffe.errors import DataError, FileError, ShapeError
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 
 
 class ImageBatches:

@@ -7,7 +7,7 @@ as well.
 import numpy as np
 
 from minicaffe.errors import DataError, located
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.atomic import write_bytes
 from minicaffe.proto.binary import read_blob

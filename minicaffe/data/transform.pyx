@@ -21,7 +21,7 @@ import numpy as np
 
 from minicaffe.data.datum import decode_image, read_datum
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
 log = logging.getLogger(__name__)

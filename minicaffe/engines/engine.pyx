@@ -192,7 +192,8 @@ cdef class Operation:
         load_engines()
         requested, precision = preferred(), self.precision()
         for name, engine in sorted(ENGINES.items(), key=lambda item: precision not in item[1].precisions):
-            if type(self) not in engine.kinds or name in self.refusals or not (engine.on_gpu if device else engine.on_cpu):
+            if (not (engine.on_gpu if device else engine.on_cpu) or name in self.refusals
+                    or type(self) not in engine.computed_kinds()):
                 continue
             asked = (self.engine == engine.layer_field
                      or self.engine == DEFAULT and (requested == name or not requested and not engine.absent))

@@ -6,6 +6,7 @@ That file has a class of primitives and up to two functions: ``refuses(operation
 """
 
 import functools
+import importlib
 from dataclasses import dataclass, field
 
 from minicaffe import entry_points
@@ -27,6 +28,7 @@ class Engine:
     precisions: dict = field(default_factory=lambda: {"float32": None})
     absent: bool = False                # its library is missing: it is tried only if named, for the warning
     kinds: dict = field(default_factory=dict)   # class of operations -> make, refuses, slower
+    modules: list = field(default_factory=list) # which call `computes`, not yet imported, as the engine was not used so far
 
     def computes(self, kind, make, refuses=lambda operation: None, slower=lambda operation: None):
         """Register the engine for operations of class `kind`; ``make(operation)`` returns their primitive.
@@ -34,6 +36,12 @@ class Engine:
         `make` may raise Refusal or DependencyError if only it can find out that the engine cannot compute the operation.
         """
         self.kinds[kind] = make, refuses, slower
+
+    def computed_kinds(self):
+        """Return `kinds`, when the rest of `modules` is imported."""
+        while self.modules:
+            importlib.import_module(self.modules.pop())
+        return self.kinds
 
 
 CUDNN = Engine("CUDNN", 2, on_cpu=False, on_gpu=True, precisions={"float32": None, "tf32": None, "bf16": None})

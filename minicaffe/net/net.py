@@ -8,6 +8,7 @@ fault raises and names file, line, layer and field.
 import functools
 import logging
 
+from minicaffe import entry_points
 from minicaffe.blob import Dtype
 from minicaffe.common import caffe
 from minicaffe.errors import (
@@ -71,7 +72,7 @@ class NamedDict(dict):
         return dict, (list(self.items()),)
 
 
-views = {}  # by the names of methods, what makes their results: minicaffe.inspection registers `summary` and `schedule`
+views = {}  # by the names of methods, ``module:class`` of their results: of minicaffe.inspection for `summary` and `schedule`
 
 
 class Net(Runner):
@@ -247,7 +248,7 @@ class Net(Runner):
             If the net cannot compute in the precision that is set.
         """
         with self.lock:
-            return views["schedule"](self, *self.schedule_rows())
+            return entry_points.import_target(views["schedule"])(self, *self.schedule_rows())
 
     def summary(self):
         """Return the table of the layers (`minicaffe.inspection.summary.Summary`), which ``print(net)`` and notebooks show.
@@ -257,7 +258,7 @@ class Net(Runner):
         Summary
             Engines and fused layers are those of `schedule`, layouts those of the last run.
         """
-        return views["summary"](self)
+        return entry_points.import_target(views["summary"])(self)
 
     def __str__(self):
         return str(self.summary())

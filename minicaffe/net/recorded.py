@@ -12,7 +12,6 @@ from minicaffe.engines.engine import settings_epoch
 from minicaffe.errors import DeviceError, OutOfMemoryError
 from minicaffe.memory import reporter
 from minicaffe.memory.synced import device_lock
-from minicaffe.net.graph_memory import device_states, make_device_only, restore_heads
 
 log = logging.getLogger(__name__)
 WARM_UP = 2  # runs by single launches first: they allocate memory and compile kernels, which a recording must not
@@ -79,6 +78,7 @@ class RecordedWork:
         -----
         The caller has the net's lock, which comes before `device_lock`.
         """
+        from minicaffe.net.graph_memory import make_device_only, restore_heads
         blobs = [*net.blob_list, *net.learnable_params, *others]
         net.run_sources()
         generator = net.layers[0].generator
@@ -107,6 +107,7 @@ class RecordedWork:
 
     def _record(self, net, launch, generator, blobs):
         """Record the work without running it; return whether that succeeded."""
+        from minicaffe.net.graph_memory import device_states, make_device_only, restore_heads
         self.first_draw = generator.offset
         net.inspect_inputs()    # moves layer states to the device: a restored one is on the host
         make_device_only(blobs, net.source_blobs)

@@ -9,7 +9,6 @@ import numpy as np
 
 from minicaffe.errors import ConfigError, ConfigWarning, DataError, FileError, ShapeError, located
 from minicaffe.proto import binary, caffe_pb2, upgrade
-from minicaffe.proto.hdf5 import find, hdf5_in_memory, is_numbers, read_array, reading
 from minicaffe.proto.stored import equal_but_unit_axes, to_half
 
 log = logging.getLogger("minicaffe.net")
@@ -90,6 +89,8 @@ def load(net, path, hdf5=None):
 def _read_hdf5(net, path):
     """Return the layers of an HDF5 file; a blob is None if its dataset is missing, or if the net lacks the layer."""
     import h5py
+
+    from minicaffe.proto.hdf5 import find, reading
     with reading(path) as file:
         data = find(file, "data", net.trusted)
         if not isinstance(data, h5py.Group):
@@ -110,6 +111,7 @@ def _read_hdf5(net, path):
 
 def _read_dataset(group, i, follow):
     """Return parameter `i` of a layer as a StoredBlob, None if it is missing; `follow` as of `find`."""
+    from minicaffe.proto.hdf5 import find, is_numbers, read_array
     dataset = find(group, str(i), follow)
     if dataset is None:
         return None
@@ -168,6 +170,7 @@ def save_hdf5(net, file, write_diff=False):
 
     Raises as `check_names`.
     """
+    from minicaffe.proto.hdf5 import hdf5_in_memory
     check_names(net, True)
     table = net.param_table
     owned = {id(table.params[i]) for i in table.learnable}

@@ -9,7 +9,7 @@ import os
 import stat
 
 from minicaffe.errors import DataError, Error, FileError, WrongTypeError, close_matches, shown
-from minicaffe.memory.budget import VARIABLE, max_blob_bytes
+from minicaffe.memory.sizes import VARIABLE, max_blob_bytes
 from minicaffe.proto import kinds
 
 # In the error for a file that a net or solver must not access (minicaffe/common.pyx, Caffe.check_path).

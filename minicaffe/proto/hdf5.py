@@ -1,7 +1,7 @@
 """Read HDF5 files that are not trusted (weights, solver states, data), and write them.
 
 h5py raises half a dozen kinds of exceptions for faults of a file, and allocates the memory of any shape. Here all exceptions
-become errors that name the file, and sizes are first compared with the budget (memory/budget.py). HDF5 also opens other files
+become errors that name the file, and sizes are first compared with the budget (memory/sizes.py). HDF5 also opens other files
 that a file links to; `find` refuses that for files that are not trusted.
 """
 
@@ -10,7 +10,7 @@ import io
 import math
 
 from minicaffe.errors import DataError, Error, FileError, OutOfMemoryError, located
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import kinds
 from minicaffe.proto.atomic import delayed_interrupts
 from minicaffe.proto.files import REMEDY, check_below, file_error, path_of

@@ -19,7 +19,7 @@ from minicaffe.net import run
 from minicaffe.net.net import NamedDict, cached_view
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import Definition, load_net
-from minicaffe.pycaffe import io, settings
+from minicaffe.pycaffe import settings
 
 log = logging.getLogger(__name__)
 
@@ -352,6 +352,7 @@ class Net(base_net.Net):
     @functools.cached_property
     def transformer(self):
         """Transformer: of the inputs; pictures (H, W, K) become (K, H, W)."""
+        from minicaffe.pycaffe import io
         made = io.Transformer({name: self.blobs[name].shape for name in self.inputs})
         for name in self.inputs:
             if len(self.blobs[name].shape) == 4:
@@ -360,6 +361,7 @@ class Net(base_net.Net):
 
     def set_mean(self, input_, mean, mode="elementwise"):
         """Set the mean that `preprocess` subtracts: an array, or an .npy file; with mode "channel" its mean of each channel."""
+        from minicaffe.pycaffe import io
         mean = io.read_npy(os.fspath(mean)) if isinstance(mean, (str, os.PathLike)) else np.asarray(mean)
         if mode not in ("elementwise", "channel"):
             raise ConfigError(f"must be 'elementwise' or 'channel', got {mode!r}", field="mode")

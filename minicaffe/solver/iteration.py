@@ -5,7 +5,6 @@ Each has ``run(solver, read_loss)``, which returns the sum of the losses and whe
 `SGDSolver._choose_iteration` chooses.
 """
 
-from minicaffe.net.graph_memory import LateLoss
 from minicaffe.net.recorded import RecordedWork
 
 
@@ -53,7 +52,7 @@ class GraphIteration:
 
     def __init__(self):
         self.work = RecordedWork("an iteration")
-        self.late_loss = LateLoss()
+        self.late_loss = None
 
     def loss_can_wait(self, solver):
         snapshot = solver.param.snapshot
@@ -93,4 +92,9 @@ class GraphIteration:
         solver._partly_updated = True     # until the iteration is counted
         if loss is not None:
             return loss
-        return net.loss_of_outputs() if read_loss else self.late_loss.of(net)
+        if read_loss:
+            return net.loss_of_outputs()
+        if self.late_loss is None:
+            from minicaffe.net.graph_memory import LateLoss
+            self.late_loss = LateLoss()
+        return self.late_loss.of(net)

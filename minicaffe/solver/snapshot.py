@@ -18,11 +18,10 @@ import numpy as np
 
 from minicaffe.common import caffe
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, located
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import binary, caffe_pb2
 from minicaffe.proto.atomic import check_writable, delayed_interrupts, replacing
 from minicaffe.proto.files import is_hdf5
-from minicaffe.proto.hdf5 import find, hdf5_in_memory, is_numbers, read_array, reading
 
 log = logging.getLogger("minicaffe.solver")
 MAX_RESUME_STATE = 16 << 20  # characters; a few of them become an object of a hundred bytes
@@ -121,6 +120,8 @@ def _write_best(solver):
 
 def _write_hdf5_state(solver, file, model_path, resume):
     import h5py
+
+    from minicaffe.proto.hdf5 import hdf5_in_memory
     with hdf5_in_memory(file) as hdf5:
         hdf5.create_dataset("iter", data=np.array([solver.iter], np.int32))
         hdf5.create_dataset("current_step", data=np.array([solver.current_step], np.int32))
@@ -265,6 +266,8 @@ def _compare_ranks(solver, resume, path):
 
 def _read_hdf5_state(path):
     import h5py
+
+    from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
     with reading(path) as file:
         history = find(file, "history", caffe.trusted)
         if not isinstance(history, h5py.Group):
@@ -285,6 +288,8 @@ def _value(file, name, kinds, default=None):
     Its NumPy type must be of one of `kinds`: a text may be of fixed length, as Caffe writes it, or variable, as h5py does.
     """
     import h5py
+
+    from minicaffe.proto.hdf5 import find
     dataset = find(file, name, caffe.trusted)
     if dataset is None and default is not None:
         return default

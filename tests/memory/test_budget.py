@@ -6,11 +6,10 @@ import os
 import pytest
 
 import minicaffe
-import minicaffe.memory.budget as budget_module
 from minicaffe.blob import Blob, Dtype
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.memory import sizes
-from minicaffe.memory.budget import DEFAULT, check_bytes, max_blob_bytes
+from minicaffe.memory.sizes import DEFAULT, check_bytes, max_blob_bytes
 
 
 @pytest.fixture
@@ -34,12 +33,12 @@ def test_sizes(budget, text, bytes_):
 @pytest.mark.parametrize("there, most", [((8 << 30) - 1, (8 << 30) - 1), (8 << 30, 8 << 30), ((8 << 30) + 1, 8 << 30)])
 def test_the_default_is_8_gib_or_all_memory_where_that_is_less(budget, monkeypatch, there, most):
     budget("")
-    monkeypatch.setattr(budget_module, "host_memory", lambda: there)
-    budget_module._budget.cache_clear()
+    monkeypatch.setattr(sizes, "host_memory", lambda: there)
+    sizes._budget.cache_clear()
     try:
-        assert budget_module.max_blob_bytes() == most
+        assert sizes.max_blob_bytes() == most
     finally:
-        budget_module._budget.cache_clear()
+        sizes._budget.cache_clear()
 
 
 @pytest.mark.parametrize("text", ["1000000\n", "max\n", "", "9" * 30, None])

@@ -16,7 +16,7 @@ import numpy as np
 
 from minicaffe.blob import NUMPY_TYPES, Blob, Dtype
 from minicaffe.errors import ConfigError, DataError, Error, MissingNameError, ShapeError, WrongTypeError, close_matches, shown
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.memory.states import SyncedHead
 from minicaffe.proto import caffe_pb2, kinds
 from minicaffe.proto.atomic import replacing

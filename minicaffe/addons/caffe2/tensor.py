@@ -15,12 +15,12 @@ from minicaffe.addons.caffe2.serialization import DTYPES, register_serializer
 from minicaffe.blob import NUMPY_TYPES, Blob, numpy_view
 from minicaffe.device.strided import DeviceArray
 from minicaffe.errors import ConfigError, DataError, ShapeError, WrongTypeError, shown
-from minicaffe.memory.budget import check_bytes
 from minicaffe.memory.buffer import Buffer, wrap
 from minicaffe.memory.copy import copy as copy_bytes
 from minicaffe.memory.copy import packed_array
 from minicaffe.memory.place import CPUPlace
 from minicaffe.memory.registry import registry
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.memory.states import SyncedHead
 from minicaffe.memory.synced import SyncedMemory
 from minicaffe.shape import MAX_COUNT, checked_shape
@@ -250,7 +250,7 @@ class Tensor:
         Raises
         ------
         ShapeError
-            Before the first resize, and for more bytes than the budget (memory/budget.py).
+            Before the first resize, and for more bytes than the budget (memory/sizes.py).
         """
         self._ensure_storage(element_type(dtype))
         return self._view(True)

@@ -13,11 +13,10 @@ import numpy as np
 from minicaffe.common import caffe
 from minicaffe.data.prefetch import Prefetcher
 from minicaffe.data.transform import Transformer
-from minicaffe.data.upload import DeviceUpload, pinned_array
 from minicaffe.errors import ConfigError, DataError, Error, FileError, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import unknown
 
 # Least memory of the prefetch thread besides the values: for each record of a batch, and for each batch.
@@ -120,6 +119,7 @@ class PrefetchingLayer(NumberedSource):
         self.position += step
 
     def forward_gpu(self, bottom, top):
+        from minicaffe.data.upload import DeviceUpload, pinned_array
         step = self._match_prefetch_position()
         fetch = functools.partial(self._next_batch, pinned_array, 2)  # two batches are in use: one is computed, one is copied
         if self.upload is None:

@@ -10,7 +10,7 @@ from minicaffe.data.image_list import ImageList
 from minicaffe.data.transform import draw
 from minicaffe.errors import ConfigError, in_field
 from minicaffe.layers.data.base_data import PrefetchingLayer
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 
 NO_RECORD = 2**64 - 1  # a number that no record has: the draw where to start
 

@@ -19,7 +19,7 @@ from minicaffe.addons.export.onnx.check import run_model
 from minicaffe.addons.export.onnx.conversion import IMPORTERS, Conversion, Unsupported
 from minicaffe.addons.export.onnx.graph import numpy_helper, onnx, reads, value_info
 from minicaffe.errors import ConfigError, DataError, Error, FileError, ShapeError, close_matches
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
 from minicaffe.proto.unknown import core_types

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from minicaffe.addons.export.onnx.conversion import Unsupported, importer
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
 POOLING = caffe_pb2.PoolingParameter

@@ -7,7 +7,7 @@ import numpy as np
 from minicaffe.addons.export.onnx.check import run_model
 from minicaffe.addons.export.onnx.conversion import Unsupported, importer
 from minicaffe.addons.export.onnx.graph import helper, numpy_helper, value_info
-from minicaffe.memory.budget import check_bytes
+from minicaffe.memory.sizes import check_bytes
 from minicaffe.proto import caffe_pb2
 
 POOLING, REDUCTION = caffe_pb2.PoolingParameter, caffe_pb2.ReductionParameter
