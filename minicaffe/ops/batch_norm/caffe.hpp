@@ -1,5 +1,5 @@
-// BatchNorm and MVN on CPU or device. In plain order a thread of the CPU does all steps of a channel while it is in the cache; sums
-// do not depend on the number of threads. In lanes, and on the device, each step is done for all channels.
+// BatchNorm and MVN on CPU or device. Each step is done for all channels; in lanes on the CPU, for as many as the caches hold. Sums
+// do not depend on the number of threads.
 #pragma once
 #include "minicaffe/ops/batch_norm/kernel.hpp"
 #include "minicaffe/ops/broadcast/caffe.hpp"
@@ -47,61 +47,19 @@ struct Moments {
   }
 };
 
-template <class T> MC_HD void channel_moments(const Channels& c, index_t k, const T* x, T& mean, T& variance) {
-  Moments all;
-  for (index_t o = 0; o < c.outer; ++o)
-    for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
-      e = min_(end, b + kSumBlock);
-      const T m = block_sum<T>(SumTerm<T>{x}, b, e) / T(e - b);
-      all.add(double(e - b), double(m), double(block_sum<T>(SquaredDifferenceTerm<T>{x, m}, b, e)));
-    }
-  all.put(mean, variance);
-}
-
 template <class T> struct ChannelMoments {
   Channels c;
   const T* x;
   T *mean, *variance;
-  MC_HD void operator()(index_t k) const { channel_moments(c, k, x, mean[k], variance[k]); }
-};
-
-template <class T> struct StandardizeChannel {
-  Channels c;
-  bool given;
-  StandardizeFactors<T> factors;
-  StandardizeBy<T> by;
-  const T* x;
-  T *y, *kept, *mean, *variance;  // kept may be null
-
   MC_HD void operator()(index_t k) const {
-    if (!given) channel_moments(c, k, x, mean[k], variance[k]);
-    factors(k);
-    const Standardize<T> f = by.at(k);
-    for (index_t o = 0; o < c.outer; ++o) {
-      const index_t begin = (o * c.channels + k) * c.inner;
-      const T* from = x + begin;
-      if (kept) {
-        T* copy = kept + begin;
-#pragma GCC ivdep
-        for (index_t i = 0; i < c.inner; ++i) copy[i] = from[i];
-      }
-      T* to = y + begin;
-#pragma GCC ivdep
-      for (index_t i = 0; i < c.inner; ++i) to[i] = f(from[i]);
-    }
-  }
-};
-
-/// The sums of dz and, with `by_x`, of dz (x - mean) over a channel.
-template <class T> struct ChannelGradients {
-  double sum = 0, dot = 0;
-  MC_HD ChannelGradients(const Channels& c, index_t k, const Standardize<T>& f, const T* x, const T* dy, bool by_x) {
+    Moments all;
     for (index_t o = 0; o < c.outer; ++o)
       for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
         e = min_(end, b + kSumBlock);
-        sum += double(block_sum<T>(StandardizeTerm<T>{f, x, dy, false}, b, e));
-        if (by_x) dot += double(block_sum<T>(StandardizeTerm<T>{f, x, dy, true}, b, e));
+        const T m = block_sum<T>(SumTerm<T>{x}, b, e) / T(e - b);
+        all.add(double(e - b), double(m), double(block_sum<T>(SquaredDifferenceTerm<T>{x, m}, b, e)));
       }
+    all.put(mean[k], variance[k]);
   }
 };
 
@@ -112,36 +70,15 @@ template <class T> struct ChannelGradientSums {
   const T *x, *dy;
   T* sums;
   MC_HD void operator()(index_t k) const {
-    const ChannelGradients<T> of(c, k, by.at(k), x, dy, true);
-    sums[k] = T(of.sum), sums[c.channels + k] = T(of.dot);
-  }
-};
-
-template <class T> struct StandardizeChannelBackward {
-  Channels c;
-  bool given, by_x;
-  StandardizeBy<T> by;
-  const T *factor, *x, *dy, *values;  // values: Standardization::values
-  T *dx, *gamma, *beta;  // the last two, gradients, may be null
-  bool add_gamma, add_beta;
-
-  MC_HD void operator()(index_t k) const {
-    StandardizeBackward<T> f{by.at(k), T(0), T(0)};
-    if (!given || gamma || beta) {
-      const ChannelGradients<T> of(c, k, f.of, x, dy, by_x || gamma);
-      if (gamma) gamma[k] = (add_gamma ? gamma[k] : T(0)) + T(of.dot * double(factor[k]));
-      if (beta) beta[k] = (add_beta ? beta[k] : T(0)) + T(of.sum);
-      const double per = 1.0 / double(max_<index_t>(1, c.outer * c.inner));
-      if (!given) f.mean_dz = T(of.sum * per);
-      if (by_x) f.dot = T(of.dot * per) * factor[k] * factor[k];
-    }
-    for (index_t o = 0; o < c.outer; ++o) {
-      const index_t begin = (o * c.channels + k) * c.inner;
-      const T *value = values + begin, *from = dy + begin;
-      T* to = dx + begin;
-#pragma GCC ivdep
-      for (index_t i = 0; i < c.inner; ++i) to[i] = f(value[i], from[i]);
-    }
+    const Standardize<T> f = by.at(k);
+    double sum = 0, dot = 0;
+    for (index_t o = 0; o < c.outer; ++o)
+      for (index_t b = (o * c.channels + k) * c.inner, end = b + c.inner, e; b < end; b = e) {
+        e = min_(end, b + kSumBlock);
+        sum += double(block_sum<T>(StandardizeTerm<T>{f, x, dy, false}, b, e));
+        dot += double(block_sum<T>(StandardizeTerm<T>{f, x, dy, true}, b, e));
+      }
+    sums[k] = T(sum), sums[c.channels + k] = T(dot);
   }
 };
 
@@ -301,12 +238,6 @@ inline void standardize_forward(const Context& on, int dtype, const Channels& sh
     auto from = static_cast<const T*>(x);
     auto to = static_cast<T*>(y), copy = static_cast<T*>(kept);
     auto mean = static_cast<C*>(s.mean), variance = static_cast<C*>(s.variance);
-    const index_t count = std::max<index_t>(1, c.outer * c.inner);
-    if constexpr (cpu::kPlain<T>)
-      if (!on.stream && c.lanes == 1)
-        return cpu::for_each(on.threads, c.channels,
-                             cpu::StandardizeChannel<T>{c, s.given, s.factors<T>(), s.by<T>(), from, to, copy, mean, variance},
-                             count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
       const auto factors = s.factors<C>().from(k);
       if (s.given)
@@ -350,11 +281,6 @@ inline void standardize_backward(const Context& on, int dtype, const Channels& s
     auto scale = static_cast<C*>(gamma), shift = static_cast<C*>(beta), sum = static_cast<C*>(scratch);
     const index_t count = std::max<index_t>(1, c.outer * c.inner + s.elsewhere);
     const StandardizeBy<C> by = s.by<C>();
-    if constexpr (cpu::kPlain<T>)
-      if (!on.stream && c.lanes == 1 && terms && apply)
-        return cpu::for_each(on.threads, c.channels,
-                             cpu::StandardizeChannelBackward<T>{c, s.given, s.by_x(), by, factor, kept, from, values, to, scale,
-                                                                shift, add_gamma, add_beta}, count);
     auto work = [&](const Channels& part, index_t k, index_t at) {
       C *dot = sum + part.channels, *own = dot + part.channels;
       const StandardizeBy<C> f = by.from(k);
