@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.addons.forks.messages import Field
 from minicaffe.errors import ConfigError, ShapeError, close_matches
 from minicaffe.layers.softmax_with_loss import SoftmaxWithLossLayer
-from minicaffe.proto.fields import Field
 
 MODES = "FULL", "VALID", "BATCH_SIZE", "NONE", "PRE_FIXED"
 FLOAT_MIN = 1.17549435e-38  # floor under a probability, as of SoftmaxWithLoss

@@ -3,10 +3,10 @@
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.addons.forks.messages import Field
 from minicaffe.common import TRAIN
 from minicaffe.errors import DataError, ShapeError
 from minicaffe.layers.base.checks import state_numbers
-from minicaffe.proto.fields import Field
 
 
 class LabelSpecificAddLayer(ForkLayer):

@@ -5,9 +5,10 @@ import logging
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.addons.forks.messages import Field
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.base.checks import restore_blobs, stored_blobs
-from minicaffe.proto.fields import Field, Fields
+from minicaffe.proto.fields import Fields
 
 log = logging.getLogger(__name__)
 
