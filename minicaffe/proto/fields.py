@@ -5,8 +5,6 @@ field `fork_fields`, so copying, upgrading and saving a net keep them. `layer_fi
 fields of the messages, so a layer reads both in the same way.
 """
 
-from typing import Any, NamedTuple
-
 from google.protobuf import text_encoding
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -169,79 +167,6 @@ def unknown_of(descriptor, fields, path=""):
                 yield from unknown_of(field.message_type, value, inner)
             else:
                 yield descriptor, path + name, name, value
-
-
-class Field(NamedTuple):
-    """A field of a fork's message.
-
-    Attributes
-    ----------
-    name : str
-    default : bool, int, float, str, type or list
-        The value if the file does not give the field. A type (int): the file must give it. A list with a type ([float]): the field
-        is repeated. Fields(): it is a message.
-    comment : str
-    least : int or float, optional
-        The least value that is allowed.
-    """
-
-    name: str
-    default: Any
-    comment: str = ""
-    least: Any = None
-
-    @property
-    def type(self):
-        """type: the type of a value."""
-        default = self.default[0] if isinstance(self.default, list) else self.default
-        return default if isinstance(default, type) else type(default)
-
-
-def checked_message(fields, message, fields_of_message, ignored=()):
-    """Return the checked values of a message of a layer's `fields`, as a dict, and the set of the names that are given.
-
-    Raises ConfigError for a field that is neither in `fields_of_message` nor `ignored`, and for a wrong value.
-    """
-    given = fields.get(message, Fields()) if message else Fields()
-    if not isinstance(given, Fields):
-        raise ConfigError("must be given once, as a message in braces", field=message)
-    known = {field.name: field for field in fields_of_message}
-    for name in given:
-        if name not in known and name not in ignored:
-            raise ConfigError(f"unknown field{close_matches(name, known) or '; it has ' + (', '.join(known) or 'none')}",
-                              field=f"{message}.{name}")
-    return {name: _value(field, given, f"{message}.{name}") for name, field in known.items()}, set(given)
-
-
-def _value(field, given, path):
-    """Return the value of a field, of its type, or its default."""
-    values = given.all(field.name)
-    repeated = isinstance(field.default, list)
-    if not values:
-        if isinstance(field.default, type):
-            raise ConfigError("must be given", field=path)
-        return [] if repeated else field.default
-    if len(values) > 1 and not repeated:
-        raise ConfigError(f"must be given once, got {len(values)} values", field=path)
-    values = [_checked(field, value, path) for value in values]
-    return values if repeated else values[0]
-
-
-def _checked(field, value, path):
-    """Return a value of the file as the type of the field; raise ConfigError if it has another."""
-    if field.type is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if field.type is bool and value in (0, 1) and not isinstance(value, float):
-        value = bool(value)
-    if not isinstance(value, field.type) or isinstance(value, bool) != (field.type is bool):
-        kind = {int: "an integer", float: "a number", bool: "true or false", str: "a string",
-                Fields: "a message in braces"}[field.type]
-        raise ConfigError(f"must be {kind}, got {shown(value)}", field=path)
-    if field.type is int and not -2**31 <= value < 2**31:
-        raise ConfigError(f"must be from -2^31 to 2^31 - 1, got {shown(value)}", field=path)
-    if field.least is not None and not value >= field.least:
-        raise ConfigError(f"must be at least {field.least}, got {value}", field=path)
-    return value
 
 
 def window_sizes(param, name):

@@ -8,7 +8,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from minicaffe.errors import ConfigError, check_type
-from minicaffe.proto import caffe_pb2, kinds
+from minicaffe.proto import kinds
 from minicaffe.proto.fields import Fields, Word, is_repeated, lines_of
 from minicaffe.proto.files import MAX_TEXT, read_bytes
 from minicaffe.proto.reader import Reader
@@ -76,14 +76,6 @@ def _class_of(reader, classes):
 def parse_fields(text):
     """Return the `Fields` of a text, whatever their names; as ``LayerParameter.fork_fields`` holds it."""
     return Reader(text, "<fields>").read(Fields())
-
-
-def parse_filler(fields, path):
-    """Return the FillerParameter of the `Fields` of a fork's filler; `path` is its field in errors."""
-    try:
-        return parse_text("\n".join(lines_of(fields)), caffe_pb2.FillerParameter)[0]
-    except ConfigError as error:
-        raise ConfigError(error.message, field=f"{path}.{error.field}" if error.field else path) from None
 
 
 def write_text(message):

@@ -299,10 +299,8 @@ def test_devices_are_not_replaced(tmp_path):
 @pytest.mark.parametrize("layer, state, words", [
     ("d", {"seed": 1}, "'position' from 0"), ("d", {"seed": "1", "position": 0}, "'seed' from 0"),
     ("d", {"seed": 1, "position": -1}, "'position' from 0"), ("d", [], "'seed' from 0"),
-    ("h", {"seed": 1, "epoch": 0, "place": 7, "row": 0, "offset": 0}, "'place' from 0 to 0"),
-    ("h", {"seed": 1, "epoch": 0, "place": 0, "row": 9, "offset": 0}, "'row' from 0 to 4"),
-    ("h", {"seed": 1, "epoch": 0, "place": 0, "row": True, "offset": 0}, "'row' from 0"),
-    ("h", {"seed": 1, "epoch": 0, "place": 0, "row": 1.5, "offset": 0}, "'row' from 0")])
+    ("h", {"seed": 1, "position": -1}, "'position' from 0"), ("h", {"seed": 1, "position": True}, "'position' from 0"),
+    ("h", {"seed": 1, "position": 1.5}, "'position' from 0")])
 def test_states_of_layers(here, layer, state, words):
     build('layer { name: "h" type: "HDF5Data" top: "data" hdf5_data_param { source: "h5.txt" batch_size: 3 } }' + data_layer("batch_size: 1"))
     (here / "solver.prototxt").write_text('net: "net.prototxt" base_lr: 1 lr_policy: "fixed" snapshot_prefix: "s"')

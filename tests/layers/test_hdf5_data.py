@@ -51,7 +51,7 @@ def test_a_state_behind_the_last_row_of_a_file_goes_on_with_the_next(make_net):
     net = make_net(np.arange(4.0), np.arange(10.0, 12.0), batch_size=2)
     assert rows_of(net, 2) == [0, 1, 2, 3]
     state = net.layers[0].get_state()
-    assert (state["place"], state["row"]) == (0, 4)
+    assert state["position"] == 4
     resumed = minicaffe.Net("net.prototxt", minicaffe.TRAIN)
     resumed.layers[0].set_state(state)
     assert rows_of(resumed, 2) == rows_of(net, 2) == [10, 11, 0, 1]
@@ -65,7 +65,7 @@ def test_the_state_at_the_end_of_a_file_needs_no_other_file(make_net, tmp_path):
     for _ in range(2):
         net.forward()
         states.append(net.layers[0].get_state())
-    assert [(state["place"], state["row"], state["offset"]) for state in states] == [(0, 2, 2), (0, 4, 4)]
+    assert [state["position"] for state in states] == [2, 4]
     with pytest.raises(FileError, match="1.h5"):
         net.forward()
     assert net.layers[0].get_state() == states[1]

@@ -245,7 +245,7 @@ def restored(folder, state):
 
 def test_states_of_a_thousand_ranks(folder):
     state = {"solver": "SGDSolver", "generator": {"seed": 2**64 - 1, "offset": 2**60}, "train": {}, "test": []}
-    rows = {"seed": 2**63, "epoch": 2**60, "place": 2**60, "row": 2**60, "offset": 2**60}
+    rows = {"seed": 2**63, "position": 2**60}
     differ = {**state, "generator": {"seed": 5, "offset": 2**60}, "train": {f"data{i}": rows for i in range(20)}}
     text = json.dumps({**state, "ranks": [differ] * 1024})
     assert len(text) < snapshot.MAX_RESUME_STATE / 4

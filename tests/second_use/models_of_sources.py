@@ -183,10 +183,6 @@ class HDF5Model(Model):
             row -= FILES[name]
         raise AssertionError(number)
 
-    def state(self, seed, position):
-        epoch, place, row, _ = self.place(seed, position)
-        return {"seed": seed, "epoch": epoch, "place": place, "row": row, "offset": position}
-
     def record(self, seed, number, phase):
         epoch, place, row, name = self.place(seed, number)
         values = self.made["rows"][name][np.random.default_rng([seed, epoch, place + 1]).permutation(FILES[name])[row]]

@@ -271,10 +271,6 @@ class Tables(Source):
             row -= self.lengths[i]
         raise AssertionError(number)
 
-    def state(self, seed, position):
-        epoch, place, row, _ = self.place(seed, position)
-        return {"seed": seed, "epoch": epoch, "place": place, "row": row, "offset": position}
-
     def record(self, seed, number, phase):
         epoch, place, row, i = self.place(seed, number)
         if self.shuffle:

@@ -9,10 +9,11 @@ import math
 
 import numpy as np
 
+from minicaffe.addons.forks.messages import checked_message, parse_filler
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.python import Layer
-from minicaffe.proto.fields import checked_message, unknown_of
-from minicaffe.proto.text import parse_fields, parse_filler
+from minicaffe.proto.fields import unknown_of
+from minicaffe.proto.text import parse_fields
 from minicaffe.proto.unknown import find_unknown
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, as_planes
+from minicaffe.addons.forks.messages import Field
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import Field, Fields
+from minicaffe.proto.fields import Fields
 from minicaffe.proto.stored import equal_but_unit_axes
 
 SEGNET_EPS = 1e-9

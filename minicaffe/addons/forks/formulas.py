@@ -5,10 +5,11 @@ The first layer keeps the name, so that weights find it; a layer of the same typ
 leaves FORMS (minicaffe.register_layer). Types in RENAMED get another type's name if they have a message.
 """
 
+from minicaffe.addons.forks.messages import Field, checked_message, parse_filler
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import Field, Fields, checked_message, copy_of, lines_of, pop_field
-from minicaffe.proto.text import parse_fields, parse_filler, parse_text
+from minicaffe.proto.fields import Fields, copy_of, lines_of, pop_field
+from minicaffe.proto.text import parse_fields, parse_text
 
 AXPY = ('layer { type: "Reshape" bottom: "x" top: "a" reshape_param { shape { dim: 0 dim: 0 } } }'
         'layer { type: "Scale" bottom: "m" bottom: "a" top: "b" scale_param { axis: 0 } }'

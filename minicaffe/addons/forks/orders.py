@@ -3,7 +3,7 @@
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
-from minicaffe.proto.fields import Field
+from minicaffe.addons.forks.messages import Field
 
 
 class RearrangedLayer(ForkLayer):

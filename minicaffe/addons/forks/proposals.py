@@ -9,10 +9,10 @@ import math
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, check_planes
+from minicaffe.addons.forks.messages import Field
 from minicaffe.addons.forks.rois import MAX_COORDINATE, check_rois, decode_boxes, read_rois, suppress
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.proto.fields import Field
 
 log = logging.getLogger(__name__)
 

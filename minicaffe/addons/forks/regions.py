@@ -7,9 +7,9 @@ get no gradient: backward writes zeros, as in the forks. Nets of the forks train
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, check_planes
+from minicaffe.addons.forks.messages import Field
 from minicaffe.addons.forks.rois import MAX_COORDINATE, check_rois, read_rois
 from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.proto.fields import Field
 
 SCALE = Field("spatial_scale", 1.0, "pixels of the bottom for one pixel of the net's input: 1/16 = 0.0625 for strides of 16")
 HEIGHT, WIDTH = Field("pooled_h", 0, "rows of the top", 0), Field("pooled_w", 0, "columns of the top", 0)

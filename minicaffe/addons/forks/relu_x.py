@@ -3,10 +3,10 @@
 import logging
 
 from minicaffe.addons.forks.base import check_known
+from minicaffe.addons.forks.messages import Field, checked_message
 from minicaffe.errors import ConfigError
 from minicaffe.layers.base.neuron import ActivationLayer
 from minicaffe.ops.activation.operation import Function
-from minicaffe.proto.fields import Field, checked_message
 from minicaffe.proto.text import layer_fields
 
 log = logging.getLogger(__name__)

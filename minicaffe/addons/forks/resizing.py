@@ -6,10 +6,10 @@ import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, check_planes
 from minicaffe.addons.forks.interpolation import bilinear
+from minicaffe.addons.forks.messages import Field
 from minicaffe.blob import NUMPY_TYPES, Blob
 from minicaffe.errors import ConfigError, DataError, ShapeError
 from minicaffe.layers.base.checks import check_size
-from minicaffe.proto.fields import Field
 
 log = logging.getLogger(__name__)
 

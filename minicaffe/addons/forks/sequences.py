@@ -5,11 +5,12 @@ import logging
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.addons.forks.messages import Field
 from minicaffe.common import TRAIN
 from minicaffe.errors import ConfigError, ShapeError
 from minicaffe.layers.recurrent import LSTMLayer
 from minicaffe.proto import caffe_pb2
-from minicaffe.proto.fields import Field, Fields
+from minicaffe.proto.fields import Fields
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer
+from minicaffe.addons.forks.messages import Field
 from minicaffe.errors import ShapeError
-from minicaffe.proto.fields import Field
 
 EPS = 1e-6      # added to the sum of squares, or of absolute values
 

@@ -3,9 +3,9 @@
 import numpy as np
 
 from minicaffe.addons.forks.base import ForkLayer, check_planes
+from minicaffe.addons.forks.messages import Field
 from minicaffe.addons.forks.rois import suppress
 from minicaffe.errors import ConfigError, DataError, ShapeError
-from minicaffe.proto.fields import Field
 
 CLASSES = Field("num_classes", int, "how many classes, without a background", 1)
 CONFIDENCE = Field("confidence_threshold", 0.01, "the least confidence of a box")

@@ -7,8 +7,8 @@ weights 0 and 1 only); backward may run more than once; blobs may have any numbe
 from minicaffe.layers.base.loss cimport Blob, Context, LossLayer
 from minicaffe.ops.loss.caffe cimport smooth_l1, smooth_l1_backward
 
-from minicaffe.errors import ConfigError, ShapeError
-from minicaffe.proto.fields import Field, checked_message
+from minicaffe.errors import ConfigError, ShapeError, shown
+from minicaffe.proto.fields import Fields
 from minicaffe.proto.text import layer_fields
 
 MESSAGE = "smooth_l1_loss_param"    # Fast R-CNN's
@@ -43,12 +43,15 @@ cdef class SmoothL1LossLayer(LossLayer):
 
     cpdef layer_setup(self, list bottom, list top):
         fields = layer_fields(self.param)
-        values, _ = checked_message(fields, MESSAGE, [Field("sigma", 1.0)])
-        if not values["sigma"] > 0:
-            raise ConfigError(f"must be above 0, got {values['sigma']:g}", field=f"{MESSAGE}.sigma")
+        param = fields.get(MESSAGE, Fields())
+        if not isinstance(param, Fields) or set(param) - {"sigma"}:
+            raise ConfigError(f"must be given once, and has one field, sigma; got {shown(param)}", field=MESSAGE)
+        sigma = param.get("sigma", 1)
+        if not isinstance(sigma, (int, float)) or not sigma > 0:
+            raise ConfigError(f"must be above 0, got {shown(sigma)}", field=f"{MESSAGE}.sigma")
         if MESSAGE in fields and len(bottom) == 3:
             raise ShapeError("is given without bottom[3]: give inside and outside weights, or neither", field="bottom[2]")
-        self.sigma2 = values["sigma"] ** 2
+        self.sigma2 = float(sigma) ** 2
 
     cpdef reshape(self, list bottom, list top):
         cdef Blob a = bottom[0], blob

@@ -8,14 +8,11 @@ repeat. Different from Caffe: shuffling follows the net's random seed, and a sna
 import numpy as np
 
 from minicaffe.common import caffe
-from minicaffe.errors import ConfigError, DataError, Error, in_field
+from minicaffe.errors import ConfigError, DataError, in_field
 from minicaffe.layers.base.checks import state_numbers
 from minicaffe.layers.data.sources import NumberedSource
 from minicaffe.proto.files import read_lines
 from minicaffe.proto.hdf5 import find, is_numbers, read_array, reading
-
-# What a snapshot holds: row number `offset` of the stream is row `row` of that file.
-STATE = "seed", "epoch", "place", "row", "offset"
 
 
 class HDF5DataLayer(NumberedSource):
@@ -37,11 +34,10 @@ class HDF5DataLayer(NumberedSource):
         caffe.check_listed(self.files, param.source, "hdf5_data_param.source")
         self.seed = self.generator.reserve_counters() ^ self.generator.seed
         self.names = list(self.param.top)
-        self.epoch = self.place = self.row = self.offset = 0    # row number `offset` of the stream is this row of this file
         self.arrays, self.loaded = (), None  # the datasets of the file that is in memory, and its path
         self.lengths = {}  # how many rows the files have that were opened
         self.orders = {}   # the latest orders of files and of rows, by the seed and the place in the run that they depend on
-        self._load()
+        self._rows_from(0)
         self.position = 0
         self.reshape(bottom, top)
 
@@ -62,16 +58,22 @@ class HDF5DataLayer(NumberedSource):
             self.orders[len(place)] = found = key, order
         return found[1]
 
-    def _path(self, epoch, place):
-        """Return the path of the file at `place` of an epoch's order."""
-        return self.files[self._order(len(self.files), epoch)[place]]
+    def _rows_from(self, number):
+        """Read the file of row `number` of the stream, unless it is in memory; return its rows from that one on, in their order.
 
-    def _load(self):
-        """Read the present file into memory, unless it is there; return the order of its rows."""
-        path = self._path(self.epoch, self.place)
-        if path != self.loaded:
-            self._read(path)
-        return self._order(len(self.arrays[0]), self.epoch, self.place + 1)
+        Of the files before it only the lengths are read.
+        """
+        epoch, rest = 0, number
+        while True:
+            for place, index in enumerate(self._order(len(self.files), epoch)):
+                path = self.files[index]
+                if rest < self._rows(path):
+                    if path != self.loaded:
+                        self._read(path)
+                    return self._order(len(self.arrays[0]), epoch, place + 1)[rest:]
+                rest -= self._rows(path)
+            epochs, rest = divmod(rest, self.count_records())
+            epoch += 1 + epochs
 
     def _read(self, path):
         with in_field("hdf5_data_param.source"):
@@ -89,24 +91,11 @@ class HDF5DataLayer(NumberedSource):
             self.reshape(bottom, top)
         views = [blob.data for blob in top]
         while filled < len(numbers):
-            self._seek_row(numbers[filled])
-            chosen = self._load()[self.row::numbers.step][:len(numbers) - filled]
+            chosen = self._rows_from(numbers[filled])[::numbers.step][:len(numbers) - filled]
             for view, array in zip(views, self.arrays):
                 view[filled:filled + len(chosen)] = array[chosen]
             filled += len(chosen)
         self.position += step
-
-    def _seek_row(self, number):
-        """Go to row `number` of the stream, or stay where a file on the way cannot be read; of those only the lengths are read."""
-        epoch, place, begin = self.epoch, self.place, self.offset - self.row
-        while not begin <= number < begin + self._rows(self._path(epoch, place)):
-            if number < begin:
-                epoch, place = divmod(epoch * len(self.files) + place - 1, len(self.files))
-                begin -= self._rows(self._path(epoch, place))
-            else:
-                begin += self._rows(self._path(epoch, place))
-                epoch, place = divmod(epoch * len(self.files) + place + 1, len(self.files))
-        self.epoch, self.place, self.row, self.offset = epoch, place, number - begin, number
 
     def _rows(self, path):
         """Return how many rows a file has."""
@@ -116,21 +105,10 @@ class HDF5DataLayer(NumberedSource):
         return self.lengths[path]
 
     def get_state(self):
-        if self.position != self.offset:    # behind the last row of a file rather than in the next file, which is not open yet
-            self._seek_row(max(self.position - 1, 0))
-            self.row, self.offset = self.row + self.position - self.offset, self.position
-        return {name: getattr(self, name) for name in STATE}
+        return {"seed": self.seed, "position": self.position}
 
     def set_state(self, state):
-        before = [getattr(self, name) for name in STATE]
-        self.seed, self.epoch, self.place, self.offset = state_numbers(
-            state, {"seed": 1 << 64, "epoch": 1 << 63, "place": len(self.files), "offset": 1 << 63})
-        try:
-            self.row, = state_numbers(state, {"row": self._rows(self._path(self.epoch, self.place)) + 1})
-        except Error:
-            self.seed, self.epoch, self.place, self.row, self.offset = before
-            raise
-        self.position = self.offset
+        self.seed, self.position = state_numbers(state, {"seed": 1 << 64, "position": 1 << 63})
 
 
 def _read_list(source):

@@ -93,6 +93,8 @@ def test_sigma_1_is_the_loss_of_ssd():
     (normalize("normalize_param { across_spatial: true }"), [(2, 3)], "normalize_param.across_spatial: unknown field"),
     (loss("abcd"), [(2, 3), (2, 3), (2, 3), (2, 2)], r"bottom\[3\]: has shape \[2, 2\]"),
     (loss("ab", "smooth_l1_loss_param { sigma: 0 }"), [(2, 3)] * 2, "smooth_l1_loss_param.sigma: must be above 0, got 0"),
+    (loss("ab", "smooth_l1_loss_param { beta: 1 }"), [(2, 3)] * 2, "smooth_l1_loss_param: must be given once, and has one field, sigma; got"),
+    (loss("ab", "smooth_l1_loss_param { sigma: 'a' }"), [(2, 3)] * 2, "smooth_l1_loss_param.sigma: must be above 0, got 'a'"),
     (loss("abc", "smooth_l1_loss_param { }"), [(2, 3)] * 3, r"bottom\[2\]: is given without bottom\[3\]"),
     (loss("ab", "smooth_l1_loss_param { }"), [(), ()], "needs an axis for the records"),
 ])
