@@ -10,11 +10,11 @@ import logging
 import click
 
 from minicaffe.cli import bars, options, training_file
-from minicaffe.cli.needed_memory import memory_lines
 from minicaffe.engines.engine import check_precision
 from minicaffe.errors import ConfigError, Error, close_matches
 from minicaffe.inspection import memory_estimate, replace_sources
 from minicaffe.inspection.summary import Summary
+from minicaffe.memory.sizes import size_text
 from minicaffe.net.definitions import filter_layers
 from minicaffe.net.net import Net
 from minicaffe.proto import caffe_pb2
@@ -114,11 +114,21 @@ def summary(file, batch, phase, shapes, depth, as_json, level, stage):
     verbose = click.get_current_context().meta.get("verbose")
     click.echo(table.text(console.width if console.is_terminal else None, engines=verbose))
     for need in needs:
-        lines = memory_lines(need, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"], parts=True)
-        click.echo("\n".join(["", *lines]))
+        print_memory(need, solver_param.type if wanted == caffe_pb2.TRAIN else "", given["plan"])
     print_assumptions(source for some in sources for source in some.values())
     if not_run:
         click.echo(f"memory is not known: {not_run}")
+
+
+def print_memory(need, solver_type, plan):
+    """Print a MemoryNeeds: of a training by `solver_type`, or of a test if it is empty."""
+    what = f"to train with {solver_type}" if solver_type else "to test"
+    where = "of the host" if need.place.on_host else f"of GPU {need.place.device}"
+    click.echo(f"\nmemory needed {what} ({f'plan {plan}' if plan else 'no plan'}): {size_text(need.peak)} {where}\n"
+               "  estimated peak of blobs, parameters, gradients, history, batches made ready\n"
+               f"  most in {need.when}:")
+    for role, nbytes in need.parts.items():
+        click.echo(f"  {role:<26}{size_text(nbytes):>10}")
 
 
 def has_loss(param, file, positions=None):

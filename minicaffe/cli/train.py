@@ -16,7 +16,6 @@ import click
 
 from minicaffe import cuda, entry_points
 from minicaffe.cli import earlier_files, log, options, ranks, solver_options, training_file, watch_table
-from minicaffe.cli.needed_memory import training_lines
 from minicaffe.cli.records import JsonLines, Result
 from minicaffe.cli.signals import EFFECTS, Signals
 from minicaffe.common import caffe
@@ -148,11 +147,8 @@ def prepare(ctx, file, fields, given):
     changes = [change for each in OPTIONS if (change := each.change_of_net(given, param)) is not None]
     sizes = {phase: size for phase, size in sizes.items() if size}
     place = {"own_fields": fields, "net_files": {}, **place}   # each file is read once
-    lines = [] if ctx.meta["quiet"] else training_lines(param, place, options.net_options(), sizes, divide_by)
     solver = training_file.build_solver(param, batch_sizes=sizes,
                                         divide_by=divide_by, changes=changes, **place, **options.net_options())
-    for line in lines:
-        options.notify(line)
     count_tests(solver, is_net and "test_iter" not in fields)
     for each in OPTIONS:
         each.prepare(solver, given)

@@ -7,11 +7,9 @@ import sys
 import pytest
 from tiny import NET, SOLVER
 
-from minicaffe import memory
 from minicaffe.addons import trace
 from minicaffe.addons.workflows import class_weights
-from minicaffe.cli import app, training_file
-from minicaffe.cli.needed_memory import training_lines
+from minicaffe.cli import app
 from minicaffe.proto import caffe_pb2, parse_text
 
 STAGED = NET + """layer { name: "of_stage" type: "Power" bottom: "scaled" top: "s" include { stage: "extra" } }
@@ -51,25 +49,6 @@ def test_a_failed_trace_has_no_values(minicaffe, sized):
     assert "label" in minicaffe("trace", "net.prototxt", "--html=t.html", "--json=t.json", status=1)
     page = json.loads(re.search(r'id="trace">(.*?)</script>', (sized / "t.html").read_text())[1])
     assert "values" not in page and "values" not in trace.load(sized / "t.json").document
-
-
-def test_the_memory_of_given_batch_sizes(on_cpu, sized):
-    about = {"skip_unknown_fields": False, "trusted": True, "plan": "memory"}
-
-    def figure(sizes=None, divide_by=1):
-        param, place = training_file.read_solver("solver.prototxt", about)
-        return training_lines(param, place, about, sizes, divide_by)[0]
-
-    before = memory.use(memory.CPUPlace(), "caching")
-    try:
-        reserved = memory.stats(memory.CPUPlace()).reserved
-        train = [figure({caffe_pb2.TRAIN: size}) for size in (40_000, 80_000)]
-        test = [figure({caffe_pb2.TEST: size}) for size in (40_000, 80_000)]
-        assert memory.stats(memory.CPUPlace()).reserved == reserved     # nothing of the dry runs stays in the allocator
-    finally:
-        memory.use(memory.CPUPlace(), before)
-    assert len({figure(), *train, *test}) == 5
-    assert figure({caffe_pb2.TRAIN: 80_000}, 2) == train[0]
 
 
 def test_layouts_of_a_schedule_are_those_of_the_second_run(minicaffe, folder, onednn):

@@ -4,7 +4,6 @@ import click
 
 from minicaffe.addons.trace import Recorder, Trace, html, kernels, perfetto, table
 from minicaffe.cli import bars, options, ranks, training_file
-from minicaffe.cli.needed_memory import training_lines
 from minicaffe.errors import DependencyError
 from minicaffe.net.net import Net, read_net
 from minicaffe.proto import caffe_pb2
@@ -92,13 +91,9 @@ def make_solver(file, level, stage, batch_size):
     param.train_state.stage.extend(stage)
     place = {"net_files": {}, **place}      # each file is read once
     sizes = {caffe_pb2.TRAIN: batch_size} if batch_size else None
-    lines = [] if click.get_current_context().meta["quiet"] else training_lines(param, place, given, sizes)
     for field in ("test_iter", "test_net", "test_net_param", "test_state", "test_interval", "display", "snapshot", "debug_info"):
         param.ClearField(field)
-    solver = training_file.build_solver(param, batch_sizes=sizes, **place, **given)
-    for line in lines:
-        options.notify(line)
-    return solver
+    return training_file.build_solver(param, batch_sizes=sizes, **place, **given)
 
 
 def show(made, paths, walk):
