@@ -38,24 +38,6 @@ class Real(click.FloatRange):
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
-class OutputFile(click.ParamType):
-    """The path of an output whose ending says the format; of an option that may lack a value the next word, if it ends so."""
-
-    name = "FILE"
-
-    def __init__(self, endings):
-        self.endings = endings
-
-    def takes_word(self, word):
-        """Whether the next word of the command line is this option's value."""
-        return word.lower().endswith(self.endings)
-
-    def convert(self, value, param, ctx):
-        if value and not self.takes_word(value):
-            self.fail(f"must end in {' or '.join(self.endings)}, which says the format, got {value}", param, ctx)
-        return value
-
-
 class Text(click.types.StringParamType):
     """Any text, which a shell completes as the name of a file, or as a choice of the option's metavar, ``cpu|gpu|sim``."""
 
@@ -146,8 +128,7 @@ def normalize_arguments(args, params, ctx=None):
             if value.startswith("=-"):
                 option.type.convert(value[1:], option, ctx)
             if not value:   # click would take any next word
-                takes = getattr(option.type, "takes_word", str.isdecimal)
-                value = f"={rest.pop(0) if rest and takes(rest[0]) else option.flag_value}"
+                value = f"={rest.pop(0) if rest and rest[0].isdecimal() else option.flag_value}"
         elif option is not None and not option.is_flag and not value and rest:
             value = "=" + rest.pop(0)
         done.append(f"--{name}{value}")

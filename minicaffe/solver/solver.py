@@ -495,8 +495,6 @@ class Solver:
             count = len(self.test_nets)
             raise ConfigError(f"must be from 0 to {count - 1}, the solver has {count} test nets, got {i}", field="i")
         ranks.average_statistics(self)
-        if self.best is not None:
-            self.best.label_counts.clear()
         for blob, source in self._unshared[i]:
             blob.share_data(source)
         record = report.run_test(self, i, self._may_test)

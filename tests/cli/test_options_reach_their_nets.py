@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 from tiny import NET, SOLVER
@@ -76,13 +75,6 @@ def test_conversions_of_a_training_are_in_its_schedule(minicaffe, folder, onednn
     assert [(row["direction"], *row["layers"], *row["converts"]) for row in rows if row["converts"]] == [("forward", "ip", "b data"), ("backward", "b", "b diff")]
     assert "2 arrays brought from one layout to another" in out and "not known" not in out
     assert "1 array brought from one layout to another" in minicaffe("schedule", "net.prototxt", "--phase=TEST")
-
-
-def test_a_picture_needs_matplotlib_before_the_test(minicaffe, folder, monkeypatch):
-    for name in ("matplotlib", "matplotlib.figure"):
-        monkeypatch.setitem(sys.modules, name, None)
-    assert "pictures need matplotlib" in minicaffe("test", "net.prototxt", "--weights=nowhere", "--confusion=m.PNG", status=1)
-    assert "nowhere: no such file" in minicaffe("test", "net.prototxt", "--weights=nowhere", "--confusion=m.csv", status=1)
 
 
 @pytest.mark.parametrize("normalization", ["", "normalize: true", "normalize: false", "normalize: true normalization: FULL", "normalize: false normalization: NONE"])

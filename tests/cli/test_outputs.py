@@ -27,8 +27,6 @@ WRITERS = {     # the command, and the file that it writes
     "classify .npy": (["classify", "1.png", "--out", "o.npy", *COMMON], "o.npy"),
     "classify .csv": (["classify", "1.png", "--out", "o.csv", *COMMON], "o.csv"),
     "classify .json": (["classify", "1.png", "--out", "o.json", *COMMON], "o.json"),
-    "test --confusion .csv": (["test", *COMMON, "--confusion", "o.csv"], "o.csv"),
-    "test --confusion .png": (["test", *COMMON, "--confusion", "o.png"], "o.png"),
     "test --wrong": (["test", *COMMON, "--wrong", "o"], "o"),
     "test --json": (["test", *COMMON, "--per-class", "--json", "o.json"], "o.json"),
     "time": (["time", "net.prototxt", "--iterations=1", "--json", "o.json"], "o.json"),
@@ -59,7 +57,7 @@ WRITERS = {     # the command, and the file that it writes
 @pytest.mark.parametrize("writer", WRITERS)
 def test_nothing_is_overwritten_without_force(minicaffe, pictures, tmp_path, writer):  # noqa: F811
     command, out = WRITERS[writer]
-    if command[0] == "plot" or writer == "test --confusion .png":
+    if command[0] == "plot":
         pytest.importorskip("matplotlib")
     if command[0] in ("export", "import") and "torch" not in command:
         pytest.importorskip("onnxruntime")

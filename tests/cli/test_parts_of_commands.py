@@ -22,7 +22,7 @@ from minicaffe.cli import earlier_files, extract_features, help, log, plot, rank
 from minicaffe.cli.app import command_first, command_of, commands, explain
 from minicaffe.cli.bars import progress
 from minicaffe.cli.deploy import remove_dropout
-from minicaffe.cli.options import OutputFile, normalize_arguments
+from minicaffe.cli.options import normalize_arguments
 from minicaffe.cli.parse_log import Run
 from minicaffe.cli.train import train
 from minicaffe.common import caffe
@@ -272,12 +272,6 @@ def test_a_bar_is_drawn_on_a_terminal_alone(quiet, terminal, monkeypatch):
         for done in range(4):
             report("pictures of a test", done, 3)
     assert ("pictures of a test" in stream.getvalue()) == (terminal and not quiet) and bool(stream.getvalue()) == (terminal and not quiet)
-
-
-def test_the_ending_of_an_output_in_any_letters():
-    kind = OutputFile((".csv", ".png"))
-    assert kind.takes_word("M.CSV") and kind.takes_word("m.png") and not kind.takes_word("m.csv.txt") and not kind.takes_word("png")
-    assert kind.convert("M.PNG", None, None) == "M.PNG" and kind.convert("", None, None) == ""
 
 
 @pytest.mark.parametrize(("words", "wanted"), [

@@ -7,17 +7,12 @@ from minicaffe.addons.workflows.wrong_pictures import WrongPictures, check_folde
 from minicaffe.cli import options, ranks
 from minicaffe.cli.classify import read_labels
 from minicaffe.cli.picture_nets import PictureSource
-from minicaffe.cli.plot import new_figure
-from minicaffe.errors import ConfigError
 
-EVALUATIONS = {"matrix": "--confusion", "per_class": "--per-class", "wrong": "--wrong"}     # parameters that need all answers
+EVALUATIONS = {"confusion": "--confusion", "per_class": "--per-class", "wrong": "--wrong"}     # parameters that need all answers
 WRONG_LIMIT = 100
 PARAMS = [
-    click.Option(["--confusion", "matrix"], is_flag=False, flag_value="", metavar="[FILE]",
-              type=options.OutputFile(confusion.ENDINGS), help="Of a classifier: print the confusion matrix and the most confused "
-              "pairs; FILE, .csv or .png, gets the matrix."),
-    click.Option(["--per-class"], is_flag=True, help="Of a classifier: print precision, recall and count of each class, or of each "
-              "of several labels (SigmoidCrossEntropyLoss)."),
+    click.Option(["--confusion"], is_flag=True, help="Of a classifier: print the confusion matrix and the most confused pairs."),
+    click.Option(["--per-class"], is_flag=True, help="Of a classifier: print precision, recall and count of each class."),
     click.Option(["--wrong"], metavar="DIR", help="Of a classifier: write the pictures with wrong answers as PNG files and "
               "wrong.csv to the new folder DIR, those with the highest scores first."),
     click.Option(["--wrong-limit"], type=click.IntRange(min=1), help="With --wrong: the most pictures to write; "
@@ -38,11 +33,9 @@ def check_options(asked, json_path, force):
     if asked["wrong_limit"] is not None and not asked["wrong"]:
         raise click.UsageError("--wrong-limit limits the pictures of --wrong, which is not given")
     if ranks.first():
-        options.check_outputs(asked["matrix"] or None, json_path, force=force)
+        options.check_outputs(json_path, force=force)
         if asked["wrong"]:
             check_folder(asked["wrong"], force)
-    if (asked["matrix"] or "").lower().endswith(".png"):
-        new_figure()    # raises without matplotlib, now rather than after the test
     return bool(given)
 
 
@@ -59,9 +52,6 @@ class Evaluation:
         if names is None:
             options.notify("names of the classes are not known, so their numbers are shown; --labels FILE gives them")
         self.confusion = confusion.Confusion(self.prediction, names)
-        if self.confusion.several and (asked["matrix"] is not None or asked["wrong"]):
-            raise ConfigError("is for one label in each record, and here are several; --per-class counts each",
-                              field="--wrong" if asked["wrong"] else "--confusion", file=file)
         self.blobs = [self.prediction.scores, self.prediction.labels]
         self.wrong = None
         if asked["wrong"]:
@@ -85,14 +75,9 @@ class Evaluation:
         lines = [self.confusion.summary()]
         if self.asked["per_class"]:
             lines += ["", *self.confusion.class_lines()]
-        if self.asked["matrix"] is not None:
+        if self.asked["confusion"]:
             lines += ["", *self.confusion.matrix_lines()]
-        if not self.confusion.several:
-            lines += ["", *self.confusion.pair_lines()]
-        click.echo("\n".join(lines))
-        if self.asked["matrix"]:
-            self.confusion.write(self.asked["matrix"])
-            click.echo(f"wrote {self.asked['matrix']}")
+        click.echo("\n".join([*lines, "", *self.confusion.pair_lines()]))
         if self.wrong is not None:
             self.wrong.write(self.asked["wrong"], force)
             click.echo(self.wrong.line(self.asked["wrong"]))

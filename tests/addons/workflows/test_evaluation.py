@@ -61,11 +61,9 @@ def test_counts_are_those_of_each_record_once(minicaffe, data, tmp_path, size):
     _, labels, scores = data
     write(tmp_path, size)
     (tmp_path / "labels.txt").write_text("cat\ndog\nnewt\n")
-    out = minicaffe(*TEST, "--confusion", "m.csv", "--per-class", "--json=o.json")
+    out = minicaffe(*TEST, "--confusion", "--per-class", "--json=o.json")
     want, result = matrix(labels, scores), json.loads((tmp_path / "o.json").read_text())
     assert result["evaluation"]["confusion"] == want.tolist() and result["records"] == COUNT
-    rows = list(csv.reader((tmp_path / "m.csv").read_text().splitlines()))
-    assert rows == [["truth", "cat", "dog", "newt"], *([name, *map(str, row)] for name, row in zip(("cat", "dog", "newt"), want, strict=True))]
     accuracy = want.trace() / COUNT
     assert float(re.search("^right = (.*)", out, re.M)[1]) == pytest.approx(accuracy, abs=1e-4)
     assert f"{want.trace()} of 36 records right: accuracy {accuracy:.4f}" in out
@@ -183,8 +181,6 @@ def test_ctrl_c_leaves_the_earlier_folder(minicaffe, data, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("arguments, status, message", [
-    (["--confusion=m.txt"], 2, "must end in .csv or .png, which says the format, got m.txt"),
-    (["--confusion", "m.csv"], 1, "m.csv: exists already; --force replaces it"),
     (["--json=m.csv"], 1, "m.csv: exists already; --force replaces it"),
     (["--per-class", "--labels=none.txt"], 1, "none.txt: no such file"),
     (["--per-class", "--labels=two.txt"], 1, "two.txt: holds 2 names, the net gives 3 scores"),
@@ -289,13 +285,10 @@ def test_a_matrix_that_does_not_fit(minicaffe, data, tmp_path):
     (tmp_path / "net.prototxt").write_text(text.replace("num_output: 3", "num_output: 40"))
     caffe.Net("net.prototxt", caffe.TEST).save("w.caffemodel")
     out = minicaffe(*TEST, "--confusion")
-    assert "the matrix of 40 x 40 classes does not fit 80 columns; --confusion FILE.csv or FILE.png writes it" in out
+    assert "the matrix of 40 x 40 classes does not fit 80 columns; --json FILE writes it" in out
     assert "a row for each true class" not in out
     pairs = re.findall(r"^ +\d+  class \d+ taken for class \d+ ", out, re.M)
     assert len(pairs) == 10 and re.search(r"most confused pairs, \d+ more are left out:", out)
-    pytest.importorskip("matplotlib")
-    assert "wrote m.png" in minicaffe(*TEST, "--confusion", "m.png")
-    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_long_names_fit_80_columns(minicaffe, data, tmp_path):
@@ -330,18 +323,3 @@ def test_no_classes_were_confused():
     made = confusion.Confusion(SimpleNamespace(classes=2, node=SimpleNamespace(type="Accuracy")))
     made.counts[...] = [[3, 0], [0, 4]]
     assert list(made.pair_lines()) == ["no classes were confused"]
-
-
-def test_the_picture_of_a_matrix(tmp_path, monkeypatch):
-    """Shares of the rows as colours, names at both axes, and counts that are not 0, white on a dark cell."""
-    pytest.importorskip("matplotlib")
-    figures, new_figure = [], confusion.new_figure
-    monkeypatch.setattr(confusion, "new_figure", lambda **how: figures.append(new_figure(**how)) or figures[-1])
-    made = confusion.Confusion(SimpleNamespace(classes=2, node=SimpleNamespace(type="Accuracy")), ["cat", "dog"])
-    made.counts[...] = [[3, 1], [0, 4]]
-    made.write(str(tmp_path / "m.png"))
-    axes = figures[0].axes[0]
-    assert [(image.get_array().tolist(), image.get_clim()) for image in axes.images] == [([[0.75, 0.25], [0, 1]], (0, 1))]
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_title()) == ("answer", "true class", "accuracy 0.8750 of 8")
-    assert all([text.get_text() for text in labels] == ["cat", "dog"] for labels in (axes.get_xticklabels(), axes.get_yticklabels()))
-    assert [(text.get_position(), text.get_text(), text.get_color()) for text in axes.texts] == [((0, 0), "3", "w"), ((1, 0), "1", "k"), ((1, 1), "4", "w")]
