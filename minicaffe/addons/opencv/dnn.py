@@ -1,10 +1,10 @@
-"""An interface for programs written for OpenCV's ``cv2.dnn``: `readNetFromCaffe`, `blobFromImage`, and a `Net` with its methods.
+"""An interface for programs written for OpenCV's ``cv2.dnn``: `readNetFromCaffe`, and a `Net` with its methods.
 
 OpenCV 5 removed its Caffe importer; ``from minicaffe import dnn`` in place of ``cv2.dnn`` keeps such programs running
 (docs/opencv_migration.md). Names, order of arguments and numbers are those of OpenCV 4.12. Different from it: every layer
 type of minicaffe can be loaded. Layers that are for training only are left out, which OpenCV keeps. A layer is found by its own
 name, by OpenCV's (see `Net`), or by the name of its blob. Returned arrays are copies; wrong input raises minicaffe.errors
-instead of cv2.error.
+instead of cv2.error. `FUNCTIONS`, which OpenCV 5 has, too, are OpenCV's own.
 """
 
 import logging
@@ -15,22 +15,40 @@ import time
 import numpy as np
 
 from minicaffe import cuda, pycaffe
-from minicaffe.addons.opencv.blobs import CV_8U, CV_32F, blobFromImage, blobFromImages, number, numbers, scalar
-from minicaffe.addons.opencv.boxes import NMSBoxes
 from minicaffe.common import TEST, caffe
-from minicaffe.errors import ConfigError, MissingNameError, ShapeError, WrongTypeError, check_type, close_matches, names_of, shown
+from minicaffe.data.datum import opencv
+from minicaffe.errors import (
+    ConfigError,
+    MissingNameError,
+    ShapeError,
+    WrongTypeError,
+    check_type,
+    close_matches,
+    float_of,
+    names_of,
+    shown,
+)
 from minicaffe.proto.files import path_of
 from minicaffe.proto.upgrade import load_net
 
 __all__ = [
     "CV_32F", "CV_8U", "DNN_BACKEND_CUDA", "DNN_BACKEND_DEFAULT", "DNN_BACKEND_INFERENCE_ENGINE", "DNN_BACKEND_OPENCV",
-    "DNN_TARGET_CPU", "DNN_TARGET_CUDA", "DNN_TARGET_CUDA_FP16", "DNN_TARGET_OPENCL", "DNN_TARGET_OPENCL_FP16", "NMSBoxes", "Net",
-    "blobFromImage", "blobFromImages", "readNet", "readNetFromCaffe",
+    "DNN_TARGET_CPU", "DNN_TARGET_CUDA", "DNN_TARGET_CUDA_FP16", "DNN_TARGET_OPENCL", "DNN_TARGET_OPENCL_FP16", "Net",
+    "readNet", "readNetFromCaffe",
 ]
+FUNCTIONS = "NMSBoxes", "blobFromImage", "blobFromImages"
+__all__ += FUNCTIONS
+CV_8U, CV_32F = 0, 5
 log = logging.getLogger(__name__)
 
 DNN_BACKEND_DEFAULT, DNN_BACKEND_INFERENCE_ENGINE, DNN_BACKEND_OPENCV, DNN_BACKEND_CUDA = 0, 2, 3, 5
 DNN_TARGET_CPU, DNN_TARGET_OPENCL, DNN_TARGET_OPENCL_FP16, DNN_TARGET_CUDA, DNN_TARGET_CUDA_FP16 = 0, 1, 2, 6, 7
+
+
+def __getattr__(name):
+    if name not in FUNCTIONS:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(opencv().dnn, name)
 
 
 def readNetFromCaffe(prototxt, caffeModel=None, *, skip_unknown_fields=False, trusted=True, plan="memory", keep=()):
@@ -174,12 +192,16 @@ class Net:
         if name not in inputs:
             raise MissingNameError(f"the net has no input '{name}'{close_matches(name, inputs)}; its inputs are "
                                    f"{', '.join(inputs)}")
-        blob = np.array(numbers(blob, "blob"), np.float32)
-        mean, scalefactor = scalar(mean), number(scalefactor, "scalefactor")
-        if any(mean):
+        blob, given = np.asarray(blob), np.atleast_1d(mean)
+        if blob.dtype.kind not in "biuf":
+            raise WrongTypeError(f"must be an array of real numbers, got {shown(blob)}", field="blob")
+        blob, scalefactor = blob.astype(np.float32), float_of(scalefactor, "scalefactor")
+        if given.any():
             if blob.ndim < 2 or blob.shape[1] > 4:
                 raise ShapeError(f"is for blobs of 1 to 4 channels, the blob is {list(blob.shape)}", field="mean")
-            blob -= np.array(mean[:blob.shape[1]], np.float32).reshape(-1, *[1] * (blob.ndim - 2))
+            mean = np.zeros(4, np.float32)
+            mean[:len(given)] = given
+            blob -= mean[:blob.shape[1]].reshape(-1, *[1] * (blob.ndim - 2))
         if scalefactor != 1:
             blob *= np.float32(scalefactor)
         self._input_arrays[name] = blob
