@@ -78,14 +78,19 @@ def random_inputs(net, seed=0):
     return made
 
 
-def run_net(net, inputs):
-    """Return the values of all blobs of a net after a forward, layer by layer so that none is freed or left out."""
+def run_layers(net, inputs):
+    """Return (index of the layer, blob) -> value, for all tops of a net; layer by layer, so that none is freed or left out."""
     net.feed(**inputs)
     made = {}
     for i, node in enumerate(net.nodes):
         net.forward_from_to(i, i)
-        made.update((blob.name, np.array(blob.data)) for blob in node.tops)
+        made.update(((i, blob.name), np.array(blob.data)) for blob in node.tops)
     return made
+
+
+def run_net(net, inputs):
+    """Return the values of all blobs of a net after a forward."""
+    return {name: value for (_, name), value in run_layers(net, inputs).items()}
 
 
 def difference(name, wanted, found):

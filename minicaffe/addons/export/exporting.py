@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minicaffe.addons.export.comparison import TOLERANCE, difference, run_net
+from minicaffe.addons.export.comparison import TOLERANCE, difference, run_layers
 from minicaffe.common import TEST
 from minicaffe.errors import ConfigError, DataError, Error
 
@@ -103,7 +103,7 @@ def export_layers(net, values, add):
         raise errors[0]
 
 
-def compare(net, inputs, preprocessing, target, run, layers):
+def compare(net, inputs, preprocessing, target, run):
     """Return the Difference of each output of a net and of what it was exported to; it raises what `minicaffe.onnx.compare` does.
 
     Parameters
@@ -113,10 +113,8 @@ def compare(net, inputs, preprocessing, target, run, layers):
     target : str
         "model" or "module", for messages.
     run : callable
-        Returns the outputs of the target by name, for its inputs.
-    layers : callable
-        Yields node and Difference of each top of each layer, computed from bottoms that have the net's values; called with the
-        inputs of the target, and those of the net.
+        Called with the inputs of the target, returns its outputs by name. Called with the values of all tops of the net, too, by
+        (index of the layer, blob): returns the target's tops by the same, all computed from bottoms that have the net's values.
     """
     names = [blob.name for blob in net.input_blobs]
     if inputs.keys() != set(names):
@@ -127,17 +125,20 @@ def compare(net, inputs, preprocessing, target, run, layers):
         order, mean = checked_preprocessing(net, preprocessing)
         x = inputs[names[0]][:, order] if order else inputs[names[0]]
         given = inputs | {names[0]: (x if mean is None else x - mean) * np.float32(preprocessing.scale)}
-    wanted = run_net(net, given)
+    tops = run_layers(net, given)
+    wanted = {name: value for (_, name), value in tops.items()}
     found = [difference(name, wanted[name], value) for name, value in run(inputs).items()]
     if any(not one.relative <= TOLERANCE for one in found):
-        check_layers(net, found, layers(inputs, given), target)
+        computed = run(inputs, tops)
+        layers = [(net.nodes[i], difference(name, tops[i, name], computed[i, name])) for i, name in tops if (i, name) in computed]
+        check_layers(net, found, layers, target)
     return found
 
 
 def check_layers(net, found, layers, target):
     """Raise DataError for outputs that differ, unless only rounding errors before a layer of `DISCONTINUOUS_TYPES` are the reason.
 
-    `found` is the Difference of each output, `layers` what `compare` has of each layer.
+    `found` is the Difference of each output, `layers` a list of node and Difference of each top, computed from equal bottoms.
     """
     for node, one in layers:
         if not one.relative <= TOLERANCE:

@@ -7,12 +7,13 @@ computes by another rule; each writer has its own form of them. Types that the t
 `minicaffe.addons.export.onnx` and one in `minicaffe.addons.export.pytorch`.
 """
 
+import logging
 import math
 from operator import attrgetter
 
 import numpy as np
 
-from minicaffe.addons.export.exporting import registration
+from minicaffe.addons.export.exporting import checked_preprocessing, registration
 from minicaffe.errors import ConfigError
 from minicaffe.net.deploy import ignored
 from minicaffe.proto import caffe_pb2
@@ -21,6 +22,7 @@ from minicaffe.proto.binary import read_blob
 POOLING = caffe_pb2.PoolingParameter
 LOSS = caffe_pb2.LossParameter
 LAYERS = {}     # layer type -> function
+log = logging.getLogger(__name__)
 
 
 class Writer:
@@ -49,6 +51,16 @@ class Writer:
 def layer(*types):
     """Return a decorator that registers a function as that of layer types."""
     return registration(LAYERS, types)
+
+
+def preprocess(out, net, how):
+    """Return the value of the first input after a Preprocessing."""
+    x, (order, mean) = out.values[net.input_blobs[0].name], checked_preprocessing(net, how)
+    if order:
+        x = out.op("Gather", x, order, axis=1)
+    if mean is not None:
+        x = out.op("Sub", x, mean)
+    return out.op("affine", x, how.scale, 0)
 
 
 # ---- types that are one operator
@@ -224,7 +236,8 @@ def reduction(out, node):
 def normalize(out, node):
     p, count = node.param.norm_param, node.bottoms[0].num_axes
     axes, shape = tuple(range(1, count)) if p.across_spatial else (1,), node.layer.blobs[0].shape
-    return [out.op("normalize", out.bottom(), axes=axes, trailing=count - 2 if shape else 0, eps=p.eps)]
+    x = out.op("normalize", out.bottom(), axes=axes, eps=p.eps)
+    return [out.op("channels", x, weight=0, bias=None, trailing=count - 2 if shape else 0)]
 
 
 # ---- shapes
@@ -236,6 +249,8 @@ def split(out, node):
 
 @layer("Silence", "HDF5Output")
 def nothing(out, node):
+    if node.type == "HDF5Output":
+        log.warning("layer '%s' (HDF5Output) is left out: no file is written", node.name)
     return []
 
 

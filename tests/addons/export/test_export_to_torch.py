@@ -39,7 +39,7 @@ def test_the_comparison(minicaffe, tmp_path):
     np.savez("x.npz", data=np.ones((2, 1, 28, 28)))
     lines = minicaffe("export", LENET, "w.caffemodel", "--to", "torch", "-o", "b", "--batch", "2", "--inputs", "x.npz", "--mean", "33", "--scale", "0.004").splitlines()
     assert len(lines) == 2 and lines[0].startswith("prob 2 x 10: differs by at most ") and lines[1] == "wrote b.py and b.pt"
-    assert "        data = data - 33.0\n        data = 0.004 * data\n" in Path("b.py").read_text() and "data: 2 x 1 x 28 x 28" in Path("b.py").read_text()
+    assert "        data = 0.004 * (data - 33.0)\n" in Path("b.py").read_text() and "data: 2 x 1 x 28 x 28" in Path("b.py").read_text()
 
 
 @pytest.mark.parametrize("words, status, wrong", [

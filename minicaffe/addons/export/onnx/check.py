@@ -1,10 +1,7 @@
 """A net and its model of ONNX on the same inputs: the differences of their outputs, and the first layer that differs."""
 
-import numpy as np
-
 from minicaffe.addons.export import exporting
-from minicaffe.addons.export.comparison import difference
-from minicaffe.addons.export.onnx.graph import helper, reads, value_info
+from minicaffe.addons.export.onnx.graph import onnx, value_info
 from minicaffe.errors import DependencyError
 
 
@@ -27,43 +24,27 @@ def compare(net, model, inputs, preprocessing=None):
     DependencyError
         Without onnxruntime.
     """
-    names = [output.name for output in model.graph.output]
-    return exporting.compare(net, inputs, preprocessing, "model",
-                             lambda inputs: dict(zip(names, run_model(model, inputs), strict=True)),
-                             lambda inputs, given: _layer_by_layer(net, model, inputs, given))
+    def run(inputs, tops=None):
+        names = [output.name for output in model.graph.output]
+        if tops is None:
+            return dict(zip(names, run_model(model, inputs), strict=True))
+        return _run_layers(net, model, inputs, tops)
+
+    return exporting.compare(net, inputs, preprocessing, "model", run)
 
 
-def _layer_by_layer(net, model, inputs, given):
-    """Yield (node, Difference) for each top of each layer that the model computes; all layers get the net's values as bottoms."""
+def _run_layers(net, model, inputs, tops):
+    """Return the values of tops by a model in which each top is an input with the net's value: its own is an output."""
+    made, value_of = onnx.ModelProto(), exporting.value_names(net.nodes)
+    made.CopyFrom(model)
     computed = {name for node in model.graph.node for name in node.output}
-    value_of = exporting.value_names(net.nodes)
-    arrays, names = dict(inputs), {name: name for name in inputs}    # of the model's values; blob -> its value in the model
-    net.feed(**given)
-    for i, node in enumerate(net.nodes):
-        net.forward_from_to(i, i)
-        bottoms, tops = {names[blob.name]: arrays[names[blob.name]] for blob in node.bottoms}, {}
-        for blob in node.tops:
-            name = value_of[i, blob.name]
-            if name in computed:
-                names[blob.name], arrays[name], tops[name] = name, np.array(blob.data), blob.name
-            elif node.bottoms:      # the same value, or one that is computed together with the next layer's
-                names[blob.name] = names[node.bottoms[0].name]
-        if tops:
-            for name, value in zip(tops, run_model(_part(model, bottoms, tops), bottoms, list(tops)), strict=True):
-                yield node, difference(tops[name], arrays[name], value)
-
-
-def _part(model, given, wanted):
-    """Return a model of the operations from the values `given`, a dict of arrays, to the values `wanted`."""
-    nodes, used = [], set(wanted)
-    for node in reversed(model.graph.node):
-        if any(name in used and name not in given for name in node.output):
-            nodes.append(node)
-            used.update(reads(node))
-    graph = helper.make_graph(nodes[::-1], "part", [value_info(name, array.shape) for name, array in given.items() if name in used],
-                              [value_info(name, None) for name in wanted],
-                              [tensor for tensor in model.graph.initializer if tensor.name in used])
-    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    keys = {value_of[key]: key for key in tops if value_of[key] in computed}     # a Split or a Dropout computes none
+    for node in made.graph.node:
+        node.output[:] = [f"{name}/computed" if name in keys else name for name in node.output]
+    del made.graph.value_info[:], made.graph.output[:]
+    made.graph.input.extend(value_info(name, tops[key].shape) for name, key in keys.items())
+    made.graph.output.extend(value_info(f"{name}/computed", None) for name in keys)
+    return dict(zip(keys.values(), run_model(made, inputs | {name: tops[key] for name, key in keys.items()}), strict=True))
 
 
 def run_model(model, inputs, outputs=None):

@@ -1,13 +1,12 @@
 """A net as a model of ONNX: `to_model` makes it, `export` also compares it with the net and writes it."""
 
-import numpy as np
-
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import random_inputs
-from minicaffe.addons.export.exporting import Preprocessing, checked_preprocessing  # noqa: F401 - Preprocessing is public here
+from minicaffe.addons.export.exporting import Preprocessing  # noqa: F401 - public here
 from minicaffe.addons.export.onnx import detection, forks, layers, losses  # noqa: F401 - they register exporters
 from minicaffe.addons.export.onnx.check import compare
 from minicaffe.addons.export.onnx.graph import BATCH, EXPORTERS, Graph, finish, value_info
+from minicaffe.addons.export.operators import preprocess
 from minicaffe.errors import ConfigError
 from minicaffe.proto.atomic import replacing
 
@@ -47,7 +46,8 @@ def to_model(net, dynamic_batch=False, preprocessing=None):
     for blob in net.input_blobs:
         graph.values[blob.name] = blob.name
     if preprocessing is not None:
-        _preprocess(graph, net, preprocessing)
+        graph.scope = "preprocessing"
+        graph.values[net.input_blobs[0].name] = preprocess(graph, net, preprocessing)
     exporting.export_layers(net, graph.values, graph.add)
     for blob in output_blobs:
         graph.name_output(blob)
@@ -85,20 +85,6 @@ def in_batches(net, *sizes):
         for blob, shape in zip(net.input_blobs, before):
             blob.reshape(*shape)
         net.reshape_all()
-
-
-def _preprocess(graph, net, how):
-    """Add the operations of a Preprocessing after the first input."""
-    blob = net.input_blobs[0]
-    graph.scope = "preprocessing"
-    x = graph.values[blob.name]
-    order, mean = checked_preprocessing(net, how)
-    if order:
-        x = graph.op("Gather", x, np.array(order, np.int64), axis=1)
-    if mean is not None:
-        x = graph.op("Sub", x, mean)
-    x = layers.affine(graph, x, how.scale, 0)
-    graph.values[blob.name] = x
 
 
 def export(net, path, *, dynamic_batch=False, preprocessing=None, check=True, inputs=None):

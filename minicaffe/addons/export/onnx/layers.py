@@ -203,9 +203,9 @@ def lrn_within_channel(graph, x, size, alpha, beta):
 
 
 @operator("normalize")
-def normalize(graph, x, axes, trailing, eps):
+def normalize(graph, x, axes, eps):
     norm = graph.op("Sqrt", affine(graph, graph.reduce("ReduceSum", graph.op("Mul", x, x), axes), 1, eps))
-    return channels(graph, graph.op("Div", x, norm), 0, None, trailing)
+    return graph.op("Div", x, norm)
 
 
 # ---- shapes

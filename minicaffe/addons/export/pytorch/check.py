@@ -1,9 +1,6 @@
 """A net and its module of PyTorch on the same inputs: the differences of their outputs, and the first layer that differs."""
 
-import numpy as np
-
 from minicaffe.addons.export import exporting
-from minicaffe.addons.export.comparison import difference
 from minicaffe.errors import DependencyError
 
 
@@ -39,36 +36,22 @@ def compare(net, module, state, inputs, preprocessing=None):
     """
     torch = load_torch()
     state = torch.load(state, weights_only=True)
-    return exporting.compare(net, inputs, preprocessing, "module", lambda inputs: _run(torch, module, state, inputs),
-                             lambda inputs, given: _layer_by_layer(torch, net, module, state, inputs, given))
 
+    def run(inputs, tops=None):
+        space, found = {"__name__": "exported"}, {}
+        exec(compile(module.text(probed=tops is not None), "exported", "exec"), space)     # the text is our own
+        model = space[module.name]()
+        model.load_state_dict(state)
+        model.eval()
 
-def _run(torch, module, state, inputs, probe=None):
-    """Return the outputs of a module by name."""
-    space = {"__name__": "exported"}
-    exec(compile(module.text(probed=probe is not None), "exported", "exec"), space)     # the text is our own
-    model = space[module.name]()
-    model.load_state_dict(state)
-    model.eval()
-    model._probe = probe    # no layer's attribute begins with _
-    with torch.no_grad():
-        returned = model(*(torch.from_numpy(value) for value in inputs.values()))
-    returned = returned if isinstance(returned, tuple) else (returned,)
-    return {name: value.numpy() for name, value in zip(module.outputs, returned, strict=True)}
+        def probe(index, blob, value):
+            found[index, blob] = value.numpy()
+            return torch.from_numpy(tops[index, blob])
 
+        model._probe = probe    # no layer's attribute begins with _
+        with torch.no_grad():
+            returned = model(*(torch.from_numpy(value) for value in inputs.values()))
+        returned = returned if isinstance(returned, tuple) else (returned,)
+        return found or {name: value.numpy() for name, value in zip(module.outputs, returned, strict=True)}
 
-def _layer_by_layer(torch, net, module, state, inputs, given):
-    """Return (node, Difference) for each top of each layer of the module; all layers get the net's values as bottoms."""
-    net.feed(**given)
-    expected, found = {}, []
-    for i, node in enumerate(net.nodes):
-        net.forward_from_to(i, i)
-        expected.update(((i, blob.name), np.array(blob.data)) for blob in node.tops)
-
-    def probe(index, blob, value):
-        value_of_net = expected[index, blob]
-        found.append((net.nodes[index], difference(blob, value_of_net, value.detach().numpy())))
-        return torch.from_numpy(value_of_net)
-
-    _run(torch, module, state, inputs, probe)
-    return found
+    return exporting.compare(net, inputs, preprocessing, "module", run)

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from minicaffe.addons.export import exporting
 from minicaffe.addons.export.comparison import random_inputs
-from minicaffe.addons.export.exporting import UNKNOWN_SIZES, checked_preprocessing
+from minicaffe.addons.export.operators import preprocess
 from minicaffe.addons.export.pytorch import layers  # noqa: F401 - it registers writers and operators
 from minicaffe.addons.export.pytorch.check import compare
 from minicaffe.addons.export.pytorch.names import FORWARD_NAMES, Names
-from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, number, plain, sizes
+from minicaffe.addons.export.pytorch.source import WRITERS, Source, helper_texts, helpers_used_by, line_of, plain
 from minicaffe.addons.export.pytorch.state import write_state
 from minicaffe.errors import ConfigError, shown
 from minicaffe.proto.atomic import replacing
@@ -55,7 +55,7 @@ class Module(NamedTuple):
 
     def text(self, probed=False):
         """Return the text of the file. With `probed` each top is passed to ``self._probe``, whose result replaces it."""
-        parts = [f"class {self.name}(nn.Module):\n", f'    """{self.description}\n    """\n\n',
+        parts = [f"class {self.name}(nn.Module):\n", f'    """{self.description}"""\n\n',
                 "    def __init__(self):\n", line_of("super().__init__()")]
         parts += [line_of(*line) for line in self.source.init_lines]
         parts += ["\n", line_of(f"def forward({', '.join(['self', *self.inputs])}):", indent=4)]
@@ -97,21 +97,12 @@ def to_module(net, file_name="net", preprocessing=None):
     source = Source(net.nodes, [blob.name for blob in outputs])
     inputs = [source.add_input(blob) for blob in net.input_blobs]
     if preprocessing is not None:
-        _preprocess(source, net, preprocessing)
+        source.add_line(f"{inputs[0]} = {preprocess(source, net, preprocessing)}")
     exporting.export_layers(net, source.values, source.add)
     name = Names({*helper_texts(), *FORWARD_NAMES}, "Net").pick(net.name or "Net")
-    known = {blob.name: sizes(blob.shape) for blob in net.input_blobs}
-    for node in net.nodes:
-        if node.type in UNKNOWN_SIZES:
-            break
-        known |= {blob.name: sizes(blob.shape) for blob in node.tops}
     returned = [source.values[blob.name] for blob in outputs]
-    lines = [f"forward({', '.join(inputs)}) returns {', '.join(returned)}. Sizes here and below are those of the prototxt.\n"]
-    lines += [f"    {variable}: {known.get(blob.name, 'of a size that depends on values')}"
-              + (f" (blob '{plain(blob.name)}')" if variable != blob.name else "")
-              for variable, blob in zip(inputs + returned, [*net.input_blobs, *outputs])]
-    lines += ["", *(f"    {remark}" for remark in source.remarks)] if source.remarks else []
-    return Module(name, source, inputs, [blob.name for blob in outputs], _head(net, name, file_name), "\n".join(lines))
+    description = f"forward({', '.join(inputs)}) returns {', '.join(returned)}. Sizes below are those of the prototxt."
+    return Module(name, source, inputs, [blob.name for blob in outputs], _head(net, name, file_name), description)
 
 
 def _head(net, name, file_name):
@@ -139,19 +130,6 @@ def check_file_name(path):
         raise ConfigError(f"a module {shown(name)} cannot be imported; choose a name of letters, digits and _ that begins with no "
                           "digit and is not 'torch'", field="out")
     return name
-
-
-def _preprocess(source, net, how):
-    """Add the lines of a Preprocessing before the first layer."""
-    order, mean = checked_preprocessing(net, how)
-    x = source.values[net.input_blobs[0].name]
-    if order:
-        source.add_line(f"{x} = {x}[:, {order}]")
-    if mean is not None:
-        value = number(mean.item()) if mean.size == 1 else source.buffer(mean, "mean")
-        source.add_line(f"{x} = {x} - {value}")
-    if how.scale != 1:
-        source.add_line(f"{x} = {number(how.scale)} * {x}")
 
 
 def export(net, path, *, preprocessing=None, check=True, inputs=None):

@@ -10,79 +10,18 @@ from torch import nn
 # ---- modules, with the shapes of Caffe's parameters
 
 
-class TransposedLinear(nn.Module):
-    """InnerProduct with `transpose: true`: the weight is (inputs, outputs)."""
-
-    def __init__(self, inputs, outputs, bias=True):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs).normal_(0, 0.01))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-
-    def forward(self, x):
-        return F.linear(x, self.weight.t(), self.bias)
-
-
-class BiasedEmbedding(nn.Embedding):
-    """Embed with a bias."""
-
-    def __init__(self, count, size):
-        super().__init__(count, size)
-        self.bias = nn.Parameter(torch.zeros(size))
-
-    def forward(self, x):
-        return super().forward(x) + self.bias
-
-
 class Scale(nn.Module):
-    """Scale: multiply by a weight, add a bias; both get `trailing` axes of size 1 at the end, and are broadcast."""
+    """Scale, Bias: multiply by a weight, add a bias; both get `trailing` axes of size 1 at the end, and are broadcast."""
 
-    def __init__(self, shape, trailing=0, bias=False):
+    def __init__(self, shape, trailing=0, weight=True, bias=False):
         super().__init__()
         self.trailing = (1,) * trailing
-        self.weight = nn.Parameter(torch.ones(shape))
+        self.weight = nn.Parameter(torch.ones(shape)) if weight else None
         self.bias = nn.Parameter(torch.zeros(shape)) if bias else None
 
     def forward(self, x):
-        y = x * self.weight.reshape(self.weight.shape + self.trailing)
-        return y if self.bias is None else y + self.bias.reshape(self.bias.shape + self.trailing)
-
-
-class Bias(nn.Module):
-    """Bias: add a bias, which gets `trailing` axes of size 1 at the end, and is broadcast."""
-
-    def __init__(self, shape, trailing=0):
-        super().__init__()
-        self.trailing = (1,) * trailing
-        self.bias = nn.Parameter(torch.zeros(shape))
-
-    def forward(self, x):
-        return x + self.bias.reshape(self.bias.shape + self.trailing)
-
-
-class FrozenBatchNorm(nn.Module):
-    """BatchNorm with `use_global_stats: true`: the stored statistics normalize, also in training."""
-
-    def __init__(self, channels, eps):
-        super().__init__()
-        self.eps = eps
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_var", torch.ones(channels))
-
-    def forward(self, x):
-        return F.batch_norm(x, self.running_mean, self.running_var, eps=self.eps)
-
-
-class Normalize(nn.Module):
-    """Normalize: x / sqrt(sum of x^2 over the axes `dims` + eps), times a weight for each channel or for all."""
-
-    def __init__(self, shape, dims, trailing, eps):
-        super().__init__()
-        self.dims, self.trailing, self.eps = dims, (1,) * trailing, eps
-        self.weight = nn.Parameter(torch.ones(shape))
-
-    def forward(self, x):
-        norm = ((x * x).sum(self.dims, keepdim=True) + self.eps).sqrt()
-        return x / norm * self.weight.reshape(self.weight.shape + self.trailing)
+        x = x if self.weight is None else x * self.weight.reshape(self.weight.shape + self.trailing)
+        return x if self.bias is None else x + self.bias.reshape(self.bias.shape + self.trailing)
 
 
 class Recurrent(nn.Module):

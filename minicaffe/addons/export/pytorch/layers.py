@@ -10,7 +10,7 @@ import numpy as np
 
 from minicaffe.addons.export import operators
 from minicaffe.addons.export.operators import POOLING, axis_of, pads
-from minicaffe.addons.export.pytorch.source import OPERATORS, REMARKS, arguments, number, numbers, operator, plain, writer
+from minicaffe.addons.export.pytorch.source import OPERATORS, arguments, number, numbers, operator, writer
 from minicaffe.errors import ConfigError
 from minicaffe.proto import caffe_pb2
 
@@ -25,7 +25,9 @@ OPERATORS |= {
     "filled": "torch.full_like({0}, {1})", "Concat": "torch.cat(({all}), {axis})", "Transpose": "{0}.permute({perm})",
     "Tile": "{0}.repeat({1})",
     "ReduceSum": "{0}.sum({axes})", "ReduceL1": "{0}.abs().sum({axes})", "ReduceSumSquare": "({0} * {0}).sum({axes})",
-    "ReduceMean": "{0}.mean({axes})", "mvn": "caffe_mvn({0}, {axes}, {normalize_variance}, {eps})",
+    "ReduceMean": "{0}.mean({axes})",
+    "normalize": "{0} / (({0} * {0}).sum({axes}, keepdim=True) + {eps}).sqrt()",
+    "mvn": "caffe_mvn({0}, {axes}, {normalize_variance}, {eps})",
     "lrn_within_channel": "caffe_lrn_within_channel({0}, {size}, {alpha}, {beta})",
     "Flatten": "{0}.flatten({axis})", "batch_reindex": "{0}[{1}.flatten().long()]", "select": "{0}[{1}.flatten() != 0]",
     "lstm_unit": "caffe_lstm_unit({all})", "accuracy": "caffe_accuracy({all}, {axis}, {top_k}, {ignored}){first}",
@@ -41,6 +43,8 @@ OPERATORS |= {
                                       else f"{x} * ({number(beta)} * {x}).sigmoid()"),
     "power": lambda source, x, exponent: f"({x}) ** {number(exponent).removesuffix('.0')}",
     "Add": lambda source, a, b: f"{a} - {b[1:]}" if b.startswith("-") else f"{a} + {b}",
+    "Gather": lambda source, x, order, axis: f"{x}[:, {order}]",
+    "Sub": lambda source, x, value: f"({x} - {source.buffer(value, 'mean') if value.size > 1 else number(value.item())})",
     "reduction": lambda source, x, kind, axes: source.op(kind, x, axes=axes),
     "Unsqueeze": lambda source, x, axes: f"{x}[...{', None' * len(axes)}]",     # the new axes are at the end
     "slices": lambda source, x, axis, points: (f"{x}.tensor_split({numbers(points)}, {axis})" if points
@@ -48,11 +52,6 @@ OPERATORS |= {
     "euclidean_loss": lambda source, a, b: "(({} - {}) ** 2).sum() / len({}) / 2".format(
         a, b if source.shape(1) == source.shape() else f"{b}.reshape({a}.shape)", a),
 }
-REMARKS |= {
-    "LRN": "LRN: alpha is divided by the size, in Caffe as in PyTorch.",
-    "argmax": "ArgMax: has no gradient. Of equal values the last is the first in Caffe.",
-}
-
 
 def as_argument(values):
     """Return the text of an argument of PyTorch: a tuple, or one number if all values are equal."""
@@ -108,18 +107,19 @@ def im2col(source, node):
 def inner_product(source, node):
     param, given, x = node.param.inner_product_param, source.shape(), source.bottom()
     axis = axis_of(param.axis, given)
-    kind = source.helper("TransposedLinear") if param.transpose else "nn.Linear"
+    x = x if axis == len(given) - 1 else f"{x}.flatten({axis})"
+    if param.transpose:
+        weight, *bias = (source.parameter(i, name) for i, name in enumerate(["weight", "bias"][:1 + param.bias_term]))
+        return [f"F.linear({arguments(x, f'{weight}.t()', *bias)})"]
     options = arguments(math.prod(given[axis:]), param.num_output, bias=None if param.bias_term else False)
-    module = source.module(f"{kind}({options})", weight=0, bias=1 if param.bias_term else None)
-    return [f"{module}({x})" if axis == len(given) - 1 else f"{module}({x}.flatten({axis}))"]
+    return [f"{source.module(f'nn.Linear({options})', weight=0, bias=1 if param.bias_term else None)}({x})"]
 
 
 @writer("Embed")
 def embed(source, node):
     p = node.param.embed_param
-    kind = source.helper("BiasedEmbedding") if p.bias_term else "nn.Embedding"
-    module = source.module(f"{kind}({p.input_dim}, {p.num_output})", weight=0, bias=1 if p.bias_term else None)
-    return [f"{module}({source.bottom()}.long())"]
+    y = f"{source.module(f'nn.Embedding({p.input_dim}, {p.num_output})', weight=0)}({source.bottom()}.long())"
+    return [f"{y} + {source.parameter(1, 'bias')}" if p.bias_term else y]
 
 
 # ---- pooling
@@ -133,42 +133,30 @@ def fits_torch_pooling(given, wanted, kernel, stride, pad, ceil_mode=True):
 
 
 @operator("pool")
-def pooled(source, x, layer, size):
-    """Return the expression of a layer's pooling, whose top has planes of `size`, by a function, not by a module."""
-    method, (kernel, stride, pad) = layer.param.pooling_param.pool, layer.window
-    given, wanted = source.shape()[2:], size
-    if method == POOLING.STOCHASTIC:
-        source.remark("Pooling: STOCHASTIC is the weighted mean of phase TEST, also in training.")
+def pooled(source, x, layer, size, mask=None):
+    """Return the expression of a layer's pooling, whose top has planes of `size`."""
+    p, (kernel, stride, pad) = layer.param.pooling_param, layer.window
+    given, wanted, up = source.shape()[2:], size, p.round_mode != p.FLOOR
+    if p.pool == POOLING.STOCHASTIC:
         return source.call("caffe_stochastic_pool", x, as_argument(kernel), as_argument(stride))
-    if not fits_torch_pooling(given, wanted, kernel, stride, pad):
-        source.remark("Pooling: caffe_pool has windows that PyTorch's pooling does not take; they fit pictures of the size below.")
-        return source.call("caffe_pool", x, f'"{POOLING.PoolMethod.Name(method)}"', *map(numbers, (kernel, stride, pad, wanted)))
-    function = "max" if method == POOLING.MAX else "avg"
-    options = arguments(x, as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0), ceil_mode=True)
-    return f"F.{function}_pool2d({options})"
+    function = "max" if p.pool == POOLING.MAX else "avg"
+    if p.global_pooling:
+        return f"F.adaptive_{function}_pool2d({arguments(x, 1, return_indices=mask)})"
+    if fits_torch_pooling(given, wanted, kernel, stride, pad, up):
+        options = arguments(x, as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0), ceil_mode=up or None,
+                            return_indices=mask)
+        return f"F.{function}_pool2d({options})"
+    if mask:
+        raise ConfigError("has a mask and windows that PyTorch's max_pool2d does not take", field="top[1]")
+    return source.call("caffe_pool", x, f'"{POOLING.PoolMethod.Name(p.pool)}"', *map(numbers, (kernel, stride, pad, wanted)))
 
 
 @writer("Pooling")
 def pooling(source, node):
-    p, x, (kernel, stride, pad) = node.param.pooling_param, source.bottom(), node.layer.window
-    mask, floor = len(node.tops) > 1, p.round_mode == p.FLOOR
-    if p.pool == POOLING.STOCHASTIC or not fits_torch_pooling(source.shape()[2:], source.top_shape()[2:], kernel, stride, pad,
-                                                              not floor):
-        if mask:
-            raise ConfigError("has a mask and windows that PyTorch's MaxPool2d does not take", field="top[1]")
-        return [pooled(source, x, node.layer, node.tops[0].shape[2:])]
-    kind = "Max" if p.pool == POOLING.MAX else "Avg"
-    if not (floor or p.global_pooling):
-        source.remark("Pooling: Caffe rounds the number of windows up (ceil_mode), and leaves out one that begins in the padding.")
-    if kind == "Avg" and any(pad):
-        source.remark("Pooling: the divisor of AVE counts the padding (count_include_pad), and not what is beyond it.")
-    if p.global_pooling:
-        module = source.module(f"nn.Adaptive{kind}Pool2d({arguments(1, return_indices=mask or None)})")
-    else:
-        options = arguments(as_argument(kernel), as_argument(stride), padding=unless_default(pad, 0),
-                            ceil_mode=None if floor else True, return_indices=mask or None)
-        module = source.module(f"nn.{kind}Pool2d({options})")
-    return f"{source.helper('caffe_mask')}(*{module}({x}))" if mask else [f"{module}({x})"]
+    size = node.tops[0].shape[2:]
+    if len(node.tops) == 1:
+        return [pooled(source, source.bottom(), node.layer, size)]
+    return source.call("caffe_mask", f"*{pooled(source, source.bottom(), node.layer, size, True)}")
 
 
 # ---- elementwise
@@ -190,47 +178,32 @@ def affine(source, x, scale, shift):
 
 @operator("channels")
 def channels(source, x, weight, bias, trailing):
-    kind, both = "Bias" if weight is None else "Scale", weight is not None and bias is not None
-    made = source.call(kind, numbers(source.node.layer.blobs[0].shape), trailing, bias=True if both else None)
+    made = source.call("Scale", numbers(source.node.layer.blobs[0].shape), trailing, weight=False if weight is None else None,
+                       bias=None if bias is None else True)
     return f"{source.module(made, weight=weight, bias=bias)}({x})"
 
 
 @writer("BatchNorm")
 def batch_norm(source, node):
     p, given, x = node.param.batch_norm_param, source.shape(), source.bottom()
-    channels, mode = node.layer.blobs[0].count, p.use_global_stats if p.HasField("use_global_stats") else None
+    channels, mode, eps = node.layer.blobs[0].count, p.use_global_stats if p.HasField("use_global_stats") else None, number(p.eps)
     kind = f"nn.BatchNorm{len(given) - 2 if 4 <= len(given) <= 5 else 1}d"
     mean, variance = map(np.float32, operators.batch_statistics(*(blob.data for blob in node.layer.blobs)))
-    state = {"running_mean": (0, mean), "running_var": (1, variance)}
     if mode:
-        source.remark("BatchNorm: use_global_stats is true, so the stored statistics normalize, also in training.")
-        module = source.module(source.call("FrozenBatchNorm", channels, eps=number(p.eps)), **state)
-    elif mode is None:
-        source.remark("BatchNorm: the stored statistics in evaluation, those of the batch in training. A learned scale is a Scale.")
+        statistics = (source.buffer(array, f"{node.name}_{name}") for array, name in ((mean, "mean"), (variance, "var")))
+        return [f"F.batch_norm({arguments(x, *statistics, eps=eps)})"]
+    if mode is None:
         momentum = number(1 - float(number(p.moving_average_fraction)))     # of the decimal text: 0.001, not 0.0009999871
-        module = source.module(f"{kind}({channels}, eps={number(p.eps)}, momentum={momentum}, affine=False)",
-                               num_batches_tracked=np.zeros((), np.int64), **state)
+        module = source.module(f"{kind}({channels}, eps={eps}, momentum={momentum}, affine=False)",
+                               num_batches_tracked=np.zeros((), np.int64), running_mean=(0, mean), running_var=(1, variance))
     else:
         if node.bottoms[0].count == channels:
             raise ConfigError("has one value for each channel, of which PyTorch's BatchNorm takes no statistics", field="bottom[0]")
-        source.remark("BatchNorm: use_global_stats is false, so the statistics are those of the batch, also in evaluation.")
-        module = source.module(f"{kind}({channels}, eps={number(p.eps)}, affine=False, track_running_stats=False)")
+        module = source.module(f"{kind}({channels}, eps={eps}, affine=False, track_running_stats=False)")
     return [f"{module}({x})" if len(given) <= 5 else f"{module}({x}.flatten(2)).reshape({x}.shape)"]
 
 
-@operator("normalize")
-def normalize(source, x, axes, trailing, eps):
-    made = source.call("Normalize", numbers(source.node.layer.blobs[0].shape), numbers(axes), trailing, number(eps))
-    return f"{source.module(made, weight=0)}({x})"
-
-
 # ---- shapes
-
-@writer("HDF5Output")
-def file_output(source, node):
-    source.remark(f"HDF5Output: layer '{plain(node.name)}' is left out, no file is written.")
-    return []
-
 
 @writer("Flatten")
 def flatten(source, node):
@@ -272,7 +245,7 @@ def argmax(source, x, axis, top_k, out_max_val):
 
 @writer("PriorBox")
 def prior_box(source, node):
-    source.remark("PriorBox: the boxes are in the state dict. They are those of pictures of the size below.")
+    """The boxes do not depend on the inputs: their values now."""
     return [source.buffer(node.tops[0].data)]
 
 
@@ -286,8 +259,6 @@ def recurrent(source, node):
     order = ["weight_x", "bias", *["weight_static"] * static, "weight_h", *([] if lstm else ["weight_o", "bias_o"])]
     made = source.call(node.type, math.prod(given[2:]), p.num_output, static=math.prod(source.shape(2)[1:]) if static else None)
     module = source.module(made, **{name: i for i, name in enumerate(order)})
-    if not states:
-        source.remark(f"{node.type}: the state is kept from call to call, as in Caffe; cont is 0 where a sequence begins.")
     xs = source.bottoms()
     begin = 2 + static
     given = arguments(*xs[:begin], **{name: x for name, x in zip("hc", xs[begin:])})
@@ -303,7 +274,6 @@ def detection_output(source, node):
         if given:
             raise ConfigError("the module writes no files and shows no pictures; remove the field",
                               field=f"detection_output_param.{field}")
-    source.remark("DetectionOutput: has no gradient. Its rows are (picture, label, score, xmin, ymin, xmax, ymax).")
     code = caffe_pb2.PriorBoxParameter.CodeType.Name(p.code_type)
     return [source.call("caffe_detection_output", *source.bottoms()[:3],    # the fourth has pictures to show
                         classes=p.num_classes, share_location=p.share_location, background=p.background_label_id,

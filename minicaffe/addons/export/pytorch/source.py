@@ -20,7 +20,6 @@ from minicaffe.errors import ConfigError
 WIDTH = 120     # columns of the text
 WRITERS = dict(LAYERS)      # layer type -> function
 OPERATORS = {}  # operator of `minicaffe.addons.export.operators` -> text or function, see `Source.op`
-REMARKS = {}    # operator -> what is special in Caffe
 
 
 def writer(*types):
@@ -61,7 +60,7 @@ class Source(Writer):
         self.init_lines = []        # of __init__: (text, comment)
         self.forward_lines = []     # of forward: (text, comment, index of the layer or None, variables by blob)
         self.state, self.owners = {}, {}    # owners: memory -> path and array of the first parameter in it
-        self.used, self.remarks = set(), {}     # names of helpers; lines of the docstring, as keys
+        self.used = set()       # names of helpers
         self.sizes_known = True
         self.last_read = {blob.name: index for index, node in enumerate(nodes) for blob in node.bottoms}
         self.last_read |= dict.fromkeys(outputs, len(nodes))
@@ -82,8 +81,6 @@ class Source(Writer):
 
         Its text in `OPERATORS` begins with "nn." if it is a module.
         """
-        if kind in REMARKS:
-            self.remark(REMARKS[kind])
         text = OPERATORS[kind]
         if callable(text):
             return text(self, *inputs, **attributes)
@@ -121,9 +118,9 @@ class Source(Writer):
         self.init_lines += shared
         return f"self.{self.attribute}"
 
-    def parameter(self, index):
-        """Add a parameter of the layer itself; return its expression."""
-        path = self.attribute
+    def parameter(self, index, name=""):
+        """Add a parameter of the module itself, with the layer's name, or this and `name`; return its expression."""
+        path = self.attributes.pick(f"{self.node.name}_{name}") if name else self.attribute
         owner = self._parameter(path, index)
         value = f"nn.Parameter(torch.zeros({numbers(self.state[path].shape)}))" if owner == path else f"self.{owner}"
         self.init_lines.append((f"self.{path} = {value}", "" if owner == path else "shared parameter"))
@@ -144,10 +141,6 @@ class Source(Writer):
     def call(self, name, *given, **options):
         """Return the expression of a call of a helper; see `arguments`."""
         return f"{self.helper(name)}({arguments(*given, **options)})"
-
-    def remark(self, text):
-        """Add a line to the docstring of the class, once for all layers: what is special in Caffe."""
-        self.remarks[text] = None
 
     def add_line(self, text):
         """Add a line of ``forward`` that computes no top, such as a comment above the layer's line."""
@@ -257,23 +250,11 @@ def plain(text):
 
 
 def line_of(text, comment="", indent=8):
-    """Return a line with its comment, or several: a long one is broken at commas within parentheses."""
-    line, found, depth = " " * indent + text, [], 0
-    if comment and len(line) + len(comment) + 4 <= WIDTH:
-        return f"{line}  # {comment}\n"
-    if comment:
-        found.append(" " * indent + "# " + comment)
-    while len(line) > WIDTH:
-        at, level = 0, depth
-        for i, c in enumerate(line[:WIDTH]):
-            level += (c in "([{") - (c in ")]}")
-            if level > 0 and line[i:i + 2] == ", ":
-                at, depth = i + 1, level
-        if not at:
-            break
-        found.append(line[:at])
-        line = " " * (indent + 4) + line[at + 1:]
-    return "\n".join([*found, line]) + "\n"
+    """Return a line with its comment, which stands above a line that would be too long."""
+    line = " " * indent + text
+    if comment and len(line) + len(comment) + 4 > WIDTH:
+        return f"{' ' * indent}# {comment}\n{line}\n"
+    return f"{line}  # {comment}\n" if comment else f"{line}\n"
 
 
 @functools.cache
