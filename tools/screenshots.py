@@ -54,7 +54,6 @@ def take(driver, page, name, step):
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
-    # A link to a step shows no tour.
     driver.get(CONVOLUTION.as_uri() + SETTINGS if name.startswith("convolution") else f"{page.as_uri()}#step={step}")
     driver.execute_async_script(script + "; requestAnimationFrame(() => setTimeout(arguments[0], 300))")
     return Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB").quantize(COLOURS)
@@ -65,7 +64,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "pictures")
     parser.add_argument("--page", type=Path, help="a page that is there already")
-    parser.add_argument("--step", type=int, default=6, help="the step to show")
+    parser.add_argument("--step", type=int, default=5, help="the step to show")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, browser() as driver:

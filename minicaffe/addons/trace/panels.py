@@ -20,7 +20,7 @@ def data(trace):
     return {
         "about": about(trace), "simulated": trace.simulated,
         "name": document["net"]["name"] or ("a net" if trace.nodes else "memory"), "drawing": document["net"]["drawing"],
-        "nodes": [[node["name"], node["type"]] for node in trace.nodes],
+        "nodes": [node["name"] for node in trace.nodes],
         "memories": memories(trace), "places": [place(trace, name) for name in place_names(trace)],
         "blocks": {name: [trace.block_titles.get(name, name), _role(trace.roles.get(name))]
                    for name in dict.fromkeys(block.name for block in trace.lives.blocks)},

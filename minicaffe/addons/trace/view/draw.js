@@ -1,16 +1,15 @@
 "use strict";
 /* The pictures of the page, each on a canvas: steps, bytes over time, states over time, arenas at a moment.
 
-The first three share one axis, so that one line through all of them is one moment. What does not change with the moment is drawn
-once into a picture of its own, `base`; a step draws that, the moment's line, and nothing else. */
+The first three share one axis, so that one line through all of them is one moment. They do not change with the moment: its line,
+and the band of its step, are elements of the page above and below them. */
 
 let gutter = 148;       // pixels left of the axis, for labels; less on a small screen
 
 let colours = {};
 /* The style's colours for a canvas. The browser resolves `var(--x)`, as it may depend on light and dark. */
 function readColours() {
-  const names = ["ink", "soft", "faint", "line", "panel", "accent", "band", ...SIDES, "forward", "backward", "update", "between",
-                 "cache", ...ROLES];
+  const names = ["ink", "soft", "faint", "line", "panel", "cache", "forward", "backward", "update", "between", ...SIDES, ...ROLES];
   const probe = document.body.appendChild(document.createElement("i"));
   for (const name of names) {
     probe.style.color = `var(--${name})`;
@@ -90,40 +89,19 @@ function clipped(c, text, width, inside = false) {
   return low < 3 ? "" : cut(low);
 }
 
-/* A picture along the axis. `base` is painted once; `draw` adds the band of the step and the line of the moment. */
+/* A picture along the axis. */
 class Chart extends Picture {
   constructor(canvas, view) {
     super(canvas);
     this.view = view;
-    this.base = document.createElement("canvas");
     this.stale = true;
   }
   layout(height) { this.fit(this.view.axis.width, height); this.stale = true; }
   draw() {
-    if (!this.width) return;
-    if (this.stale) {
-      this.base.width = this.canvas.width; this.base.height = this.canvas.height;
-      const c = this.base.getContext("2d");
-      c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-      c.textBaseline = "middle";
-      this.paint(c);
-      this.stale = false;
-    }
-    const c = this.context(), axis = this.view.axis, step = this.view.currentStep();
-    if (step) {
-      const a = Math.max(gutter, axis.x(Math.max(step.first, axis.from))), b = axis.x(Math.min(step.last, axis.to));
-      c.fillStyle = colours.band;
-      if (b >= a) c.fillRect(a, 0, Math.max(2, b - a), this.height);
-    }
-    c.drawImage(this.base, 0, 0, this.width, this.height);
-    const x = Math.round(axis.x(this.view.moment)) + .5;
-    if (this.view.moment >= axis.from && this.view.moment <= axis.to) {
-      c.strokeStyle = colours.accent; c.lineWidth = 1.5;
-      c.beginPath(); c.moveTo(x, 0); c.lineTo(x, this.height); c.stroke();
-    }
-    this.over(c, x);
+    if (!this.stale || !this.width) return;
+    this.paint(this.context());
+    this.stale = false;
   }
-  over() {}
 }
 
 /* One cell for each step, in the colour of what it does. */
@@ -154,11 +132,6 @@ class Steps extends Chart {
     }
     c.fillStyle = colours.soft; c.font = FONT(12);
     c.fillText("steps", 16, top + height / 2);
-  }
-  over(c, x) {
-    if (this.view.moment < this.view.axis.from || this.view.moment > this.view.axis.to) return;
-    c.fillStyle = colours.accent;
-    c.beginPath(); c.moveTo(x - 6, 0); c.lineTo(x + 6, 0); c.lineTo(x, 9); c.closePath(); c.fill();
   }
   hit(x) {
     if (x < gutter) return null;

@@ -40,7 +40,7 @@ class NetPanel {
       if (!layer) return;
       const now = step.node === i;
       now ? layer.setAttribute("aria-current", "step") : layer.removeAttribute("aria-current");
-      layer.classList.toggle("with", step.with === trace.nodes[i][0]);
+      layer.classList.toggle("with", step.with === trace.nodes[i]);
       if (!now) return;
       const [inner, outer] = [layer.getBoundingClientRect(), panel.getBoundingClientRect()];
       if (inner.top < outer.top + 50 || inner.bottom > outer.bottom - 20)
@@ -53,7 +53,7 @@ class NetPanel {
   }
 
   /* The names of the layers that are marked. */
-  marked() { return this.view.trace.nodes.filter((_, i) => this.layers[i]?.hasAttribute("aria-current")).map(([name]) => name); }
+  marked() { return this.view.trace.nodes.filter((_, i) => this.layers[i]?.hasAttribute("aria-current")); }
 }
 
 /* Remove scripts and links from a drawing; it is from an untrusted file. */

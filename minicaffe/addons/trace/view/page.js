@@ -87,6 +87,10 @@ class View {
   show() {
     if (this.axis.show(this.moment)) for (const chart of this.charts) chart.stale = true;
     for (const chart of [...this.charts, this.arena]) chart.draw();
+    const step = this.currentStep() || {first: 0, last: 0}, {axis} = this;
+    const from = axis.x(Math.max(step.first, axis.from)), to = axis.x(Math.min(step.last, axis.to));
+    for (const [name, x] of Object.entries({from, wide: Math.max(2, to - from), at: Math.round(axis.x(this.moment))}))
+      $("time-panel").style.setProperty(`--${name}`, x + "px");
     this.where();
     this.stepPanel();
     this.legend();
