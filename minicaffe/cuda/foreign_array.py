@@ -1,14 +1,13 @@
 """Arrays of other libraries on a GPU, synchronized with the work of those libraries.
 
-With the CUDA Array Interface, version 3, an array names its stream; with DLPack its library makes our stream wait.
-The legacy default stream, which PyTorch and CuPy use by default, and our computing stream wait for each other.
+With the CUDA Array Interface, version 3, an array names its stream. The legacy default stream, which PyTorch and CuPy use by
+default, and our computing stream wait for each other.
 """
 
 from minicaffe.cuda import driver, peers
 from minicaffe.cuda.mode import current
-from minicaffe.device.dlpack import from_capsule
 from minicaffe.device.strided import device_array
-from minicaffe.errors import DeviceError, WrongTypeError
+from minicaffe.errors import DeviceError
 from minicaffe.memory.place import CUDAPlace
 from minicaffe.memory.registry import registry
 
@@ -20,31 +19,18 @@ class ForeignArray:
 
     Parameters
     ----------
-    value : object with ``__cuda_array_interface__`` or ``__dlpack__``
-        DLPack is used if the interface names no stream.
+    value : object with ``__cuda_array_interface__``
     name : str
         Of the field, for errors.
 
     Attributes
     ----------
     array : DeviceArray
-
-    Raises
-    ------
-    WrongTypeError
-        If its library does not export it, or its elements have no type in NumPy.
     """
 
     def __init__(self, value, name):
         self.device, self.name, self.stream = current(), name, interface_stream(value)
-        if self.stream is None and hasattr(value, "__dlpack__"):
-            try:
-                capsule = value.__dlpack__(stream=self.device.compute_stream)
-            except BufferError as error:
-                raise WrongTypeError(f"its library does not export it: {error}", field=name) from None
-            self.array = from_capsule(capsule, name)
-        else:
-            self.array = device_array(value, name)
+        self.array = device_array(value, name)
 
     def begin(self):
         """Make the computing stream wait for the library's work so far.

@@ -16,7 +16,6 @@ import numpy as np
 from minicaffe.blob import NUMPY_TYPES, Blob
 from minicaffe.common import caffe
 from minicaffe.data.upload import DeviceUpload, pinned_array
-from minicaffe.device.dlpack import is_on_gpu
 from minicaffe.device.parallel_copy import copy_array
 from minicaffe.errors import ConfigError, ShapeError, WrongTypeError
 from minicaffe.memory.states import SyncedHead
@@ -66,7 +65,7 @@ def _source(value, blob, name):
     on_gpu = caffe.mode == "gpu"
     if isinstance(value, Blob):
         value = value.gpu_data if on_gpu and value.data_memory.head == SyncedHead.HEAD_AT_GPU else value.cpu_data
-    if isinstance(value, np.ndarray) or not is_on_gpu(value):
+    if isinstance(value, np.ndarray) or not hasattr(value, "__cuda_array_interface__"):
         source = array = _host_array(value, NUMPY_TYPES[blob.dtype], name)
     elif not on_gpu:
         raise ConfigError("is on a GPU, and the net computes on the CPU; give an array of the host, or call set_mode_gpu() before",

@@ -346,7 +346,7 @@ class Net(Runner):
         ----------
         **arrays : array
             By the names of inputs, the tops of Input layers, of exactly their shapes. An array of the host, of any library and
-            type of real numbers, may be changed or freed afterwards. One on the GPU (``__cuda_array_interface__`` or DLPack)
+            type of real numbers, may be changed or freed afterwards. One on the GPU (``__cuda_array_interface__``)
             must be contiguous and of the input's type; it is copied on the device, in order with the work of the stream that its
             interface names, or else of the legacy default stream.
 
