@@ -171,7 +171,7 @@ def test_every_type_has_a_writer():
 
 
 LENET = '''class LeNet(nn.Module):
-    """forward(data) returns prob. Sizes below are those of the prototxt."""
+    """forward(data: 1 x 1 x 28 x 28) returns prob. Sizes are those of the prototxt."""
 
     def __init__(self):
         super().__init__()
