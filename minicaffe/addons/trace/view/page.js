@@ -60,13 +60,6 @@ class View {
     this.step = Math.max(0, this.trace.stepOf[Math.max(0, this.moment - 1)]);
     this.show();
   }
-  goIteration(by) {
-    if (!this.currentStep()) return;
-    const now = this.currentStep().iteration, steps = this.trace.steps;
-    const other = by > 0 ? steps.findIndex(s => s.iteration > now)
-      : steps.findIndex(s => s.iteration === Math.max(steps[0].iteration, now - 1));
-    if (other >= 0) this.go(other);
-  }
   /* Go to the next step of a layer. */
   goLayer(node) {
     const {steps} = this.trace;
@@ -269,7 +262,7 @@ class View {
     const act = {
       ArrowRight: () => event.shiftKey ? this.goMoment(this.moment + 1) : this.go(this.step + 1),
       ArrowLeft: () => event.shiftKey ? this.goMoment(this.moment - 1) : this.back(),
-      Home: () => this.go(0), End: () => this.go(this.last()), "]": () => this.goIteration(1), "[": () => this.goIteration(-1),
+      Home: () => this.go(0), End: () => this.go(this.last()),
       ArrowDown: on("#events") && (() => this.goMoment(this.moment + 1)),
       ArrowUp: on("#events") && (() => this.goMoment(this.moment - 1)), c: () => this.nextCopy(),
       "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
