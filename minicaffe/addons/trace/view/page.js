@@ -94,7 +94,7 @@ class View {
     const inner = $("steps").clientWidth, {strips} = this;
     this.axis.width = Math.max(280, inner);
     const longest = strips.rows.reduce((most, memory) => Math.max(most, memory.title.length), 0);
-    gutter = inner < 520 ? 130 : Math.max(148, Math.round(Math.min(inner * .38, 42 + 7.2 * longest)));   // a letter has some 7 pixels
+    gutter = inner < 520 ? 130 : Math.max(148, Math.round(Math.min(inner * .38, 42 + 7.2 * longest)));    // 7 pixels a letter
     $("legend").style.marginLeft = inner < 520 ? 0 : gutter - 16 + "px";
     this.steps.layout(44);
     this.usage.layout(window.innerWidth < 800 ? 130 : 190);
