@@ -5,7 +5,8 @@ begin and end events. Bytes in use are counters by place and role; allocator eve
 start of the trace (Trace Event Format, "JSON Object Format").
 """
 
-from minicaffe.addons.trace.model import Trace, json_text, launch_of, state_word, step_title, write_text
+from minicaffe.addons.trace.model import Trace, json_text, launch_of, step_title, write_text
+from minicaffe.addons.trace.words import changed_states
 from minicaffe.errors import check_type
 
 STEPS, KERNELS, COPIES, ALLOCATOR, GRADIENTS = range(1, 6)
@@ -41,10 +42,8 @@ def write(trace, path):
 
 def _step(trace, step):
     node = trace.nodes[step["node"]] if step["node"] is not None else None
-    changed = [f"{trace.titles.get(t['memory'], t['memory'])}: {state_word(t['before'])} -> {state_word(t['after'])}"
-               for t in step["touched"] if t["before"] != t["after"]]
     found = {"iteration": step["iteration"], **({key: node[key] for key in ("type", "line", "engine")} if node else {}),
-             "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": changed}
+             "flops": step["flops"], "with": step["with"], "loss": step["loss"], "states": changed_states(trace, step)}
     return {"ph": "X", "pid": PROCESS, "tid": STEPS, "cat": step["kind"], "name": step_title(step), "ts": step["begin"] / 1000,
             "dur": (step["end"] - step["begin"]) / 1000,
             "args": {key: value for key, value in found.items() if value not in (None, [])}}

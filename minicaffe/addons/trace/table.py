@@ -5,8 +5,8 @@ from contextlib import nullcontext
 from rich.table import Table
 from rich.text import Text
 
-from minicaffe.addons.trace.model import device_ns, place_text, state_word
-from minicaffe.addons.trace.words import event_text, step_lines
+from minicaffe.addons.trace.model import device_ns, place_text
+from minicaffe.addons.trace.words import changed_states, changes, event_text, step_lines
 from minicaffe.memory.sizes import size_text
 
 WIDE_TERMINAL = 112     # characters; a narrower one shows neither speeds nor the memories whose state changed
@@ -70,8 +70,6 @@ def row(trace, number, wide=True):
         taken, freed = max(0, taken - freed), max(0, freed - taken)
     memory = [f"{sign}{size_text(nbytes)}" for sign, nbytes in (("+", taken), ("-", freed)) if nbytes]
     launches = sum(event.kind in ("launch", "call") for event in events)
-    states = [f"{trace.titles.get(touched['memory'], touched['memory'])}: {changes(touched)}"
-              for touched in step["touched"] if touched["before"] != touched["after"]]
     spent, on_device = step["end"] - step["begin"], device_ns(events)
     busy = on_device or spent
     speeds = [f"{on_device / 1e6:.3f}" if on_device else "",
@@ -79,13 +77,7 @@ def row(trace, number, wide=True):
     moved = (f"{len(copies)}: " if wide else "") + size_text(sum(event.nbytes for event in copies)) if copies else ""
     return [str(number), f"{STEP_MARKS[step['kind']]} {step['layer'] or step['kind']}".strip(),
             "fused" if step["with"] else f"{spent / 1e6:.3f}", *(speeds if wide else ()), moved, " ".join(memory),
-            str(launches or ""), *([", ".join(states)] if wide else [])]
-
-
-def changes(touched):
-    """Return the state of a memory before and after a step, in words."""
-    before, after = state_word(touched["before"]), state_word(touched["after"])
-    return before if before == after else f"{before} -> {after}"
+            str(launches or ""), *([", ".join(changed_states(trace, step))] if wide else [])]
 
 
 def show_steps(trace, out):

@@ -27,6 +27,18 @@ def step_lines(trace, number):
     return lines + ([f"loss {float(step['loss']):g}"] if step["loss"] is not None else [])
 
 
+def changes(touched):
+    """Return the state of a memory before and after a step, in words."""
+    before, after = state_word(touched["before"]), state_word(touched["after"])
+    return before if before == after else f"{before} -> {after}"
+
+
+def changed_states(trace, step):
+    """Return texts about the memories whose state a step changed."""
+    return [f"{trace.titles.get(one['memory'], one['memory'])}: {changes(one)}"
+            for one in step["touched"] if one["before"] != one["after"]]
+
+
 def event_text(trace, number):
     """Return the word for the kind of an event, and a list of lines about it."""
     event = trace.events[number]

@@ -145,7 +145,7 @@ class Steps extends Chart {
 class Usage extends Chart {
   paint(c) {
     const {axis, trace, place} = this.view, top = 10, bottom = this.height - 6, right = this.width - 8;
-    const usage = trace.usage(place), most = this.most = Math.max(1, usage.peak * 1.15), beyond = usage.most > most * 1.04;
+    const usage = trace.usage(place), most = this.most = Math.max(1, usage.peak * 1.15);
     const step = 2 ** Math.max(0, Math.ceil(Math.log2(most / 3))),
           y = v => bottom - Math.min(1, v / (most * 1.04)) * (bottom - top);
     c.font = MONO(11); c.textAlign = "right";
@@ -163,30 +163,18 @@ class Usage extends Chart {
       for (let m = a; m < b && m <= axis.to; m++) if (usage.live[m] > usage.live[best]) best = m;
       columns.push(best);
     }
-    const area = (low, high, fill) => {
-      c.fillStyle = fill; c.beginPath();
-      columns.forEach((m, i) => { c.lineTo(gutter + i, y(high(m))); c.lineTo(gutter + i + 1, y(high(m))); });
-      for (let i = columns.length - 1; i >= 0; i--) {
-        c.lineTo(gutter + i + 1, y(low(columns[i])));
-        c.lineTo(gutter + i, y(low(columns[i])));
-      }
-      c.closePath(); c.fill();
-    };
-    const floor = new Float64Array(trace.count + 1);
-    usage.roles.forEach((values, role) => {
-      if (!values) return;
-      area(m => floor[m], m => floor[m] + values[m], colours[ROLES[role]]);
-      for (let m = 0; m <= trace.count; m++) floor[m] += values[m];
+    columns.forEach((m, i) => {
+      let below = 0;
+      usage.roles.forEach((values, role) => {
+        if (!values || !values[m]) return;
+        c.fillStyle = colours[ROLES[role]];
+        c.fillRect(gutter + i, y(below + values[m]), 1.5, y(below) - y(below + values[m]));   // overlap: no seams
+        below += values[m];
+      });
     });
     c.strokeStyle = colours.ink; c.lineWidth = 1.25; c.setLineDash([5, 3]); c.beginPath();
     columns.forEach((m, i) => { c.lineTo(gutter + i, y(usage.reserved[m])); c.lineTo(gutter + i + 1, y(usage.reserved[m])); });
     c.stroke(); c.setLineDash([]);
-    if (beyond) {
-      const text = `held: up to ${bytesText(usage.most)}, above this scale`;
-      c.font = FONT(11.5); c.textAlign = "right";
-      c.fillStyle = colours.panel; c.fillRect(right - c.measureText(text).width - 10, top + 4, c.measureText(text).width + 8, 16);
-      c.fillStyle = colours.soft; c.fillText(text, right - 6, top + 12); c.textAlign = "left";
-    }
   }
   hit(x) {
     if (x < gutter) return null;

@@ -60,13 +60,6 @@ class View {
     this.step = Math.max(0, this.trace.stepOf[Math.max(0, this.moment - 1)]);
     this.show();
   }
-  goIteration(by) {
-    if (!this.currentStep()) return;
-    const now = this.currentStep().iteration, steps = this.trace.steps;
-    const other = by > 0 ? steps.findIndex(s => s.iteration > now)
-      : steps.findIndex(s => s.iteration === Math.max(steps[0].iteration, now - 1));
-    if (other >= 0) this.go(other);
-  }
   /* Go to the next step of a layer. */
   goLayer(node) {
     const {steps} = this.trace;
@@ -101,7 +94,7 @@ class View {
     const inner = $("steps").clientWidth, {strips} = this;
     this.axis.width = Math.max(280, inner);
     const longest = strips.rows.reduce((most, memory) => Math.max(most, memory.title.length), 0);
-    gutter = inner < 520 ? 130 : Math.max(148, Math.min(inner * .38, 42 + 7.2 * longest));     // a letter is some 7 pixels wide
+    gutter = inner < 520 ? 130 : Math.max(148, Math.round(Math.min(inner * .38, 42 + 7.2 * longest)));    // 7 pixels a letter
     $("legend").style.marginLeft = inner < 520 ? 0 : gutter - 16 + "px";
     this.steps.layout(44);
     this.usage.layout(window.innerWidth < 800 ? 130 : 190);
@@ -269,7 +262,7 @@ class View {
     const act = {
       ArrowRight: () => event.shiftKey ? this.goMoment(this.moment + 1) : this.go(this.step + 1),
       ArrowLeft: () => event.shiftKey ? this.goMoment(this.moment - 1) : this.back(),
-      Home: () => this.go(0), End: () => this.go(this.last()), "]": () => this.goIteration(1), "[": () => this.goIteration(-1),
+      Home: () => this.go(0), End: () => this.go(this.last()),
       ArrowDown: on("#events") && (() => this.goMoment(this.moment + 1)),
       ArrowUp: on("#events") && (() => this.goMoment(this.moment - 1)), c: () => this.nextCopy(),
       "+": () => this.zoom(.5), "=": () => this.zoom(.5), "-": () => this.zoom(2), "0": () => this.zoom(0),
