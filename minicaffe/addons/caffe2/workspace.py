@@ -70,6 +70,10 @@ class Workspace(workspace.Workspace):
         slot.reset(value)
         return slot
 
+    def local_names(self):
+        """List the own names, oldest first."""
+        return list(self._items)
+
     def names(self):
         """List all visible names: own, forwarded, then the parents'."""
         known = [*self._slots, *self._forwarded, *(self.parent.names() if self.parent else ())]
