@@ -36,8 +36,7 @@ def chosen_layers(param, positions=None, file=None, skip_unknown_fields=False):
             unknown.setdefault(error.layer_type, error)
     if unknown:
         first, *others = unknown.values()
-        first.message += "; also unknown: " * bool(others) + ", ".join(
-            f"'{error.layer_type}' of layer '{error.layer}'{f' (line {error.line})' if error.line else ''}" for error in others)
+        first.message += f"; also unknown: {', '.join(error.layer_type for error in others)}" if others else ""
         raise first
     for layer in kept:
         if layer.param.fork_fields:
