@@ -112,11 +112,10 @@ def readNet(model, config="", framework="", **options):
 
 def _content(buffer):
     try:
-        if not isinstance(buffer, int):     # bytes(5) would be five zeros
-            return bytes(np.asarray(buffer, np.uint8)) if isinstance(buffer, (np.ndarray, list)) else bytes(buffer)
+        return bytes(memoryview(np.asarray(buffer, np.uint8) if isinstance(buffer, (np.ndarray, list)) else buffer))
     except (TypeError, ValueError, OverflowError):
-        pass
-    raise WrongTypeError(f"a file is given by its path, or by its content as bytes, got {shown(buffer)} ({type(buffer).__name__})")
+        raise WrongTypeError("a file is given by its path, or by its content as bytes, got "
+                             f"{shown(buffer)} ({type(buffer).__name__})") from None
 
 
 class Net:
